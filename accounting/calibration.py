@@ -1,0 +1,64 @@
+"""Solve for the least noise whose epsilon does not exceed a target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from scipy.optimize import brentq
+
+from accounting.errors import Unaccountable
+from accounting.events import Event
+from accounting.guarantee import TIGHTEST, guarantee, refuse_unaccountable
+
+_LOW, _HIGH = 1e-3, 1e6
+_PRECISION = 1e-5
+
+
+def noise_multiplier(
+    event: Callable[[float], Event],
+    rounds: int,
+    epsilon: float,
+    delta: float,
+    accountant: str = TIGHTEST,
+) -> float:
+    """The noise multiplier z at which `rounds` times `event(z)` spends at most `epsilon`.
+
+    `event` is the mechanism's own event as a function of z, so that calibration, charge and gate
+    account for the same thing. The answer errs on the private side only: the epsilon it gives is
+    never above the target, and z is within about 1e-5 of the least such value.
+
+    Raises `Unaccountable` where no noise in [1e-3, 1e6] reaches the target, where the target is
+    not positive and finite, and where the accountant has no proof for the event.
+    """
+    if not 0.0 < epsilon < math.inf:
+        raise Unaccountable(f"epsilon is {epsilon!r}; expected a positive finite number")
+    refuse_unaccountable(event(1.0), accountant)
+
+    tried: dict[float, float] = {}
+
+    def excess(z: float) -> float:
+        if z not in tried:
+            tried[z] = guarantee({event(z): rounds}, delta, accountant).epsilon
+        return min(tried[z], 1e300) - epsilon
+
+    low = high = 1.0
+    while excess(high) > 0:
+        low, high = high, high * 2
+        if high > _HIGH:
+            raise Unaccountable(
+                f"epsilon {epsilon:g} at delta {delta:g} over {rounds} rounds needs a noise "
+                f"multiplier above {_HIGH:g}; ask for more epsilon or delta, or fewer rounds"
+            )
+    while excess(low) <= 0:
+        low, high = low / 2, low
+        if low < _LOW:
+            return high
+    brentq(excess, low, high, xtol=_PRECISION * low, rtol=_PRECISION)
+
+    best = min(z for z, spent in tried.items() if spent <= epsilon)
+    worst = max(z for z, spent in tried.items() if spent > epsilon)
+    while best - worst > 2 * _PRECISION * best:
+        middle = (best + worst) / 2
+        best, worst = (middle, worst) if excess(middle) <= 0 else (best, middle)
+    return best

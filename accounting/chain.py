@@ -1,0 +1,74 @@
+"""A hash-chained file of JSON lines: append and fsync, read and verify.
+
+Each line is the canonical JSON of one object whose last key, `hash`, is the SHA-256 of the
+previous line's hash and of the object without it. An edit, a removal in the middle or a
+reordering breaks the chain at that line. Whoever rewrites every following line leaves no trace
+here: compare `head` with one that was kept elsewhere (a checkpoint keeps one).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from accounting.errors import LedgerBroken
+
+START = "0" * 64
+Link = Mapping[str, Any]
+
+
+class Chain(NamedTuple):
+    """The verified lines of a file, and whether its last one was torn by a crash."""
+
+    links: list[Link]
+    torn: bool
+
+
+def read(path: Path) -> Chain:
+    """The lines of `path`, verified. A last line without its newline is torn, and left out.
+
+    Raises `LedgerBroken`, naming the line, for any other break.
+    """
+    *whole, tail = path.read_bytes().split(b"\n")
+    links: list[Link] = []
+    previous = START
+    for number, line in enumerate(whole, start=1):
+        link = _parse(line, path, number)
+        if link["hash"] != _hash(previous, link):
+            raise LedgerBroken(
+                f"{path}, line {number}: does not follow from the lines before it; the ledger was "
+                "edited, cut or reordered, and its epsilon can no longer be proved"
+            )
+        links.append(link)
+        previous = link["hash"]
+    return Chain(links, torn=bool(tail))
+
+
+def sealed(previous: str, body: Mapping[str, Any]) -> tuple[bytes, Link]:
+    """The line that continues the chain after `previous`, newline included, and its object."""
+    link = {**body, "hash": _hash(previous, body)}
+    return _canonical(link) + b"\n", link
+
+
+def _parse(line: bytes, path: Path, number: int) -> Link:
+    try:
+        link = json.loads(line)
+    except ValueError as error:
+        raise LedgerBroken(f"{path}, line {number}: is not JSON ({error})") from error
+    if not isinstance(link, dict) or not isinstance(link.get("hash"), str):
+        raise LedgerBroken(f"{path}, line {number}: is not a ledger line (it has no hash)")
+    if _canonical(link) != line:
+        raise LedgerBroken(f"{path}, line {number}: was rewritten by another program")
+    return link
+
+
+def _hash(previous: str, link: Mapping[str, Any]) -> str:
+    body = {key: value for key, value in link.items() if key != "hash"}
+    return hashlib.sha256(previous.encode() + b"\n" + _canonical(body)).hexdigest()
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=True).encode()

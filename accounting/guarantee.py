@@ -1,0 +1,118 @@
+"""What a list of events guarantees, and whether one more still fits a budget."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from accounting.accountants import ACCOUNTANTS, Spending, epsilon, supports
+from accounting.errors import Unaccountable
+from accounting.events import Event
+
+TIGHTEST = "tightest"
+CHOICES = (TIGHTEST, *ACCOUNTANTS)
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """An epsilon never without what it means.
+
+    (epsilon, delta)-differential privacy for one `unit` under `relation`, the participants drawn
+    by `sampler`, over `rounds` charged events. `by_accountant` holds every accountant's epsilon,
+    None where it has no bound; `accountant` is the one that `epsilon` is taken from.
+    """
+
+    epsilon: float
+    delta: float
+    unit: str
+    relation: str
+    sampler: str
+    rounds: int
+    accountant: str
+    by_accountant: dict[str, float | None] = field(hash=False)
+
+
+class Spent(Protocol):
+    """Anything that knows what it has released: a ledger."""
+
+    @property
+    def spending(self) -> Spending: ...
+
+
+def spent(ledger: Spent, delta: float, accountant: str = TIGHTEST) -> Guarantee:
+    """What the ledger's charges guarantee together at `delta`. See `guarantee`."""
+    return guarantee(ledger.spending, delta, accountant)
+
+
+def guarantee(spending: Spending, delta: float, accountant: str = TIGHTEST) -> Guarantee:
+    """The composition of `spending` at `delta` by `accountant` ("rdp", "pld" or "tightest").
+
+    "tightest" is the minimum of those that support every event. An accountant without a bound
+    makes epsilon infinite. Raises `Unaccountable` for events of different unit, relation or
+    sampler (they protect different things, and no epsilon covers both) and a delta outside (0, 1).
+    """
+    if accountant not in CHOICES:
+        raise Unaccountable(f"accountant is {accountant!r}; expected one of {', '.join(CHOICES)}")
+    meanings = {(event.unit, event.relation, event.sampler) for event in spending}
+    if len(meanings) > 1:
+        raise Unaccountable(f"events of different meaning cannot be composed: {sorted(meanings)}")
+    unit, relation, sampler = meanings.pop() if meanings else ("client", "", "")
+    by_accountant = {name: epsilon(spending, delta, name) for name in ACCOUNTANTS}
+    chosen = ACCOUNTANTS if accountant == TIGHTEST else (accountant,)
+    bounds = [bound for name in chosen if (bound := by_accountant[name]) is not None]
+    return Guarantee(
+        epsilon=min(bounds, default=math.inf),
+        delta=delta,
+        unit=unit,
+        relation=relation,
+        sampler=sampler,
+        rounds=sum(spending.values()),
+        accountant=accountant,
+        by_accountant=by_accountant,
+    )
+
+
+def refuse_unaccountable(event: Event, accountant: str) -> None:
+    """Raises `Unaccountable` where `accountant` could never bound `event`; for configuring."""
+    names = ACCOUNTANTS if accountant == TIGHTEST else (accountant,)
+    if not any(supports(event, name) for name in names):
+        able = [name for name in ACCOUNTANTS if supports(event, name)]
+        raise Unaccountable(
+            f"accountant {accountant!r} has no proof for {event.release.kind} under "
+            f"{event.relation}; use {' or '.join(able) if able else 'another mechanism'}"
+        )
+
+
+class Gate:
+    """Says whether one more event fits a budget, before it happens.
+
+    Epsilon only grows with more events, so what is part of an affordable spending is affordable.
+    The gate therefore looks some strides ahead and remembers, and a run of T rounds costs it about
+    log T accountings, not T; `stride` is how many events the caller plans.
+    """
+
+    def __init__(self, epsilon: float, delta: float, accountant: str, stride: int = 1) -> None:
+        self.epsilon, self.delta, self.accountant = epsilon, delta, accountant
+        self._proven: Counter[Event] = Counter()
+        self._stride = max(stride, 1)
+
+    def affords(self, spending: Spending, event: Event) -> bool:
+        """Whether `spending` followed by `event` stays within the budget."""
+        wanted = Counter(spending)
+        wanted[event] += 1
+        if wanted <= self._proven:
+            return True
+        while not self._fits(ahead := wanted + Counter({event: self._stride - 1})):
+            if self._stride == 1:
+                return False
+            self._stride //= 2
+        self._proven = ahead
+        self._stride *= 2
+        return True
+
+    def _fits(self, spending: Spending) -> bool:
+        if self.epsilon == math.inf:
+            return True
+        return guarantee(spending, self.delta, self.accountant).epsilon <= self.epsilon

@@ -1,0 +1,194 @@
+"""The ledger: every release of a run, charged before it happens.
+
+A file of hash-chained lines (`accounting.chain`): one `open` line that states what the guarantee
+means, one `define` line per distinct event, one `charge` line per round. It holds rules only (the
+sampling rate, never who was drawn), so publishing it costs nothing, and everything an accountant
+needs, so that epsilon can be re-computed from it years later.
+
+Guarantee: a charge is durable before `charge` returns, and a round that reached it is spent
+whether or not it was ever released. A crash can therefore only over-count.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from accounting import chain, durable
+from accounting.accountants import Spending
+from accounting.errors import AccountingError, BudgetExceeded, LedgerBroken
+from accounting.events import Event
+from accounting.guarantee import Gate
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Charge:
+    """One paid round. `hash` is the chain's head after it: a release cites it."""
+
+    round: int
+    event: Event
+    hash: str
+
+
+class Ledger:
+    """An append-only ledger at `path`. Use `Ledger.create`, `Ledger.load` or `Ledger.recover`."""
+
+    def __init__(self, path: Path, links: list[chain.Link]) -> None:
+        self.path = path
+        self.gate: Gate | None = None
+        self.reexecutes = False
+        self._events: list[Event] = []
+        self._charges: list[Charge] = []
+        self._spending: Counter[Event] = Counter()
+        self._hashes: list[str] = []
+        self._terms: Mapping[str, Any] = {}
+        for number, link in enumerate(links, start=1):
+            try:
+                self._take(link)
+            except (AccountingError, KeyError, TypeError, IndexError) as error:
+                raise LedgerBroken(f"{path}, line {number}: {error}") from error
+
+    @classmethod
+    def create(cls, path: Path, terms: Mapping[str, Any]) -> Ledger:
+        """A new ledger whose first line states `terms` (delta, unit, randomness, arithmetic, …)."""
+        ledger = cls(path, [])
+        ledger._append({"type": "open", "format": FORMAT, "terms": dict(terms)})
+        return ledger
+
+    @classmethod
+    def load(cls, path: Path) -> Ledger:
+        """Read and verify, changing nothing. A torn last line counts as the last defined event.
+
+        Raises `LedgerBroken` where the chain does not hold, or the format is newer than this.
+        """
+        links, torn = chain.read(path)
+        ledger = cls(path, links)
+        if torn and ledger._events:
+            ledger._take(ledger._charge_of_a_torn_line()[1])
+        return ledger
+
+    @classmethod
+    def recover(cls, path: Path) -> Ledger:
+        """`load`, and make a torn last line the whole charge that it is counted as."""
+        links, torn = chain.read(path)
+        ledger = cls(path, links)
+        if torn:
+            whole = path.read_bytes().rpartition(b"\n")
+            line, link = ledger._charge_of_a_torn_line() if ledger._events else (b"", None)
+            durable.write_atomically(path, whole[0] + whole[1] + line)
+            if link is not None:
+                ledger._take(link)
+        return ledger
+
+    @property
+    def opened(self) -> bool:
+        """False only where a crash tore the very first line: nothing can have been charged."""
+        return bool(self._hashes)
+
+    @property
+    def terms(self) -> Mapping[str, Any]:
+        """What the `open` line states."""
+        return MappingProxyType(dict(self._terms))
+
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        """Every charge, oldest first."""
+        return tuple(self._charges)
+
+    @property
+    def spending(self) -> Spending:
+        """How often each distinct event was charged."""
+        return MappingProxyType(self._spending)
+
+    def spending_until(self, round: int) -> Spending:
+        """What the rounds up to `round` were charged, whatever was charged after."""
+        return Counter(charge.event for charge in self._charges if charge.round <= round)
+
+    def head(self) -> bytes:
+        """The hash of the last line; keep it elsewhere, and a cut end is noticed (`holds`)."""
+        return bytes.fromhex(self._hashes[-1] if self._hashes else chain.START)
+
+    def holds(self, head: bytes) -> bool:
+        """Whether `head` was once this ledger's head."""
+        return head.hex() in (chain.START, *self._hashes)
+
+    def charge(self, round: int, event: Event) -> Charge:
+        """Pay for `round` before anybody is drawn; durable when this returns.
+
+        Raises `BudgetExceeded`, charging nothing, where the budget's gate says no. A round that was
+        charged already is refused (`LedgerBroken`): drawing it again would condition the sample.
+        Only a ledger that `reexecutes` (a seeded simulation, which repeats the same draws) returns
+        the identical charge instead.
+        """
+        if self._charges and round <= self._charges[-1].round:
+            return self._charged_before(round, event)
+        if self.gate and not self.gate.affords(self.spending, event):
+            raise BudgetExceeded(
+                f"round {round} would take epsilon above {self.gate.epsilon:g} "
+                f"at delta {self.gate.delta:g}"
+            )
+        if event not in self._events:
+            self._append(
+                {"type": "define", "id": len(self._events), "event": event.to_json()},
+            )
+        self._append({"type": "charge", "round": round, "event": self._events.index(event)})
+        return self._charges[-1]
+
+    def charged(self, round: int) -> Charge | None:
+        """The charge of `round`, None where there is none."""
+        place = bisect.bisect_left(self._charges, round, key=lambda charge: charge.round)
+        found = self._charges[place] if place < len(self._charges) else None
+        return found if found is not None and found.round == round else None
+
+    def _charged_before(self, round: int, event: Event) -> Charge:
+        past = self.charged(round)
+        if not self.reexecutes or past is None or past.event != event:
+            raise LedgerBroken(
+                f"{self.path}: round {round} cannot be charged: the ledger stands at round "
+                f"{self._charges[-1].round}, and a charged round is never drawn again"
+            )
+        return past
+
+    def _charge_of_a_torn_line(self) -> tuple[bytes, chain.Link]:
+        last = self._charges[-1] if self._charges else None
+        body = {
+            "type": "charge",
+            "round": last.round + 1 if last else 1,
+            "event": len(self._events) - 1,
+        }
+        return chain.sealed(self.head().hex(), body)
+
+    def _append(self, body: Mapping[str, Any]) -> None:
+        line, link = chain.sealed(self.head().hex(), body)
+        durable.append(self.path, line)
+        self._take(link)
+
+    def _take(self, link: chain.Link) -> None:
+        if link["type"] != "open" and not self.opened:
+            raise LedgerBroken("the ledger does not begin with its open line")
+        match link["type"]:
+            case "open" if not self.opened:
+                if link["format"] != FORMAT:
+                    raise LedgerBroken(
+                        f"ledger format {link['format']} is not known; this version of privfed "
+                        f"reads format {FORMAT}: update privfed"
+                    )
+                self._terms = link["terms"]
+            case "define":
+                self._events.append(Event.from_json(link["event"]))
+            case "charge":
+                if self._charges and link["round"] <= self._charges[-1].round:
+                    raise LedgerBroken(f"round {link['round']} is charged out of order")
+                event = self._events[link["event"]]
+                self._charges.append(Charge(link["round"], event, link["hash"]))
+                self._spending[event] += 1
+            case kind:
+                raise LedgerBroken(f"a line of type {kind!r} is not expected here")
+        self._hashes.append(link["hash"])

@@ -1,0 +1,32 @@
+"""The mean: no defense, and the rule that everything else is compared with."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+
+class Mean(BaseModel):
+    """F(x) = (1/n) sum of x_k, by one sum. Tolerates no byzantine client; O(nd).
+
+    >>> import torch
+    >>> rows = torch.tensor([[0.0, 2.0], [4.0, 2.0]])
+    >>> rule = Mean()
+    >>> rule.step(torch.zeros(2), rule.terms(rows, torch.zeros(2)).mean(0))
+    tensor([2., 2.])
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+    passes: ClassVar[int] = 1
+
+    def sensitivity(self, relation: str) -> float:
+        return math.inf
+
+    def terms(self, rows: Tensor, center: Tensor) -> Tensor:
+        return rows
+
+    def step(self, center: Tensor, released: Tensor) -> Tensor:
+        return released

@@ -1,0 +1,5 @@
+"""`python -m privfed`."""
+
+from privfed.cli import main
+
+main()

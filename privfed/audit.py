@@ -1,0 +1,177 @@
+"""What a run really spent: re-computed from its ledger alone, by accountants of one's choice."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accounting.accountants import ACCOUNTANTS, Spending
+from accounting.errors import AccountingError, LedgerBroken
+from accounting.events import Gaussian, PoissonSampled
+from accounting.guarantee import CHOICES, Guarantee, spent
+from accounting.ledger import Ledger
+from privfed.config import load
+from privfed.errors import Broken, PrivfedError, Refused
+from privfed.rundir import RunDirectory
+
+CROSS_CHECKS = ("opacus_rdp", "opacus_prv")
+
+
+@dataclass(frozen=True)
+class RunAudit:
+    """What a run directory proves. With `problems` it proves nothing, and epsilon is infinite."""
+
+    path: Path
+    guarantee: Guarantee | None
+    accountants: dict[str, float | None]
+    terms: dict[str, Any]
+    noise_multiplier: float | None
+    sampling_rate: float | None
+    problems: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `privfed audit --json` prints."""
+        bound = self.guarantee
+        return {
+            "epsilon": bound.epsilon if bound else math.inf,
+            "delta": self.terms.get("delta"),
+            "unit": self.terms.get("unit"),
+            "relation": self.terms.get("relation"),
+            "sampler": self.terms.get("sampler"),
+            "rounds": bound.rounds if bound else 0,
+            "accountant": bound.accountant if bound else None,
+            "accountants": self.accountants,
+            "noise_multiplier": self.noise_multiplier,
+            "sampling_rate": self.sampling_rate,
+            "randomness": self.terms.get("randomness"),
+            "arithmetic": self.terms.get("arithmetic"),
+            "ledger_ok": not self.problems,
+            "problems": list(self.problems),
+            "run": str(self.path),
+        }
+
+
+def audit(path: Path, accountant: str | None = None) -> RunAudit:
+    """Audit the run at `path`, changing nothing.
+
+    `accountant` (default: the run's own) is one of rdp, pld, tightest, or an independent
+    cross-check, opacus_rdp or opacus_prv: the latter is shown beside the others and never becomes
+    the headline. Raises `Refused` for a path that is no run and an accountant that is not known.
+    """
+    if accountant is not None and accountant not in (*CHOICES, *CROSS_CHECKS):
+        names = ", ".join((*CHOICES, *CROSS_CHECKS))
+        raise Refused(f"accountant is {accountant!r}; expected one of {names}")
+    directory = RunDirectory.open(path)
+    if not directory.ledger.exists():
+        return _broken(path, {}, f"{directory.ledger} is missing")
+    try:
+        ledger = Ledger.load(directory.ledger)
+    except LedgerBroken as error:
+        return _broken(path, {}, str(error))
+    problems = _problems(directory, ledger)
+    if problems:
+        return _broken(path, dict(ledger.terms), *problems)
+    delta, own = ledger.terms["delta"], ledger.terms["accountant"]
+    headline = own if accountant is None or accountant in CROSS_CHECKS else accountant
+    try:
+        bound = spent(ledger, delta, headline)
+    except AccountingError as error:
+        return _broken(path, dict(ledger.terms), str(error))
+    accountants = dict(bound.by_accountant)
+    if accountant in CROSS_CHECKS:
+        accountants[accountant] = opacus_epsilon(ledger.spending, delta, accountant)
+    noise, rate = _mechanism(ledger.spending)
+    claim = _lower_claim(directory, bound)
+    return RunAudit(path, bound, accountants, dict(ledger.terms), noise, rate, claim)
+
+
+def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
+    """An independent opinion: opacus' RDP or PRV accountant on the same Poisson events.
+
+    None where opacus has no accountant for an event. Its GDP accountant is never asked: it
+    under-counts. Raises `Refused` where opacus is not installed.
+    """
+    history = []
+    for event, count in spending.items():
+        match event.release:
+            case PoissonSampled(rate=q, of=Gaussian(noise_multiplier=z)) if z > 0:
+                history.append((z, q, count))
+            case PoissonSampled():
+                return math.inf
+            case _:
+                return None
+    try:
+        from opacus.accountants import PRVAccountant, RDPAccountant
+    except ImportError as error:
+        raise Refused(
+            f"{accountant} needs opacus, which is not installed: pip install 'privfed[opacus]'"
+        ) from error
+    judge = RDPAccountant() if accountant == "opacus_rdp" else PRVAccountant()
+    judge.history = history
+    return float(judge.get_epsilon(delta=delta)) if history else 0.0
+
+
+def _problems(directory: RunDirectory, ledger: Ledger) -> list[str]:
+    """Where the directory's files contradict each other."""
+    if not ledger.opened:
+        return [f"{directory.ledger} is empty: it does not say what it guarantees"]
+    problems = []
+    missing = {"unit", "relation", "sampler", "delta", "accountant", "config"} - ledger.terms.keys()
+    if missing:
+        problems.append(f"{directory.ledger} does not state {', '.join(sorted(missing))}")
+    try:
+        if not directory.has_checkpoint():
+            if ledger.charges:
+                problems.append("the ledger has charges, but the checkpoint is missing")
+        elif not ledger.holds(directory.head()):
+            problems.append(
+                f"{directory.ledger} ends before what the checkpoint saw: charges were removed"
+            )
+        for round in directory.stored_rounds():
+            stored, charge = directory.release(round), ledger.charged(round)
+            if stored is not None and (charge is None or stored.charge != charge.hash):
+                problems.append(f"the release of round {round} has no charge in the ledger")
+        if load(directory.path / "config.toml").digest() != ledger.terms.get("config"):
+            problems.append("config.toml is not the configuration that the ledger was opened for")
+    except (Broken, PrivfedError) as error:
+        problems.append(str(error))
+    return problems
+
+
+def _lower_claim(directory: RunDirectory, bound: Guarantee) -> tuple[str, ...]:
+    """A problem where the run's summary claims less than the ledger proves."""
+    try:
+        claim = json.loads(directory.summary.read_text(encoding="utf-8"))
+        claimed, charges = float(claim["epsilon"]), int(claim["charges"])
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return (f"{directory.summary} cannot be read: {error!r}",)
+    own = spent_by(bound, claim.get("accountant"))
+    if charges == bound.rounds and claimed < own * (1 - 1e-9):
+        return (f"the summary claims epsilon = {claimed:g}, but the ledger spent {own:g}",)
+    return ()
+
+
+def spent_by(bound: Guarantee, accountant: str | None) -> float:
+    """The epsilon of `bound` by another accountant."""
+    names = (accountant,) if accountant in ACCOUNTANTS else ACCOUNTANTS
+    bounds = [bound.by_accountant[name] for name in names]
+    return min((value for value in bounds if value is not None), default=math.inf)
+
+
+def _mechanism(spending: Spending) -> tuple[float | None, float | None]:
+    """Noise multiplier and sampling rate, where all rounds share one event."""
+    match [event.release for event in spending]:
+        case [PoissonSampled(rate=q, of=Gaussian(noise_multiplier=z))]:
+            return z, q
+        case [Gaussian(noise_multiplier=z)]:
+            return z, None
+    return None, None
+
+
+def _broken(path: Path, terms: dict[str, Any], *problems: str) -> RunAudit:
+    return RunAudit(path, None, {}, terms, None, None, problems)

@@ -1,0 +1,178 @@
+"""The command line. Heavy imports wait until a command runs."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from privfed import __version__
+from privfed.errors import PrivfedError, Refused
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from privfed.config import Config
+
+STOPPED_AT_BUDGET, BROKEN, INTERRUPTED = 3, 5, 130
+DIRECTORY = click.Path(file_okay=False, path_type=Path)
+RATE = click.FloatRange(0, 1, min_open=True)
+
+
+def answers_errors(command: Callable[..., int]) -> Callable[..., None]:
+    """Turn what users can cause into one message and an exit code; bugs keep their traceback."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        # A service manager stops a run as a person does: by Ctrl-C, resumable.
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+        try:
+            code = command(*args, **kwargs)
+        except PrivfedError as error:
+            code = _fail(str(error), error.exit_code)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            code = _fail(f"{where}{error.strerror or error}", Refused.exit_code)
+        sys.exit(code)
+
+    return run
+
+
+def _fail(message: str, code: int) -> int:
+    lines = message.splitlines() or [""]
+    click.echo(f"privfed: {lines[0]}", err=True)
+    for line in lines[1:]:
+        click.echo(f"         {line}", err=True)
+    return code
+
+
+def _console(json: bool) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=json, soft_wrap=False)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="privfed")
+def main() -> None:
+    """Private and robust federated learning, with an epsilon that can be proved."""
+
+
+@main.command()
+@click.argument("run_file", metavar="[RUN.toml]", required=False, type=click.Path(path_type=Path))
+@click.option("--set", "overrides", multiple=True, metavar="section.key=value", help="Override.")
+@click.option("--out", type=DIRECTORY, help="Where the run goes; default: a new folder in runs/.")
+@click.option("--resume", type=DIRECTORY, help="Go on with the run in this folder.")
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON object on stdout.")
+@answers_errors
+def train(
+    run_file: Path | None,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    resume: Path | None,
+    as_json: bool,
+) -> int:
+    """Train within a privacy budget. Without a file: digits over 500 clients, epsilon 4."""
+    if out and resume:
+        raise Refused("--out and --resume exclude each other; --resume goes on in its own folder")
+    from accounting.errors import LedgerBroken
+    from privfed import report
+    from privfed import run as runs
+    from privfed.config import load, overridden
+
+    console = _console(as_json)
+    path = resume or out or _new_folder()
+    try:
+        with report.progress(console) as shown:
+            if resume:
+
+                def change(stored: Config) -> Config:
+                    return load(run_file, overrides) if run_file else overridden(stored, overrides)
+
+                outcome = runs.resume(resume, change, [shown])
+            else:
+                outcome = runs.train(load(run_file, overrides), path, [shown])
+    except LedgerBroken as error:
+        return _fail(str(error), BROKEN)
+    except KeyboardInterrupt:
+        return _fail(_how_to_go_on(path), INTERRUPTED)
+    console.print(report.outcome_table(outcome))
+    if as_json:
+        click.echo(report.dump(outcome.to_json()))
+    return STOPPED_AT_BUDGET if outcome.stopped_at_budget else 0
+
+
+def _new_folder() -> Path:
+    """runs/<time>, with a number behind it where that is taken."""
+    stamp = Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    taken = 0
+    path = stamp
+    while path.exists():
+        taken += 1
+        path = stamp.with_name(f"{stamp.name}-{taken}")
+    return path
+
+
+def _how_to_go_on(path: Path) -> str:
+    if (path / "ledger.jsonl").exists():
+        return f"interrupted; nothing is lost. Go on with: privfed train --resume '{path}'"
+    return "interrupted before the run began; nothing was written"
+
+
+@main.command()
+@click.argument("directory", metavar="RUN_DIR", type=DIRECTORY)
+@click.option("--accountant", help="tightest, rdp, pld; or a cross-check: opacus_rdp, opacus_prv.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@answers_errors
+def audit(directory: Path, accountant: str | None, as_json: bool) -> int:
+    """Re-compute the epsilon a run spent, from its ledger alone, and check the ledger."""
+    from privfed import report
+    from privfed.audit import audit as audit_run
+
+    found = audit_run(directory, accountant)
+    if as_json:
+        click.echo(report.dump(found.to_json()))
+    else:
+        _console(False).print(report.audit_table(found))
+    return BROKEN if found.problems else 0
+
+
+@main.command()
+@click.option("--sampling-rate", type=RATE, required=True, help="q: expected cohort / clients.")
+@click.option("--rounds", type=click.IntRange(1), required=True)
+@click.option("--delta", type=click.FloatRange(0, 1, True, True), required=True)
+@click.option("--epsilon", type=click.FloatRange(0, min_open=True), help="Solve for the noise.")
+@click.option("--noise-multiplier", type=click.FloatRange(0), help="Solve for epsilon.")
+@click.option("--accountant", type=click.Choice(["tightest", "rdp", "pld"]), default="tightest")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@answers_errors
+def calibrate(
+    sampling_rate: float,
+    rounds: int,
+    delta: float,
+    epsilon: float | None,
+    noise_multiplier: float | None,
+    accountant: str,
+    as_json: bool,
+) -> int:
+    """Solve for the noise multiplier, or for epsilon, of central noise over Poisson cohorts."""
+    if (epsilon is None) == (noise_multiplier is None):
+        raise Refused("give exactly one of --epsilon (solves for the noise) and --noise-multiplier")
+    from accounting.events import ADD_REMOVE
+    from privfed import report
+    from privfed.cohort import Witness
+    from privfed.plan import calibration
+
+    witness = Witness("poisson", sampling_rate, ADD_REMOVE)
+    facts = calibration(witness, rounds, delta, accountant, epsilon=epsilon, noise=noise_multiplier)
+    if as_json:
+        click.echo(report.dump(facts))
+    else:
+        _console(False).print(report.calibration_table(facts))
+    return 0

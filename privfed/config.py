@@ -1,0 +1,334 @@
+"""The typed configuration of a run: sections and keys, assembled from the parts' own files.
+
+A TOML file (or nothing: the default run) and `--set section.key=value` become frozen, strict
+models. Unknown keys, wrong types and values out of range are refused here, all of them in one
+message; what may be combined is `privfed.rules`' business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from privfed.errors import Refused
+from privfed.parts import Part, expected, find, only
+
+FORMAT = 1
+DEFAULT_EPSILON = 4.0
+Raw = dict[str, dict[str, Any]]
+
+
+class Run(Part):
+    rounds: int = Field(100, ge=1)
+    randomness: Literal["secret", "seeded"] = "secret"
+    seed: int = Field(0, ge=0)
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    workers: Annotated[int, only(1, "remove the key")] = 1
+    threads: int = Field(1, ge=1)
+    trainer: Literal["auto", "stacked", "loop"] = "auto"
+    chunk: int = Field(0, ge=0)
+    evaluate_every: int = Field(5, ge=1)
+    simulation_metrics: bool = False
+    checkpoint_every: int = Field(10, ge=1)
+
+
+class Data(Part):
+    clients: int = Field(500, ge=1)
+    holdout: Annotated[str, only("test", "clients are scored on a public test set")] = "test"
+    holdout_fraction: float = Field(0.2, gt=0, lt=1)
+    setting: Literal["cross_device", "cross_silo"] = "cross_device"
+
+
+class Start(Part):
+    init: str = ""
+    loss: Annotated[str, only("cross_entropy", "remove the key")] = "cross_entropy"
+
+
+class Client(Part):
+    lr: float = Field(0.1, ge=0)
+    schedule: Annotated[str, only("constant", "remove the key")] = "constant"
+    epochs: int = Field(1, ge=1)
+    batch_size: int = Field(10, ge=1)
+    stragglers: Annotated[float, only(0.0, "remove the key")] = 0.0
+
+
+class ClientPrivacy(Part):
+    mechanism: Annotated[str, only("none", "remove the section")] = "none"
+
+
+class Drop(Part):
+    dropout: Annotated[float, only(0.0, "remove the key")] = 0.0
+
+
+class Privacy(Part):
+    epsilon: float | None = Field(None, gt=0, allow_inf_nan=True)
+    noise_multiplier: float | None = Field(None, ge=0)
+    delta: float = Field(1e-4, gt=0, lt=1)
+    accountant: Literal["tightest", "rdp", "pld"] = "tightest"
+    against: Annotated[str, only("server", "remove the key")] = "server"
+    prior: Annotated[list[str], only([], "remove the key")] = []
+
+
+class Aggregation(Part):
+    before: Annotated[list[str], only([], "remove the key")] = []
+    weights: Literal["auto", "uniform", "examples"] = "auto"
+    byzantine: int = Field(0, ge=0)
+
+
+class Secure(Part):
+    capacity: Annotated[int, only(0, "remove the key")] = 0
+    minimum: Annotated[int, only(0, "remove the key")] = 0
+    simulate: Literal["messages"] = "messages"
+
+
+class Attack(Part):
+    name: Annotated[str, only("none", "remove the section")] = "none"
+    fraction: Annotated[float, only(0.0, "remove the key")] = 0.0
+    selection: Literal["once", "round"] = "once"
+    stage: Literal["auto", "before_bound", "after_bound"] = "auto"
+
+
+class Audit(Part):
+    canaries: Annotated[int, only(0, "remove the key")] = 0
+    confidence: float = Field(0.95, gt=0, lt=1)
+
+
+@dataclass(frozen=True)
+class Section:
+    """Keys of its own, and the parts named in it: naming key -> (kind, default name)."""
+
+    own: type[Part]
+    parts: Mapping[str, tuple[str, str]]
+
+
+SECTIONS = {
+    "run": Section(Run, {}),
+    "data": Section(Data, {"source": ("source", "digits"), "partition": ("partition", "")}),
+    "model": Section(Start, {"name": ("model", "logistic")}),
+    "client": Section(Client, {"objective": ("objective", "sgd")}),
+    "client.privacy": Section(ClientPrivacy, {}),
+    "server": Section(Part, {"optimizer": ("optimizer", "fedavgm")}),
+    "cohort": Section(Drop, {"sampler": ("sampler", "poisson")}),
+    "privacy": Section(Privacy, {"mechanism": ("mechanism", "gaussian")}),
+    "aggregation": Section(Aggregation, {"rule": ("rule", "mean")}),
+    "secure": Section(Secure, {"protocol": ("protocol", "none")}),
+    "attack": Section(Attack, {}),
+    "audit": Section(Audit, {}),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """A resolved run: sections' own keys, and the parts by kind with their names; all frozen.
+
+    `noise_multiplier` is what calibration found, None before; a resume keeps it.
+    """
+
+    own: Mapping[str, Any]
+    parts: Mapping[str, Any]
+    names: Mapping[str, str]
+    noise_multiplier: float | None = None
+
+    @property
+    def run(self) -> Run:
+        return self.own["run"]  # type: ignore[no-any-return]
+
+    @property
+    def data(self) -> Data:
+        return self.own["data"]  # type: ignore[no-any-return]
+
+    @property
+    def client(self) -> Client:
+        return self.own["client"]  # type: ignore[no-any-return]
+
+    @property
+    def privacy(self) -> Privacy:
+        return self.own["privacy"]  # type: ignore[no-any-return]
+
+    @property
+    def aggregation(self) -> Aggregation:
+        return self.own["aggregation"]  # type: ignore[no-any-return]
+
+    def with_run(self, **changes: Any) -> Config:
+        return replace(self, own={**self.own, "run": self.run.model_copy(update=changes)})
+
+    def values(self) -> Raw:
+        """Every key with its value, by section, as in a run file; unset keys are left out."""
+        out: Raw = {}
+        for name, section in SECTIONS.items():
+            out[name] = {key: self.names[kind] for key, (kind, _) in section.parts.items()}
+            for model in (
+                *(self.parts[kind] for kind, _ in section.parts.values()),
+                self.own[name],
+            ):
+                out[name] |= model.model_dump(exclude_none=True)
+        return out
+
+    def toml(self) -> str:
+        """The resolved run file, which `load` reads back to an equal configuration."""
+        import tomli_w
+
+        values = self.values()
+        nested: dict[str, Any] = {"format": FORMAT, **values}
+        nested["client"] = {**values["client"], "privacy": nested.pop("client.privacy")}
+        if self.noise_multiplier is not None:
+            nested["resolved"] = {"noise_multiplier": self.noise_multiplier}
+        return tomli_w.dumps(nested)
+
+    def digest(self) -> str:
+        """SHA-256 of everything a resume may not change."""
+        values = self.values()
+        values["run"].pop("rounds")
+        values["privacy"].pop("epsilon", None)
+        fixed = {**values, "resolved": self.noise_multiplier}
+        return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+
+
+def load(path: Path | None, overrides: Iterable[str] = ()) -> Config:
+    """Read a run file (None: the default run) with `section.key=value` overrides.
+
+    Raises `Refused` with every problem found.
+    """
+    raw, resolved = _read(path) if path else ({}, None)
+    for override in overrides:
+        _override(raw, override)
+    return _assemble(raw, resolved)
+
+
+def overridden(config: Config, overrides: Iterable[str]) -> Config:
+    """`config` with `section.key=value` overrides. Raises `Refused`."""
+    raw = config.values()
+    for override in overrides:
+        _override(raw, override)
+    return _assemble(raw, config.noise_multiplier)
+
+
+def _read(path: Path) -> tuple[Raw, float | None]:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise Refused(f"{path} does not exist; expected a run file (TOML)") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"{path} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise Refused(f"{path} is not valid TOML: {error}") from error
+    found = document.pop("format", FORMAT)
+    if found != FORMAT:
+        raise Refused(
+            f"{path} has format = {found!r}; this version of privfed reads format = {FORMAT}"
+            + ("; update privfed" if isinstance(found, int) and found > FORMAT else "")
+        )
+    resolved = document.pop("resolved", None)
+    noise = resolved.get("noise_multiplier") if isinstance(resolved, dict) else None
+    client = document.get("client")
+    if isinstance(client, dict) and "privacy" in client:
+        document["client.privacy"] = client.pop("privacy")
+    for name, section in document.items():
+        if name not in SECTIONS:
+            raise Refused(f"{path}: unknown section [{name}]; {expected(name, list(SECTIONS))}")
+        if not isinstance(section, dict):
+            raise Refused(f"{path}: {name} is {section!r}; expected a section [{name}]")
+    return document, noise if isinstance(noise, float) else None
+
+
+def _override(raw: Raw, override: str) -> None:
+    """Apply one `--set`. Naming another part drops the keys that only the former part knows."""
+    target, equals, text = override.partition("=")
+    name, dot, key = target.strip().rpartition(".")
+    if not equals or not dot:
+        raise Refused(f"--set {override}: expected section.key=value, e.g. server.lr=0.5")
+    if name not in SECTIONS:
+        raise Refused(f"--set {override}: unknown section {name!r}; {expected(name, [*SECTIONS])}")
+    section = raw.setdefault(name, {})
+    value = _value(text.strip())
+    if key in SECTIONS[name].parts and value != section.get(key):
+        before = _fields(name, section)
+        section[key] = value
+        after = _fields(name, section)
+        for stale in (before - after) & set(section):
+            del section[stale]
+    section[key] = value
+    if name == "privacy" and key in ("epsilon", "noise_multiplier"):
+        section.pop({"epsilon": "noise_multiplier"}.get(key, "epsilon"), None)
+
+
+def _value(text: str) -> Any:
+    """A TOML value, or else the text itself: `server.optimizer=fedavg` needs no quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        pass
+    try:
+        return float(text)  # .5 and 1. are no TOML, but everybody means a number
+    except ValueError:
+        return text
+
+
+def _chosen(name: str, section: Mapping[str, Any]) -> dict[str, tuple[str, type[Any]]]:
+    """The parts that `section` names: kind -> (name, class)."""
+    chosen: dict[str, tuple[str, type[Any]]] = {}
+    for key, (kind, default) in SECTIONS[name].parts.items():
+        part = section.get(key, default)
+        if kind == "partition" and part == "":
+            part = "natural" if chosen["source"][1].natural_partition else "iid"
+        if not isinstance(part, str):
+            raise Refused(f"{name}.{key} is {part!r}; expected the name of a {kind}")
+        chosen[kind] = (part, find(kind, part, f"{name}.{key}"))
+    return chosen
+
+
+def _fields(name: str, section: Mapping[str, Any]) -> set[str]:
+    """All keys that `section` may hold, as it names its parts."""
+    models = [SECTIONS[name].own, *(model for _, model in _chosen(name, section).values())]
+    return {key for model in models for key in model.model_fields} | SECTIONS[name].parts.keys()
+
+
+def _assemble(raw: Raw, noise_multiplier: float | None) -> Config:
+    own: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    problems: list[str] = []
+    for name, section in SECTIONS.items():
+        given = raw.get(name, {})
+        known = _fields(name, given)
+        problems += [
+            f"{name}.{key} is not a known key; {expected(key, list(known))}"
+            for key in sorted(given.keys() - known)
+        ]
+        own[name] = _validate(section.own, name, given, problems)
+        for kind, (part, model) in _chosen(name, given).items():
+            names[kind] = part
+            parts[kind] = _validate(model, name, given, problems)
+    if problems:
+        raise Refused("\n".join(dict.fromkeys(problems)))
+    own["privacy"] = _one_budget(own["privacy"])
+    return Config(own, parts, names, noise_multiplier)
+
+
+def _validate(model: type[Part], name: str, given: Mapping[str, Any], problems: list[str]) -> Any:
+    try:
+        return model.model_validate({key: given[key] for key in given if key in model.model_fields})
+    except ValidationError as error:
+        for problem in error.errors():
+            key = ".".join(str(part) for part in (name, *problem["loc"]))
+            message = problem["msg"].removeprefix("Value error, ")
+            problems.append(f"{key} is {problem['input']!r}: {message[:1].lower()}{message[1:]}")
+        return None
+
+
+def _one_budget(privacy: Privacy) -> Privacy:
+    if privacy.epsilon is not None and privacy.noise_multiplier is not None:
+        raise Refused(
+            "privacy.epsilon and privacy.noise_multiplier are both set; expected exactly one: "
+            "epsilon is a budget that noise is solved for, noise_multiplier fixes the noise"
+        )
+    if privacy.epsilon is None and privacy.noise_multiplier is None:
+        return privacy.model_copy(update={"epsilon": DEFAULT_EPSILON})
+    return privacy

@@ -1,0 +1,27 @@
+"""scikit-learn's bundled handwritten digits: 1,797 real images of 8 x 8 pixels, 10 classes.
+
+Source: E. Alpaydin & C. Kaynak, Optical Recognition of Handwritten Digits, UCI (1998).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+
+from privfed.federation import Examples
+from privfed.parts import Part
+from privfed.streams import Streams
+
+
+class Digits(Part):
+    """x `[1797, 64]`: intensities in [0, 1] (0 to 16 in the source, a public constant)."""
+
+    natural_partition: ClassVar[bool] = False
+
+    def load(self, clients: int, streams: Streams) -> Examples:
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        x = torch.from_numpy(bunch.data).float() / 16
+        return Examples(x, torch.from_numpy(bunch.target).long(), classes=10)

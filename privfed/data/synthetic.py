@@ -1,0 +1,68 @@
+"""Synthetic(alpha, beta) of FedProx (Li et al. 2020, section 5.1 and appendix C.1).
+
+For client k: u_k ~ N(0, alpha), W_k and b_k ~ N(u_k, 1); B_k ~ N(0, beta), v_k ~ N(B_k, 1);
+x ~ N(v_k, diag(j^-1.2)), y = argmax(softmax(W_k x + b_k)). alpha sets how much the clients' true
+models differ, beta how much their data do. `iid` shares one W, b ~ N(0, 1) and v = 0.
+
+As in the authors' generator, alpha and beta are standard deviations, and a client holds
+`size_min` examples more than a log-normal draw with parameters `size_mean`, `size_deviation`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from privfed.federation import Examples
+from privfed.parts import Part
+from privfed.streams import Streams
+
+
+class Synthetic(Part):
+    """x `[N, features]`, one generating model per client; owners are known."""
+
+    alpha: float = Field(1.0, ge=0)
+    beta: float = Field(1.0, ge=0)
+    iid: bool = False
+    features: int = Field(60, ge=1)
+    classes: int = Field(10, ge=2)
+    size_min: int = Field(50, ge=0)
+    size_mean: float = 4.0
+    size_deviation: float = Field(2.0, ge=0)
+    size_max: int = Field(10_000, ge=1)
+    natural_partition: ClassVar[bool] = True
+
+    def load(self, clients: int, streams: Streams) -> Examples:
+        sizes = self._sizes(clients, streams)
+        shared = self._truth(streams.at("synthetic/shared").generator(), 0.0, 0.0)
+        scale = np.arange(1, self.features + 1) ** -0.6
+        xs, ys = [], []
+        for client, size in enumerate(sizes):
+            rng = streams.at("synthetic", client).generator()
+            weight, bias, center = shared if self.iid else self._truth(rng, self.alpha, self.beta)
+            center = np.zeros_like(center) if self.iid else center
+            x = center + scale * rng.standard_normal((size, self.features))
+            xs.append(x.astype(np.float32))
+            ys.append(np.argmax(x @ weight + bias, axis=1))
+        return Examples(
+            torch.from_numpy(np.concatenate(xs)),
+            torch.from_numpy(np.concatenate(ys).astype(np.int64)),
+            self.classes,
+            owners=np.repeat(np.arange(clients), sizes),
+        )
+
+    def _sizes(self, clients: int, streams: Streams) -> np.ndarray:
+        draws = streams.at("synthetic/sizes").generator().normal(size=clients)
+        sizes = np.exp(self.size_mean + self.size_deviation * draws).astype(np.int64)
+        return np.clip(sizes + self.size_min, 1, self.size_max)
+
+    def _truth(
+        self, rng: np.random.Generator, alpha: float, beta: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        u, b = rng.normal(0, alpha), rng.normal(0, beta)
+        weight = rng.normal(u, 1, (self.features, self.classes))
+        bias = rng.normal(u, 1, self.classes)
+        return weight, bias, rng.normal(b, 1, self.features)

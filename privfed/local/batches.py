@@ -1,0 +1,65 @@
+"""Which examples each client sees at each local step, exactly as E epochs of minibatches go.
+
+Every epoch is a fresh permutation of the client's own examples, cut into batches of B; the last
+batch of an epoch may be smaller, and a client with fewer than B examples has one batch an epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfed.federation import Federation, Indices
+from privfed.streams import Keys
+
+
+@dataclass(frozen=True)
+class Batches:
+    """`rows` `[c, S, B]` of the store and `mask` of the same shape; False is padding (row 0).
+
+    Client k takes `steps[k]` steps, all its batches after those are empty.
+    """
+
+    rows: Indices
+    mask: NDArray[np.bool_]
+    steps: Indices
+
+
+def steps(sizes: Indices, epochs: int, batch_size: int) -> Indices:
+    """Local steps of clients with `sizes` `[c]` examples."""
+    return epochs * -(-sizes // batch_size)
+
+
+def plan(federation: Federation, ids: Indices, keys: Keys, epochs: int, batch_size: int) -> Batches:
+    """The batches of clients `ids` `[c]`, whose keys `keys` holds in the same order.
+
+    A client's batches depend on its own key and size only, not on who else is in the chunk.
+    """
+    sizes = federation.sizes(ids)
+    total = steps(sizes, epochs, batch_size)
+    orders = _permutations(sizes, keys, epochs)
+    step = np.arange(total.max(initial=0))
+    per_epoch = np.maximum(-(-sizes // batch_size), 1)[:, None]
+    epoch, batch = np.divmod(step[None, :], per_epoch)
+    position = batch[:, :, None] * batch_size + np.arange(batch_size)
+    mask = (position < sizes[:, None, None]) & (step < total[:, None])[:, :, None]
+    flat = np.minimum(epoch, epochs - 1)[:, :, None] * orders.shape[2] + position
+    width = orders.shape[1] * orders.shape[2]
+    within = np.take_along_axis(
+        orders.reshape(len(ids), 1, width), np.where(mask, flat, 0).reshape(len(ids), 1, -1), axis=2
+    ).reshape(mask.shape)
+    return Batches(np.where(mask, within + federation.offsets[ids][:, None, None], 0), mask, total)
+
+
+def _permutations(sizes: Indices, keys: Keys, epochs: int) -> Indices:
+    """`[c, epochs, L]`: row (k, e) starts with a permutation of 0 … sizes[k] - 1."""
+    longest = max(int(sizes.max(initial=0)), 1)
+    orders = np.empty((len(sizes), epochs, longest), dtype=np.int64)
+    beyond = np.arange(longest) >= sizes[:, None]
+    for epoch in range(epochs):
+        words = keys.per_client(longest, salt=epoch) >> np.uint64(1)
+        words[beyond] = np.iinfo(np.uint64).max
+        orders[:, epoch] = np.argsort(words, axis=1, kind="stable")
+    return orders

@@ -1,0 +1,56 @@
+"""The cohort in this process: trained chunk by chunk, so that memory is flat in the cohort."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privfed.cohort import Cohort
+from privfed.federation import Indices
+from privfed.local.batches import steps
+from privfed.local.objective import Exchange
+from privfed.local.trainer import LocalTrainer
+from privfed.round import Chunk
+from privfed.streams import Streams
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """Trains `chunk` clients at once, those with the most local steps first."""
+
+    trainer: LocalTrainer
+    streams: Streams
+    chunk: int
+    by_examples: bool
+
+    def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
+        if exchange.task != "train":
+            raise ValueError(f"this executor does not know the task {exchange.task!r}")
+        ids = self._by_work(cohort.clients)
+        for start in range(0, len(ids), self.chunk):
+            some = ids[start : start + self.chunk]
+            keys = self.streams.at("shuffle", cohort.round, some)
+            rows, _ = self.trainer.train(some, exchange.broadcast, None, keys)
+            yield Chunk(some, rows, self._weights(some).to(rows))
+
+    def reduce(self, total: Tensor) -> Tensor:
+        return total
+
+    def rows(self, exchange: Exchange, cohort: Cohort) -> Tensor:
+        """Rows in the order of `cohort.clients`."""
+        rows = exchange.broadcast["params"].new_zeros(len(cohort.clients), exchange.layout.length)
+        for chunk in self.chunks(exchange, cohort):
+            rows[torch.from_numpy(np.searchsorted(cohort.clients, chunk.ids))] = chunk.rows
+        return rows
+
+    def _by_work(self, ids: Indices) -> Indices:
+        work = steps(self.trainer.federation.sizes(ids), 1, self.trainer.batch_size)
+        return ids[np.argsort(-work, kind="stable")]
+
+    def _weights(self, ids: Indices) -> Tensor:
+        sizes = self.trainer.federation.sizes(ids)
+        return torch.from_numpy(sizes if self.by_examples else np.ones_like(sizes))

@@ -1,0 +1,38 @@
+"""Plain local SGD, the local objective of FedAvg (McMahan et al. 2017, Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import ClassVar
+
+from torch import Tensor
+
+from privfed.local.objective import Broadcast, Exchange
+from privfed.parts import Part
+from privfed.vector import Layout
+
+
+class Sgd(Part):
+    """direction = gradient; a client sends delta = local - broadcast, d numbers."""
+
+    stateful: ClassVar[bool] = False
+    exchanges: ClassVar[int] = 1
+
+    def layout(self, d: int) -> Layout:
+        return Layout((("delta", d),))
+
+    def prelude(
+        self, params: Tensor, server_state: Mapping[str, Tensor]
+    ) -> Generator[Exchange, Tensor, Broadcast]:
+        yield from ()
+        return {}
+
+    def direction(
+        self, grad: Tensor, w: Tensor, broadcast: Broadcast, own: Tensor | None
+    ) -> Tensor:
+        return grad
+
+    def message(
+        self, w: Tensor, broadcast: Broadcast, own: Tensor | None, steps: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        return w - broadcast["params"], own

@@ -1,0 +1,90 @@
+"""The parts a run is made of: each is a frozen, strict configuration that also does its work.
+
+A part's file owns its keys. The first key of its section names it (`[server] optimizer =
+"fedavgm"`), and its fields are further keys there. Adding one is a file and a line in `BUILT_IN`;
+a part from outside is `module:name`, or an entry point in the group `privfed.<kind>`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from importlib import metadata
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from privfed.errors import Refused
+
+
+class Part(BaseModel):
+    """A frozen, strict configuration: unknown keys and wrong types are errors."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+BUILT_IN: dict[str, dict[str, str]] = {
+    "source": {
+        "digits": "privfed.data.digits:Digits",
+        "synthetic": "privfed.data.synthetic:Synthetic",
+    },
+    "partition": {
+        "iid": "privfed.data.partition:Iid",
+        "dirichlet": "privfed.data.partition:Dirichlet",
+        "natural": "privfed.data.partition:Natural",
+    },
+    "model": {
+        "logistic": "privfed.models:Logistic",
+        "mlp": "privfed.models:Mlp",
+    },
+    "objective": {"sgd": "privfed.local.sgd:Sgd"},
+    "optimizer": {
+        "fedavg": "privfed.server.fedavg:FedAvg",
+        "fedavgm": "privfed.server.fedavgm:FedAvgM",
+    },
+    "sampler": {"poisson": "privfed.cohort:Poisson"},
+    "mechanism": {
+        "none": "privfed.privacy.none:NoPrivacy",
+        "gaussian": "privfed.privacy.gaussian:CentralGaussian",
+    },
+    "rule": {
+        "mean": "defenses.mean:Mean",
+        "median": "defenses.median:Median",
+    },
+    "protocol": {"none": "privfed.secure.plain:PlainSum"},
+}
+
+
+def find(kind: str, name: str, key: str) -> type[Any]:
+    """The class of part `name` of `kind`, for the configuration key `key`. Raises `Refused`."""
+    known = BUILT_IN[kind]
+    outside = {entry.name: entry.value for entry in metadata.entry_points(group=f"privfed.{kind}")}
+    target = known.get(name) or outside.get(name) or (name if ":" in name else None)
+    if target is None:
+        raise Refused(f"{key} is {name!r}; {expected(name, [*known, *outside])}")
+    module, _, attribute = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
+    except (ImportError, AttributeError) as error:
+        raise Refused(f"{key} is {name!r}, which cannot be imported: {error}") from error
+
+
+def expected(found: str, known: list[str]) -> str:
+    """What may stand there instead of `found`, and what was likely meant."""
+    close = difflib.get_close_matches(found, known, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    return f"expected {'one of ' if len(known) > 1 else ''}{', '.join(sorted(known))}{hint}"
+
+
+def only(value: Any, instead: str) -> Any:
+    """A field that holds `value` alone in this version; anything else is refused by name."""
+
+    def check(found: Any) -> Any:
+        if found != value:
+            raise ValueError(f"only {value!r} is available in this version; {instead}")
+        return found
+
+    return AfterValidator(check)
+
+
+__all__ = ["BUILT_IN", "Annotated", "Part", "expected", "find", "only"]

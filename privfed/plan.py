@@ -1,0 +1,152 @@
+"""What a configuration means before it runs: its event, its noise, and what all rounds will cost.
+
+`train`'s header, the ledger's terms and `calibrate` all come from here, so they cannot disagree.
+What has no proof is refused here, before any client trains, with what would work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from accounting.calibration import noise_multiplier
+from accounting.errors import AccountingError
+from accounting.events import Event
+from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable
+from defenses.types import SumRule
+from privfed.cohort import Witness
+from privfed.config import Config
+from privfed.errors import Refused
+from privfed.privacy.gaussian import CentralGaussian
+from privfed.privacy.mechanism import Mechanism
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A configuration with its noise solved for, and its cost over all rounds."""
+
+    config: Config
+    mechanism: Mechanism
+    event: Event
+    guarantee: Guarantee
+    noise_multiplier: float | None
+    by_examples: bool
+
+    @property
+    def budget(self) -> float | None:
+        """The epsilon that the gate holds, None where noise was fixed instead or there is none."""
+        return self.config.privacy.epsilon if self.mechanism.private else None
+
+
+def plan(config: Config) -> Plan:
+    """Solve for the noise and refuse what has no proof. Raises `Refused`."""
+    mechanism, sampler = config.parts["mechanism"], config.parts["sampler"]
+    _refuse_combinations(config)
+    exchanges = config.parts["objective"].exchanges - 1 + getattr(config.parts["rule"], "passes", 1)
+    witness = sampler.witness(0, config.data.clients)
+    privacy, rounds = config.privacy, config.run.rounds
+    noise: float | None = None
+    try:
+        if mechanism.private:
+            noise = privacy.noise_multiplier
+            if noise is None:
+                noise = config.noise_multiplier
+            if noise is None and privacy.epsilon is not None:
+                noise = solve(
+                    mechanism,
+                    witness,
+                    exchanges,
+                    rounds,
+                    privacy.epsilon,
+                    privacy.delta,
+                    privacy.accountant,
+                )
+            mechanism = mechanism.model_copy(update={"noise_multiplier": noise})
+        event = mechanism.event(witness, exchanges)
+        refuse_unaccountable(event, privacy.accountant)
+        spent = guarantee({event: rounds}, privacy.delta, privacy.accountant)
+    except AccountingError as error:
+        raise Refused(f"privacy: {error}") from error
+    weights = config.aggregation.weights
+    by_examples = not mechanism.private and weights != "uniform"
+    resolved = replace(config, noise_multiplier=noise)
+    return Plan(resolved, mechanism, event, spent, noise, by_examples)
+
+
+def solve(
+    mechanism: Any,
+    witness: Witness,
+    exchanges: int,
+    rounds: int,
+    epsilon: float,
+    delta: float,
+    accountant: str,
+) -> float:
+    """The noise multiplier with which `rounds` rounds of `mechanism` spend at most `epsilon`.
+
+    An infinite epsilon needs none. Raises `AccountingError`.
+    """
+    if epsilon == math.inf:
+        return 0.0
+
+    def event(z: float) -> Event:
+        calibrated: Mechanism = mechanism.model_copy(update={"noise_multiplier": z})
+        return calibrated.event(witness, exchanges)
+
+    return noise_multiplier(event, rounds, epsilon, delta, accountant)
+
+
+def calibration(
+    witness: Witness,
+    rounds: int,
+    delta: float,
+    accountant: str,
+    *,
+    epsilon: float | None = None,
+    noise: float | None = None,
+) -> Mapping[str, Any]:
+    """What `privfed calibrate` prints: given epsilon the noise, given the noise epsilon."""
+    mechanism = CentralGaussian()
+    try:
+        if noise is None:
+            if epsilon is None:
+                raise Refused("give --epsilon to solve for the noise, or --noise-multiplier")
+            noise = solve(mechanism, witness, 1, rounds, epsilon, delta, accountant)
+        event = mechanism.model_copy(update={"noise_multiplier": noise}).event(witness, 1)
+        spent = guarantee({event: rounds}, delta, accountant)
+    except AccountingError as error:
+        raise Refused(str(error)) from error
+    return {
+        "epsilon": spent.epsilon,
+        "accountants": spent.by_accountant,
+        "accountant": accountant,
+        "noise_multiplier": noise,
+        "sampling_rate": witness.rate,
+        "rounds": rounds,
+        "delta": delta,
+        "relation": spent.relation,
+        "sampler": spent.sampler,
+        "unit": spent.unit,
+    }
+
+
+def _refuse_combinations(config: Config) -> None:
+    mechanism, rule = config.parts["mechanism"], config.parts["rule"]
+    if mechanism.private and not isinstance(rule, SumRule):
+        raise Refused(
+            f"aggregation.rule = {config.names['rule']!r} needs to see every client's row, and a "
+            "function of rows has no proven sensitivity to calibrate central noise to; use "
+            'aggregation.rule = "mean", or privacy.mechanism = "none"'
+        )
+    if mechanism.private and config.aggregation.weights == "examples":
+        raise Refused(
+            'aggregation.weights is "examples", but under privacy example counts are private data '
+            'and would leave unprotected; use "uniform" or "auto"'
+        )
+    if config.names["protocol"] != "none" and not isinstance(rule, SumRule):
+        raise Refused(
+            f"aggregation.rule = {config.names['rule']!r} needs rows, which a secure sum never "
+            'shows; use aggregation.rule = "mean", or secure.protocol = "none"'
+        )

@@ -1,0 +1,50 @@
+"""Clipping: the one place where a client's influence becomes bounded."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from privfed.errors import Refused
+from privfed.privacy.mechanism import BoundedRows
+
+_SLACK = 1 - 2.0**-22
+"""Rounding the scale and the product to float32 grows a norm by at most (1 + 2^-24)^2, and the
+float64 norm of up to 2^26 numbers is right to 2^-27; the slack exceeds all of it together."""
+
+_SMALLEST_CLIP, _LARGEST_CLIP, _LARGEST_NORM = 1e-6, 1e20, 1e30
+"""They keep clip / norm a normal float32 number, or its rounding error would have no bound."""
+
+
+def clip_rows(rows: Tensor, clip: float) -> BoundedRows:
+    """Scale each row to L2 norm at most `clip`: x -> x min(1, clip / |x|).
+
+    rows: `[c, m]`, not modified. Returns rows of the same dtype.
+
+    Guarantee: every returned row is finite, and its norm, computed in float64, is at most `clip`,
+    for any input whatever. One client's row depends on that client's input only.
+
+    | input row            | output row                                            |
+    |----------------------|-------------------------------------------------------|
+    | norm <= clip         | unchanged (within 2^-22 of clip: scaled by 1 - 2^-22) |
+    | norm > clip          | same direction, norm clip (less at most 2^-21 of it)  |
+    | zero                 | zero                                                  |
+    | any NaN or Inf       | zero: the client takes part and contributes nothing   |
+    | norm above 1e30      | zero, likewise: such a row has diverged or is hostile |
+
+    Raises `Refused` for a clip outside [1e-6, 1e20], `TypeError` for rows that are neither float32
+    nor float64.
+
+    Source: Abadi et al. 2016, Algorithm 1; McMahan et al. 2018, Algorithm 1 (per user).
+    """
+    if not _SMALLEST_CLIP <= clip <= _LARGEST_CLIP:
+        raise Refused(
+            f"privacy.clip is {clip!r}; expected a number from {_SMALLEST_CLIP:g} to "
+            f"{_LARGEST_CLIP:g}"
+        )
+    if rows.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"clip_rows has no proof for {rows.dtype}; expected float32 or float64")
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
+    usable = norms <= _LARGEST_NORM
+    scale = (clip * _SLACK / norms).clamp(max=1.0).to(rows.dtype)
+    return BoundedRows(torch.where(usable, rows * scale, 0.0), bound=float(clip))

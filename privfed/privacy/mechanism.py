@@ -1,0 +1,66 @@
+"""What a user-level privacy mechanism is, and the bounded types that noise insists on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from accounting.events import Event
+from privfed.cohort import Witness
+from privfed.streams import Keys
+from privfed.vector import Layout
+
+State = Mapping[str, Tensor]
+"""A mechanism's public state: part of what is released, stored and checkpointed."""
+
+
+@dataclass(frozen=True)
+class BoundedRows:
+    """`rows` `[c, m]`, one per client, each of L2 norm at most `bound` (infinite: no proof).
+
+    Only `privfed.privacy.clipping` makes rows with a finite bound; a test keeps it so.
+    """
+
+    rows: Tensor
+    bound: float
+
+
+@dataclass(frozen=True)
+class BoundedSum:
+    """`total` `[m]` float64: a sum of rows, one per surviving client, each of norm <= `bound`.
+
+    Adding or removing one client moves it by at most `bound`. `survivors` counts the rows; under
+    privacy it is simulation-only and never divides anything.
+    """
+
+    total: Tensor
+    bound: float
+    survivors: int
+
+
+class Mechanism(Protocol):
+    """Owns clip, encoding, noise and divisor, and alone emits the round's event."""
+
+    trust: Literal["server", "sum", "client", "nobody"]
+    """Where the noise arises: who has to be trusted with anything rawer ("nobody": no noise)."""
+    private: bool
+    """Whether weights are uniform and the divisor is fixed by configuration."""
+
+    def event(self, witness: Witness, exchanges: int) -> Event:
+        """The whole round as one event, from the rule by which its cohort will be drawn."""
+        ...
+
+    def init(self) -> State: ...
+
+    def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: State) -> BoundedRows:
+        """On the clients: rows `[c, m]` clipped (and encoded), each client by itself."""
+        ...
+
+    def release(
+        self, total: BoundedSum, divisor: float, keys: Keys, state: State
+    ) -> tuple[Tensor, State]:
+        """The noised average `[m]` float32, which is all that leaves, and the next public state."""
+        ...

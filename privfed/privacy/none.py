@@ -1,0 +1,37 @@
+"""No privacy: the exact weighted average. Its epsilon is infinite and is shown so."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from accounting.events import Event, Unprotected
+from privfed.cohort import Witness
+from privfed.parts import Part
+from privfed.privacy.mechanism import BoundedRows, BoundedSum, State
+from privfed.streams import Keys
+from privfed.vector import Layout
+
+
+class NoPrivacy(Part):
+    """Releases sum of rows / divisor, the divisor being the realised weight of the cohort."""
+
+    trust: ClassVar[Literal["nobody"]] = "nobody"
+    private: ClassVar[bool] = False
+
+    def event(self, witness: Witness, exchanges: int) -> Event:
+        reason = "no noise was added"
+        return Event(Unprotected(reason), witness.sampler, witness.relation)
+
+    def init(self) -> State:
+        return {}
+
+    def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: State) -> BoundedRows:
+        return BoundedRows(rows, math.inf)
+
+    def release(
+        self, total: BoundedSum, divisor: float, keys: Keys, state: State
+    ) -> tuple[Tensor, State]:
+        return (total.total / divisor).float(), state

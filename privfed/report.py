@@ -1,0 +1,215 @@
+"""What people see: plans, progress, summaries, audits. Standard error in `--json` mode."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from privfed.audit import RunAudit
+from privfed.plan import Plan
+from privfed.run import Outcome, RoundRecord
+
+
+def dump(value: Mapping[str, Any]) -> str:
+    """One JSON object; an infinite epsilon becomes the string "inf"."""
+    return json.dumps(_finite(value))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return "inf" if isinstance(value, float) and value == math.inf else value
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    if value is None:
+        return "—"
+    return "∞" if value == math.inf else f"{value:.{digits}g}"
+
+
+def ceiling(epsilon: float | None) -> str:
+    """Epsilon rounded up at four decimals: what is shown is never less than what was spent."""
+    if epsilon is None or epsilon == math.inf:
+        return number(epsilon)
+    return f"{math.ceil(epsilon * 1e4 - 1e-6) / 1e4:.4f}"
+
+
+def rows(title: str, pairs: Mapping[str, str]) -> Table:
+    """Two columns without borders."""
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=None, show_header=False
+    )
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for key, value in pairs.items():
+        table.add_row(key, Text(value))
+    return table
+
+
+def plan_table(plan: Plan, path: Path) -> Table:
+    """The header of `train`: what this run will guarantee, before it starts."""
+    config, bound = plan.config, plan.guarantee
+    names = config.names
+    size, clients = config.parts["sampler"].size, config.data.clients
+    pairs = {
+        "data": f"{names['source']}, {clients} clients ({names['partition']})",
+        "training": (
+            f"{names['model']} model, {names['objective']} x {config.client.epochs} epochs, "
+            f"{names['optimizer']}, {config.run.rounds} rounds"
+        ),
+        "cohort": f"{names['sampler']}, {size} expected (q = {size / clients:g})",
+    }
+    if plan.mechanism.private:
+        clip = config.parts["mechanism"].clip
+        pairs["privacy"] = (
+            f"{names['mechanism']}, clip {clip:g}, noise multiplier {number(plan.noise_multiplier)}"
+        )
+        pairs["budget"] = (
+            f"ε = {number(plan.budget)} at δ = {bound.delta:g}, unit {bound.unit}, "
+            f"{bound.relation}; all rounds spend {ceiling(bound.epsilon)}"
+        )
+    else:
+        pairs["privacy"] = "none: ε = ∞"
+    if config.run.randomness == "seeded":
+        pairs["note"] = f"seeded ({config.run.seed}): a simulation, not a private release"
+    if bound.delta * clients > 1 and plan.mechanism.private:
+        pairs["warning"] = (
+            f"δ = {bound.delta:g} is above 1 / clients; choose a smaller privacy.delta"
+        )
+    pairs["run"] = str(path)
+    return rows("", pairs)
+
+
+def outcome_table(outcome: Outcome) -> Table:
+    """How a run ended; no epsilon without what it means."""
+    bound, config = outcome.guarantee, outcome.plan.config
+    seeded = config.run.randomness == "seeded"
+    pairs = {
+        "accuracy": f"{outcome.accuracy:.2%} on {outcome.test_examples} public test examples",
+        "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}"
+        + (" (simulated)" if seeded else ""),
+        "unit": f"one {bound.unit} with all its examples",
+        "relation": f"{bound.relation}, {bound.sampler} sampling",
+        "accountant": f"{bound.accountant} ({_opinions(bound.by_accountant)})",
+        "rounds": f"{outcome.updates} of {config.run.rounds}"
+        + (" — stopped at the budget" if outcome.stopped_at_budget else ""),
+        "run": str(outcome.path),
+    }
+    return rows("", pairs)
+
+
+def _opinions(by_accountant: Mapping[str, float | None]) -> str:
+    return ", ".join(f"{name} {ceiling(value)}" for name, value in by_accountant.items())
+
+
+def audit_table(found: RunAudit) -> Table:
+    facts = found.to_json()
+    if found.problems:
+        return rows(
+            "", {"ledger": "BROKEN", **{f"{n}": p for n, p in enumerate(found.problems, 1)}}
+        )
+    pairs = {
+        "ε": f"{ceiling(facts['epsilon'])} at δ = {facts['delta']:g} ({facts['accountant']})",
+        "accountants": _opinions(found.accountants),
+        "unit": f"one {facts['unit']} with all its examples",
+        "relation": facts["relation"],
+        "sampler": f"{facts['sampler']}, q = {number(found.sampling_rate)}",
+        "noise": f"multiplier {number(found.noise_multiplier)}, {facts['arithmetic']}",
+        "randomness": str(facts["randomness"]),
+        "rounds": f"{facts['rounds']} charged",
+        "ledger": "ok: chain, checkpoint and configuration agree",
+    }
+    return rows("", pairs)
+
+
+def calibration_table(facts: Mapping[str, Any]) -> Table:
+    pairs = {
+        "noise multiplier": number(facts["noise_multiplier"], 6),
+        "ε": f"{ceiling(facts['epsilon'])} at δ = {facts['delta']:g} ({facts['accountant']})",
+        "accountants": _opinions(facts["accountants"]),
+        "over": f"{facts['rounds']} rounds at q = {facts['sampling_rate']:g}",
+        "meaning": f"unit {facts['unit']}, {facts['relation']}, {facts['sampler']} sampling",
+    }
+    return rows("", pairs)
+
+
+class LiveProgress:
+    """A bar with round, test accuracy, ε spent of the budget, and time left."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("round {task.completed}/{task.total}"),
+            BarColumn(),
+            TextColumn("{task.fields[measures]}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._task: TaskID | None = None
+        self._budget: float | None = None
+
+    def __enter__(self) -> LiveProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def before(self, plan: Plan, path: Path, done: int) -> None:
+        self._console.print(plan_table(plan, path))
+        self._budget = plan.budget
+        self._progress.start()
+        self._task = self._progress.add_task(
+            "", total=plan.config.run.rounds, completed=done, measures=""
+        )
+
+    def after_round(self, round: int) -> None:
+        if self._task is not None:
+            self._progress.update(self._task, completed=round)
+
+    def after(self, record: RoundRecord) -> None:
+        if self._task is not None:
+            self._progress.update(self._task, measures=measures(record, self._budget))
+
+
+class PlainProgress:
+    """One line per evaluation, for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._budget: float | None = None
+        self._rounds = 0
+
+    def __enter__(self) -> PlainProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def before(self, plan: Plan, path: Path, done: int) -> None:
+        self._console.print(plan_table(plan, path))
+        self._budget, self._rounds = plan.budget, plan.config.run.rounds
+
+    def after_round(self, round: int) -> None: ...
+
+    def after(self, record: RoundRecord) -> None:
+        line = f"round {record.round}/{self._rounds}  {measures(record, self._budget)}"
+        self._console.print(line, highlight=False)
+
+
+def progress(console: Console) -> LiveProgress | PlainProgress:
+    return LiveProgress(console) if console.is_terminal else PlainProgress(console)
+
+
+def measures(record: RoundRecord, budget: float | None) -> str:
+    public = record.public
+    of_budget = f" of {number(budget)}" if budget is not None and budget != math.inf else ""
+    return f"accuracy {public['accuracy']:.2%}  ε {ceiling(public['epsilon'])}{of_budget}"

@@ -1,0 +1,205 @@
+"""One round: charge, draw, ask the cohort, bound, sum, release, store; then the server's step.
+
+The order is the proof's order: the charge is durable before the cohort is drawn, a release is
+durable before it is used, and nothing but releases reaches the server optimizer or the next
+broadcast.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accounting.ledger import Charge, Ledger
+from defenses.types import RowRule, SumRule
+from privfed.cohort import Cohort, Sampler
+from privfed.local.objective import Exchange, Objective
+from privfed.privacy.mechanism import BoundedSum, Mechanism
+from privfed.privacy.mechanism import State as PublicState
+from privfed.secure.summation import Session, Summation
+from privfed.server.optimizer import ServerOptimizer
+from privfed.server.optimizer import State as ServerState
+from privfed.streams import Streams
+
+Play = Generator[Exchange, Tensor, tuple[Tensor, ServerState]]
+Watch = Callable[[Tensor], None]
+"""Shown each chunk's raw rows `[c, m]` before they are bounded; simulation-only."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some of the cohort: `ids` `[c]`, their `rows` `[c, m]` and aggregation `weights` `[c]`."""
+
+    ids: NDArray[np.int64]
+    rows: Tensor
+    weights: Tensor
+
+
+class Executor(Protocol):
+    """Asks the cohort: in this process, or across ranks."""
+
+    def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
+        """The cohort's answers, some clients at a time; nothing for an empty cohort."""
+        ...
+
+    def reduce(self, total: Tensor) -> Tensor:
+        """A sum over all ranks."""
+        ...
+
+    def rows(self, exchange: Exchange, cohort: Cohort) -> Tensor:
+        """All answers at once, `[n, m]`: for rules that need rows."""
+        ...
+
+
+class ReleaseStore(Protocol):
+    def write(self, charge: Charge, released: list[Tensor], state: PublicState) -> None:
+        """Make all exchanges' releases of the charged round so far durable."""
+        ...
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What a run does each round: frozen parts and declared constants."""
+
+    objective: Objective
+    server: ServerOptimizer
+    rule: SumRule | RowRule
+    mechanism: Mechanism
+    sampler: Sampler
+    summation: Summation
+    clients: int
+    byzantine: int = 0
+
+    @property
+    def exchanges(self) -> int:
+        """Releases per round, known before it: together they make one event."""
+        passes = self.rule.passes if isinstance(self.rule, SumRule) else 1
+        return self.objective.exchanges - 1 + passes
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """All that a round changes, all of it public: model `[d]`, server and mechanism state."""
+
+    params: Tensor
+    server: ServerState
+    mechanism: PublicState
+
+
+def play(algorithm: Algorithm, params: Tensor, server: ServerState) -> Play:
+    """A round as its questions: yields exchanges, is sent releases, returns the next model."""
+    extra = yield from algorithm.objective.prelude(params, server)
+    layout = algorithm.objective.layout(len(params))
+    broadcast = {"params": params, **extra}
+    if isinstance(algorithm.rule, SumRule):
+        center = params.new_zeros(layout.length)
+        for number in range(algorithm.rule.passes):
+            task = "train" if number == 0 else "terms"
+            released = yield Exchange(task, {**broadcast, "center": center}, layout)
+            center = algorithm.rule.step(center, released)
+    else:
+        center = yield Exchange("train", broadcast, layout)
+    return algorithm.server.step(params, layout.view(center, "delta"), server)
+
+
+def drive(plan: Play, answer: Callable[[Exchange, int], Tensor]) -> tuple[Tensor, ServerState]:
+    """Play a round to its end; `answer` turns exchange number n into what was released for it."""
+    exchange, number = next(plan), 0
+    while True:
+        released = answer(exchange, number)
+        try:
+            exchange, number = plan.send(released), number + 1
+        except StopIteration as finished:
+            params, server = finished.value
+            return params, server
+
+
+@dataclass(frozen=True)
+class World:
+    """Where rounds happen: who answers, who counts, who keeps, and where randomness comes from."""
+
+    executor: Executor
+    population: int
+    ledger: Ledger
+    store: ReleaseStore
+    streams: Streams
+    watch: Watch | None = None
+
+
+def run_round(
+    round: int, algorithm: Algorithm, state: TrainingState, world: World
+) -> TrainingState:
+    """Round number `round`, from `state` to the next.
+
+    Raises `BudgetExceeded` with nothing charged and nobody drawn, and `Aborted` with the round
+    charged and consumed.
+    """
+    mechanism, sampler = algorithm.mechanism, algorithm.sampler
+    witness = sampler.witness(round, algorithm.clients)
+    charge = world.ledger.charge(round, mechanism.event(witness, algorithm.exchanges))
+    cohort = sampler.sample(round, algorithm.clients, world.population, world.streams)
+    releases: list[Tensor] = []
+    public = state.mechanism
+
+    def answer(exchange: Exchange, number: int) -> Tensor:
+        nonlocal public
+        if isinstance(algorithm.rule, SumRule):
+            total, divisor = collect(
+                algorithm, algorithm.rule, exchange, number, cohort, public, world
+            )
+            noise = world.streams.at(f"noise/{number}", round)
+            released, public = mechanism.release(total, divisor, noise, public)
+        else:
+            released = algorithm.rule(world.executor.rows(exchange, cohort), algorithm.byzantine)
+        releases.append(released)
+        world.store.write(charge, releases, public)
+        return released
+
+    params, server = drive(play(algorithm, state.params, state.server), answer)
+    return TrainingState(params, server, public)
+
+
+def collect(
+    algorithm: Algorithm,
+    rule: SumRule,
+    exchange: Exchange,
+    number: int,
+    cohort: Cohort,
+    public: PublicState,
+    world: World,
+) -> tuple[BoundedSum, float]:
+    """The cohort's bounded sum `[m]` for exchange `number` of its round, and the divisor.
+
+    Under privacy every row weighs one and the divisor is the configuration's constant. Without, a
+    row is sent as (weight * row, weight), and the divisor is the summed weight.
+    """
+    mechanism = algorithm.mechanism
+    wire = exchange.layout if mechanism.private else exchange.layout.plus("weight", 1)
+    session = Session(cohort.round, number, _hash(exchange.broadcast["params"]))
+    accumulator = algorithm.summation.open(session, wire.length)
+    for chunk in world.executor.chunks(exchange, cohort):
+        rows = rule.terms(chunk.rows, exchange.broadcast["center"])
+        if world.watch:
+            world.watch(rows)
+        if not mechanism.private:
+            weights = chunk.weights[:, None]
+            rows = torch.cat([weights * rows, weights], dim=1)
+        keys = world.streams.at(f"noise/client/{number}", cohort.round, chunk.ids)
+        accumulator.add(chunk.ids, mechanism.bound(rows, wire, keys, public))
+    closed = accumulator.close()
+    total = BoundedSum(world.executor.reduce(closed.total), closed.bound, closed.survivors)
+    if mechanism.private:
+        return total, cohort.divisor
+    weight = float(wire.view(total.total, "weight"))
+    return BoundedSum(total.total[:-1], total.bound, total.survivors), weight or 1.0
+
+
+def _hash(params: Tensor) -> bytes:
+    return hashlib.sha256(params.cpu().numpy().tobytes()).digest()

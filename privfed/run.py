@@ -1,0 +1,330 @@
+"""The loop: rounds within a budget, observed, checkpointed, and resumable after any crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from accounting.errors import BudgetExceeded
+from accounting.guarantee import Gate, Guarantee, guarantee, spent
+from accounting.ledger import Charge, Ledger
+from privfed.assemble import Setup, assemble
+from privfed.config import Config
+from privfed.errors import Broken, Refused
+from privfed.plan import Plan, plan
+from privfed.round import TrainingState, World, drive, play, run_round
+from privfed.rundir import Checkpoint, RunDirectory
+from privfed.secure.summation import Aborted
+from privfed.simulation import Tally
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """A round that was evaluated. `public` may leave; `simulation` only where the run opted in."""
+
+    round: int
+    public: Mapping[str, Any]
+    simulation: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Observer(Protocol):
+    """Metrics, progress, figures: told of rounds, never part of them."""
+
+    def before(self, plan: Plan, path: Path, done: int) -> None: ...
+
+    def after_round(self, round: int) -> None: ...
+
+    def after(self, record: RoundRecord) -> None: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. `updates` counts rounds that moved the model, `guarantee` all charges."""
+
+    plan: Plan
+    path: Path
+    accuracy: float
+    loss: float
+    test_examples: int
+    updates: int
+    guarantee: Guarantee
+    stopped_at_budget: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The object `--json` ends with."""
+        bound = asdict(self.guarantee)
+        return {
+            "accuracy": self.accuracy,
+            "loss": self.loss,
+            "test_examples": self.test_examples,
+            "epsilon": bound["epsilon"],
+            "delta": bound["delta"],
+            "unit": bound["unit"],
+            "relation": bound["relation"],
+            "sampler": bound["sampler"],
+            "accountant": bound["accountant"],
+            "accountants": bound["by_accountant"],
+            "noise_multiplier": self.plan.noise_multiplier,
+            "rounds": self.updates,
+            "charges": bound["rounds"],
+            "stopped_at_budget": self.stopped_at_budget,
+            "simulation": self.plan.config.run.randomness == "seeded",
+            "run": str(self.path),
+        }
+
+
+def train(config: Config, out: Path, observers: Sequence[Observer] = ()) -> Outcome:
+    """Train `config` into the new directory `out`.
+
+    Raises `Refused`, having written nothing, where the configuration cannot run.
+    """
+    setup = assemble(plan(config))
+    directory = RunDirectory.create(out)
+    with directory.locked():
+        directory.write_config(setup.plan.config)
+        ledger = Ledger.create(directory.ledger, _terms(setup.plan))
+        directory.save_checkpoint(
+            Checkpoint(0, 0, setup.start(), ledger.head()), setup.network.shapes
+        )
+        return _loop(setup, directory, ledger, observers)
+
+
+def resume(
+    path: Path, change: Callable[[Config], Config], observers: Sequence[Observer] = ()
+) -> Outcome:
+    """Go on with the run at `path`. `change` gives the configuration wanted from the stored one.
+
+    Only `run.rounds` (upward) and `privacy.epsilon` may change; the noise multiplier stays.
+    Raises `Refused` for any other change and `Broken` where the directory was edited.
+    """
+    directory = RunDirectory.open(path)
+    with directory.locked():
+        stored = directory.read_config()
+        wanted = _allowed_change(stored, change(stored))
+        setup = assemble(plan(wanted))
+        ledger = _reopen(directory, setup)
+        if wanted.values() != stored.values():
+            directory.write_config(setup.plan.config)
+        return _loop(setup, directory, ledger, observers)
+
+
+def _loop(
+    setup: Setup, directory: RunDirectory, ledger: Ledger, observers: Sequence[Observer]
+) -> Outcome:
+    config, shapes = setup.plan.config, setup.network.shapes
+    run, privacy = config.run, config.privacy
+    if setup.plan.budget is not None:
+        ledger.gate = Gate(setup.plan.budget, privacy.delta, privacy.accountant, run.rounds)
+    ledger.reexecutes = run.randomness == "seeded"
+    checkpoint = _restored(setup, directory, ledger)
+    state, updates, done = checkpoint.state, checkpoint.updates, checkpoint.round
+    directory.cut_metrics(done)
+    tally = Tally(getattr(setup.plan.mechanism, "clip", None)) if run.simulation_metrics else None
+    world = World(
+        executor=setup.executor,
+        population=setup.federation.clients,
+        ledger=ledger,
+        store=directory,
+        streams=setup.streams,
+        watch=tally.watch if tally else None,
+    )
+    for observer in observers:
+        observer.before(setup.plan, directory.path, done)
+
+    stopped = False
+    for round in range(done + 1, run.rounds + 1):
+        try:
+            moved = _advance(round, setup, state, world, directory)
+        except BudgetExceeded:
+            stopped = True
+            break
+        if moved is not None:
+            state, updates = moved, updates + 1
+            _require_finite(state, round)
+        done = round
+        counts = tally.take() if tally else {}
+        if round % run.evaluate_every == 0 or round == run.rounds:
+            record = _record(round, setup, state, ledger, counts)
+            _write_metrics(directory, record)
+            for observer in observers:
+                observer.after(record)
+        for observer in observers:
+            observer.after_round(round)
+        if round % run.checkpoint_every == 0 and round != run.rounds:
+            directory.save_checkpoint(Checkpoint(round, updates, state, ledger.head()), shapes)
+    directory.save_checkpoint(Checkpoint(done, updates, state, ledger.head()), shapes)
+
+    accuracy, loss = setup.network.evaluate(state.params, setup.federation.test)
+    outcome = Outcome(
+        plan=setup.plan,
+        path=directory.path,
+        accuracy=accuracy,
+        loss=loss,
+        test_examples=len(setup.federation.test),
+        updates=updates,
+        guarantee=spent(ledger, privacy.delta, privacy.accountant),
+        stopped_at_budget=stopped,
+    )
+    directory.write_summary(outcome.to_json())
+    return outcome
+
+
+def _advance(
+    round: int, setup: Setup, state: TrainingState, world: World, directory: RunDirectory
+) -> TrainingState | None:
+    """The state after `round`, or None where the round was consumed without an update.
+
+    A round that a secret run charged before it crashed is never drawn again: what it released is
+    replayed byte for byte, and if it released nothing (or not all), it is spent.
+    """
+    charge = world.ledger.charged(round)
+    if charge is not None and not world.ledger.reexecutes:
+        return _replay(charge, setup, state, directory)
+    try:
+        return run_round(round, setup.algorithm, state, world)
+    except Aborted:
+        return None
+
+
+def _replay(
+    charge: Charge, setup: Setup, state: TrainingState, directory: RunDirectory
+) -> TrainingState | None:
+    stored = directory.release(charge.round)
+    if stored is None:
+        return None
+    if stored.charge != charge.hash:
+        raise Broken(
+            f"{directory.path}: the release of round {charge.round} does not belong to its charge; "
+            "the directory was edited"
+        )
+    if len(stored.released) < setup.algorithm.exchanges:
+        return None
+    released = [tensor.to(state.params.device) for tensor in stored.released]
+    params, server = drive(
+        play(setup.algorithm, state.params, state.server), lambda _, number: released[number]
+    )
+    return TrainingState(params, server, stored.mechanism)
+
+
+def _restored(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoint:
+    checkpoint = directory.load_checkpoint(setup.network.shapes)
+    if not ledger.holds(checkpoint.head):
+        raise Broken(
+            f"{directory.ledger} ends before what the checkpoint saw; charges were removed, and "
+            "the epsilon of this run can no longer be proved"
+        )
+    device = setup.network.start.device
+    state = checkpoint.state
+    return replace(
+        checkpoint,
+        state=TrainingState(
+            state.params.to(device), _on(device, state.server), _on(device, state.mechanism)
+        ),
+    )
+
+
+def _reopen(directory: RunDirectory, setup: Setup) -> Ledger:
+    """The ledger of an existing run, or a new one where a crash came before its first charge."""
+    ledger = Ledger.recover(directory.ledger) if directory.ledger.exists() else None
+    if ledger is None or not ledger.opened:
+        if directory.has_checkpoint():
+            raise Broken(f"{directory.ledger} is missing, but the run has a checkpoint")
+        directory.ledger.unlink(missing_ok=True)
+        ledger = Ledger.create(directory.ledger, _terms(setup.plan))
+    if ledger.terms.get("config") != setup.plan.config.digest():
+        raise Broken(
+            f"{directory.path}: config.toml is not the configuration that the ledger was opened "
+            "for; it was edited. Restore it, or start a new run"
+        )
+    if not directory.has_checkpoint():
+        if ledger.charges:
+            raise Broken(f"{directory.path} has charges in its ledger, but no checkpoint")
+        first = Checkpoint(0, 0, setup.start(), ledger.head())
+        directory.save_checkpoint(first, setup.network.shapes)
+    return ledger
+
+
+def _allowed_change(stored: Config, wanted: Config) -> Config:
+    """`wanted` with what the run measured and calibrated. Raises `Refused`, naming each key."""
+    for key, unset in (("trainer", "auto"), ("chunk", 0)):
+        if getattr(wanted.run, key) == unset:
+            wanted = wanted.with_run(**{key: getattr(stored.run, key)})
+    wanted = replace(wanted, noise_multiplier=stored.noise_multiplier)
+    if wanted.run.rounds < stored.run.rounds:
+        raise Refused(
+            f"--resume: run.rounds is {wanted.run.rounds}, but this run was started with "
+            f"{stored.run.rounds}; rounds may only go up"
+        )
+    before, after = _flat(stored), _flat(wanted)
+    changed = [
+        f"{key} was {before.get(key)!r} and is now {after.get(key)!r}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and key not in ("run.rounds", "privacy.epsilon")
+    ]
+    if changed:
+        raise Refused(
+            "--resume with a changed configuration: " + "; ".join(changed) + ". Only run.rounds "
+            "(upward) and privacy.epsilon may change; start a new run for anything else"
+        )
+    return wanted
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    values = config.values().items()
+    return {f"{name}.{key}": value for name, keys in values for key, value in keys.items()}
+
+
+def _record(
+    round: int, setup: Setup, state: TrainingState, ledger: Ledger, counts: Mapping[str, Any]
+) -> RoundRecord:
+    privacy = setup.plan.config.privacy
+    accuracy, loss = setup.network.evaluate(state.params, setup.federation.test)
+    so_far = guarantee(ledger.spending_until(round), privacy.delta, privacy.accountant)
+    public = {"accuracy": accuracy, "loss": loss, "epsilon": so_far.epsilon}
+    return RoundRecord(round, public, counts)
+
+
+def _write_metrics(directory: RunDirectory, record: RoundRecord) -> None:
+    line: dict[str, Any] = {"format": 1, "round": record.round, **record.public}
+    if record.simulation:
+        line["simulation_only"] = record.simulation
+    directory.append_metrics(line)
+
+
+def _require_finite(state: TrainingState, round: int) -> None:
+    if not bool(state.params.isfinite().all()):
+        raise Refused(
+            f"the model is no longer finite after round {round}: training diverged; lower "
+            "client.lr or server.lr"
+        )
+
+
+def _on(device: torch.device, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def _terms(plan: Plan) -> dict[str, Any]:
+    """What the ledger's first line states: all that a reader needs to know what epsilon means."""
+    config, event = plan.config, plan.event
+    seeded = config.run.randomness == "seeded"
+    terms: dict[str, Any] = {
+        "unit": event.unit,
+        "relation": event.relation,
+        "sampler": event.sampler,
+        "mechanism": config.names["mechanism"],
+        "trust": plan.mechanism.trust,
+        "clients": config.data.clients,
+        "delta": config.privacy.delta,
+        "accountant": config.privacy.accountant,
+        "randomness": "seeded: a simulation, not a private release" if seeded else "secret",
+        "arithmetic": "float64, idealised",
+        "population": f"partition {config.names['partition']!r}, frozen before training",
+        "config": config.digest(),
+    }
+    if config.run.simulation_metrics:
+        terms["guarantee"] = "simulation: metrics outside epsilon were written"
+    return terms

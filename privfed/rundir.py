@@ -1,0 +1,210 @@
+"""A run directory: everything a run leaves, each file written so that a crash loses nothing.
+
+`config.toml`, `ledger.jsonl`, `releases/NNNNNN.safetensors`, `checkpoint.safetensors`,
+`metrics.jsonl`, `report/summary.json`. Files are replaced atomically (temporary file, fsync,
+rename); the ledger and the metrics are appended to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from accounting.durable import sync_folder, write_atomically
+from accounting.ledger import Charge
+from privfed.config import Config, load
+from privfed.errors import Broken, Refused
+from privfed.round import TrainingState
+from privfed.vector import Shapes
+
+FORMAT = "1"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state after `round`, `updates` of whose rounds moved the model, and the ledger's head."""
+
+    round: int
+    updates: int
+    state: TrainingState
+    head: bytes
+
+
+@dataclass(frozen=True)
+class StoredRelease:
+    """What one charged round released, exchange by exchange, and the hash of its charge."""
+
+    released: list[Tensor]
+    mechanism: dict[str, Tensor]
+    charge: str
+
+
+class RunDirectory:
+    """The files at `path`. Use `create` for a new run and `open` for one that exists."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.ledger = path / "ledger.jsonl"
+        self.metrics = path / "metrics.jsonl"
+        self.summary = path / "report" / "summary.json"
+        self._config = path / "config.toml"
+        self._checkpoint = path / "checkpoint.safetensors"
+        self._releases = path / "releases"
+
+    @classmethod
+    def create(cls, path: Path) -> RunDirectory:
+        """A new directory, or an empty one. Raises `Refused` where anything lies there."""
+        if path.exists() and not path.is_dir():
+            raise Refused(f"--out {path} is a file; expected a new or empty directory")
+        if path.is_dir() and any(not item.name.startswith(".") for item in path.iterdir()):
+            another = "another run" if (path / "ledger.jsonl").exists() else "other files"
+            raise Refused(
+                f"--out {path} holds {another}; nothing was changed. Name a new directory, or use "
+                f"--resume {path} to go on with a run"
+            )
+        (path / "releases").mkdir(parents=True, exist_ok=True)
+        (path / "report").mkdir(exist_ok=True)
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """An existing run. Raises `Refused` where there is none."""
+        if not (path / "config.toml").is_file():
+            raise Refused(f"{path} is not a run directory (it has no config.toml)")
+        return cls(path)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the directory for this process alone. Raises `Refused` where another has it."""
+        lock = filelock.FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout as error:
+            raise Refused(
+                f"{self.path} is in use by another process; wait for it to end"
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def read_config(self) -> Config:
+        return load(self._config)
+
+    def write_config(self, config: Config) -> None:
+        write_atomically(self._config, config.toml().encode())
+
+    def write(self, charge: Charge, released: list[Tensor], state: Mapping[str, Tensor]) -> None:
+        """Make the charged round's releases so far durable: before they are used or shown."""
+        tensors = {f"released/{n}": tensor for n, tensor in enumerate(released)}
+        tensors |= {f"mechanism/{name}": tensor for name, tensor in state.items()}
+        about = {"round": charge.round, "charge": charge.hash, "exchanges": len(released)}
+        write_atomically(self._release_path(charge.round), _pack(tensors, about))
+
+    def release(self, round: int) -> StoredRelease | None:
+        path = self._release_path(round)
+        if not path.exists():
+            return None
+        tensors, about = _unpack(path)
+        count = int(about["exchanges"])
+        return StoredRelease(
+            [tensors[f"released/{n}"] for n in range(count)],
+            _under(tensors, "mechanism/"),
+            about["charge"],
+        )
+
+    def stored_rounds(self) -> list[int]:
+        """Rounds whose releases are kept: those after the last checkpoint."""
+        return sorted(int(path.stem) for path in self._releases.glob("[0-9]*.safetensors"))
+
+    def save_checkpoint(self, checkpoint: Checkpoint, shapes: Shapes) -> None:
+        """Make the checkpoint durable, then drop the releases that it contains."""
+        state = checkpoint.state
+        tensors = {f"model/{k}": v for k, v in shapes.views(state.params).items()}
+        tensors |= {f"server/{name}": tensor for name, tensor in state.server.items()}
+        tensors |= {f"mechanism/{name}": tensor for name, tensor in state.mechanism.items()}
+        about = {
+            "round": checkpoint.round,
+            "updates": checkpoint.updates,
+            "ledger_head": checkpoint.head.hex(),
+        }
+        write_atomically(self._checkpoint, _pack(tensors, about))
+        for round in self.stored_rounds():
+            if round <= checkpoint.round:
+                self._release_path(round).unlink()
+        sync_folder(self._releases)
+
+    def has_checkpoint(self) -> bool:
+        return self._checkpoint.exists()
+
+    def head(self) -> bytes:
+        """The ledger's head that the checkpoint carries."""
+        return bytes.fromhex(_unpack(self._checkpoint)[1]["ledger_head"])
+
+    def load_checkpoint(self, shapes: Shapes) -> Checkpoint:
+        """The last durable checkpoint. Raises `Broken` where it cannot be read."""
+        tensors, about = _unpack(self._checkpoint)
+        try:
+            state = TrainingState(
+                shapes.flatten(_under(tensors, "model/")),
+                _under(tensors, "server/"),
+                _under(tensors, "mechanism/"),
+            )
+            head = bytes.fromhex(about["ledger_head"])
+            return Checkpoint(int(about["round"]), int(about["updates"]), state, head)
+        except (KeyError, ValueError) as error:
+            raise Broken(f"{self._checkpoint} does not fit this run: {error}") from error
+
+    def append_metrics(self, line: Mapping[str, Any]) -> None:
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def cut_metrics(self, after: int) -> None:
+        """Forget the lines of rounds after `after` (and a torn one): they will be written again."""
+        if not self.metrics.exists():
+            return
+        kept = []
+        for line in self.metrics.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                if json.loads(line)["round"] <= after:
+                    kept.append(line + "\n")
+        write_atomically(self.metrics, "".join(kept).encode())
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        write_atomically(self.summary, (json.dumps(summary, indent=2) + "\n").encode())
+
+    def _release_path(self, round: int) -> Path:
+        return self._releases / f"{round:06d}.safetensors"
+
+
+def _pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
+    whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    metadata = {"format": FORMAT, **{key: str(value) for key, value in about.items()}}
+    return save(whole, metadata)
+
+
+def _unpack(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        with safe_open(path, "pt") as file:
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise Broken(f"{path} cannot be read: {error}") from error
+    if about.get("format") != FORMAT:
+        raise Broken(
+            f"{path} has format {about.get('format')!r}; this version of privfed reads {FORMAT}"
+        )
+    return tensors, about
+
+
+def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

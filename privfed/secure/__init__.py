@@ -1,0 +1,1 @@
+"""Secure summation: a total and a count, never rows."""

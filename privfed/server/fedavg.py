@@ -1,0 +1,19 @@
+"""FedAvg with a server learning rate (Reddi et al. 2021, Algorithm 1 with SGD; lr = 1 is McMahan
+et al. 2017).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from privfed.server.optimizer import State, WithRate
+
+
+class FedAvg(WithRate):
+    """params + lr * delta."""
+
+    def init(self, params: Tensor) -> State:
+        return {}
+
+    def step(self, params: Tensor, delta: Tensor, state: State) -> tuple[Tensor, State]:
+        return params + self.lr * delta, {}

@@ -1,0 +1,22 @@
+"""FedAvg with server momentum (Hsu, Qi & Brown 2019, section 4)."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from privfed.server.optimizer import State, WithRate
+
+
+class FedAvgM(WithRate):
+    """m = momentum * m + delta; params + lr * m. With momentum 0 it is FedAvg."""
+
+    momentum: float = Field(0.9, ge=0, lt=1)
+
+    def init(self, params: Tensor) -> State:
+        return {"momentum": torch.zeros_like(params)}
+
+    def step(self, params: Tensor, delta: Tensor, state: State) -> tuple[Tensor, State]:
+        momentum = self.momentum * state["momentum"] + delta
+        return params + self.lr * momentum, {"momentum": momentum}

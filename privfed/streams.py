@@ -1,0 +1,103 @@
+"""Randomness: named counter-based streams keyed by (stream, round, client).
+
+A draw depends on its key alone, never on what was drawn before, so a result does not change with
+the chunk size, the rank or a resume, and two methods can be compared on the same cohorts.
+
+Streams in `PRIVATE` carry the privacy proof. Unless the run is a seeded simulation they read the
+operating system's CSPRNG, and nothing of them is ever persisted. All others (initialisation,
+splits, shuffling) derive from the run's seed by BLAKE2b (keys) and Philox or a 64-bit mixer
+(draws). Every name hashes to its own key, so no two streams share randomness.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+PRIVATE = frozenset({"cohort", "noise"})
+
+Words = NDArray[np.uint64]
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Draws of one (stream, round), or of one stream per client when `clients` is given.
+
+    `seed` None means the operating system's CSPRNG: every call draws afresh. With a seed every
+    call repeats the same numbers; take each kind of draw once.
+    """
+
+    seed: bytes | None
+    clients: Words | None = None
+
+    def bits(self, count: int) -> Words:
+        """`count` independent uniform 64-bit words."""
+        if self.seed is None:
+            return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
+        key = np.frombuffer(self.seed, dtype=np.uint64)
+        return np.asarray(np.random.Philox(key=key).random_raw(count), dtype=np.uint64)
+
+    def bernoulli(self, rate: float, count: int) -> NDArray[np.bool_]:
+        """`count` coins that fall True with probability `rate`: never more, less by under 2^-53."""
+        return (self.bits(count) >> np.uint64(11)) < np.uint64(int(rate * 2.0**53))
+
+    def normal(self, count: int) -> NDArray[np.float64]:
+        """`count` standard normals in float64: a random sign, and the inverse CDF of 63 bits."""
+        bits = self.bits(count)
+        tail = ((bits >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64
+        signs = np.where(bits & np.uint64(1), 1.0, -1.0)
+        return np.asarray(signs * ndtri(np.minimum(tail, 0.5)), dtype=np.float64)
+
+    def generator(self) -> np.random.Generator:
+        """A NumPy generator for what is neither noise nor cohort. Needs a seeded stream."""
+        if self.seed is None:
+            raise ValueError("a private stream has no seeded generator; use bits or normal")
+        return np.random.Generator(np.random.Philox(key=np.frombuffer(self.seed, np.uint64)))
+
+    def integer(self) -> int:
+        """One 63-bit integer, to seed another library's generator."""
+        return int(self.bits(1)[0] >> np.uint64(1))
+
+    def per_client(self, count: int, salt: int = 0) -> Words:
+        """`[n, count]` words; row k depends on the key, on client k and on `salt` only."""
+        if self.clients is None:
+            raise ValueError("these keys name no clients; ask Streams.at for them")
+        if self.seed is None:
+            return self.bits(len(self.clients) * count).reshape(len(self.clients), count)
+        root = self.bits(1)[0]
+        with np.errstate(over="ignore"):
+            rows = _mix(_mix(self.clients + root) + np.uint64(salt) * _GOLDEN)
+            columns = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
+            return _mix(rows[:, None] + columns)
+
+
+def _mix(words: Words) -> Words:
+    """The finaliser of SplitMix64 (Steele, Lea & Flood 2014), a bijection that avalanches."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+@dataclass(frozen=True)
+class Streams:
+    """All randomness of a run. `simulated` derives the private streams from the seed as well."""
+
+    seed: int
+    simulated: bool = False
+
+    def at(self, stream: str, round: int = 0, clients: NDArray[np.int64] | None = None) -> Keys:
+        """The keys of `stream` in `round`, one per client where `clients` `[n]` is given.
+
+        A name's first part, up to "/", decides whether the stream is private.
+        """
+        ids = None if clients is None else clients.astype(np.uint64)
+        if stream.partition("/")[0] in PRIVATE and not self.simulated:
+            return Keys(None, ids)
+        name = f"privfed|{stream}|{self.seed}|{round}".encode()
+        return Keys(hashlib.blake2b(name, digest_size=16).digest(), ids)

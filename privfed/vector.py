@@ -1,0 +1,67 @@
+"""Models as flat vectors `[d]`, and clients' messages as rows `[m]` of named parts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The named parts of a row, in order: `(("delta", d), ("weight", 1))`."""
+
+    parts: tuple[tuple[str, int], ...]
+
+    @property
+    def length(self) -> int:
+        return sum(size for _, size in self.parts)
+
+    def has(self, name: str) -> bool:
+        return any(part == name for part, _ in self.parts)
+
+    def view(self, flat: Tensor, name: str) -> Tensor:
+        """The part `name` of `flat` `[..., m]`, without a copy. Raises `KeyError`."""
+        start = 0
+        for part, size in self.parts:
+            if part == name:
+                return flat[..., start : start + size]
+            start += size
+        raise KeyError(f"no part {name!r} in {self.parts}")
+
+    def plus(self, name: str, size: int) -> Layout:
+        return Layout((*self.parts, (name, size)))
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Where each trainable parameter of a module lies in its flat vector `[d]`."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Shapes:
+        named = [(name, tuple(p.shape)) for name, p in module.named_parameters() if p.requires_grad]
+        return cls(tuple(name for name, _ in named), tuple(shape for _, shape in named))
+
+    @property
+    def length(self) -> int:
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def flatten(self, parameters: Mapping[str, Tensor]) -> Tensor:
+        """The parameters, by name, as one new vector `[d]`."""
+        return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """`flat` `[..., d]` as parameters `[..., *shape]` by name, without a copy."""
+        ends = list(itertools.accumulate(math.prod(shape) for shape in self.shapes))
+        starts = [0, *ends[:-1]]
+        return {
+            name: flat[..., start:end].reshape(*flat.shape[:-1], *shape)
+            for name, shape, start, end in zip(self.names, self.shapes, starts, ends, strict=True)
+        }

@@ -1,0 +1,45 @@
+"""Calibration never exceeds its target, and wastes little."""
+
+import math
+
+import pytest
+from accounting.calibration import noise_multiplier
+from accounting.errors import Unaccountable
+from accounting.events import Event, Gaussian, PoissonSampled
+from accounting.guarantee import guarantee
+
+
+def at(q):
+    return lambda z: Event(PoissonSampled(q, Gaussian(z)), "poisson")
+
+
+@pytest.mark.parametrize("accountant", ["tightest", "rdp", "pld"])
+@pytest.mark.parametrize(
+    "q, rounds, target, delta",
+    [(0.1, 100, 4.0, 1e-4), (0.01, 1000, 1.0, 1e-6), (1.0, 50, 8.0, 1e-5), (0.5, 1, 0.1, 1e-3)],
+)
+def test_epsilon_is_at_most_the_target_and_close_to_it(q, rounds, target, delta, accountant):
+    z = noise_multiplier(at(q), rounds, target, delta, accountant)
+    spent = guarantee({at(q)(z): rounds}, delta, accountant).epsilon
+    assert 0.999 * target <= spent <= target
+    less = guarantee({at(q)(z * 0.999): rounds}, delta, accountant).epsilon
+    assert less > target
+
+
+def test_more_rounds_need_more_noise():
+    noise = [noise_multiplier(at(0.1), rounds, 2.0, 1e-5) for rounds in (10, 100, 1000)]
+    assert noise == sorted(noise)
+
+
+@pytest.mark.parametrize("target", [0.0, -1.0, math.inf, math.nan])
+def test_a_target_that_noise_cannot_meet_is_refused(target):
+    with pytest.raises(Unaccountable, match="epsilon"):
+        noise_multiplier(at(0.1), 10, target, 1e-5)
+
+
+def test_an_accountant_without_proof_is_refused():
+    def event(z):
+        return Event(Gaussian(z), "fixed_size", relation="replace-one")
+
+    with pytest.raises(Unaccountable, match="no proof"):
+        noise_multiplier(event, 10, 1.0, 1e-5)

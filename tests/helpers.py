@@ -1,0 +1,128 @@
+"""A small world to run rounds in, and the checks that each privacy rule has to pass.
+
+The checks are functions so that a mutation test can show that they fail on a broken mechanism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from accounting.ledger import Ledger
+from defenses.mean import Mean
+from privfed.cohort import Poisson
+from privfed.federation import Examples, Federation
+from privfed.local.executor import InProcess
+from privfed.local.sgd import Sgd
+from privfed.local.trainer import LocalTrainer
+from privfed.models import Logistic, network
+from privfed.privacy.gaussian import CentralGaussian
+from privfed.round import Algorithm, TrainingState, World, run_round
+from privfed.secure.plain import PlainSum
+from privfed.server.fedavg import FedAvg
+from privfed.streams import Streams
+from scipy import stats
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+FEATURES, CLASSES = 5, 3
+D = (FEATURES + 1) * CLASSES
+
+
+def population(sizes: Sequence[int], seed: int = 0) -> Federation:
+    """Clients of the given sizes with random examples; client k's do not depend on the others."""
+    xs, ys = [], []
+    for client, size in enumerate(sizes):
+        rng = np.random.default_rng([seed, client])
+        xs.append(rng.normal(size=(size, FEATURES)).astype(np.float32))
+        ys.append(rng.integers(0, CLASSES, size))
+    x, y = torch.from_numpy(np.concatenate(xs)), torch.from_numpy(np.concatenate(ys))
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    examples = Examples(x, y, CLASSES)
+    return Federation(examples, offsets, examples)
+
+
+def trainer(federation: Federation, **changes) -> LocalTrainer:
+    net = network(
+        changes.pop("model", Logistic()),
+        (FEATURES,),
+        CLASSES,
+        "",
+        Streams(0, simulated=True).at("init"),
+        torch.device("cpu"),
+    )
+    settings = {"lr": 0.5, "epochs": 2, "batch_size": 4, "way": "stacked"} | changes
+    return LocalTrainer(federation, net, Sgd(), **settings)
+
+
+class Memory:
+    """A release store that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.releases: dict[int, list[torch.Tensor]] = {}
+
+    def write(self, charge, released, state) -> None:
+        self.releases[charge.round] = [tensor.clone() for tensor in released]
+
+
+class Rounds:
+    """A tiny federation with a real ledger, to run single rounds in."""
+
+    def __init__(
+        self, folder: Path, sizes: Sequence[int] = (3, 9, 4, 1, 6, 12, 5, 2), *, seed: int = 0,
+        simulated: bool = True, size: int = 4, clip: float = 0.3, noise: float = 1.0, lr: float = 0.5,
+        chunk: int = 3, federation: Federation | None = None, **algorithm,
+    ) -> None:
+        federation = federation or population(sizes)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / "ledger.jsonl"
+        self.path.unlink(missing_ok=True)
+        self.store = Memory()
+        self.local = trainer(federation, lr=lr)
+        self.algorithm = replace(
+            Algorithm(
+                objective=Sgd(),
+                server=FedAvg(),
+                rule=Mean(),
+                mechanism=CentralGaussian(clip=clip, noise_multiplier=noise),
+                sampler=Poisson(size=size),
+                summation=PlainSum(),
+                clients=len(sizes),
+            ),
+            **algorithm,
+        )
+        self.world = World(
+            executor=InProcess(
+                self.local, streams := Streams(seed, simulated), chunk,
+                by_examples=not self.algorithm.mechanism.private,
+            ),
+            population=federation.clients,
+            ledger=Ledger.create(self.path, {}),
+            store=self.store,
+            streams=streams,
+        )
+        start = self.local.network.start
+        self.state = TrainingState(start, self.algorithm.server.init(start), {})
+
+    def run(self, rounds: int = 1) -> TrainingState:
+        state = self.state
+        for round in range(1, rounds + 1):
+            state = run_round(round, self.algorithm, state, self.world)
+        return state
+
+    def released(self, rounds: int = 1) -> np.ndarray:
+        """`[rounds, d]`: what each round released."""
+        self.run(rounds)
+        return np.stack([self.store.releases[r][0].numpy() for r in sorted(self.store.releases)])
+
+
+def assert_normal(sample: np.ndarray, deviation: float) -> None:
+    """`sample` is N(0, deviation^2): by its shape (KS) and by its scale (chi-square), at 1e-6."""
+    flat = np.asarray(sample, dtype=np.float64).ravel()
+    shape = stats.kstest(flat, "norm", args=(0, deviation)).pvalue
+    statistic = float((flat**2).sum()) / deviation**2
+    tail = min(stats.chi2.cdf(statistic, len(flat)), stats.chi2.sf(statistic, len(flat)))
+    assert shape > 1e-6, f"not N(0, {deviation:g}^2): KS p = {shape:.2g}"
+    assert tail > 1e-6, f"wrong scale: {flat.std():g} for {deviation:g} (p = {tail:.2g})"

@@ -1,0 +1,146 @@
+"""One check per rule of proof, for the mechanism as it really runs in a round.
+
+Each takes a folder to work in, runs rounds of the code as it stands (mutated or not), and raises
+`AssertionError` where the rule is broken.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from accounting.events import Gaussian, PoissonSampled
+from accounting.ledger import Ledger
+from helpers import Memory, Rounds, assert_normal, population
+from scipy import stats
+
+SIZES = (3, 9, 4, 1, 6, 12, 5, 2)
+
+
+def noise_has_the_charged_scale(folder) -> None:
+    """Clients that learn nothing (lr = 0): what is released is noise of deviation z C / (q N)."""
+    for simulated in (True, False):
+        rounds = Rounds(folder, SIZES, lr=0.0, noise=1.7, clip=0.3, size=4, simulated=simulated)
+        released = rounds.released(200)
+        event = rounds.world.ledger.charges[0].event
+        z = event.release.of.noise_multiplier
+        assert_normal(released, z * 0.3 / 4)
+
+
+def noise_is_fresh_every_round(folder) -> None:
+    """No two rounds, and no two coordinates, share noise."""
+    released = Rounds(folder, SIZES, lr=0.0).released(60)
+    correlation = np.corrcoef(released)
+    np.fill_diagonal(correlation, 0)
+    assert np.abs(correlation).max() < 0.97, "two rounds share their noise"
+    assert len(np.unique(released.round(12))) == released.size
+
+
+def one_client_moves_the_sum_by_at_most_the_clip(folder) -> None:
+    """Noiseless rounds with everybody, with and without each client, huge updates included."""
+    clip, size = 0.05, len(SIZES)
+    for lr in (0.5, 1e4):
+        def released(sizes, lr=lr):
+            rounds = Rounds(folder, SIZES, federation=population(sizes), noise=0.0, clip=clip,
+                            size=size, lr=lr)
+            return rounds.released()[0].astype(np.float64)
+
+        everybody = released(SIZES)
+        for client in range(size):
+            without = [0 if k == client else n for k, n in enumerate(SIZES)]
+            change = np.linalg.norm(everybody - released(without)) * size
+            assert change <= clip * (1 + 1e-5), f"client {client} moved the sum by {change:g}"
+
+
+def the_divisor_does_not_depend_on_who_took_part(folder) -> None:
+    """One client alone always contributes its clipped row / (q N), however many others there are."""
+    def alone(empty):
+        sizes = [7, *[0] * empty]
+        rounds = Rounds(folder, sizes, noise=0.0, clip=0.05, size=len(sizes), lr=1e3)
+        return np.linalg.norm(rounds.released()[0]) * len(sizes)
+
+    norms = [alone(empty) for empty in (0, 3, 9)]
+    np.testing.assert_allclose(norms, 0.05, rtol=1e-5)
+    # Whoever comes, what is released is the sum of clipped rows over q N, never over n.
+    rounds = Rounds(folder, [7] * 8, noise=0.0, clip=0.05, size=4, lr=1e3, seed=1)
+    released = rounds.released()[0]
+    cohort = rounds.algorithm.sampler.sample(1, 8, 8, rounds.world.streams)
+    keys = rounds.world.streams.at("shuffle", 1, cohort.clients)
+    rows, _ = rounds.local.train(cohort.clients, {"params": rounds.state.params}, None, keys)
+    clipped = rows * (0.05 / rows.norm(dim=1, keepdim=True)).clamp(max=1)
+    assert len(cohort.clients) not in (0, 4), "choose another seed: this cohort proves nothing"
+    np.testing.assert_allclose(released, clipped.sum(0) / 4, rtol=1e-4, atol=1e-7)
+
+
+def the_charge_is_durable_before_anybody_is_drawn(folder) -> None:
+    """At the draw, and at the release, the ledger's file already holds the round's charge."""
+    rounds = Rounds(folder, SIZES)
+    seen = []
+
+    class Watching:
+        """A sampler that looks into the ledger's file before it draws."""
+
+        def __init__(self, sampler) -> None:
+            self._sampler = sampler
+
+        def witness(self, *args):
+            return self._sampler.witness(*args)
+
+        def sample(self, round, *args):
+            charge = Ledger.load(rounds.path).charged(round)
+            assert charge is not None, f"round {round} was drawn before it was charged"
+            seen.append(round)
+            return self._sampler.sample(round, *args)
+
+    class Store(Memory):
+        def write(self, charge, released, state):
+            stored = Ledger.load(rounds.path).charged(charge.round)
+            assert stored == charge, "released before it was charged"
+            super().write(charge, released, state)
+
+    object.__setattr__(rounds.algorithm, "sampler", Watching(rounds.algorithm.sampler))
+    object.__setattr__(rounds.world, "store", Store())
+    rounds.run(3)
+    assert seen == [1, 2, 3]
+
+
+def the_sampler_is_the_one_charged_for(folder) -> None:
+    """Inclusion is by independent coins of the event's rate: marginals and cohort sizes agree."""
+    for simulated in (True, False):
+        rounds = Rounds(folder, [0] * 40, size=8, simulated=simulated)
+        draws = 600
+        rounds.run(1)
+        event = rounds.world.ledger.charges[0].event.release
+        assert isinstance(event, PoissonSampled)
+        assert isinstance(event.of, Gaussian)
+        drawn = np.zeros((draws, 40))
+        for round in range(draws):
+            cohort = rounds.algorithm.sampler.sample(round, 40, 40, rounds.world.streams)
+            drawn[round, cohort.clients] = 1
+        sizes = drawn.sum(1)
+        assert stats.binomtest(int(drawn.sum()), drawn.size, event.rate).pvalue > 1e-6
+        spread = (draws - 1) * sizes.var(ddof=1) / (40 * event.rate * (1 - event.rate))
+        tail = min(stats.chi2.cdf(spread, draws - 1), stats.chi2.sf(spread, draws - 1))
+        assert tail > 1e-6, f"cohort sizes vary by {sizes.var():g}, not as Poisson sampling does"
+        worst = min(stats.binomtest(int(n), draws, event.rate).pvalue for n in drawn.sum(0))
+        assert worst > 1e-7, "a client is drawn at another rate than charged"
+
+
+def an_empty_cohort_is_charged_and_noised(folder) -> None:
+    """What is released for nobody is as noisy as for everybody, or emptiness would show."""
+    rounds = Rounds(folder, SIZES, size=1, noise=2.0, clip=0.3, lr=0.0, seed=3)
+    rounds.run(60)
+    sampler, streams = rounds.algorithm.sampler, rounds.world.streams
+    empty = [t for t in range(1, 61) if not len(sampler.sample(t, 8, 8, streams).clients)]
+    assert len(empty) > 10
+    assert len(rounds.world.ledger.charges) == 60
+    assert_normal(np.stack([rounds.store.releases[t][0].numpy() for t in empty]), 2.0 * 0.3 / 1)
+
+
+ALL = (
+    noise_has_the_charged_scale,
+    noise_is_fresh_every_round,
+    one_client_moves_the_sum_by_at_most_the_clip,
+    the_divisor_does_not_depend_on_who_took_part,
+    the_charge_is_durable_before_anybody_is_drawn,
+    the_sampler_is_the_one_charged_for,
+    an_empty_cohort_is_charged_and_noised,
+)

@@ -1,0 +1,151 @@
+"""The rules of proof hold for the shipped mechanism, and each planted fault turns a check red."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from accounting.ledger import Charge, Ledger
+from privfed import round as round_module
+from privfed.cohort import Poisson
+from privfed.local.trainer import LocalTrainer
+from privfed.privacy import gaussian
+from privfed.privacy.mechanism import BoundedRows, BoundedSum
+from privfed.streams import Keys, Streams
+
+import checks
+
+
+@pytest.mark.parametrize("check", checks.ALL, ids=lambda check: check.__name__)
+def test_the_rule_holds(check, tmp_path):
+    check(tmp_path)
+
+
+def halved_noise(monkeypatch):
+    real = Keys.normal
+    monkeypatch.setattr(Keys, "normal", lambda self, count: 0.5 * real(self, count))
+
+
+def slightly_little_noise(monkeypatch):
+    real = Keys.normal
+    monkeypatch.setattr(Keys, "normal", lambda self, count: 0.9 * real(self, count))
+
+
+def one_noise_for_all_rounds(monkeypatch):
+    real = Streams.at
+
+    def at(self, stream, round=0, clients=None):
+        return real(self, stream, 0 if stream.startswith("noise") else round, clients)
+
+    monkeypatch.setattr(Streams, "at", at)
+
+
+def skipped_clip(monkeypatch):
+    monkeypatch.setattr(gaussian, "clip_rows", lambda rows, clip: BoundedRows(rows, clip))
+
+
+def clip_after_the_sum(monkeypatch):
+    real = round_module.collect
+
+    def collect(*args):
+        total, divisor = real(*args)
+        return BoundedSum(total.total * 8, total.bound, total.survivors), divisor
+
+    monkeypatch.setattr(round_module, "collect", collect)
+
+
+def realised_divisor(monkeypatch):
+    real = Poisson.sample
+
+    def sample(self, *args):
+        cohort = real(self, *args)
+        return replace(cohort, divisor=float(max(len(cohort.clients), 1)))
+
+    monkeypatch.setattr(Poisson, "sample", sample)
+
+
+def charge_after_release(monkeypatch):
+    """The charge is promised at the draw, and paid when the round is over."""
+    real, owed = Ledger.charge, []
+
+    def charge(self, round, event):
+        for earlier in owed:
+            real(self, *earlier)
+        owed[:] = [(round, event)]
+        return Charge(round, event, "0" * 64)
+
+    monkeypatch.setattr(Ledger, "charge", charge)
+
+
+def fixed_size_sampler(monkeypatch):
+    real = Poisson.sample
+
+    def sample(self, round, clients, population, streams):
+        cohort = real(self, round, clients, population, streams)
+        chosen = np.random.default_rng(round).permutation(population)[: self.size]
+        return replace(cohort, clients=np.sort(chosen))
+
+    monkeypatch.setattr(Poisson, "sample", sample)
+
+
+def half_the_population_is_never_drawn(monkeypatch):
+    real = Poisson.sample
+
+    def sample(self, *args):
+        cohort = real(self, *args)
+        return replace(cohort, clients=cohort.clients[cohort.clients % 2 == 0])
+
+    monkeypatch.setattr(Poisson, "sample", sample)
+
+
+def one_seed_for_cohort_and_noise(monkeypatch):
+    """Noise is replaced by a function of the cohort's key: the same in every round."""
+    monkeypatch.setattr(
+        Keys, "normal", lambda self, count: np.random.default_rng(0).standard_normal(count)
+    )
+
+
+def silence_for_an_empty_cohort(monkeypatch):
+    real = gaussian.CentralGaussian.release
+
+    def release(self, total, divisor, keys, state):
+        if total.survivors == 0:
+            return torch.zeros_like(total.total).float(), state
+        return real(self, total, divisor, keys, state)
+
+    monkeypatch.setattr(gaussian.CentralGaussian, "release", release)
+
+
+def a_neighbour_in_the_batch(monkeypatch):
+    """Each client also moves by what the next one in its chunk learned."""
+    real = LocalTrainer.train
+
+    def train(self, ids, *args):
+        rows, own = real(self, ids, *args)
+        return rows + rows.roll(1, dims=0), own
+
+    monkeypatch.setattr(LocalTrainer, "train", train)
+
+
+@pytest.mark.parametrize(
+    "fault, check",
+    [
+        (halved_noise, checks.noise_has_the_charged_scale),
+        (slightly_little_noise, checks.noise_has_the_charged_scale),
+        (one_noise_for_all_rounds, checks.noise_is_fresh_every_round),
+        (one_seed_for_cohort_and_noise, checks.noise_is_fresh_every_round),
+        (skipped_clip, checks.one_client_moves_the_sum_by_at_most_the_clip),
+        (clip_after_the_sum, checks.one_client_moves_the_sum_by_at_most_the_clip),
+        (a_neighbour_in_the_batch, checks.one_client_moves_the_sum_by_at_most_the_clip),
+        (realised_divisor, checks.the_divisor_does_not_depend_on_who_took_part),
+        (charge_after_release, checks.the_charge_is_durable_before_anybody_is_drawn),
+        (fixed_size_sampler, checks.the_sampler_is_the_one_charged_for),
+        (half_the_population_is_never_drawn, checks.the_sampler_is_the_one_charged_for),
+        (silence_for_an_empty_cohort, checks.an_empty_cohort_is_charged_and_noised),
+    ],
+    ids=lambda value: value.__name__,
+)
+def test_a_planted_fault_is_caught(fault, check, tmp_path, monkeypatch):
+    fault(monkeypatch)
+    with pytest.raises(AssertionError):
+        check(tmp_path)
