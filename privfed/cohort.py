@@ -59,7 +59,7 @@ class Poisson(Part):
     nor the divisor (`size` = q N) changes with it. An empty cohort is an ordinary outcome.
     """
 
-    size: int = Field(50, ge=1)
+    size: int = Field(150, ge=1)
 
     def capacity(self) -> int | None:
         return None

@@ -26,7 +26,7 @@ Raw = dict[str, dict[str, Any]]
 
 
 class Run(Part):
-    rounds: int = Field(100, ge=1)
+    rounds: int = Field(120, ge=1)
     randomness: Literal["secret", "seeded"] = "secret"
     seed: int = Field(0, ge=0)
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
@@ -52,9 +52,9 @@ class Start(Part):
 
 
 class Client(Part):
-    lr: float = Field(0.1, ge=0)
+    lr: float = Field(0.5, ge=0)
     schedule: Annotated[str, only("constant", "remove the key")] = "constant"
-    epochs: int = Field(1, ge=1)
+    epochs: int = Field(2, ge=1)
     batch_size: int = Field(10, ge=1)
     stragglers: Annotated[float, only(0.0, "remove the key")] = 0.0
 

@@ -39,9 +39,9 @@ def number(value: float | None, digits: int = 4) -> str:
 
 def ceiling(epsilon: float | None) -> str:
     """Epsilon rounded up at four decimals: what is shown is never less than what was spent."""
-    if epsilon is None or epsilon == math.inf:
+    if epsilon is None or epsilon in (0.0, math.inf):
         return number(epsilon)
-    return f"{math.ceil(epsilon * 1e4 - 1e-6) / 1e4:.4f}"
+    return f"{math.ceil(epsilon * 1e4) / 1e4:.4f}"
 
 
 def rows(title: str, pairs: Mapping[str, str]) -> Table:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy import stats
+
 from accounting.ledger import Ledger
 from defenses.mean import Mean
 from privfed.cohort import Poisson
@@ -24,7 +26,6 @@ from privfed.round import Algorithm, TrainingState, World, run_round
 from privfed.secure.plain import PlainSum
 from privfed.server.fedavg import FedAvg
 from privfed.streams import Streams
-from scipy import stats
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 FEATURES, CLASSES = 5, 3
@@ -71,9 +72,19 @@ class Rounds:
     """A tiny federation with a real ledger, to run single rounds in."""
 
     def __init__(
-        self, folder: Path, sizes: Sequence[int] = (3, 9, 4, 1, 6, 12, 5, 2), *, seed: int = 0,
-        simulated: bool = True, size: int = 4, clip: float = 0.3, noise: float = 1.0, lr: float = 0.5,
-        chunk: int = 3, federation: Federation | None = None, **algorithm,
+        self,
+        folder: Path,
+        sizes: Sequence[int] = (3, 9, 4, 1, 6, 12, 5, 2),
+        *,
+        seed: int = 0,
+        simulated: bool = True,
+        size: int = 4,
+        clip: float = 0.3,
+        noise: float = 1.0,
+        lr: float = 0.5,
+        chunk: int = 3,
+        federation: Federation | None = None,
+        **algorithm,
     ) -> None:
         federation = federation or population(sizes)
         folder.mkdir(parents=True, exist_ok=True)
@@ -95,7 +106,9 @@ class Rounds:
         )
         self.world = World(
             executor=InProcess(
-                self.local, streams := Streams(seed, simulated), chunk,
+                self.local,
+                streams := Streams(seed, simulated),
+                chunk,
                 by_examples=not self.algorithm.mechanism.private,
             ),
             population=federation.clients,

@@ -15,7 +15,7 @@ from privfed.streams import Streams
 
 
 class Digits(Part):
-    """x `[1797, 64]`: intensities in [0, 1] (0 to 16 in the source, a public constant)."""
+    """x `[1797, 64]`: intensities, scaled by public constants from 0 … 16 to [-0.5, 0.5]."""
 
     natural_partition: ClassVar[bool] = False
 
@@ -23,5 +23,5 @@ class Digits(Part):
         from sklearn.datasets import load_digits
 
         bunch = load_digits()
-        x = torch.from_numpy(bunch.data).float() / 16
+        x = torch.from_numpy(bunch.data).float() / 16 - 0.5
         return Examples(x, torch.from_numpy(bunch.target).long(), classes=10)

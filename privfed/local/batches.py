@@ -46,9 +46,9 @@ def plan(federation: Federation, ids: Indices, keys: Keys, epochs: int, batch_si
     position = batch[:, :, None] * batch_size + np.arange(batch_size)
     mask = (position < sizes[:, None, None]) & (step < total[:, None])[:, :, None]
     flat = np.minimum(epoch, epochs - 1)[:, :, None] * orders.shape[2] + position
-    width = orders.shape[1] * orders.shape[2]
+    chosen = np.where(mask, flat, 0).reshape(len(ids), mask.shape[1] * batch_size)
     within = np.take_along_axis(
-        orders.reshape(len(ids), 1, width), np.where(mask, flat, 0).reshape(len(ids), 1, -1), axis=2
+        orders.reshape(len(ids), orders.shape[1] * orders.shape[2]), chosen, axis=1
     ).reshape(mask.shape)
     return Batches(np.where(mask, within + federation.offsets[ids][:, None, None], 0), mask, total)
 

@@ -39,7 +39,7 @@ class CentralGaussian(Part):
     of section 3; the subsampled Gaussian of Mironov, Talwar & Zhang 2019, section 3.
     """
 
-    clip: float = Field(0.5, ge=1e-6, le=1e20)
+    clip: float = Field(0.4, ge=1e-6, le=1e20)
     adaptive_clip: Annotated[bool, only(False, "remove the key")] = False
     noise_multiplier: float | None = Field(None, ge=0, allow_inf_nan=False)
     """z = noise standard deviation / clip; None until calibrated from epsilon."""

@@ -5,12 +5,13 @@ import math
 import dp_accounting
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from accounting.accountants import epsilon, supports
 from accounting.errors import Unaccountable
 from accounting.events import Event, Gaussian, PoissonSampled, Unprotected, same_cohort
 from accounting.guarantee import guarantee, refuse_unaccountable
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def poisson(q: float, z: float) -> Event:
@@ -106,8 +107,9 @@ def test_run_length_encoding_equals_single_compositions():
 
 def test_no_noise_and_no_mechanism_are_infinite():
     for event in (poisson(0.1, 0.0), plain(0.0), Event(Unprotected("nothing"), "poisson")):
-        bound = guarantee({event: 1, poisson(0.1, 1.0): 5} if event.sampler == "poisson" else
-                          {event: 1}, 1e-5)
+        bound = guarantee(
+            {event: 1, poisson(0.1, 1.0): 5} if event.sampler == "poisson" else {event: 1}, 1e-5
+        )
         assert bound.epsilon == math.inf
         assert set(bound.by_accountant.values()) == {math.inf}
 
@@ -158,7 +160,9 @@ def test_a_rate_that_is_no_probability_is_refused(bad):
 
 @settings(max_examples=25, deadline=None)
 @given(
-    q=st.floats(1e-4, 1.0), z=st.floats(0.5, 20.0), rounds=st.integers(1, 500),
+    q=st.floats(1e-4, 1.0),
+    z=st.floats(0.5, 20.0),
+    rounds=st.integers(1, 500),
     accountant=st.sampled_from(["rdp", "pld"]),
 )
 def test_epsilon_grows_with_rounds_and_rate_and_falls_with_noise(q, z, rounds, accountant):
@@ -178,9 +182,21 @@ def test_events_survive_json():
 
 @pytest.mark.parametrize(
     "data",
-    [{}, {"release": {}}, {"release": {"kind": "new"}, "sampler": "a", "relation": "b", "unit": "c"},
-     {"release": {"kind": "poisson", "rate": 0.1, "of": {"kind": "unprotected", "reason": ""}},
-      "sampler": "a", "relation": "b", "unit": "c"}],
+    [
+        {},
+        {"release": {}},
+        {"release": {"kind": "new"}, "sampler": "a", "relation": "b", "unit": "c"},
+        {
+            "release": {
+                "kind": "poisson",
+                "rate": 0.1,
+                "of": {"kind": "unprotected", "reason": ""},
+            },
+            "sampler": "a",
+            "relation": "b",
+            "unit": "c",
+        },
+    ],
 )
 def test_json_that_is_no_event_is_refused(data):
     with pytest.raises(Unaccountable):

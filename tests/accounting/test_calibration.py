@@ -3,6 +3,7 @@
 import math
 
 import pytest
+
 from accounting.calibration import noise_multiplier
 from accounting.errors import Unaccountable
 from accounting.events import Event, Gaussian, PoissonSampled

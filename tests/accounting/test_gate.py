@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+
 from accounting import guarantee as module
 from accounting.events import Event, Gaussian, PoissonSampled
 from accounting.guarantee import Gate, guarantee

@@ -7,10 +7,11 @@ Each takes a folder to work in, runs rounds of the code as it stands (mutated or
 from __future__ import annotations
 
 import numpy as np
-from accounting.events import Gaussian, PoissonSampled
-from accounting.ledger import Ledger
 from helpers import Memory, Rounds, assert_normal, population
 from scipy import stats
+
+from accounting.events import Gaussian, PoissonSampled
+from accounting.ledger import Ledger
 
 SIZES = (3, 9, 4, 1, 6, 12, 5, 2)
 
@@ -38,9 +39,11 @@ def one_client_moves_the_sum_by_at_most_the_clip(folder) -> None:
     """Noiseless rounds with everybody, with and without each client, huge updates included."""
     clip, size = 0.05, len(SIZES)
     for lr in (0.5, 1e4):
+
         def released(sizes, lr=lr):
-            rounds = Rounds(folder, SIZES, federation=population(sizes), noise=0.0, clip=clip,
-                            size=size, lr=lr)
+            rounds = Rounds(
+                folder, SIZES, federation=population(sizes), noise=0.0, clip=clip, size=size, lr=lr
+            )
             return rounds.released()[0].astype(np.float64)
 
         everybody = released(SIZES)
@@ -51,7 +54,8 @@ def one_client_moves_the_sum_by_at_most_the_clip(folder) -> None:
 
 
 def the_divisor_does_not_depend_on_who_took_part(folder) -> None:
-    """One client alone always contributes its clipped row / (q N), however many others there are."""
+    """A client contributes its clipped row / (q N), however many others there are or come."""
+
     def alone(empty):
         sizes = [7, *[0] * empty]
         rounds = Rounds(folder, sizes, noise=0.0, clip=0.05, size=len(sizes), lr=1e3)

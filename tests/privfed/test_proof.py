@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import checks
 import numpy as np
 import pytest
 import torch
+
 from accounting.ledger import Charge, Ledger
 from privfed import round as round_module
 from privfed.cohort import Poisson
@@ -12,8 +14,6 @@ from privfed.local.trainer import LocalTrainer
 from privfed.privacy import gaussian
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.streams import Keys, Streams
-
-import checks
 
 
 @pytest.mark.parametrize("check", checks.ALL, ids=lambda check: check.__name__)

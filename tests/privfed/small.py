@@ -1,0 +1,65 @@
+"""A run that takes milliseconds, for tests of everything around the training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from privfed.config import Config, load
+from privfed.run import Outcome, train
+
+SMALL = (
+    "data.source=synthetic",
+    "data.features=6",
+    "data.classes=3",
+    "data.size_min=2",
+    "data.size_mean=1.0",
+    "data.size_deviation=0.5",
+    "data.clients=12",
+    "cohort.size=4",
+    "client.batch_size=4",
+    "privacy.noise_multiplier=2.0",
+    "privacy.delta=1e-3",
+    "run.rounds=7",
+    "run.evaluate_every=2",
+    "run.checkpoint_every=3",
+    "run.trainer=stacked",
+    "run.chunk=5",
+)
+
+
+def small(*overrides: str) -> Config:
+    return load(None, [*SMALL, *overrides])
+
+
+def trained(path: Path, *overrides: str) -> Outcome:
+    return train(small(*overrides), path)
+
+
+def model(path: Path) -> dict[str, torch.Tensor]:
+    """Every tensor of the checkpoint, and its metadata's round and updates."""
+    with safe_open(path / "checkpoint.safetensors", "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def about(path: Path) -> dict[str, str]:
+    with safe_open(path / "checkpoint.safetensors", "pt") as file:
+        return file.metadata()
+
+
+def same_run(first: Path, second: Path) -> None:
+    """Bit for bit the same: model and state, ledger, metrics, what a summary says."""
+    one, two = model(first), model(second)
+    assert one.keys() == two.keys()
+    for name, tensor in one.items():
+        assert torch.equal(tensor, two[name]), name
+    assert about(first) == about(second)
+    for name in ("ledger.jsonl", "metrics.jsonl", "config.toml"):
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+    summaries = [json.loads((path / "report/summary.json").read_text()) for path in (first, second)]
+    for summary in summaries:
+        del summary["run"]
+    assert summaries[0] == summaries[1]

@@ -1,0 +1,180 @@
+"""An audit re-computes epsilon from the ledger alone, and notices every edit."""
+
+import json
+import math
+import shutil
+
+import pytest
+from click.testing import CliRunner
+from small import trained
+
+from accounting import chain
+from accounting.events import Event, Gaussian, PoissonSampled
+from accounting.guarantee import guarantee
+from privfed.audit import audit, opacus_epsilon
+from privfed.cli import main
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    path = tmp_path_factory.mktemp("audit") / "run"
+    trained(path)
+    return path
+
+
+@pytest.fixture
+def copy(original, tmp_path):
+    return shutil.copytree(original, tmp_path / "run")
+
+
+def lines(path):
+    return (path / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+
+
+def edit(copy):
+    text = (copy / "ledger.jsonl").read_text()
+    (copy / "ledger.jsonl").write_text(
+        text.replace('"noise_multiplier":2.0', '"noise_multiplier":9.0')
+    )
+
+
+def cut_in_the_middle(copy):
+    kept = lines(copy)
+    (copy / "ledger.jsonl").write_bytes(b"".join(kept[:4] + kept[5:]))
+
+
+def reorder(copy):
+    kept = lines(copy)
+    kept[3], kept[4] = kept[4], kept[3]
+    (copy / "ledger.jsonl").write_bytes(b"".join(kept))
+
+
+def cut_at_the_end(copy):
+    (copy / "ledger.jsonl").write_bytes(b"".join(lines(copy)[:-1]))
+
+
+def rewrite_the_whole_chain(copy):
+    """An editor who knows the format and re-computes every hash, with more noise."""
+    previous, content = chain.START, b""
+    for line in lines(copy):
+        body = json.loads(line)
+        del body["hash"]
+        if body["type"] == "define":
+            body["event"]["release"]["of"]["noise_multiplier"] = 9.0
+        sealed, link = chain.sealed(previous, body)
+        content, previous = content + sealed, link["hash"]
+    (copy / "ledger.jsonl").write_bytes(content)
+
+
+def empty(copy):
+    (copy / "ledger.jsonl").write_bytes(b"")
+
+
+def remove(copy):
+    (copy / "ledger.jsonl").unlink()
+
+
+def other_configuration(copy):
+    text = (copy / "config.toml").read_text()
+    (copy / "config.toml").write_text(text.replace("size = 4", "size = 2"))
+
+
+def remove_checkpoint(copy):
+    (copy / "checkpoint.safetensors").unlink()
+
+
+def spoil_checkpoint(copy):
+    (copy / "checkpoint.safetensors").write_bytes(b"not a checkpoint")
+
+
+def lower_claim(copy):
+    path = copy / "report/summary.json"
+    summary = json.loads(path.read_text())
+    summary["epsilon"] = 0.1
+    path.write_text(json.dumps(summary))
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        edit,
+        cut_in_the_middle,
+        reorder,
+        cut_at_the_end,
+        rewrite_the_whole_chain,
+        empty,
+        remove,
+        other_configuration,
+        remove_checkpoint,
+        spoil_checkpoint,
+        lower_claim,
+    ],
+    ids=lambda tamper: tamper.__name__,
+)
+def test_every_edit_is_reported_with_exit_code_5_and_no_epsilon_is_claimed(copy, tamper):
+    tamper(copy)
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    result = CliRunner().invoke(main, ["audit", str(copy), "--json"])
+    assert result.exit_code == 5, result.output
+    found = json.loads(result.stdout)
+    assert found["ledger_ok"] is False
+    assert found["problems"]
+    if tamper is not lower_claim:
+        assert found["epsilon"] == "inf"
+    shown = CliRunner().invoke(main, ["audit", str(copy)])
+    assert shown.exit_code == 5
+    assert "BROKEN" in shown.stdout
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+
+
+def test_the_untouched_run_is_fine(copy):
+    found = audit(copy)
+    assert found.problems == ()
+    event = Event(PoissonSampled(4 / 12, Gaussian(2.0)), "poisson")
+    assert found.guarantee == guarantee({event: 7}, 1e-3)
+
+
+def test_a_run_in_progress_with_a_torn_charge_counts_it(copy):
+    """Cut inside the line of a charge that no checkpoint has seen."""
+    whole = lines(copy)
+    head = json.loads(whole[-1])["hash"]
+    line, _ = chain.sealed(head, {"type": "charge", "round": 8, "event": 0})
+    (copy / "ledger.jsonl").write_bytes(b"".join(whole) + line[:20])
+    found = audit(copy)
+    assert found.problems == ()
+    assert found.guarantee.rounds == 8
+
+
+@pytest.mark.parametrize(
+    "q, z, rounds, delta", [(0.1, 1.25, 100, 1e-4), (0.01, 0.9, 1000, 1e-6), (0.3, 3.0, 120, 1e-4)]
+)
+def test_opacus_agrees(q, z, rounds, delta):
+    spending = {Event(PoissonSampled(q, Gaussian(z)), "poisson"): rounds}
+    ours = guarantee(spending, delta).by_accountant
+    assert opacus_epsilon(spending, delta, "opacus_rdp") == pytest.approx(ours["rdp"], rel=2e-3)
+    assert opacus_epsilon(spending, delta, "opacus_prv") == pytest.approx(ours["pld"], abs=0.02)
+
+
+def test_opacus_would_notice_a_wrong_event():
+    """The cross-check is independent enough to tell one noise multiplier from another."""
+    right = {Event(PoissonSampled(0.1, Gaussian(1.25)), "poisson"): 100}
+    wrong = {Event(PoissonSampled(0.1, Gaussian(1.3)), "poisson"): 100}
+    ours = guarantee(right, 1e-4).by_accountant["rdp"]
+    assert opacus_epsilon(wrong, 1e-4, "opacus_rdp") != pytest.approx(ours, rel=2e-3)
+
+
+def test_opacus_is_beside_the_headline_never_in_it(copy):
+    plain, checked = audit(copy), audit(copy, "opacus_prv")
+    assert checked.guarantee == plain.guarantee
+    assert checked.accountants.keys() == {"rdp", "pld", "opacus_prv"}
+
+
+def test_opacus_on_noiseless_or_unsampled_events():
+    assert (
+        opacus_epsilon(
+            {Event(PoissonSampled(0.1, Gaussian(0.0)), "poisson"): 1}, 1e-5, "opacus_prv"
+        )
+        == math.inf
+    )
+    assert opacus_epsilon({Event(Gaussian(1.0), "full"): 1}, 1e-5, "opacus_rdp") is None
+    assert opacus_epsilon({}, 1e-5, "opacus_rdp") == 0.0

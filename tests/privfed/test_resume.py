@@ -1,0 +1,280 @@
+"""A run killed at any moment: seeded ones end bit-identical, secret ones never under-count."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from small import SMALL, about, model, same_run, small, trained
+
+from accounting.guarantee import spent
+from accounting.ledger import Ledger
+from privfed.audit import audit
+from privfed.errors import Broken, Refused
+from privfed.run import resume
+from privfed.rundir import RunDirectory
+
+
+class Crash(BaseException):
+    """The machine is gone: nothing after this point runs."""
+
+
+def crash_at(monkeypatch, moment: int, kind: str) -> None:
+    """Die at the `moment`-th durable operation.
+
+    "written": the bytes are in the file, but the sync never returns. "torn": half of the last line
+    or file is there. "unnamed": a temporary file was never renamed.
+    """
+    count = 0
+    fsync, rename = os.fsync, Path.replace
+
+    def dying_fsync(descriptor):
+        nonlocal count
+        count += kind != "unnamed"
+        if count == moment and kind != "unnamed":
+            if kind == "torn":
+                tear(descriptor)
+            raise Crash
+        fsync(descriptor)
+
+    def dying_rename(self, target):
+        nonlocal count
+        count += kind == "unnamed"
+        if count == moment and kind == "unnamed":
+            raise Crash
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", dying_fsync)
+    monkeypatch.setattr(Path, "replace", dying_rename)
+
+
+def tear(descriptor: int) -> None:
+    path = Path(f"/proc/self/fd/{descriptor}").resolve()
+    if path.name == "ledger.jsonl":
+        content = path.read_bytes()
+        *_, last = content.splitlines(keepends=True)
+        os.truncate(path, len(content) - len(last) // 2)
+
+
+def crashed_run(path, monkeypatch, moment, kind, *overrides) -> bool:
+    with monkeypatch.context() as patch:
+        crash_at(patch, moment, kind)
+        try:
+            trained(path, *overrides)
+        except Crash:
+            return True
+    return False
+
+
+def keep(config):
+    return config
+
+
+@pytest.mark.parametrize("kind", ["written", "torn", "unnamed"])
+def test_a_seeded_run_killed_anywhere_and_resumed_is_bit_identical(tmp_path, monkeypatch, kind):
+    whole = tmp_path / "whole"
+    trained(whole, "run.randomness=seeded")
+    moment = 0
+    while True:
+        moment += 1
+        path = tmp_path / f"{moment}"
+        if not crashed_run(path, monkeypatch, moment, kind, "run.randomness=seeded"):
+            break
+        if not (path / "config.toml").exists():
+            continue  # it never began: there is nothing to resume, and nothing was charged
+        resume(path, keep)
+        same_run(whole, path)
+        shutil.rmtree(path)
+    assert moment > 10, "the crashes did not reach into the run"
+
+
+@pytest.mark.parametrize("kind", ["written", "torn", "unnamed"])
+def test_a_secret_run_killed_anywhere_never_spends_less_than_it_released(
+    tmp_path, monkeypatch, kind
+):
+    """Every round is charged once, none is drawn twice, and stored releases are replayed."""
+    moment = 0
+    while True:
+        moment += 1
+        path = tmp_path / f"{moment}"
+        if not crashed_run(path, monkeypatch, moment, kind):
+            break
+        if not (path / "config.toml").exists():
+            continue
+        stored = {}
+        directory = RunDirectory.open(path)
+        if directory.ledger.exists():
+            at_crash = len(Ledger.load(directory.ledger).charges)
+            stored = {r: directory.release(r) for r in directory.stored_rounds()}
+            assert all(r <= at_crash for r in stored), "a release without a charge"
+        outcome = resume(path, keep)
+        charges = Ledger.load(directory.ledger).charges
+        assert [charge.round for charge in charges] == list(range(1, 8))
+        lost = 7 - outcome.updates
+        assert lost in (0, 1), "only the round in flight may be lost"
+        assert outcome.guarantee == spent(Ledger.load(directory.ledger), 1e-3)
+        assert audit(path).problems == ()
+        assert int(about(path)["updates"]) == outcome.updates
+        shutil.rmtree(path)
+    assert moment > 10
+
+
+def test_a_resume_replays_stored_releases_byte_for_byte(tmp_path, monkeypatch):
+    """Kill after round 5's release: the resumed model after round 5 is the one that was shown."""
+    path = tmp_path / "run"
+    seen = {}
+    real = RunDirectory.write
+
+    def write(self, charge, released, state):
+        real(self, charge, released, state)
+        seen[charge.round] = released[0].clone()
+        if charge.round == 5:
+            raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "write", write)
+        with pytest.raises(Crash):
+            trained(path, "server.optimizer=fedavg", "server.lr=1.0", "run.rounds=5")
+    resume(path, keep)
+    expected = sum(seen[round] for round in range(1, 6))
+    parts = model(path)
+    flat = torch.cat([parts["model/1.weight"].reshape(-1), parts["model/1.bias"]])
+    torch.testing.assert_close(flat, expected, rtol=1e-6, atol=1e-7)
+    assert about(path)["updates"] == "5"
+
+
+def test_a_release_of_another_run_is_refused(tmp_path, monkeypatch):
+    """A stored release cites its charge's hash, which no other run's ledger holds."""
+    paths = [tmp_path / "one", tmp_path / "two"]
+    for path, rounds in zip(paths, (7, 8), strict=True):
+        with monkeypatch.context() as patch:
+            patch.setattr(RunDirectory, "save_checkpoint", dying_after_round(2))
+            with pytest.raises(Crash):
+                trained(path, f"run.rounds={rounds}", f"data.clients={rounds + 5}")
+    name = "releases/000002.safetensors"
+    shutil.copy(paths[1] / name, paths[0] / name)
+    assert "has no charge" in audit(paths[0]).problems[0]
+    with pytest.raises(Broken, match="does not belong to its charge"):
+        resume(paths[0], keep)
+
+
+def dying_after_round(last):
+    real = RunDirectory.save_checkpoint
+
+    def save_checkpoint(self, checkpoint, shapes):
+        if checkpoint.round > last:
+            raise Crash
+        real(self, checkpoint, shapes)
+
+    return save_checkpoint
+
+
+def test_a_finished_run_resumes_to_the_same_result(tmp_path):
+    path = tmp_path / "run"
+    first = trained(path)
+    before = {p: p.read_bytes() for p in (path / "ledger.jsonl", path / "metrics.jsonl")}
+    again = resume(path, keep)
+    assert again.to_json() == first.to_json()
+    assert {p: p.read_bytes() for p in before} == before
+
+
+def test_more_rounds_go_on_from_where_the_run_ended(tmp_path):
+    path, whole = tmp_path / "run", tmp_path / "whole"
+    trained(path, "run.randomness=seeded", "run.rounds=4")
+    resumed = resume(path, lambda _: small("run.randomness=seeded"))
+    assert resumed.updates == 7
+    direct = trained(whole, "run.randomness=seeded")
+    assert resumed.accuracy == direct.accuracy
+    assert resumed.guarantee == direct.guarantee
+    for name, tensor in model(path).items():
+        assert torch.equal(tensor, model(whole)[name])
+
+
+def test_more_rounds_than_the_budget_stop_at_the_budget(tmp_path):
+    path = tmp_path / "run"
+    first = trained(path, "privacy.epsilon=2.0", "run.rounds=7")
+    longer = resume(path, lambda _: small("privacy.epsilon=2.0", "run.rounds=40"))
+    assert longer.stopped_at_budget
+    assert longer.updates == first.updates == 7
+    assert longer.guarantee.epsilon <= 2.0
+    richer = resume(path, lambda _: small("privacy.epsilon=3.0", "run.rounds=40"))
+    assert richer.stopped_at_budget
+    assert richer.updates > 7
+    assert 2.0 < richer.guarantee.epsilon <= 3.0
+    assert audit(path).problems == ()
+
+
+@pytest.mark.parametrize(
+    "change, named",
+    [
+        ("privacy.clip=0.9", "privacy.clip was 0.4 and is now 0.9"),
+        ("privacy.noise_multiplier=9.0", "privacy.noise_multiplier"),
+        ("server.optimizer=fedavg", "server.optimizer"),
+        ("run.rounds=6", "may only go up"),
+        ("run.seed=1", "run.seed"),
+        ("cohort.size=5", "cohort.size"),
+    ],
+)
+def test_any_other_change_is_refused_and_changes_nothing(tmp_path, change, named):
+    path = tmp_path / "run"
+    trained(path)
+    before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
+    with pytest.raises(Refused, match=named):
+        resume(path, lambda _: small(change))
+    assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
+
+
+def test_a_ledger_behind_the_checkpoint_is_broken(tmp_path):
+    path = tmp_path / "run"
+    trained(path)
+    lines = (path / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    (path / "ledger.jsonl").write_bytes(b"".join(lines[:-1]))
+    with pytest.raises(Broken, match="ends before"):
+        resume(path, keep)
+
+
+def test_an_edited_configuration_is_broken(tmp_path):
+    path = tmp_path / "run"
+    trained(path)
+    text = (path / "config.toml").read_text()
+    (path / "config.toml").write_text(text.replace("clip = 0.4", "clip = 0.5"))
+    with pytest.raises(Broken, match=r"config\.toml"):
+        resume(path, keep)
+
+
+def test_a_directory_is_held_by_one_process(tmp_path):
+    path = tmp_path / "run"
+    trained(path)
+    with RunDirectory.open(path).locked(), pytest.raises(Refused, match="in use"):
+        resume(path, keep)
+
+
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_process_that_is_stopped_goes_on(tmp_path, stop):
+    """The real thing: signals to a real process, a path with spaces, and the command line."""
+    path, whole = tmp_path / "a run", tmp_path / "whole"
+    options = [*SMALL, "run.randomness=seeded", "run.rounds=120"]
+    command = [sys.executable, "-m", "privfed", "train"]
+    settings = [word for option in options for word in ("--set", option)]
+    process = subprocess.Popen(
+        [*command, *settings, "--out", str(path)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 60
+    while not list((path / "releases").glob("0*")) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.send_signal(stop)
+    _, message = process.communicate(timeout=60)
+    if stop == signal.SIGKILL:
+        assert process.returncode == -signal.SIGKILL
+    else:
+        assert process.returncode == 130
+        assert f"--resume '{path}'".encode() in message
+    again = subprocess.run([*command, "--resume", str(path)], capture_output=True, check=False)
+    assert again.returncode == 0, again.stderr
+    trained(whole, *options)
+    same_run(whole, path)
