@@ -102,7 +102,7 @@ def train(
         return _fail(str(error), BROKEN)
     except KeyboardInterrupt:
         return _fail(_how_to_go_on(path), INTERRUPTED)
-    console.print(report.outcome_table(outcome))
+    console.print("", report.outcome_table(outcome), sep="\n")
     if as_json:
         click.echo(report.dump(outcome.to_json()))
     return STOPPED_AT_BUDGET if outcome.stopped_at_budget else 0

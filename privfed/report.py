@@ -44,11 +44,9 @@ def ceiling(epsilon: float | None) -> str:
     return f"{math.ceil(epsilon * 1e4) / 1e4:.4f}"
 
 
-def rows(title: str, pairs: Mapping[str, str]) -> Table:
+def rows(pairs: Mapping[str, str]) -> Table:
     """Two columns without borders."""
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=None, show_header=False
-    )
+    table = Table(box=None, show_header=False)
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
     for key, value in pairs.items():
@@ -87,7 +85,7 @@ def plan_table(plan: Plan, path: Path) -> Table:
             f"δ = {bound.delta:g} is above 1 / clients; choose a smaller privacy.delta"
         )
     pairs["run"] = str(path)
-    return rows("", pairs)
+    return rows(pairs)
 
 
 def outcome_table(outcome: Outcome) -> Table:
@@ -105,7 +103,7 @@ def outcome_table(outcome: Outcome) -> Table:
         + (" — stopped at the budget" if outcome.stopped_at_budget else ""),
         "run": str(outcome.path),
     }
-    return rows("", pairs)
+    return rows(pairs)
 
 
 def _opinions(by_accountant: Mapping[str, float | None]) -> str:
@@ -115,9 +113,7 @@ def _opinions(by_accountant: Mapping[str, float | None]) -> str:
 def audit_table(found: RunAudit) -> Table:
     facts = found.to_json()
     if found.problems:
-        return rows(
-            "", {"ledger": "BROKEN", **{f"{n}": p for n, p in enumerate(found.problems, 1)}}
-        )
+        return rows({"ledger": "BROKEN", **{f"{n}": p for n, p in enumerate(found.problems, 1)}})
     pairs = {
         "ε": f"{ceiling(facts['epsilon'])} at δ = {facts['delta']:g} ({facts['accountant']})",
         "accountants": _opinions(found.accountants),
@@ -129,7 +125,7 @@ def audit_table(found: RunAudit) -> Table:
         "rounds": f"{facts['rounds']} charged",
         "ledger": "ok: chain, checkpoint and configuration agree",
     }
-    return rows("", pairs)
+    return rows(pairs)
 
 
 def calibration_table(facts: Mapping[str, Any]) -> Table:
@@ -140,7 +136,7 @@ def calibration_table(facts: Mapping[str, Any]) -> Table:
         "over": f"{facts['rounds']} rounds at q = {facts['sampling_rate']:g}",
         "meaning": f"unit {facts['unit']}, {facts['relation']}, {facts['sampler']} sampling",
     }
-    return rows("", pairs)
+    return rows(pairs)
 
 
 class LiveProgress:
@@ -165,7 +161,7 @@ class LiveProgress:
         self._progress.stop()
 
     def before(self, plan: Plan, path: Path, done: int) -> None:
-        self._console.print(plan_table(plan, path))
+        self._console.print(plan_table(plan, path), "")
         self._budget = plan.budget
         self._progress.start()
         self._task = self._progress.add_task(
@@ -195,7 +191,7 @@ class PlainProgress:
     def __exit__(self, *_: object) -> None: ...
 
     def before(self, plan: Plan, path: Path, done: int) -> None:
-        self._console.print(plan_table(plan, path))
+        self._console.print(plan_table(plan, path), "")
         self._budget, self._rounds = plan.budget, plan.config.run.rounds
 
     def after_round(self, round: int) -> None: ...

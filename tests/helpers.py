@@ -134,7 +134,7 @@ class Rounds:
 def assert_normal(sample: np.ndarray, deviation: float) -> None:
     """`sample` is N(0, deviation^2): by its shape (KS) and by its scale (chi-square), at 1e-6."""
     flat = np.asarray(sample, dtype=np.float64).ravel()
-    shape = stats.kstest(flat, "norm", args=(0, deviation)).pvalue
+    shape = stats.kstest(flat / deviation, "norm").pvalue
     statistic = float((flat**2).sum()) / deviation**2
     tail = min(stats.chi2.cdf(statistic, len(flat)), stats.chi2.sf(statistic, len(flat)))
     assert shape > 1e-6, f"not N(0, {deviation:g}^2): KS p = {shape:.2g}"
