@@ -34,6 +34,8 @@ def answers_errors(command: Callable[..., int]) -> Callable[..., None]:
         signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
         try:
             code = command(*args, **kwargs)
+        except KeyboardInterrupt:
+            code = _fail("interrupted; nothing was written", INTERRUPTED)
         except PrivfedError as error:
             code = _fail(str(error), error.exit_code)
         except OSError as error:
@@ -81,14 +83,14 @@ def train(
     """Train within a privacy budget. Without a file: digits over 500 clients, epsilon 4."""
     if out and resume:
         raise Refused("--out and --resume exclude each other; --resume goes on in its own folder")
-    from accounting.errors import LedgerBroken
-    from privfed import report
-    from privfed import run as runs
-    from privfed.config import load, overridden
-
-    console = _console(as_json)
     path = resume or out or _new_folder()
     try:
+        from accounting.errors import LedgerBroken
+        from privfed import report
+        from privfed import run as runs
+        from privfed.config import load, overridden
+
+        console = _console(as_json)
         with report.progress(console) as shown:
             if resume:
 
@@ -98,10 +100,10 @@ def train(
                 outcome = runs.resume(resume, change, [shown])
             else:
                 outcome = runs.train(load(run_file, overrides), path, [shown])
-    except LedgerBroken as error:
-        return _fail(str(error), BROKEN)
     except KeyboardInterrupt:
         return _fail(_how_to_go_on(path), INTERRUPTED)
+    except LedgerBroken as error:
+        return _fail(str(error), BROKEN)
     console.print("", report.outcome_table(outcome), sep="\n")
     if as_json:
         click.echo(report.dump(outcome.to_json()))

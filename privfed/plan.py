@@ -21,6 +21,7 @@ from privfed.config import Config
 from privfed.errors import Refused
 from privfed.privacy.gaussian import CentralGaussian
 from privfed.privacy.mechanism import Mechanism
+from privfed.round import exchanges
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def plan(config: Config) -> Plan:
     """Solve for the noise and refuse what has no proof. Raises `Refused`."""
     mechanism, sampler = config.parts["mechanism"], config.parts["sampler"]
     _refuse_combinations(config)
-    exchanges = config.parts["objective"].exchanges - 1 + getattr(config.parts["rule"], "passes", 1)
+    releases = exchanges(config.parts["objective"], config.parts["rule"])
     witness = sampler.witness(0, config.data.clients)
     privacy, rounds = config.privacy, config.run.rounds
     noise: float | None = None
@@ -57,14 +58,14 @@ def plan(config: Config) -> Plan:
                 noise = solve(
                     mechanism,
                     witness,
-                    exchanges,
+                    releases,
                     rounds,
                     privacy.epsilon,
                     privacy.delta,
                     privacy.accountant,
                 )
             mechanism = mechanism.model_copy(update={"noise_multiplier": noise})
-        event = mechanism.event(witness, exchanges)
+        event = mechanism.event(witness, releases)
         refuse_unaccountable(event, privacy.accountant)
         spent = guarantee({event: rounds}, privacy.delta, privacy.accountant)
     except AccountingError as error:
@@ -78,13 +79,15 @@ def plan(config: Config) -> Plan:
 def solve(
     mechanism: Any,
     witness: Witness,
-    exchanges: int,
+    releases: int,
     rounds: int,
     epsilon: float,
     delta: float,
     accountant: str,
 ) -> float:
     """The noise multiplier with which `rounds` rounds of `mechanism` spend at most `epsilon`.
+
+    Each round makes `releases` releases over its one cohort.
 
     An infinite epsilon needs none. Raises `AccountingError`.
     """
@@ -93,7 +96,7 @@ def solve(
 
     def event(z: float) -> Event:
         calibrated: Mechanism = mechanism.model_copy(update={"noise_multiplier": z})
-        return calibrated.event(witness, exchanges)
+        return calibrated.event(witness, releases)
 
     return noise_multiplier(event, rounds, epsilon, delta, accountant)
 

@@ -79,9 +79,13 @@ class Algorithm:
 
     @property
     def exchanges(self) -> int:
-        """Releases per round, known before it: together they make one event."""
-        passes = self.rule.passes if isinstance(self.rule, SumRule) else 1
-        return self.objective.exchanges - 1 + passes
+        return exchanges(self.objective, self.rule)
+
+
+def exchanges(objective: Objective, rule: SumRule | RowRule) -> int:
+    """Releases per round, known before it: together they make one event."""
+    passes = rule.passes if isinstance(rule, SumRule) else 1
+    return objective.exchanges - 1 + passes
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
 from accounting.errors import BudgetExceeded
 from accounting.guarantee import Gate, Guarantee, guarantee, spent
-from accounting.ledger import Charge, Ledger
+from accounting.ledger import Ledger
 from privfed.assemble import Setup, assemble
 from privfed.config import Config
-from privfed.errors import Broken, Refused
+from privfed.errors import Refused
 from privfed.plan import Plan, plan
-from privfed.round import TrainingState, World, drive, play, run_round
+from privfed.restore import allowed_change, reopen, replay, restored
+from privfed.round import TrainingState, World, run_round
 from privfed.rundir import Checkpoint, RunDirectory
 from privfed.secure.summation import Aborted
 from privfed.simulation import Tally
@@ -104,9 +103,9 @@ def resume(
     directory = RunDirectory.open(path)
     with directory.locked():
         stored = directory.read_config()
-        wanted = _allowed_change(stored, change(stored))
+        wanted = allowed_change(stored, change(stored))
         setup = assemble(plan(wanted))
-        ledger = _reopen(directory, setup)
+        ledger = reopen(directory, setup, _terms(setup.plan))
         if wanted.values() != stored.values():
             directory.write_config(setup.plan.config)
         return _loop(setup, directory, ledger, observers)
@@ -120,7 +119,7 @@ def _loop(
     if setup.plan.budget is not None:
         ledger.gate = Gate(setup.plan.budget, privacy.delta, privacy.accountant, run.rounds)
     ledger.reexecutes = run.randomness == "seeded"
-    checkpoint = _restored(setup, directory, ledger)
+    checkpoint = restored(setup, directory, ledger)
     state, updates, done = checkpoint.state, checkpoint.updates, checkpoint.round
     directory.cut_metrics(done)
     tally = Tally(getattr(setup.plan.mechanism, "clip", None)) if run.simulation_metrics else None
@@ -183,99 +182,11 @@ def _advance(
     """
     charge = world.ledger.charged(round)
     if charge is not None and not world.ledger.reexecutes:
-        return _replay(charge, setup, state, directory)
+        return replay(charge, setup, state, directory)
     try:
         return run_round(round, setup.algorithm, state, world)
     except Aborted:
         return None
-
-
-def _replay(
-    charge: Charge, setup: Setup, state: TrainingState, directory: RunDirectory
-) -> TrainingState | None:
-    stored = directory.release(charge.round)
-    if stored is None:
-        return None
-    if stored.charge != charge.hash:
-        raise Broken(
-            f"{directory.path}: the release of round {charge.round} does not belong to its charge; "
-            "the directory was edited"
-        )
-    if len(stored.released) < setup.algorithm.exchanges:
-        return None
-    released = [tensor.to(state.params.device) for tensor in stored.released]
-    params, server = drive(
-        play(setup.algorithm, state.params, state.server), lambda _, number: released[number]
-    )
-    return TrainingState(params, server, stored.mechanism)
-
-
-def _restored(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoint:
-    checkpoint = directory.load_checkpoint(setup.network.shapes)
-    if not ledger.holds(checkpoint.head):
-        raise Broken(
-            f"{directory.ledger} ends before what the checkpoint saw; charges were removed, and "
-            "the epsilon of this run can no longer be proved"
-        )
-    device = setup.network.start.device
-    state = checkpoint.state
-    return replace(
-        checkpoint,
-        state=TrainingState(
-            state.params.to(device), _on(device, state.server), _on(device, state.mechanism)
-        ),
-    )
-
-
-def _reopen(directory: RunDirectory, setup: Setup) -> Ledger:
-    """The ledger of an existing run, or a new one where a crash came before its first charge."""
-    ledger = Ledger.recover(directory.ledger) if directory.ledger.exists() else None
-    if ledger is None or not ledger.opened:
-        if directory.has_checkpoint():
-            raise Broken(f"{directory.ledger} is missing, but the run has a checkpoint")
-        directory.ledger.unlink(missing_ok=True)
-        ledger = Ledger.create(directory.ledger, _terms(setup.plan))
-    if ledger.terms.get("config") != setup.plan.config.digest():
-        raise Broken(
-            f"{directory.path}: config.toml is not the configuration that the ledger was opened "
-            "for; it was edited. Restore it, or start a new run"
-        )
-    if not directory.has_checkpoint():
-        if ledger.charges:
-            raise Broken(f"{directory.path} has charges in its ledger, but no checkpoint")
-        first = Checkpoint(0, 0, setup.start(), ledger.head())
-        directory.save_checkpoint(first, setup.network.shapes)
-    return ledger
-
-
-def _allowed_change(stored: Config, wanted: Config) -> Config:
-    """`wanted` with what the run measured and calibrated. Raises `Refused`, naming each key."""
-    for key, unset in (("trainer", "auto"), ("chunk", 0)):
-        if getattr(wanted.run, key) == unset:
-            wanted = wanted.with_run(**{key: getattr(stored.run, key)})
-    wanted = replace(wanted, noise_multiplier=stored.noise_multiplier)
-    if wanted.run.rounds < stored.run.rounds:
-        raise Refused(
-            f"--resume: run.rounds is {wanted.run.rounds}, but this run was started with "
-            f"{stored.run.rounds}; rounds may only go up"
-        )
-    before, after = _flat(stored), _flat(wanted)
-    changed = [
-        f"{key} was {before.get(key)!r} and is now {after.get(key)!r}"
-        for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and key not in ("run.rounds", "privacy.epsilon")
-    ]
-    if changed:
-        raise Refused(
-            "--resume with a changed configuration: " + "; ".join(changed) + ". Only run.rounds "
-            "(upward) and privacy.epsilon may change; start a new run for anything else"
-        )
-    return wanted
-
-
-def _flat(config: Config) -> dict[str, Any]:
-    values = config.values().items()
-    return {f"{name}.{key}": value for name, keys in values for key, value in keys.items()}
 
 
 def _record(
@@ -301,10 +212,6 @@ def _require_finite(state: TrainingState, round: int) -> None:
             f"the model is no longer finite after round {round}: training diverged; lower "
             "client.lr or server.lr"
         )
-
-
-def _on(device: torch.device, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def _terms(plan: Plan) -> dict[str, Any]:

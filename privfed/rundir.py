@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import filelock
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -27,6 +28,7 @@ from privfed.round import TrainingState
 from privfed.vector import Shapes
 
 FORMAT = "1"
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -110,11 +112,12 @@ class RunDirectory:
         about = {"round": charge.round, "charge": charge.hash, "exchanges": len(released)}
         write_atomically(self._release_path(charge.round), _pack(tensors, about))
 
-    def release(self, round: int) -> StoredRelease | None:
+    def release(self, round: int, device: torch.device = CPU) -> StoredRelease | None:
+        """What `round` released, None where nothing is kept of it. Raises `Broken`."""
         path = self._release_path(round)
         if not path.exists():
             return None
-        tensors, about = _unpack(path)
+        tensors, about = _unpack(path, device)
         count = int(about["exchanges"])
         return StoredRelease(
             [tensors[f"released/{n}"] for n in range(count)],
@@ -150,9 +153,9 @@ class RunDirectory:
         """The ledger's head that the checkpoint carries."""
         return bytes.fromhex(_unpack(self._checkpoint)[1]["ledger_head"])
 
-    def load_checkpoint(self, shapes: Shapes) -> Checkpoint:
+    def load_checkpoint(self, shapes: Shapes, device: torch.device) -> Checkpoint:
         """The last durable checkpoint. Raises `Broken` where it cannot be read."""
-        tensors, about = _unpack(self._checkpoint)
+        tensors, about = _unpack(self._checkpoint, device)
         try:
             state = TrainingState(
                 shapes.flatten(_under(tensors, "model/")),
@@ -192,9 +195,9 @@ def _pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
     return save(whole, metadata)
 
 
-def _unpack(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _unpack(path: Path, device: torch.device = CPU) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
-        with safe_open(path, "pt") as file:
+        with safe_open(path, "pt", device=str(device)) as file:
             about = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:

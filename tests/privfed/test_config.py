@@ -5,10 +5,11 @@ import math
 import pytest
 from pydantic import Field
 
-from privfed.config import SECTIONS, load, overridden
+from privfed.config import load, overridden
 from privfed.errors import Refused
 from privfed.parts import BUILT_IN, Part, find
 from privfed.plan import plan
+from privfed.sections import SECTIONS
 
 INTERFACE = """
 format = 1

@@ -1,0 +1,100 @@
+"""What a resume takes up: the ledger, the checkpoint, and the releases that came after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from accounting.ledger import Charge, Ledger
+from privfed.assemble import Setup
+from privfed.config import Config
+from privfed.errors import Broken, Refused
+from privfed.round import TrainingState, drive, play
+from privfed.rundir import Checkpoint, RunDirectory
+
+
+def replay(
+    charge: Charge, setup: Setup, state: TrainingState, directory: RunDirectory
+) -> TrainingState | None:
+    """The state after a charged round, from what it released; None where it did not release all.
+
+    Raises `Broken` for a release that belongs to another charge.
+    """
+    stored = directory.release(charge.round, state.params.device)
+    if stored is None:
+        return None
+    if stored.charge != charge.hash:
+        raise Broken(
+            f"{directory.path}: the release of round {charge.round} does not belong to its charge; "
+            "the directory was edited"
+        )
+    released = stored.released
+    if len(released) < setup.algorithm.exchanges:
+        return None
+    params, server = drive(
+        play(setup.algorithm, state.params, state.server), lambda _, number: released[number]
+    )
+    return TrainingState(params, server, stored.mechanism)
+
+
+def restored(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoint:
+    """The last checkpoint. Raises `Broken` where the ledger lacks what it saw."""
+    checkpoint = directory.load_checkpoint(setup.network.shapes, setup.network.start.device)
+    if not ledger.holds(checkpoint.head):
+        raise Broken(
+            f"{directory.ledger} ends before what the checkpoint saw; charges were removed, and "
+            "the epsilon of this run can no longer be proved"
+        )
+    return checkpoint
+
+
+def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> Ledger:
+    """The ledger of an existing run, or a new one where a crash came before its first charge."""
+    ledger = Ledger.recover(directory.ledger) if directory.ledger.exists() else None
+    if ledger is None or not ledger.opened:
+        if directory.has_checkpoint():
+            raise Broken(f"{directory.ledger} is missing, but the run has a checkpoint")
+        directory.ledger.unlink(missing_ok=True)
+        ledger = Ledger.create(directory.ledger, terms)
+    if ledger.terms.get("config") != setup.plan.config.digest():
+        raise Broken(
+            f"{directory.path}: config.toml is not the configuration that the ledger was opened "
+            "for; it was edited. Restore it, or start a new run"
+        )
+    if not directory.has_checkpoint():
+        if ledger.charges:
+            raise Broken(f"{directory.path} has charges in its ledger, but no checkpoint")
+        first = Checkpoint(0, 0, setup.start(), ledger.head())
+        directory.save_checkpoint(first, setup.network.shapes)
+    return ledger
+
+
+def allowed_change(stored: Config, wanted: Config) -> Config:
+    """`wanted` with what the run measured and calibrated. Raises `Refused`, naming each key."""
+    for key, unset in (("trainer", "auto"), ("chunk", 0)):
+        if getattr(wanted.run, key) == unset:
+            wanted = wanted.with_run(**{key: getattr(stored.run, key)})
+    wanted = replace(wanted, noise_multiplier=stored.noise_multiplier)
+    if wanted.run.rounds < stored.run.rounds:
+        raise Refused(
+            f"--resume: run.rounds is {wanted.run.rounds}, but this run was started with "
+            f"{stored.run.rounds}; rounds may only go up"
+        )
+    before, after = _flat(stored), _flat(wanted)
+    changed = [
+        f"{key} was {before.get(key)!r} and is now {after.get(key)!r}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and key not in ("run.rounds", "privacy.epsilon")
+    ]
+    if changed:
+        raise Refused(
+            "--resume with a changed configuration: " + "; ".join(changed) + ". Only run.rounds "
+            "(upward) and privacy.epsilon may change; start a new run for anything else"
+        )
+    return wanted
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    values = config.values().items()
+    return {f"{name}.{key}": value for name, keys in values for key, value in keys.items()}

@@ -1,0 +1,113 @@
+"""The sections of a run file: their own keys, and which parts they name.
+
+Each part's file owns its further keys; `privfed.config` assembles the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from privfed.parts import Part, only
+
+
+class Run(Part):
+    rounds: int = Field(120, ge=1)
+    randomness: Literal["secret", "seeded"] = "secret"
+    seed: int = Field(0, ge=0)
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    workers: Annotated[int, only(1, "remove the key")] = 1
+    threads: int = Field(1, ge=1)
+    trainer: Literal["auto", "stacked", "loop"] = "auto"
+    chunk: int = Field(0, ge=0)
+    evaluate_every: int = Field(5, ge=1)
+    simulation_metrics: bool = False
+    checkpoint_every: int = Field(10, ge=1)
+
+
+class Data(Part):
+    clients: int = Field(500, ge=1)
+    holdout: Annotated[str, only("test", "clients are scored on a public test set")] = "test"
+    holdout_fraction: float = Field(0.2, gt=0, lt=1)
+    setting: Literal["cross_device", "cross_silo"] = "cross_device"
+
+
+class Start(Part):
+    init: str = ""
+    loss: Annotated[str, only("cross_entropy", "remove the key")] = "cross_entropy"
+
+
+class Client(Part):
+    lr: float = Field(0.5, ge=0)
+    schedule: Annotated[str, only("constant", "remove the key")] = "constant"
+    epochs: int = Field(2, ge=1)
+    batch_size: int = Field(10, ge=1)
+    stragglers: Annotated[float, only(0.0, "remove the key")] = 0.0
+
+
+class ClientPrivacy(Part):
+    mechanism: Annotated[str, only("none", "remove the section")] = "none"
+
+
+class Drop(Part):
+    dropout: Annotated[float, only(0.0, "remove the key")] = 0.0
+
+
+class Privacy(Part):
+    epsilon: float | None = Field(None, gt=0, allow_inf_nan=True)
+    noise_multiplier: float | None = Field(None, ge=0)
+    delta: float = Field(1e-4, gt=0, lt=1)
+    accountant: Literal["tightest", "rdp", "pld"] = "tightest"
+    against: Annotated[str, only("server", "remove the key")] = "server"
+    prior: Annotated[list[str], only([], "remove the key")] = []
+
+
+class Aggregation(Part):
+    before: Annotated[list[str], only([], "remove the key")] = []
+    weights: Literal["auto", "uniform", "examples"] = "auto"
+    byzantine: int = Field(0, ge=0)
+
+
+class Secure(Part):
+    capacity: Annotated[int, only(0, "remove the key")] = 0
+    minimum: Annotated[int, only(0, "remove the key")] = 0
+    simulate: Literal["messages"] = "messages"
+
+
+class Attack(Part):
+    name: Annotated[str, only("none", "remove the section")] = "none"
+    fraction: Annotated[float, only(0.0, "remove the key")] = 0.0
+    selection: Literal["once", "round"] = "once"
+    stage: Literal["auto", "before_bound", "after_bound"] = "auto"
+
+
+class Audit(Part):
+    canaries: Annotated[int, only(0, "remove the key")] = 0
+    confidence: float = Field(0.95, gt=0, lt=1)
+
+
+@dataclass(frozen=True)
+class Section:
+    """Keys of its own, and the parts named in it: naming key -> (kind, default name)."""
+
+    own: type[Part]
+    parts: Mapping[str, tuple[str, str]]
+
+
+SECTIONS = {
+    "run": Section(Run, {}),
+    "data": Section(Data, {"source": ("source", "digits"), "partition": ("partition", "")}),
+    "model": Section(Start, {"name": ("model", "logistic")}),
+    "client": Section(Client, {"objective": ("objective", "sgd")}),
+    "client.privacy": Section(ClientPrivacy, {}),
+    "server": Section(Part, {"optimizer": ("optimizer", "fedavgm")}),
+    "cohort": Section(Drop, {"sampler": ("sampler", "poisson")}),
+    "privacy": Section(Privacy, {"mechanism": ("mechanism", "gaussian")}),
+    "aggregation": Section(Aggregation, {"rule": ("rule", "mean")}),
+    "secure": Section(Secure, {"protocol": ("protocol", "none")}),
+    "attack": Section(Attack, {}),
+    "audit": Section(Audit, {}),
+}
