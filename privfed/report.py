@@ -72,10 +72,11 @@ def plan_table(plan: Plan, path: Path) -> Table:
         pairs["privacy"] = (
             f"{names['mechanism']}, clip {clip:g}, noise multiplier {number(plan.noise_multiplier)}"
         )
+        budget = f"ε = {number(plan.budget)}" if plan.budget else "none, the noise is fixed"
         pairs["budget"] = (
-            f"ε = {number(plan.budget)} at δ = {bound.delta:g}, unit {bound.unit}, "
-            f"{bound.relation}; all rounds spend {ceiling(bound.epsilon)}"
+            f"{budget}; all rounds spend ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g}"
         )
+        pairs["protects"] = f"one {bound.unit} with all its examples, {bound.relation}"
     else:
         pairs["privacy"] = "none: ε = ∞"
     if config.run.randomness == "seeded":
