@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 
 def append(path: Path, line: bytes) -> None:
     """Append `line` and return only when it is durable."""
-    fresh = not path.exists()
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        with os.fdopen(descriptor, "wb", closefd=False) as file:
-            file.write(line)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    if fresh:
+    with path.open("ab") as file:
+        _write(file, line)
+
+
+def create(path: Path, content: bytes) -> None:
+    """Write a file that must not exist, durably. Raises `FileExistsError`."""
+    with path.open("xb") as file:
+        _write(file, content)
+    sync_folder(path.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Make `path` and what is missing above it, durably."""
+    if not path.exists():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
         sync_folder(path.parent)
 
 
@@ -24,9 +32,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` to `path` so that a crash leaves either the old file or the new one."""
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+        _write(file, content)
     temporary.replace(path)
     sync_folder(path.parent)
 
@@ -38,3 +44,9 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _write(file: BinaryIO, content: bytes) -> None:
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from accounting.errors import Unaccountable
 
+LARGEST_NOISE = 1e9
 ADD_REMOVE = "add/remove"
 """Two populations are neighbours when one holds exactly one client more."""
 
@@ -41,7 +42,7 @@ class Gaussian:
     kind: ClassVar[str] = "gaussian"
 
     def __post_init__(self) -> None:
-        z = _number(self.noise_multiplier, "noise multiplier", 0.0, math.inf)
+        z = _number(self.noise_multiplier, "noise multiplier", 0.0, LARGEST_NOISE)
         object.__setattr__(self, "noise_multiplier", z)
 
     def to_json(self) -> dict[str, Any]:

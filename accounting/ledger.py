@@ -44,6 +44,7 @@ class Ledger:
         self.path = path
         self.gate: Gate | None = None
         self.reexecutes = False
+        self._failed = False
         self._events: list[Event] = []
         self._charges: list[Charge] = []
         self._spending: Counter[Event] = Counter()
@@ -57,10 +58,15 @@ class Ledger:
 
     @classmethod
     def create(cls, path: Path, terms: Mapping[str, Any]) -> Ledger:
-        """A new ledger whose first line states `terms` (delta, unit, randomness, arithmetic, …)."""
-        ledger = cls(path, [])
-        ledger._append({"type": "open", "format": FORMAT, "terms": dict(terms)})
-        return ledger
+        """A new ledger whose first line states `terms` (delta, unit, randomness, arithmetic, …).
+
+        Raises `FileExistsError` where there is a file: a ledger is never begun twice.
+        """
+        line, link = chain.sealed(
+            chain.START, {"type": "open", "format": FORMAT, "terms": dict(terms)}
+        )
+        durable.create(path, line)
+        return cls(path, [link])
 
     @classmethod
     def load(cls, path: Path) -> Ledger:
@@ -117,7 +123,7 @@ class Ledger:
 
     def holds(self, head: bytes) -> bool:
         """Whether `head` was once this ledger's head."""
-        return head.hex() in (chain.START, *self._hashes)
+        return head.hex() in self._hashes
 
     def charge(self, round: int, event: Event) -> Charge:
         """Pay for `round` before anybody is drawn; durable when this returns.
@@ -166,8 +172,12 @@ class Ledger:
         return chain.sealed(self.head().hex(), body)
 
     def _append(self, body: Mapping[str, Any]) -> None:
+        if self._failed:
+            raise LedgerBroken(f"{self.path}: an earlier line could not be written; resume the run")
         line, link = chain.sealed(self.head().hex(), body)
+        self._failed = True  # until the line is durable: part of it may be in the file
         durable.append(self.path, line)
+        self._failed = False
         self._take(link)
 
     def _take(self, link: chain.Link) -> None:
@@ -181,14 +191,18 @@ class Ledger:
                         f"reads format {FORMAT}: update privfed"
                     )
                 self._terms = link["terms"]
-            case "define":
+            case "define" if link["id"] == len(self._events):
                 self._events.append(Event.from_json(link["event"]))
-            case "charge":
+            case "charge" if _is_count(link["round"]) and _is_count(link["event"]):
                 if self._charges and link["round"] <= self._charges[-1].round:
                     raise LedgerBroken(f"round {link['round']} is charged out of order")
                 event = self._events[link["event"]]
                 self._charges.append(Charge(link["round"], event, link["hash"]))
                 self._spending[event] += 1
             case kind:
-                raise LedgerBroken(f"a line of type {kind!r} is not expected here")
+                raise LedgerBroken(f"a line of type {kind!r} and these values is not expected here")
         self._hashes.append(link["hash"])
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0

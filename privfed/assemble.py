@@ -36,8 +36,11 @@ class Setup:
         return TrainingState(params, algorithm.server.init(params), algorithm.mechanism.init())
 
 
-def assemble(plan: Plan) -> Setup:
-    """Load the data, build the model, and measure how to train it here. Raises `Refused`."""
+def assemble(plan: Plan, fresh: bool = True) -> Setup:
+    """Load the data, build the model, and measure how to train it here. Raises `Refused`.
+
+    A run that is not `fresh` has a checkpoint, and does not need the file that it started from.
+    """
     config = plan.config
     torch.set_num_threads(config.run.threads)
     device = _device(config.run.device)
@@ -54,7 +57,7 @@ def assemble(plan: Plan) -> Setup:
         config.parts["model"],
         tuple(examples.x.shape[1:]),
         examples.classes,
-        config.own["model"].init,
+        config.own["model"].init if fresh else "",
         streams.at("init"),
         device,
     )

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accounting.accountants import ACCOUNTANTS, Spending
+from accounting.accountants import Spending
 from accounting.errors import AccountingError, LedgerBroken
 from accounting.events import Gaussian, PoissonSampled
-from accounting.guarantee import CHOICES, Guarantee, spent
+from accounting.guarantee import CHOICES, Guarantee, guarantee, spent
 from accounting.ledger import Ledger
-from privfed.config import load
-from privfed.errors import Broken, PrivfedError, Refused
+from privfed.errors import Broken, Refused
 from privfed.rundir import RunDirectory
 
+_ROUNDING = 1 - 1e-9
 CROSS_CHECKS = ("opacus_rdp", "opacus_prv")
 
 
@@ -48,6 +48,7 @@ class RunAudit:
             "sampling_rate": self.sampling_rate,
             "randomness": self.terms.get("randomness"),
             "arithmetic": self.terms.get("arithmetic"),
+            "note": self.terms.get("note"),
             "ledger_ok": not self.problems,
             "problems": list(self.problems),
             "run": str(self.path),
@@ -84,8 +85,8 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
     if accountant in CROSS_CHECKS:
         accountants[accountant] = opacus_epsilon(ledger.spending, delta, accountant)
     noise, rate = _mechanism(ledger.spending)
-    claim = _lower_claim(directory, bound)
-    return RunAudit(path, bound, accountants, dict(ledger.terms), noise, rate, claim)
+    claims = _lower_claims(directory, ledger)
+    return RunAudit(path, bound, accountants, dict(ledger.terms), noise, rate, claims)
 
 
 def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
@@ -134,33 +135,44 @@ def _problems(directory: RunDirectory, ledger: Ledger) -> list[str]:
             stored, charge = directory.release(round), ledger.charged(round)
             if stored is not None and (charge is None or stored.charge != charge.hash):
                 problems.append(f"the release of round {round} has no charge in the ledger")
-        if load(directory.path / "config.toml").digest() != ledger.terms.get("config"):
+        if directory.config_digest() != ledger.terms.get("config"):
             problems.append("config.toml is not the configuration that the ledger was opened for")
-    except (Broken, PrivfedError) as error:
+    except Broken as error:
         problems.append(str(error))
     return problems
 
 
-def _lower_claim(directory: RunDirectory, bound: Guarantee) -> tuple[str, ...]:
-    """A problem where the run's summary claims less than the ledger proves."""
+def _lower_claims(directory: RunDirectory, ledger: Ledger) -> tuple[str, ...]:
+    """Problems where the summary, or the last line of the metrics, claims less than was spent."""
+    delta, accountant = ledger.terms["delta"], ledger.terms["accountant"]
+    problems = []
     try:
-        claim = json.loads(directory.summary.read_text(encoding="utf-8"))
-        claimed, charges = float(claim["epsilon"]), int(claim["charges"])
-    except FileNotFoundError:
-        return ()
+        if directory.summary.exists():
+            claim = json.loads(directory.summary.read_text(encoding="utf-8"))
+            rounds = [charge.round for charge in ledger.charges][: int(claim["charges"])]
+            own = guarantee(ledger.spending_until(max(rounds, default=0)), delta, accountant)
+            same = (claim["delta"], claim["accountant"]) == (delta, accountant)
+            meant = (claim["unit"], claim["relation"]) == (own.unit, own.relation)
+            if not (same and meant and float(claim["epsilon"]) >= own.epsilon * _ROUNDING):
+                problems.append(_lower(directory.summary, claim["epsilon"], own))
+        if directory.metrics.exists():
+            # What follows the last newline was torn by a crash, and will be written again.
+            *whole, _ = directory.metrics.read_text(encoding="utf-8").split("\n")
+            if whole:
+                line = json.loads(whole[-1])
+                own = guarantee(ledger.spending_until(line["round"]), delta, accountant)
+                if not float(line["epsilon"]) >= own.epsilon * _ROUNDING:
+                    problems.append(_lower(directory.metrics, line["epsilon"], own))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        return (f"{directory.summary} cannot be read: {error!r}",)
-    own = spent_by(bound, claim.get("accountant"))
-    if charges == bound.rounds and claimed < own * (1 - 1e-9):
-        return (f"the summary claims epsilon = {claimed:g}, but the ledger spent {own:g}",)
-    return ()
+        problems.append(f"the summary or metrics cannot be read: {error!r}")
+    return tuple(problems)
 
 
-def spent_by(bound: Guarantee, accountant: str | None) -> float:
-    """The epsilon of `bound` by another accountant."""
-    names = (accountant,) if accountant in ACCOUNTANTS else ACCOUNTANTS
-    bounds = [bound.by_accountant[name] for name in names]
-    return min((value for value in bounds if value is not None), default=math.inf)
+def _lower(path: Path, claimed: object, own: Guarantee) -> str:
+    return (
+        f"{path} claims epsilon = {claimed}, but the ledger spent {own.epsilon:g} at delta = "
+        f"{own.delta:g}, by {own.accountant}, for one {own.unit} under {own.relation}"
+    )
 
 
 def _mechanism(spending: Spending) -> tuple[float | None, float | None]:

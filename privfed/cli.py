@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import signal
 import sys
 from collections.abc import Callable
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privfed import __version__
-from privfed.errors import PrivfedError, Refused
+from privfed.errors import Broken, PrivfedError, Refused
+from privfed.jsons import dump
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,11 +33,11 @@ def answers_errors(command: Callable[..., int]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
         # A service manager stops a run as a person does: by Ctrl-C, resumable.
-        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+        signal.signal(signal.SIGTERM, _interrupt)
         try:
             code = command(*args, **kwargs)
         except KeyboardInterrupt:
-            code = _fail("interrupted; nothing was written", INTERRUPTED)
+            code = _fail("interrupted; nothing was changed", INTERRUPTED)
         except PrivfedError as error:
             code = _fail(str(error), error.exit_code)
         except OSError as error:
@@ -44,6 +46,10 @@ def answers_errors(command: Callable[..., int]) -> Callable[..., None]:
         sys.exit(code)
 
     return run
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _fail(message: str, code: int) -> int:
@@ -102,11 +108,14 @@ def train(
                 outcome = runs.train(load(run_file, overrides), path, [shown])
     except KeyboardInterrupt:
         return _fail(_how_to_go_on(path), INTERRUPTED)
-    except LedgerBroken as error:
+    except (LedgerBroken, Broken) as error:
+        if as_json:
+            problem = {"epsilon": math.inf, "ledger_ok": False, "problems": [str(error)]}
+            click.echo(dump({**problem, "run": str(path)}))
         return _fail(str(error), BROKEN)
     console.print("", report.outcome_table(outcome), sep="\n")
     if as_json:
-        click.echo(report.dump(outcome.to_json()))
+        click.echo(dump(outcome.to_json()))
     return STOPPED_AT_BUDGET if outcome.stopped_at_budget else 0
 
 
@@ -123,8 +132,10 @@ def _new_folder() -> Path:
 
 def _how_to_go_on(path: Path) -> str:
     if (path / "ledger.jsonl").exists():
-        return f"interrupted; nothing is lost. Go on with: privfed train --resume '{path}'"
-    return "interrupted before the run began; nothing was written"
+        return (
+            f"interrupted; what was released is kept. Go on with: privfed train --resume '{path}'"
+        )
+    return f"interrupted before the run began; nothing was released, and {path} can be used again"
 
 
 @main.command()
@@ -139,7 +150,7 @@ def audit(directory: Path, accountant: str | None, as_json: bool) -> int:
 
     found = audit_run(directory, accountant)
     if as_json:
-        click.echo(report.dump(found.to_json()))
+        click.echo(dump(found.to_json()))
     else:
         _console(False).print(report.audit_table(found))
     return BROKEN if found.problems else 0
@@ -174,7 +185,7 @@ def calibrate(
     witness = Witness("poisson", sampling_rate, ADD_REMOVE)
     facts = calibration(witness, rounds, delta, accountant, epsilon=epsilon, noise=noise_multiplier)
     if as_json:
-        click.echo(report.dump(facts))
+        click.echo(dump(facts))
     else:
         _console(False).print(report.calibration_table(facts))
     return 0

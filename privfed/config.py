@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 from pydantic import ValidationError
 
 from privfed.errors import Refused
@@ -75,8 +76,6 @@ class Config:
 
     def toml(self) -> str:
         """The resolved run file, which `load` reads back to an equal configuration."""
-        import tomli_w
-
         values = self.values()
         nested: dict[str, Any] = {"format": FORMAT, **values}
         nested["client"] = {**values["client"], "privacy": nested.pop("client.privacy")}
@@ -85,23 +84,35 @@ class Config:
         return tomli_w.dumps(nested)
 
     def digest(self) -> str:
-        """SHA-256 of everything a resume may not change."""
-        values = self.values()
-        values["run"].pop("rounds")
-        values["privacy"].pop("epsilon", None)
-        fixed = {**values, "resolved": self.noise_multiplier}
-        return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+        """`digest` of the file that `toml` writes."""
+        return digest(self.toml())
+
+
+def digest(text: str) -> str:
+    """SHA-256 of all that a resume may not change in a resolved run file, as it is written there.
+
+    Defaults that later versions add do not enter, and no part is built or imported.
+    """
+    document = tomllib.loads(text)
+    document["run"].pop("rounds")
+    document["privacy"].pop("epsilon", None)
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def load(path: Path | None, overrides: Iterable[str] = ()) -> Config:
     """Read a run file (None: the default run) with `section.key=value` overrides.
 
-    Raises `Refused` with every problem found.
+    The noise of a resolved file is solved for afresh. Raises `Refused` with every problem found.
     """
-    raw, resolved = _read(path) if path else ({}, None)
+    raw = _read(path)[0] if path else {}
     for override in overrides:
         _override(raw, override)
-    return _assemble(raw, resolved)
+    return _assemble(raw, None)
+
+
+def load_resolved(path: Path) -> Config:
+    """Read the `config.toml` of a run, with the noise it was calibrated to. Raises `Refused`."""
+    return _assemble(*_read(path))
 
 
 def overridden(config: Config, overrides: Iterable[str]) -> Config:

@@ -96,13 +96,11 @@ def network(
         torch.manual_seed(keys.integer())
         module = model.build(features, classes)
     shapes = Shapes.of(module)
-    start = _read(Path(init), shapes) if init else dict(module.named_parameters())
-    return Network(
-        module.to(device).requires_grad_(False), shapes, shapes.flatten(start).to(device)
-    )
+    start = _read(Path(init), shapes) if init else shapes.flatten(dict(module.named_parameters()))
+    return Network(module.to(device).requires_grad_(False), shapes, start.to(device))
 
 
-def _read(path: Path, shapes: Shapes) -> dict[str, Tensor]:
+def _read(path: Path, shapes: Shapes) -> Tensor:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -115,11 +113,8 @@ def _read(path: Path, shapes: Shapes) -> dict[str, Tensor]:
     # A checkpoint of a run holds its model under this prefix, beside other state.
     model = {k.removeprefix("model/"): v for k, v in found.items() if k.startswith("model/")}
     found = model or found
-    wanted = dict(zip(shapes.names, shapes.shapes, strict=True))
-    have = {name: tuple(tensor.shape) for name, tensor in found.items()}
-    if have != wanted:
-        raise Refused(
-            f"model.init: {path} holds {have}, but this model has {wanted}; "
-            "expected the same names and shapes"
-        )
-    return {name: tensor.float() for name, tensor in found.items()}
+    floats = {name: tensor.float() for name, tensor in found.items()}
+    try:
+        return shapes.flatten_exactly(floats)
+    except ValueError as error:
+        raise Refused(f"model.init: {path} holds another model: {error}") from error

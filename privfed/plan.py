@@ -40,6 +40,16 @@ class Plan:
         """The epsilon that the gate holds, None where noise was fixed instead or there is none."""
         return self.config.privacy.epsilon if self.mechanism.private else None
 
+    @property
+    def simulation(self) -> str | None:
+        """Why this run's epsilon is nominal: it is a simulation, and must say so everywhere."""
+        run = self.config.run
+        if run.randomness == "seeded":
+            return f"simulation: noise and cohorts follow from the seed {run.seed}"
+        if run.simulation_metrics:
+            return "simulation: measures that epsilon does not cover were written"
+        return None
+
 
 def plan(config: Config) -> Plan:
     """Solve for the noise and refuse what has no proof. Raises `Refused`."""
@@ -137,19 +147,36 @@ def calibration(
 
 def _refuse_combinations(config: Config) -> None:
     mechanism, rule = config.parts["mechanism"], config.parts["rule"]
-    if mechanism.private and not isinstance(rule, SumRule):
+    objective, name = config.parts["objective"], config.names["rule"]
+    sums, weights = isinstance(rule, SumRule), config.aggregation.weights
+    if exchanges(objective, rule) != 1 or objective.stateful:
         raise Refused(
-            f"aggregation.rule = {config.names['rule']!r} needs to see every client's row, and a "
-            "function of rows has no proven sensitivity to calibrate central noise to; use "
+            f"client.objective = {config.names['objective']!r} with aggregation.rule = {name!r} "
+            "needs several exchanges a round or a state on clients, which this version cannot run"
+        )
+    if mechanism.private and not sums:
+        raise Refused(
+            f"aggregation.rule = {name!r} needs to see every client's row, and a function of rows "
+            "has no proven sensitivity to calibrate central noise to; use "
             'aggregation.rule = "mean", or privacy.mechanism = "none"'
         )
-    if mechanism.private and config.aggregation.weights == "examples":
+    if mechanism.private and weights == "examples":
         raise Refused(
             'aggregation.weights is "examples", but under privacy example counts are private data '
             'and would leave unprotected; use "uniform" or "auto"'
         )
-    if config.names["protocol"] != "none" and not isinstance(rule, SumRule):
+    if not sums and weights == "examples":
         raise Refused(
-            f"aggregation.rule = {config.names['rule']!r} needs rows, which a secure sum never "
-            'shows; use aggregation.rule = "mean", or secure.protocol = "none"'
+            f'aggregation.weights is "examples", but aggregation.rule = {name!r} weighs all rows '
+            'alike; use "uniform" or "auto"'
+        )
+    if sums and config.aggregation.byzantine:
+        raise Refused(
+            f"aggregation.byzantine is {config.aggregation.byzantine}, but aggregation.rule = "
+            f"{name!r} tolerates none; remove the key, or choose a robust rule"
+        )
+    if not sums and config.names["protocol"] != "none":
+        raise Refused(
+            f"aggregation.rule = {name!r} needs rows, which a secure sum never shows; use "
+            'aggregation.rule = "mean", or secure.protocol = "none"'
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,19 +15,6 @@ from rich.text import Text
 from privfed.audit import RunAudit
 from privfed.plan import Plan
 from privfed.run import Outcome, RoundRecord
-
-
-def dump(value: Mapping[str, Any]) -> str:
-    """One JSON object; an infinite epsilon becomes the string "inf"."""
-    return json.dumps(_finite(value))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return "inf" if isinstance(value, float) and value == math.inf else value
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -79,8 +65,8 @@ def plan_table(plan: Plan, path: Path) -> Table:
         pairs["protects"] = f"one {bound.unit} with all its examples, {bound.relation}"
     else:
         pairs["privacy"] = "none: ε = ∞"
-    if config.run.randomness == "seeded":
-        pairs["note"] = f"seeded ({config.run.seed}): a simulation, not a private release"
+    if plan.simulation:
+        pairs["note"] = plan.simulation
     if bound.delta * clients > 1 and plan.mechanism.private:
         pairs["warning"] = (
             f"δ = {bound.delta:g} is above 1 / clients; choose a smaller privacy.delta"
@@ -92,11 +78,10 @@ def plan_table(plan: Plan, path: Path) -> Table:
 def outcome_table(outcome: Outcome) -> Table:
     """How a run ended; no epsilon without what it means."""
     bound, config = outcome.guarantee, outcome.plan.config
-    seeded = config.run.randomness == "seeded"
     pairs = {
         "accuracy": f"{outcome.accuracy:.2%} on {outcome.test_examples} public test examples",
         "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}"
-        + (" (simulated)" if seeded else ""),
+        + (" (nominal)" if outcome.plan.simulation else ""),
         "unit": f"one {bound.unit} with all its examples",
         "relation": f"{bound.relation}, {bound.sampler} sampling",
         "accountant": f"{bound.accountant} ({_opinions(bound.by_accountant)})",
@@ -104,6 +89,8 @@ def outcome_table(outcome: Outcome) -> Table:
         + (" — stopped at the budget" if outcome.stopped_at_budget else ""),
         "run": str(outcome.path),
     }
+    if outcome.plan.simulation:
+        pairs["note"] = outcome.plan.simulation
     return rows(pairs)
 
 
@@ -126,6 +113,8 @@ def audit_table(found: RunAudit) -> Table:
         "rounds": f"{facts['rounds']} charged",
         "ledger": "ok: chain, checkpoint and configuration agree",
     }
+    if facts["note"]:
+        pairs["note"] = str(facts["note"])
     return rows(pairs)
 
 

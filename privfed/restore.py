@@ -53,11 +53,11 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
     """The ledger of an existing run, or a new one where a crash came before its first charge."""
     ledger = Ledger.recover(directory.ledger) if directory.ledger.exists() else None
     if ledger is None or not ledger.opened:
-        if directory.has_checkpoint():
-            raise Broken(f"{directory.ledger} is missing, but the run has a checkpoint")
+        if directory.began():
+            raise Broken(f"{directory.ledger} is missing or empty, but the run had begun")
         directory.ledger.unlink(missing_ok=True)
         ledger = Ledger.create(directory.ledger, terms)
-    if ledger.terms.get("config") != setup.plan.config.digest():
+    if ledger.terms.get("config") != directory.config_digest():
         raise Broken(
             f"{directory.path}: config.toml is not the configuration that the ledger was opened "
             "for; it was edited. Restore it, or start a new run"

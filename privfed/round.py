@@ -20,6 +20,7 @@ from torch import Tensor
 from accounting.ledger import Charge, Ledger
 from defenses.types import RowRule, SumRule
 from privfed.cohort import Cohort, Sampler
+from privfed.errors import Refused
 from privfed.local.objective import Exchange, Objective
 from privfed.privacy.mechanism import BoundedSum, Mechanism
 from privfed.privacy.mechanism import State as PublicState
@@ -154,6 +155,12 @@ def run_round(
 
     def answer(exchange: Exchange, number: int) -> Tensor:
         nonlocal public
+        if number >= algorithm.exchanges:
+            raise Refused(
+                f"round {round} asks the cohort for exchange {number + 1}, but its parts declared "
+                f"{algorithm.exchanges}, which is what was charged; correct `exchanges` of the "
+                "objective or `passes` of the rule"
+            )
         if isinstance(algorithm.rule, SumRule):
             total, divisor = collect(
                 algorithm, algorithm.rule, exchange, number, cohort, public, world
@@ -198,7 +205,8 @@ def collect(
         keys = world.streams.at(f"noise/client/{number}", cohort.round, chunk.ids)
         accumulator.add(chunk.ids, mechanism.bound(rows, wire, keys, public))
     closed = accumulator.close()
-    total = BoundedSum(world.executor.reduce(closed.total), closed.bound, closed.survivors)
+    summed = world.executor.reduce(closed.total.to(exchange.broadcast["params"].device))
+    total = BoundedSum(summed, closed.bound, closed.survivors)
     if mechanism.private:
         return total, cohort.divisor
     weight = float(wire.view(total.total, "weight"))

@@ -71,7 +71,8 @@ class Outcome:
             "rounds": self.updates,
             "charges": bound["rounds"],
             "stopped_at_budget": self.stopped_at_budget,
-            "simulation": self.plan.config.run.randomness == "seeded",
+            "simulation": self.plan.simulation is not None,
+            "note": self.plan.simulation,
             "run": str(self.path),
         }
 
@@ -85,7 +86,7 @@ def train(config: Config, out: Path, observers: Sequence[Observer] = ()) -> Outc
     directory = RunDirectory.create(out)
     with directory.locked():
         directory.write_config(setup.plan.config)
-        ledger = Ledger.create(directory.ledger, _terms(setup.plan))
+        ledger = Ledger.create(directory.ledger, _terms(setup.plan, directory.config_digest()))
         directory.save_checkpoint(
             Checkpoint(0, 0, setup.start(), ledger.head()), setup.network.shapes
         )
@@ -104,10 +105,10 @@ def resume(
     with directory.locked():
         stored = directory.read_config()
         wanted = allowed_change(stored, change(stored))
-        setup = assemble(plan(wanted))
-        ledger = reopen(directory, setup, _terms(setup.plan))
+        setup = assemble(plan(wanted), fresh=not directory.has_checkpoint())
+        ledger = reopen(directory, setup, _terms(setup.plan, directory.config_digest()))
         if wanted.values() != stored.values():
-            directory.write_config(setup.plan.config)
+            directory.change_config(wanted.run.rounds, wanted.privacy.epsilon)
         return _loop(setup, directory, ledger, observers)
 
 
@@ -214,11 +215,11 @@ def _require_finite(state: TrainingState, round: int) -> None:
         )
 
 
-def _terms(plan: Plan) -> dict[str, Any]:
+def _terms(plan: Plan, config_digest: str) -> dict[str, Any]:
     """What the ledger's first line states: all that a reader needs to know what epsilon means."""
     config, event = plan.config, plan.event
     seeded = config.run.randomness == "seeded"
-    terms: dict[str, Any] = {
+    return {
         "unit": event.unit,
         "relation": event.relation,
         "sampler": event.sampler,
@@ -227,11 +228,9 @@ def _terms(plan: Plan) -> dict[str, Any]:
         "clients": config.data.clients,
         "delta": config.privacy.delta,
         "accountant": config.privacy.accountant,
-        "randomness": "seeded: a simulation, not a private release" if seeded else "secret",
+        "randomness": "seeded" if seeded else "secret",
+        "note": plan.simulation,
         "arithmetic": "float64, idealised",
         "population": f"partition {config.names['partition']!r}, frozen before training",
-        "config": config.digest(),
+        "config": config_digest,
     }
-    if config.run.simulation_metrics:
-        terms["guarantee"] = "simulation: metrics outside epsilon were written"
-    return terms

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import filelock
+import tomli_w
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from accounting.durable import sync_folder, write_atomically
+from accounting.durable import make_folder, sync_folder, write_atomically
 from accounting.ledger import Charge
-from privfed.config import Config, load
+from privfed.config import Config, digest, load_resolved
 from privfed.errors import Broken, Refused
+from privfed.jsons import dump
 from privfed.round import TrainingState
 from privfed.vector import Shapes
 
@@ -67,14 +70,14 @@ class RunDirectory:
         """A new directory, or an empty one. Raises `Refused` where anything lies there."""
         if path.exists() and not path.is_dir():
             raise Refused(f"--out {path} is a file; expected a new or empty directory")
-        if path.is_dir() and any(not item.name.startswith(".") for item in path.iterdir()):
+        if path.is_dir() and not _is_untouched(path):
             another = "another run" if (path / "ledger.jsonl").exists() else "other files"
             raise Refused(
                 f"--out {path} holds {another}; nothing was changed. Name a new directory, or use "
                 f"--resume {path} to go on with a run"
             )
-        (path / "releases").mkdir(parents=True, exist_ok=True)
-        (path / "report").mkdir(exist_ok=True)
+        make_folder(path / "releases")
+        make_folder(path / "report")
         return cls(path)
 
     @classmethod
@@ -100,7 +103,24 @@ class RunDirectory:
             lock.release()
 
     def read_config(self) -> Config:
-        return load(self._config)
+        """Raises `Broken` where config.toml is no run file, `Refused` for parts not at hand."""
+        self.config_digest()
+        return load_resolved(self._config)
+
+    def change_config(self, rounds: int, epsilon: float | None) -> None:
+        """Set the two keys that may change, and leave the others as they are written."""
+        document = tomllib.loads(self._config.read_text(encoding="utf-8"))
+        document["run"]["rounds"] = rounds
+        if epsilon is not None:
+            document["privacy"]["epsilon"] = epsilon
+        write_atomically(self._config, tomli_w.dumps(document).encode())
+
+    def config_digest(self) -> str:
+        """The digest of config.toml as it is written. Raises `Broken` where it is no run file."""
+        try:
+            return digest(self._config.read_text(encoding="utf-8"))
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            raise Broken(f"{self._config} cannot be read: {error!r}") from error
 
     def write_config(self, config: Config) -> None:
         write_atomically(self._config, config.toml().encode())
@@ -118,16 +138,15 @@ class RunDirectory:
         if not path.exists():
             return None
         tensors, about = _unpack(path, device)
-        count = int(about["exchanges"])
-        return StoredRelease(
-            [tensors[f"released/{n}"] for n in range(count)],
-            _under(tensors, "mechanism/"),
-            about["charge"],
-        )
+        with _fitting(path):
+            count = int(about["exchanges"])
+            released = [tensors[f"released/{n}"] for n in range(count)]
+            return StoredRelease(released, _under(tensors, "mechanism/"), about["charge"])
 
     def stored_rounds(self) -> list[int]:
         """Rounds whose releases are kept: those after the last checkpoint."""
-        return sorted(int(path.stem) for path in self._releases.glob("[0-9]*.safetensors"))
+        stems = (path.stem for path in self._releases.glob("*.safetensors"))
+        return sorted(int(stem) for stem in stems if stem.isdecimal())
 
     def save_checkpoint(self, checkpoint: Checkpoint, shapes: Shapes) -> None:
         """Make the checkpoint durable, then drop the releases that it contains."""
@@ -146,30 +165,34 @@ class RunDirectory:
                 self._release_path(round).unlink()
         sync_folder(self._releases)
 
+    def began(self) -> bool:
+        """Whether anything lies here that is only written once the ledger is open."""
+        later = (self._checkpoint, self.metrics, self.summary)
+        return any(path.exists() for path in later) or bool(self.stored_rounds())
+
     def has_checkpoint(self) -> bool:
         return self._checkpoint.exists()
 
     def head(self) -> bytes:
-        """The ledger's head that the checkpoint carries."""
-        return bytes.fromhex(_unpack(self._checkpoint)[1]["ledger_head"])
+        """The ledger's head that the checkpoint carries. Raises `Broken` where there is none."""
+        with _fitting(self._checkpoint):
+            return bytes.fromhex(_unpack(self._checkpoint)[1]["ledger_head"])
 
     def load_checkpoint(self, shapes: Shapes, device: torch.device) -> Checkpoint:
         """The last durable checkpoint. Raises `Broken` where it cannot be read."""
         tensors, about = _unpack(self._checkpoint, device)
-        try:
+        with _fitting(self._checkpoint):
             state = TrainingState(
-                shapes.flatten(_under(tensors, "model/")),
+                shapes.flatten_exactly(_under(tensors, "model/")),
                 _under(tensors, "server/"),
                 _under(tensors, "mechanism/"),
             )
             head = bytes.fromhex(about["ledger_head"])
             return Checkpoint(int(about["round"]), int(about["updates"]), state, head)
-        except (KeyError, ValueError) as error:
-            raise Broken(f"{self._checkpoint} does not fit this run: {error}") from error
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
         with self.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(dump(line) + "\n")
 
     def cut_metrics(self, after: int) -> None:
         """Forget the lines of rounds after `after` (and a torn one): they will be written again."""
@@ -183,10 +206,29 @@ class RunDirectory:
         write_atomically(self.metrics, "".join(kept).encode())
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        write_atomically(self.summary, (json.dumps(summary, indent=2) + "\n").encode())
+        write_atomically(self.summary, (dump(summary, indent=2) + "\n").encode())
 
     def _release_path(self, round: int) -> Path:
         return self._releases / f"{round:06d}.safetensors"
+
+
+def _is_untouched(folder: Path) -> bool:
+    """Empty but for hidden files and the empty folders that an interrupted start leaves."""
+    ours = {"releases", "report"}
+    return all(
+        item.name.startswith(".")
+        or (item.name in ours and item.is_dir() and not any(item.iterdir()))
+        for item in folder.iterdir()
+    )
+
+
+@contextlib.contextmanager
+def _fitting(path: Path) -> Iterator[None]:
+    """Metadata or tensors that are missing or of another form mean an edited file."""
+    try:
+        yield
+    except (KeyError, ValueError) as error:
+        raise Broken(f"{path} does not fit this run: {error!r}") from error
 
 
 def _pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:

@@ -11,11 +11,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from accounting.events import LARGEST_NOISE
 from privfed.parts import Part, only
 
 
 class Run(Part):
-    rounds: int = Field(120, ge=1)
+    rounds: int = Field(120, ge=1, le=999_999)
     randomness: Literal["secret", "seeded"] = "secret"
     seed: int = Field(0, ge=0)
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
@@ -32,7 +33,7 @@ class Data(Part):
     clients: int = Field(500, ge=1)
     holdout: Annotated[str, only("test", "clients are scored on a public test set")] = "test"
     holdout_fraction: float = Field(0.2, gt=0, lt=1)
-    setting: Literal["cross_device", "cross_silo"] = "cross_device"
+    setting: Annotated[str, only("cross_device", "remove the key")] = "cross_device"
 
 
 class Start(Part):
@@ -58,7 +59,7 @@ class Drop(Part):
 
 class Privacy(Part):
     epsilon: float | None = Field(None, gt=0, allow_inf_nan=True)
-    noise_multiplier: float | None = Field(None, ge=0)
+    noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     delta: float = Field(1e-4, gt=0, lt=1)
     accountant: Literal["tightest", "rdp", "pld"] = "tightest"
     against: Annotated[str, only("server", "remove the key")] = "server"
@@ -80,13 +81,13 @@ class Secure(Part):
 class Attack(Part):
     name: Annotated[str, only("none", "remove the section")] = "none"
     fraction: Annotated[float, only(0.0, "remove the key")] = 0.0
-    selection: Literal["once", "round"] = "once"
-    stage: Literal["auto", "before_bound", "after_bound"] = "auto"
+    selection: Annotated[str, only("once", "remove the key")] = "once"
+    stage: Annotated[str, only("auto", "remove the key")] = "auto"
 
 
 class Audit(Part):
     canaries: Annotated[int, only(0, "remove the key")] = 0
-    confidence: float = Field(0.95, gt=0, lt=1)
+    confidence: Annotated[float, only(0.95, "remove the key")] = 0.95
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,6 @@ class Layout:
     def length(self) -> int:
         return sum(size for _, size in self.parts)
 
-    def has(self, name: str) -> bool:
-        return any(part == name for part, _ in self.parts)
-
     def view(self, flat: Tensor, name: str) -> Tensor:
         """The part `name` of `flat` `[..., m]`, without a copy. Raises `KeyError`."""
         start = 0
@@ -56,6 +53,14 @@ class Shapes:
     def flatten(self, parameters: Mapping[str, Tensor]) -> Tensor:
         """The parameters, by name, as one new vector `[d]`."""
         return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
+
+    def flatten_exactly(self, parameters: Mapping[str, Tensor]) -> Tensor:
+        """`flatten`, where these are the parameters; `ValueError` for other names or shapes."""
+        wanted = dict(zip(self.names, self.shapes, strict=True))
+        found = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
+        if found != wanted:
+            raise ValueError(f"found {found}; expected the names and shapes {wanted}")
+        return self.flatten(parameters)
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """`flat` `[..., d]` as parameters `[..., *shape]` by name, without a copy."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from defenses.mean import Mean
 from privfed.cohort import Poisson
 from privfed.federation import Examples, Federation
 from privfed.local.executor import InProcess
+from privfed.local.objective import Exchange
 from privfed.local.sgd import Sgd
 from privfed.local.trainer import LocalTrainer
 from privfed.models import Logistic, network
@@ -129,6 +131,23 @@ class Rounds:
         """`[rounds, d]`: what each round released."""
         self.run(rounds)
         return np.stack([self.store.releases[r][0].numpy() for r in sorted(self.store.releases)])
+
+
+class TwoExchanges(Sgd):
+    """An objective that asks its cohort twice: once in its prelude, once to train."""
+
+    exchanges: ClassVar[int] = 2
+
+    def prelude(self, params, server_state):
+        layout = self.layout(len(params))
+        yield Exchange("train", {"params": params, "center": torch.zeros_like(params)}, layout)
+        return {}
+
+
+class MoreThanDeclared(TwoExchanges):
+    """The same, declaring one."""
+
+    exchanges: ClassVar[int] = 1
 
 
 def assert_normal(sample: np.ndarray, deviation: float) -> None:

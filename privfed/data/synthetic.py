@@ -22,7 +22,10 @@ from privfed.streams import Streams
 
 
 class Synthetic(Part):
-    """x `[N, features]`, one generating model per client; owners are known."""
+    """x `[N, features]`, one generating model per client; owners are known.
+
+    The public test set is further clients of the same distribution.
+    """
 
     alpha: float = Field(1.0, ge=0)
     beta: float = Field(1.0, ge=0)
@@ -36,12 +39,18 @@ class Synthetic(Part):
     natural_partition: ClassVar[bool] = True
 
     def load(self, clients: int, streams: Streams) -> Examples:
-        sizes = self._sizes(clients, streams)
+        return self._generate("synthetic", clients, streams)
+
+    def load_test(self, clients: int, streams: Streams) -> Examples:
+        return self._generate("synthetic/public", clients, streams)
+
+    def _generate(self, stream: str, clients: int, streams: Streams) -> Examples:
+        sizes = self._sizes(streams.at(f"{stream}/sizes").generator(), clients)
         shared = self._truth(streams.at("synthetic/shared").generator(), 0.0, 0.0)
         scale = np.arange(1, self.features + 1) ** -0.6
         xs, ys = [], []
         for client, size in enumerate(sizes):
-            rng = streams.at("synthetic", client).generator()
+            rng = streams.at(stream, client).generator()
             weight, bias, center = shared if self.iid else self._truth(rng, self.alpha, self.beta)
             center = np.zeros_like(center) if self.iid else center
             x = center + scale * rng.standard_normal((size, self.features))
@@ -54,8 +63,8 @@ class Synthetic(Part):
             owners=np.repeat(np.arange(clients), sizes),
         )
 
-    def _sizes(self, clients: int, streams: Streams) -> np.ndarray:
-        draws = streams.at("synthetic/sizes").generator().normal(size=clients)
+    def _sizes(self, rng: np.random.Generator, clients: int) -> np.ndarray:
+        draws = rng.normal(size=clients)
         sizes = np.exp(self.size_mean + self.size_deviation * draws).astype(np.int64)
         return np.clip(sizes + self.size_min, 1, self.size_max)
 

@@ -102,4 +102,4 @@ def _without_padding(x: Tensor, mask: Tensor) -> Tensor:
     Padding shows another client's example. Were it NaN, weighing its loss with zero would still
     give NaN, and one client's data would reach another's update, with no bound on how far.
     """
-    return torch.where(mask.view(*mask.shape, *[1] * (x.dim() - 2)), x, 0.0)
+    return x.masked_fill(~mask.view(*mask.shape, *[1] * (x.dim() - 2)), 0)

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from accounting.events import Event, Gaussian, PoissonSampled, same_cohort
+from accounting.events import LARGEST_NOISE, Event, Gaussian, PoissonSampled, same_cohort
 from privfed.cohort import Witness
 from privfed.errors import Refused
 from privfed.parts import Part, only
@@ -36,12 +36,12 @@ class CentralGaussian(Part):
     the noise. Arithmetic is float64 and idealised: floating-point attacks are not covered.
 
     Source: McMahan, Ramage, Talwar & Zhang 2018, Algorithm 1, with the fixed-denominator estimator
-    of section 3; the subsampled Gaussian of Mironov, Talwar & Zhang 2019, section 3.
+    of section 2; the subsampled Gaussian of Mironov, Talwar & Zhang 2019, section 3.
     """
 
     clip: float = Field(0.4, ge=1e-6, le=1e20)
     adaptive_clip: Annotated[bool, only(False, "remove the key")] = False
-    noise_multiplier: float | None = Field(None, ge=0, allow_inf_nan=False)
+    noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     """z = noise standard deviation / clip; None until calibrated from epsilon."""
 
     trust: ClassVar[Literal["server"]] = "server"

@@ -35,6 +35,29 @@ def test_gaussian_without_sampling_matches_its_closed_form(z, rounds, delta):
 
 
 @pytest.mark.parametrize(
+    "z, rounds, delta",
+    [
+        (300, 10**6, 1e-12),
+        (300, 10**5, 1e-12),
+        (300, 10**5, 1e-11),
+        (300, 10**6, 1e-9),
+        (100, 10**4, 1e-12),
+        (30, 10**3, 1e-12),
+        (30, 10**3, 1e-9),
+        (3.3, 120, 1e-4),
+        (10, 1000, 1e-6),
+    ],
+)
+def test_trap_the_fft_of_pld_rounds_small_deltas_away(z, rounds, delta):
+    """Sampled at rate one, PLD goes through its FFT; the closed form is still known."""
+    exact = dp_accounting.get_epsilon_gaussian(z / math.sqrt(rounds), delta)
+    bound = guarantee({poisson(1.0, z): rounds}, delta)
+    assert bound.epsilon >= exact
+    assert bound.by_accountant["pld"] is None or bound.by_accountant["pld"] >= exact
+    assert bound.epsilon <= 1.1 * exact + 0.1
+
+
+@pytest.mark.parametrize(
     "q, z, rounds, delta, rdp, pld",
     [
         (2.92e-4, 0.5, 1600, 1e-6, 3.930, 2.630),
@@ -146,7 +169,12 @@ def test_delta_outside_its_range_is_refused(delta):
         guarantee({poisson(0.1, 1.0): 1}, delta)
 
 
-@pytest.mark.parametrize("bad", [-1.0, math.nan, "1", None, True])
+@pytest.mark.parametrize("z", [1e-300, 1e-200, 1e-10, 1e-4])
+def test_noise_too_small_for_the_arithmetic_is_infinite_not_a_crash(z):
+    assert guarantee({poisson(0.1, z): 10}, 1e-5).epsilon == math.inf
+
+
+@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, 1e10, "1", None, True])
 def test_a_noise_multiplier_that_is_no_number_is_refused(bad):
     with pytest.raises(Unaccountable):
         Gaussian(bad)

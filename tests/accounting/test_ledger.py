@@ -154,8 +154,13 @@ def test_a_newer_format_is_refused_by_name(tmp_path):
 @pytest.mark.parametrize(
     "body",
     [
+        {"type": "charge", "round": 2, "event": 1},
+        {"type": "charge", "round": 2, "event": -1},
+        {"type": "charge", "round": "2", "event": 0},
+        {"type": "charge", "round": 2.5, "event": 0},
         {"type": "charge", "round": 1, "event": 0},
-        {"type": "charge", "round": "1", "event": 0},
+        {"type": "open", "format": 1, "terms": {}},
+        {"type": "define", "id": 7, "event": OTHER.to_json()},
         {"type": "define", "id": 0, "event": {"release": {"kind": "new"}}},
         {"type": "gift"},
         {"round": 3},
@@ -164,10 +169,33 @@ def test_a_newer_format_is_refused_by_name(tmp_path):
 def test_a_well_chained_line_that_makes_no_sense_is_refused(tmp_path, body):
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger.create(path, TERMS)
+    ledger.charge(1, EVENT)
     line, _ = chain.sealed(ledger.head().hex(), body)
     path.write_bytes(path.read_bytes() + line)
-    with pytest.raises(LedgerBroken, match="line 2"):
+    with pytest.raises(LedgerBroken, match="line 4"):
         Ledger.load(path)
+
+
+def test_a_ledger_is_never_begun_twice(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    written(path)
+    before = path.read_bytes()
+    with pytest.raises(FileExistsError):
+        Ledger.create(path, TERMS)
+    assert path.read_bytes() == before
+
+
+def test_after_a_failed_write_nothing_more_is_charged(tmp_path, monkeypatch):
+    """Half of a line may be in the file: another one behind it would break the chain."""
+    path = tmp_path / "ledger.jsonl"
+    ledger = written(path, rounds=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(5, "I/O error")))
+        with pytest.raises(OSError, match="I/O"):
+            ledger.charge(4, EVENT)
+    with pytest.raises(LedgerBroken, match="resume"):
+        ledger.charge(4, EVENT)
+    assert len(Ledger.recover(path).charges) == 4
 
 
 def test_a_charged_round_is_never_charged_again(tmp_path):

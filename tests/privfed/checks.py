@@ -51,6 +51,8 @@ def one_client_moves_the_sum_by_at_most_the_clip(folder) -> None:
             without = [0 if k == client else n for k, n in enumerate(SIZES)]
             change = np.linalg.norm(everybody - released(without)) * size
             assert change <= clip * (1 + 1e-5), f"client {client} moved the sum by {change:g}"
+        gone = released(SIZES[:-1])  # the last client removed altogether, by the relation's letter
+        assert np.linalg.norm(everybody - gone) * size <= clip * (1 + 1e-5)
 
 
 def the_divisor_does_not_depend_on_who_took_part(folder) -> None:
@@ -128,6 +130,22 @@ def the_sampler_is_the_one_charged_for(folder) -> None:
         assert worst > 1e-7, "a client is drawn at another rate than charged"
 
 
+def exchanges_are_charged_together_and_noised_apart(folder) -> None:
+    """Two releases over one cohort: one event at z / sqrt(2), and independent noise."""
+    from helpers import TwoExchanges
+
+    rounds = Rounds(folder, SIZES, lr=0.0, noise=2.0, clip=0.3, size=4, objective=TwoExchanges())
+    rounds.run(100)
+    (event,) = rounds.world.ledger.spending
+    np.testing.assert_allclose(event.release.of.noise_multiplier, 2.0 / np.sqrt(2))
+    first, second = (
+        np.stack([release[n].numpy() for release in rounds.store.releases.values()]) for n in (0, 1)
+    )
+    for released in (first, second):
+        assert_normal(released, 2.0 * 0.3 / 4)
+    assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.2, "exchanges share noise"
+
+
 def an_empty_cohort_is_charged_and_noised(folder) -> None:
     """What is released for nobody is as noisy as for everybody, or emptiness would show."""
     rounds = Rounds(folder, SIZES, size=1, noise=2.0, clip=0.3, lr=0.0, seed=3)
@@ -147,4 +165,5 @@ ALL = (
     the_charge_is_durable_before_anybody_is_drawn,
     the_sampler_is_the_one_charged_for,
     an_empty_cohort_is_charged_and_noised,
+    exchanges_are_charged_together_and_noised_apart,
 )

@@ -5,12 +5,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import Rounds, population, trainer
+from helpers import MoreThanDeclared, Rounds, population, trainer
 
 from accounting.guarantee import guarantee
 from defenses.median import Median
+from privfed import round as round_module
 from privfed.cohort import Poisson
 from privfed.errors import Refused
+from privfed.local.objective import Exchange
 from privfed.privacy.none import NoPrivacy
 from privfed.secure.summation import Aborted
 from privfed.server.fedavg import FedAvg
@@ -107,6 +109,29 @@ def test_an_aborted_sum_leaves_the_round_charged(tmp_path):
         rounds.run(1)
     assert [charge.round for charge in rounds.world.ledger.charges] == [1]
     assert rounds.store.releases == {}
+
+
+def test_more_exchanges_than_were_charged_are_never_released(tmp_path):
+    rounds = Rounds(tmp_path, SIZES, objective=MoreThanDeclared())
+    with pytest.raises(Refused, match="declared 1"):
+        rounds.run(1)
+    assert len(rounds.store.releases[1]) == 1
+
+
+def test_an_empty_cohorts_sum_lies_where_the_model_does(tmp_path):
+    """On another device than the CPU an empty cohort must not show by failing."""
+    rounds = Rounds(tmp_path, [0] * 6, size=1, seed=3)
+    cohort = rounds.algorithm.sampler.sample(1, 6, 0, rounds.world.streams)
+    params = torch.zeros(18, device="meta")
+    exchange = Exchange(
+        "train", {"params": params, "center": params}, rounds.algorithm.objective.layout(18)
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(round_module, "_hash", lambda _: b"")
+        total, _ = round_module.collect(
+            rounds.algorithm, rounds.algorithm.rule, exchange, 0, cohort, {}, rounds.world
+        )
+    assert total.total.device == params.device
 
 
 def test_a_cohort_larger_than_the_declared_population_is_refused():

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
 from small import trained
 
 from accounting import chain
@@ -87,11 +88,60 @@ def spoil_checkpoint(copy):
     (copy / "checkpoint.safetensors").write_bytes(b"not a checkpoint")
 
 
-def lower_claim(copy):
+def change_summary(copy, **changes):
     path = copy / "report/summary.json"
-    summary = json.loads(path.read_text())
-    summary["epsilon"] = 0.1
-    path.write_text(json.dumps(summary))
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def lower_claim(copy):
+    change_summary(copy, epsilon=0.1)
+
+
+def lower_claim_of_fewer_rounds(copy):
+    change_summary(copy, epsilon=0.1, charges=6)
+
+
+def claim_that_is_no_number(copy):
+    change_summary(copy, epsilon=math.nan)
+
+
+def claim_at_another_delta(copy):
+    change_summary(copy, delta=1e-9)
+
+
+def claim_of_another_unit(copy):
+    change_summary(copy, unit="example")
+
+
+def lower_claim_in_the_metrics(copy):
+    path = copy / "metrics.jsonl"
+    *lines, last = path.read_text().splitlines()
+    line = json.loads(last) | {"epsilon": 0.1}
+    path.write_text("\n".join([*lines, json.dumps(line)]) + "\n")
+
+
+def checkpoint_without_a_head(copy):
+    spoil_metadata(copy, {})
+
+
+def checkpoint_with_a_strange_head(copy):
+    spoil_metadata(copy, {"ledger_head": "zz"})
+
+
+def spoil_metadata(copy, head):
+    path = copy / "checkpoint.safetensors"
+    about = {"format": "1", "round": "7", "updates": "7", **head}
+    save_file(load_file(path), path, metadata=about)
+
+
+CLAIMS = (
+    lower_claim,
+    lower_claim_of_fewer_rounds,
+    claim_that_is_no_number,
+    claim_at_another_delta,
+    claim_of_another_unit,
+    lower_claim_in_the_metrics,
+)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +157,9 @@ def lower_claim(copy):
         other_configuration,
         remove_checkpoint,
         spoil_checkpoint,
-        lower_claim,
+        checkpoint_without_a_head,
+        checkpoint_with_a_strange_head,
+        *CLAIMS,
     ],
     ids=lambda tamper: tamper.__name__,
 )
@@ -119,7 +171,7 @@ def test_every_edit_is_reported_with_exit_code_5_and_no_epsilon_is_claimed(copy,
     found = json.loads(result.stdout)
     assert found["ledger_ok"] is False
     assert found["problems"]
-    if tamper is not lower_claim:
+    if tamper not in CLAIMS:
         assert found["epsilon"] == "inf"
     shown = CliRunner().invoke(main, ["audit", str(copy)])
     assert shown.exit_code == 5
@@ -132,6 +184,38 @@ def test_the_untouched_run_is_fine(copy):
     assert found.problems == ()
     event = Event(PoissonSampled(4 / 12, Gaussian(2.0)), "poisson")
     assert found.guarantee == guarantee({event: 7}, 1e-3)
+
+
+def test_a_metrics_line_torn_by_a_crash_is_no_edit(copy):
+    path = copy / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"format": 1, "rou')
+    assert audit(copy).problems == ()
+
+
+def test_an_audit_imports_nothing_that_the_directory_names(copy, tmp_path, monkeypatch):
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    text = (copy / "config.toml").read_text()
+    (copy / "config.toml").write_text(text.replace('"fedavgm"', '"evil:X"'))
+    assert "config.toml" in audit(copy).problems[0]
+
+
+def test_keys_that_a_later_version_adds_do_not_break_an_old_run(copy, monkeypatch):
+    """Its digest is over what config.toml says, not over today's defaults."""
+    from privfed import sections
+    from privfed.run import resume
+
+    class Later(sections.Secure):
+        bits: int = 32
+
+    later = {
+        **sections.SECTIONS,
+        "secure": sections.Section(Later, {"protocol": ("protocol", "none")}),
+    }
+    monkeypatch.setattr("privfed.config.SECTIONS", later)
+    assert audit(copy).problems == ()
+    assert resume(copy, lambda stored: stored.with_run(rounds=9)).updates == 9
+    assert audit(copy).problems == ()
 
 
 def test_a_run_in_progress_with_a_torn_charge_counts_it(copy):

@@ -1,12 +1,14 @@
 """Configurations: every key of the interface, every mistake with one clear message."""
 
 import math
+from typing import ClassVar
 
 import pytest
 from pydantic import Field
 
-from privfed.config import load, overridden
+from privfed.config import load, load_resolved, overridden
 from privfed.errors import Refused
+from privfed.local.sgd import Sgd
 from privfed.parts import BUILT_IN, Part, find
 from privfed.plan import plan
 from privfed.sections import SECTIONS
@@ -99,16 +101,25 @@ def test_the_interfaces_own_example_is_a_run(run_file):
     assert plan(config).guarantee.epsilon <= 4.0
 
 
-def test_what_is_written_reads_back_equal(run_file):
-    for overrides in (
+@pytest.mark.parametrize(
+    "overrides",
+    [
         [],
         ["privacy.epsilon=inf"],
         ["privacy.mechanism=none", "model.name=mlp"],
         ["data.source=synthetic", "data.alpha=0.5"],
         ["privacy.noise_multiplier=2"],
-    ):
-        resolved = plan(load(None, overrides)).config
-        assert load(run_file(resolved.toml())) == resolved
+    ],
+)
+def test_what_is_written_reads_back_equal(run_file, overrides):
+    resolved = plan(load(None, overrides)).config
+    assert load_resolved(run_file(resolved.toml())) == resolved
+
+
+def test_a_resolved_file_used_as_a_run_file_is_calibrated_afresh(run_file):
+    path = run_file(plan(load(None)).config.toml())
+    assert plan(load(path, ["privacy.epsilon=1"])).guarantee.epsilon <= 1.0
+    assert 7.9 < plan(load(path, ["privacy.epsilon=8"])).guarantee.epsilon <= 8.0
 
 
 def test_every_section_and_key_has_a_default():
@@ -154,6 +165,10 @@ def test_every_registered_part_exists_is_frozen_strict_and_documented(kind, name
         (["data.holdout=clients"], "only 'test' is available"),
         (["aggregation.before=['nnm']"], r"aggregation\.before"),
         (["run.device=tpu"], r"run\.device"),
+        (["data.setting=cross_silo"], r"data\.setting"),
+        (["audit.confidence=0.9"], r"audit\.confidence"),
+        (["run.rounds=1000000"], r"run\.rounds"),
+        (["privacy.noise_multiplier=inf"], r"privacy\.noise_multiplier"),
         (["rounds=3"], "expected section.key=value"),
         (["run.rounds"], "expected section.key=value"),
     ],
@@ -226,6 +241,14 @@ def test_the_source_chooses_the_partition_unless_told():
     assert shuffled.names["partition"] == "iid"
 
 
+class Twice(Sgd):
+    exchanges: ClassVar[int] = 2
+
+
+class Remembers(Sgd):
+    stateful: ClassVar[bool] = True
+
+
 class Doubled(Part):
     """A server optimizer of the user's own."""
 
@@ -261,6 +284,13 @@ def test_the_digest_covers_all_that_a_resume_may_not_change():
         (["cohort.size=501"], r"cohort\.size is 501, but data\.clients is 500"),
         (["aggregation.rule=median"], "needs to see every client's row.*use"),
         (["aggregation.weights=examples"], "example counts are private"),
+        (["aggregation.byzantine=2"], "tolerates none"),
+        ([f"client.objective={__name__}:Twice"], "several exchanges"),
+        ([f"client.objective={__name__}:Remembers"], "state on clients"),
+        (
+            ["privacy.mechanism=none", "aggregation.rule=median", "aggregation.weights=examples"],
+            "weighs all rows alike",
+        ),
         (["privacy.epsilon=1e-9", "privacy.delta=1e-10"], "noise multiplier above"),
     ],
 )

@@ -1,5 +1,7 @@
 """Populations: every example once, the test set apart, partitions with the right limits."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -26,6 +28,9 @@ def numbered(count, classes=4):
 
 class Numbered:
     natural_partition = False
+
+    def load_test(self, clients, streams):
+        return None
 
     def load(self, clients, streams):
         return numbered(200)
@@ -126,8 +131,28 @@ def test_synthetic_clients_keep_their_own_data():
     more = source.load(31, STREAMS)
     ours, theirs = examples.x[examples.owners == 7], more.x[more.owners == 7]
     torch.testing.assert_close(ours, theirs)
-    federation = populate(source, Natural(), 30, 0.2, STREAMS)
+    federation, fewer = (populate(source, Natural(), n, 0.2, STREAMS) for n in (30, 29))
     assert federation.clients == 30
+    end = federation.offsets[29]
+    assert torch.equal(federation.examples.x[:end], fewer.examples.x), "a client changed others"
+
+
+def test_synthetic_tests_on_further_clients_and_on_no_example_that_trains():
+    source = Synthetic(size_min=5, size_mean=1.0, size_deviation=0.5)
+    federation = populate(source, Natural(), 30, 0.2, STREAMS)
+    train = {tuple(row) for row in federation.examples.x.tolist()}
+    assert len(train) == len(source.load(30, STREAMS))
+    assert not train & {tuple(row) for row in federation.test.x.tolist()}
+    assert set(federation.test.owners) == set(range(6))
+
+
+def test_a_source_that_knows_owners_is_never_split_into_a_public_test_set():
+    class Owned(Numbered):
+        def load(self, clients, streams):
+            return replace(numbered(200), owners=np.arange(200) % clients)
+
+    with pytest.raises(Refused, match="clients' own data"):
+        populate(Owned(), Natural(), 5, 0.2, STREAMS)
 
 
 def fitted_accuracy(train, test, classes):

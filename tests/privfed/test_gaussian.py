@@ -98,6 +98,5 @@ def test_layouts_name_their_parts():
     assert layout.length == 6
     assert layout.view(flat, "control").tolist() == [3.0, 4.0]
     assert layout.view(flat.repeat(2, 1), "weight").shape == (2, 1)
-    assert layout.has("weight")
     with pytest.raises(KeyError, match="fisher"):
         layout.view(flat, "fisher")

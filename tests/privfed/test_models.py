@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from safetensors.torch import save_file
-from small import SMALL, model, trained
+from small import model, trained
 
 from privfed.errors import Refused
 from privfed.federation import Examples
@@ -57,15 +57,14 @@ def test_a_model_starts_from_another_runs_checkpoint(tmp_path):
     for name, tensor in model(tmp_path / "second").items():
         if name.startswith("model/"):
             assert torch.equal(tensor, model(tmp_path / "first")[name])
-    assert SMALL
 
 
 @pytest.mark.parametrize(
     "tensors, message",
     [
-        ({"1.weight": torch.ones(3, 4)}, "same names and shapes"),
-        ({"1.weight": torch.ones(3, 5), "1.bias": torch.ones(3)}, "same names and shapes"),
-        ({"weight": torch.ones(3, 4), "bias": torch.ones(3)}, "same names and shapes"),
+        ({"1.weight": torch.ones(3, 4)}, "names and shapes"),
+        ({"1.weight": torch.ones(3, 5), "1.bias": torch.ones(3)}, "names and shapes"),
+        ({"weight": torch.ones(3, 4), "bias": torch.ones(3)}, "names and shapes"),
     ],
 )
 def test_a_file_of_another_model_is_refused(tmp_path, tensors, message):

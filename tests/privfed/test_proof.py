@@ -40,11 +40,27 @@ def one_noise_for_all_rounds(monkeypatch):
     monkeypatch.setattr(Streams, "at", at)
 
 
+def one_noise_for_all_exchanges(monkeypatch):
+    real = Streams.at
+
+    def at(self, stream, round=0, clients=None):
+        return real(self, "noise/0" if stream.startswith("noise/") else stream, round, clients)
+
+    monkeypatch.setattr(Streams, "at", at)
+
+
+def exchanges_charged_as_one(monkeypatch):
+    real = gaussian.CentralGaussian.event
+    monkeypatch.setattr(
+        gaussian.CentralGaussian, "event", lambda self, witness, exchanges: real(self, witness, 1)
+    )
+
+
 def skipped_clip(monkeypatch):
     monkeypatch.setattr(gaussian, "clip_rows", lambda rows, clip: BoundedRows(rows, clip))
 
 
-def clip_after_the_sum(monkeypatch):
+def sum_scaled_after_the_clip(monkeypatch):
     real = round_module.collect
 
     def collect(*args):
@@ -98,8 +114,7 @@ def half_the_population_is_never_drawn(monkeypatch):
     monkeypatch.setattr(Poisson, "sample", sample)
 
 
-def one_seed_for_cohort_and_noise(monkeypatch):
-    """Noise is replaced by a function of the cohort's key: the same in every round."""
+def noise_drawn_once_and_reused(monkeypatch):
     monkeypatch.setattr(
         Keys, "normal", lambda self, count: np.random.default_rng(0).standard_normal(count)
     )
@@ -133,14 +148,16 @@ def a_neighbour_in_the_batch(monkeypatch):
         (halved_noise, checks.noise_has_the_charged_scale),
         (slightly_little_noise, checks.noise_has_the_charged_scale),
         (one_noise_for_all_rounds, checks.noise_is_fresh_every_round),
-        (one_seed_for_cohort_and_noise, checks.noise_is_fresh_every_round),
+        (noise_drawn_once_and_reused, checks.noise_is_fresh_every_round),
         (skipped_clip, checks.one_client_moves_the_sum_by_at_most_the_clip),
-        (clip_after_the_sum, checks.one_client_moves_the_sum_by_at_most_the_clip),
+        (sum_scaled_after_the_clip, checks.one_client_moves_the_sum_by_at_most_the_clip),
         (a_neighbour_in_the_batch, checks.one_client_moves_the_sum_by_at_most_the_clip),
         (realised_divisor, checks.the_divisor_does_not_depend_on_who_took_part),
         (charge_after_release, checks.the_charge_is_durable_before_anybody_is_drawn),
         (fixed_size_sampler, checks.the_sampler_is_the_one_charged_for),
         (half_the_population_is_never_drawn, checks.the_sampler_is_the_one_charged_for),
+        (one_noise_for_all_exchanges, checks.exchanges_are_charged_together_and_noised_apart),
+        (exchanges_charged_as_one, checks.exchanges_are_charged_together_and_noised_apart),
         (silence_for_an_empty_cohort, checks.an_empty_cohort_is_charged_and_noised),
     ],
     ids=lambda value: value.__name__,

@@ -1,5 +1,6 @@
 """A run killed at any moment: seeded ones end bit-identical, secret ones never under-count."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -14,8 +15,11 @@ from small import SMALL, about, model, same_run, small, trained
 
 from accounting.guarantee import spent
 from accounting.ledger import Ledger
+from privfed.assemble import assemble
 from privfed.audit import audit
 from privfed.errors import Broken, Refused
+from privfed.plan import plan
+from privfed.restore import replay
 from privfed.run import resume
 from privfed.rundir import RunDirectory
 
@@ -236,6 +240,78 @@ def test_a_ledger_behind_the_checkpoint_is_broken(tmp_path):
     (path / "ledger.jsonl").write_bytes(b"".join(lines[:-1]))
     with pytest.raises(Broken, match="ends before"):
         resume(path, keep)
+
+
+@pytest.mark.parametrize("left", ["releases", "metrics.jsonl", "report/summary.json"])
+def test_a_used_run_without_its_ledger_is_never_begun_again(tmp_path, monkeypatch, left):
+    """Else its rounds would be drawn twice and charged once."""
+    path = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "save_checkpoint", dying_after_round(2))
+        with pytest.raises(Crash):
+            trained(path)
+    for name in ("ledger.jsonl", "checkpoint.safetensors", "metrics.jsonl"):
+        if name != left:
+            (path / name).unlink()
+    if left != "releases":
+        shutil.rmtree(path / "releases")
+        (path / "releases").mkdir()
+        (path / left).touch()
+    with pytest.raises(Broken, match="had begun"):
+        resume(path, keep)
+
+
+def test_a_crash_during_a_resume_is_resumed_too(tmp_path, monkeypatch):
+    whole = tmp_path / "whole"
+    trained(whole, "run.randomness=seeded")
+    for moment in range(1, 16):
+        path = tmp_path / f"{moment}"
+        assert crashed_run(path, monkeypatch, 16, "torn", "run.randomness=seeded")
+        for again in (moment, 1):
+            with monkeypatch.context() as patch:
+                crash_at(patch, again, "torn")
+                with contextlib.suppress(Crash):
+                    resume(path, keep)
+        resume(path, keep)
+        same_run(whole, path)
+
+
+def test_a_partial_round_is_spent_and_not_replayed(tmp_path, monkeypatch):
+    """A round of two exchanges that died after its first: its release moves no model."""
+    path = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "save_checkpoint", dying_after_round(2))
+        with pytest.raises(Crash):
+            trained(path)
+    setup = assemble(plan(RunDirectory.open(path).read_config()))
+    charge = Ledger.load(path / "ledger.jsonl").charged(2)
+    state = setup.start()
+    assert replay(charge, setup, state, RunDirectory.open(path)) is not None
+    monkeypatch.setattr("privfed.round.exchanges", lambda *_: 2)
+    assert replay(charge, setup, state, RunDirectory.open(path)) is None
+
+
+def test_a_resume_does_not_need_the_file_that_the_run_started_from(tmp_path):
+    start = tmp_path / "start.safetensors"
+    trained(tmp_path / "first")
+    shutil.copy(tmp_path / "first/checkpoint.safetensors", start)
+    path = tmp_path / "run"
+    trained(path, f"model.init={start}", "run.rounds=4")
+    start.unlink()
+    assert resume(path, lambda stored: stored.with_run(rounds=7)).updates == 7
+
+
+def test_an_interrupted_start_can_be_started_again(tmp_path, monkeypatch):
+    def die(*_):
+        raise Crash
+
+    path = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "write_config", die)
+        with pytest.raises(Crash):
+            trained(path)
+    assert (path / "releases").is_dir()
+    assert trained(path).updates == 7
 
 
 def test_an_edited_configuration_is_broken(tmp_path):
