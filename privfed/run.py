@@ -85,6 +85,7 @@ def train(config: Config, out: Path, observers: Sequence[Observer] = ()) -> Outc
     setup = assemble(plan(config))
     directory = RunDirectory.create(out)
     with directory.locked():
+        RunDirectory.create(out)  # once more, now that nobody else can begin here
         directory.write_config(setup.plan.config)
         ledger = Ledger.create(directory.ledger, _terms(setup.plan, directory.config_digest()))
         directory.save_checkpoint(
@@ -115,14 +116,13 @@ def resume(
 def _loop(
     setup: Setup, directory: RunDirectory, ledger: Ledger, observers: Sequence[Observer]
 ) -> Outcome:
-    config, shapes = setup.plan.config, setup.network.shapes
-    run, privacy = config.run, config.privacy
+    """From the last checkpoint to the last round, or to the budget."""
+    run, privacy = setup.plan.config.run, setup.plan.config.privacy
     if setup.plan.budget is not None:
         ledger.gate = Gate(setup.plan.budget, privacy.delta, privacy.accountant, run.rounds)
     ledger.reexecutes = run.randomness == "seeded"
-    checkpoint = restored(setup, directory, ledger)
-    state, updates, done = checkpoint.state, checkpoint.updates, checkpoint.round
-    directory.cut_metrics(done)
+    begin = restored(setup, directory, ledger)
+    directory.cut_metrics(begin.round)
     tally = Tally(getattr(setup.plan.mechanism, "clip", None)) if run.simulation_metrics else None
     world = World(
         executor=setup.executor,
@@ -133,44 +133,43 @@ def _loop(
         watch=tally.watch if tally else None,
     )
     for observer in observers:
-        observer.before(setup.plan, directory.path, done)
+        observer.before(setup.plan, directory.path, begin.round)
+    end, stopped = _rounds(setup, directory, world, begin, tally, observers)
+    directory.save_checkpoint(end, setup.network.shapes)
+    outcome = _outcome(setup, directory, ledger, end, stopped)
+    directory.write_summary(outcome.to_json())
+    return outcome
 
-    stopped = False
-    for round in range(done + 1, run.rounds + 1):
+
+def _rounds(
+    setup: Setup,
+    directory: RunDirectory,
+    world: World,
+    now: Checkpoint,
+    tally: Tally | None,
+    observers: Sequence[Observer],
+) -> tuple[Checkpoint, bool]:
+    """Every round after `now`: where they ended, and whether that was at the budget."""
+    run = setup.plan.config.run
+    for round in range(now.round + 1, run.rounds + 1):
         try:
-            moved = _advance(round, setup, state, world, directory)
+            moved = _advance(round, setup, now.state, world, directory)
         except BudgetExceeded:
-            stopped = True
-            break
-        if moved is not None:
-            state, updates = moved, updates + 1
-            _require_finite(state, round)
-        done = round
+            return now, True
+        updates, state = (now.updates + 1, moved) if moved else (now.updates, now.state)
+        now = Checkpoint(round, updates, state, world.ledger.head())
+        _require_finite(now)
         counts = tally.take() if tally else {}
         if round % run.evaluate_every == 0 or round == run.rounds:
-            record = _record(round, setup, state, ledger, counts)
+            record = _record(setup, now, world.ledger, counts)
             _write_metrics(directory, record)
             for observer in observers:
                 observer.after(record)
         for observer in observers:
             observer.after_round(round)
         if round % run.checkpoint_every == 0 and round != run.rounds:
-            directory.save_checkpoint(Checkpoint(round, updates, state, ledger.head()), shapes)
-    directory.save_checkpoint(Checkpoint(done, updates, state, ledger.head()), shapes)
-
-    accuracy, loss = setup.network.evaluate(state.params, setup.federation.test)
-    outcome = Outcome(
-        plan=setup.plan,
-        path=directory.path,
-        accuracy=accuracy,
-        loss=loss,
-        test_examples=len(setup.federation.test),
-        updates=updates,
-        guarantee=spent(ledger, privacy.delta, privacy.accountant),
-        stopped_at_budget=stopped,
-    )
-    directory.write_summary(outcome.to_json())
-    return outcome
+            directory.save_checkpoint(now, setup.network.shapes)
+    return now, False
 
 
 def _advance(
@@ -191,13 +190,30 @@ def _advance(
 
 
 def _record(
-    round: int, setup: Setup, state: TrainingState, ledger: Ledger, counts: Mapping[str, Any]
+    setup: Setup, now: Checkpoint, ledger: Ledger, counts: Mapping[str, Any]
 ) -> RoundRecord:
     privacy = setup.plan.config.privacy
-    accuracy, loss = setup.network.evaluate(state.params, setup.federation.test)
-    so_far = guarantee(ledger.spending_until(round), privacy.delta, privacy.accountant)
+    accuracy, loss = setup.network.evaluate(now.state.params, setup.federation.test)
+    so_far = guarantee(ledger.spending_until(now.round), privacy.delta, privacy.accountant)
     public = {"accuracy": accuracy, "loss": loss, "epsilon": so_far.epsilon}
-    return RoundRecord(round, public, counts)
+    return RoundRecord(now.round, public, counts)
+
+
+def _outcome(
+    setup: Setup, directory: RunDirectory, ledger: Ledger, end: Checkpoint, stopped: bool
+) -> Outcome:
+    privacy = setup.plan.config.privacy
+    accuracy, loss = setup.network.evaluate(end.state.params, setup.federation.test)
+    return Outcome(
+        plan=setup.plan,
+        path=directory.path,
+        accuracy=accuracy,
+        loss=loss,
+        test_examples=len(setup.federation.test),
+        updates=end.updates,
+        guarantee=spent(ledger, privacy.delta, privacy.accountant),
+        stopped_at_budget=stopped,
+    )
 
 
 def _write_metrics(directory: RunDirectory, record: RoundRecord) -> None:
@@ -207,10 +223,10 @@ def _write_metrics(directory: RunDirectory, record: RoundRecord) -> None:
     directory.append_metrics(line)
 
 
-def _require_finite(state: TrainingState, round: int) -> None:
-    if not bool(state.params.isfinite().all()):
+def _require_finite(now: Checkpoint) -> None:
+    if not bool(now.state.params.isfinite().all()):
         raise Refused(
-            f"the model is no longer finite after round {round}: training diverged; lower "
+            f"the model is no longer finite after round {now.round}: training diverged; lower "
             "client.lr or server.lr"
         )
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -172,6 +173,26 @@ def test_resume_of_a_finished_run_repeats_its_result(finished):
     result = run("train", "--resume", finished, "--json")
     assert result.exit_code == 0
     assert last_object(result)["rounds"] == 7
+
+
+def test_json_speaks_of_a_broken_run_too(finished, tmp_path):
+    path = shutil.copytree(finished, tmp_path / "r")
+    lines = (path / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    (path / "ledger.jsonl").write_bytes(b"".join(lines[:-1]))
+    result = run("train", "--resume", path, "--json")
+    assert result.exit_code == 5
+    found = json.loads(result.stdout)
+    assert (found["ledger_ok"], found["epsilon"]) == (False, "inf")
+    assert "ends before" in found["problems"][0]
+
+
+def test_files_of_a_run_without_privacy_are_strict_json(tmp_path):
+    run("train", *SETTINGS, "--set", "privacy.mechanism=none", "--out", tmp_path / "r")
+    for name in ("report/summary.json", "metrics.jsonl", "ledger.jsonl"):
+        text = (tmp_path / "r" / name).read_text()
+        assert "Infinity" not in text
+        assert "NaN" not in text
+    assert run("audit", tmp_path / "r").exit_code == 0
 
 
 def test_the_budget_stops_a_longer_run_with_exit_code_3(tmp_path):
