@@ -56,7 +56,7 @@ def sealed(previous: str, body: Mapping[str, Any]) -> tuple[bytes, Link]:
 def _parse(line: bytes, path: Path, number: int) -> Link:
     try:
         link = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LedgerBroken(f"{path}, line {number}: is not JSON ({error})") from error
     if not isinstance(link, dict) or not isinstance(link.get("hash"), str):
         raise LedgerBroken(f"{path}, line {number}: is not a ledger line (it has no hash)")

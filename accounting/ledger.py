@@ -184,7 +184,7 @@ class Ledger:
         if link["type"] != "open" and not self.opened:
             raise LedgerBroken("the ledger does not begin with its open line")
         match link["type"]:
-            case "open" if not self.opened:
+            case "open" if not self.opened and isinstance(link["terms"], dict):
                 if link["format"] != FORMAT:
                     raise LedgerBroken(
                         f"ledger format {link['format']} is not known; this version of privfed "

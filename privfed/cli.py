@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -18,8 +19,6 @@ from privfed.errors import Broken, PrivfedError, Refused
 from privfed.jsons import dump
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from privfed.config import Config
 
 STOPPED_AT_BUDGET, BROKEN, INTERRUPTED = 3, 5, 130
@@ -41,8 +40,9 @@ def answers_errors(command: Callable[..., int]) -> Callable[..., None]:
         except PrivfedError as error:
             code = _fail(str(error), error.exit_code)
         except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            code = _fail(f"{where}{error.strerror or error}", Refused.exit_code)
+            code = _fail(_what(error), Refused.exit_code)
+        except MemoryError as error:
+            code = _fail(f"not enough memory: {error}; make the run smaller", Refused.exit_code)
         sys.exit(code)
 
     return run
@@ -52,18 +52,17 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+def _what(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
+
+
 def _fail(message: str, code: int) -> int:
     lines = message.splitlines() or [""]
     click.echo(f"privfed: {lines[0]}", err=True)
     for line in lines[1:]:
         click.echo(f"         {line}", err=True)
     return code
-
-
-def _console(json: bool) -> Console:
-    from rich.console import Console
-
-    return Console(stderr=json, soft_wrap=False)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -90,14 +89,17 @@ def train(
     if out and resume:
         raise Refused("--out and --resume exclude each other; --resume goes on in its own folder")
     path = resume or out or _new_folder()
+    if out:
+        _refuse_taken(out)
     try:
         from accounting.errors import LedgerBroken
         from privfed import report
         from privfed import run as runs
         from privfed.config import load, overridden
+        from privfed.terminal import console
 
-        console = _console(as_json)
-        with report.progress(console) as shown:
+        screen = console(as_json)
+        with report.progress(screen) as shown:
             if resume:
 
                 def change(stored: Config) -> Config:
@@ -107,16 +109,27 @@ def train(
             else:
                 outcome = runs.train(load(run_file, overrides), path, [shown])
     except KeyboardInterrupt:
-        return _fail(_how_to_go_on(path), INTERRUPTED)
+        return _fail(f"interrupted; {_how_to_go_on(path)}", INTERRUPTED)
+    except OSError as error:
+        return _fail(f"{_what(error)}; {_how_to_go_on(path)}", Refused.exit_code)
     except (LedgerBroken, Broken) as error:
         if as_json:
             problem = {"epsilon": math.inf, "ledger_ok": False, "problems": [str(error)]}
             click.echo(dump({**problem, "run": str(path)}))
         return _fail(str(error), BROKEN)
-    console.print("", report.outcome_table(outcome), sep="\n")
+    screen.print("", report.outcome_table(outcome), sep="\n")
     if as_json:
         click.echo(dump(outcome.to_json()))
     return STOPPED_AT_BUDGET if outcome.stopped_at_budget else 0
+
+
+def _refuse_taken(out: Path) -> None:
+    """Early, so that what is said of an interrupted run is said of this one."""
+    if (out / "ledger.jsonl").exists():
+        raise Refused(
+            f"--out {out} holds another run; nothing was changed. Name a new directory, or use "
+            f"--resume {shlex.quote(str(out))} to go on with it"
+        )
 
 
 def _new_folder() -> Path:
@@ -132,10 +145,9 @@ def _new_folder() -> Path:
 
 def _how_to_go_on(path: Path) -> str:
     if (path / "ledger.jsonl").exists():
-        return (
-            f"interrupted; what was released is kept. Go on with: privfed train --resume '{path}'"
-        )
-    return f"interrupted before the run began; nothing was released, and {path} can be used again"
+        command = f"privfed train --resume {shlex.quote(str(path))}"
+        return f"what was released is kept. Go on with: {command}"
+    return "nothing was released: the run had not begun"
 
 
 @main.command()
@@ -147,18 +159,19 @@ def audit(directory: Path, accountant: str | None, as_json: bool) -> int:
     """Re-compute the epsilon a run spent, from its ledger alone, and check the ledger."""
     from privfed import report
     from privfed.audit import audit as audit_run
+    from privfed.terminal import console
 
     found = audit_run(directory, accountant)
     if as_json:
         click.echo(dump(found.to_json()))
     else:
-        _console(False).print(report.audit_table(found))
+        console(False).print(report.audit_table(found))
     return BROKEN if found.problems else 0
 
 
 @main.command()
 @click.option("--sampling-rate", type=RATE, required=True, help="q: expected cohort / clients.")
-@click.option("--rounds", type=click.IntRange(1), required=True)
+@click.option("--rounds", type=click.IntRange(1, 10**6), required=True)
 @click.option("--delta", type=click.FloatRange(0, 1, True, True), required=True)
 @click.option("--epsilon", type=click.FloatRange(0, min_open=True), help="Solve for the noise.")
 @click.option("--noise-multiplier", type=click.FloatRange(0), help="Solve for epsilon.")
@@ -181,11 +194,12 @@ def calibrate(
     from privfed import report
     from privfed.cohort import Witness
     from privfed.plan import calibration
+    from privfed.terminal import console
 
     witness = Witness("poisson", sampling_rate, ADD_REMOVE)
     facts = calibration(witness, rounds, delta, accountant, epsilon=epsilon, noise=noise_multiplier)
     if as_json:
         click.echo(dump(facts))
     else:
-        _console(False).print(report.calibration_table(facts))
+        console(False).print(report.calibration_table(facts))
     return 0

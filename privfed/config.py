@@ -175,7 +175,8 @@ def _override(raw: Raw, override: str) -> None:
 def _value(text: str) -> Any:
     """A TOML value, or else the text itself: `server.optimizer=fedavg` needs no quotes."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        document = tomllib.loads(f"value = {text}")
+        return document["value"] if len(document) == 1 else text
     except tomllib.TOMLDecodeError:
         pass
     try:
@@ -192,7 +193,7 @@ def _chosen(name: str, section: Mapping[str, Any]) -> dict[str, tuple[str, type[
         if kind == "partition" and part == "":
             part = "natural" if chosen["source"][1].natural_partition else "iid"
         if not isinstance(part, str):
-            raise Refused(f"{name}.{key} is {part!r}; expected the name of a {kind}")
+            raise Refused(f"{name}.{key} is {part!r}; expected a name, as text")
         chosen[kind] = (part, find(kind, part, f"{name}.{key}"))
     return chosen
 

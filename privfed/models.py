@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import torch
 from pydantic import Field
@@ -38,7 +38,7 @@ class Logistic(Part):
 class Mlp(Part):
     """Fully connected layers of the given widths with ReLU between them."""
 
-    hidden: list[int] = Field([64], min_length=1)
+    hidden: list[Annotated[int, Field(ge=1, le=1_000_000)]] = Field([64], min_length=1)
 
     def build(self, features: tuple[int, ...], classes: int) -> nn.Module:
         layers: list[nn.Module] = [nn.Flatten()]

@@ -64,9 +64,12 @@ def find(kind: str, name: str, key: str) -> type[Any]:
         raise Refused(f"{key} is {name!r}; {expected(name, [*known, *outside])}")
     module, _, attribute = target.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
-    except (ImportError, AttributeError) as error:
+        part = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
         raise Refused(f"{key} is {name!r}, which cannot be imported: {error}") from error
+    if not (isinstance(part, type) and issubclass(part, BaseModel)):
+        raise Refused(f"{key} is {name!r}, which is no part; expected a subclass of privfed's Part")
+    return part
 
 
 def expected(found: str, known: list[str]) -> str:

@@ -17,17 +17,20 @@ from privfed.plan import Plan
 from privfed.run import Outcome, RoundRecord
 
 
-def number(value: float | None, digits: int = 4) -> str:
+def number(value: float | None) -> str:
     if value is None:
         return "—"
-    return "∞" if value == math.inf else f"{value:.{digits}g}"
+    return "∞" if value == math.inf else f"{value:.10g}"
 
 
-def ceiling(epsilon: float | None) -> str:
-    """Epsilon rounded up at four decimals: what is shown is never less than what was spent."""
-    if epsilon is None or epsilon in (0.0, math.inf):
-        return number(epsilon)
-    return f"{math.ceil(epsilon * 1e4) / 1e4:.4f}"
+def ceiling(value: float | None) -> str:
+    """Rounded up, to four decimals or three digits: never less ε, nor less noise, than there is."""
+    if value is None or value in (0.0, math.inf):
+        return number(value)
+    if value < 1e-3:
+        scale = 10.0 ** (2 - math.floor(math.log10(value)))
+        return f"{math.ceil(value * scale) / scale:.3g}"
+    return f"{math.ceil(value * 1e4) / 1e4:.4f}"
 
 
 def rows(pairs: Mapping[str, str]) -> Table:
@@ -56,7 +59,8 @@ def plan_table(plan: Plan, path: Path) -> Table:
     if plan.mechanism.private:
         clip = config.parts["mechanism"].clip
         pairs["privacy"] = (
-            f"{names['mechanism']}, clip {clip:g}, noise multiplier {number(plan.noise_multiplier)}"
+            f"{names['mechanism']}, clip {clip:g}, noise multiplier "
+            f"{ceiling(plan.noise_multiplier)}"
         )
         budget = f"ε = {number(plan.budget)}" if plan.budget else "none, the noise is fixed"
         pairs["budget"] = (
@@ -65,6 +69,10 @@ def plan_table(plan: Plan, path: Path) -> Table:
         pairs["protects"] = f"one {bound.unit} with all its examples, {bound.relation}"
     else:
         pairs["privacy"] = "none: ε = ∞"
+    if config.own["model"].init:
+        pairs["start"] = (
+            f"{config.own['model'].init}; what that was trained on is not covered by this ε"
+        )
     if plan.simulation:
         pairs["note"] = plan.simulation
     if bound.delta * clients > 1 and plan.mechanism.private:
@@ -77,16 +85,15 @@ def plan_table(plan: Plan, path: Path) -> Table:
 
 def outcome_table(outcome: Outcome) -> Table:
     """How a run ended; no epsilon without what it means."""
-    bound, config = outcome.guarantee, outcome.plan.config
+    bound, event = outcome.guarantee, outcome.plan.event
     pairs = {
         "accuracy": f"{outcome.accuracy:.2%} on {outcome.test_examples} public test examples",
         "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}"
         + (" (nominal)" if outcome.plan.simulation else ""),
-        "unit": f"one {bound.unit} with all its examples",
-        "relation": f"{bound.relation}, {bound.sampler} sampling",
+        "unit": f"one {event.unit} with all its examples",
+        "relation": f"{event.relation}, {event.sampler} sampling",
         "accountant": f"{bound.accountant} ({_opinions(bound.by_accountant)})",
-        "rounds": f"{outcome.updates} of {config.run.rounds}"
-        + (" — stopped at the budget" if outcome.stopped_at_budget else ""),
+        "rounds": spent_rounds(outcome),
         "run": str(outcome.path),
     }
     if outcome.plan.simulation:
@@ -108,7 +115,7 @@ def audit_table(found: RunAudit) -> Table:
         "unit": f"one {facts['unit']} with all its examples",
         "relation": facts["relation"],
         "sampler": f"{facts['sampler']}, q = {number(found.sampling_rate)}",
-        "noise": f"multiplier {number(found.noise_multiplier)}, {facts['arithmetic']}",
+        "noise": f"multiplier {ceiling(found.noise_multiplier)}, {facts['arithmetic']}",
         "randomness": str(facts["randomness"]),
         "rounds": f"{facts['rounds']} charged",
         "ledger": "ok: chain, checkpoint and configuration agree",
@@ -120,7 +127,7 @@ def audit_table(found: RunAudit) -> Table:
 
 def calibration_table(facts: Mapping[str, Any]) -> Table:
     pairs = {
-        "noise multiplier": number(facts["noise_multiplier"], 6),
+        "noise multiplier": ceiling(facts["noise_multiplier"]),
         "ε": f"{ceiling(facts['epsilon'])} at δ = {facts['delta']:g} ({facts['accountant']})",
         "accountants": _opinions(facts["accountants"]),
         "over": f"{facts['rounds']} rounds at q = {facts['sampling_rate']:g}",
@@ -164,7 +171,8 @@ class LiveProgress:
 
     def after(self, record: RoundRecord) -> None:
         if self._task is not None:
-            self._progress.update(self._task, measures=measures(record, self._budget))
+            said = f"at {record.round}: {measures(record, self._budget)}"
+            self._progress.update(self._task, measures=said)
 
 
 class PlainProgress:
@@ -192,10 +200,25 @@ class PlainProgress:
 
 
 def progress(console: Console) -> LiveProgress | PlainProgress:
-    return LiveProgress(console) if console.is_terminal else PlainProgress(console)
+    lively = console.is_terminal and not console.is_dumb_terminal
+    return LiveProgress(console) if lively else PlainProgress(console)
 
 
 def measures(record: RoundRecord, budget: float | None) -> str:
     public = record.public
     of_budget = f" of {number(budget)}" if budget is not None and budget != math.inf else ""
     return f"accuracy {public['accuracy']:.2%}  ε {ceiling(public['epsilon'])}{of_budget}"
+
+
+def spent_rounds(outcome: Outcome) -> str:
+    """How many rounds moved the model, and what became of the others."""
+    said = f"{outcome.updates} of {outcome.plan.config.run.rounds}"
+    lost = outcome.guarantee.rounds - outcome.updates
+    if lost:
+        said += f" ({lost} charged but interrupted before its release)"
+    if outcome.stopped_at_budget:
+        said += (
+            " — stopped at the budget; to go on, resume with a larger privacy.epsilon "
+            "(the noise multiplier stays)"
+        )
+    return said

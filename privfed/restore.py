@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
 from accounting.ledger import Charge, Ledger
 from privfed.assemble import Setup
 from privfed.config import Config
@@ -46,7 +48,19 @@ def restored(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoin
             f"{directory.ledger} ends before what the checkpoint saw; charges were removed, and "
             "the epsilon of this run can no longer be proved"
         )
+    fresh = setup.start()
+    for kind in ("server", "mechanism"):
+        found, wanted = getattr(checkpoint.state, kind), getattr(fresh, kind)
+        if _form(found) != _form(wanted):
+            raise Broken(
+                f"{directory.path}: the checkpoint's {kind} state is {_form(found)}; expected "
+                f"{_form(wanted)}"
+            )
     return checkpoint
+
+
+def _form(state: Mapping[str, Tensor]) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {name: (tuple(tensor.shape), str(tensor.dtype)) for name, tensor in state.items()}
 
 
 def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> Ledger:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -62,9 +63,9 @@ class Outcome:
             "test_examples": self.test_examples,
             "epsilon": bound["epsilon"],
             "delta": bound["delta"],
-            "unit": bound["unit"],
-            "relation": bound["relation"],
-            "sampler": bound["sampler"],
+            "unit": self.plan.event.unit,
+            "relation": self.plan.event.relation,
+            "sampler": self.plan.event.sampler,
             "accountant": bound["accountant"],
             "accountants": bound["by_accountant"],
             "noise_multiplier": self.plan.noise_multiplier,
@@ -104,10 +105,12 @@ def resume(
     """
     directory = RunDirectory.open(path)
     with directory.locked():
+        directory.make_folders()
         stored = directory.read_config()
         wanted = allowed_change(stored, change(stored))
         setup = assemble(plan(wanted), fresh=not directory.has_checkpoint())
         ledger = reopen(directory, setup, _terms(setup.plan, directory.config_digest()))
+        _refuse_less_than_spent(setup.plan, ledger)
         if wanted.values() != stored.values():
             directory.change_config(wanted.run.rounds, wanted.privacy.epsilon)
         return _loop(setup, directory, ledger, observers)
@@ -223,11 +226,21 @@ def _write_metrics(directory: RunDirectory, record: RoundRecord) -> None:
     directory.append_metrics(line)
 
 
+def _refuse_less_than_spent(plan: Plan, ledger: Ledger) -> None:
+    privacy = plan.config.privacy
+    so_far = spent(ledger, privacy.delta, privacy.accountant).epsilon
+    if plan.budget is not None and so_far > plan.budget:
+        raise Refused(
+            f"privacy.epsilon is {plan.budget:g}, but this run has already spent {so_far:g}; what "
+            "was released cannot be taken back: name at least that, or leave the key as it was"
+        )
+
+
 def _require_finite(now: Checkpoint) -> None:
     if not bool(now.state.params.isfinite().all()):
         raise Refused(
-            f"the model is no longer finite after round {now.round}: training diverged; lower "
-            "client.lr or server.lr"
+            f"the model is no longer finite after round {now.round}: training diverged; "
+            "start a new run with a lower client.lr or server.lr"
         )
 
 
@@ -249,4 +262,12 @@ def _terms(plan: Plan, config_digest: str) -> dict[str, Any]:
         "arithmetic": "float64, idealised",
         "population": f"partition {config.names['partition']!r}, frozen before training",
         "config": config_digest,
+        "start": _hash_of(config.own["model"].init),
     }
+
+
+def _hash_of(path: str) -> str | None:
+    """SHA-256 of the file that the model starts from: this ledger's epsilon does not cover it."""
+    if not path or not Path(path).is_file():
+        return None
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -30,7 +30,7 @@ from privfed.jsons import dump
 from privfed.round import TrainingState
 from privfed.vector import Shapes
 
-FORMAT = "1"
+FORMAT = 1
 CPU = torch.device("cpu")
 
 
@@ -76,16 +76,23 @@ class RunDirectory:
                 f"--out {path} holds {another}; nothing was changed. Name a new directory, or use "
                 f"--resume {path} to go on with a run"
             )
-        make_folder(path / "releases")
-        make_folder(path / "report")
-        return cls(path)
+        directory = cls(path)
+        directory.make_folders()
+        return directory
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
         """An existing run. Raises `Refused` where there is none."""
         if not (path / "config.toml").is_file():
+            if (path / "ledger.jsonl").exists():
+                raise Broken(f"{path} has a ledger, but its config.toml is missing")
             raise Refused(f"{path} is not a run directory (it has no config.toml)")
         return cls(path)
+
+    def make_folders(self) -> None:
+        """Make the folders of a run where they are missing (an empty one is easily lost)."""
+        make_folder(self._releases)
+        make_folder(self.summary.parent)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -137,11 +144,16 @@ class RunDirectory:
         path = self._release_path(round)
         if not path.exists():
             return None
-        tensors, about = _unpack(path, device)
+        try:
+            tensors, about = _unpack(path, device)
+        except Broken:
+            if path.exists():
+                raise
+            return None  # a later checkpoint took it up just now
         with _fitting(path):
             count = int(about["exchanges"])
             released = [tensors[f"released/{n}"] for n in range(count)]
-            return StoredRelease(released, _under(tensors, "mechanism/"), about["charge"])
+            return StoredRelease(released, _under(tensors, "mechanism/"), str(about["charge"]))
 
     def stored_rounds(self) -> list[int]:
         """Rounds whose releases are kept: those after the last checkpoint."""
@@ -176,7 +188,7 @@ class RunDirectory:
     def head(self) -> bytes:
         """The ledger's head that the checkpoint carries. Raises `Broken` where there is none."""
         with _fitting(self._checkpoint):
-            return bytes.fromhex(_unpack(self._checkpoint)[1]["ledger_head"])
+            return bytes.fromhex(str(_unpack(self._checkpoint)[1]["ledger_head"]))
 
     def load_checkpoint(self, shapes: Shapes, device: torch.device) -> Checkpoint:
         """The last durable checkpoint. Raises `Broken` where it cannot be read."""
@@ -187,7 +199,7 @@ class RunDirectory:
                 _under(tensors, "server/"),
                 _under(tensors, "mechanism/"),
             )
-            head = bytes.fromhex(about["ledger_head"])
+            head = bytes.fromhex(str(about["ledger_head"]))
             return Checkpoint(int(about["round"]), int(about["updates"]), state, head)
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
@@ -199,7 +211,7 @@ class RunDirectory:
         if not self.metrics.exists():
             return
         kept = []
-        for line in self.metrics.read_text(encoding="utf-8").splitlines():
+        for line in self.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 if json.loads(line)["round"] <= after:
                     kept.append(line + "\n")
@@ -233,21 +245,21 @@ def _fitting(path: Path) -> Iterator[None]:
 
 def _pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
     whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    metadata = {"format": FORMAT, **{key: str(value) for key, value in about.items()}}
-    return save(whole, metadata)
+    # One key: safetensors writes several in an order of its own, and equal runs give equal bytes.
+    return save(whole, {"privfed": json.dumps({"format": FORMAT, **about}, sort_keys=True)})
 
 
-def _unpack(path: Path, device: torch.device = CPU) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _unpack(path: Path, device: torch.device = CPU) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, "pt", device=str(device)) as file:
-            about = file.metadata() or {}
+            about = json.loads((file.metadata() or {})["privfed"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise Broken(f"{path} cannot be read: {error}") from error
-    if about.get("format") != FORMAT:
-        raise Broken(
-            f"{path} has format {about.get('format')!r}; this version of privfed reads {FORMAT}"
-        )
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise Broken(f"{path} cannot be read: {error!r}") from error
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise Broken(f"{path} is of another format; this version of privfed reads {FORMAT}")
+    if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+        raise Broken(f"{path} holds numbers that are not finite; privfed never wrote them")
     return tensors, about
 
 

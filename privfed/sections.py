@@ -21,7 +21,7 @@ class Run(Part):
     seed: int = Field(0, ge=0)
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     workers: Annotated[int, only(1, "remove the key")] = 1
-    threads: int = Field(1, ge=1)
+    threads: int = Field(1, ge=1, le=1024)
     trainer: Literal["auto", "stacked", "loop"] = "auto"
     chunk: int = Field(0, ge=0)
     evaluate_every: int = Field(5, ge=1)
@@ -30,7 +30,7 @@ class Run(Part):
 
 
 class Data(Part):
-    clients: int = Field(500, ge=1)
+    clients: int = Field(500, ge=1, le=100_000_000)
     holdout: Annotated[str, only("test", "clients are scored on a public test set")] = "test"
     holdout_fraction: float = Field(0.2, gt=0, lt=1)
     setting: Annotated[str, only("cross_device", "remove the key")] = "cross_device"
@@ -44,7 +44,7 @@ class Start(Part):
 class Client(Part):
     lr: float = Field(0.5, ge=0)
     schedule: Annotated[str, only("constant", "remove the key")] = "constant"
-    epochs: int = Field(2, ge=1)
+    epochs: int = Field(2, ge=1, le=10_000)
     batch_size: int = Field(10, ge=1)
     stragglers: Annotated[float, only(0.0, "remove the key")] = 0.0
 

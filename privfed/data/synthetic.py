@@ -30,11 +30,11 @@ class Synthetic(Part):
     alpha: float = Field(1.0, ge=0)
     beta: float = Field(1.0, ge=0)
     iid: bool = False
-    features: int = Field(60, ge=1)
-    classes: int = Field(10, ge=2)
+    features: int = Field(60, ge=1, le=1_000_000)
+    classes: int = Field(10, ge=2, le=1_000_000)
     size_min: int = Field(50, ge=0)
-    size_mean: float = 4.0
-    size_deviation: float = Field(2.0, ge=0)
+    size_mean: float = Field(4.0, ge=-20, le=20)
+    size_deviation: float = Field(2.0, ge=0, le=10)
     size_max: int = Field(10_000, ge=1)
     natural_partition: ClassVar[bool] = True
 
@@ -65,8 +65,8 @@ class Synthetic(Part):
 
     def _sizes(self, rng: np.random.Generator, clients: int) -> np.ndarray:
         draws = rng.normal(size=clients)
-        sizes = np.exp(self.size_mean + self.size_deviation * draws).astype(np.int64)
-        return np.clip(sizes + self.size_min, 1, self.size_max)
+        sizes = np.exp(np.minimum(self.size_mean + self.size_deviation * draws, 30.0))
+        return np.clip(sizes.astype(np.int64) + self.size_min, 1, self.size_max)
 
     def _truth(
         self, rng: np.random.Generator, alpha: float, beta: float

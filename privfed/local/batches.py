@@ -38,6 +38,7 @@ def plan(federation: Federation, ids: Indices, keys: Keys, epochs: int, batch_si
     A client's batches depend on its own key and size only, not on who else is in the chunk.
     """
     sizes = federation.sizes(ids)
+    batch_size = min(batch_size, max(int(sizes.max(initial=0)), 1))
     total = steps(sizes, epochs, batch_size)
     orders = _permutations(sizes, keys, epochs)
     step = np.arange(total.max(initial=0))

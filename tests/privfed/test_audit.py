@@ -9,11 +9,13 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from small import trained
 
-from accounting import chain
+from accounting import chain, durable
 from accounting.events import Event, Gaussian, PoissonSampled
 from accounting.guarantee import guarantee
+from accounting.ledger import Ledger
 from privfed.audit import audit, opacus_epsilon
 from privfed.cli import main
+from privfed.rundir import RunDirectory
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +122,19 @@ def lower_claim_in_the_metrics(copy):
     path.write_text("\n".join([*lines, json.dumps(line)]) + "\n")
 
 
+def remove_configuration(copy):
+    (copy / "config.toml").unlink()
+
+
+def ledger_that_is_a_folder(copy):
+    (copy / "ledger.jsonl").unlink()
+    (copy / "ledger.jsonl").mkdir()
+
+
+def ledger_of_deep_nesting(copy):
+    (copy / "ledger.jsonl").write_text("[" * 100_000 + "\n")
+
+
 def checkpoint_without_a_head(copy):
     spoil_metadata(copy, {})
 
@@ -130,8 +145,8 @@ def checkpoint_with_a_strange_head(copy):
 
 def spoil_metadata(copy, head):
     path = copy / "checkpoint.safetensors"
-    about = {"format": "1", "round": "7", "updates": "7", **head}
-    save_file(load_file(path), path, metadata=about)
+    about = {"format": 1, "round": 7, "updates": 7, **head}
+    save_file(load_file(path), path, metadata={"privfed": json.dumps(about)})
 
 
 CLAIMS = (
@@ -157,6 +172,9 @@ CLAIMS = (
         other_configuration,
         remove_checkpoint,
         spoil_checkpoint,
+        remove_configuration,
+        ledger_that_is_a_folder,
+        ledger_of_deep_nesting,
         checkpoint_without_a_head,
         checkpoint_with_a_strange_head,
         *CLAIMS,
@@ -184,6 +202,35 @@ def test_the_untouched_run_is_fine(copy):
     assert found.problems == ()
     event = Event(PoissonSampled(4 / 12, Gaussian(2.0)), "poisson")
     assert found.guarantee == guarantee({event: 7}, 1e-3)
+
+
+def test_an_audit_of_a_run_that_goes_on_finds_nothing_wrong(tmp_path, monkeypatch):
+    """Audited at every durable write of a run, as another process might."""
+    path, found = tmp_path / "run", []
+    real = durable.write_atomically
+
+    def audited(target, content):
+        real(target, content)
+        if (path / "checkpoint.safetensors").exists():
+            found.append(audit(path).problems)
+
+    monkeypatch.setattr("privfed.rundir.write_atomically", audited)
+    trained(path)
+    assert len(found) > 8
+    assert set(found) == {()}
+
+
+def test_an_audit_reads_the_ledger_after_what_cites_it(copy, monkeypatch):
+    """A run may charge and release between an audit's two reads."""
+    order = []
+    for owner, name in ((RunDirectory, "head"), (RunDirectory, "stored_rounds"), (Ledger, "load")):
+        real = getattr(owner, name)
+        monkeypatch.setattr(
+            owner, name, lambda *args, real=real, name=name: (order.append(name), real(*args))[1]
+        )
+    audit(copy)
+    assert order[-1] == "load"
+    assert {"head", "stored_rounds"} <= set(order[:-1])
 
 
 def test_a_metrics_line_torn_by_a_crash_is_no_edit(copy):

@@ -1,5 +1,6 @@
 """The command line as a user meets it: exit codes, one message, and nothing lost."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -193,6 +194,53 @@ def test_files_of_a_run_without_privacy_are_strict_json(tmp_path):
         assert "Infinity" not in text
         assert "NaN" not in text
     assert run("audit", tmp_path / "r").exit_code == 0
+
+
+def python(*words, **changes):
+    return [sys.executable, "-m", "privfed", *map(str, words)], {**os.environ, **changes}
+
+
+def test_a_reader_that_leaves_does_not_cost_the_run(tmp_path):
+    command, environment = python("train", *SETTINGS, "--out", tmp_path / "r")
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=60) == 0
+    assert (tmp_path / "r/report/summary.json").exists()
+
+
+def test_a_terminal_without_greek_is_spoken_to_in_latin(finished):
+    command, environment = python("audit", finished, PYTHONIOENCODING="ascii")
+    shown = subprocess.run(command, env=environment, capture_output=True, check=True)
+    assert b"epsilon" in shown.stdout
+    assert b"delta = 0.001" in shown.stdout
+
+
+def test_a_model_that_starts_from_elsewhere_is_said_to(finished, tmp_path):
+    init = f"model.init={finished / 'checkpoint.safetensors'}"
+    result = run("train", *SETTINGS, "--set", init, "--out", tmp_path / "r")
+    assert "not covered by this ε" in result.stdout
+    opened = json.loads((tmp_path / "r/ledger.jsonl").read_text().splitlines()[0])
+    content = (finished / "checkpoint.safetensors").read_bytes()
+    assert opened["terms"]["start"] == hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "value, shown",
+    [
+        (3.99991, "4.0000"),
+        (4.00001, "4.0001"),
+        (1e-9, "1e-09"),
+        (1.2345e-5, "1.24e-05"),
+        (0.0, "0"),
+        (float("inf"), "∞"),
+        (None, "—"),
+    ],
+)
+def test_what_is_shown_is_never_less_than_what_was_spent(value, shown):
+    from privfed.report import ceiling
+
+    assert ceiling(value) == shown
 
 
 def test_the_budget_stops_a_longer_run_with_exit_code_3(tmp_path):

@@ -1,6 +1,7 @@
 """A run killed at any moment: seeded ones end bit-identical, secret ones never under-count."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from small import SMALL, about, model, same_run, small, trained
 
 from accounting.guarantee import spent
@@ -123,7 +125,7 @@ def test_a_secret_run_killed_anywhere_never_spends_less_than_it_released(
         assert lost in (0, 1), "only the round in flight may be lost"
         assert outcome.guarantee == spent(Ledger.load(directory.ledger), 1e-3)
         assert audit(path).problems == ()
-        assert int(about(path)["updates"]) == outcome.updates
+        assert about(path)["updates"] == outcome.updates
         shutil.rmtree(path)
     assert moment > 10
 
@@ -149,7 +151,7 @@ def test_a_resume_replays_stored_releases_byte_for_byte(tmp_path, monkeypatch):
     parts = model(path)
     flat = torch.cat([parts["model/1.weight"].reshape(-1), parts["model/1.bias"]])
     torch.testing.assert_close(flat, expected, rtol=1e-6, atol=1e-7)
-    assert about(path)["updates"] == "5"
+    assert about(path)["updates"] == 5
 
 
 def test_a_release_of_another_run_is_refused(tmp_path, monkeypatch):
@@ -312,6 +314,69 @@ def test_an_interrupted_start_can_be_started_again(tmp_path, monkeypatch):
             trained(path)
     assert (path / "releases").is_dir()
     assert trained(path).updates == 7
+
+
+def test_a_budget_below_what_was_spent_is_refused_and_changes_nothing(tmp_path):
+    path = tmp_path / "run"
+    trained(path, "privacy.epsilon=3.0")
+    before = (path / "config.toml").read_bytes()
+    with pytest.raises(Refused, match="already spent"):
+        resume(path, lambda _: small("privacy.epsilon=1.0"))
+    assert (path / "config.toml").read_bytes() == before
+
+
+def test_empty_folders_that_got_lost_are_made_again(tmp_path):
+    path = tmp_path / "run"
+    trained(path)
+    (path / "releases").rmdir()
+    shutil.rmtree(path / "report")
+    assert resume(path, keep).updates == 7
+
+
+def not_finite(tensors, about):
+    tensors["model/1.bias"][0] = torch.nan
+
+
+def of_another_shape(tensors, about):
+    tensors["model/1.bias"] = torch.zeros(4)
+
+
+def without_momentum(tensors, about):
+    del tensors["server/momentum"]
+
+
+def momentum_of_another_type(tensors, about):
+    tensors["server/momentum"] = tensors["server/momentum"].double()
+
+
+def without_a_head(tensors, about):
+    del about["ledger_head"]
+
+
+def of_another_format(tensors, about):
+    about["format"] = 2
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        not_finite,
+        of_another_shape,
+        without_momentum,
+        momentum_of_another_type,
+        without_a_head,
+        of_another_format,
+    ],
+    ids=lambda spoil: spoil.__name__,
+)
+def test_a_checkpoint_that_was_edited_is_broken(tmp_path, spoil):
+    path = tmp_path / "run"
+    trained(path)
+    tensors, facts = model(path), about(path)
+    spoil(tensors, facts)
+    save_file(tensors, path / "checkpoint.safetensors", {"privfed": json.dumps(facts)})
+    with pytest.raises(Broken):
+        resume(path, keep)
 
 
 def test_an_edited_configuration_is_broken(tmp_path):
