@@ -169,6 +169,11 @@ def run_round(
             released, public = mechanism.release(total, divisor, noise, public)
         else:
             released = algorithm.rule(world.executor.rows(exchange, cohort), algorithm.byzantine)
+        if not bool(released.isfinite().all()):
+            raise Refused(
+                f"what round {round} would release is not finite: training diverged; start a new "
+                "run with a lower client.lr"
+            )
         releases.append(released)
         world.store.write(charge, releases, public)
         return released

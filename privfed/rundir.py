@@ -18,8 +18,6 @@ from typing import Any
 import filelock
 import tomli_w
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from accounting.durable import make_folder, sync_folder, write_atomically
@@ -28,10 +26,8 @@ from privfed.config import Config, digest, load_resolved
 from privfed.errors import Broken, Refused
 from privfed.jsons import dump
 from privfed.round import TrainingState
+from privfed.tensorfile import CPU, fitting, pack, under, unpack
 from privfed.vector import Shapes
-
-FORMAT = 1
-CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -137,7 +133,7 @@ class RunDirectory:
         tensors = {f"released/{n}": tensor for n, tensor in enumerate(released)}
         tensors |= {f"mechanism/{name}": tensor for name, tensor in state.items()}
         about = {"round": charge.round, "charge": charge.hash, "exchanges": len(released)}
-        write_atomically(self._release_path(charge.round), _pack(tensors, about))
+        write_atomically(self._release_path(charge.round), pack(tensors, about))
 
     def release(self, round: int, device: torch.device = CPU) -> StoredRelease | None:
         """What `round` released, None where nothing is kept of it. Raises `Broken`."""
@@ -145,15 +141,15 @@ class RunDirectory:
         if not path.exists():
             return None
         try:
-            tensors, about = _unpack(path, device)
+            tensors, about = unpack(path, device)
         except Broken:
             if path.exists():
                 raise
             return None  # a later checkpoint took it up just now
-        with _fitting(path):
+        with fitting(path):
             count = int(about["exchanges"])
             released = [tensors[f"released/{n}"] for n in range(count)]
-            return StoredRelease(released, _under(tensors, "mechanism/"), str(about["charge"]))
+            return StoredRelease(released, under(tensors, "mechanism/"), str(about["charge"]))
 
     def stored_rounds(self) -> list[int]:
         """Rounds whose releases are kept: those after the last checkpoint."""
@@ -171,7 +167,7 @@ class RunDirectory:
             "updates": checkpoint.updates,
             "ledger_head": checkpoint.head.hex(),
         }
-        write_atomically(self._checkpoint, _pack(tensors, about))
+        write_atomically(self._checkpoint, pack(tensors, about))
         for round in self.stored_rounds():
             if round <= checkpoint.round:
                 self._release_path(round).unlink()
@@ -187,17 +183,17 @@ class RunDirectory:
 
     def head(self) -> bytes:
         """The ledger's head that the checkpoint carries. Raises `Broken` where there is none."""
-        with _fitting(self._checkpoint):
-            return bytes.fromhex(str(_unpack(self._checkpoint)[1]["ledger_head"]))
+        with fitting(self._checkpoint):
+            return bytes.fromhex(str(unpack(self._checkpoint)[1]["ledger_head"]))
 
     def load_checkpoint(self, shapes: Shapes, device: torch.device) -> Checkpoint:
         """The last durable checkpoint. Raises `Broken` where it cannot be read."""
-        tensors, about = _unpack(self._checkpoint, device)
-        with _fitting(self._checkpoint):
+        tensors, about = unpack(self._checkpoint, device)
+        with fitting(self._checkpoint):
             state = TrainingState(
-                shapes.flatten_exactly(_under(tensors, "model/")),
-                _under(tensors, "server/"),
-                _under(tensors, "mechanism/"),
+                shapes.flatten_exactly(under(tensors, "model/")),
+                under(tensors, "server/"),
+                under(tensors, "mechanism/"),
             )
             head = bytes.fromhex(str(about["ledger_head"]))
             return Checkpoint(int(about["round"]), int(about["updates"]), state, head)
@@ -232,36 +228,3 @@ def _is_untouched(folder: Path) -> bool:
         or (item.name in ours and item.is_dir() and not any(item.iterdir()))
         for item in folder.iterdir()
     )
-
-
-@contextlib.contextmanager
-def _fitting(path: Path) -> Iterator[None]:
-    """Metadata or tensors that are missing or of another form mean an edited file."""
-    try:
-        yield
-    except (KeyError, ValueError) as error:
-        raise Broken(f"{path} does not fit this run: {error!r}") from error
-
-
-def _pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
-    whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    # One key: safetensors writes several in an order of its own, and equal runs give equal bytes.
-    return save(whole, {"privfed": json.dumps({"format": FORMAT, **about}, sort_keys=True)})
-
-
-def _unpack(path: Path, device: torch.device = CPU) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    try:
-        with safe_open(path, "pt", device=str(device)) as file:
-            about = json.loads((file.metadata() or {})["privfed"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise Broken(f"{path} cannot be read: {error!r}") from error
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise Broken(f"{path} is of another format; this version of privfed reads {FORMAT}")
-    if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
-        raise Broken(f"{path} holds numbers that are not finite; privfed never wrote them")
-    return tensors, about
-
-
-def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

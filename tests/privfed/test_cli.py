@@ -132,7 +132,7 @@ def files(folder):
         (["--resume", "nowhere"], "not a run directory"),
         (["--out", "a", "--resume", "b"], "exclude each other"),
         (["--set", "model.init=gone.safetensors"], "gone.safetensors cannot be read"),
-        (["--set", "client.lr=1e38", "--set", "privacy.mechanism=none"], "no longer finite"),
+        (["--set", "client.lr=1e38", "--set", "privacy.mechanism=none"], "not finite"),
     ],
 )
 def test_bad_input_gets_one_message_and_exit_code_2(tmp_path, monkeypatch, words, message):
