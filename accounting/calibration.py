@@ -34,6 +34,11 @@ def noise_multiplier(
     if not 0.0 < epsilon < math.inf:
         raise Unaccountable(f"epsilon is {epsilon!r}; expected a positive finite number")
     refuse_unaccountable(event(1.0), accountant)
+    if guarantee({event(1.0): rounds}, delta, accountant).epsilon == math.inf:
+        raise Unaccountable(
+            f"accountant {accountant!r} has no bound at delta {delta:g} over {rounds} rounds (its "
+            "rounding is no longer far below delta); use 'rdp' or 'tightest', or a larger delta"
+        )
 
     tried: dict[float, float] = {}
 

@@ -38,6 +38,12 @@ def test_a_target_that_noise_cannot_meet_is_refused(target):
         noise_multiplier(at(0.1), 10, target, 1e-5)
 
 
+def test_a_delta_below_an_accountants_precision_is_named():
+    with pytest.raises(Unaccountable, match="use 'rdp'"):
+        noise_multiplier(at(0.1), 100, 1.0, 1e-14, "pld")
+    assert noise_multiplier(at(0.1), 100, 1.0, 1e-14, "tightest") > 1
+
+
 def test_an_accountant_without_proof_is_refused():
     def event(z):
         return Event(Gaussian(z), "fixed_size", relation="replace-one")
