@@ -13,6 +13,8 @@ from accounting.guarantee import TIGHTEST, guarantee, refuse_unaccountable
 
 _LOW, _HIGH = 1e-3, 1e6
 _PRECISION = 1e-5
+_MARGIN = 1 - 1e-7
+"""So that another machine's rounding does not find the same run beyond its budget."""
 
 
 def noise_multiplier(
@@ -40,12 +42,13 @@ def noise_multiplier(
             "rounding is no longer far below delta); use 'rdp' or 'tightest', or a larger delta"
         )
 
+    target = epsilon * _MARGIN
     tried: dict[float, float] = {}
 
     def excess(z: float) -> float:
         if z not in tried:
             tried[z] = guarantee({event(z): rounds}, delta, accountant).epsilon
-        return min(tried[z], 1e300) - epsilon
+        return min(tried[z], 1e300) - target
 
     low = high = 1.0
     while excess(high) > 0:
@@ -61,8 +64,8 @@ def noise_multiplier(
             return high
     brentq(excess, low, high, xtol=_PRECISION * low, rtol=_PRECISION)
 
-    best = min(z for z, spent in tried.items() if spent <= epsilon)
-    worst = max(z for z, spent in tried.items() if spent > epsilon)
+    best = min(z for z, spent in tried.items() if spent <= target)
+    worst = max(z for z, spent in tried.items() if spent > target)
     while best - worst > 2 * _PRECISION * best:
         middle = (best + worst) / 2
         best, worst = (middle, worst) if excess(middle) <= 0 else (best, middle)
