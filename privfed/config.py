@@ -232,6 +232,9 @@ def _validate(model: type[Part], name: str, given: Mapping[str, Any], problems: 
     except ValidationError as error:
         for problem in error.errors():
             key = ".".join(str(part) for part in (name, *problem["loc"]))
+            if problem["type"] == "missing":
+                problems.append(f"{key} is missing, and has no default; set it")
+                continue
             message = problem["msg"].removeprefix("Value error, ")
             problems.append(f"{key} is {problem['input']!r}: {message[:1].lower()}{message[1:]}")
         return None

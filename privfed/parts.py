@@ -27,6 +27,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "source": {
         "digits": "privfed.data.digits:Digits",
         "synthetic": "privfed.data.synthetic:Synthetic",
+        "idx": "privfed.data.idx:Idx",
     },
     "partition": {
         "iid": "privfed.data.partition:Iid",
@@ -36,6 +37,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "model": {
         "logistic": "privfed.models:Logistic",
         "mlp": "privfed.models:Mlp",
+        "cnn": "privfed.cnn:Cnn",
     },
     "objective": {"sgd": "privfed.local.sgd:Sgd"},
     "optimizer": {

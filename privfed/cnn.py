@@ -1,0 +1,53 @@
+"""A small convolutional network with group normalisation.
+
+Never batch normalisation: it mixes a batch's examples, keeps statistics outside the flat vector,
+and suffers from clients with few examples (Hsieh et al. 2020, "The Non-IID Data Quagmire").
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+from torch import nn
+
+from privfed.errors import Refused
+from privfed.parts import Part
+
+_SMALLEST = 2
+
+
+class Cnn(Part):
+    """Per width c: 3 x 3 convolution, GroupNorm, ReLU, 2 x 2 max-pooling; then one linear layer.
+
+    x `[B, channels, height, width]`. `groups` divides each width, and pooling stops where an image
+    would become smaller than 2 x 2.
+    """
+
+    channels: list[Annotated[int, Field(ge=1, le=4096)]] = Field([16, 32], min_length=1)
+    groups: int = Field(4, ge=1)
+
+    def build(self, features: tuple[int, ...], classes: int) -> nn.Module:
+        if len(features) != 3:
+            raise Refused(
+                f"model.name is 'cnn', but an example has shape {features}; expected images "
+                "[channels, height, width]; use logistic or mlp for flat features"
+            )
+        odd = [width for width in self.channels if width % self.groups]
+        if odd:
+            raise Refused(
+                f"model.channels holds {odd}, which model.groups = {self.groups} does not divide"
+            )
+        depth, height, width = features
+        layers: list[nn.Module] = []
+        for out in self.channels:
+            layers += [
+                nn.Conv2d(depth, out, 3, padding=1),
+                nn.GroupNorm(self.groups, out),
+                nn.ReLU(),
+            ]
+            depth = out
+            if min(height, width) >= 2 * _SMALLEST:
+                layers.append(nn.MaxPool2d(2))
+                height, width = height // 2, width // 2
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(depth * height * width, classes))
