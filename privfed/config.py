@@ -19,7 +19,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from privfed.errors import Refused
-from privfed.parts import Part, expected, find
+from privfed.parts import BUILT_IN, Part, expected, find
 from privfed.sections import SECTIONS, Aggregation, Client, Data, Privacy, Run
 
 FORMAT = 1
@@ -213,7 +213,7 @@ def _assemble(raw: Raw, noise_multiplier: float | None) -> Config:
         given = raw.get(name, {})
         known = _fields(name, given)
         problems += [
-            f"{name}.{key} is not a known key; {expected(key, list(known))}"
+            f"{name}.{key} is not a known key{_owner(name, key)}; {expected(key, list(known))}"
             for key in sorted(given.keys() - known)
         ]
         own[name] = _validate(section.own, name, given, problems)
@@ -224,6 +224,15 @@ def _assemble(raw: Raw, noise_multiplier: float | None) -> Config:
         raise Refused("\n".join(dict.fromkeys(problems)))
     own["privacy"] = _one_budget(own["privacy"])
     return Config(own, parts, names, noise_multiplier)
+
+
+def _owner(name: str, key: str) -> str:
+    """Which other part of the section would know `key`, if any does."""
+    for naming, (kind, _) in SECTIONS[name].parts.items():
+        for part in BUILT_IN[kind]:
+            if key in find(kind, part, f"{name}.{naming}").model_fields:
+                return f" here (it belongs to {name}.{naming} = {part!r})"
+    return ""
 
 
 def _validate(model: type[Part], name: str, given: Mapping[str, Any], problems: list[str]) -> Any:

@@ -144,6 +144,11 @@ def test_every_registered_part_exists_is_frozen_strict_and_documented(kind, name
     "overrides, message",
     [
         (["server.momentm=0.5"], r"server\.momentm is not a known key.*did you mean 'momentum'"),
+        (
+            ["server.optimizer=fedavg", "server.momentum=0.5"],
+            r"belongs to server\.optimizer = 'feda",
+        ),
+        (["data.concentration=0.5"], r"belongs to data\.partition = 'dirichlet'"),
         (["runn.rounds=3"], "unknown section 'runn'.*did you mean 'run'"),
         (["run.rounds=ten"], r"run\.rounds is 'ten': input should be a valid integer"),
         (["run.rounds=1.5"], r"run\.rounds is 1\.5"),
