@@ -24,7 +24,11 @@ CROSS_CHECKS = ("opacus_rdp", "opacus_prv")
 
 @dataclass(frozen=True)
 class RunAudit:
-    """What a run directory proves. With `problems` it proves nothing, and epsilon is infinite."""
+    """What a run directory proves.
+
+    Where the ledger is broken or contradicted, `guarantee` is None and epsilon infinite. Where only
+    a summary or a metric claims less than the ledger spent, `problems` says so beside the truth.
+    """
 
     path: Path
     guarantee: Guarantee | None
@@ -84,8 +88,8 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
     try:
         bound = spent(ledger, delta, headline)
         claims = _lower_claims(evidence, ledger)
-    except AccountingError as error:
-        return _broken(path, dict(ledger.terms), str(error))
+    except (AccountingError, TypeError) as error:
+        return _broken(path, dict(ledger.terms), f"{directory.ledger}: {error}")
     accountants = dict(bound.by_accountant)
     if accountant in CROSS_CHECKS:
         accountants[accountant] = opacus_epsilon(ledger.spending, delta, accountant)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from importlib import metadata
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
@@ -90,6 +90,3 @@ def only(value: Any, instead: str) -> Any:
         return found
 
     return AfterValidator(check)
-
-
-__all__ = ["BUILT_IN", "Annotated", "Part", "expected", "find", "only"]

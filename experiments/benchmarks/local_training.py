@@ -26,6 +26,7 @@ from privfed.assemble import Setup, assemble
 from privfed.config import load
 from privfed.federation import Indices
 from privfed.local.batches import plan as plan_batches
+from privfed.local.trainer import Way
 from privfed.plan import plan
 from privfed.privacy.clipping import clip_rows
 
@@ -67,9 +68,9 @@ def bare_loop(setup: Setup, ids: Indices, round: int) -> Tensor:
     return torch.stack(rows)
 
 
-def trained(setup: Setup, way: str, chunk: int, ids: Indices, round: int) -> Tensor:
+def trained(setup: Setup, way: Way, chunk: int, ids: Indices, round: int) -> Tensor:
     """Privfed's own training of the same clients."""
-    local = replace(setup.executor.trainer, way=way)  # type: ignore[arg-type]
+    local = replace(setup.executor.trainer, way=way)
     broadcast = {"params": setup.network.start}
     parts = []
     for start in range(0, len(ids), chunk):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,11 +19,14 @@ from privfed.streams import Streams
 
 _CHUNKS = (8, 32, 128)
 _REPEATS = 3
+_MOST_EXAMPLES = 32
 
 
-def fastest(trainer: LocalTrainer, cohort: int, way: str, chunk: int) -> tuple[Way, int]:
+def fastest(
+    trainer: LocalTrainer, cohort: int, way: Way | Literal["auto"], chunk: int
+) -> tuple[Way, int]:
     """The way and chunk size to train a `cohort`, measuring what "auto" and 0 leave open."""
-    ways: tuple[Way, ...] = ("stacked", "loop") if way == "auto" else (way,)  # type: ignore[assignment]
+    ways: tuple[Way, ...] = ("stacked", "loop") if way == "auto" else (way,)
     largest = max(min(2 * cohort, _CHUNKS[-1]), 1)
     sizes = (chunk,) if chunk else tuple(sorted({min(size, largest) for size in _CHUNKS}))
     options = [
@@ -49,9 +53,12 @@ def _seconds_per_client(trainer: LocalTrainer, way: Way, chunk: int) -> float:
 
 
 def _made_up(trainer: LocalTrainer, clients: int) -> Federation:
-    """`clients` clients of two batches each, all zeros, in the shape of the real examples."""
+    """`clients` clients of up to two batches each, all zeros, in the shape of the real examples.
+
+    Not more than a few dozen examples: "one batch of everything" is often written as a huge size.
+    """
     real = trainer.federation.examples
-    size = 2 * trainer.batch_size
+    size = min(2 * trainer.batch_size, _MOST_EXAMPLES)
     x = torch.zeros(clients * size, *real.x.shape[1:], device=real.x.device)
     y = torch.zeros(clients * size, dtype=torch.int64, device=real.y.device)
     examples = Examples(x, y, real.classes)

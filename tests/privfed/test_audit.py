@@ -131,6 +131,20 @@ def ledger_that_is_a_folder(copy):
     (copy / "ledger.jsonl").mkdir()
 
 
+def terms_of_other_types(copy):
+    """A whole chain re-computed, a checkpoint that agrees, and a delta that is text."""
+    previous, content = chain.START, b""
+    for line in lines(copy):
+        body = json.loads(line)
+        del body["hash"]
+        if body["type"] == "open":
+            body["terms"]["delta"] = "0.001"
+        sealed, link = chain.sealed(previous, body)
+        content, previous = content + sealed, link["hash"]
+    (copy / "ledger.jsonl").write_bytes(content)
+    spoil_metadata(copy, {"ledger_head": previous})
+
+
 def ledger_of_deep_nesting(copy):
     (copy / "ledger.jsonl").write_text("[" * 100_000 + "\n")
 
@@ -174,6 +188,7 @@ CLAIMS = (
         spoil_checkpoint,
         remove_configuration,
         ledger_that_is_a_folder,
+        terms_of_other_types,
         ledger_of_deep_nesting,
         checkpoint_without_a_head,
         checkpoint_with_a_strange_head,

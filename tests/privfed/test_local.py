@@ -132,6 +132,19 @@ def test_the_measured_way_is_one_that_was_offered():
     assert fastest(local, cohort=20, way="stacked", chunk=0)[0] == "stacked"
 
 
+def test_the_measurement_stays_small_whatever_the_batch_size(monkeypatch):
+    """A batch size of "everything" is an ordinary wish; 128 clients of it would fill the memory."""
+    held = []
+    real = Federation.gather
+    monkeypatch.setattr(
+        Federation,
+        "gather",
+        lambda self, rows: (held.append(len(self.examples)), real(self, rows))[1],
+    )
+    fastest(trainer(population(SIZES), batch_size=10**9), cohort=200, way="auto", chunk=0)
+    assert 0 < max(held) <= 128 * 64
+
+
 def test_the_measurement_never_looks_at_the_population(monkeypatch):
     local, seen = trainer(population(SIZES)), []
     real = Federation.gather
