@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 
 from scipy.optimize import brentq
 
+from accounting.accountants import Spending
 from accounting.errors import Unaccountable
 from accounting.events import Event
 from accounting.guarantee import TIGHTEST, guarantee, refuse_unaccountable
@@ -23,8 +25,9 @@ def noise_multiplier(
     epsilon: float,
     delta: float,
     accountant: str = TIGHTEST,
+    prior: Spending | None = None,
 ) -> float:
-    """The noise multiplier z at which `rounds` times `event(z)` spends at most `epsilon`.
+    """The noise z at which `prior` and `rounds` times `event(z)` spend at most `epsilon`.
 
     `event` is the mechanism's own event as a function of z, so that calibration, charge and gate
     account for the same thing. The answer errs on the private side only: the epsilon it gives is
@@ -36,7 +39,19 @@ def noise_multiplier(
     if not 0.0 < epsilon < math.inf:
         raise Unaccountable(f"epsilon is {epsilon!r}; expected a positive finite number")
     refuse_unaccountable(event(1.0), accountant)
-    if guarantee({event(1.0): rounds}, delta, accountant).epsilon == math.inf:
+
+    def spent(z: float) -> float:
+        return guarantee(
+            Counter(prior or {}) + Counter({event(z): rounds}), delta, accountant
+        ).epsilon
+
+    before = guarantee(prior, delta, accountant).epsilon if prior else 0.0
+    if before >= epsilon:
+        raise Unaccountable(
+            f"earlier runs already spent epsilon {before:g} of {epsilon:g}; nothing is left: ask "
+            "for more epsilon, or train on another population"
+        )
+    if spent(1.0) == math.inf:
         raise Unaccountable(
             f"accountant {accountant!r} has no bound at delta {delta:g} over {rounds} rounds (its "
             "rounding is no longer far below delta); use 'rdp' or 'tightest', or a larger delta"
@@ -47,7 +62,7 @@ def noise_multiplier(
 
     def excess(z: float) -> float:
         if z not in tried:
-            tried[z] = guarantee({event(z): rounds}, delta, accountant).epsilon
+            tried[z] = spent(z)
         return min(tried[z], 1e300) - target
 
     low = high = 1.0

@@ -1,7 +1,8 @@
 """The ledger: every release of a run, charged before it happens.
 
 A file of hash-chained lines (`accounting.chain`): one `open` line that states what the guarantee
-means, one `define` line per distinct event, one `charge` line per round. It holds rules only (the
+means (and what earlier runs over the same population had spent), one `define` line per distinct
+event, one `charge` line per round. It holds rules only (the
 sampling rate, never who was drawn), so publishing it costs nothing, and everything an accountant
 needs, so that epsilon can be re-computed from it years later.
 
@@ -47,7 +48,8 @@ class Ledger:
         self._failed = False
         self._events: list[Event] = []
         self._charges: list[Charge] = []
-        self._spending: Counter[Event] = Counter()
+        self._prior: Counter[Event] = Counter()
+        self._own: Counter[Event] = Counter()
         self._hashes: list[str] = []
         self._terms: Mapping[str, Any] = {}
         for number, link in enumerate(links, start=1):
@@ -109,13 +111,24 @@ class Ledger:
         return tuple(self._charges)
 
     @property
+    def own(self) -> Spending:
+        """How often each distinct event was charged here."""
+        return MappingProxyType(self._own)
+
+    @property
+    def prior(self) -> Spending:
+        """What earlier runs over the same population were charged, as the open line states."""
+        return MappingProxyType(self._prior)
+
+    @property
     def spending(self) -> Spending:
-        """How often each distinct event was charged."""
-        return MappingProxyType(self._spending)
+        """All that the population has spent: `prior` and `own`."""
+        return MappingProxyType(self._prior + self._own)
 
     def spending_until(self, round: int) -> Spending:
-        """What the rounds up to `round` were charged, whatever was charged after."""
-        return Counter(charge.event for charge in self._charges if charge.round <= round)
+        """What the rounds up to `round` were charged, and `prior`, whatever was charged after."""
+        past = Counter(charge.event for charge in self._charges if charge.round <= round)
+        return self._prior + past
 
     def head(self) -> bytes:
         """The hash of the last line; keep it elsewhere, and a cut end is noticed (`holds`)."""
@@ -191,6 +204,7 @@ class Ledger:
                         f"reads format {FORMAT}: update privfed"
                     )
                 self._terms = link["terms"]
+                self._prior = _prior(link["terms"])
             case "define" if link["id"] == len(self._events):
                 self._events.append(Event.from_json(link["event"]))
             case "charge" if _is_count(link["round"]) and _is_count(link["event"]):
@@ -198,10 +212,21 @@ class Ledger:
                     raise LedgerBroken(f"round {link['round']} is charged out of order")
                 event = self._events[link["event"]]
                 self._charges.append(Charge(link["round"], event, link["hash"]))
-                self._spending[event] += 1
+                self._own[event] += 1
             case kind:
                 raise LedgerBroken(f"a line of type {kind!r} and these values is not expected here")
         self._hashes.append(link["hash"])
+
+
+def _prior(terms: Mapping[str, Any]) -> Counter[Event]:
+    """The events of `terms["prior"]`: per earlier run its "charges", pairs of event and count."""
+    found: Counter[Event] = Counter()
+    for run in terms.get("prior", []):
+        for event, count in run["charges"]:
+            if not _is_count(count):
+                raise LedgerBroken(f"a prior run's count is {count!r}; expected a whole number")
+            found[Event.from_json(event)] += count
+    return found
 
 
 def _is_count(value: Any) -> bool:

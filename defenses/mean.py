@@ -10,7 +10,9 @@ from torch import Tensor
 
 
 class Mean(BaseModel):
-    """F(x) = (1/n) sum of x_k, by one sum. Tolerates no byzantine client; O(nd).
+    """The mean of all updates.
+
+    F(x) = (1/n) sum of x_k, by one sum. Tolerates no byzantine client; O(nd).
 
     >>> import torch
     >>> rows = torch.tensor([[0.0, 2.0], [4.0, 2.0]])

@@ -8,7 +8,9 @@ from torch import Tensor
 
 
 class Median(BaseModel):
-    """F(x)_j = median of x_1j … x_nj; of an even number, the mean of the middle two.
+    """The coordinate-wise median.
+
+    F(x)_j = median of x_1j … x_nj; of an even number, the mean of the middle two.
 
     Needs rows. Tolerates fewer than half of them hostile. Rows that are not finite are left out;
     with none left the aggregate is zero. O(nd log n).

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
+from privfed.config import Config
+from privfed.construct import network
 from privfed.data import populate
 from privfed.errors import Refused
 from privfed.federation import Federation
 from privfed.local.executor import InProcess
-from privfed.local.measure import fastest
+from privfed.local.measure import Speed, fastest
 from privfed.local.trainer import LocalTrainer
-from privfed.models import Network, network
+from privfed.network import Network
 from privfed.plan import Plan
 from privfed.round import Algorithm, TrainingState
 from privfed.streams import Streams
@@ -20,7 +25,10 @@ from privfed.streams import Streams
 
 @dataclass(frozen=True)
 class Setup:
-    """A run, ready to start. `plan` holds the measured trainer and chunk."""
+    """A run, ready to start. `plan` holds the trainer and the chunk that were measured.
+
+    `speed` is that of training here, `evaluation` the seconds that scoring a model takes.
+    """
 
     plan: Plan
     federation: Federation
@@ -28,6 +36,8 @@ class Setup:
     algorithm: Algorithm
     executor: InProcess
     streams: Streams
+    speed: Speed
+    evaluation: float
 
     def start(self) -> TrainingState:
         """The state before round 1."""
@@ -36,31 +46,31 @@ class Setup:
         return TrainingState(params, algorithm.server.init(params), algorithm.mechanism.init())
 
 
-def assemble(plan: Plan, fresh: bool = True) -> Setup:
+def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup:
     """Load the data, build the model, and measure how to train it here. Raises `Refused`.
 
-    A run that is not `fresh` has a checkpoint, and does not need the file that it started from.
+    `constants` are those of a run that has a checkpoint: it does not need the file it started from.
     """
     config = plan.config
     torch.set_num_threads(config.run.threads)
     device = _device(config.run.device)
     streams = Streams(config.run.seed, simulated=config.run.randomness == "seeded")
-    federation = populate(
-        config.parts["source"],
-        config.parts["partition"],
-        config.data.clients,
-        config.data.holdout_fraction,
-        streams,
-    ).to(device)
-    examples = federation.examples
+    federation = population(config, streams).to(device)
+    loss = config.parts["loss"]
+    for part in (federation.examples, federation.test):
+        loss.width(part)  # refuses labels that do not fit
     net = network(
         config.parts["model"],
-        tuple(examples.x.shape[1:]),
-        examples.classes,
-        config.own["model"].init if fresh else "",
+        federation.examples,
+        config.start,
+        loss,
         streams.at("init"),
         device,
+        constants,
     )
+    began = time.perf_counter()
+    net.evaluate(net.start, federation.test)  # refuses a test set that cannot be scored
+    evaluation = time.perf_counter() - began
     client = config.client
     trainer = LocalTrainer(
         federation,
@@ -71,9 +81,7 @@ def assemble(plan: Plan, fresh: bool = True) -> Setup:
         client.batch_size,
         "stacked",
     )
-    way, chunk = fastest(
-        trainer, config.parts["sampler"].size, config.run.trainer, config.run.chunk
-    )
+    speed = fastest(trainer, config.parts["sampler"].size, config.run.trainer, config.run.chunk)
     algorithm = Algorithm(
         objective=config.parts["objective"],
         server=config.parts["optimizer"],
@@ -84,9 +92,21 @@ def assemble(plan: Plan, fresh: bool = True) -> Setup:
         clients=config.data.clients,
         byzantine=config.aggregation.byzantine,
     )
-    executor = InProcess(replace(trainer, way=way), streams, chunk, plan.by_examples)
-    measured = replace(plan, config=config.with_run(trainer=way, chunk=chunk))
-    return Setup(measured, federation, net, algorithm, executor, streams)
+    executor = InProcess(replace(trainer, way=speed.way), streams, speed.chunk, plan.by_examples)
+    measured = replace(plan, config=config.with_run(trainer=speed.way, chunk=speed.chunk))
+    return Setup(measured, federation, net, algorithm, executor, streams, speed, evaluation)
+
+
+def population(config: Config, streams: Streams) -> Federation:
+    """The clients and the test set that `config` names. Raises `Refused`."""
+    return populate(
+        config.parts["source"],
+        config.parts["partition"],
+        config.data.clients,
+        config.data.holdout_fraction,
+        streams,
+        config.data.holdout,
+    )
 
 
 def _device(name: str) -> torch.device:

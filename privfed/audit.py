@@ -26,12 +26,16 @@ CROSS_CHECKS = ("opacus_rdp", "opacus_prv")
 class RunAudit:
     """What a run directory proves.
 
-    Where the ledger is broken or contradicted, `guarantee` is None and epsilon infinite. Where only
-    a summary or a metric claims less than the ledger spent, `problems` says so beside the truth.
+    `guarantee` covers earlier runs over the same population, which the ledger states; `alone` this
+    run's `charges` only. Where the ledger is broken or contradicted, `guarantee` is None and
+    epsilon infinite. Where only a summary or a metric claims less than the ledger spent, `problems`
+    says so beside the truth.
     """
 
     path: Path
     guarantee: Guarantee | None
+    alone: Guarantee | None
+    charges: int
     accountants: dict[str, float | None]
     terms: dict[str, Any]
     noise_multiplier: float | None
@@ -47,7 +51,9 @@ class RunAudit:
             "unit": self.terms.get("unit"),
             "relation": self.terms.get("relation"),
             "sampler": self.terms.get("sampler"),
-            "rounds": bound.rounds if bound else 0,
+            "epsilon_alone": self.alone.epsilon if self.alone else math.inf,
+            "prior": [run.get("run") for run in self.terms.get("prior", [])],
+            "rounds": self.charges,
             "accountant": bound.accountant if bound else None,
             "accountants": self.accountants,
             "noise_multiplier": self.noise_multiplier,
@@ -93,8 +99,12 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
     accountants = dict(bound.by_accountant)
     if accountant in CROSS_CHECKS:
         accountants[accountant] = opacus_epsilon(ledger.spending, delta, accountant)
-    noise, rate = _mechanism(ledger.spending)
-    return RunAudit(path, bound, accountants, dict(ledger.terms), noise, rate, claims)
+    noise, rate = _mechanism(ledger.own)
+    alone = guarantee(ledger.own, delta, headline) if ledger.prior else bound
+    charges = len(ledger.charges)
+    return RunAudit(
+        path, bound, alone, charges, accountants, dict(ledger.terms), noise, rate, claims
+    )
 
 
 def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
@@ -133,6 +143,7 @@ class _Evidence:
     """What the files beside the ledger cite and claim."""
 
     config: str
+    companions: dict[str, str]
     head: bytes | None
     releases: dict[int, str]
     claims: list[tuple[Path, dict[str, Any]]]
@@ -153,6 +164,7 @@ def _evidence(directory: RunDirectory) -> _Evidence:
         raise Broken(f"the summary or the metrics cannot be read: {error!r}") from error
     return _Evidence(
         config=directory.config_digest(),
+        companions=directory.companions(),
         head=directory.head() if directory.has_checkpoint() else None,
         releases={round: release.charge for round, release in stored.items() if release},
         claims=claims,
@@ -179,6 +191,11 @@ def _contradictions(directory: RunDirectory, ledger: Ledger, evidence: _Evidence
         problems.append(
             f"the release of round {strays[0]} has no charge in the ledger"
             + (f" (and {len(strays) - 1} more)" if strays[1:] else "")
+        )
+    if ledger.terms.get("files", {}) != evidence.companions:
+        problems.append(
+            "the frozen part of the model, or the list of public clients, is not what the ledger "
+            "was opened for"
         )
     if evidence.config != ledger.terms.get("config"):
         problems.append("config.toml is not the configuration that the ledger was opened for")
@@ -238,4 +255,4 @@ def _mechanism(spending: Spending) -> tuple[float | None, float | None]:
 
 
 def _broken(path: Path, terms: dict[str, Any], *problems: str) -> RunAudit:
-    return RunAudit(path, None, {}, terms, None, None, problems)
+    return RunAudit(path, None, None, 0, {}, terms, None, None, problems)

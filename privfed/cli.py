@@ -52,6 +52,13 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+def quoted(text: str) -> str:
+    """As a TOML string: a path is never taken for a number."""
+    import json
+
+    return json.dumps(text)
+
+
 def _what(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}"
@@ -148,6 +155,89 @@ def _how_to_go_on(path: Path) -> str:
         command = f"privfed train --resume {shlex.quote(str(path))}"
         return f"what was released is kept. Go on with: {command}"
     return "nothing was released: the run had not begun"
+
+
+@main.command()
+@click.argument("run_file", metavar="[RUN.toml]", required=False, type=click.Path(path_type=Path))
+@click.option("--set", "overrides", multiple=True, metavar="section.key=value", help="Override.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@answers_errors
+def check(run_file: Path | None, overrides: tuple[str, ...], as_json: bool) -> int:
+    """Say what a run means before it runs, or every reason why it is refused. Writes nothing."""
+    from privfed import report
+    from privfed.check import check as check_run
+    from privfed.config import load
+    from privfed.terminal import console
+
+    found = check_run(load(run_file, overrides))
+    if as_json:
+        click.echo(dump(found.to_json()))
+    else:
+        console(False).print(report.plan_table(found.plan, found.forecast, None))
+    return 0
+
+
+@main.command()
+@click.argument("directory", metavar="RUN_DIR", type=DIRECTORY)
+@click.option("--data", metavar="PATH", help="Other data of the same form: short for data.path.")
+@click.option("--set", "overrides", multiple=True, metavar="data.key=value", help="Other data.")
+@click.option(
+    "--predictions", type=click.Path(dir_okay=False, path_type=Path), help="CSV to write."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@answers_errors
+def evaluate(
+    directory: Path,
+    data: str | None,
+    overrides: tuple[str, ...],
+    predictions: Path | None,
+    as_json: bool,
+) -> int:
+    """Score a trained model: on the run's own test examples, or on another data source."""
+    from privfed import report
+    from privfed.evaluate import evaluate as evaluate_run
+    from privfed.terminal import console
+
+    other = [*([f"data.path={quoted(data)}"] if data is not None else []), *overrides]
+    found = evaluate_run(directory, other, predictions)
+    if as_json:
+        click.echo(dump(found.to_json()))
+    else:
+        console(False).print(report.evaluation_table(found, predictions))
+    return 0
+
+
+@main.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--schema", is_flag=True, help="Print the JSON schema of run files, for editors.")
+@answers_errors
+def list_parts(as_json: bool, schema: bool) -> int:
+    """List every part by kind, with its one line."""
+    from privfed import catalog, report
+    from privfed.terminal import console
+
+    if schema:
+        click.echo(dump(catalog.schema(), indent=2))
+    elif as_json:
+        click.echo(dump(catalog.catalog()))
+    else:
+        console(False).print(report.catalog_table(catalog.catalog()))
+    return 0
+
+
+@main.command()
+@click.argument("sample", metavar="SAMPLE", type=click.Path(path_type=Path))
+@click.option("--label", required=True, help="The column to predict.")
+@click.option("--client", default="", help="The column that says whose a row is.")
+@click.option("--path", help="Where the private table lies; default: the sample.")
+@click.option("--delimiter", default=",", show_default=True)
+@answers_errors
+def declare(sample: Path, label: str, client: str, path: str | None, delimiter: str) -> int:
+    """Write a run file for your table from a PUBLIC sample of it, to standard output."""
+    from privfed.data.declare import declare as declare_table
+
+    click.echo(declare_table(sample, label, client, path or str(sample), delimiter), nl=False)
+    return 0
 
 
 @main.command()

@@ -27,18 +27,18 @@ class Cnn(Part):
     channels: list[Annotated[int, Field(ge=1, le=4096)]] = Field([16, 32], min_length=1)
     groups: int = Field(4, ge=1)
 
-    def build(self, features: tuple[int, ...], classes: int) -> nn.Module:
+    def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         if len(features) != 3:
             raise Refused(
                 f"model.name is 'cnn', but an example has shape {features}; expected images "
                 "[channels, height, width]; use logistic or mlp for flat features"
             )
-        odd = [width for width in self.channels if width % self.groups]
+        odd = [out for out in self.channels if out % self.groups]
         if odd:
             raise Refused(
                 f"model.channels holds {odd}, which model.groups = {self.groups} does not divide"
             )
-        depth, height, width = features
+        depth, height, across = features
         layers: list[nn.Module] = []
         for out in self.channels:
             layers += [
@@ -47,7 +47,7 @@ class Cnn(Part):
                 nn.ReLU(),
             ]
             depth = out
-            if min(height, width) >= 2 * _SMALLEST:
+            if min(height, across) >= 2 * _SMALLEST:
                 layers.append(nn.MaxPool2d(2))
-                height, width = height // 2, width // 2
-        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(depth * height * width, classes))
+                height, across = height // 2, across // 2
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(depth * height * across, width))

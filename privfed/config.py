@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from privfed.errors import Refused
 from privfed.parts import BUILT_IN, Part, expected, find
-from privfed.sections import SECTIONS, Aggregation, Client, Data, Privacy, Run
+from privfed.sections import SECTIONS, Aggregation, Client, Data, Privacy, Run, Start
 
 FORMAT = 1
 DEFAULT_EPSILON = 4.0
@@ -46,6 +46,10 @@ class Config:
     @property
     def data(self) -> Data:
         return self.own["data"]  # type: ignore[no-any-return]
+
+    @property
+    def start(self) -> Start:
+        return self.own["model"]  # type: ignore[no-any-return]
 
     @property
     def client(self) -> Client:
@@ -220,6 +224,11 @@ def _assemble(raw: Raw, noise_multiplier: float | None) -> Config:
         for kind, (part, model) in _chosen(name, given).items():
             names[kind] = part
             parts[kind] = _validate(model, name, given, problems)
+    if getattr(parts["source"], "found", False) and "clients" not in raw.get("data", {}):
+        problems.append(
+            f"data.clients is missing: declare about how many clients {names['source']} holds, as "
+            "a public constant; it is never counted from private data"
+        )
     if problems:
         raise Refused("\n".join(dict.fromkeys(problems)))
     own["privacy"] = _one_budget(own["privacy"])

@@ -2,35 +2,59 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from privfed.mapped import Mapped
+
 Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Examples:
-    """`x` `[N, *features]` float32, `y` `[N]` int64 labels below `classes`.
+class Meaning:
+    """What labels stand for: names of classes or of label columns; value = y * scale + shift."""
 
-    `owners` `[N]` says whose each example is, where the source knows (the natural partition).
+    names: tuple[str, ...] = ()
+    scale: float = 1.0
+    shift: float = 0.0
+
+
+@dataclass(frozen=True)
+class Examples:
+    """`x` `[N, *features]` float32 or int64 tokens, in memory or mapped from a file; `y` `[N, *]`.
+
+    y holds int64 class labels below `classes` (`[N]`, or `[N, T]` for a label per position, where
+    -1 is none), or float32 values `[N, classes]`: 0/1 per label column, or numbers to predict.
+    `owners` `[N]` says whose each example is, where the source knows (the natural partition), and
+    `clients` how these are called there. `counts` is what loading noticed, for simulations only.
     """
 
-    x: Tensor
+    x: Tensor | Mapped
     y: Tensor
     classes: int
     owners: Indices | None = None
+    clients: tuple[str, ...] = ()
+    meaning: Meaning = Meaning()
+    counts: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __len__(self) -> int:
         return len(self.y)
 
     def take(self, index: Indices) -> Examples:
+        """The examples at `index` `[n]`; of a mapped store, still mapped."""
         chosen = torch.from_numpy(index)
         owners = None if self.owners is None else self.owners[index]
-        return Examples(self.x[chosen], self.y[chosen], self.classes, owners)
+        x = self.x.take(chosen) if isinstance(self.x, Mapped) else self.x[chosen]
+        return replace(self, x=x, y=self.y[chosen], owners=owners)
+
+    def to(self, device: torch.device) -> Examples:
+        return replace(self, x=self.x.to(device), y=self.y.to(device))
 
 
 @dataclass(frozen=True)
@@ -38,11 +62,18 @@ class Federation:
     """Clients' examples, and the public test set that belongs to none of them.
 
     Client k owns rows `offsets[k]:offsets[k + 1]` of `examples`. A client may own nothing.
+    `identities` `[clients]` are numbers that follow from each client alone (None: its place), so
+    that its randomness does not depend on who else there is. `public` names the clients behind the
+    test set, where it is theirs: no guarantee covers them. `typical` estimates a client's number of
+    examples from public facts; None: nothing known.
     """
 
     examples: Examples
     offsets: Indices
     test: Examples
+    identities: Indices | None = None
+    public: tuple[str, ...] = ()
+    typical: float | None = None
 
     @classmethod
     def of(cls, examples: Examples, owners: Indices, clients: int, test: Examples) -> Federation:
@@ -60,15 +91,22 @@ class Federation:
         """How many examples each of `ids` `[c]` owns. Simulation-only: never published."""
         return self.offsets[ids + 1] - self.offsets[ids]
 
+    def identify(self, ids: Indices) -> Indices:
+        """The clients' own numbers `[c]`, to key their randomness by."""
+        return ids if self.identities is None else self.identities[ids]
+
     def gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The examples at `rows` `[...]` of the store: x `[..., *features]` and y `[...]`.
+        """The examples at `rows` `[...]` of the store: x `[..., *features]` and y `[..., *]`.
 
         Padding is a row index like any other; the caller masks it.
         """
         return self.examples.x[rows], self.examples.y[rows]
 
     def to(self, device: torch.device) -> Federation:
-        def moved(part: Examples) -> Examples:
-            return Examples(part.x.to(device), part.y.to(device), part.classes, part.owners)
+        return replace(self, examples=self.examples.to(device), test=self.test.to(device))
 
-        return Federation(moved(self.examples), self.offsets, moved(self.test))
+
+def identity(name: str) -> int:
+    """A client's own number, from its name alone: nobody else's presence changes it."""
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

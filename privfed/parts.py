@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 from importlib import metadata
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeGuard
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
@@ -28,16 +30,27 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "digits": "privfed.data.digits:Digits",
         "synthetic": "privfed.data.synthetic:Synthetic",
         "idx": "privfed.data.idx:Idx",
+        "table": "privfed.data.table:Table",
+        "leaf": "privfed.data.leaf:Leaf",
+        "text": "privfed.data.text:Text",
     },
     "partition": {
         "iid": "privfed.data.partition:Iid",
         "dirichlet": "privfed.data.partition:Dirichlet",
+        "shards": "privfed.data.partition:Shards",
         "natural": "privfed.data.partition:Natural",
     },
     "model": {
         "logistic": "privfed.models:Logistic",
         "mlp": "privfed.models:Mlp",
         "cnn": "privfed.cnn:Cnn",
+        "lstm": "privfed.lstm:Lstm",
+    },
+    "loss": {
+        "cross_entropy": "privfed.losses:CrossEntropy",
+        "binary_cross_entropy": "privfed.losses:BinaryCrossEntropy",
+        "multi_label": "privfed.losses:MultiLabel",
+        "squared_error": "privfed.losses:SquaredError",
     },
     "objective": {"sgd": "privfed.local.sgd:Sgd"},
     "optimizer": {
@@ -56,6 +69,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "protocol": {"none": "privfed.secure.plain:PlainSum"},
 }
 
+ADAPTERS = {"model": "privfed.models:Foreign"}
+"""Kinds whose parts from outside may be plain functions, and what makes parts of these."""
+
 
 def find(kind: str, name: str, key: str) -> type[Any]:
     """The class of part `name` of `kind`, for the configuration key `key`. Raises `Refused`."""
@@ -64,14 +80,30 @@ def find(kind: str, name: str, key: str) -> type[Any]:
     target = known.get(name) or outside.get(name) or (name if ":" in name else None)
     if target is None:
         raise Refused(f"{key} is {name!r}; {expected(name, [*known, *outside])}")
-    module, _, attribute = target.partition(":")
-    try:
-        part = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise Refused(f"{key} is {name!r}, which cannot be imported: {error}") from error
-    if not (isinstance(part, type) and issubclass(part, BaseModel)):
+    part = _imported(target, name, key)
+    if kind in ADAPTERS and callable(part) and not _is_part(part):
+        part = _imported(ADAPTERS[kind], name, key).of(part)
+    if not _is_part(part):
         raise Refused(f"{key} is {name!r}, which is no part; expected a subclass of privfed's Part")
     return part
+
+
+def _imported(target: str, name: str, key: str) -> Any:
+    """What `module:attribute` names; a user's own module may lie in the working directory."""
+    module, _, attribute = target.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # whatever a user's module does
+        raise Refused(
+            f"{key} is {name!r}, which cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _is_part(found: Any) -> TypeGuard[type[BaseModel]]:
+    return isinstance(found, type) and issubclass(found, BaseModel)
 
 
 def expected(found: str, known: list[str]) -> str:

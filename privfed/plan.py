@@ -7,10 +7,12 @@ What has no proof is refused here, before any client trains, with what would wor
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from accounting.accountants import Spending
 from accounting.calibration import noise_multiplier
 from accounting.errors import AccountingError
 from accounting.events import Event
@@ -26,7 +28,10 @@ from privfed.round import exchanges
 
 @dataclass(frozen=True)
 class Plan:
-    """A configuration with its noise solved for, and its cost over all rounds."""
+    """A configuration with its noise solved for, and its cost over all rounds.
+
+    `guarantee` covers `prior` too: what earlier runs over the same population spent.
+    """
 
     config: Config
     mechanism: Mechanism
@@ -34,6 +39,7 @@ class Plan:
     guarantee: Guarantee
     noise_multiplier: float | None
     by_examples: bool
+    prior: Spending = field(default_factory=dict, hash=False)
 
     @property
     def budget(self) -> float | None:
@@ -48,13 +54,17 @@ class Plan:
             return f"simulation: noise and cohorts follow from the seed {run.seed}"
         if run.simulation_metrics:
             return "simulation: measures that epsilon does not cover were written"
+        if self.config.data.holdout == "examples":
+            return "simulation: scored on examples of clients that train"
         return None
 
 
-def plan(config: Config) -> Plan:
-    """Solve for the noise and refuse what has no proof. Raises `Refused`."""
+def plan(config: Config, prior: Spending | None = None) -> Plan:
+    """Solve for the noise and refuse what has no proof. Raises `Refused`, with every reason."""
     mechanism, sampler = config.parts["mechanism"], config.parts["sampler"]
-    _refuse_combinations(config)
+    if reasons := list(refusals(config)):
+        raise Refused("\n".join(reasons))
+    before = dict(prior or {})
     releases = exchanges(config.parts["objective"], config.parts["rule"])
     witness = sampler.witness(0, config.data.clients)
     privacy, rounds = config.privacy, config.run.rounds
@@ -73,17 +83,19 @@ def plan(config: Config) -> Plan:
                     privacy.epsilon,
                     privacy.delta,
                     privacy.accountant,
+                    before,
                 )
             mechanism = mechanism.model_copy(update={"noise_multiplier": noise})
         event = mechanism.event(witness, releases)
         refuse_unaccountable(event, privacy.accountant)
-        spent = guarantee({event: rounds}, privacy.delta, privacy.accountant)
+        total = Counter(before) + Counter({event: rounds})
+        spent = guarantee(total, privacy.delta, privacy.accountant)
     except AccountingError as error:
         raise Refused(f"privacy: {error}") from error
     weights = config.aggregation.weights
     by_examples = not mechanism.private and weights != "uniform"
     resolved = replace(config, noise_multiplier=noise)
-    return Plan(resolved, mechanism, event, spent, noise, by_examples)
+    return Plan(resolved, mechanism, event, spent, noise, by_examples, before)
 
 
 def solve(
@@ -94,10 +106,11 @@ def solve(
     epsilon: float,
     delta: float,
     accountant: str,
+    prior: Spending | None = None,
 ) -> float:
     """The noise multiplier with which `rounds` rounds of `mechanism` spend at most `epsilon`.
 
-    Each round makes `releases` releases over its one cohort.
+    Each round makes `releases` releases over its one cohort; `prior` was spent before.
 
     An infinite epsilon needs none. Raises `AccountingError`.
     """
@@ -108,7 +121,7 @@ def solve(
         calibrated: Mechanism = mechanism.model_copy(update={"noise_multiplier": z})
         return calibrated.event(witness, releases)
 
-    return noise_multiplier(event, rounds, epsilon, delta, accountant)
+    return noise_multiplier(event, rounds, epsilon, delta, accountant, prior)
 
 
 def calibration(
@@ -145,38 +158,43 @@ def calibration(
     }
 
 
-def _refuse_combinations(config: Config) -> None:
+def refusals(config: Config) -> Iterator[str]:
+    """Why this combination of parts has no proof, or cannot be: one reason each."""
     mechanism, rule = config.parts["mechanism"], config.parts["rule"]
     objective, name = config.parts["objective"], config.names["rule"]
     sums, weights = isinstance(rule, SumRule), config.aggregation.weights
+    try:
+        config.parts["sampler"].witness(0, config.data.clients)
+    except Refused as refused:
+        yield str(refused)
     if exchanges(objective, rule) != 1 or objective.stateful:
-        raise Refused(
+        yield (
             f"client.objective = {config.names['objective']!r} with aggregation.rule = {name!r} "
             "needs several exchanges a round or a state on clients, which this version cannot run"
         )
     if mechanism.private and not sums:
-        raise Refused(
+        yield (
             f"aggregation.rule = {name!r} needs to see every client's row, and a function of rows "
             "has no proven sensitivity to calibrate central noise to; use "
             'aggregation.rule = "mean", or privacy.mechanism = "none"'
         )
     if mechanism.private and weights == "examples":
-        raise Refused(
+        yield (
             'aggregation.weights is "examples", but under privacy example counts are private data '
             'and would leave unprotected; use "uniform" or "auto"'
         )
     if not sums and weights == "examples":
-        raise Refused(
+        yield (
             f'aggregation.weights is "examples", but aggregation.rule = {name!r} weighs all rows '
             'alike; use "uniform" or "auto"'
         )
     if sums and config.aggregation.byzantine:
-        raise Refused(
+        yield (
             f"aggregation.byzantine is {config.aggregation.byzantine}, but aggregation.rule = "
             f"{name!r} tolerates none; remove the key, or choose a robust rule"
         )
     if not sums and config.names["protocol"] != "none":
-        raise Refused(
+        yield (
             f"aggregation.rule = {name!r} needs rows, which a secure sum never shows; use "
             'aggregation.rule = "mean", or secure.protocol = "none"'
         )

@@ -12,7 +12,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 from rich.text import Text
 
+from accounting.events import Gaussian, PoissonSampled
+from accounting.guarantee import guarantee
 from privfed.audit import RunAudit
+from privfed.catalog import key_of
+from privfed.evaluate import Evaluation
+from privfed.forecast import Forecast
 from privfed.plan import Plan
 from privfed.run import Outcome, RoundRecord
 
@@ -43,53 +48,118 @@ def rows(pairs: Mapping[str, str]) -> Table:
     return table
 
 
-def plan_table(plan: Plan, path: Path) -> Table:
-    """The header of `train`: what this run will guarantee, before it starts."""
-    config, bound = plan.config, plan.guarantee
+def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
+    """What this run will guarantee and take: the header of `train`, and all of `check`."""
+    config = plan.config
     names = config.names
     size, clients = config.parts["sampler"].size, config.data.clients
     pairs = {
-        "data": f"{names['source']}, {clients} clients ({names['partition']})",
+        "data": f"{names['source']}, {clients} clients declared ({names['partition']})",
         "training": (
-            f"{names['model']} model, {names['objective']} x {config.client.epochs} epochs, "
-            f"{names['optimizer']}, {config.run.rounds} rounds"
+            f"{names['model']} model ({forecast.parameters:,} parameters), {names['objective']} x "
+            f"{config.client.epochs} epochs, {names['optimizer']}, {config.run.rounds} rounds"
         ),
-        "cohort": f"{names['sampler']}, {size} expected (q = {size / clients:g})",
+        "cohort": (
+            f"{names['sampler']}, {size} expected (q = {size / clients:g}); empty with "
+            f"probability {forecast.empty:.2g}"
+        ),
+        **(_privacy_rows(plan, forecast) if plan.mechanism.private else {"privacy": "none: ε = ∞"}),
+        "traffic": f"{size_of(forecast.down)} down, {size_of(forecast.up)} up per round",
+        "time": _time(forecast),
     }
-    if plan.mechanism.private:
-        clip = config.parts["mechanism"].clip
-        pairs["privacy"] = (
-            f"{names['mechanism']}, clip {clip:g}, noise multiplier "
-            f"{ceiling(plan.noise_multiplier)}"
-        )
-        budget = f"ε = {number(plan.budget)}" if plan.budget else "none, the noise is fixed"
-        pairs["budget"] = (
-            f"{budget}; all rounds spend ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g}"
-        )
-        pairs["protects"] = f"one {bound.unit} with all its examples, {bound.relation}"
-    else:
-        pairs["privacy"] = "none: ε = ∞"
-    if config.own["model"].init:
-        pairs["start"] = (
-            f"{config.own['model'].init}; what that was trained on is not covered by this ε"
-        )
+    if config.start.init:
+        pairs["start"] = f"{config.start.init}; what that was trained on is not covered by this ε"
     if plan.simulation:
         pairs["note"] = plan.simulation
-    if bound.delta * clients > 1 and plan.mechanism.private:
+    if plan.guarantee.delta * clients > 1 and plan.mechanism.private:
         pairs["warning"] = (
-            f"δ = {bound.delta:g} is above 1 / clients; choose a smaller privacy.delta"
+            f"δ = {plan.guarantee.delta:g} is above 1 / clients; choose a smaller privacy.delta"
         )
-    pairs["run"] = str(path)
+    if path:
+        pairs["run"] = str(path)
     return rows(pairs)
+
+
+def _privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
+    config, bound = plan.config, plan.guarantee
+    clip = config.parts["mechanism"].clip
+    budget = f"ε = {number(plan.budget)}" if plan.budget else "none, the noise is fixed"
+    pairs = {
+        "privacy": (
+            f"{config.names['mechanism']}, sensitivity {clip:g} (the clip), noise multiplier "
+            f"{ceiling(plan.noise_multiplier)}"
+        ),
+        "event": _event(plan),
+        "budget": f"{budget}; all rounds spend ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g}",
+        "accountants": f"{bound.accountant} ({_opinions(bound.by_accountant)})",
+    }
+    if plan.prior:
+        earlier = guarantee(plan.prior, bound.delta, config.privacy.accountant)
+        pairs["prior"] = (
+            f"of this, ε = {ceiling(earlier.epsilon)} was spent before, over the same population "
+            f"({', '.join(config.privacy.prior)})"
+        )
+    pairs["protects"] = f"one {bound.unit} with all its examples, {bound.relation}"
+    if forecast.signal is not None and forecast.noise is not None:
+        ratio = forecast.signal / forecast.noise if forecast.noise else math.inf
+        pairs["signal"] = (
+            f"average of at most {forecast.signal:g} against noise of norm {forecast.noise:.2g} "
+            f"per round ({number(float(f'{ratio:.2g}'))} : 1)"
+        )
+    return pairs
+
+
+def _event(plan: Plan) -> str:
+    match plan.event.release:
+        case PoissonSampled(rate=rate, of=Gaussian(noise_multiplier=z)):
+            return f"per round one Gaussian(z = {ceiling(z)}), Poisson-sampled at q = {rate:g}"
+        case release:
+            return f"per round one {release.kind} release"
+
+
+def size_of(count: float) -> str:
+    """Bytes in words: 1.2 MB."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def _time(forecast: Forecast) -> str:
+    seconds = forecast.seconds
+    if seconds < 100:
+        shown = f"{seconds:.2g} s"
+    elif seconds < 6000:
+        shown = f"{seconds / 60:.2g} min"
+    else:
+        shown = f"{seconds / 3600:.2g} h"
+    why = "a guess: two batches" if forecast.guessed else "as public facts suggest"
+    return f"about {shown} here, for clients of {forecast.examples:.3g} examples ({why})"
+
+
+def measure(name: str, value: float) -> str:
+    """A measure as people read it."""
+    return f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
 
 
 def outcome_table(outcome: Outcome) -> Table:
     """How a run ended; no epsilon without what it means."""
     bound, event = outcome.guarantee, outcome.plan.event
+    name, value = next(iter(outcome.measures.items()))
+    of = f"on {outcome.test_examples} public test examples"
+    if outcome.plan.config.data.holdout == "examples":
+        of = f"on {outcome.test_examples} examples of clients that train"
+    if outcome.public:
+        of = (
+            f"on {outcome.test_examples} examples of {outcome.public} clients declared public, "
+            "whom no guarantee covers (report/public_clients.json)"
+        )
     pairs = {
-        "accuracy": f"{outcome.accuracy:.2%} on {outcome.test_examples} public test examples",
+        name: f"{measure(name, value)} {of}",
         "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}"
-        + (" (nominal)" if outcome.plan.simulation else ""),
+        + (" (nominal)" if outcome.plan.simulation else "")
+        + (", earlier runs included" if outcome.plan.prior else ""),
         "unit": f"one {event.unit} with all its examples",
         "relation": f"{event.relation}, {event.sampler} sampling",
         "accountant": f"{bound.accountant} ({_opinions(bound.by_accountant)})",
@@ -120,6 +190,11 @@ def audit_table(found: RunAudit) -> Table:
         "rounds": f"{facts['rounds']} charged",
         "ledger": "ok: chain, checkpoint and configuration agree",
     }
+    if facts["prior"] and found.alone:
+        pairs["prior"] = (
+            f"of this, ε = {ceiling(found.alone.epsilon)} is this run's own; earlier runs: "
+            f"{', '.join(facts['prior'])}"
+        )
     if facts["note"]:
         pairs["note"] = str(facts["note"])
     return rows(pairs)
@@ -134,6 +209,29 @@ def calibration_table(facts: Mapping[str, Any]) -> Table:
         "meaning": f"unit {facts['unit']}, {facts['relation']}, {facts['sampler']} sampling",
     }
     return rows(pairs)
+
+
+def evaluation_table(found: Evaluation, predictions: Path | None) -> Table:
+    pairs = {name: measure(name, value) for name, value in found.measures.items()}
+    pairs["examples"] = f"{found.examples}: {found.data}"
+    pairs["model"] = f"{found.path}, after round {found.round}"
+    if not found.public:
+        pairs["note"] = "what you publish of these data is not covered by the run's ε"
+    if predictions:
+        pairs["predictions"] = str(predictions)
+    return rows(pairs)
+
+
+def catalog_table(found: Mapping[str, Mapping[str, str]]) -> Table:
+    """Every part under the key that names it."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for kind, parts in found.items():
+        table.add_row(Text(f"[{key_of(kind).replace('.', '] ')}", style="bold"), "")
+        for name, line in parts.items():
+            table.add_row(Text(f"  {name}", style="cyan"), Text(line))
+    return table
 
 
 class LiveProgress:
@@ -157,8 +255,8 @@ class LiveProgress:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def before(self, plan: Plan, path: Path, done: int) -> None:
-        self._console.print(plan_table(plan, path), "")
+    def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
+        self._console.print(plan_table(plan, forecast, path), "")
         self._budget = plan.budget
         self._progress.start()
         self._task = self._progress.add_task(
@@ -188,8 +286,8 @@ class PlainProgress:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def before(self, plan: Plan, path: Path, done: int) -> None:
-        self._console.print(plan_table(plan, path), "")
+    def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
+        self._console.print(plan_table(plan, forecast, path), "")
         self._budget, self._rounds = plan.budget, plan.config.run.rounds
 
     def after_round(self, round: int) -> None: ...
@@ -205,15 +303,15 @@ def progress(console: Console) -> LiveProgress | PlainProgress:
 
 
 def measures(record: RoundRecord, budget: float | None) -> str:
-    public = record.public
+    name, value = next(iter(record.public.items()))
     of_budget = f" of {number(budget)}" if budget is not None and budget != math.inf else ""
-    return f"accuracy {public['accuracy']:.2%}  ε {ceiling(public['epsilon'])}{of_budget}"
+    return f"{name} {measure(name, value)}  ε {ceiling(record.public['epsilon'])}{of_budget}"
 
 
 def spent_rounds(outcome: Outcome) -> str:
     """How many rounds moved the model, and what became of the others."""
     said = f"{outcome.updates} of {outcome.plan.config.run.rounds}"
-    lost = outcome.guarantee.rounds - outcome.updates
+    lost = outcome.charges - outcome.updates
     if lost:
         said += f" ({lost} charged but interrupted before its release)"
     if outcome.stopped_at_budget:

@@ -76,6 +76,11 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
             f"{directory.path}: config.toml is not the configuration that the ledger was opened "
             "for; it was edited. Restore it, or start a new run"
         )
+    if ledger.terms.get("files", {}) != directory.companions():
+        raise Broken(
+            f"{directory.path}: the frozen part of the model, or the list of public clients, is "
+            "not what the ledger was opened for; it was edited or removed"
+        )
     if not directory.has_checkpoint():
         if ledger.charges:
             raise Broken(f"{directory.path} has charges in its ledger, but no checkpoint")

@@ -14,12 +14,15 @@ from accounting.ledger import Ledger
 from privfed.assemble import Setup, assemble
 from privfed.config import Config
 from privfed.errors import Refused
+from privfed.forecast import Forecast, forecast
 from privfed.plan import Plan, plan
+from privfed.prior import Prior, population, priors, spending
 from privfed.restore import allowed_change, reopen, replay, restored
 from privfed.round import TrainingState, World, run_round
 from privfed.rundir import Checkpoint, RunDirectory
 from privfed.secure.summation import Aborted
 from privfed.simulation import Tally
+from privfed.start import start_files
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class RoundRecord:
 class Observer(Protocol):
     """Metrics, progress, figures: told of rounds, never part of them."""
 
-    def before(self, plan: Plan, path: Path, done: int) -> None: ...
+    def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None: ...
 
     def after_round(self, round: int) -> None: ...
 
@@ -43,24 +46,35 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. `updates` counts rounds that moved the model, `guarantee` all charges."""
+    """How a run ended.
+
+    `measures` are the loss's own (the first is the one to look at), and "loss". `updates` counts
+    rounds that moved the model, `charges` all that were paid for; `guarantee` covers these and what
+    earlier runs over the same population had spent. `public` counts clients declared public.
+    """
 
     plan: Plan
     path: Path
-    accuracy: float
-    loss: float
+    measures: Mapping[str, float]
     test_examples: int
     updates: int
+    charges: int
     guarantee: Guarantee
     stopped_at_budget: bool
+    public: int = 0
+
+    @property
+    def accuracy(self) -> float:
+        """Raises `KeyError` where the loss has no such measure."""
+        return self.measures["accuracy"]
 
     def to_json(self) -> dict[str, Any]:
         """The object `--json` ends with."""
         bound = asdict(self.guarantee)
         return {
-            "accuracy": self.accuracy,
-            "loss": self.loss,
+            **self.measures,
             "test_examples": self.test_examples,
+            "public_clients": self.public,
             "epsilon": bound["epsilon"],
             "delta": bound["delta"],
             "unit": self.plan.event.unit,
@@ -70,7 +84,8 @@ class Outcome:
             "accountants": bound["by_accountant"],
             "noise_multiplier": self.plan.noise_multiplier,
             "rounds": self.updates,
-            "charges": bound["rounds"],
+            "charges": self.charges,
+            "prior": self.plan.config.privacy.prior,
             "stopped_at_budget": self.stopped_at_budget,
             "simulation": self.plan.simulation is not None,
             "note": self.plan.simulation,
@@ -83,12 +98,16 @@ def train(config: Config, out: Path, observers: Sequence[Observer] = ()) -> Outc
 
     Raises `Refused`, having written nothing, where the configuration cannot run.
     """
-    setup = assemble(plan(config))
+    before = priors(config)
+    setup = assemble(plan(config, spending(before)))
     directory = RunDirectory.create(out)
     with directory.locked():
         RunDirectory.create(out)  # once more, now that nobody else can begin here
         directory.write_config(setup.plan.config)
-        ledger = Ledger.create(directory.ledger, _terms(setup.plan, directory.config_digest()))
+        directory.write_public(setup.federation.public)
+        directory.write_constants(setup.network.constants)
+        terms = _terms(setup, before, directory)
+        ledger = Ledger.create(directory.ledger, terms)
         directory.save_checkpoint(
             Checkpoint(0, 0, setup.start(), ledger.head()), setup.network.shapes
         )
@@ -108,12 +127,28 @@ def resume(
         directory.make_folders()
         stored = directory.read_config()
         wanted = allowed_change(stored, change(stored))
-        setup = assemble(plan(wanted), fresh=not directory.has_checkpoint())
-        ledger = reopen(directory, setup, _terms(setup.plan, directory.config_digest()))
+        setup, ledger = _reassemble(wanted, directory)
         _refuse_less_than_spent(setup.plan, ledger)
         if wanted.values() != stored.values():
             directory.change_config(wanted.run.rounds, wanted.privacy.epsilon)
         return _loop(setup, directory, ledger, observers)
+
+
+def _reassemble(wanted: Config, directory: RunDirectory) -> tuple[Setup, Ledger]:
+    """What an existing run goes on with; its ledger knows what was spent before it began."""
+    before: Sequence[Prior] = ()
+    stored = Ledger.load(directory.ledger) if directory.ledger.exists() else None
+    if stored is not None and stored.opened:
+        prior = stored.prior
+    else:
+        before = priors(wanted)
+        prior = spending(before)
+    constants = directory.read_constants() if directory.has_checkpoint() else None
+    setup = assemble(plan(wanted, prior), constants)
+    if constants is None:
+        directory.write_public(setup.federation.public)
+        directory.write_constants(setup.network.constants)
+    return setup, reopen(directory, setup, _terms(setup, before, directory))
 
 
 def _loop(
@@ -126,7 +161,9 @@ def _loop(
     ledger.reexecutes = run.randomness == "seeded"
     begin = restored(setup, directory, ledger)
     directory.cut_metrics(begin.round)
-    tally = Tally(getattr(setup.plan.mechanism, "clip", None)) if run.simulation_metrics else None
+    clip = getattr(setup.plan.mechanism, "clip", None)
+    counts = setup.federation.examples.counts
+    tally = Tally(clip, counts) if run.simulation_metrics else None
     world = World(
         executor=setup.executor,
         population=setup.federation.clients,
@@ -135,8 +172,9 @@ def _loop(
         streams=setup.streams,
         watch=tally.watch if tally else None,
     )
+    expected = forecast(setup)
     for observer in observers:
-        observer.before(setup.plan, directory.path, begin.round)
+        observer.before(setup.plan, expected, directory.path, begin.round)
     end, stopped = _rounds(setup, directory, world, begin, tally, observers)
     directory.save_checkpoint(end, setup.network.shapes)
     outcome = _outcome(setup, directory, ledger, end, stopped)
@@ -196,26 +234,25 @@ def _record(
     setup: Setup, now: Checkpoint, ledger: Ledger, counts: Mapping[str, Any]
 ) -> RoundRecord:
     privacy = setup.plan.config.privacy
-    accuracy, loss = setup.network.evaluate(now.state.params, setup.federation.test)
+    measures = setup.network.evaluate(now.state.params, setup.federation.test)
     so_far = guarantee(ledger.spending_until(now.round), privacy.delta, privacy.accountant)
-    public = {"accuracy": accuracy, "loss": loss, "epsilon": so_far.epsilon}
-    return RoundRecord(now.round, public, counts)
+    return RoundRecord(now.round, {**measures, "epsilon": so_far.epsilon}, counts)
 
 
 def _outcome(
     setup: Setup, directory: RunDirectory, ledger: Ledger, end: Checkpoint, stopped: bool
 ) -> Outcome:
     privacy = setup.plan.config.privacy
-    accuracy, loss = setup.network.evaluate(end.state.params, setup.federation.test)
     return Outcome(
         plan=setup.plan,
         path=directory.path,
-        accuracy=accuracy,
-        loss=loss,
+        measures=setup.network.evaluate(end.state.params, setup.federation.test),
         test_examples=len(setup.federation.test),
         updates=end.updates,
+        charges=len(ledger.charges),
         guarantee=spent(ledger, privacy.delta, privacy.accountant),
         stopped_at_budget=stopped,
+        public=len(setup.federation.public),
     )
 
 
@@ -244,10 +281,12 @@ def _require_finite(now: Checkpoint) -> None:
         )
 
 
-def _terms(plan: Plan, config_digest: str) -> dict[str, Any]:
+def _terms(setup: Setup, before: Sequence[Prior], directory: RunDirectory) -> dict[str, Any]:
     """What the ledger's first line states: all that a reader needs to know what epsilon means."""
+    plan = setup.plan
     config, event = plan.config, plan.event
     seeded = config.run.randomness == "seeded"
+    partition = config.names["partition"]
     return {
         "unit": event.unit,
         "relation": event.relation,
@@ -260,14 +299,19 @@ def _terms(plan: Plan, config_digest: str) -> dict[str, Any]:
         "randomness": "seeded" if seeded else "secret",
         "note": plan.simulation,
         "arithmetic": "float64, idealised",
-        "population": f"partition {config.names['partition']!r}, frozen before training",
-        "config": config_digest,
-        "start": _hash_of(config.own["model"].init),
+        "population": population(config),
+        "partition": f"{partition!r}, frozen before training",
+        "public_clients": len(setup.federation.public),
+        "config": directory.config_digest(),
+        "files": directory.companions(),
+        "start": _hash_of(config.start.init),
+        "prior": [prior.to_json() for prior in before],
     }
 
 
-def _hash_of(path: str) -> str | None:
-    """SHA-256 of the file that the model starts from: this ledger's epsilon does not cover it."""
-    if not path or not Path(path).is_file():
+def _hash_of(init: str) -> str | None:
+    """SHA-256 of what the model starts from: this ledger's epsilon does not cover it."""
+    files = [path for path in start_files(init) if path.is_file()] if init else []
+    if not files:
         return None
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()

@@ -1,16 +1,18 @@
 """A run directory: everything a run leaves, each file written so that a crash loses nothing.
 
 `config.toml`, `ledger.jsonl`, `releases/NNNNNN.safetensors`, `checkpoint.safetensors`,
-`metrics.jsonl`, `report/summary.json`. Files are replaced atomically (temporary file, fsync,
-rename); the ledger and the metrics are appended to.
+`metrics.jsonl`, `report/summary.json`; `constants.safetensors` where the model has frozen parts and
+`report/public_clients.json` where clients were declared public. Files are replaced atomically
+(temporary file, fsync, rename); the ledger and the metrics are appended to.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from privfed.config import Config, digest, load_resolved
 from privfed.errors import Broken, Refused
 from privfed.jsons import dump
 from privfed.round import TrainingState
+from privfed.start import CHECKPOINT, CONSTANTS
 from privfed.tensorfile import CPU, fitting, pack, under, unpack
 from privfed.vector import Shapes
 
@@ -58,7 +61,9 @@ class RunDirectory:
         self.metrics = path / "metrics.jsonl"
         self.summary = path / "report" / "summary.json"
         self._config = path / "config.toml"
-        self._checkpoint = path / "checkpoint.safetensors"
+        self._checkpoint = path / CHECKPOINT
+        self._constants = path / CONSTANTS
+        self._public = path / "report" / "public_clients.json"
         self._releases = path / "releases"
 
     @classmethod
@@ -127,6 +132,33 @@ class RunDirectory:
 
     def write_config(self, config: Config) -> None:
         write_atomically(self._config, config.toml().encode())
+
+    def write_public(self, clients: Sequence[str]) -> None:
+        """Name the clients whom no guarantee covers, where there are any."""
+        if clients:
+            write_atomically(
+                self._public, (dump({"clients": list(clients)}, indent=1) + "\n").encode()
+            )
+
+    def write_constants(self, constants: Mapping[str, Tensor]) -> None:
+        """Keep what the model computes with and training does not change, where there is any."""
+        if constants:
+            tensors = {f"model/{name}": tensor for name, tensor in constants.items()}
+            write_atomically(self._constants, pack(tensors, {}))
+
+    def read_constants(self) -> dict[str, Tensor]:
+        """What `write_constants` wrote. Raises `Broken`."""
+        if not self._constants.exists():
+            return {}
+        return under(unpack(self._constants, finite=False)[0], "model/")
+
+    def companions(self) -> dict[str, str]:
+        """SHA-256 of the files that never change once the ledger cites them."""
+        return {
+            path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in (self._constants, self._public)
+            if path.exists()
+        }
 
     def write(self, charge: Charge, released: list[Tensor], state: Mapping[str, Tensor]) -> None:
         """Make the charged round's releases so far durable: before they are used or shown."""

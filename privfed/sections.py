@@ -31,14 +31,16 @@ class Run(Part):
 
 class Data(Part):
     clients: int = Field(500, ge=1, le=100_000_000)
-    holdout: Annotated[str, only("test", "clients are scored on a public test set")] = "test"
+    population: str = ""
+    holdout: Literal["test", "clients", "examples"] = "test"
     holdout_fraction: float = Field(0.2, gt=0, lt=1)
     setting: Annotated[str, only("cross_device", "remove the key")] = "cross_device"
 
 
 class Start(Part):
     init: str = ""
-    loss: Annotated[str, only("cross_entropy", "remove the key")] = "cross_entropy"
+    frozen: list[str] = []
+    fresh: list[str] = []
 
 
 class Client(Part):
@@ -63,7 +65,7 @@ class Privacy(Part):
     delta: float = Field(1e-4, gt=0, lt=1)
     accountant: Literal["tightest", "rdp", "pld"] = "tightest"
     against: Annotated[str, only("server", "remove the key")] = "server"
-    prior: Annotated[list[str], only([], "remove the key")] = []
+    prior: list[str] = []
 
 
 class Aggregation(Part):
@@ -101,7 +103,7 @@ class Section:
 SECTIONS = {
     "run": Section(Run, {}),
     "data": Section(Data, {"source": ("source", "digits"), "partition": ("partition", "")}),
-    "model": Section(Start, {"name": ("model", "logistic")}),
+    "model": Section(Start, {"name": ("model", "logistic"), "loss": ("loss", "cross_entropy")}),
     "client": Section(Client, {"objective": ("objective", "sgd")}),
     "client.privacy": Section(ClientPrivacy, {}),
     "server": Section(Part, {"optimizer": ("optimizer", "fedavgm")}),

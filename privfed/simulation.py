@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,8 +12,9 @@ from torch import Tensor
 class Tally:
     """Counts what one round's clients did. Nothing here is covered by the run's epsilon."""
 
-    def __init__(self, clip: float | None) -> None:
+    def __init__(self, clip: float | None, counts: Mapping[str, int]) -> None:
         self._clip = clip
+        self._counts = counts
         self._norms: list[Tensor] = []
 
     def watch(self, rows: Tensor) -> None:
@@ -29,6 +31,7 @@ class Tally:
             "not_finite": len(norms) - len(finite),
             "median_norm": float(finite.median()) if len(finite) else None,
         }
+        counts |= self._counts
         if self._clip is not None:
             counts["clipped"] = int((finite > self._clip).sum())
         return counts

@@ -35,8 +35,13 @@ def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
     return save(whole, {"privfed": json.dumps({"format": FORMAT, **about}, sort_keys=True)})
 
 
-def unpack(path: Path, device: torch.device = CPU) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `pack` wrote, on `device`. Raises `Broken` where that is not what lies there."""
+def unpack(
+    path: Path, device: torch.device = CPU, finite: bool = True
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `pack` wrote, on `device`. Raises `Broken` where that is not what lies there.
+
+    `finite`: nor any number that is not.
+    """
     try:
         with safe_open(path, "pt", device=str(device)) as file:
             about = json.loads((file.metadata() or {})["privfed"])
@@ -45,7 +50,7 @@ def unpack(path: Path, device: torch.device = CPU) -> tuple[dict[str, Tensor], d
         raise Broken(f"{path} cannot be read: {error!r}") from error
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise Broken(f"{path} is of another format; this version of privfed reads {FORMAT}")
-    if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+    if finite and not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
         raise Broken(f"{path} holds numbers that are not finite; privfed never wrote them")
     return tensors, about
 

@@ -17,18 +17,22 @@ from scipy import stats
 from accounting.ledger import Ledger
 from defenses.mean import Mean
 from privfed.cohort import Poisson
+from privfed.construct import network
 from privfed.federation import Examples, Federation
 from privfed.local.executor import InProcess
 from privfed.local.objective import Exchange
 from privfed.local.sgd import Sgd
 from privfed.local.trainer import LocalTrainer
-from privfed.models import Logistic, network
+from privfed.losses import CrossEntropy
+from privfed.models import Logistic
 from privfed.privacy.gaussian import CentralGaussian
 from privfed.round import Algorithm, TrainingState, World, run_round
+from privfed.sections import Start
 from privfed.secure.plain import PlainSum
 from privfed.server.fedavg import FedAvg
 from privfed.streams import Streams
 
+CPU = torch.device("cpu")
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 FEATURES, CLASSES = 5, 3
 D = (FEATURES + 1) * CLASSES
@@ -47,15 +51,17 @@ def population(sizes: Sequence[int], seed: int = 0) -> Federation:
     return Federation(examples, offsets, examples)
 
 
+def built(recipe, shape, classes=3, *, seed=0, y=None, x=None, loss=None, constants=None, **start):
+    """The network that `recipe` makes for examples of `shape`; `start` is [model]'s own keys."""
+    x = torch.zeros(2, *shape) if x is None else x
+    y = torch.zeros(2, dtype=torch.int64) if y is None else y
+    keys = Streams(seed, simulated=True).at("init")
+    examples = Examples(x, y, classes)
+    return network(recipe, examples, Start(**start), loss or CrossEntropy(), keys, CPU, constants)
+
+
 def trainer(federation: Federation, **changes) -> LocalTrainer:
-    net = network(
-        changes.pop("model", Logistic()),
-        (FEATURES,),
-        CLASSES,
-        "",
-        Streams(0, simulated=True).at("init"),
-        torch.device("cpu"),
-    )
+    net = built(changes.pop("model", Logistic()), (FEATURES,), CLASSES)
     settings = {"lr": 0.5, "epochs": 2, "batch_size": 4, "way": "stacked"} | changes
     return LocalTrainer(federation, net, Sgd(), **settings)
 

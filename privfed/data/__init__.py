@@ -7,30 +7,30 @@ the run's seed alone.
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import replace
+from typing import ClassVar, Protocol
 
 import numpy as np
 
-from privfed.errors import Refused
-from privfed.federation import Examples, Federation, Indices
+from privfed.data.holdout import Held, held_out
+from privfed.federation import Examples, Federation, Indices, identity
 from privfed.streams import Streams
 
 
 class Source(Protocol):
     """Where examples come from."""
 
-    natural_partition: bool
-    """Whether the source knows who owns each example, and partitions by that unless told."""
+    natural_partition: ClassVar[bool]
+    """Whether the source may know who owns each example, and partitions by that unless told."""
 
     def load(self, clients: int, streams: Streams) -> Examples:
         """All examples. Owners, where known, are numbers from 0."""
         ...
 
     def load_test(self, clients: int, streams: Streams) -> Examples | None:
-        """Examples of `clients` further clients, declared public; None where there are none.
+        """Public examples beside those of `load`: a file of them, or those of `clients` others.
 
-        A source that knows owners has to have them: splitting its examples would publish measures
-        of its clients' own data.
+        None where there are none.
         """
         ...
 
@@ -38,38 +38,48 @@ class Source(Protocol):
 class Partition(Protocol):
     """Who owns each example."""
 
+    natural: ClassVar[bool]
+    """Whether owners are the source's own clients."""
+
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
-        """`[N]` numbers in [0, clients)."""
+        """`[N]` numbers from 0; below `clients` where the partition is simulated."""
         ...
 
 
 def populate(
-    source: Source, partition: Partition, clients: int, holdout_fraction: float, streams: Streams
+    source: Source,
+    partition: Partition,
+    clients: int,
+    holdout_fraction: float,
+    streams: Streams,
+    holdout: str = "test",
 ) -> Federation:
     """Load, set the public test set apart, and give the rest to clients.
 
-    The test set is `holdout_fraction` of the examples, or where the source knows owners, so many
-    further clients: it never holds an example of a client that trains.
+    The test set is what the source declares public; else, by `holdout`, a random fraction of the
+    examples ("test", where owners are simulated), of the clients ("clients"), or of each client's
+    examples ("examples", a simulation). But for the last it never holds an example of a client
+    that trains. A natural population may hold more or fewer than `clients`.
+
+    Raises `Refused` where nothing would be left, and where the public set would not be public.
     """
     pool = source.load(clients, streams)
-    test = source.load_test(max(round(holdout_fraction * clients), 1), streams)
-    if test is None:
-        pool, test = _split(pool, holdout_fraction, streams)
-    owners = partition.owners(pool, clients, streams)
-    return Federation.of(pool, owners, clients, test)
+    declared = source.load_test(max(round(holdout_fraction * clients), 1), streams)
+    held = held_out(pool, declared, holdout, holdout_fraction, clients, streams)
+    owners = partition.owners(held.pool, clients, streams)
+    natural = getattr(partition, "natural", False)
+    present = max(clients, int(owners.max(initial=-1)) + 1) if natural else clients
+    if natural and held.pool.clients:
+        present = len(held.pool.clients)
+    federation = Federation.of(held.pool, owners, present, held.test)
+    return replace(
+        federation,
+        identities=_identities(held) if natural else None,
+        public=held.public,
+        typical=held.typical,
+    )
 
 
-def _split(pool: Examples, fraction: float, streams: Streams) -> tuple[Examples, Examples]:
-    if pool.owners is not None:
-        raise Refused(
-            'data.holdout is "test", but this source knows owners and has no further, public '
-            "clients to test on; splitting would publish measures of its clients' own data"
-        )
-    order = streams.at("holdout").generator().permutation(len(pool))
-    held_out = round(fraction * len(pool))
-    if not 0 < held_out < len(pool):
-        raise Refused(
-            f"data.holdout_fraction is {fraction} of {len(pool)} examples, which leaves "
-            f"{held_out} to test and {len(pool) - held_out} to train; expected at least one each"
-        )
-    return pool.take(np.sort(order[held_out:])), pool.take(np.sort(order[:held_out]))
+def _identities(held: Held) -> Indices | None:
+    names = held.pool.clients
+    return np.array([identity(name) for name in names], dtype=np.int64) if names else None

@@ -15,7 +15,10 @@ from privfed.streams import Streams
 
 
 class Digits(Part):
-    """x `[1797, 64]`: intensities, scaled by public constants from 0 … 16 to [-0.5, 0.5]."""
+    """scikit-learn's handwritten digits.
+
+    x `[1797, 64]`: intensities, scaled by public constants from 0 … 16 to [-0.5, 0.5].
+    """
 
     natural_partition: ClassVar[bool] = False
 

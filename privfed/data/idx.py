@@ -17,6 +17,7 @@ from pydantic import Field
 
 from privfed.errors import Refused
 from privfed.federation import Examples
+from privfed.mapped import Mapped
 from privfed.parts import Part
 from privfed.streams import Streams
 
@@ -24,20 +25,28 @@ _UNSIGNED_BYTES = 0x08
 
 
 class Idx(Part):
-    """x `[N, 1, height, width]`: intensities, scaled by public constants from 0 … 255 to [0, 1].
+    """MNIST-format folders. x `[N, 1, height, width]`: intensities 0 … 255, scaled to [0, 1].
 
     `path` is the folder, `prefix` how the two files' names begin ("train", "t10k"; empty: the only
-    pair there). `classes` is declared, never counted from private labels.
+    pair there), `test_prefix` those of a public test set beside them. `classes` is declared, never
+    counted from private labels. A file that is not gzipped is mapped, and never read as a whole.
     """
 
     path: str
     prefix: str = ""
+    test_prefix: str = ""
     classes: int = Field(10, ge=2)
     natural_partition: ClassVar[bool] = False
 
     def load(self, clients: int, streams: Streams) -> Examples:
-        images, labels = self._pair()
-        x, y = read_idx(images), read_idx(labels)
+        return self._load(self.prefix)
+
+    def load_test(self, clients: int, streams: Streams) -> Examples | None:
+        return self._load(self.test_prefix) if self.test_prefix else None
+
+    def _load(self, prefix: str) -> Examples:
+        images, labels = self._pair(prefix)
+        x, y = read_idx(images), np.array(read_idx(labels))
         if x.ndim != 3 or y.ndim != 1 or len(x) != len(y):
             raise Refused(
                 f"data.path: {images} holds an array of shape {x.shape} and {labels} one of "
@@ -48,19 +57,17 @@ class Idx(Part):
                 f"data.classes is {self.classes}, but {labels} holds labels beyond "
                 f"{self.classes - 1}; declare all classes"
             )
-        scaled = torch.from_numpy(x).float().unsqueeze(1) / 255
-        return Examples(scaled, torch.from_numpy(y).long(), self.classes)
+        store = torch.from_numpy(x).unsqueeze(1)
+        pixels = Mapped(store, torch.arange(len(y)), bounds=(0.0, 255.0), onto=(0.0, 1.0))
+        return Examples(pixels, torch.from_numpy(y).long(), self.classes)
 
-    def load_test(self, clients: int, streams: Streams) -> None:
-        return None
-
-    def _pair(self) -> tuple[Path, Path]:
+    def _pair(self, prefix: str) -> tuple[Path, Path]:
         folder = Path(self.path)
         if not folder.is_dir():
             raise Refused(f"data.path is {self.path!r}; expected a folder of idx files")
         pairs = [
             (images, labels)
-            for images in sorted(folder.glob(f"{self.prefix}*images?idx3-ubyte*"))
+            for images in sorted(folder.glob(f"{prefix}*images?idx3-ubyte*"))
             for labels in sorted(folder.glob("*labels?idx1-ubyte*"))
             if images.name.split("images")[0] == labels.name.split("labels")[0]
             and images.suffix == labels.suffix
@@ -76,23 +83,33 @@ class Idx(Part):
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The array of unsigned bytes in an idx file. Raises `Refused` where it is not one, whole."""
+    """The array of unsigned bytes in an idx file; mapped (privately), unless it is gzipped.
+
+    Raises `Refused` where it is not one, whole.
+    """
+    content: np.ndarray
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        if path.suffix == ".gz":
+            content = np.frombuffer(bytearray(gzip.decompress(path.read_bytes())), np.uint8)
+        elif path.stat().st_size:
+            content = np.memmap(path, np.uint8, mode="c")
+        else:
+            content = np.empty(0, np.uint8)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise Refused(f"{path} is not a whole gzip file ({error}); fetch it again") from error
-    if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UNSIGNED_BYTES:
+    magic = bytes(content[:4])
+    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] != _UNSIGNED_BYTES:
         raise Refused(
-            f"{path} begins with {content[:4].hex()!r}; expected an idx file of unsigned bytes "
+            f"{path} begins with {magic.hex()!r}; expected an idx file of unsigned bytes "
             "(0000 08 and the number of dimensions)"
         )
-    header = 4 + 4 * content[3]
+    header = 4 + 4 * magic[3]
     if len(content) < header:
         raise Refused(f"{path} ends inside its header; it was cut")
-    shape = tuple(np.frombuffer(content[4:header], ">u4").tolist())
+    shape = tuple(np.frombuffer(bytes(content[4:header]), ">u4").tolist())
     if len(content) - header != math.prod(shape):
         raise Refused(
             f"{path} declares shape {shape}, {math.prod(shape)} bytes, but holds "
             f"{len(content) - header}; it was cut or is of another type"
         )
-    return np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy()
+    return content[header:].reshape(shape)

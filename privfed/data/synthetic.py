@@ -22,7 +22,7 @@ from privfed.streams import Streams
 
 
 class Synthetic(Part):
-    """x `[N, features]`, one generating model per client; owners are known.
+    """Synthetic(alpha, beta) of FedProx: one generating model per client. x `[N, features]`.
 
     The public test set is further clients of the same distribution.
     """

@@ -33,7 +33,8 @@ class InProcess:
         ids = self._by_work(cohort.clients)
         for start in range(0, len(ids), self.chunk):
             some = ids[start : start + self.chunk]
-            keys = self.streams.at("shuffle", cohort.round, some)
+            who = self.trainer.federation.identify(some)
+            keys = self.streams.at("shuffle", cohort.round, who)
             rows, _ = self.trainer.train(some, exchange.broadcast, None, keys)
             yield Chunk(some, rows, self._weights(some).to(rows))
 

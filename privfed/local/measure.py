@@ -7,13 +7,15 @@ configuration must not depend on private data.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import torch
 
+from privfed.errors import Refused
 from privfed.federation import Examples, Federation
+from privfed.local.batches import steps
 from privfed.local.trainer import LocalTrainer, Way
 from privfed.streams import Streams
 
@@ -22,34 +24,62 @@ _REPEATS = 3
 _MOST_EXAMPLES = 32
 
 
-def fastest(
-    trainer: LocalTrainer, cohort: int, way: Way | Literal["auto"], chunk: int
-) -> tuple[Way, int]:
-    """The way and chunk size to train a `cohort`, measuring what "auto" and 0 leave open."""
+@dataclass(frozen=True)
+class Speed:
+    """How clients are trained here, and the seconds that one local step of one of them takes."""
+
+    way: Way
+    chunk: int
+    seconds: float
+
+
+def fastest(trainer: LocalTrainer, cohort: int, way: Way | Literal["auto"], chunk: int) -> Speed:
+    """The best way and chunk size for a `cohort`, of what "auto" and 0 leave open.
+
+    A network that draws (dropout), or that PyTorch cannot batch over models (an LSTM), is trained
+    one client after the other. Raises `Refused` where "stacked" was asked for nevertheless.
+    """
     ways: tuple[Way, ...] = ("stacked", "loop") if way == "auto" else (way,)
+    if "stacked" in ways and (reason := _not_stackable(trainer)):
+        if way == "stacked":
+            raise Refused(f'run.trainer is "stacked", but {reason}; use "loop" or "auto"')
+        ways = ("loop",)
     largest = max(min(2 * cohort, _CHUNKS[-1]), 1)
     sizes = (chunk,) if chunk else tuple(sorted({min(size, largest) for size in _CHUNKS}))
     options = [
         (kind, size) for kind in ways for size in (sizes if kind == "stacked" else sizes[:1])
     ]
-    if len(options) == 1:
-        return options[0]
-    return min(options, key=lambda option: _seconds_per_client(trainer, *option))
+    repeats = _REPEATS if options[1:] else 1
+    speeds = [_speed(trainer, kind, size, repeats) for kind, size in options]
+    return min(speeds, key=lambda speed: speed.seconds)
 
 
-def _seconds_per_client(trainer: LocalTrainer, way: Way, chunk: int) -> float:
-    population = _made_up(trainer, chunk)
-    candidate = replace(trainer, federation=population, way=way)
-    ids = np.arange(chunk)
+def _not_stackable(trainer: LocalTrainer) -> str | None:
+    if trainer.network.random:
+        return "this model draws while it trains (dropout), which a stack of models cannot repeat"
+    try:
+        _speed(trainer, "stacked", chunk=2, repeats=1)
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        first = (str(error).splitlines() or [""])[0]
+        return f"this model cannot be stacked: {first}"
+    return None
+
+
+def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int) -> Speed:
+    clients = chunk if way == "stacked" else 1
+    population = _made_up(trainer, clients)
+    candidate = replace(trainer, federation=population, way=way, epochs=1)
+    ids = np.arange(clients)
     keys = Streams(0, simulated=True).at("measure", 0, ids)
     params = trainer.network.start
     times = []
-    for _ in range(_REPEATS):
+    for _ in range(repeats):
         began = time.perf_counter()
         rows, _ = candidate.train(ids, {"params": params}, None, keys)
         rows.sum().item()
         times.append(time.perf_counter() - began)
-    return min(times) / chunk
+    taken = clients * int(steps(population.sizes(ids[:1]), 1, trainer.batch_size)[0])
+    return Speed(way, chunk, min(times) / taken)
 
 
 def _made_up(trainer: LocalTrainer, clients: int) -> Federation:
@@ -59,7 +89,7 @@ def _made_up(trainer: LocalTrainer, clients: int) -> Federation:
     """
     real = trainer.federation.examples
     size = min(2 * trainer.batch_size, _MOST_EXAMPLES)
-    x = torch.zeros(clients * size, *real.x.shape[1:], device=real.x.device)
-    y = torch.zeros(clients * size, dtype=torch.int64, device=real.y.device)
-    examples = Examples(x, y, real.classes)
+    count, device = clients * size, real.y.device
+    x = torch.zeros(count, *real.x.shape[1:], dtype=real.x.dtype, device=device)
+    examples = Examples(x, real.y.new_zeros(count, *real.y.shape[1:]), real.classes)
     return Federation(examples, np.arange(clients + 1) * size, examples)

@@ -13,7 +13,10 @@ from privfed.vector import Layout
 
 
 class Sgd(Part):
-    """direction = gradient; a client sends delta = local - broadcast, d numbers."""
+    """Plain local SGD.
+
+    direction = gradient; a client sends delta = local - broadcast, d numbers.
+    """
 
     stateful: ClassVar[bool] = False
     exchanges: ClassVar[int] = 1

@@ -10,22 +10,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from privfed.federation import Federation, Indices
 from privfed.local.batches import Batches, plan
 from privfed.local.objective import Broadcast, Objective
-from privfed.models import Network
+from privfed.network import Network
 from privfed.streams import Keys
 
 Way = Literal["stacked", "loop"]
+_DROPOUT = 2**62
+"""A salt that no epoch has."""
 
 
 @dataclass(frozen=True)
 class LocalTrainer:
-    """E epochs of minibatch SGD at rate `lr` on each client's mean cross-entropy."""
+    """E epochs of minibatch SGD at rate `lr` on each client's mean loss."""
 
     federation: Federation
     network: Network
@@ -43,8 +45,10 @@ class LocalTrainer:
         Clients are cheapest in descending order of their number of steps; any order is right.
         """
         batches = plan(self.federation, ids, keys, self.epochs, self.batch_size)
-        descend = self._stacked if self.way == "stacked" else self._loop
-        w = descend(batches, broadcast, own)
+        if self.way == "stacked":
+            w = self._stacked(batches, broadcast, own)
+        else:
+            w = self._loop(batches, broadcast, own, keys)
         steps = torch.from_numpy(batches.steps).to(w)
         return self.objective.message(w, broadcast, own, steps)
 
@@ -58,7 +62,7 @@ class LocalTrainer:
             count = int((batches.steps > step).nonzero()[0].max()) + 1
             real, now = mask[:count, step], w[:count]
             x, y = self.federation.gather(rows[:count, step])
-            x = _without_padding(x, real)
+            x, y = _without_padding(x, real), _without_padding(y, real)
             grad = self._stacked_gradient(now, x, y, real)
             state = None if own is None else own[:count]
             move = self.lr * self.objective.direction(grad, now, broadcast, state)
@@ -69,37 +73,42 @@ class LocalTrainer:
         """Each client's gradient `[c, d]` of its mean loss over its real examples."""
         with torch.enable_grad():
             leaf = w.detach().requires_grad_()
-            logits = self.network.stacked_logits(leaf, x)
-            losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
-            means = (losses.view(mask.shape) * mask).sum(1) / mask.sum(1).clamp(min=1)
+            losses = self.network.stacked_losses(leaf, x, y)
+            means = (losses * mask).sum(1) / mask.sum(1).clamp(min=1)
             (grad,) = torch.autograd.grad(means.sum(), leaf)
         return grad
 
-    def _loop(self, batches: Batches, broadcast: Broadcast, own: Tensor | None) -> Tensor:
+    def _loop(
+        self, batches: Batches, broadcast: Broadcast, own: Tensor | None, keys: Keys
+    ) -> Tensor:
         device = broadcast["params"].device
         w = broadcast["params"].repeat(len(batches.rows), 1)
-        for client, steps in enumerate(batches.steps):
-            now = w[client : client + 1]
-            state = None if own is None else own[client : client + 1]
-            for step in range(steps):
-                real = batches.rows[client, step][batches.mask[client, step]]
-                x, y = self.federation.gather(torch.from_numpy(real).to(device))
-                grad = self._one_gradient(now[0], x, y)
-                now -= self.lr * self.objective.direction(grad[None], now, broadcast, state)
+        seeds = keys.per_client(1, salt=_DROPOUT)[:, 0] >> np.uint64(1)
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            for client, steps in enumerate(batches.steps):
+                if self.network.random:  # by the client alone, whoever else is in the chunk
+                    torch.manual_seed(int(seeds[client]))
+                now = w[client : client + 1]
+                state = None if own is None else own[client : client + 1]
+                for step in range(steps):
+                    real = batches.rows[client, step][batches.mask[client, step]]
+                    x, y = self.federation.gather(torch.from_numpy(real).to(device))
+                    grad = self._one_gradient(now[0], x, y)
+                    now -= self.lr * self.objective.direction(grad[None], now, broadcast, state)
         return w
 
     def _one_gradient(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         with torch.enable_grad():
             leaf = w.detach().requires_grad_()
-            loss = F.cross_entropy(self.network.logits(leaf, x), y)
+            loss = self.network.losses(leaf, x, y).mean()
             (grad,) = torch.autograd.grad(loss, leaf)
         return grad
 
 
 def _without_padding(x: Tensor, mask: Tensor) -> Tensor:
-    """X `[c, B, *features]`, zero where `mask` `[c, B]` is False.
+    """Features or labels `[c, B, *]`, zero where `mask` `[c, B]` is False.
 
-    Padding shows another client's example. Were it NaN, weighing its loss with zero would still
+    Padding shows another client's example. Were its loss NaN, weighing it with zero would still
     give NaN, and one client's data would reach another's update, with no bound on how far.
     """
     return x.masked_fill(~mask.view(*mask.shape, *[1] * (x.dim() - 2)), 0)

@@ -19,7 +19,9 @@ from privfed.vector import Layout
 
 
 class CentralGaussian(Part):
-    """Releases (sum of clipped updates + N(0, (z C)^2 I)) / (q N), once per exchange.
+    """User-level central noise.
+
+    Releases (sum of clipped updates + N(0, (z C)^2 I)) / (q N), once per exchange.
 
     *What is released*: that vector `[d]` for every exchange of the round, and nothing else.
 

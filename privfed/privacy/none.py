@@ -16,7 +16,10 @@ from privfed.vector import Layout
 
 
 class NoPrivacy(Part):
-    """Releases sum of rows / divisor, the divisor being the realised weight of the cohort."""
+    """No privacy: epsilon is infinite.
+
+    Releases sum of rows / divisor, the divisor being the realised weight of the cohort.
+    """
 
     trust: ClassVar[Literal["nobody"]] = "nobody"
     private: ClassVar[bool] = False

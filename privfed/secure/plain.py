@@ -13,7 +13,10 @@ from privfed.secure.summation import Session
 
 
 class PlainSum(Part):
-    """Sums in float64, chunk by chunk, in the order given: memory is flat in the cohort."""
+    """No secure sum: the server sees rows.
+
+    Sums in float64, chunk by chunk, in the order given: memory is flat in the cohort.
+    """
 
     def open(self, session: Session, length: int) -> PlainAccumulator:
         return PlainAccumulator(length)

@@ -10,7 +10,7 @@ from privfed.server.optimizer import State, WithRate
 
 
 class FedAvg(WithRate):
-    """params + lr * delta."""
+    """The average update, times the server's rate: params + lr * delta."""
 
     def init(self, params: Tensor) -> State:
         return {}

@@ -10,7 +10,10 @@ from privfed.server.optimizer import State, WithRate
 
 
 class FedAvgM(WithRate):
-    """m = momentum * m + delta; params + lr * m. With momentum 0 it is FedAvg."""
+    """FedAvg with server momentum.
+
+    m = momentum * m + delta; params + lr * m. With momentum 0 it is FedAvg.
+    """
 
     lr: float = Field(0.5, ge=0)
     momentum: float = Field(0.9, ge=0, lt=1)

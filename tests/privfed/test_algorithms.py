@@ -62,7 +62,7 @@ def test_fedavg_with_full_batches_is_gradient_descent_on_everybodys_data(tmp_pat
     params = local.network.start.clone()
     for _ in range(5):
         leaf = params.requires_grad_()
-        loss = torch.nn.functional.cross_entropy(local.network.logits(leaf, x), y)
+        loss = torch.nn.functional.cross_entropy(local.network.outputs(leaf, x), y)
         (grad,) = torch.autograd.grad(loss, leaf)
         params = (params - 0.5 * grad).detach()
     torch.testing.assert_close(state.params, params, rtol=1e-4, atol=1e-6)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers import built as build
 from torch import nn
 
 from privfed.cnn import Cnn
@@ -10,20 +11,19 @@ from privfed.errors import Refused
 from privfed.federation import Examples, Federation
 from privfed.local.sgd import Sgd
 from privfed.local.trainer import LocalTrainer
-from privfed.models import network
 from privfed.streams import Streams
 
 STREAMS = Streams(2)
 
 
 def built(**changes):
-    return network(Cnn(**changes), (1, 9, 7), 3, "", STREAMS.at("init"), torch.device("cpu"))
+    return build(Cnn(**changes), (1, 9, 7))
 
 
 @pytest.mark.parametrize("channels", [[4], [4, 8], [4, 4, 4, 4]])
 def test_it_maps_images_to_logits_whatever_its_depth(channels):
     net = built(channels=channels)
-    assert net.logits(net.start, torch.zeros(5, 1, 9, 7)).shape == (5, 3)
+    assert net.outputs(net.start, torch.zeros(5, 1, 9, 7)).shape == (5, 3)
 
 
 def test_it_normalises_by_groups_and_never_by_batches():
@@ -32,8 +32,8 @@ def test_it_normalises_by_groups_and_never_by_batches():
     assert nn.BatchNorm2d not in kinds
     net = built()
     x = torch.randn(6, 1, 9, 7)
-    alone = torch.cat([net.logits(net.start, x[k : k + 1]) for k in range(6)])
-    torch.testing.assert_close(net.logits(net.start, x), alone, rtol=1e-4, atol=1e-5)
+    alone = torch.cat([net.outputs(net.start, x[k : k + 1]) for k in range(6)])
+    torch.testing.assert_close(net.outputs(net.start, x), alone, rtol=1e-4, atol=1e-5)
 
 
 def test_stacked_training_equals_one_client_at_a_time():

@@ -86,7 +86,7 @@ def test_dirichlet_runs_from_one_label_each_to_iid():
     middle = most_common_share(Dirichlet(concentration=0.5))
     extreme = most_common_share(Dirichlet(concentration=1e-4))
     assert iid + 0.1 < middle < extreme
-    assert extreme > 0.95
+    assert extreme > 0.93
 
 
 def test_a_partition_follows_the_seed_and_nothing_else():

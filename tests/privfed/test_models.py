@@ -4,19 +4,17 @@ import math
 
 import pytest
 import torch
+from helpers import built
 from safetensors.torch import save_file
 from small import model, trained
 
 from privfed.errors import Refused
 from privfed.federation import Examples
-from privfed.models import Logistic, Mlp, network
-from privfed.streams import Streams
-
-CPU = torch.device("cpu")
+from privfed.models import Logistic, Mlp
 
 
-def build(recipe, init="", seed=0):
-    return network(recipe, (4,), 3, str(init), Streams(seed).at("init"), CPU)
+def build(recipe, init="", **changes):
+    return built(recipe, (4,), init=str(init), **changes)
 
 
 def test_logistic_starts_at_zero_and_mlp_from_its_seed():
@@ -38,9 +36,9 @@ def test_accuracy_and_loss_by_hand():
     flat = torch.zeros(net.shapes.length)
     net.shapes.views(flat)["1.bias"].copy_(torch.tensor([0.0, 0.0, math.log(2.0)]))
     x, y = torch.zeros(4, 4), torch.tensor([2, 2, 2, 0])
-    accuracy, loss = net.evaluate(flat, Examples(x, y, 3))
-    assert accuracy == 0.75
-    assert loss == pytest.approx(-(3 * math.log(0.5) + math.log(0.25)) / 4)
+    measures = net.evaluate(flat, Examples(x, y, 3))
+    assert measures["accuracy"] == 0.75
+    assert measures["loss"] == pytest.approx(-(3 * math.log(0.5) + math.log(0.25)) / 4)
 
 
 def test_a_model_starts_from_a_file(tmp_path):
@@ -62,9 +60,9 @@ def test_a_model_starts_from_another_runs_checkpoint(tmp_path):
 @pytest.mark.parametrize(
     "tensors, message",
     [
-        ({"1.weight": torch.ones(3, 4)}, "names and shapes"),
-        ({"1.weight": torch.ones(3, 5), "1.bias": torch.ones(3)}, "names and shapes"),
-        ({"weight": torch.ones(3, 4), "bias": torch.ones(3)}, "names and shapes"),
+        ({"1.weight": torch.ones(3, 4)}, "'1.bias', which is missing there"),
+        ({"1.weight": torch.ones(3, 5), "1.bias": torch.ones(3)}, r"1.weight', which is \(3, 5\)"),
+        ({"weight": torch.ones(3, 4), "bias": torch.ones(3)}, "4 names or shapes differ"),
     ],
 )
 def test_a_file_of_another_model_is_refused(tmp_path, tensors, message):

@@ -1,0 +1,51 @@
+"""What a run means, without running it: the plan and the forecast, from the real data and model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from privfed.assemble import assemble
+from privfed.config import Config
+from privfed.forecast import Forecast, forecast
+from privfed.plan import Plan, plan
+from privfed.prior import priors, spending
+
+
+@dataclass(frozen=True)
+class Check:
+    """A run that would be accepted."""
+
+    plan: Plan
+    forecast: Forecast
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `privfed check --json` prints."""
+        plan, bound = self.plan, self.plan.guarantee
+        return {
+            "epsilon": bound.epsilon,
+            "delta": bound.delta,
+            "unit": bound.unit,
+            "relation": bound.relation,
+            "sampler": bound.sampler,
+            "accountant": bound.accountant,
+            "accountants": bound.by_accountant,
+            "event": plan.event.to_json(),
+            "budget": plan.budget,
+            "noise_multiplier": plan.noise_multiplier,
+            "sensitivity": self.forecast.signal,
+            "rounds": plan.config.run.rounds,
+            "prior": plan.config.privacy.prior,
+            "simulation": plan.simulation is not None,
+            "note": plan.simulation,
+            "forecast": self.forecast.to_json(),
+        }
+
+
+def check(config: Config) -> Check:
+    """Load, build and measure what `train` would, and write nothing.
+
+    Raises `Refused` as `train` would; where the combination is refused, with every reason.
+    """
+    setup = assemble(plan(config, spending(priors(config))))
+    return Check(setup.plan, forecast(setup))

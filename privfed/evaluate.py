@@ -1,0 +1,146 @@
+"""A trained model on data: the run's own test set, or another source; predictions to a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accounting.durable import write_atomically
+from privfed.assemble import population
+from privfed.config import Config, overridden
+from privfed.construct import network
+from privfed.errors import Refused
+from privfed.federation import Examples, Meaning
+from privfed.network import Network
+from privfed.rundir import RunDirectory
+from privfed.streams import Streams
+from privfed.tensorfile import CPU
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Measures of the model of the run at `path`, after `round`, on `examples` examples."""
+
+    path: Path
+    round: int
+    measures: dict[str, float]
+    examples: int
+    data: str
+    public: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `privfed evaluate --json` prints."""
+        return {
+            **self.measures,
+            "examples": self.examples,
+            "data": self.data,
+            "covered": self.public,
+            "round": self.round,
+            "run": str(self.path),
+        }
+
+
+def trained(path: Path, like: Examples) -> tuple[Network, Tensor, int]:
+    """The network of the run at `path`, its parameters `[d]`, and the round they stand at.
+
+    `like` says what an example looks like. `network.outputs(params, x)` applies the model. Raises
+    `Refused` where there is no run, or nothing trained yet.
+    """
+    directory = RunDirectory.open(path)
+    config = directory.read_config()
+    if not directory.has_checkpoint():
+        raise Refused(f"{path} has no checkpoint: its run had not begun")
+    net = network(
+        config.parts["model"],
+        like,
+        config.start,
+        config.parts["loss"],
+        Streams(config.run.seed).at("init"),
+        CPU,
+        directory.read_constants(),
+    )
+    checkpoint = directory.load_checkpoint(net.shapes, CPU)
+    return net, checkpoint.state.params, checkpoint.round
+
+
+def evaluate(
+    path: Path, overrides: Sequence[str] = (), predictions: Path | None = None
+) -> Evaluation:
+    """Score the run at `path`; with `data.…` overrides, on all examples of that source instead.
+
+    `predictions` is a CSV file to write, a row per example in the order of the data. Raises
+    `Refused`, having written nothing.
+    """
+    config = RunDirectory.open(path).read_config()
+    examples, data = _examples(config, overrides)
+    if not len(examples):
+        raise Refused(f"{data} hold no example to score")
+    net, params, round = trained(path, examples)
+    measures = net.evaluate(params, examples)
+    if predictions is not None:
+        write_atomically(predictions, _table(net, params, examples).encode())
+    return Evaluation(path, round, measures, len(examples), data, not overrides)
+
+
+def _examples(config: Config, overrides: Sequence[str]) -> tuple[Examples, str]:
+    streams = Streams(config.run.seed)
+    if not overrides:
+        return population(config, streams).test, "the run's own test examples"
+    for override in overrides:
+        if not override.strip().startswith("data."):
+            raise Refused(f"--set {override}: the model is trained; only keys of [data] may change")
+    other = overridden(config, overrides)
+    return (
+        other.parts["source"].load(other.data.clients, streams),
+        f"all examples of the source {other.names['source']!r}",
+    )
+
+
+def _table(net: Network, params: Tensor, examples: Examples) -> str:
+    """CSV: the row's number from 1, the label, and the columns that the loss predicts."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    number = 0
+    for outputs, y in net.scored(params, examples):
+        columns = net.loss.predict(outputs, examples.meaning)
+        if not number:
+            writer.writerow(["row", "label", *columns])
+        cells = [_words(y, examples.meaning)]
+        cells += [_words(column, examples.meaning, False) for column in columns.values()]
+        for row in zip(*cells, strict=True):
+            number += 1
+            writer.writerow([number, *row])
+    return out.getvalue()
+
+
+def _words(column: Tensor, meaning: Meaning, labels: bool = True) -> list[str]:
+    """One cell per example: classes by name, the labels that are set, or numbers as they are."""
+    rows = column.tolist()
+    if column.dtype == torch.int64:
+        return [_class(row, meaning.names) for row in rows]
+    if labels and meaning.names:
+        return [
+            " ".join(name for name, value in zip(meaning.names, row, strict=True) if value)
+            for row in rows
+        ]
+    if labels:
+        return [f"{row[0] * meaning.scale + meaning.shift:.6g}" for row in rows]
+    return [f"{row:.6g}" if isinstance(row, float) else _numbers(row) for row in rows]
+
+
+def _class(row: int | list[Any], names: tuple[str, ...]) -> str:
+    if isinstance(row, list):
+        return "".join(_class(one, names) for one in row if one != -1)
+    return names[row] if names else str(row)
+
+
+def _numbers(row: list[Any]) -> str:
+    flat = torch.tensor(row).flatten().tolist()
+    return " ".join(f"{value:.3g}" for value in flat)

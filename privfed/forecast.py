@@ -1,0 +1,72 @@
+"""What a run will take: bytes, time, and how loud its noise is. Computed from public facts only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from privfed.assemble import Setup
+from privfed.local.batches import steps
+
+_NUMBER = 4
+"""Bytes of a float32."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Expectations over the draw of cohorts, of the declared number of clients.
+
+    `empty` is the probability that a round's cohort is empty. `down` and `up` are bytes per round,
+    of all clients together. `signal` is the largest norm that the clients' average can have (all at
+    the clip, all in one direction), `noise` the expected norm of the noise on it; None without
+    privacy. `seconds` is for all rounds, for clients of `examples` examples each: what public
+    facts suggest, or else two batches (`guessed`).
+    """
+
+    parameters: int
+    cohort: float
+    empty: float
+    down: float
+    up: float
+    signal: float | None
+    noise: float | None
+    seconds: float
+    examples: float
+    guessed: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def forecast(setup: Setup) -> Forecast:
+    """What `setup` will take, were it to run here from its beginning."""
+    config, algorithm = setup.plan.config, setup.algorithm
+    d = setup.network.shapes.length
+    witness = algorithm.sampler.witness(1, algorithm.clients)
+    cohort = float(algorithm.sampler.size)
+    layout = algorithm.objective.layout(d)
+    wire = layout if algorithm.mechanism.private else layout.plus("weight", 1)
+    typical = setup.federation.typical
+    examples = typical if typical is not None else 2.0 * config.client.batch_size
+    work = steps(np.array([math.ceil(examples)]), config.client.epochs, config.client.batch_size)
+    evaluations = -(-config.run.rounds // config.run.evaluate_every) + 1
+    training = config.run.rounds * cohort * float(work[0]) * setup.speed.seconds
+    signal = noise = None
+    if algorithm.mechanism.private and setup.plan.noise_multiplier is not None:
+        signal = float(config.parts["mechanism"].clip)
+        noise = setup.plan.noise_multiplier * signal * math.sqrt(layout.length) / cohort
+    return Forecast(
+        parameters=d,
+        cohort=cohort,
+        empty=(1.0 - witness.rate) ** algorithm.clients,
+        down=cohort * d * _NUMBER * algorithm.exchanges,
+        up=cohort * wire.length * _NUMBER * algorithm.exchanges,
+        signal=signal,
+        noise=noise,
+        seconds=training + evaluations * setup.evaluation,
+        examples=examples,
+        guessed=typical is None,
+    )

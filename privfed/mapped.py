@@ -1,0 +1,51 @@
+"""Features that stay in their file: read when they are gathered, never copied as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """`[N, *features]` float32: `store[rows]`, clipped to `bounds` and scaled from there `onto`.
+
+    `store` `[M, *features]` is of any real type and lies in the CPU's memory or in a file mapped
+    into it; `rows` `[N]` says which of its rows these are. Bounds are public constants. NaN, where
+    a store may hold it, becomes `missing` (in the store's own units).
+    """
+
+    store: Tensor
+    rows: Tensor
+    bounds: tuple[float, float]
+    onto: tuple[float, float]
+    missing: float | None = None
+    device: torch.device = CPU
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.rows), *self.store.shape[1:])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        """`[..., *features]` for rows `index` `[...]`, on `device`."""
+        values = self.store[self.rows[index.to(self.rows.device)]].to(self.device).float()
+        if self.missing is not None:
+            values.nan_to_num_(self.missing, float("inf"), float("-inf"))
+        low, high = self.bounds
+        start, end = self.onto
+        return values.clamp_(low, high).sub_(low).mul_((end - start) / (high - low)).add_(start)
+
+    def take(self, index: Tensor) -> Mapped:
+        return replace(self, rows=self.rows[index])
+
+    def to(self, device: torch.device) -> Mapped:
+        """The same features, gathered onto `device`; the store stays where it is."""
+        return replace(self, device=device)
