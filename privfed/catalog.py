@@ -2,28 +2,96 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
+from importlib import metadata
 from typing import Any
 
 from pydantic import BaseModel
 
-from privfed.parts import BUILT_IN
+from privfed.config import FORMAT
+from privfed.parts import BUILT_IN, find
+from privfed.sections import SECTIONS
+
+_Schema = dict[str, Any]
 
 
 def catalog() -> dict[str, dict[str, str]]:
-    """Kind -> name -> the first line of the part's documentation. Built in and installed."""
+    """Kind -> name -> the first sentence of the part's documentation; built in and installed."""
     found: dict[str, dict[str, str]] = {}
     for kind, known in BUILT_IN.items():
-        outside: list[dict[str, Any]] = [
-            {"properties": {key: {"pattern": ":"}}, "required": [key]} for key in section.parts
-        ]
-    known = sorted(properties) + (["privacy"] if name == "client" else [])
-    closed: dict[str, Any] = {"propertyNames": {"enum": known}}
-    rules.append({"if": {"anyOf": outside}, "else": closed} if outside else closed)
+        outside = [entry.name for entry in metadata.entry_points(group=f"privfed.{kind}")]
+        found[kind] = {name: _line(find(kind, name, kind)) for name in (*known, *outside)}
+    return found
+
+
+def key_of(kind: str) -> str:
+    """Where a run file names parts of `kind`: "server.optimizer". Raises `KeyError`."""
+    for section, described in SECTIONS.items():
+        for key, (named, _) in described.parts.items():
+            if named == kind:
+                return f"{section}.{key}"
+    raise KeyError(kind)
+
+
+def _line(part: type[BaseModel]) -> str:
+    first = (inspect.getdoc(part) or "").split("\n\n")[0].replace("\n", " ")
+    return first.split(". ")[0].rstrip(".")
+
+
+def schema() -> _Schema:
+    """A JSON schema (draft 2020-12) of run files: which keys there are, and which go together."""
+    definitions: _Schema = {}
+    sections = {name: _section(name, definitions) for name in SECTIONS}
+    sections["client"]["properties"]["privacy"] = sections.pop("client.privacy")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "privfed run file",
+        "type": "object",
+        "properties": {
+            "format": {"const": FORMAT},
+            **sections,
+            "resolved": {"type": "object", "description": "written by privfed into config.toml"},
+        },
+        "additionalProperties": False,
+        "$defs": definitions,
+    }
+
+
+def _section(name: str, definitions: _Schema) -> _Schema:
+    """Own keys, naming keys, and each part's keys on condition that it is named.
+
+    A part from outside brings keys of its own: beside one, unknown keys are allowed.
+    """
+    section = SECTIONS[name]
+    properties = _properties(section.own, definitions)
+    rules: list[_Schema] = []
+    for key, (kind, default) in section.parts.items():
+        known = sorted(BUILT_IN[kind])
+        names = known if default else ["", *known]
+        for part in known:
+            own = _properties(find(kind, part, f"{name}.{key}"), definitions)
+            chosen: _Schema = {"properties": {key: {"const": part}}}
+            if part != default:
+                chosen["required"] = [key]
+            rules.append({"if": chosen, "then": {"properties": own}})
+            for field in own:
+                properties.setdefault(field, {})  # editors complete it; the rule says its form
+        properties[key] = {
+            "type": "string",
+            "default": default,
+            "anyOf": [{"enum": names}, {"pattern": ":"}],
+        }
+    keys = sorted(properties) + (["privacy"] if name == "client" else [])
+    closed: _Schema = {"propertyNames": {"enum": keys}}
+    foreign: list[_Schema] = [
+        {"properties": {key: {"pattern": ":"}}, "required": [key]} for key in section.parts
+    ]
+    rules.append({"if": {"anyOf": foreign}, "else": closed} if foreign else closed)
     return {"type": "object", "properties": properties, "allOf": rules}
 
 
-def _properties(model: type[BaseModel], definitions: dict[str, Any]) -> dict[str, Any]:
+def _properties(model: type[BaseModel], definitions: _Schema) -> _Schema:
     described = model.model_json_schema(ref_template="#/$defs/{model}")
     definitions.update(described.get("$defs", {}))
     properties: Mapping[str, Any] = described.get("properties", {})

@@ -16,7 +16,7 @@ from accounting.durable import write_atomically
 from privfed.assemble import population
 from privfed.config import Config, overridden
 from privfed.construct import network
-from privfed.errors import Refused
+from privfed.errors import Broken, Refused
 from privfed.federation import Examples, Meaning
 from privfed.network import Network
 from privfed.rundir import RunDirectory
@@ -82,7 +82,12 @@ def evaluate(
     examples, data = _examples(config, overrides)
     if not len(examples):
         raise Refused(f"{data} hold no example to score")
-    net, params, round = trained(path, examples)
+    try:
+        net, params, round = trained(path, examples)
+    except Broken as error:
+        if not overrides:
+            raise
+        raise Refused(f"these data do not fit the model of {path}: {error}") from error
     measures = net.evaluate(params, examples)
     if predictions is not None:
         write_atomically(predictions, _table(net, params, examples).encode())

@@ -7,6 +7,7 @@ they would be a release of their own. What the sample does not show, its user co
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from privfed.data.table import Table
 from privfed.errors import Refused
 
 _MOST_CATEGORIES = 20
+_ARRAY = re.compile(r"\[\n((?: {4}.*,\n)+)\]")
 
 
 def declare(sample: Path, label: str, client: str, path: str, delimiter: str) -> str:
@@ -105,14 +107,19 @@ def _classes_loss(classes: int) -> str:
     return "binary_cross_entropy" if classes == 2 else "cross_entropy"
 
 
+def _on_one_line(array: re.Match[str]) -> str:
+    return f"[{', '.join(line.strip().rstrip(',') for line in array[1].splitlines())}]"
+
+
 def _written(sample: Path, section: dict[str, Any], loss: str, skipped: list[str]) -> str:
     lines = [
-        f"# Read off {sample.name}: a public sample. Check every bound and value before you train;",
-        "# what private data hold beyond them is clipped, or counts as no category.",
+        f"# Read off {sample.name}, a public sample. Check every bound and value before you train:",
+        "# what private data hold beyond them is clipped, or counts as no category. Leave out what",
+        "# is not known yet when the label is to be predicted.",
     ]
     if skipped:
         lines.append(f"# Left out (empty, or of too many different words): {', '.join(skipped)}")
-    data = tomli_w.dumps({"data": section}).strip().splitlines()
+    data = _ARRAY.sub(_on_one_line, tomli_w.dumps({"data": section})).strip().splitlines()
     at = next((n for n, line in enumerate(data) if line.startswith("[data.")), len(data))
     needed = [
         "clients = 0                 # required: about how many there are, a public constant",

@@ -18,7 +18,7 @@ from privfed.federation import Examples
 from privfed.parts import Part
 from privfed.streams import Streams
 
-_SPEECH = re.compile(r"(?:\A|\n[ \t]*\n)[ \t]*([^\n:]{1,80}):[ \t]*\n")
+_SPEECH = re.compile(r"(?:\A|\n[ \t]*\n)[ \t]*([^\n:]{1,80}):[ \t]*(?=\n|\Z)")
 """A heading: a line that ends in a colon, at the start or after an empty line."""
 
 
