@@ -32,6 +32,11 @@ class Words:
         """The first row, from 1, where `wrong` `[N]` holds."""
         return int(np.flatnonzero(wrong)[0]) + 1
 
+    def at(self, row: int) -> str:
+        """What stands in `row`, from 1, as a message says it."""
+        code = self.codes[row - 1]
+        return "empty" if code < 0 else repr(self.values[code])
+
 
 @dataclass(frozen=True)
 class Columns:

@@ -2,6 +2,8 @@
 
 import gzip
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -128,3 +130,34 @@ def test_mnist_trains_privately(tmp_path):
     outcome = train(load(None, overrides), tmp_path / "run")
     assert outcome.test_examples == 2000
     assert outcome.accuracy > 0.5
+
+
+MEASURE = """
+import resource, sys
+import numpy as np, torch
+from privfed.data import populate
+from privfed.data.idx import Idx
+from privfed.data.partition import Iid
+from privfed.streams import Streams
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+before = peak()
+federation = populate(Idx(path=sys.argv[1]), Iid(), 1000, 0.2, Streams(0))
+x, _ = federation.gather(torch.randint(0, 700_000, (64, 10)))
+assert x.shape == (64, 10, 1, 28, 28)
+print(peak() - before)
+"""
+
+
+def test_a_file_larger_than_we_want_in_memory_is_mapped(tmp_path):
+    """A million images (784 MB as bytes, 3.1 GB as floats), of which a few hundred are read."""
+    count = 1_000_000
+    with (tmp_path / "train-images-idx3-ubyte").open("wb") as file:
+        file.write(struct.pack(">HBB3I", 0, 8, 3, count, 28, 28))
+        file.truncate(16 + count * 784)
+    (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx(np.zeros(count)))
+    script = [sys.executable, "-c", MEASURE, str(tmp_path)]
+    megabytes = float(subprocess.run(script, capture_output=True, check=True).stdout)
+    assert megabytes < 300

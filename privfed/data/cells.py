@@ -1,0 +1,144 @@
+"""Cells of a table as numbers: bounded, declared, whose they are; or refused by row and column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from privfed.data.columns import Words
+from privfed.errors import Refused
+from privfed.federation import Indices
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What becomes of a cell of the file at `path` that is empty, or not as declared."""
+
+    path: Path
+    outside: Literal["clip", "refuse"]
+    missing: float | None
+    """What an empty number counts as; None refuses it."""
+
+    def beyond(self, array: np.ndarray, name: str, low: float, high: float) -> int:
+        """How many numbers lie outside; read in pieces: a mapped array stays in its file."""
+        outside = 0
+        step = max(1, 2**22 // max(int(np.prod(array.shape[1:])), 1))
+        for start in range(0, len(array), step):
+            piece = array[start : start + step]
+            piece = piece.reshape(len(piece), -1)
+            empty = np.isnan(piece).any(1)
+            if empty.any() and self.missing is None:
+                raise Refused(
+                    f"data: {self.path}, row {start + int(empty.argmax()) + 1}: column {name!r} is "
+                    "empty; set data.missing to the number to take instead"
+                )
+            wrong = (piece < low) | (piece > high)
+            if wrong.any() and self.outside == "refuse":
+                row, column = np.argwhere(wrong)[0]
+                raise Refused(
+                    f"data: {self.path}, row {start + row + 1}: column {name!r} is "
+                    f"{piece[row, column]:g}, outside its declared bounds [{low:g}, {high:g}]; "
+                    'correct them, or set data.outside = "clip"'
+                )
+            outside += int(wrong.sum())
+        return outside
+
+    def category(self, words: Words, name: str, values: Sequence[object]) -> tuple[Indices, int]:
+        """Which of `values` each row holds `[N]` (-1: none), and how many hold another."""
+        place = {as_text(value): n for n, value in enumerate(values)}
+        codes = recoded(words, place)
+        empty = words.codes < 0
+        if empty.any() and self.missing is None:
+            raise Refused(
+                f"data: {self.path}, row {words.first(empty)}: column {name!r} is empty; set "
+                "data.missing to a number, and it will count as none of its categories"
+            )
+        unknown = (codes < 0) & ~empty
+        if unknown.any() and self.outside == "refuse":
+            row = words.first(unknown)
+            raise Refused(
+                f"data: {self.path}, row {row}: column {name!r} is {words.at(row)}; expected one "
+                f'of {", ".join(place)}, or set data.outside = "clip"'
+            )
+        return codes, int(unknown.sum())
+
+    def named_class(self, words: Words, name: str, labels: Sequence[str]) -> Indices:
+        """The place of each row's label in `labels` `[N]`."""
+        codes = recoded(words, {label: n for n, label in enumerate(labels)})
+        if (codes < 0).any():
+            row = words.first(codes < 0)
+            raise Refused(
+                f"data: {self.path}, row {row}: the label {name!r} is {words.at(row)}; expected "
+                f"one of {', '.join(labels)} (data.labels)"
+            )
+        return codes
+
+    def one_number(self, numbers: np.ndarray, name: str) -> np.ndarray:
+        """A label that is a number `[N]`, and there in every row."""
+        if numbers.ndim != 1:
+            raise Refused(
+                f"data: {self.path}: the label {name!r} has shape {numbers.shape}; expected one "
+                "number per example"
+            )
+        empty = np.isnan(numbers)
+        if empty.any():
+            row = int(empty.argmax()) + 1
+            raise Refused(f"data: {self.path}, row {row}: the label {name!r} is empty")
+        return numbers
+
+    def whole_class(self, numbers: np.ndarray, name: str, classes: int) -> Indices:
+        """Labels that are whole numbers below `classes` `[N]`."""
+        with np.errstate(invalid="ignore"):
+            right = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < classes)
+        if not right.all():
+            row = int((~right).argmax())
+            raise Refused(
+                f"data: {self.path}, row {row + 1}: the label {name!r} is {numbers[row]:g}; "
+                f"expected a whole number from 0 to {classes - 1} (data.classes)"
+            )
+        return numbers.astype(np.int64)
+
+    def zero_or_one(self, numbers: np.ndarray, name: str) -> np.ndarray:
+        """A column of one label of several `[N]`."""
+        wrong = ~((numbers == 0) | (numbers == 1))
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise Refused(
+                f"data: {self.path}, row {row + 1}: the label {name!r} is {numbers[row]:g}; "
+                "expected 0 or 1"
+            )
+        return numbers
+
+    def owners(self, words: Words, name: str) -> tuple[Indices, tuple[str, ...]]:
+        """Whose each row is `[N]`, and what the clients are called."""
+        empty = words.codes < 0
+        if empty.any():
+            raise Refused(
+                f"data: {self.path}, row {words.first(empty)}: the client column {name!r} is "
+                "empty; every row has to belong to somebody, or the unit of privacy would be "
+                "undefined"
+            )
+        used, owners = np.unique(words.codes, return_inverse=True)
+        return owners.astype(np.int64), tuple(words.values[code] for code in used)
+
+
+def recoded(words: Words, place: dict[str, int]) -> Indices:
+    """Row by row, where the value stands in `place`; -1 for others and for nothing."""
+    table = np.array([*(place.get(value, -1) for value in words.values), -1], dtype=np.int64)
+    codes: Indices = table[words.codes]
+    return codes
+
+
+def as_text(value: object) -> str:
+    """As a file writes it: true and false in small letters."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def native(array: np.ndarray) -> np.ndarray:
+    """In this machine's byte order."""
+    order = array.dtype.newbyteorder("=")
+    return array if array.dtype == order else array.astype(order)
