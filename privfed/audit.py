@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,8 @@ class RunAudit:
             "sampling_rate": self.sampling_rate,
             "randomness": self.terms.get("randomness"),
             "arithmetic": self.terms.get("arithmetic"),
+            "start": self.terms.get("start"),
+            "public_clients": self.terms.get("public_clients", 0),
             "note": self.terms.get("note"),
             "ledger_ok": not self.problems,
             "problems": list(self.problems),
@@ -93,8 +95,8 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
     headline = own if accountant is None or accountant in CROSS_CHECKS else accountant
     try:
         bound = spent(ledger, delta, headline)
-        claims = _lower_claims(evidence, ledger)
-    except (AccountingError, TypeError) as error:
+        claims = (*_lower_claims(evidence, ledger), *_uncounted(ledger.terms))
+    except (AccountingError, TypeError, KeyError) as error:
         return _broken(path, dict(ledger.terms), f"{directory.ledger}: {error}")
     accountants = dict(bound.by_accountant)
     if accountant in CROSS_CHECKS:
@@ -216,6 +218,27 @@ def _lower_claims(evidence: _Evidence, ledger: Ledger) -> tuple[str, ...]:
         if not (same and claimed >= own.epsilon * _ROUNDING):
             problems.append(_lower(path, claim["epsilon"], own))
     return tuple(problems)
+
+
+def went_on(run: Mapping[str, Any]) -> bool:
+    """Whether a run that a ledger states as earlier is at hand, with charges beyond those stated.
+
+    `run` holds its path ("run"), its "id" and the "head" that its ledger had.
+    """
+    try:
+        ledger = Ledger.load(Path(str(run["run"])) / "ledger.jsonl")
+    except (OSError, AccountingError):
+        return False
+    return bool(ledger.terms.get("id") == run["id"] and ledger.head().hex() != run["head"])
+
+
+def _uncounted(terms: Mapping[str, Any]) -> Iterator[str]:
+    for run in terms.get("prior", []):
+        if went_on(run):
+            yield (
+                f"{run['run']} was charged more after this run had counted it; what it spent since "
+                "is not in this epsilon"
+            )
 
 
 def _spent_when(claim: Mapping[str, Any], ledger: Ledger) -> Guarantee:

@@ -9,7 +9,7 @@ from privfed.assemble import assemble
 from privfed.config import Config
 from privfed.forecast import Forecast, forecast
 from privfed.plan import Plan, plan
-from privfed.prior import priors, spending
+from privfed.prior import priors, refuse_once_public
 
 
 @dataclass(frozen=True)
@@ -47,5 +47,7 @@ def check(config: Config) -> Check:
 
     Raises `Refused` as `train` would; where the combination is refused, with every reason.
     """
-    setup = assemble(plan(config, spending(priors(config))))
+    before = priors(config)
+    setup = assemble(plan(config, before.spending))
+    refuse_once_public(before, setup.federation)
     return Check(setup.plan, forecast(setup))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import shlex
 import signal
 import sys
@@ -21,7 +22,7 @@ from privfed.jsons import dump
 if TYPE_CHECKING:
     from privfed.config import Config
 
-STOPPED_AT_BUDGET, BROKEN, INTERRUPTED = 3, 5, 130
+OUR_FAULT, STOPPED_AT_BUDGET, BROKEN, INTERRUPTED = 1, 3, 5, 130
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 RATE = click.FloatRange(0, 1, min_open=True)
 
@@ -205,6 +206,54 @@ def evaluate(
     else:
         console(False).print(report.evaluation_table(found, predictions))
     return 0
+
+
+@main.command()
+@click.argument("grid_file", metavar="GRID.toml", type=click.Path(path_type=Path))
+@click.option("--out", type=DIRECTORY, help="Where results go; default: beside the grid file.")
+@click.option("--jobs", type=click.IntRange(1, 1024), help="Processes; default: the cores.")
+@click.option("--retry", is_flag=True, help="Repeat cells that failed or were refused.")
+@click.option("--dry-run", is_flag=True, help="Print the cells and the estimated time only.")
+@click.option("--plot", is_flag=True, help="Redraw the figures from the table alone.")
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON object on stdout.")
+@answers_errors
+def experiment(
+    grid_file: Path,
+    out: Path | None,
+    jobs: int | None,
+    retry: bool,
+    dry_run: bool,
+    plot: bool,
+    as_json: bool,
+) -> int:
+    """Run a grid of many runs, each once, in parallel; table, summary and figures."""
+    from privfed.experiment import experiment as run_experiment
+    from privfed.experiment_report import ExperimentProgress, cells_table, outcome_table
+    from privfed.figures import draw_all
+    from privfed.grid import cells, estimate, load_grid
+    from privfed.results import FAILED, Files
+    from privfed.terminal import console
+
+    grid, files = load_grid(grid_file), Files(grid_file, out or grid_file.parent)
+    screen = console(as_json)
+    processes = jobs or os.cpu_count() or 1
+    if dry_run:
+        found = cells(grid_file, grid)
+        screen.print(cells_table(found, grid), "", estimate(found, grid, processes), sep="\n")
+        return 0
+    try:
+        if not plot:
+            with ExperimentProgress(screen, grid.keys) as shown:
+                outcome = run_experiment(files, grid, processes, retry, shown)
+            screen.print(outcome_table(outcome))
+        for path in draw_all(files, grid.figure, grid.keys):
+            screen.print(f" drawn    {path}", highlight=False)
+    except KeyboardInterrupt:
+        said = "what is done is kept; the same command goes on"
+        return _fail(f"interrupted; {said}", INTERRUPTED)
+    if as_json and not plot:
+        click.echo(dump(outcome.to_json()))
+    return OUR_FAULT if not plot and outcome.counts[FAILED] else 0
 
 
 @main.command("list")

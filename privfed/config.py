@@ -108,9 +108,19 @@ def load(path: Path | None, overrides: Iterable[str] = ()) -> Config:
 
     The noise of a resolved file is solved for afresh. Raises `Refused` with every problem found.
     """
-    raw = _read(path)[0] if path else {}
+    raw = read_raw(path) if path else {}
     for override in overrides:
         _override(raw, override)
+    return assembled(raw)
+
+
+def read_raw(path: Path) -> Raw:
+    """The keys of a run file as they are written, for `assign` and `assembled`."""
+    return _read(path)[0]
+
+
+def assembled(raw: Raw) -> Config:
+    """The configuration that `raw` describes. Raises `Refused` with every problem found."""
     return _assemble(raw, None)
 
 
@@ -156,15 +166,27 @@ def _read(path: Path) -> tuple[Raw, float | None]:
 
 
 def _override(raw: Raw, override: str) -> None:
-    """Apply one `--set`. Naming another part drops the keys that only the former part knows."""
+    """Apply one `--set`."""
     target, equals, text = override.partition("=")
-    name, dot, key = target.strip().rpartition(".")
-    if not equals or not dot:
+    if not equals or "." not in target:
         raise Refused(f"--set {override}: expected section.key=value, e.g. server.lr=0.5")
+    try:
+        assign(raw, target.strip(), _value(text.strip()))
+    except Refused as refused:
+        raise Refused(f"--set {override}: {refused}") from refused
+
+
+def assign(raw: Raw, target: str, value: Any) -> None:
+    """Set the key `target`, "section.key". Raises `Refused` where there is no such section.
+
+    Naming another part drops the keys that only the former part knew.
+    """
+    name, dot, key = target.rpartition(".")
+    if not dot:
+        raise Refused(f"{target!r} is no section.key, as server.lr")
     if name not in SECTIONS:
-        raise Refused(f"--set {override}: unknown section {name!r}; {expected(name, [*SECTIONS])}")
+        raise Refused(f"unknown section {name!r}; {expected(name, [*SECTIONS])}")
     section = raw.setdefault(name, {})
-    value = _value(text.strip())
     if key in SECTIONS[name].parts and value != section.get(key):
         before = _fields(name, section)
         section[key] = value
@@ -254,6 +276,9 @@ def _validate(model: type[Part], name: str, given: Mapping[str, Any], problems: 
                 problems.append(f"{key} is missing, and has no default; set it")
                 continue
             message = problem["msg"].removeprefix("Value error, ")
+            if not problem["loc"]:
+                problems.append(f"{name}: {message}")
+                continue
             problems.append(f"{key} is {problem['input']!r}: {message[:1].lower()}{message[1:]}")
         return None
 

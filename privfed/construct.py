@@ -7,10 +7,8 @@ training changes has to lie in the flat vector, or it would reach the next clien
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +23,7 @@ from privfed.network import Network
 from privfed.sections import Start
 from privfed.start import load_start
 from privfed.streams import Keys
+from privfed.trial import refuse, told, try_module
 from privfed.vector import Shapes
 
 
@@ -48,38 +47,54 @@ def network(
         module = model.build(tuple(examples.x.shape[1:]), loss.width(examples))
         made_up = _made_up(examples)
         if any(is_lazy(p) for p in module.parameters()):
-            _run(module, made_up, seed)
+            with torch.no_grad(), told(made_up):
+                module(made_up)
     _refuse_parameters(module)
     if start.init and constants is None:
         load_start(module, start.init, start.fresh)
     _freeze(module, start.frozen)
     if constants is not None:
         _restore(module, constants)
-    random = _try(module, made_up, examples, loss, seed)
     shapes = Shapes.of(module)
-    flat = shapes.flatten(dict(module.named_parameters())).to(device)
+    if not shapes.names:
+        raise Refused("model.name: the model has no trainable parameter; freeze fewer of them")
+    flat = shapes.flatten(dict(module.named_parameters()))
+    if not bool(flat.isfinite().all()):
+        raise Refused("model: its parameters at the start are not all finite")
+    trial = try_module(module, shapes, made_up, _expected(made_up, examples, loss), seed)
     module.to(device).requires_grad_(False)
-    return Network(module, shapes, flat, loss, random, _constants(module, shapes))
+    constants = _constants(module, shapes)
+    return Network(
+        module, shapes, flat.to(device), loss, trial.random, constants, trial.fingerprint
+    )
+
+
+def _expected(x: Tensor, examples: Examples, loss: Loss) -> tuple[int, ...]:
+    """The shape of a model's outputs for x."""
+    positions = tuple(examples.y.shape[1:]) if examples.y.dtype == torch.int64 else ()
+    return (len(x), *positions, loss.width(examples))
 
 
 def _made_up(examples: Examples) -> Tensor:
-    """Two examples of the right shape and type, with nothing of anybody's in them."""
-    shape = (2, *examples.x.shape[1:])
+    """Three examples of the right shape and type, with nothing of anybody's in them."""
+    shape = (3, *examples.x.shape[1:])
     if examples.x.dtype == torch.int64:
         return torch.randint(0, examples.classes, shape)
     return torch.randn(shape)
 
 
 def _refuse_parameters(module: nn.Module) -> None:
+    if isinstance(module, torch.jit.ScriptModule):
+        raise Refused("model.name: a TorchScript module cannot be trained here; give its source")
     storages: dict[int, str] = {}
     for name, parameter in module.named_parameters():
         if parameter.is_complex():
-            _refuse(name, "is complex; clipping and noise are proved for real parameters only")
+            refuse(name, "is complex; clipping and noise are proved for real parameters only")
         if parameter.requires_grad and parameter.dtype != torch.float32:
-            _refuse(name, f"is {parameter.dtype}; call .float() on the module")
+            refuse(name, f"is {parameter.dtype}; call .float() on the module")
         other = storages.setdefault(parameter.untyped_storage().data_ptr(), name)
         if other != name and parameter.numel():
-            _refuse(
+            refuse(
                 name, f"shares its memory with {other!r}; tie them as one and the same Parameter"
             )
 
@@ -90,7 +105,8 @@ def _freeze(module: nn.Module, patterns: Iterable[str]) -> None:
     A batch normalisation that is frozen whole uses the statistics that it came with.
     """
     for pattern in patterns:
-        named = [p for name, p in module.named_parameters() if _matches(name, pattern)]
+        every = module.named_parameters(remove_duplicate=False)  # also by a tied one's other name
+        named = [p for name, p in every if _matches(name, pattern)]
         inside = [m for name, m in module.named_modules() if _matches(f"{name}.", f"{pattern}.")]
         if not (named or inside):
             names = ", ".join(name for name, _ in itertools.islice(module.named_parameters(), 20))
@@ -104,7 +120,7 @@ def _freeze(module: nn.Module, patterns: Iterable[str]) -> None:
         if all(any(_matches(key, pattern) for pattern in patterns) for key in own):
             part.eval()
         if part.training or part.running_mean is None:
-            _refuse(
+            refuse(
                 name,
                 "is a batch normalisation: it mixes a batch's examples and keeps statistics "
                 "outside the vector that is clipped and noised. Use group normalisation, or "
@@ -114,46 +130,6 @@ def _freeze(module: nn.Module, patterns: Iterable[str]) -> None:
 
 def _matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
-
-
-def _try(module: nn.Module, x: Tensor, examples: Examples, loss: Loss, seed: int) -> bool:
-    """Run the module twice as in training; whether it draws. Raises `Refused`."""
-    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    outputs = _run(module, x, seed)
-    again = _run(module, x, seed + 1)
-    for name, buffer in module.named_buffers():
-        if not torch.equal(buffer, before[name]):
-            _refuse(
-                name,
-                "is a buffer that training changes: one client's examples would reach the next "
-                "client and the model outside the vector that is clipped and noised. Remove it, or "
-                "keep its module in eval mode",
-            )
-    positions = tuple(examples.y.shape[1:]) if examples.y.dtype == torch.int64 else ()
-    wanted = (len(x), *positions, loss.width(examples))
-    found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-    if found != wanted:
-        raise Refused(
-            f"model.name: for two examples of shape {tuple(x.shape[1:])} the model gives {found}; "
-            f"expected {wanted}, since the data have {wanted[-1]} outputs to learn"
-        )
-    if not any(p.requires_grad for p in module.parameters()):
-        raise Refused("model.name: the model has no trainable parameter; freeze fewer of them")
-    return not torch.equal(outputs, again)
-
-
-def _run(module: nn.Module, x: Tensor, seed: int) -> Tensor:
-    try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.manual_seed(seed)
-            out: Tensor = module(x)
-            return out
-    except Exception as error:  # it may be a user's own code
-        raise Refused(
-            f"model.name: the model does not take examples of shape {tuple(x.shape[1:])} and type "
-            f"{str(x.dtype).removeprefix('torch.')}: {type(error).__name__}: {error}"
-        ) from error
 
 
 def _constants(module: nn.Module, shapes: Shapes) -> dict[str, Tensor]:
@@ -173,7 +149,3 @@ def _restore(module: nn.Module, constants: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(constants[name])
-
-
-def _refuse(name: str, why: str) -> NoReturn:
-    raise Refused(f"model.name: {name or 'the model'!r} {why}")

@@ -33,7 +33,7 @@ class Evaluation:
     measures: dict[str, float]
     examples: int
     data: str
-    public: bool
+    own_test_set: bool
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed evaluate --json` prints."""
@@ -41,7 +41,7 @@ class Evaluation:
             **self.measures,
             "examples": self.examples,
             "data": self.data,
-            "covered": self.public,
+            "own_test_set": self.own_test_set,
             "round": self.round,
             "run": str(self.path),
         }
@@ -66,7 +66,7 @@ def trained(path: Path, like: Examples) -> tuple[Network, Tensor, int]:
         CPU,
         directory.read_constants(),
     )
-    checkpoint = directory.load_checkpoint(net.shapes, CPU)
+    checkpoint = directory.load_checkpoint(net, CPU)
     return net, checkpoint.state.params, checkpoint.round
 
 
@@ -79,6 +79,8 @@ def evaluate(
     `Refused`, having written nothing.
     """
     config = RunDirectory.open(path).read_config()
+    if predictions is not None and not predictions.parent.is_dir():
+        raise Refused(f"--predictions {predictions}: the folder {predictions.parent} is missing")
     examples, data = _examples(config, overrides)
     if not len(examples):
         raise Refused(f"{data} hold no example to score")

@@ -108,5 +108,5 @@ class Federation:
 
 def identity(name: str) -> int:
     """A client's own number, from its name alone: nobody else's presence changes it."""
-    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

@@ -60,6 +60,10 @@ class Foreign(Part):
         return type("Foreign", (cls,), {"function": staticmethod(function), "__annotations__": {}})
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
+        if isinstance(self.function, nn.Module):
+            raise Refused(
+                "model.name names a module; expected a function that makes one, afresh each time"
+            )
         known = {"features": features, "width": width, "classes": width}
         name = getattr(self.function, "__qualname__", str(self.function))
         try:
@@ -68,9 +72,10 @@ class Foreign(Part):
             module = self.function(**{**given, **self.arguments})
         except Refused:
             raise
-        except Exception as error:  # it is the user's own code
+        except (Exception, SystemExit) as error:  # it is the user's own code
+            said = " ".join(str(error).split())
             raise Refused(
-                f"model.name: {name} failed: {type(error).__name__}: {error}; it is called with "
+                f"model.name: {name} failed: {type(error).__name__}: {said}; it is called with "
                 "those of features, width and classes that it names, and with model.arguments"
             ) from error
         if not isinstance(module, nn.Module):

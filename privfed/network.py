@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from privfed.federation import Examples
 from privfed.losses import Loss
+from privfed.trial import scoring
 from privfed.vector import Shapes
 
 _AT_ONCE = 1024
@@ -20,7 +22,8 @@ class Network:
     """A module's architecture, the shapes of its flat parameter vector `[d]`, and its loss.
 
     Only trainable parameters are in the vector; `constants` are the frozen ones and the buffers,
-    which are public and stay as they are. `random`: training draws (dropout).
+    which are public and stay as they are. `random`: training draws (dropout). `fingerprint` is what
+    the module gives for made-up examples: another one means that its code has changed.
     """
 
     module: nn.Module
@@ -29,6 +32,19 @@ class Network:
     loss: Loss
     random: bool = False
     constants: Mapping[str, Tensor] = field(default_factory=dict)
+    fingerprint: tuple[float, ...] = ()
+
+    def digest(self) -> str:
+        """SHA-256 of the constants as they are now."""
+        found = hashlib.sha256()
+        for name, tensor in sorted(self.constants.items()):
+            found.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+        return found.hexdigest()
+
+    def same_code(self, fingerprint: Sequence[float]) -> bool:
+        """Whether a module with this fingerprint computes the same, up to another machine."""
+        ours, theirs = (torch.tensor(list(one)) for one in (self.fingerprint, fingerprint))
+        return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=1e-2, atol=1e-4)
 
     def outputs(self, flat: Tensor, x: Tensor) -> Tensor:
         """One model `[d]` on x `[B, *features]`: `[B, *positions, width]`."""
@@ -67,11 +83,7 @@ class Network:
     @torch.no_grad()
     def scored(self, flat: Tensor, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
         """Outputs and labels of `examples` in pieces, as the model is used: without dropout."""
-        modes = {module: module.training for module in self.module.modules()}
-        self.module.eval()
-        try:
+        flat = flat.clone()  # whatever the module does to its parameters
+        with scoring(self.module):
             for rows in torch.split(torch.arange(len(examples)), _AT_ONCE):
                 yield self.outputs(flat, examples.x[rows]), examples.y[rows]
-        finally:
-            for module, training in modes.items():
-                module.training = training

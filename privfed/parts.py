@@ -84,7 +84,10 @@ def find(kind: str, name: str, key: str) -> type[Any]:
     if kind in ADAPTERS and callable(part) and not _is_part(part):
         part = _imported(ADAPTERS[kind], name, key).of(part)
     if not _is_part(part):
-        raise Refused(f"{key} is {name!r}, which is no part; expected a subclass of privfed's Part")
+        function = ", or a function that returns a torch.nn.Module" if kind in ADAPTERS else ""
+        raise Refused(
+            f"{key} is {name!r}, which is no part; expected a subclass of privfed's Part{function}"
+        )
     return part
 
 
@@ -96,9 +99,11 @@ def _imported(target: str, name: str, key: str) -> Any:
         sys.path.append(here)
     try:
         return getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # whatever a user's module does
+    except (Exception, SystemExit) as error:  # whatever a user's module does
+        said = " ".join(str(error).split())
         raise Refused(
-            f"{key} is {name!r}, which cannot be imported: {type(error).__name__}: {error}"
+            f"{key} is {name!r}, which cannot be imported from {here}: {type(error).__name__}: "
+            f"{said}"
         ) from error
 
 

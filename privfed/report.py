@@ -21,6 +21,9 @@ from privfed.forecast import Forecast
 from privfed.plan import Plan
 from privfed.run import Outcome, RoundRecord
 
+_FAINT = 0.1
+"""Below this ratio of signal to noise per round a run has little to learn from."""
+
 
 def number(value: float | None) -> str:
     if value is None:
@@ -103,9 +106,14 @@ def _privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     if forecast.signal is not None and forecast.noise is not None:
         ratio = forecast.signal / forecast.noise if forecast.noise else math.inf
         pairs["signal"] = (
-            f"average of at most {forecast.signal:g} against noise of norm {forecast.noise:.2g} "
-            f"per round ({number(float(f'{ratio:.2g}'))} : 1)"
+            f"{number(float(f'{ratio:.2g}'))} : 1 (an average of at most {forecast.signal:g}, "
+            f"noise of norm {forecast.noise:.2g})"
         )
+        if ratio < _FAINT:
+            pairs["faint"] = (
+                "hardly anything will be learned: take a larger cohort, fewer parameters (frozen "
+                "layers, a public start) or rounds, or more ε"
+            )
     return pairs
 
 
@@ -126,15 +134,18 @@ def size_of(count: float) -> str:
     return f"{count:.3g} TB"
 
 
-def _time(forecast: Forecast) -> str:
-    seconds = forecast.seconds
+def duration(seconds: float) -> str:
+    """Seconds in words: 1.2 min."""
     if seconds < 100:
-        shown = f"{seconds:.2g} s"
-    elif seconds < 6000:
-        shown = f"{seconds / 60:.2g} min"
-    else:
-        shown = f"{seconds / 3600:.2g} h"
+        return f"{seconds:.2g} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.2g} min"
+    return f"{seconds / 3600:.2g} h"
+
+
+def _time(forecast: Forecast) -> str:
     why = "a guess: two batches" if forecast.guessed else "as public facts suggest"
+    shown = duration(forecast.seconds)
     return f"about {shown} here, for clients of {forecast.examples:.3g} examples ({why})"
 
 
@@ -215,7 +226,7 @@ def evaluation_table(found: Evaluation, predictions: Path | None) -> Table:
     pairs = {name: measure(name, value) for name, value in found.measures.items()}
     pairs["examples"] = f"{found.examples}: {found.data}"
     pairs["model"] = f"{found.path}, after round {found.round}"
-    if not found.public:
+    if not found.own_test_set:
         pairs["note"] = "what you publish of these data is not covered by the run's ε"
     if predictions:
         pairs["predictions"] = str(predictions)

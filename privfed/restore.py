@@ -42,7 +42,7 @@ def replay(
 
 def restored(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoint:
     """The last checkpoint. Raises `Broken` where the ledger lacks what it saw."""
-    checkpoint = directory.load_checkpoint(setup.network.shapes, setup.network.start.device)
+    checkpoint = directory.load_checkpoint(setup.network, setup.network.start.device)
     if not ledger.holds(checkpoint.head):
         raise Broken(
             f"{directory.ledger} ends before what the checkpoint saw; charges were removed, and "
@@ -82,10 +82,14 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
             "not what the ledger was opened for; it was edited or removed"
         )
     if not directory.has_checkpoint():
+        if ledger.terms.get("start") != terms["start"]:
+            raise Broken(
+                f"{directory.path}: model.init is not the file that the ledger was opened for"
+            )
         if ledger.charges:
             raise Broken(f"{directory.path} has charges in its ledger, but no checkpoint")
         first = Checkpoint(0, 0, setup.start(), ledger.head())
-        directory.save_checkpoint(first, setup.network.shapes)
+        directory.save_checkpoint(first, setup.network)
     return ledger
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,11 +13,12 @@ from accounting.errors import BudgetExceeded
 from accounting.guarantee import Gate, Guarantee, guarantee, spent
 from accounting.ledger import Ledger
 from privfed.assemble import Setup, assemble
+from privfed.audit import went_on
 from privfed.config import Config
 from privfed.errors import Refused
 from privfed.forecast import Forecast, forecast
 from privfed.plan import Plan, plan
-from privfed.prior import Prior, population, priors, spending
+from privfed.prior import Prior, Priors, population, priors, refuse_once_public
 from privfed.restore import allowed_change, reopen, replay, restored
 from privfed.round import TrainingState, World, run_round
 from privfed.rundir import Checkpoint, RunDirectory
@@ -99,18 +101,16 @@ def train(config: Config, out: Path, observers: Sequence[Observer] = ()) -> Outc
     Raises `Refused`, having written nothing, where the configuration cannot run.
     """
     before = priors(config)
-    setup = assemble(plan(config, spending(before)))
+    setup = assemble(plan(config, before.spending))
+    refuse_once_public(before, setup.federation)
     directory = RunDirectory.create(out)
     with directory.locked():
         RunDirectory.create(out)  # once more, now that nobody else can begin here
         directory.write_config(setup.plan.config)
-        directory.write_public(setup.federation.public)
-        directory.write_constants(setup.network.constants)
-        terms = _terms(setup, before, directory)
-        ledger = Ledger.create(directory.ledger, terms)
-        directory.save_checkpoint(
-            Checkpoint(0, 0, setup.start(), ledger.head()), setup.network.shapes
-        )
+        _write_companions(setup, before, directory)
+        ledger = Ledger.create(directory.ledger, _terms(setup, before, directory))
+        _mark(before, directory)
+        directory.save_checkpoint(Checkpoint(0, 0, setup.start(), ledger.head()), setup.network)
         return _loop(setup, directory, ledger, observers)
 
 
@@ -136,19 +136,46 @@ def resume(
 
 def _reassemble(wanted: Config, directory: RunDirectory) -> tuple[Setup, Ledger]:
     """What an existing run goes on with; its ledger knows what was spent before it began."""
-    before: Sequence[Prior] = ()
     stored = Ledger.load(directory.ledger) if directory.ledger.exists() else None
     if stored is not None and stored.opened:
-        prior = stored.prior
+        if wanted.run.rounds > max((charge.round for charge in stored.charges), default=0):
+            directory.refuse_if_counted()
+        stated = tuple(map(Prior.from_json, stored.terms.get("prior", [])))
+        before = Priors(stated)
+        _refuse_grown(before)
     else:
         before = priors(wanted)
-        prior = spending(before)
     constants = directory.read_constants() if directory.has_checkpoint() else None
-    setup = assemble(plan(wanted, prior), constants)
-    if constants is None:
-        directory.write_public(setup.federation.public)
-        directory.write_constants(setup.network.constants)
+    setup = assemble(plan(wanted, before.spending), constants)
+    if stored is None or not stored.opened:
+        refuse_once_public(before, setup.federation)
+        _write_companions(setup, before, directory)
+    elif sorted(directory.public_now()) != sorted(setup.federation.public):
+        raise Refused(
+            f"{directory.path}: other clients would be public now than those whom it declared: the "
+            "data have changed. Restore them, or start a new run with this one in privacy.prior"
+        )
     return setup, reopen(directory, setup, _terms(setup, before, directory))
+
+
+def _refuse_grown(before: Priors) -> None:
+    for prior in before.runs:
+        if went_on(prior.to_json()):
+            raise Refused(
+                f"{prior.path} was counted as an earlier run and has gone on since; this run's "
+                "epsilon would leave that out. Start a new run, with privacy.prior naming both"
+            )
+
+
+def _write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> None:
+    directory.write_public(setup.federation.public, before.public)
+    directory.write_constants(setup.network.constants)
+
+
+def _mark(before: Priors, directory: RunDirectory) -> None:
+    for prior in before.runs:
+        if Path(prior.path).is_dir():
+            RunDirectory(Path(prior.path)).counted_by(directory.path.resolve())
 
 
 def _loop(
@@ -176,7 +203,7 @@ def _loop(
     for observer in observers:
         observer.before(setup.plan, expected, directory.path, begin.round)
     end, stopped = _rounds(setup, directory, world, begin, tally, observers)
-    directory.save_checkpoint(end, setup.network.shapes)
+    directory.save_checkpoint(end, setup.network)
     outcome = _outcome(setup, directory, ledger, end, stopped)
     directory.write_summary(outcome.to_json())
     return outcome
@@ -192,6 +219,7 @@ def _rounds(
 ) -> tuple[Checkpoint, bool]:
     """Every round after `now`: where they ended, and whether that was at the budget."""
     run = setup.plan.config.run
+    constants = setup.network.digest()
     for round in range(now.round + 1, run.rounds + 1):
         try:
             moved = _advance(round, setup, now.state, world, directory)
@@ -208,8 +236,9 @@ def _rounds(
                 observer.after(record)
         for observer in observers:
             observer.after_round(round)
-        if round % run.checkpoint_every == 0 and round != run.rounds:
-            directory.save_checkpoint(now, setup.network.shapes)
+        if round % run.checkpoint_every == 0 or round == run.rounds:
+            _require_constant(setup, constants)
+            directory.save_checkpoint(now, setup.network)
     return now, False
 
 
@@ -273,6 +302,15 @@ def _refuse_less_than_spent(plan: Plan, ledger: Ledger) -> None:
         )
 
 
+def _require_constant(setup: Setup, before: str) -> None:
+    if setup.network.digest() != before:
+        raise Refused(
+            "the model changed its own frozen part or a buffer while it trained: what one client's "
+            "examples did to it reached others unclipped, so this run's epsilon does not hold. "
+            "Discard the run, and make the model's output a function of its parameters and input"
+        )
+
+
 def _require_finite(now: Checkpoint) -> None:
     if not bool(now.state.params.isfinite().all()):
         raise Refused(
@@ -281,13 +319,14 @@ def _require_finite(now: Checkpoint) -> None:
         )
 
 
-def _terms(setup: Setup, before: Sequence[Prior], directory: RunDirectory) -> dict[str, Any]:
+def _terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, Any]:
     """What the ledger's first line states: all that a reader needs to know what epsilon means."""
     plan = setup.plan
     config, event = plan.config, plan.event
     seeded = config.run.randomness == "seeded"
     partition = config.names["partition"]
     return {
+        "id": directory.config_digest()[:16] if seeded else os.urandom(8).hex(),
         "unit": event.unit,
         "relation": event.relation,
         "sampler": event.sampler,
@@ -305,7 +344,7 @@ def _terms(setup: Setup, before: Sequence[Prior], directory: RunDirectory) -> di
         "config": directory.config_digest(),
         "files": directory.companions(),
         "start": _hash_of(config.start.init),
-        "prior": [prior.to_json() for prior in before],
+        "prior": [prior.to_json() for prior in before.runs],
     }
 
 

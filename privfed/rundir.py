@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,10 @@ from accounting.ledger import Charge
 from privfed.config import Config, digest, load_resolved
 from privfed.errors import Broken, Refused
 from privfed.jsons import dump
+from privfed.network import Network
 from privfed.round import TrainingState
 from privfed.start import CHECKPOINT, CONSTANTS
 from privfed.tensorfile import CPU, fitting, pack, under, unpack
-from privfed.vector import Shapes
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class RunDirectory:
         self._checkpoint = path / CHECKPOINT
         self._constants = path / CONSTANTS
         self._public = path / "report" / "public_clients.json"
+        self._counted = path / "counted_by.txt"
         self._releases = path / "releases"
 
     @classmethod
@@ -133,11 +134,42 @@ class RunDirectory:
     def write_config(self, config: Config) -> None:
         write_atomically(self._config, config.toml().encode())
 
-    def write_public(self, clients: Sequence[str]) -> None:
-        """Name the clients whom no guarantee covers, where there are any."""
-        if clients:
-            write_atomically(
-                self._public, (dump({"clients": list(clients)}, indent=1) + "\n").encode()
+    def write_public(self, clients: Sequence[str], earlier: Collection[str]) -> None:
+        """Name the clients whom no guarantee covers: those of this run, and of `earlier` ones."""
+        if clients or earlier:
+            named = {"clients": list(clients), "earlier": sorted(earlier)}
+            write_atomically(self._public, (dump(named, indent=1) + "\n").encode())
+
+    def public_now(self) -> list[str]:
+        """The clients whom this run is scored on, as it declared them. Raises `Broken`."""
+        return self._named("clients")
+
+    def read_public(self) -> list[str]:
+        """All clients whom no guarantee covers, earlier runs' included. Raises `Broken`."""
+        return [*self._named("clients"), *self._named("earlier")]
+
+    def _named(self, key: str) -> list[str]:
+        if not self._public.exists():
+            return []
+        try:
+            return [str(name) for name in json.loads(self._public.read_text("utf-8"))[key]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Broken(f"{self._public} cannot be read: {error!r}") from error
+
+    def counted_by(self, run: Path) -> None:
+        """Note that `run` counts what this one spent; this one may then not spend more unseen."""
+        # A directory that cannot be written to cannot be resumed either.
+        with contextlib.suppress(OSError), self._counted.open("a", encoding="utf-8") as file:
+            file.write(f"{run}\n")
+
+    def refuse_if_counted(self) -> None:
+        """Raises `Refused` where another run has counted what this one spent."""
+        if self._counted.exists():
+            by = self._counted.read_text(encoding="utf-8", errors="replace").splitlines()[0]
+            raise Refused(
+                f"{self.path} was counted as an earlier run by {by}; more rounds here would be in "
+                "nobody's sum. Start a new run instead, with privacy.prior naming both, and "
+                "model.init this one"
             )
 
     def write_constants(self, constants: Mapping[str, Tensor]) -> None:
@@ -188,16 +220,17 @@ class RunDirectory:
         stems = (path.stem for path in self._releases.glob("*.safetensors"))
         return sorted(int(stem) for stem in stems if stem.isdecimal())
 
-    def save_checkpoint(self, checkpoint: Checkpoint, shapes: Shapes) -> None:
+    def save_checkpoint(self, checkpoint: Checkpoint, network: Network) -> None:
         """Make the checkpoint durable, then drop the releases that it contains."""
         state = checkpoint.state
-        tensors = {f"model/{k}": v for k, v in shapes.views(state.params).items()}
+        tensors = {f"model/{k}": v for k, v in network.shapes.views(state.params).items()}
         tensors |= {f"server/{name}": tensor for name, tensor in state.server.items()}
         tensors |= {f"mechanism/{name}": tensor for name, tensor in state.mechanism.items()}
         about = {
             "round": checkpoint.round,
             "updates": checkpoint.updates,
             "ledger_head": checkpoint.head.hex(),
+            "fingerprint": list(network.fingerprint),
         }
         write_atomically(self._checkpoint, pack(tensors, about))
         for round in self.stored_rounds():
@@ -218,12 +251,17 @@ class RunDirectory:
         with fitting(self._checkpoint):
             return bytes.fromhex(str(unpack(self._checkpoint)[1]["ledger_head"]))
 
-    def load_checkpoint(self, shapes: Shapes, device: torch.device) -> Checkpoint:
-        """The last durable checkpoint. Raises `Broken` where it cannot be read."""
+    def load_checkpoint(self, network: Network, device: torch.device) -> Checkpoint:
+        """The last durable checkpoint. Raises `Broken` where it is not one of `network`'s."""
         tensors, about = unpack(self._checkpoint, device)
         with fitting(self._checkpoint):
+            if not network.same_code(about["fingerprint"]):
+                raise Broken(
+                    f"{self.path}: the model's code gives other outputs than when this run was "
+                    "trained (or draws where it is built from elsewhere than torch); restore it"
+                )
             state = TrainingState(
-                shapes.flatten_exactly(under(tensors, "model/")),
+                network.shapes.flatten_exactly(under(tensors, "model/")),
                 under(tensors, "server/"),
                 under(tensors, "mechanism/"),
             )

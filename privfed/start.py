@@ -31,12 +31,15 @@ def load_start(module: nn.Module, init: str, fresh: Iterable[str]) -> None:
     """
     found = _read(init)
     left = {name: tensor for name, tensor in found.items() if not _fresh(name, fresh)}
-    own = {**module.state_dict(keep_vars=True)}
-    same = {id(tensor): name for name, tensor in own.items() if name in left}
+    own: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    own |= dict(module.named_buffers())
+    optional = own.keys() - module.state_dict().keys()  # buffers that a file need not hold
+    same = {id(tensor) for name, tensor in own.items() if name in left}
     wanted = {
         name: tensor
         for name, tensor in own.items()
-        if not _fresh(name, fresh) and (name in left or id(tensor) not in same)
+        if not _fresh(name, fresh)
+        and (name in left or (id(tensor) not in same and name not in optional))
     }
     expected = {name: tuple(tensor.shape) for name, tensor in wanted.items()}
     shapes = {name: tuple(tensor.shape) for name, tensor in left.items()}

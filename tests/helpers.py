@@ -61,7 +61,7 @@ def built(recipe, shape, classes=3, *, seed=0, y=None, x=None, loss=None, consta
 
 
 def trainer(federation: Federation, **changes) -> LocalTrainer:
-    net = built(changes.pop("model", Logistic()), (FEATURES,), CLASSES)
+    net = built(changes.pop("model", Logistic()), changes.pop("shape", (FEATURES,)), CLASSES)
     settings = {"lr": 0.5, "epochs": 2, "batch_size": 4, "way": "stacked"} | changes
     return LocalTrainer(federation, net, Sgd(), **settings)
 

@@ -22,6 +22,8 @@ class Source(Protocol):
 
     natural_partition: ClassVar[bool]
     """Whether the source may know who owns each example, and partitions by that unless told."""
+    found: ClassVar[bool]
+    """Whether it is a file of real people, say, whose number has to be declared."""
 
     def load(self, clients: int, streams: Streams) -> Examples:
         """All examples. Owners, where known, are numbers from 0."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from privfed.data.columns import Words
+from privfed.data.columns import MISSING, Words
 from privfed.errors import Refused
 from privfed.federation import Indices
 
@@ -122,6 +122,14 @@ class Rules:
                 "empty; every row has to belong to somebody, or the unit of privacy would be "
                 "undefined"
             )
+        for code, value in enumerate(words.values):
+            if value in MISSING or value != value.strip():
+                row = words.first(words.codes == code)
+                raise Refused(
+                    f"data: {self.path}, row {row}: the client column {name!r} is {value!r}, which "
+                    "reads as nothing, or as another client but for its blanks: one person's rows "
+                    "may not be two clients'. Give every client one name"
+                )
         used, owners = np.unique(words.codes, return_inverse=True)
         return owners.astype(np.int64), tuple(words.values[code] for code in used)
 

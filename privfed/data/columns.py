@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 _PARQUET = {".parquet", ".pq"}
-_MISSING = ["", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None"]
+MISSING = ["", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None"]
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,16 @@ class Columns:
 def header(path: Path, delimiter: str) -> list[str]:
     """The names of the columns, in order. Raises `Refused` where there are none, or one twice."""
     with _readable(path):
-        if path.suffix == ".npz":
+        if path.suffix.lower() == ".npz":
             with zipfile.ZipFile(path) as archive:
                 names = [name.removesuffix(".npy") for name in archive.namelist()]
-        elif path.suffix in _PARQUET:
+        elif path.suffix.lower() in _PARQUET:
             from pyarrow import parquet
 
             names = parquet.read_schema(path).names
         else:
             names = _csv_header(path, delimiter)
+    names = list(names)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice or not names:
         raise Refused(f"data: {path} has {f'two columns {twice[0]!r}' if twice else 'no column'}")
@@ -68,9 +69,9 @@ def header(path: Path, delimiter: str) -> list[str]:
 def read(path: Path, numbers: Sequence[str], words: Sequence[str], delimiter: str) -> Columns:
     """The columns asked for, which are there. Raises `Refused` for cells of another kind."""
     with _readable(path):
-        if path.suffix == ".npz":
+        if path.suffix.lower() == ".npz":
             return _npz(path, numbers, words)
-        if path.suffix in _PARQUET:
+        if path.suffix.lower() in _PARQUET:
             from pyarrow import parquet
 
             table = parquet.read_table(path, columns=[*numbers, *words], memory_map=True)
@@ -86,22 +87,33 @@ def read(path: Path, numbers: Sequence[str], words: Sequence[str], delimiter: st
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
     """Whatever is wrong with the file as a file, in one message."""
+    from pyarrow import ArrowException
+
     if not path.is_file():
-        raise Refused(f"data: {path} does not exist; expected a CSV, Parquet or npz file")
+        found = "is a folder" if path.is_dir() else "does not exist"
+        raise Refused(
+            f"data: {path} {found} (from {Path.cwd()}); expected a CSV, Parquet or npz file"
+        )
     try:
         yield
     except Refused:
         raise
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise Refused(f"data: {path} cannot be read: {first}") from error
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, ArrowException) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0].replace("\0", "")
+        advice = ""
+        if "UTF8" in first:
+            advice = "; save it as UTF-8"
+        elif "CSV parse error" in first:
+            advice = "; quote cells that hold the delimiter, or name another data.delimiter"
+        raise Refused(f"data: {path} cannot be read: {first}{advice}") from error
 
 
 def _csv_header(path: Path, delimiter: str) -> list[str]:
     from pyarrow import csv
 
     parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    with csv.open_csv(path, parse_options=parse) as reader:
+    one_thread = csv.ReadOptions(use_threads=False)  # which knows the row of a problem
+    with csv.open_csv(path, one_thread, parse) as reader:
         names: list[str] = reader.schema.names
     return names
 
@@ -114,30 +126,45 @@ def _csv(path: Path, numbers: Sequence[str], words: Sequence[str], delimiter: st
     types |= {name: pyarrow.string() for name in words}
     parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
 
-    def parsed(types: dict[str, Any]) -> pyarrow.Table:
+    def parsed(types: dict[str, Any], threads: bool) -> pyarrow.Table:
         convert = csv.ConvertOptions(
-            column_types=types, include_columns=list(types), null_values=_MISSING
+            column_types=types, include_columns=list(types), null_values=MISSING
         )
-        return csv.read_csv(path, parse_options=parse, convert_options=convert)
+        reading = csv.ReadOptions(use_threads=threads)
+        return csv.read_csv(path, reading, parse, convert)
 
     try:
-        return parsed(types)
+        return parsed(types, threads=True)
     except pyarrow.ArrowInvalid as error:
-        if "conversion error" not in str(error):
-            raise
-        return parsed(dict.fromkeys(types, pyarrow.string()))  # says below which cell it was
+        # Once more: one thread knows the row, and words say below which cell is no number.
+        words_only = "conversion error to double" in str(error)
+        return parsed(dict.fromkeys(types, pyarrow.string()) if words_only else types, False)
 
 
 def _as_numbers(column: pyarrow.ChunkedArray, name: str, path: Path) -> np.ndarray:
     import pyarrow
     from pyarrow import compute
 
+    kind = column.type
+    if isinstance(kind, pyarrow.DictionaryType):
+        column = column.cast(kind.value_type)
+    elif not (
+        pyarrow.types.is_null(kind)
+        or pyarrow.types.is_boolean(kind)
+        or pyarrow.types.is_integer(kind)
+        or pyarrow.types.is_floating(kind)
+        or pyarrow.types.is_decimal(kind)
+        or pyarrow.types.is_string(kind)
+        or pyarrow.types.is_large_string(kind)
+        or kind == getattr(pyarrow, "string_view", pyarrow.string)()
+    ):
+        raise Refused(f"data: {path}: column {name!r} is of type {kind}; expected numbers")
     if pyarrow.types.is_boolean(column.type):
         column = compute.cast(column, pyarrow.uint8())
     if pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type):
         for row, cell in enumerate(column.to_pylist(), start=1):
             try:
-                float(cell if cell not in (None, *_MISSING) else "nan")
+                float(cell if cell not in (None, *MISSING) else "nan")
             except ValueError as error:
                 raise Refused(
                     f"data: {path}, row {row}: column {name!r} holds {cell!r}; expected a number "
@@ -146,7 +173,7 @@ def _as_numbers(column: pyarrow.ChunkedArray, name: str, path: Path) -> np.ndarr
         column = compute.cast(
             compute.replace_with_mask(
                 column.combine_chunks(),
-                compute.is_in(column, pyarrow.array(_MISSING)).combine_chunks(),
+                compute.is_in(column, pyarrow.array(MISSING)).combine_chunks(),
                 pyarrow.scalar(None, column.type),
             ),
             pyarrow.float64(),
@@ -173,7 +200,7 @@ def _npz(path: Path, numbers: Sequence[str], words: Sequence[str]) -> Columns:
     if len(set(lengths.values())) > 1 or -1 in lengths.values():
         raise Refused(f"data: {path} holds arrays of different lengths: {lengths}")
     for name in numbers:
-        if found[name].dtype.kind not in "buif":
+        if found[name].dtype.kind not in "buif" or found[name].dtype.itemsize > 8:
             raise Refused(f"data: {path}: {name!r} is of type {found[name].dtype}, not numbers")
     for name in words:
         if found[name].ndim != 1 or found[name].dtype.kind not in "iuUb":

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import tomli_w
+from pydantic import ValidationError
 
 from privfed.data.columns import Words, header, read
 from privfed.data.table import Table
@@ -29,6 +30,10 @@ def declare(sample: Path, label: str, client: str, path: str, delimiter: str) ->
     to 20 words become categories. A label of words or of two to 20 whole numbers from 0 is a class,
     any other number is to be predicted. Raises `Refused`.
     """
+    if len(delimiter) != 1:
+        raise Refused(f"--delimiter is {delimiter!r}; expected one character (a tab is $'\\t')")
+    if label == client:
+        raise Refused(f"--label and --client are both {label!r}; a client is not what to predict")
     names = header(sample, delimiter)
     for key, name in (("--label", label), ("--client", client)):
         if name and name not in names:
@@ -64,8 +69,9 @@ def _refuse_nothing(section: dict[str, Any]) -> None:
     try:
         known = {key: value for key, value in section.items() if key in Table.model_fields}
         Table.model_validate(known)
-    except ValueError as error:
-        raise Refused(f"this sample makes no table to learn from: {error}") from error
+    except ValidationError as error:
+        said = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise Refused(f"this sample makes no table to learn from: {said}") from error
 
 
 def _column(sample: Path, name: str, delimiter: str) -> np.ndarray | Words:
@@ -73,7 +79,10 @@ def _column(sample: Path, name: str, delimiter: str) -> np.ndarray | Words:
     try:
         numbers = read(sample, [name], [], delimiter).numbers[name]
     except Refused:
-        return read(sample, [], [name], delimiter).words[name]
+        try:
+            return read(sample, [], [name], delimiter).words[name]
+        except Refused:
+            return np.empty(0)  # of a type that is neither
     if numbers.ndim > 1:
         numbers = numbers.reshape(-1)
     return numbers.astype(np.float64)
@@ -126,6 +135,23 @@ def _written(sample: Path, section: dict[str, Any], loss: str, skipped: list[str
     ]
     if "client" in section:
         needed.append('holdout = "clients"         # or test_path = "a public table.csv"')
+        needed.append(f'population = "{_name(section["path"])}"')
     data[at:at] = needed + ([""] if at < len(data) else [])
-    text = "\n".join([*lines, "", "format = 1", "", *data, "", "[model]", f'loss = "{loss}"'])
+    end = [
+        "[model]",
+        f'loss = "{loss}"',
+        "",
+        "[cohort]",
+        "size = 0                    # required: how many clients a round asks, expected",
+        "",
+        "[privacy]",
+        "epsilon = 4.0",
+        "delta = 1e-4                # below 1 / clients",
+    ]
+    text = "\n".join([*lines, "", "format = 1", "", *data, "", *end])
     return "\n".join(line for n, line in enumerate(text.splitlines()) if line or n) + "\n"
+
+
+def _name(path: str) -> str:
+    """What to call the people of a table, for runs that count together."""
+    return "".join(c for c in Path(path).stem if c.isalnum() or c in "-_ ") or "people"

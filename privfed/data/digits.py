@@ -21,6 +21,7 @@ class Digits(Part):
     """
 
     natural_partition: ClassVar[bool] = False
+    found: ClassVar[bool] = False
 
     def load(self, clients: int, streams: Streams) -> Examples:
         from sklearn.datasets import load_digits

@@ -77,7 +77,7 @@ def _split(pool: Examples, fraction: float, clients: int, streams: Streams) -> H
     return Held(
         pool.take(np.sort(order[test:])),
         pool.take(np.sort(order[:test])),
-        typical=train / clients,
+        typical=test * (1 - fraction) / fraction / clients,
     )
 
 
@@ -97,8 +97,14 @@ def _clients(pool: Examples, fraction: float, streams: Streams) -> Held:
             f"{int(public.sum())} public; expected at least one to test and one to train: change "
             "it, or run.seed"
         )
-    test = _of(pool, public)
-    return Held(_of(pool, ~public), test, public=test.clients, typical=_mean_size(test))
+    test, train = _of(pool, public), _of(pool, ~public)
+    if not len(test) or not len(train):
+        raise Refused(
+            f"data.holdout_fraction is {fraction}: the {int(public.sum())} clients declared public "
+            f"hold {len(test)} examples and the others {len(train)}; expected at least one each: "
+            "change it, or run.seed"
+        )
+    return Held(train, test, public=test.clients, typical=_mean_size(test))
 
 
 def _coin(name: str, root: int) -> float:

@@ -37,6 +37,7 @@ class Idx(Part):
     test_prefix: str = ""
     classes: int = Field(10, ge=2)
     natural_partition: ClassVar[bool] = False
+    found: ClassVar[bool] = False
 
     def load(self, clients: int, streams: Streams) -> Examples:
         return self._load(self.prefix)

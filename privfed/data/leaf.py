@@ -66,6 +66,8 @@ class Leaf(Part):
 
     def _examples(self, users: dict[str, tuple[list[Any], list[Any]]]) -> Examples:
         names = sorted(users)
+        if not any(x for x, _ in users.values()):
+            raise Refused(f"data.path: the {len(names)} users of {self.path} hold no example")
         owners = np.repeat(np.arange(len(names)), [len(users[name][0]) for name in names])
         xs = [x for name in names for x in users[name][0]]
         ys = [y for name in names for y in users[name][1]]
@@ -117,7 +119,7 @@ def _read(file: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
     """Each user with x and y. Raises `Refused` for what is not LEAF's form."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refused(f"data.path: {file} is not valid JSON: {error}") from error
     data = document.get("user_data") if isinstance(document, dict) else None
     if not isinstance(data, dict):
@@ -135,7 +137,7 @@ def _read(file: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
 def _numbers(xs: list[Any], path: str) -> np.ndarray:
     try:
         x = np.array(xs, dtype=np.float64).reshape(len(xs), -1)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise Refused(
             f"data.path: x in {path} are not lists of as many numbers each: {error}; for text set "
             "data.text = true"
@@ -146,15 +148,10 @@ def _numbers(xs: list[Any], path: str) -> np.ndarray:
 
 
 def _labels(ys: list[Any], classes: int) -> np.ndarray:
-    whole = [isinstance(label, int | float) and float(label).is_integer() for label in ys]
-    y = np.array(
-        [int(label) if is_whole else -1 for label, is_whole in zip(ys, whole, strict=True)],
-        dtype=np.int64,
-    )
-    wrong = np.flatnonzero((y < 0) | (y >= classes))
-    if len(wrong):
-        raise Refused(
-            f"data.classes is {classes}, but a label is {ys[wrong[0]]!r}; expected whole numbers "
-            f"from 0 to {classes - 1}"
-        )
-    return y
+    for label in ys:
+        if not (isinstance(label, int | float) and 0 <= label < classes and label == int(label)):
+            raise Refused(
+                f"data.classes is {classes}, but a label is {str(label)[:40]!r}; expected whole "
+                f"numbers from 0 to {classes - 1}"
+            )
+    return np.array(ys, dtype=np.int64)

@@ -37,6 +37,7 @@ class Synthetic(Part):
     size_deviation: float = Field(2.0, ge=0, le=10)
     size_max: int = Field(10_000, ge=1)
     natural_partition: ClassVar[bool] = True
+    found: ClassVar[bool] = False
 
     def load(self, clients: int, streams: Streams) -> Examples:
         return self._generate("synthetic", clients, streams)

@@ -8,6 +8,7 @@ be a release of its own.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 
-from privfed.data.cells import Rules, native
+from privfed.data.cells import Rules, as_text, native
 from privfed.data.columns import Columns, header, read
 from privfed.errors import Refused
 from privfed.federation import Examples, Meaning
@@ -39,7 +40,8 @@ class Table(Part):
 
     `label` is one column, with `labels` (its values by name), `classes` (whole numbers from 0) or
     `label_bounds` (a number to predict); or several columns of 0 and 1. `client` names the column
-    that says whose a row is; without it, partition the rows by "iid" or another simulation.
+    that says whose a row is; without it, partition the rows by "iid" or another simulation. A
+    number to predict is clipped to its bounds too, and so it is scored: choose them wide enough.
     `test_path` is a public table with the same columns.
     """
 
@@ -62,7 +64,10 @@ class Table(Part):
     def _whole(self) -> Table:
         if not self.features and not self.categories:
             raise ValueError("name at least one column in features or categories")
-        for name, (low, high) in [*self.features.items(), *self._label_range()]:
+        if len(self.label_bounds) == 1:
+            raise ValueError(f"label_bounds is {self.label_bounds}; expected [low, high]")
+        ranges = [*self.features.items(), ("the label", self.label_bounds or [0.0, 1.0])]
+        for name, (low, high) in ranges:
             if not low < high:
                 raise ValueError(
                     f"the bounds of {name!r} are [{low:g}, {high:g}]; expected [low, high]"
@@ -73,10 +78,16 @@ class Table(Part):
                 "declare what the label is, by exactly one of labels (its values by name), classes "
                 "(whole numbers from 0) and label_bounds (a number to predict)"
             )
-        if not isinstance(self.label, str) and (any(kinds) or len(self.label) < 2):
+        if not isinstance(self.label, str) and (any(kinds) or len(set(self.label)) < 2):
             raise ValueError("several label columns are 0 or 1 each: two or more, and nothing else")
         if len(self.labels) == 1 or self.classes == 1:
             raise ValueError("one class leaves nothing to learn; expected two or more")
+        lists: dict[str, Sequence[object]] = {"labels": self.labels, **self.categories}
+        for key, named in lists.items():
+            if len({as_text(value) for value in named}) < len(named):
+                raise ValueError(f"{key} names a value twice: {named}")
+        if self.client and self.client in ([self.label] if self.labels else self.label):
+            raise ValueError(f"{self.client!r} is both the client column and the label")
         return self
 
     def load(self, clients: int, streams: Streams) -> Examples:
@@ -88,9 +99,6 @@ class Table(Part):
         path = Path(self.test_path)
         there = self.client in header(path, self.delimiter)
         return self._load(path, self.client if there else "")
-
-    def _label_range(self) -> list[tuple[str, list[float]]]:
-        return [("label_bounds", self.label_bounds)] if self.label_bounds else []
 
     def _load(self, path: Path, client: str) -> Examples:
         names = header(path, self.delimiter)
@@ -106,10 +114,13 @@ class Table(Part):
             words=list(dict.fromkeys([*self.categories, *by_name, *([client] if client else [])])),
             delimiter=self.delimiter,
         )
+        if not found.rows:
+            raise Refused(f"data: {path} holds no row")
         missing = None if self.missing == "refuse" else float(self.missing)
         rules = Rules(path, self.outside, missing)
-        y, classes, meaning = self._labels(found, rules)
-        x, counts = self._features(found, bounds, rules)
+        y, classes, meaning, beyond = self._labels(found, rules)
+        x, clipped = self._features(found, bounds, rules)
+        counts = {"clipped_values": clipped, "clipped_labels": beyond}
         examples = Examples(x, y, classes, meaning=meaning, counts=counts)
         if not client:
             return examples
@@ -117,37 +128,48 @@ class Table(Part):
         return replace(examples, owners=owners, clients=clients)
 
     def _feature_columns(self, names: list[str], path: Path) -> dict[str, tuple[float, float]]:
-        """Each numeric feature column with its bounds, in the file's order within a pattern."""
-        found: dict[str, tuple[float, float]] = {}
-        for pattern, (low, high) in self.features.items():
-            matching = [n for n in names if n == pattern] or [
-                n for n in names if fnmatchcase(n, pattern)
-            ]
-            if not matching:
-                raise _no_column("features", pattern, names, path)
-            found |= dict.fromkeys(matching, (low, high))
-        for column in self.categories:
-            if column not in names:
-                raise _no_column("categories", column, names, path)
+        """Each numeric feature column with its bounds; a column's own name goes before a pattern.
+
+        A pattern never means the client, a label or a category.
+        """
         own = {self.client, *([self.label] if isinstance(self.label, str) else self.label)}
-        leaked = sorted(own & {*found, *self.categories})
+        leaked = sorted(own & {*self.features, *self.categories})
         if leaked:
             raise Refused(
                 f"data.features: {leaked[0]!r} is the label or the client column; a feature that "
                 "holds it would give the answer away"
             )
+        found: dict[str, tuple[float, float]] = {}
+        for pattern, (low, high) in self.features.items():
+            matching = (
+                [pattern]
+                if pattern in names
+                else [
+                    name
+                    for name in names
+                    if fnmatchcase(name, pattern)
+                    and name not in {*own, *self.categories, *self.features}
+                ]
+            )
+            if not matching:
+                raise _no_column("features", pattern, names, path)
+            found |= {name: (low, high) for name in matching if name not in found}
+        for column in self.categories:
+            if column not in names:
+                raise _no_column("categories", column, names, path)
         return found
 
     def _features(
         self, found: Columns, bounds: dict[str, tuple[float, float]], rules: Rules
-    ) -> tuple[torch.Tensor | Mapped, dict[str, int]]:
+    ) -> tuple[torch.Tensor | Mapped, int]:
+        """x, and how many values were clipped."""
         arrays = [found.numbers[name] for name in bounds]
         if len(arrays) == 1 and arrays[0].ndim > 1 and not self.categories:
             ((name, (low, high)),) = bounds.items()
             count = rules.beyond(arrays[0], name, low, high)
             store = torch.from_numpy(native(arrays[0]))
             mapped = Mapped(store, torch.arange(found.rows), (low, high), _ONTO, rules.missing)
-            return mapped, {"clipped_values": count}
+            return mapped, count
         width = sum(int(np.prod(array.shape[1:])) for array in arrays)
         width += sum(len(values) for values in self.categories.values())
         x = np.zeros((found.rows, width), dtype=np.float32)
@@ -164,25 +186,26 @@ class Table(Part):
             known = np.flatnonzero(codes >= 0)
             x[known, at + codes[known]] = 1.0
             at += len(values)
-        return torch.from_numpy(x), {"clipped_values": count}
+        return torch.from_numpy(x), count
 
-    def _labels(self, found: Columns, rules: Rules) -> tuple[torch.Tensor, int, Meaning]:
-        """y, its number of classes or width, and what it means."""
+    def _labels(self, found: Columns, rules: Rules) -> tuple[torch.Tensor, int, Meaning, int]:
+        """y, its number of classes or width, what it means, and how many were clipped."""
         if not isinstance(self.label, str):
             columns = [rules.zero_or_one(found.numbers[name], name) for name in self.label]
             y = torch.from_numpy(np.stack(columns, 1).astype(np.float32))
-            return y, len(columns), Meaning(tuple(self.label))
+            return y, len(columns), Meaning(tuple(self.label)), 0
         if self.labels:
             codes = rules.named_class(found.words[self.label], self.label, self.labels)
-            return torch.from_numpy(codes), len(self.labels), Meaning(tuple(self.labels))
+            return torch.from_numpy(codes), len(self.labels), Meaning(tuple(self.labels)), 0
         numbers = rules.one_number(found.numbers[self.label], self.label)
         if self.classes:
             whole = rules.whole_class(numbers, self.label, self.classes)
-            return torch.from_numpy(whole), self.classes, Meaning()
+            return torch.from_numpy(whole), self.classes, Meaning(), 0
         low, high = self.label_bounds
-        rules.beyond(numbers, self.label, low, high)
+        beyond = rules.beyond(numbers, self.label, low, high)
         y = torch.from_numpy(_scaled(numbers, low, high).astype(np.float32))
-        return y.unsqueeze(1), 1, Meaning(scale=(high - low) / 2, shift=(high + low) / 2)
+        meaning = Meaning(scale=(high - low) / 2, shift=(high + low) / 2)
+        return y.unsqueeze(1), 1, meaning, beyond
 
 
 def _scaled(numbers: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -194,5 +217,8 @@ def _scaled(numbers: np.ndarray, low: float, high: float) -> np.ndarray:
 def _no_column(key: str, name: str, names: list[str], path: Path) -> Refused:
     close = difflib.get_close_matches(name, names, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
+    other = [mark for mark in ";\t|" if len(names) == 1 and mark in names[0]]
+    if other:
+        hint = f" (the columns seem to be divided by {other[0]!r}: set data.delimiter)"
     shown = ", ".join(names[:20]) + (", …" if names[20:] else "")
     return Refused(f"data.{key}: {path} has no column {name!r}{hint}; its columns are {shown}")

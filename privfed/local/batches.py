@@ -17,9 +17,12 @@ from privfed.streams import Keys
 
 @dataclass(frozen=True)
 class Batches:
-    """`rows` `[c, S, B]` of the store and `mask` of the same shape; False is padding (row 0).
+    """`rows` `[c, S, B]` of the store and `mask` of the same shape; False is padding.
 
-    Client k takes `steps[k]` steps, all its batches after those are empty.
+    Client k takes `steps[k]` steps, all its batches after those are empty. Padding repeats the
+    first example of its own batch. How much padding there is depends on who else is in the chunk,
+    and a model may give NaN for an example, which no weight of zero undoes: so padding must be an
+    example that is in the batch anyway, never another client's and never a made-up one.
     """
 
     rows: Indices
@@ -46,12 +49,15 @@ def plan(federation: Federation, ids: Indices, keys: Keys, epochs: int, batch_si
     epoch, batch = np.divmod(step[None, :], per_epoch)
     position = batch[:, :, None] * batch_size + np.arange(batch_size)
     mask = (position < sizes[:, None, None]) & (step < total[:, None])[:, :, None]
-    flat = np.minimum(epoch, epochs - 1)[:, :, None] * orders.shape[2] + position
-    chosen = np.where(mask, flat, 0).reshape(len(ids), mask.shape[1] * batch_size)
+    first = np.where(mask[:, :, :1], position[:, :, :1], 0)
+    flat = np.minimum(epoch, epochs - 1)[:, :, None] * orders.shape[2]
+    chosen = flat + np.where(mask, position, first)
+    chosen = chosen.reshape(len(ids), mask.shape[1] * batch_size)
     within = np.take_along_axis(
         orders.reshape(len(ids), orders.shape[1] * orders.shape[2]), chosen, axis=1
     ).reshape(mask.shape)
-    return Batches(np.where(mask, within + federation.offsets[ids][:, None, None], 0), mask, total)
+    rows = within + federation.offsets[ids][:, None, None]
+    return Batches(np.where(sizes[:, None, None] > 0, rows, 0), mask, total)
 
 
 def _permutations(sizes: Indices, keys: Keys, epochs: int) -> Indices:

@@ -62,7 +62,6 @@ class LocalTrainer:
             count = int((batches.steps > step).nonzero()[0].max()) + 1
             real, now = mask[:count, step], w[:count]
             x, y = self.federation.gather(rows[:count, step])
-            x, y = _without_padding(x, real), _without_padding(y, real)
             grad = self._stacked_gradient(now, x, y, real)
             state = None if own is None else own[:count]
             move = self.lr * self.objective.direction(grad, now, broadcast, state)
@@ -86,8 +85,7 @@ class LocalTrainer:
         seeds = keys.per_client(1, salt=_DROPOUT)[:, 0] >> np.uint64(1)
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             for client, steps in enumerate(batches.steps):
-                if self.network.random:  # by the client alone, whoever else is in the chunk
-                    torch.manual_seed(int(seeds[client]))
+                torch.manual_seed(int(seeds[client]))  # dropout is its own, not the chunk's
                 now = w[client : client + 1]
                 state = None if own is None else own[client : client + 1]
                 for step in range(steps):
@@ -103,12 +101,3 @@ class LocalTrainer:
             loss = self.network.losses(leaf, x, y).mean()
             (grad,) = torch.autograd.grad(loss, leaf)
         return grad
-
-
-def _without_padding(x: Tensor, mask: Tensor) -> Tensor:
-    """Features or labels `[c, B, *]`, zero where `mask` `[c, B]` is False.
-
-    Padding shows another client's example. Were its loss NaN, weighing it with zero would still
-    give NaN, and one client's data would reach another's update, with no bound on how far.
-    """
-    return x.masked_fill(~mask.view(*mask.shape, *[1] * (x.dim() - 2)), 0)

@@ -59,6 +59,12 @@ def test_the_forecast_by_hand():
     assert open_run.up == 4 * (d + 1) * 4, "without privacy a client also sends its weight"
 
 
+def test_a_run_with_little_to_learn_from_is_told_so():
+    assert "faint" not in run("check", *SETTINGS).stdout
+    shown = run("check", *SETTINGS, "--set", "privacy.noise_multiplier=900").stdout
+    assert "hardly anything will be learned" in shown
+
+
 def test_the_header_of_train_is_the_table_of_check(tmp_path):
     def facts(text):
         lines = text.split("\n\n")[0].splitlines()
@@ -145,7 +151,7 @@ def test_evaluate_repeats_the_runs_own_score_and_writes_predictions(tmp_path):
     found = json.loads(result.stdout)
     assert found["accuracy"] == outcome.accuracy
     assert found["loss"] == pytest.approx(outcome.measures["loss"])
-    assert (found["examples"], found["covered"]) == (outcome.test_examples, True)
+    assert (found["examples"], found["own_test_set"]) == (outcome.test_examples, True)
     rows = cells(path)
     assert len(rows) == outcome.test_examples
     assert np.mean([row["label"] == row["prediction"] for row in rows]) == outcome.accuracy
@@ -153,7 +159,7 @@ def test_evaluate_repeats_the_runs_own_score_and_writes_predictions(tmp_path):
     other = json.loads(
         run("evaluate", tmp_path / "run", "--set", "data.size_min=9", "--json").stdout
     )
-    assert other["covered"] is False
+    assert other["own_test_set"] is False
     assert other["examples"] >= 12 * 9
     shown = run("evaluate", tmp_path / "run", "--set", "data.size_min=9").stdout
     assert "not covered by the run's ε" in shown
@@ -198,6 +204,7 @@ def test_what_declare_writes_trains_and_predicts(tmp_path, monkeypatch, label, l
     assert document["data"]["categories"] == {"word": ["f", "m"]}
     Path("run.toml").write_text(written.stdout)
     assert "data.clients is 0" in run("train", "run.toml").stderr
+    assert document["cohort"]["size"] == document["data"]["clients"] == 0
     settings = ["--set", "data.clients=12", "--set", "cohort.size=4", "--set", "run.rounds=3"]
     result = run("train", "run.toml", *settings, "--out", "run", "--json")
     assert result.exit_code == 0, result.output
@@ -254,6 +261,9 @@ def test_several_labels_are_predicted_by_name(tmp_path):
         (["declare", "nowhere.csv", "--label", "y"], "does not exist"),
         (["declare", "t.csv", "--label", "z"], "no column 'z'"),
         (["check", "nowhere.toml"], "does not exist"),
+        (["evaluate", "RUN", "--predictions", "gone/p.csv"], "the folder gone is missing"),
+        (["declare", "t.csv", "--label", "y", "--client", "y"], "a client is not what to predict"),
+        (["declare", "t.csv", "--label", "y", "--delimiter", ";;"], "expected one character"),
     ],
 )
 def test_bad_input_around_a_run_is_one_message(tmp_path, monkeypatch, words, message):

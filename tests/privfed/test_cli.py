@@ -218,7 +218,8 @@ def test_a_terminal_without_greek_is_spoken_to_in_latin(finished):
 
 def test_a_model_that_starts_from_elsewhere_is_said_to(finished, tmp_path):
     init = f"model.init={finished / 'checkpoint.safetensors'}"
-    result = run("train", *SETTINGS, "--set", init, "--out", tmp_path / "r")
+    settings = [*SETTINGS, "--set", "data.size_min=3", "--set", init]  # another population
+    result = run("train", *settings, "--out", tmp_path / "r")
     assert "not covered by this ε" in result.stdout
     opened = json.loads((tmp_path / "r/ledger.jsonl").read_text().splitlines()[0])
     content = (finished / "checkpoint.safetensors").read_bytes()

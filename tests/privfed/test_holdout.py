@@ -5,14 +5,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_data import numbered
+from helpers import trainer
+from test_data import Numbered, numbered
 
+from privfed.cohort import Cohort, Witness
 from privfed.data import populate
 from privfed.data.holdout import held_out
 from privfed.data.partition import Dirichlet, Iid, Natural, Shards
 from privfed.errors import Refused
 from privfed.federation import Examples, identity
+from privfed.local.executor import InProcess
+from privfed.local.objective import Exchange
+from privfed.models import Logistic
 from privfed.streams import Streams
+from privfed.vector import Layout
 
 STREAMS = Streams(5)
 
@@ -69,6 +75,33 @@ def test_who_is_public_and_who_shuffles_how_depends_on_nobody_else():
     assert before.pop(removed) not in after.values()
     assert before == after
     assert len(set(before.values())) == len(before)
+
+
+def test_a_clients_shuffling_follows_its_name_whoever_else_there_is():
+    """Through the executor: the same client sends the same row in a smaller population."""
+
+    def rows(names):
+        source = Source(owned(names), owned(["x"]))
+        people = populate(source, Natural(), 60, 0.3, STREAMS, "test")
+        local = replace(trainer(people, model=Logistic(), shape=(1,)), batch_size=2)
+        executor = InProcess(local, STREAMS, 8, by_examples=False)
+        ids = np.arange(people.clients)
+        cohort = Cohort(1, ids, 1.0, Witness("poisson", 1.0, "add/remove"))
+        exchange = Exchange("train", {"params": local.network.start}, Layout((("delta", 6),)))
+        found = executor.rows(exchange, cohort)
+        return dict(zip(people.examples.clients, found, strict=True))
+
+    everybody, fewer = rows(NAMES), rows([n for n in NAMES if n != "client 3"])
+    for name, row in fewer.items():
+        torch.testing.assert_close(row, everybody[name], rtol=1e-5, atol=1e-7)
+
+
+def test_what_is_typical_follows_from_what_is_public():
+    split = populate(Numbered(), Iid(), 10, 0.25, STREAMS)
+    assert split.typical == pytest.approx(len(split.test) * 3 / 10)
+    uneven = replace(owned(NAMES), owners=np.sort(np.arange(360) % 59))
+    held = held_out(uneven, None, "clients", 0.3, 5, STREAMS)
+    assert held.typical == len(held.test) / len(np.unique(held.test.owners))
 
 
 def test_examples_held_out_of_clients_that_train_cover_each_of_them():

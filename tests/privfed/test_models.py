@@ -51,7 +51,8 @@ def test_a_model_starts_from_a_file(tmp_path):
 def test_a_model_starts_from_another_runs_checkpoint(tmp_path):
     trained(tmp_path / "first")
     init = f"model.init={tmp_path / 'first/checkpoint.safetensors'}"
-    trained(tmp_path / "second", init, "server.lr=0.0")
+    prior = f"privacy.prior=['{tmp_path / 'first'}']"
+    trained(tmp_path / "second", init, prior, "server.lr=0.0")
     for name, tensor in model(tmp_path / "second").items():
         if name.startswith("model/"):
             assert torch.equal(tensor, model(tmp_path / "first")[name])

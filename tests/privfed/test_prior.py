@@ -2,19 +2,23 @@
 
 import json
 import shutil
+from collections import Counter
 
 import pytest
 from click.testing import CliRunner
 from small import SMALL, small, trained
 
-from accounting.guarantee import guarantee
+from accounting.errors import BudgetExceeded
+from accounting.guarantee import Gate, guarantee
 from accounting.ledger import Ledger
 from privfed.audit import audit
 from privfed.cli import main
+from privfed.config import load
 from privfed.errors import Refused
 from privfed.plan import plan
-from privfed.prior import priors, spending
-from privfed.run import resume
+from privfed.prior import priors
+from privfed.run import resume, train
+from privfed.rundir import RunDirectory
 
 DELTA = 1e-3
 
@@ -72,7 +76,7 @@ def test_noise_is_calibrated_to_what_is_left(first, tmp_path):
     budget = guarantee(ledger(first).spending, DELTA).epsilon + 1.5
     free = plan(small("privacy.noise_multiplier=1"), None)
     config = small(f"privacy.epsilon={budget}", after(first))
-    planned = plan(config, spending(priors(config)))
+    planned = plan(config, priors(config).spending)
     assert planned.guarantee.epsilon == pytest.approx(budget, abs=1e-3)
     assert planned.guarantee.epsilon <= budget
     alone = plan(small(f"privacy.epsilon={budget}"))
@@ -81,51 +85,171 @@ def test_noise_is_calibrated_to_what_is_left(first, tmp_path):
 
 
 def test_the_gate_counts_the_first_run_round_by_round(first, tmp_path):
-    """With the noise fixed and a budget on resume, the second run stops where both reach it."""
-    overrides = (after(first), "run.rounds=2", "privacy.epsilon=9")
-    trained(tmp_path / "second", *overrides)
+    """The second run stops where both together reach the budget, long before it alone would."""
+    trained(tmp_path / "second", after(first), "run.rounds=2")
     stored = ledger(tmp_path / "second")
-    budget = guarantee(stored.spending, DELTA).epsilon + 0.05
+    event = next(iter(stored.own))
+    budget = guarantee(Counter(stored.spending) + Counter({event: 3}), DELTA).epsilon
 
-    def change(config):
-        wanted = config.with_run(rounds=500)
-        privacy = wanted.privacy.model_copy(update={"epsilon": budget})
-        return type(wanted)(
-            {**wanted.own, "privacy": privacy}, wanted.parts, wanted.names, wanted.noise_multiplier
-        )
+    assert guarantee({event: 9}, DELTA).epsilon < budget
+    planned = Ledger.load(tmp_path / "second/ledger.jsonl")
+    planned.gate = Gate(budget, DELTA, "tightest")
+    for round in (3, 4, 5):
+        planned.charge(round, event)
+    with pytest.raises(BudgetExceeded):
+        planned.charge(6, event)
 
-    outcome = resume(tmp_path / "second", change)
-    assert outcome.stopped_at_budget
-    assert outcome.guarantee.epsilon <= budget
-    one_more = dict(ledger(tmp_path / "second").spending)
-    one_more[next(iter(stored.own))] += 1
-    assert guarantee(one_more, DELTA).epsilon > budget
+
+def test_a_resumed_run_stops_at_the_budget_of_both(first, tmp_path):
+    """Through the command line: extending within what is left of the budget, and no further."""
+    prior = ["--set", after(first)]
+    settings = [word for option in SMALL for word in ("--set", option)]
+    words = ["--set", "privacy.epsilon=6", "--set", "run.rounds=30", "--out", str(tmp_path / "r")]
+    invoked = CliRunner().invoke(main, ["train", *settings, *prior, *words])
+    assert invoked.exit_code == 0, invoked.output
+    resumed = ["train", "--resume", str(tmp_path / "r"), "--set", "run.rounds=60", "--json"]
+    stopped = CliRunner().invoke(main, resumed)
+    assert json.loads(stopped.stdout)["epsilon"] == audit(tmp_path / "r").guarantee.epsilon
+    assert stopped.exit_code == 3, stopped.output
+    assert "was spent before" in stopped.stderr
+    found = ledger(tmp_path / "r")
+    (event,) = found.own
+    assert guarantee(found.spending, DELTA).epsilon <= 6
+    one_more = Counter(found.spending) + Counter({event: 1})
+    assert guarantee(one_more, DELTA).epsilon > 6
+    alone = Counter(found.own) + Counter({event: 1})
+    assert guarantee(alone, DELTA).epsilon < 6, "the earlier run did not matter"
 
 
 def test_a_chain_of_runs_counts_all_of_them_once(first, tmp_path):
     trained(tmp_path / "second", after(first), "run.rounds=3")
-    trained(tmp_path / "third", after(tmp_path / "second"), "run.rounds=2")
-    assert sum(ledger(tmp_path / "third").spending.values()) == 7 + 3 + 2
-    for names in ((first, tmp_path / "second"), (first, first)):
-        with pytest.raises(Refused, match="2 times"):
-            priors(small(after(*names)))
+    trained(tmp_path / "third", after(first), "run.rounds=2")
+    both = (tmp_path / "second", tmp_path / "third")
+    trained(tmp_path / "fourth", after(*both), "run.rounds=1")
+    assert sum(ledger(tmp_path / "fourth").spending.values()) == 7 + 3 + 2 + 1
+    for names in ((first, *both), (first, first, *both), (*both, first)):
+        assert sum(priors(small(after(*names))).spending.values()) == 7 + 3 + 2
+
+
+def test_a_run_that_was_counted_may_not_spend_more(tmp_path):
+    trained(tmp_path / "first", "run.rounds=3")
+    trained(tmp_path / "second", after(tmp_path / "first"), "run.rounds=2")
+    with pytest.raises(Refused, match=r"counted as an earlier run by .*second"):
+        resume(tmp_path / "first", lambda stored: stored.with_run(rounds=9))
+    outcome = resume(tmp_path / "second", lambda stored: stored.with_run(rounds=4))
+    assert outcome.charges == 4, "the run that counted goes on"
+
+
+def test_a_counted_run_that_went_on_nevertheless_is_noticed(tmp_path):
+    trained(tmp_path / "first", "run.rounds=3")
+    trained(tmp_path / "second", after(tmp_path / "first"), "run.rounds=2")
+    (tmp_path / "first/counted_by.txt").unlink()
+    resume(tmp_path / "first", lambda stored: stored.with_run(rounds=5))
+    assert "is not in this epsilon" in audit(tmp_path / "second").problems[0]
+    with pytest.raises(Refused, match="has gone on since"):
+        resume(tmp_path / "second", lambda stored: stored.with_run(rounds=4))
+    with pytest.raises(Refused, match="proves nothing"):
+        priors(small(after(tmp_path / "second")))
+
+
+def test_a_prior_that_is_still_running_is_refused(first):
+    with (
+        RunDirectory(first).locked(),
+        pytest.raises(Refused, match="in use by another process"),
+    ):
+        priors(small(after(first)))
 
 
 def test_a_budget_that_is_already_spent_is_refused(first):
     used = guarantee(ledger(first).spending, DELTA).epsilon
     config = small(f"privacy.epsilon={0.9 * used}", after(first))
     with pytest.raises(Refused, match="earlier runs already spent"):
-        plan(config, spending(priors(config)))
+        plan(config, priors(config).spending)
 
 
-def test_another_population_is_refused_unless_it_has_the_same_name(first, tmp_path):
-    other = ("data.size_min=3",)
-    with pytest.raises(Refused, match=r"one population only.*data\.population"):
-        priors(small(after(first), *other))
-    trained(tmp_path / "named", "data.population=ward", "run.rounds=2")
-    assert priors(small(after(tmp_path / "named"), "data.population=ward", *other))
-    with pytest.raises(Refused, match="one population only"):
-        priors(small(after(tmp_path / "named"), "data.population=another"))
+def test_simulated_clients_are_those_of_the_same_data_and_seed_only(first, tmp_path):
+    for other in ("data.size_min=3", "run.seed=1", "data.clients=13"):
+        for name in ("", "data.population=ward"):
+            with pytest.raises(Refused, match="one population only"):
+                priors(small(after(first), other, *([name] if name else [])))
+
+
+def people(path, names="abcdefghij", column="person"):
+    lines = [f"{column},house,x,y"]
+    lines += [f"{name},{ord(name) % 3},{n / 9},{n % 2}" for name in names for n in range(9)]
+    path.write_text("\n".join(lines))
+    return [
+        "data.source=table",
+        f"data.path={path}",
+        f"data.client={column}",
+        "data.clients=10",
+        "data.label=y",
+        "data.classes=2",
+        "data.features={ x = [0, 1] }",
+        "data.holdout=clients",
+        "data.holdout_fraction=0.3",
+        "data.population=people",
+        "cohort.size=4",
+        "privacy.noise_multiplier=2.0",
+        "privacy.delta=1e-3",
+        "run.rounds=2",
+    ]
+
+
+def test_the_same_people_in_another_file_count_together(tmp_path):
+    train(load(None, people(tmp_path / "a.csv")), tmp_path / "first")
+    moved = [*people(tmp_path / "b.csv", "abcdefghijkl"), after(tmp_path / "first")]
+    assert train(load(None, moved), tmp_path / "second").guarantee.rounds == 4
+    other = [o for o in moved if "population" not in o]
+    with pytest.raises(Refused, match=r'data\.population = "people"'):
+        priors(load(None, other))
+    households = [*moved, "data.client=house"]
+    with pytest.raises(Refused, match="is not a client of this run"):
+        priors(load(None, households))
+
+
+def test_who_was_public_once_is_never_covered_afterwards(tmp_path):
+    settings = people(tmp_path / "a.csv")
+    train(load(None, settings), tmp_path / "first")
+    public = set(RunDirectory(tmp_path / "first").read_public())
+    second = [*settings, after(tmp_path / "first")]
+    for changes in (["run.seed=1"], ["run.seed=2"]):
+        with pytest.raises(Refused, match="were declared public by an earlier run"):
+            train(load(None, [*second, *changes]), tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+    more = [*second, "data.holdout_fraction=0.6"]
+    train(load(None, more), tmp_path / "second")
+    assert public < set(RunDirectory(tmp_path / "second").read_public())
+    third = [*settings, after(tmp_path / "second")]
+    with pytest.raises(Refused, match="were declared public by an earlier run"):
+        train(load(None, third), tmp_path / "refused")
+
+
+def test_clients_that_join_the_public_ones_on_resume_are_refused(tmp_path):
+    train(load(None, people(tmp_path / "a.csv")), tmp_path / "run")
+    people(tmp_path / "a.csv", "abcdefghijklmnopqrstuvwxyz")
+    with pytest.raises(Refused, match="other clients would be public now"):
+        resume(tmp_path / "run", lambda stored: stored.with_run(rounds=4))
+
+
+def test_an_edited_list_of_public_clients_is_noticed(tmp_path):
+    train(load(None, people(tmp_path / "a.csv")), tmp_path / "run")
+    path = tmp_path / "run/report/public_clients.json"
+    path.write_text(path.read_text().replace('"clients": [', '"clients": ["z", '))
+    assert "public clients" in audit(tmp_path / "run").problems[0]
+    with pytest.raises(Refused, match="proves nothing"):
+        priors(load(None, [*people(tmp_path / "a.csv"), after(tmp_path / "run")]))
+
+
+def test_a_start_from_the_same_people_has_to_be_counted(tmp_path):
+    settings = people(tmp_path / "a.csv")
+    train(load(None, [*settings, "privacy.mechanism=none"]), tmp_path / "open")
+    for init in (tmp_path / "open", tmp_path / "open/checkpoint.safetensors"):
+        with pytest.raises(Refused, match="was trained on this population"):
+            train(load(None, [*settings, f"model.init={init}"]), tmp_path / "refused")
+    train(load(None, settings), tmp_path / "first")
+    counted = [f"model.init={tmp_path / 'first'}", after(tmp_path / "first")]
+    assert train(load(None, [*settings, *counted]), tmp_path / "second").guarantee.rounds == 4
 
 
 def test_a_simulation_is_no_prior_of_a_real_run(tmp_path):

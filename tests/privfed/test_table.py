@@ -100,10 +100,9 @@ def test_other_files_hold_the_same(tmp_path, kind):
 
 def test_words_that_look_missing_are_still_words(tmp_path):
     """NA is Namibia where the column is of words, and nothing where it is of numbers."""
-    text = "ward,age,weight,sex,ill\nNA,NA,50,f,no\nnull,60,80,m,yes\n"
-    examples = load(table(tmp_path, text, missing=50.0))
-    assert set(examples.clients) == {"NA", "null"}
-    assert examples.x[0, 0] == 0.0
+    text = "ward,age,weight,sex,ill\na,NA,50,NA,no\nb,60,80,m,yes\n"
+    examples = load(table(tmp_path, text, missing=50.0, categories={"sex": ["NA", "m"]}))
+    assert examples.x.tolist() == [[0.0, -1.0, 1, 0], [pytest.approx(0.2), 0.0, 0, 1]]
 
 
 def test_whole_numbers_several_columns_and_a_number_to_predict(tmp_path):
@@ -136,6 +135,44 @@ def test_many_columns_are_named_by_a_pattern(tmp_path):
     assert load(source).x.tolist() == [[-1.0, 0.0, 1.0]]
 
 
+def test_a_columns_own_name_goes_before_a_pattern_and_no_pattern_means_the_label(tmp_path):
+    text = "who,x,xx,y\nann,1,10,1\nbob,0,0,0\n"
+    keys = {"client": "who", "label": "y", "labels": None, "classes": 2, "categories": {}}
+    bounds = {"*": [0.0, 10.0], "x": [0.0, 1.0]}
+    for features in (bounds, dict(reversed(bounds.items()))):
+        assert load(table(tmp_path, text, features=features, **keys)).x[0].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pyarrow.array([0, 1], pyarrow.timestamp("s")),
+        pyarrow.array([0, 1], pyarrow.duration("s")),
+        pyarrow.array([[0], [1]]),
+        pyarrow.array([{"a": 1}, {"a": 2}]),
+    ],
+)
+def test_columns_of_other_types_are_refused_by_name(tmp_path, column):
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pyarrow.table({"x": column, "y": [0, 1]}), path)
+    keys = {"label": "y", "labels": None, "classes": 2, "categories": {}, "client": ""}
+    with pytest.raises(Refused, match="column 'x' is of type"):
+        load(made(path, features={"x": [0.0, 1.0]}, **keys))
+    words = made(path, features={"*": [0.0, 1.0]}, **{**keys, "categories": {"x": ["a"]}})
+    with pytest.raises(Refused):
+        load(words)
+
+
+def test_labels_beyond_their_bounds_are_counted(tmp_path):
+    text = "x,y\n1,1\n1,50\n"
+    keys = {"client": "", "labels": None, "categories": {}, "features": {"x": [0.0, 1.0]}}
+    examples = load(table(tmp_path, text, label="y", label_bounds=[0.0, 10.0], **keys))
+    assert examples.counts == {"clipped_values": 0, "clipped_labels": 1}
+    keys |= {"label": "y", "label_bounds": [0.0, 10.0], "outside": "refuse"}
+    with pytest.raises(Refused, match="row 2: column 'y' is 50"):
+        load(table(tmp_path, text, **keys))
+
+
 def test_an_archive_of_arrays_stays_in_its_file(tmp_path):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (6, 3, 4)).astype(np.uint8)
@@ -164,7 +201,11 @@ def test_an_archive_of_arrays_stays_in_its_file(tmp_path):
 
 
 BAD = {
-    "ragged": ("ward,age,weight,sex,ill\na,1,2,f\n", {}, "Expected 5 columns, got 4"),
+    "ragged": (
+        "ward,age,weight,sex,ill\na,1,2,f\n",
+        {},
+        "Row #2: Expected 5 columns, got 4.*quote cells",
+    ),
     "no such file": (None, {}, "patients.csv does not exist"),
     "missing column": (CSV, {"features": {"aeg": [0.0, 1.0]}}, "no column 'aeg'.*mean 'age'"),
     "missing label": (CSV, {"label": "iil"}, "data.label.*no column 'iil'"),
@@ -174,6 +215,14 @@ BAD = {
     "null number": (CSV + "a,,60,f,no,1\n", {}, "row 4: column 'age' is empty"),
     "null word": (CSV + "a,1,60,,no,1\n", {}, "row 4: column 'sex' is empty"),
     "null label": (CSV + "a,1,60,f,,1\n", {}, "row 4: the label 'ill' is empty"),
+    "a client that reads as none": (
+        CSV + "NULL,1,60,f,no,1\n",
+        {},
+        "row 4: the client column 'ward' is 'NULL'",
+    ),
+    "a client but for blanks": (CSV + "a ,1,60,f,no,1\n", {}, "row 4.*'a '.*one name"),
+    "no row": ("ward,age,weight,sex,ill\n", {}, "holds no row"),
+    "another delimiter": (CSV.replace(",", ";"), {}, "divided by ';': set data.delimiter"),
     "a word for a number": (CSV + "a,old,60,f,no,1\n", {}, "row 4: column 'age' holds 'old'"),
     "labels as strings": (CSV, {"labels": None, "classes": 2}, "row 1: column 'ill' holds 'no'"),
     "an undeclared label": (CSV + "a,1,60,f,maybe,1\n", {}, "row 4.*'maybe'; expected one of no"),
@@ -197,7 +246,7 @@ BAD = {
         {"label": ["age", "stay"], "labels": None, "features": {"weight": [0.0, 1.0]}},
         "the label 'age' is 20; expected 0 or 1",
     ),
-    "not UTF-8": (b"ward,age,weight,sex,ill\na,1,2,\xff,no\n", {}, "UTF8"),
+    "not UTF-8": (b"ward,age,weight,sex,ill\na,1,2,\xff,no\n", {}, "UTF8.*save it as UTF-8"),
 }
 
 
@@ -217,7 +266,7 @@ def test_a_bad_table_is_refused_by_row_and_column(tmp_path, case):
         ("t.csv.gz", gzip.compress(CSV.encode() * 9)[:-20], "t.csv.gz cannot be read"),
         ("t.parquet", b"PAR1 and no more", "t.parquet cannot be read"),
         ("t.npz", b"PK and no more", "t.npz cannot be read"),
-        ("folder.csv", None, "does not exist; expected a CSV"),
+        ("folder.csv", None, "is a folder .*; expected a CSV"),
     ],
 )
 def test_a_broken_file_is_refused_by_name(tmp_path, name, content, message):
@@ -257,6 +306,10 @@ def test_python_objects_are_never_unpickled(tmp_path):
         ({"features": {"age": [3.0]}}, "at least 2"),
         ({"features": {}, "categories": {}}, "name at least one column"),
         ({"label": ["ill", "stay"]}, "several label columns"),
+        ({"labels": ["no", "no"]}, "labels names a value twice"),
+        ({"categories": {"sex": ["m", "m"]}}, "sex names a value twice"),
+        ({"labels": None, "label_bounds": [1.0]}, "expected .low, high."),
+        ({"client": "ill"}, "both the client column and the label"),
     ],
 )
 def test_a_declaration_that_says_nothing_is_refused(tmp_path, changes, message):

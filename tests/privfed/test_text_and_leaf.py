@@ -184,8 +184,16 @@ def test_users_who_train_are_no_public_test_set(tmp_path):
         ({"ann": {"x": [[1.0]], "y": [1, 2]}}, {}, "lists x and y of one length"),
         ({"ann": {"x": [[1.0], [1.0, 2.0]], "y": [1, 2]}}, {}, "as many numbers"),
         ({"ann": {"x": [["a"]], "y": [1]}}, {}, r"for text set data\.text"),
-        ({"ann": {"x": [[1.0]], "y": [9]}}, {}, "a label is 9; expected whole numbers from 0 to 3"),
+        (
+            {"ann": {"x": [[1.0]], "y": [9]}},
+            {},
+            "a label is '9'; expected whole numbers from 0 to 3",
+        ),
         ({"ann": {"x": [[1.0]], "y": ["cat"]}}, {}, "a label is 'cat'"),
+        ({"ann": {"x": [[1.0]], "y": [10**30]}}, {}, "a label is '1000"),
+        ({"ann": {"x": [[1.0]], "y": [float("nan")]}}, {}, "a label is 'nan'"),
+        ({"ann": {"x": [[10**400]], "y": [1]}}, {}, "lists of as many numbers"),
+        ({"ann": {"x": [], "y": []}}, {}, "1 users of .* hold no example"),
         ({"ann": {"x": [[float("nan")]], "y": [1]}}, {}, "not finite"),
     ],
 )

@@ -1,0 +1,219 @@
+"""The grid engine: every cell once, in parallel, whatever is interrupted in between.
+
+A cell's folder is named by its identity and holds its run directory and, once it ended, its result,
+written atomically by the process that ran it. What is done is therefore never repeated or lost, and
+what was cut off in the middle is resumed from its own ledger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import filelock
+
+from accounting.durable import make_folder, write_atomically
+from accounting.errors import AccountingError
+from privfed import __version__
+from privfed.config import Raw, assembled
+from privfed.errors import Broken, PrivfedError, Refused
+from privfed.grid import Cell, Grid, cells
+from privfed.jsons import dump
+from privfed.results import DONE, FAILED, REFUSED, Files, Row, row, write_tables
+from privfed.run import resume, train
+from privfed.workers import Died, Ended, work
+
+STOPPED = "stopped"
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell for another process: its resolved configuration, and its folder."""
+
+    name: str
+    raw: Raw
+    folder: str
+
+
+class Watcher(Protocol):
+    """Told of the experiment's progress."""
+
+    def begin(self, total: int, done: int, processes: int) -> None: ...
+
+    def started(self, cell: Cell) -> None: ...
+
+    def ended(self, cell: Cell, result: Result) -> None: ...
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All cells of a grid and how far they are. `counts` by status; "waiting" is the rest."""
+
+    files: Files
+    counts: dict[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `privfed experiment --json` prints."""
+        return {**self.counts, "table": str(self.files.table), "summary": str(self.files.summary)}
+
+
+def experiment(
+    files: Files, grid: Grid, processes: int, retry: bool, watcher: Watcher
+) -> Experiment:
+    """Run what is left of `grid`, write its tables, and say how it stands.
+
+    `retry` repeats cells that failed or were refused. The tables are also written when it is
+    interrupted. Raises `Refused` where another process is at it, and where the disk is full.
+    """
+    found = cells(files.grid, grid)
+    make_folder(_cells_folder(files))
+    with _alone(files):
+        results = {cell.name: _known(files, cell, retry) for cell in found}
+        todo = {cell.name: cell for cell in found if results[cell.name] is None}
+        watcher.begin(len(found), len(found) - len(todo), processes)
+        try:
+            for cell, result in _run(files, todo, processes, watcher):
+                results[cell.name] = result
+        finally:
+            _write(files, grid, found, results)
+    return Experiment(files, _counts(found, results))
+
+
+def _run(
+    files: Files, todo: dict[str, Cell], processes: int, watcher: Watcher
+) -> Iterator[tuple[Cell, Result]]:
+    jobs = [
+        Job(name, cell.config.values(), str(_folder(files, cell)))
+        for name, cell in todo.items()
+        if cell.config is not None
+    ]
+    for event in work(run_cell, jobs, processes):
+        cell = todo[event.job.name]
+        if not isinstance(event, Ended):
+            watcher.started(cell)
+            continue
+        result = event.result
+        if isinstance(result, Died):
+            result = {"status": FAILED, "reason": str(result), "version": __version__}
+            _keep(Path(event.job.folder), result)
+        if result["status"] == STOPPED:
+            raise Refused(
+                f"{result['reason']}: nothing is lost; make room, and the same command goes on"
+            )
+        watcher.ended(cell, result)
+        yield cell, result
+
+
+def run_cell(job: Job) -> Result:
+    """One cell, in whatever process: trained, or resumed where it was cut off."""
+    began = time.monotonic()
+    folder = Path(job.folder)
+    try:
+        path = folder / "run"
+        if (path / "config.toml").exists():
+            outcome = resume(path, lambda stored: stored)
+        else:
+            outcome = train(assembled(job.raw), path)
+        result: Result = {"status": DONE, "outcome": outcome.to_json()}
+    except (Broken, AccountingError) as error:
+        result = {"status": FAILED, "reason": str(error)}
+    except PrivfedError as error:
+        result = {"status": REFUSED, "reason": str(error)}
+    except OSError as error:
+        status = STOPPED if error.errno in _NO_ROOM else FAILED
+        where = f"{error.filename}: " if error.filename else ""
+        result = {"status": status, "reason": f"{where}{error.strerror or error}"}
+    except Exception as error:  # a bug of one cell must not end the others
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
+        result = {"status": FAILED, "reason": reason}
+    result |= {"seconds": round(time.monotonic() - began, 3), "version": __version__}
+    return result if result["status"] == STOPPED else _keep(folder, result)
+
+
+def _keep(folder: Path, result: Result) -> Result:
+    """Make the result durable; a full disk stops the experiment, not the cell."""
+    try:
+        make_folder(folder)
+        write_atomically(folder / "result.json", (dump(result) + "\n").encode())
+    except OSError as error:
+        return {"status": STOPPED, "reason": f"{error.filename}: {error.strerror or error}"}
+    return result
+
+
+def _known(files: Files, cell: Cell, retry: bool) -> Result | None:
+    """How a cell ended, None where it has still to run."""
+    if cell.config is None:
+        return {"status": REFUSED, "reason": cell.refusal, "version": __version__}
+    path = _folder(files, cell) / "result.json"
+    with contextlib.suppress(OSError, ValueError):
+        result: Result = json.loads(path.read_text(encoding="utf-8"))
+        if result["status"] == DONE or not retry:
+            return result
+    return None
+
+
+def _write(
+    files: Files, grid: Grid, found: Sequence[Cell], results: dict[str, Result | None]
+) -> None:
+    rows, rounds = [], []
+    for cell in found:
+        result = results[cell.name]
+        if result is None:
+            continue
+        rows.append(row(cell.values, cell.seed, cell.name, result))
+        if result["status"] == DONE:
+            rounds += _rounds(files, cell)
+    if rows:
+        write_tables(files, grid.keys, rows, rounds)
+
+
+def _rounds(files: Files, cell: Cell) -> list[Row]:
+    """What was measured round by round."""
+    lines: list[Row] = []
+    path = _folder(files, cell) / "run" / "metrics.jsonl"
+    for line in path.read_text(encoding="utf-8").splitlines():
+        public = json.loads(line)
+        facts = {k: v for k, v in public.items() if k not in ("format", "simulation_only")}
+        lines.append({**row(cell.values, cell.seed, cell.name, {"status": DONE}), **facts})
+    kept = {*cell.values, "seed", "cell", "round"}
+    return [{k: v for k, v in line.items() if k in kept or k in facts} for line in lines]
+
+
+def _counts(found: Sequence[Cell], results: dict[str, Result | None]) -> dict[str, int]:
+    counts = {"cells": len(found), DONE: 0, REFUSED: 0, FAILED: 0, "waiting": 0}
+    for cell in found:
+        result = results[cell.name]
+        counts[result["status"] if result else "waiting"] += 1
+    return counts
+
+
+@contextlib.contextmanager
+def _alone(files: Files) -> Iterator[None]:
+    """One process per grid. Raises `Refused` where another one is at it."""
+    lock = filelock.FileLock(_cells_folder(files) / f".{files.grid.stem}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout as error:
+        raise Refused(f"{files.grid} is being run by another process; wait for it") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _cells_folder(files: Files) -> Path:
+    return files.folder / "cells"
+
+
+def _folder(files: Files, cell: Cell) -> Path:
+    return _cells_folder(files) / cell.name

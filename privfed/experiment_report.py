@@ -1,0 +1,119 @@
+"""An experiment as people see it: cells before it runs, progress, and how it ended."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from privfed.experiment import Experiment
+from privfed.figures import text
+from privfed.grid import Cell, Grid
+from privfed.report import duration, rows
+from privfed.results import DONE, FAILED, REFUSED
+
+
+def cells_table(found: Sequence[Cell], grid: Grid) -> Table:
+    """Every combination of values once, with what is refused and why."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for key in grid.keys:
+        table.add_column(key, overflow="fold")
+    table.add_column("", overflow="fold")
+    for cell in found[:: len(grid.seeds)]:
+        note = Text(f"refused: {cell.refusal}", style="red") if cell.refusal else Text("")
+        table.add_row(*(text(value) for value in cell.values.values()), note)
+    return table
+
+
+def outcome_table(outcome: Experiment) -> Table:
+    counts = outcome.counts
+    kept = {name: counts[name] for name in (DONE, REFUSED, FAILED, "waiting") if counts[name]}
+    pairs = {
+        "cells": ", ".join(f"{count} {name}" for name, count in kept.items()),
+        "table": f"{outcome.files.table} (and .parquet)",
+        "summary": str(outcome.files.summary),
+    }
+    return rows(pairs)
+
+
+class ExperimentProgress:
+    """Done, running, failed, time left: a bar on a terminal, else a line per cell."""
+
+    def __init__(self, console: Console, keys: Sequence[str]) -> None:
+        self._console = console
+        self._keys = keys
+        self._lively = console.is_terminal and not console.is_dumb_terminal
+        self._progress = Progress(
+            TextColumn("{task.completed}/{task.total} cells"),
+            BarColumn(),
+            TextColumn("{task.fields[counts]}"),
+            console=console,
+        )
+        self._task: TaskID | None = None
+        self._ended: Counter[str] = Counter()
+        self._running = 0
+        self._total = self._left = 0
+        self._began = 0.0
+
+    def __enter__(self) -> ExperimentProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def begin(self, total: int, done: int, processes: int) -> None:
+        self._total, self._left, self._began = total, total - done, time.monotonic()
+        before = f", {done} of them before" if done else ""
+        self._console.print(f"{total} cells{before}, in {processes} processes", highlight=False)
+        if self._lively and self._left:
+            self._progress.start()
+            self._task = self._progress.add_task("", total=total, completed=done, counts="")
+
+    def started(self, cell: Cell) -> None:
+        self._running += 1
+        self._show()
+
+    def ended(self, cell: Cell, result: dict[str, Any]) -> None:
+        self._running -= 1
+        self._ended[result["status"]] += 1
+        self._left -= 1
+        if not self._lively:
+            done = self._total - self._left
+            self._console.print(
+                f"{done}/{self._total}  {self._said(cell, result)}",
+                soft_wrap=True,
+                highlight=False,
+                markup=False,
+            )
+        elif result["status"] != DONE:
+            self._console.print(Text(self._said(cell, result), style="red"))
+        if self._task is not None:
+            self._progress.advance(self._task)
+        self._show()
+
+    def _said(self, cell: Cell, result: dict[str, Any]) -> str:
+        where = ", ".join(
+            f"{key.rpartition('.')[2]} {text(value)}" for key, value in cell.values.items()
+        )
+        name = f"{where}, seed {cell.seed}" if where else f"seed {cell.seed}"
+        if result["status"] == DONE:
+            measure, value = next(iter(result["outcome"].items()))
+            return f"{name}: {measure} {value:.4g} in {duration(result['seconds'])}"
+        return f"{name}: {result['status']}: {result['reason']}"
+
+    def _show(self) -> None:
+        if self._task is None:
+            return
+        ended = sum(self._ended.values())
+        left = math.inf if not ended else (time.monotonic() - self._began) / ended * self._left
+        shown = "" if left == math.inf else f", {duration(left)} left"
+        bad = self._ended[FAILED] + self._ended[REFUSED]
+        counts = f"{self._running} running, {bad} failed{shown}"
+        self._progress.update(self._task, counts=counts)

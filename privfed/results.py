@@ -1,0 +1,189 @@
+"""What a grid's cells came to: one tidy table, a row per cell and seed, and its summary.
+
+Everything that is drawn is drawn from these tables alone, so that a study needs no run directories.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accounting.durable import write_atomically
+from privfed.errors import Refused
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Row = dict[str, Any]
+DONE, REFUSED, FAILED = "done", "refused", "failed"
+_FACTS = (
+    "epsilon", "delta", "unit", "relation", "sampler", "accountant", "noise_multiplier",
+    "rounds", "charges", "stopped_at_budget", "simulation", "test_examples",
+)  # fmt: skip
+_NO_MEASURE = {*_FACTS, "accountants", "prior", "run", "note", "public_clients"}
+
+
+@dataclass(frozen=True)
+class Files:
+    """The tables of the grid file `grid`, in `folder`, under its own name."""
+
+    grid: Path
+    folder: Path
+
+    def named(self, ending: str) -> Path:
+        return self.folder / f"{self.grid.stem}{ending}"
+
+    @property
+    def table(self) -> Path:
+        return self.named(".csv")
+
+    @property
+    def rounds(self) -> Path:
+        return self.named(".rounds.csv")
+
+    @property
+    def summary(self) -> Path:
+        return self.named(".summary.csv")
+
+
+def row(values: Mapping[str, Any], seed: int, cell: str, result: Mapping[str, Any]) -> Row:
+    """One line of the table: varied keys, seed, how it ended, measures, and what epsilon means."""
+    outcome = result.get("outcome", {})
+    measures = {k: v for k, v in outcome.items() if k not in _NO_MEASURE}
+    facts = {key: outcome.get(key) for key in _FACTS}
+    bounds = {f"epsilon_{k}": v for k, v in outcome.get("accountants", {}).items()}
+    return {
+        **{key: _cell(value) for key, value in values.items()},
+        "seed": seed,
+        "status": result["status"],
+        "reason": result.get("reason", ""),
+        **measures,
+        **facts,
+        **bounds,
+        "seconds": result.get("seconds"),
+        "version": result.get("version"),
+        "cell": cell,
+    }
+
+
+def _cell(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | str) else json.dumps(value)
+
+
+def write_tables(files: Files, keys: Sequence[str], rows: list[Row], rounds: list[Row]) -> None:
+    """The table (CSV and Parquet), every evaluated round, and the summary over seeds."""
+    from pyarrow import csv, parquet
+
+    files.folder.mkdir(parents=True, exist_ok=True)
+    table = _table(rows)
+    parquet_bytes = io.BytesIO()
+    parquet.write_table(table, parquet_bytes)
+    write_atomically(files.named(".parquet"), parquet_bytes.getvalue())
+    for path, content in (
+        (files.table, table),
+        (files.rounds, _table(rounds)),
+        (files.summary, _table(summary(keys, rows))),
+    ):
+        out = io.BytesIO()
+        csv.write_csv(content, out, csv.WriteOptions(quoting_style="needed"))
+        write_atomically(path, out.getvalue())
+
+
+def _table(rows: list[Row]) -> pyarrow.Table:
+    """Columns in the order in which rows first name them; one type each."""
+    import pyarrow
+
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    return pyarrow.table({name: _one_type(column) for name, column in columns.items()})
+
+
+def _one_type(column: list[Any]) -> list[Any]:
+    there = [value for value in column if value is not None]
+    numbers = [value for value in there if not isinstance(value, bool | str)]
+    if len(numbers) == len(there):
+        whole = all(isinstance(value, int) for value in numbers)
+        return column if whole else [None if v is None else float(v) for v in column]
+    if len({type(value) for value in there}) == 1:
+        return column
+    return [None if value is None else str(value) for value in column]
+
+
+def read_table(path: Path) -> list[Row]:
+    """The rows of a table that `write_tables` wrote. Raises `Refused`."""
+    import pyarrow
+    from pyarrow import csv
+
+    if not path.is_file():
+        raise Refused(f"{path} does not exist: the experiment has no table yet; run it first")
+    try:
+        rows: list[Row] = csv.read_csv(path).to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise Refused(f"{path} cannot be read: {error}") from error
+    return rows
+
+
+def measures_of(rows: Sequence[Row]) -> list[str]:
+    """The columns that are measures: between "reason" and "epsilon"."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if "epsilon" not in names:
+        return []
+    return names[names.index("reason") + 1 : names.index("epsilon")]
+
+
+def summary(keys: Sequence[str], rows: Sequence[Row]) -> list[Row]:
+    """Per cell, over its seeds that are done: mean, deviation and range of each measure."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for one in rows:
+        groups.setdefault(tuple(one[key] for key in keys), []).append(one)
+    out = []
+    for values, members in groups.items():
+        done = [one for one in members if one["status"] == DONE]
+        line: Row = dict(zip(keys, values, strict=True)) | {"seeds": len(done)}
+        line["not_done"] = len(members) - len(done)
+        for name in [*measures_of(rows), "epsilon"]:
+            numbers = [float(one[name]) for one in done if one.get(name) is not None]
+            line |= spread(numbers).to_row(name)
+        out.append(line)
+    return out
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean of `count` numbers, their standard deviation, and their least and greatest.
+
+    The range, since an interval from two to five seeds says more of the normal distribution than
+    of the seeds.
+    """
+
+    mean: float
+    deviation: float
+    low: float
+    high: float
+    count: int
+
+    def to_row(self, name: str) -> Row:
+        if not self.count:
+            return {f"{name}_{part}": None for part in ("mean", "sd", "min", "max")}
+        return {
+            f"{name}_mean": self.mean,
+            f"{name}_sd": self.deviation,
+            f"{name}_min": self.low,
+            f"{name}_max": self.high,
+        }
+
+
+def spread(numbers: Sequence[float]) -> Spread:
+    """Of one number, or of infinite ones, the deviation is zero."""
+    if not numbers:
+        return Spread(math.nan, math.nan, math.nan, math.nan, 0)
+    mean = math.inf if math.inf in numbers else statistics.fmean(numbers)
+    known = len(numbers) > 1 and math.isfinite(mean)
+    deviation = statistics.stdev(numbers) if known else 0.0
+    return Spread(mean, deviation, min(numbers), max(numbers), len(numbers))
