@@ -137,11 +137,12 @@ def overridden(config: Config, overrides: Iterable[str]) -> Config:
     return _assemble(raw, config.noise_multiplier)
 
 
-def _read(path: Path) -> tuple[Raw, float | None]:
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The TOML of a file of ours, without its "format", which is checked. Raises `Refused`."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
-        raise Refused(f"{path} does not exist; expected a run file (TOML)") from error
+        raise Refused(f"{path} does not exist; expected a {what} file (TOML)") from error
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"{path} cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
@@ -152,6 +153,11 @@ def _read(path: Path) -> tuple[Raw, float | None]:
             f"{path} has format = {found!r}; this version of privfed reads format = {FORMAT}"
             + ("; update privfed" if isinstance(found, int) and found > FORMAT else "")
         )
+    return document
+
+
+def _read(path: Path) -> tuple[Raw, float | None]:
+    document = read_toml(path, "run")
     resolved = document.pop("resolved", None)
     noise = resolved.get("noise_multiplier") if isinstance(resolved, dict) else None
     client = document.get("client")

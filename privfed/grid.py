@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from privfed.config import FORMAT, Config, Raw, assembled, assign, read_raw
+from privfed.config import Config, Raw, assembled, assign, read_raw, read_toml
 from privfed.errors import Refused
 from privfed.figures import Figure
 from privfed.parts import Part, expected
@@ -52,7 +51,6 @@ class Cell:
 class Grid(Part):
     """A grid file. `base` is a run file beside it; empty: the default run."""
 
-    format: int = FORMAT
     base: str = ""
     seeds: list[int] = Field([0], min_length=1)
     grid: dict[str, list[Any]] = {}
@@ -66,14 +64,7 @@ class Grid(Part):
 
 def load_grid(path: Path) -> Grid:
     """Read a grid file. Raises `Refused` with what is wrong in it."""
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError as error:
-        raise Refused(f"{path} does not exist; expected a grid file (TOML)") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"{path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise Refused(f"{path} is not valid TOML: {error}") from error
+    document = read_toml(path, "grid")
     try:
         grid = Grid.model_validate(document)
     except ValidationError as error:
@@ -90,8 +81,6 @@ def _problem(path: Path, problem: Any) -> str:
 
 
 def _refuse_contradictions(path: Path, grid: Grid) -> None:
-    if grid.format != FORMAT:
-        raise Refused(f"{path} has format = {grid.format}; this version of privfed reads {FORMAT}")
     if len(set(grid.seeds)) < len(grid.seeds):
         raise Refused(f"{path}: seeds = {grid.seeds} names one twice; name each seed once")
     for key, values in grid.grid.items():

@@ -1,0 +1,100 @@
+"""What a run opens with: what its ledger states, the files it cites, and the runs it counts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+from accounting.ledger import Ledger
+from privfed.assemble import Setup, assemble
+from privfed.audit import went_on
+from privfed.config import Config
+from privfed.errors import Refused
+from privfed.plan import plan
+from privfed.prior import Prior, Priors, population, priors, refuse_once_public
+from privfed.restore import reopen
+from privfed.rundir import RunDirectory
+from privfed.start import start_files
+
+
+def reassemble(wanted: Config, directory: RunDirectory) -> tuple[Setup, Ledger]:
+    """What an existing run goes on with; its ledger knows what was spent before it began."""
+    stored = Ledger.load(directory.ledger) if directory.ledger.exists() else None
+    if stored is not None and stored.opened:
+        if wanted.run.rounds > max((charge.round for charge in stored.charges), default=0):
+            directory.refuse_if_counted()
+        stated = tuple(map(Prior.from_json, stored.terms.get("prior", [])))
+        before = Priors(stated)
+        _refuse_grown(before)
+    else:
+        before = priors(wanted)
+    constants = directory.read_constants() if directory.has_checkpoint() else None
+    setup = assemble(plan(wanted, before.spending), constants)
+    if stored is None or not stored.opened:
+        refuse_once_public(before, setup.federation)
+        write_companions(setup, before, directory)
+    elif sorted(directory.public_now()) != sorted(setup.federation.public):
+        raise Refused(
+            f"{directory.path}: other clients would be public now than those whom it declared: the "
+            "data have changed. Restore them, or start a new run with this one in privacy.prior"
+        )
+    return setup, reopen(directory, setup, terms(setup, before, directory))
+
+
+def _refuse_grown(before: Priors) -> None:
+    for prior in before.runs:
+        if went_on(prior.to_json()):
+            raise Refused(
+                f"{prior.path} was counted as an earlier run and has gone on since; this run's "
+                "epsilon would leave that out. Start a new run, with privacy.prior naming both"
+            )
+
+
+def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> None:
+    directory.write_public(setup.federation.public, before.public)
+    directory.write_constants(setup.network.constants)
+
+
+def mark_counted(before: Priors, directory: RunDirectory) -> None:
+    for prior in before.runs:
+        if Path(prior.path).is_dir():
+            RunDirectory(Path(prior.path)).counted_by(directory.path.resolve())
+
+
+def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, Any]:
+    """What the ledger's first line states: all that a reader needs to know what epsilon means."""
+    plan = setup.plan
+    config, event = plan.config, plan.event
+    seeded = config.run.randomness == "seeded"
+    partition = config.names["partition"]
+    return {
+        "id": directory.config_digest()[:16] if seeded else os.urandom(8).hex(),
+        "unit": event.unit,
+        "relation": event.relation,
+        "sampler": event.sampler,
+        "mechanism": config.names["mechanism"],
+        "trust": plan.mechanism.trust,
+        "clients": config.data.clients,
+        "delta": config.privacy.delta,
+        "accountant": config.privacy.accountant,
+        "randomness": "seeded" if seeded else "secret",
+        "note": plan.simulation,
+        "arithmetic": "float64, idealised",
+        "population": population(config),
+        "partition": f"{partition!r}, frozen before training",
+        "public_clients": len(setup.federation.public),
+        "config": directory.config_digest(),
+        "files": directory.companions(),
+        "start": _hash_of(config.start.init),
+        "prior": [prior.to_json() for prior in before.runs],
+    }
+
+
+def _hash_of(init: str) -> str | None:
+    """SHA-256 of what the model starts from: this ledger's epsilon does not cover it."""
+    files = [path for path in start_files(init) if path.is_file()] if init else []
+    if not files:
+        return None
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
