@@ -43,7 +43,12 @@ class Setup:
         """The state before round 1."""
         params = self.network.start
         algorithm = self.algorithm
-        return TrainingState(params, algorithm.server.init(params), algorithm.mechanism.init())
+        return TrainingState(
+            params,
+            algorithm.server.init(params),
+            algorithm.mechanism.init(),
+            algorithm.objective.init(params),
+        )
 
 
 def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup:
@@ -91,8 +96,16 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
         summation=config.parts["protocol"],
         clients=config.data.clients,
         byzantine=config.aggregation.byzantine,
+        schedule=config.parts["server_schedule"],
     )
-    executor = InProcess(replace(trainer, way=speed.way), streams, speed.chunk, plan.by_examples)
+    executor = InProcess(
+        replace(trainer, way=speed.way),
+        streams,
+        speed.chunk,
+        plan.by_examples,
+        config.parts["client_schedule"],
+        client.stragglers,
+    )
     measured = replace(plan, config=config.with_run(trainer=speed.way, chunk=speed.chunk))
     return Setup(measured, federation, net, algorithm, executor, streams, speed, evaluation)
 

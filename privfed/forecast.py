@@ -62,7 +62,7 @@ def forecast(setup: Setup) -> Forecast:
         parameters=d,
         cohort=cohort,
         empty=(1.0 - witness.rate) ** algorithm.clients,
-        down=cohort * d * _NUMBER * algorithm.exchanges,
+        down=cohort * d * _NUMBER * (algorithm.exchanges - 1 + algorithm.objective.broadcasts),
         up=cohort * wire.length * _NUMBER * algorithm.exchanges,
         signal=signal,
         noise=noise,

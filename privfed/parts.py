@@ -25,6 +25,13 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
 
+_SCHEDULES = {
+    "constant": "privfed.schedule:Constant",
+    "staircase": "privfed.schedule:Staircase",
+    "warmup": "privfed.schedule:WarmUp",
+    "cosine": "privfed.schedule:Cosine",
+}
+
 BUILT_IN: dict[str, dict[str, str]] = {
     "source": {
         "digits": "privfed.data.digits:Digits",
@@ -52,11 +59,20 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "multi_label": "privfed.losses:MultiLabel",
         "squared_error": "privfed.losses:SquaredError",
     },
-    "objective": {"sgd": "privfed.local.sgd:Sgd"},
+    "objective": {
+        "sgd": "privfed.local.sgd:Sgd",
+        "fedprox": "privfed.local.fedprox:FedProx",
+        "fedfor": "privfed.local.fedfor:FedFor",
+    },
+    "client_schedule": _SCHEDULES,
     "optimizer": {
         "fedavg": "privfed.server.fedavg:FedAvg",
         "fedavgm": "privfed.server.fedavgm:FedAvgM",
+        "fedadagrad": "privfed.server.adaptive:FedAdagrad",
+        "fedadam": "privfed.server.adaptive:FedAdam",
+        "fedyogi": "privfed.server.adaptive:FedYogi",
     },
+    "server_schedule": _SCHEDULES,
     "sampler": {"poisson": "privfed.cohort:Poisson"},
     "mechanism": {
         "none": "privfed.privacy.none:NoPrivacy",

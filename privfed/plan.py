@@ -178,6 +178,11 @@ def refusals(config: Config) -> Iterator[str]:
             "has no proven sensitivity to calibrate central noise to; use "
             'aggregation.rule = "mean", or privacy.mechanism = "none"'
         )
+    if config.client.stragglers and config.client.epochs == 1:
+        yield (
+            f"client.stragglers is {config.client.stragglers}, but client.epochs is 1, which "
+            "leaves nothing to shorten; raise client.epochs or remove the key"
+        )
     if mechanism.private and weights == "examples":
         yield (
             'aggregation.weights is "examples", but under privacy example counts are private data '

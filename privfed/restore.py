@@ -34,10 +34,9 @@ def replay(
     released = stored.released
     if len(released) < setup.algorithm.exchanges:
         return None
-    params, server = drive(
-        play(setup.algorithm, state.params, state.server), lambda _, number: released[number]
-    )
-    return TrainingState(params, server, stored.mechanism)
+    plan = play(setup.algorithm, charge.round, state)
+    after = drive(plan, lambda _, number: released[number])
+    return replace(after, mechanism=stored.mechanism)
 
 
 def restored(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoint:
@@ -49,7 +48,7 @@ def restored(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoin
             "the epsilon of this run can no longer be proved"
         )
     fresh = setup.start()
-    for kind in ("server", "mechanism"):
+    for kind in ("server", "mechanism", "objective"):
         found, wanted = getattr(checkpoint.state, kind), getattr(fresh, kind)
         if _form(found) != _form(wanted):
             raise Broken(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -21,15 +21,16 @@ from accounting.ledger import Charge, Ledger
 from defenses.types import RowRule, SumRule
 from privfed.cohort import Cohort, Sampler
 from privfed.errors import Refused
-from privfed.local.objective import Exchange, Objective
+from privfed.local.objective import Exchange, Memory, Objective
 from privfed.privacy.mechanism import BoundedSum, Mechanism
 from privfed.privacy.mechanism import State as PublicState
+from privfed.schedule import CONSTANT, Schedule
 from privfed.secure.summation import Session, Summation
 from privfed.server.optimizer import ServerOptimizer
 from privfed.server.optimizer import State as ServerState
 from privfed.streams import Streams
 
-Play = Generator[Exchange, Tensor, tuple[Tensor, ServerState]]
+Play = Generator[Exchange, Tensor, "TrainingState"]
 Watch = Callable[[Tensor], None]
 """Shown each chunk's raw rows `[c, m]` before they are bounded; simulation-only."""
 
@@ -77,6 +78,12 @@ class Algorithm:
     summation: Summation
     clients: int
     byzantine: int = 0
+    schedule: Schedule = CONSTANT
+
+    def server_in(self, round: int) -> ServerOptimizer:
+        """The server optimizer at its rate in `round`."""
+        factor = self.schedule.factor(round)
+        return self.server if factor == 1.0 else self.server.at(factor)
 
     @property
     def exchanges(self) -> int:
@@ -91,16 +98,21 @@ def exchanges(objective: Objective, rule: SumRule | RowRule) -> int:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """All that a round changes, all of it public: model `[d]`, server and mechanism state."""
+    """All that a round changes, all of it public.
+
+    The model `[d]`, and what server optimizer, mechanism and objective remember.
+    """
 
     params: Tensor
     server: ServerState
     mechanism: PublicState
+    objective: Memory = field(default_factory=dict)
 
 
-def play(algorithm: Algorithm, params: Tensor, server: ServerState) -> Play:
-    """A round as its questions: yields exchanges, is sent releases, returns the next model."""
-    extra = yield from algorithm.objective.prelude(params, server)
+def play(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
+    """A round as its questions: yields exchanges, is sent releases, returns what comes next."""
+    params = state.params
+    extra = yield from algorithm.objective.prelude(params, state.objective)
     layout = algorithm.objective.layout(len(params))
     broadcast = {"params": params, **extra}
     if isinstance(algorithm.rule, SumRule):
@@ -111,10 +123,13 @@ def play(algorithm: Algorithm, params: Tensor, server: ServerState) -> Play:
             center = algorithm.rule.step(center, released)
     else:
         center = yield Exchange("train", broadcast, layout)
-    return algorithm.server.step(params, layout.view(center, "delta"), server)
+    delta = layout.view(center, "delta")
+    moved, server = algorithm.server_in(round).step(params, delta, state.server)
+    memory = algorithm.objective.remember(params, center, state.objective)
+    return replace(state, params=moved, server=server, objective=memory)
 
 
-def drive(plan: Play, answer: Callable[[Exchange, int], Tensor]) -> tuple[Tensor, ServerState]:
+def drive(plan: Play, answer: Callable[[Exchange, int], Tensor]) -> TrainingState:
     """Play a round to its end; `answer` turns exchange number n into what was released for it."""
     exchange, number = next(plan), 0
     while True:
@@ -122,8 +137,8 @@ def drive(plan: Play, answer: Callable[[Exchange, int], Tensor]) -> tuple[Tensor
         try:
             exchange, number = plan.send(released), number + 1
         except StopIteration as finished:
-            params, server = finished.value
-            return params, server
+            after: TrainingState = finished.value
+            return after
 
 
 @dataclass(frozen=True)
@@ -178,8 +193,8 @@ def run_round(
         world.store.write(charge, releases, public)
         return released
 
-    params, server = drive(play(algorithm, state.params, state.server), answer)
-    return TrainingState(params, server, public)
+    after = drive(play(algorithm, round, state), answer)
+    return replace(after, mechanism=public)
 
 
 def collect(

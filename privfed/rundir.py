@@ -226,6 +226,7 @@ class RunDirectory:
         tensors = {f"model/{k}": v for k, v in network.shapes.views(state.params).items()}
         tensors |= {f"server/{name}": tensor for name, tensor in state.server.items()}
         tensors |= {f"mechanism/{name}": tensor for name, tensor in state.mechanism.items()}
+        tensors |= {f"objective/{name}": tensor for name, tensor in state.objective.items()}
         about = {
             "round": checkpoint.round,
             "updates": checkpoint.updates,
@@ -264,6 +265,7 @@ class RunDirectory:
                 network.shapes.flatten_exactly(under(tensors, "model/")),
                 under(tensors, "server/"),
                 under(tensors, "mechanism/"),
+                under(tensors, "objective/"),
             )
             head = bytes.fromhex(str(about["ledger_head"]))
             return Checkpoint(int(about["round"]), int(about["updates"]), state, head)

@@ -45,10 +45,9 @@ class Start(Part):
 
 class Client(Part):
     lr: float = Field(0.5, ge=0)
-    schedule: Annotated[str, only("constant", "remove the key")] = "constant"
     epochs: int = Field(2, ge=1, le=10_000)
     batch_size: int = Field(10, ge=1)
-    stragglers: Annotated[float, only(0.0, "remove the key")] = 0.0
+    stragglers: float = Field(0.0, ge=0, le=1)
 
 
 class ClientPrivacy(Part):
@@ -104,9 +103,13 @@ SECTIONS = {
     "run": Section(Run, {}),
     "data": Section(Data, {"source": ("source", "digits"), "partition": ("partition", "")}),
     "model": Section(Start, {"name": ("model", "logistic"), "loss": ("loss", "cross_entropy")}),
-    "client": Section(Client, {"objective": ("objective", "sgd")}),
+    "client": Section(
+        Client, {"objective": ("objective", "sgd"), "schedule": ("client_schedule", "constant")}
+    ),
     "client.privacy": Section(ClientPrivacy, {}),
-    "server": Section(Part, {"optimizer": ("optimizer", "fedavgm")}),
+    "server": Section(
+        Part, {"optimizer": ("optimizer", "fedavgm"), "schedule": ("server_schedule", "constant")}
+    ),
     "cohort": Section(Drop, {"sampler": ("sampler", "poisson")}),
     "privacy": Section(Privacy, {"mechanism": ("mechanism", "gaussian")}),
     "aggregation": Section(Aggregation, {"rule": ("rule", "mean")}),

@@ -125,7 +125,8 @@ class Rounds:
             streams=streams,
         )
         start = self.local.network.start
-        self.state = TrainingState(start, self.algorithm.server.init(start), {})
+        server, objective = self.algorithm.server, self.algorithm.objective
+        self.state = TrainingState(start, server.init(start), {}, objective.init(start))
 
     def run(self, rounds: int = 1) -> TrainingState:
         state = self.state
@@ -144,7 +145,7 @@ class TwoExchanges(Sgd):
 
     exchanges: ClassVar[int] = 2
 
-    def prelude(self, params, server_state):
+    def prelude(self, params, memory):
         layout = self.layout(len(params))
         yield Exchange("train", {"params": params, "center": torch.zeros_like(params)}, layout)
         return {}

@@ -30,12 +30,14 @@ class Batches:
     steps: Indices
 
 
-def steps(sizes: Indices, epochs: int, batch_size: int) -> Indices:
-    """Local steps of clients with `sizes` `[c]` examples."""
+def steps(sizes: Indices, epochs: Indices | int, batch_size: int) -> Indices:
+    """Local steps of clients with `sizes` `[c]` examples, over `epochs` of all or `[c]` of each."""
     return epochs * -(-sizes // batch_size)
 
 
-def plan(federation: Federation, ids: Indices, keys: Keys, epochs: int, batch_size: int) -> Batches:
+def plan(
+    federation: Federation, ids: Indices, keys: Keys, epochs: Indices | int, batch_size: int
+) -> Batches:
     """The batches of clients `ids` `[c]`, whose keys `keys` holds in the same order.
 
     A client's batches depend on its own key and size only, not on who else is in the chunk.
@@ -43,14 +45,15 @@ def plan(federation: Federation, ids: Indices, keys: Keys, epochs: int, batch_si
     sizes = federation.sizes(ids)
     batch_size = min(batch_size, max(int(sizes.max(initial=0)), 1))
     total = steps(sizes, epochs, batch_size)
-    orders = _permutations(sizes, keys, epochs)
+    most = int(np.max(epochs, initial=1))
+    orders = _permutations(sizes, keys, most)
     step = np.arange(total.max(initial=0))
     per_epoch = np.maximum(-(-sizes // batch_size), 1)[:, None]
     epoch, batch = np.divmod(step[None, :], per_epoch)
     position = batch[:, :, None] * batch_size + np.arange(batch_size)
     mask = (position < sizes[:, None, None]) & (step < total[:, None])[:, :, None]
     first = np.where(mask[:, :, :1], position[:, :, :1], 0)
-    flat = np.minimum(epoch, epochs - 1)[:, :, None] * orders.shape[2]
+    flat = np.minimum(epoch, most - 1)[:, :, None] * orders.shape[2]
     chosen = flat + np.where(mask, position, first)
     chosen = chosen.reshape(len(ids), mask.shape[1] * batch_size)
     within = np.take_along_axis(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from privfed.local.batches import steps
 from privfed.local.objective import Exchange
 from privfed.local.trainer import LocalTrainer
 from privfed.round import Chunk
+from privfed.schedule import CONSTANT, Schedule
 from privfed.streams import Streams
 
 
@@ -26,16 +27,20 @@ class InProcess:
     streams: Streams
     chunk: int
     by_examples: bool
+    schedule: Schedule = CONSTANT
+    stragglers: float = 0.0
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
         if exchange.task != "train":
             raise ValueError(f"this executor does not know the task {exchange.task!r}")
         ids = self._by_work(cohort.clients)
+        trainer = replace(self.trainer, lr=self.trainer.lr * self.schedule.factor(cohort.round))
         for start in range(0, len(ids), self.chunk):
             some = ids[start : start + self.chunk]
             who = self.trainer.federation.identify(some)
             keys = self.streams.at("shuffle", cohort.round, who)
-            rows, _ = self.trainer.train(some, exchange.broadcast, None, keys)
+            epochs = self._epochs(who, cohort.round)
+            rows, _ = trainer.train(some, exchange.broadcast, None, keys, epochs)
             yield Chunk(some, rows, self._weights(some).to(rows))
 
     def reduce(self, total: Tensor) -> Tensor:
@@ -47,6 +52,19 @@ class InProcess:
         for chunk in self.chunks(exchange, cohort):
             rows[torch.from_numpy(np.searchsorted(cohort.clients, chunk.ids))] = chunk.rows
         return rows
+
+    def _epochs(self, who: Indices, round: int) -> Indices:
+        """Each client's epochs this round `[c]`: of stragglers, uniformly fewer, at least one.
+
+        By public coins that read nobody's data. They still count (Li et al. 2020, section 5.2).
+        """
+        most = np.full(len(who), self.trainer.epochs)
+        if not self.stragglers:
+            return most
+        words = self.streams.at("stragglers", round, who).per_client(2) >> np.uint64(11)
+        coins = words.astype(np.float64) * 2.0**-53
+        fewer = 1 + np.floor(coins[:, 1] * max(self.trainer.epochs - 1, 1)).astype(np.int64)
+        return np.where(coins[:, 0] < self.stragglers, fewer, most)
 
     def _by_work(self, ids: Indices) -> Indices:
         work = steps(self.trainer.federation.sizes(ids), 1, self.trainer.batch_size)

@@ -16,6 +16,7 @@ import torch
 from privfed.errors import Refused
 from privfed.federation import Examples, Federation
 from privfed.local.batches import steps
+from privfed.local.objective import Broadcast
 from privfed.local.trainer import LocalTrainer, Way
 from privfed.streams import Streams
 
@@ -71,15 +72,28 @@ def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int) -> Speed:
     candidate = replace(trainer, federation=population, way=way, epochs=1)
     ids = np.arange(clients)
     keys = Streams(0, simulated=True).at("measure", 0, ids)
-    params = trainer.network.start
+    broadcast = _broadcast(trainer)
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
-        rows, _ = candidate.train(ids, {"params": params}, None, keys)
+        rows, _ = candidate.train(ids, broadcast, None, keys)
         rows.sum().item()
         times.append(time.perf_counter() - began)
     taken = clients * int(steps(population.sizes(ids[:1]), 1, trainer.batch_size)[0])
     return Speed(way, chunk, min(times) / taken)
+
+
+def _broadcast(trainer: LocalTrainer) -> Broadcast:
+    """What round 1 broadcasts, where every exchange before training released zeros."""
+    params, objective = trainer.network.start, trainer.objective
+    prelude = objective.prelude(params, objective.init(params))
+    answer = None
+    while True:
+        try:
+            exchange = prelude.send(answer) if answer is not None else next(prelude)
+        except StopIteration as finished:
+            return {"params": params, **finished.value}
+        answer = params.new_zeros(exchange.layout.length)
 
 
 def _made_up(trainer: LocalTrainer, clients: int) -> Federation:

@@ -18,6 +18,8 @@ from privfed.vector import Layout
 
 Broadcast = Mapping[str, Tensor]
 """Released values only, by name; "params" `[d]` is the current model."""
+Memory = Mapping[str, Tensor]
+"""What an objective keeps of former rounds: functions of released values, public, checkpointed."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +54,18 @@ class Objective(Protocol):
     stateful: bool
     exchanges: int
     """Exchanges before and with training; fixed, so that the round's event is known beforehand."""
+    broadcasts: int
+    """Vectors `[d]` that each client is sent with the question to train."""
 
     def layout(self, d: int) -> Layout:
         """The row a client sends after training. Its part "delta" `[d]` is the model update."""
         ...
 
-    def prelude(
-        self, params: Tensor, server_state: Mapping[str, Tensor]
-    ) -> Generator[Exchange, Tensor, Broadcast]:
+    def init(self, params: Tensor) -> Memory:
+        """The memory before round 1."""
+        ...
+
+    def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
         """Exchanges before training, e.g. of gradients. Each `yield` returns what was released.
 
         Its return value is what training broadcasts besides "params".
@@ -76,4 +82,8 @@ class Objective(Protocol):
         self, w: Tensor, broadcast: Broadcast, own: Tensor | None, steps: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """Rows `[c, m]` after `steps` `[c]` local steps, and the new own state."""
+        ...
+
+    def remember(self, params: Tensor, aggregate: Tensor, memory: Memory) -> Memory:
+        """The memory after a round that broadcast `params` and released `aggregate` `[m]`."""
         ...

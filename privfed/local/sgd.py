@@ -1,13 +1,16 @@
-"""Plain local SGD, the local objective of FedAvg (McMahan et al. 2017, Algorithm 1)."""
+"""Plain local SGD, the local objective of FedAvg (McMahan et al. 2017, Algorithm 1).
+
+Other objectives are this one with a corrected gradient, or with something more broadcast.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from typing import ClassVar
 
 from torch import Tensor
 
-from privfed.local.objective import Broadcast, Exchange
+from privfed.local.objective import Broadcast, Exchange, Memory
 from privfed.parts import Part
 from privfed.vector import Layout
 
@@ -20,13 +23,15 @@ class Sgd(Part):
 
     stateful: ClassVar[bool] = False
     exchanges: ClassVar[int] = 1
+    broadcasts: ClassVar[int] = 1
 
     def layout(self, d: int) -> Layout:
         return Layout((("delta", d),))
 
-    def prelude(
-        self, params: Tensor, server_state: Mapping[str, Tensor]
-    ) -> Generator[Exchange, Tensor, Broadcast]:
+    def init(self, params: Tensor) -> Memory:
+        return {}
+
+    def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
         yield from ()
         return {}
 
@@ -39,3 +44,6 @@ class Sgd(Part):
         self, w: Tensor, broadcast: Broadcast, own: Tensor | None, steps: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         return w - broadcast["params"], own
+
+    def remember(self, params: Tensor, aggregate: Tensor, memory: Memory) -> Memory:
+        return memory

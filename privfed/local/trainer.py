@@ -38,13 +38,20 @@ class LocalTrainer:
     way: Way
 
     def train(
-        self, ids: Indices, broadcast: Broadcast, own: Tensor | None, keys: Keys
+        self,
+        ids: Indices,
+        broadcast: Broadcast,
+        own: Tensor | None,
+        keys: Keys,
+        epochs: Indices | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Rows `[c, m]` of clients `ids` `[c]`, and their new own state.
 
-        Clients are cheapest in descending order of their number of steps; any order is right.
+        `epochs` `[c]` are each client's, where stragglers do fewer than all. Clients are cheapest
+        in descending order of their number of steps; any order is right.
         """
-        batches = plan(self.federation, ids, keys, self.epochs, self.batch_size)
+        each = np.full(len(ids), self.epochs) if epochs is None else epochs
+        batches = plan(self.federation, ids, keys, each, self.batch_size)
         if self.way == "stacked":
             w = self._stacked(batches, broadcast, own)
         else:

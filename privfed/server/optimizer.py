@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Protocol
+from typing import Protocol, Self
 
 from pydantic import Field
 from torch import Tensor
 
-from privfed.parts import Part, only
+from privfed.parts import Part
 
 State = Mapping[str, Tensor]
 """Public: it lies in the checkpoint."""
@@ -23,9 +23,15 @@ class ServerOptimizer(Protocol):
         """The next model and state, from the released aggregate `delta` `[d]`."""
         ...
 
+    def at(self, factor: float) -> ServerOptimizer:
+        """The same with its rate multiplied by `factor`."""
+        ...
+
 
 class WithRate(Part):
     """The keys that every server optimizer has."""
 
     lr: float = Field(1.0, ge=0)
-    schedule: Annotated[str, only("constant", "remove the key")] = "constant"
+
+    def at(self, factor: float) -> Self:
+        return self.model_copy(update={"lr": self.lr * factor})

@@ -129,6 +129,7 @@ def test_every_section_and_key_has_a_default():
 
 
 REQUIRED = {
+    "cosine": {"over": 10},
     "idx": {"path": "."},
     "leaf": {"path": "."},
     "text": {"path": "."},
@@ -170,7 +171,7 @@ def test_every_registered_part_exists_is_frozen_strict_and_documented(kind, name
         (["privacy.epsilon=nan"], r"privacy\.epsilon"),
         (["client.lr=inf"], r"client\.lr"),
         (["privacy.accountant=gdp"], r"privacy\.accountant"),
-        (["server.optimizer=fedavgmm"], "expected one of fedavg, fedavgm.*did you mean 'fedavgm'"),
+        (["server.optimizer=fedavgmm"], "expected one of fedadagrad, .*did you mean 'fedavgm'"),
         (["server.optimizer=3"], r"server\.optimizer is 3; expected a name"),
         (["server.optimizer=os:getcwd"], "is no part"),
         (["server.optimizer=:x"], "cannot be imported"),

@@ -1,0 +1,57 @@
+"""Learning rates over the rounds: the factor by which clients' or the server's is multiplied."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from pydantic import Field
+
+from privfed.parts import Part
+
+
+class Schedule(Protocol):
+    """A public constant of the configuration: it reads nothing of a run."""
+
+    def factor(self, round: int) -> float:
+        """What the rate is multiplied by in `round`, from 1."""
+        ...
+
+
+class Constant(Part):
+    """The same rate in every round."""
+
+    def factor(self, round: int) -> float:
+        return 1.0
+
+
+CONSTANT = Constant()
+
+
+class Staircase(Part):
+    """Multiplied by `decay` after every `every` rounds (Reddi et al. 2021: 0.1, 500)."""
+
+    decay: float = Field(0.1, gt=0, le=1)
+    every: int = Field(500, ge=1)
+
+    def factor(self, round: int) -> float:
+        return float(self.decay ** ((round - 1) // self.every))
+
+
+class WarmUp(Part):
+    """Linear from `1 / warmup` up to the rate in round `warmup`, then constant."""
+
+    warmup: int = Field(10, ge=1)
+
+    def factor(self, round: int) -> float:
+        return min(round / self.warmup, 1.0)
+
+
+class Cosine(Part):
+    """Half a cosine from the rate down to zero after `over` rounds (Loshchilov & Hutter 2017)."""
+
+    over: int = Field(ge=1)
+
+    def factor(self, round: int) -> float:
+        done = min((round - 1) / self.over, 1.0)
+        return (1 + math.cos(math.pi * done)) / 2

@@ -1,0 +1,68 @@
+"""Adaptive server optimizers (Reddi et al. 2021, "Adaptive Federated Optimization", Algorithm 2).
+
+    m_t = beta1 m_{t-1} + (1 - beta1) delta_t
+    v_t = v_{t-1} + delta_t^2                                            (FedAdagrad)
+        = v_{t-1} - (1 - beta2) delta_t^2 sign(v_{t-1} - delta_t^2)      (FedYogi)
+        = beta2 v_{t-1} + (1 - beta2) delta_t^2                          (FedAdam)
+    x_{t+1} = x_t + lr m_t / (sqrt(v_t) + tau)
+
+from m_0 = 0 and v_0 = tau^2, coordinate by coordinate and without bias correction, as there. They
+read released aggregates only, so under privacy they are post-processing and cost nothing; each
+client sends d numbers a round.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from privfed.server.optimizer import State, WithRate
+
+
+class _Adaptive(WithRate):
+    lr: float = Field(0.1, ge=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    tau: float = Field(1e-3, gt=0)
+
+    def init(self, params: Tensor) -> State:
+        return {
+            "momentum": torch.zeros_like(params),
+            "variance": torch.full_like(params, self.tau**2),
+        }
+
+    def step(self, params: Tensor, delta: Tensor, state: State) -> tuple[Tensor, State]:
+        momentum = self.beta1 * state["momentum"] + (1 - self.beta1) * delta
+        variance = self._variance(state["variance"], delta.square())
+        moved = params + self.lr * momentum / (variance.sqrt() + self.tau)
+        return moved, {"momentum": momentum, "variance": variance}
+
+    def _variance(self, variance: Tensor, squared: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class FedAdagrad(_Adaptive):
+    """Server Adagrad: steps shrink where updates were large; momentum is off unless set."""
+
+    beta1: float = Field(0.0, ge=0, lt=1)
+
+    def _variance(self, variance: Tensor, squared: Tensor) -> Tensor:
+        return variance + squared
+
+
+class FedAdam(_Adaptive):
+    """Server Adam: momentum over a moving average of squared updates."""
+
+    beta2: float = Field(0.99, ge=0, lt=1)
+
+    def _variance(self, variance: Tensor, squared: Tensor) -> Tensor:
+        return self.beta2 * variance + (1 - self.beta2) * squared
+
+
+class FedYogi(_Adaptive):
+    """Server Yogi: as Adam, but the variance moves by at most (1 - beta2) of a squared update."""
+
+    beta2: float = Field(0.99, ge=0, lt=1)
+
+    def _variance(self, variance: Tensor, squared: Tensor) -> Tensor:
+        return variance - (1 - self.beta2) * squared * torch.sign(variance - squared)

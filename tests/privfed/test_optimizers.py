@@ -1,0 +1,251 @@
+"""Server optimizers and local objectives against their papers' formulas."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from helpers import Rounds, population, trainer
+from small import model, same_run, small, trained
+
+from privfed.errors import Refused
+from privfed.local.batches import plan as plan_batches
+from privfed.local.fedfor import FedFor
+from privfed.local.fedprox import FedProx
+from privfed.local.sgd import Sgd
+from privfed.parts import BUILT_IN, find
+from privfed.plan import plan
+from privfed.round import play
+from privfed.run import resume
+from privfed.schedule import Cosine, Staircase, WarmUp
+from privfed.server.adaptive import FedAdagrad, FedAdam, FedYogi
+from privfed.server.fedavg import FedAvg
+from privfed.streams import Streams
+
+DELTAS = ([0.5, -2.0], [0.1, 0.0], [-0.3, 1.0])
+
+
+def three_steps(server):
+    params = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    state = server.init(params)
+    for delta in DELTAS:
+        params, state = server.step(params, torch.tensor(delta, dtype=torch.float64), state)
+    return params, state
+
+
+def by_hand(kind, lr, beta1, beta2, tau):
+    """The paper's Algorithm 2, one coordinate after the other, in plain Python."""
+    out = []
+    for coordinate, x in enumerate((1.0, -1.0)):
+        m, v = 0.0, tau**2
+        for delta in DELTAS:
+            d = delta[coordinate]
+            m = beta1 * m + (1 - beta1) * d
+            if kind == "adagrad":
+                v = v + d**2
+            elif kind == "adam":
+                v = beta2 * v + (1 - beta2) * d**2
+            else:
+                v = v - (1 - beta2) * d**2 * math.copysign(1.0, v - d**2) * (v != d**2)
+            x = x + lr * m / (math.sqrt(v) + tau)
+        out.append(x)
+    return out
+
+
+@pytest.mark.parametrize(
+    "server, kind, beta1, beta2",
+    [
+        (FedAdagrad(lr=0.3, tau=0.01), "adagrad", 0.0, 0.0),
+        (FedAdagrad(lr=0.3, tau=0.01, beta1=0.5), "adagrad", 0.5, 0.0),
+        (FedAdam(lr=0.3, tau=0.01, beta1=0.8, beta2=0.7), "adam", 0.8, 0.7),
+        (FedYogi(lr=0.3, tau=0.01, beta1=0.8, beta2=0.7), "yogi", 0.8, 0.7),
+    ],
+)
+def test_three_steps_by_hand(server, kind, beta1, beta2):
+    params, state = three_steps(server)
+    assert params.tolist() == pytest.approx(by_hand(kind, 0.3, beta1, beta2, 0.01), rel=1e-12)
+    assert (state["variance"] > 0).all()
+
+
+@pytest.mark.parametrize("server", [FedAdagrad(), FedAdam(beta2=1 - 1e-9), FedYogi()])
+def test_with_a_large_tau_adaptive_servers_are_plain_averaging(server):
+    """m / (sqrt(v) + tau) tends to m / (2 tau), sqrt(v) staying at tau: lr scaled by 2 tau."""
+    tau = 1e6
+    changes = {"lr": 0.3 * 2 * tau, "tau": tau, "beta1": 0.0}
+    params, _ = three_steps(server.model_copy(update=changes))
+    average, _ = three_steps(FedAvg(lr=0.3))
+    torch.testing.assert_close(params, average, rtol=1e-5, atol=1e-5)
+
+
+def test_schedules():
+    steps = Staircase(decay=0.1, every=500)
+    assert [steps.factor(t) for t in (1, 500, 501, 1000, 1001)] == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.01]
+    )
+    assert [WarmUp(warmup=4).factor(t) for t in (1, 2, 4, 9)] == [0.25, 0.5, 1.0, 1.0]
+    cosine = Cosine(over=10)
+    assert [cosine.factor(t) for t in (1, 6, 11, 99)] == pytest.approx([1.0, 0.5, 0.0, 0.0])
+
+
+def test_schedules_set_both_rates_round_by_round(tmp_path):
+    settings = ["run.randomness=seeded", "privacy.mechanism=none", "server.optimizer=fedavg"]
+
+    def moved(*overrides, rounds):
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        trained(path, *settings, *overrides, f"run.rounds={rounds}")
+        return model(path)["model/1.weight"]
+
+    stopped = moved("server.schedule=staircase", "server.decay=1e-9", "server.every=2", rounds=6)
+    torch.testing.assert_close(stopped, moved(rounds=2), atol=1e-6, rtol=1e-5)
+    still = moved("client.schedule=staircase", "client.decay=1e-9", "client.every=2", rounds=6)
+    torch.testing.assert_close(still, moved(rounds=2), atol=1e-6, rtol=1e-5)
+    half = moved("server.schedule=warmup", "server.warmup=2", rounds=1)
+    torch.testing.assert_close(half, 0.5 * moved(rounds=1), atol=1e-6, rtol=1e-5)
+
+
+def rows(objective, broadcast=None, **changes):
+    local = trainer(population((3, 9, 4)), **changes)
+    object.__setattr__(local, "objective", objective)
+    ids = np.arange(3)
+    params = {"params": local.network.start, **(broadcast or {})}
+    return local.train(ids, params, None, Streams(1).at("shuffle", 1, ids))[0]
+
+
+def test_fedprox_without_mu_is_fedavg_and_with_a_large_one_hardly_moves():
+    assert torch.equal(rows(FedProx(mu=0.0)), rows(Sgd()))
+    near = rows(FedProx(mu=20.0), lr=0.04)
+    free = rows(Sgd(), lr=0.04)
+    assert (near.norm(dim=1) < free.norm(dim=1)).all()
+
+
+def numerical(term, w):
+    grad = torch.zeros_like(w)
+    for j in range(len(w)):
+        step = torch.zeros_like(w)
+        step[j] = 1e-6
+        grad[j] = (term(w + step) - term(w - step)) / 2e-6
+    return grad
+
+
+def test_the_corrections_are_gradients_of_the_terms_in_the_papers():
+    generator = torch.Generator().manual_seed(0)
+    w, now, previous = torch.randn(3, 6, dtype=torch.float64, generator=generator)
+    alpha, eta, mu = 0.7, 0.4, 0.3
+    g = (previous - now) / eta
+
+    def fedfor(w):
+        return alpha * torch.relu(g * (w - now)).sum()
+
+    def fedprox(w):
+        return mu / 2 * (w - now).square().sum()
+
+    broadcast = {"params": now, "pseudo_gradient": g}
+    zero = torch.zeros(1, 6, dtype=torch.float64)
+    for objective, term in ((FedFor(alpha=alpha, eta=eta), fedfor), (FedProx(mu=mu), fedprox)):
+        found = objective.direction(zero, w[None], broadcast, None)[0]
+        torch.testing.assert_close(found, numerical(term, w), atol=1e-6, rtol=1e-5)
+
+
+def test_fedfor_penalises_movement_against_the_last_update_only():
+    """g = previous - now: moving back towards `previous` has g (w - now) > 0."""
+    objective = FedFor(alpha=1.0)
+    now, previous = torch.zeros(3), torch.tensor([1.0, -1.0, 0.0])
+    broadcast = {"params": now, "pseudo_gradient": previous - now}
+    grad = torch.zeros(1, 3)
+    back = objective.direction(grad, previous[None], broadcast, None)
+    assert back.tolist() == [[1.0, -1.0, 0.0]], "descending it leads away from the previous model"
+    onward = objective.direction(grad, -previous[None], broadcast, None)
+    assert onward.tolist() == [[0.0, 0.0, 0.0]]
+    assert objective.direction(grad, now[None], broadcast, None).tolist() == [[0.0, 0.0, 0.0]]
+
+
+def test_fedfor_has_no_term_in_its_first_round_and_the_last_update_afterwards(tmp_path):
+    plain = Rounds(tmp_path / "a", objective=Sgd(), noise=0.0, lr=0.5)
+    with_term = Rounds(tmp_path / "b", objective=FedFor(alpha=5.0), noise=0.0, lr=0.5)
+    for rounds in (plain, with_term):
+        object.__setattr__(rounds.local, "objective", rounds.algorithm.objective)
+    first, same = plain.run(1), with_term.run(1)
+    assert torch.equal(first.params, same.params)
+    question = next(play(with_term.algorithm, 2, same))
+    expected = with_term.state.params - same.params
+    torch.testing.assert_close(question.broadcast["pseudo_gradient"], expected)
+    assert same.objective["previous"].equal(with_term.state.params)
+
+
+def test_a_homogeneous_federation_with_full_batches_does_gradient_descent(tmp_path):
+    """Every client holds the same examples and takes one step: FedAvg is one step of all."""
+    one = population((6,)).examples
+    from privfed.federation import Federation
+
+    many = one.take(np.tile(np.arange(6), 4))
+    same = Federation(many, np.arange(5) * 6, many)
+    rounds = Rounds(tmp_path, (6,) * 4, federation=same, size=4, noise=0.0, clip=1e3)
+    object.__setattr__(rounds.local, "epochs", 1)
+    object.__setattr__(rounds.local, "batch_size", 6)
+    params = rounds.state.params.clone().requires_grad_()
+    net = rounds.local.network
+    for _ in range(3):
+        (grad,) = torch.autograd.grad(net.losses(params, one.x, one.y).mean(), params)
+        params = (params - 0.5 * grad).detach().requires_grad_()
+    torch.testing.assert_close(rounds.run(3).params, params.detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_stragglers_do_fewer_epochs_and_still_count(tmp_path):
+    rounds = Rounds(tmp_path, (4,) * 200, size=100)
+    executor = rounds.world.executor
+    object.__setattr__(executor, "stragglers", 0.5)
+    object.__setattr__(executor.trainer, "epochs", 4)
+    who = np.arange(200)
+    epochs = executor._epochs(who, 1)
+    assert epochs.min() == 1
+    assert 60 < (epochs == 4).sum() < 140
+    assert np.array_equal(epochs[[7, 3]], executor._epochs(np.array([7, 3]), 1))
+    assert not np.array_equal(epochs, executor._epochs(who, 2))
+    object.__setattr__(executor, "stragglers", 0.0)
+    assert (executor._epochs(who, 1) == 4).all()
+    each = np.array([1, 3, 2])
+    federation = population((3, 9, 4))
+    ids = np.arange(3)
+    batches = plan_batches(federation, ids, Streams(1).at("shuffle", 1, ids), each, 2)
+    assert batches.steps.tolist() == [2, 15, 4]
+    assert batches.mask.sum(axis=(1, 2)).tolist() == [3, 27, 8]
+    with pytest.raises(Refused, match="leaves nothing to shorten"):
+        plan(small("client.stragglers=0.5", "client.epochs=1"))
+
+
+OBJECTIVES = list(BUILT_IN["objective"])
+SERVERS = list(BUILT_IN["optimizer"])
+
+
+@pytest.mark.parametrize("objective, server", [*itertools.product(OBJECTIVES, SERVERS)])
+def test_every_objective_composes_with_every_server_and_resumes_exactly(
+    tmp_path, objective, server
+):
+    settings = [
+        f"client.objective={objective}",
+        f"server.optimizer={server}",
+        "run.randomness=seeded",
+        "client.stragglers=0.3",
+        "server.schedule=cosine",
+        "server.over=9",
+    ]
+    trained(tmp_path / "whole", *settings)
+    trained(tmp_path / "part", *settings, "run.rounds=4")
+    resume(tmp_path / "part", lambda stored: stored.with_run(rounds=7))
+    same_run(tmp_path / "whole", tmp_path / "part")
+    trained(tmp_path / "loop", *settings, "run.trainer=loop", "run.chunk=3")
+    for name, tensor in model(tmp_path / "whole").items():
+        torch.testing.assert_close(tensor, model(tmp_path / "loop")[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_zero_rate_leaves_the_model(tmp_path, objective):
+    trained(tmp_path, f"client.objective={objective}", "client.lr=0", "privacy.mechanism=none")
+    assert (model(tmp_path)["model/1.weight"] == 0).all()
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_server_at_rate_zero_stays(name):
+    params, _ = three_steps(find("optimizer", name, "server.optimizer")(lr=0.0))
+    assert params.tolist() == [1.0, -1.0]
