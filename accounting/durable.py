@@ -31,9 +31,13 @@ def make_folder(path: Path) -> None:
 def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` to `path` so that a crash leaves either the old file or the new one."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        _write(file, content)
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            _write(file, content)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # half a file on a full disk helps nobody
+        raise
     sync_folder(path.parent)
 
 

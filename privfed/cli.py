@@ -231,7 +231,7 @@ def experiment(
     from privfed.experiment_report import ExperimentProgress, cells_table, outcome_table
     from privfed.figures import draw_all
     from privfed.grid import cells, estimate, load_grid
-    from privfed.results import FAILED, Files
+    from privfed.results import DONE, FAILED, Files
     from privfed.terminal import console
 
     grid, files = load_grid(grid_file), Files(grid_file, out or grid_file.parent)
@@ -246,13 +246,17 @@ def experiment(
             with ExperimentProgress(screen, grid.keys) as shown:
                 outcome = run_experiment(files, grid, processes, retry, shown)
             screen.print(outcome_table(outcome))
-        for path in draw_all(files, grid.figure, grid.keys):
+            if as_json:
+                click.echo(dump(outcome.to_json()))
+            if not outcome.counts[DONE] and not outcome.counts[FAILED]:
+                return _fail("no cell is done; the table says why", Refused.exit_code)
+        elif not grid.figure:
+            screen.print(f"{grid_file} has no [[figure]] to draw")
+        for path in draw_all(files, grid.figure, grid.grid):
             screen.print(f" drawn    {path}", highlight=False)
     except KeyboardInterrupt:
         said = "what is done is kept; the same command goes on"
         return _fail(f"interrupted; {said}", INTERRUPTED)
-    if as_json and not plot:
-        click.echo(dump(outcome.to_json()))
     return OUR_FAULT if not plot and outcome.counts[FAILED] else 0
 
 

@@ -11,6 +11,10 @@ class Refused(PrivfedError):
     """Bad input, or a combination that has no proof."""
 
 
+class Busy(Refused):
+    """Another process is at it; later the same may well be possible."""
+
+
 class Broken(PrivfedError):
     """A ledger or a run directory was edited or does not fit together."""
 

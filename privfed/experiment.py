@@ -23,15 +23,19 @@ from accounting.durable import make_folder, write_atomically
 from accounting.errors import AccountingError
 from privfed import __version__
 from privfed.config import Raw, assembled
-from privfed.errors import Broken, PrivfedError, Refused
+from privfed.errors import Broken, Busy, PrivfedError, Refused
 from privfed.grid import Cell, Grid, cells
 from privfed.jsons import dump
-from privfed.results import DONE, FAILED, REFUSED, Files, Row, row, write_tables
-from privfed.run import resume, train
+from privfed.results import DONE, FAILED, REFUSED, Files, Row, round_row, row, write_tables
+from privfed.run import Outcome, resume, train
 from privfed.workers import Died, Ended, work
 
-STOPPED = "stopped"
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+STOPPED, WAITING = "stopped", "waiting"
+_NO_ROOM = {
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE,
+    errno.EACCES, errno.EPERM,
+}  # fmt: skip
+"""What is the machine's trouble, not the cell's."""
 Result = dict[str, Any]
 
 
@@ -42,6 +46,8 @@ class Job:
     name: str
     raw: Raw
     folder: str
+    afresh: bool
+    """Whether a run directory that is broken is set aside, and the cell trained again."""
 
 
 class Watcher(Protocol):
@@ -79,20 +85,27 @@ def experiment(
     with _alone(files):
         results = {cell.name: _known(files, cell, retry) for cell in found}
         todo = {cell.name: cell for cell in found if results[cell.name] is None}
-        watcher.begin(len(found), len(found) - len(todo), processes)
+        refused = [cell for cell in found if cell.config is None]
+        watcher.begin(len(found), len(found) - len(todo) - len(refused), processes)
+        for cell in refused:
+            watcher.started(cell)
+            watcher.ended(cell, results[cell.name] or {})
         try:
-            for cell, result in _run(files, todo, processes, watcher):
+            for cell, result in _run(files, todo, processes, retry, watcher):
                 results[cell.name] = result
-        finally:
-            _write(files, grid, found, results)
+        except BaseException:
+            with contextlib.suppress(OSError):  # the first trouble is the one to tell of
+                _write(files, grid, found, results)
+            raise
+        _write(files, grid, found, results)
     return Experiment(files, _counts(found, results))
 
 
 def _run(
-    files: Files, todo: dict[str, Cell], processes: int, watcher: Watcher
+    files: Files, todo: dict[str, Cell], processes: int, retry: bool, watcher: Watcher
 ) -> Iterator[tuple[Cell, Result]]:
     jobs = [
-        Job(name, cell.config.values(), str(_folder(files, cell)))
+        Job(name, cell.config.values(), str(_folder(files, cell)), retry)
         for name, cell in todo.items()
         if cell.config is not None
     ]
@@ -103,8 +116,9 @@ def _run(
             continue
         result = event.result
         if isinstance(result, Died):
-            result = {"status": FAILED, "reason": str(result), "version": __version__}
-            _keep(Path(event.job.folder), result)
+            # Not kept, and a result that it wrote before it died counts: the same command goes on.
+            died = {"status": FAILED, "reason": str(result), "version": __version__}
+            result = _known(files, cell, retry=True) or died
         if result["status"] == STOPPED:
             raise Refused(
                 f"{result['reason']}: nothing is lost; make room, and the same command goes on"
@@ -118,14 +132,13 @@ def run_cell(job: Job) -> Result:
     began = time.monotonic()
     folder = Path(job.folder)
     try:
-        path = folder / "run"
-        if (path / "config.toml").exists():
-            outcome = resume(path, lambda stored: stored)
-        else:
-            outcome = train(assembled(job.raw), path)
+        outcome = _trained(job, folder / "run")
         result: Result = {"status": DONE, "outcome": outcome.to_json()}
+    except Busy as error:
+        result = {"status": WAITING, "reason": str(error)}
     except (Broken, AccountingError) as error:
-        result = {"status": FAILED, "reason": str(error)}
+        advice = "--retry sets its run directory aside and trains it afresh"
+        result = {"status": FAILED, "reason": f"{error}; {advice}"}
     except PrivfedError as error:
         result = {"status": REFUSED, "reason": str(error)}
     except OSError as error:
@@ -137,7 +150,21 @@ def run_cell(job: Job) -> Result:
         reason = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
         result = {"status": FAILED, "reason": reason}
     result |= {"seconds": round(time.monotonic() - began, 3), "version": __version__}
-    return result if result["status"] == STOPPED else _keep(folder, result)
+    return result if result["status"] in (STOPPED, WAITING) else _keep(folder, result)
+
+
+def _trained(job: Job, path: Path) -> Outcome:
+    """Trained from the start, or from where it was cut off."""
+    if not (path / "config.toml").exists():
+        return train(assembled(job.raw), path)
+    try:
+        return resume(path, lambda stored: stored)
+    except (Broken, AccountingError):
+        if not job.afresh:
+            raise
+    number = sum(1 for _ in path.parent.glob("run.broken-*")) + 1
+    path.rename(path.with_name(f"run.broken-{number}"))  # what it was charged stays to be read
+    return train(assembled(job.raw), path)
 
 
 def _keep(folder: Path, result: Result) -> Result:
@@ -155,56 +182,64 @@ def _known(files: Files, cell: Cell, retry: bool) -> Result | None:
     if cell.config is None:
         return {"status": REFUSED, "reason": cell.refusal, "version": __version__}
     path = _folder(files, cell) / "result.json"
-    with contextlib.suppress(OSError, ValueError):
-        result: Result = json.loads(path.read_text(encoding="utf-8"))
-        if result["status"] == DONE or not retry:
-            return result
-    return None
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(result, dict) or result.get("status") not in (DONE, REFUSED, FAILED):
+        return None
+    if result["status"] == DONE:
+        return result if isinstance(result.get("outcome"), dict) else None
+    return None if retry else result
 
 
 def _write(
     files: Files, grid: Grid, found: Sequence[Cell], results: dict[str, Result | None]
 ) -> None:
-    rows, rounds = [], []
+    rows: list[Row] = []
+    rounds: list[Row] = []
     for cell in found:
         result = results[cell.name]
         if result is None:
             continue
         rows.append(row(cell.values, cell.seed, cell.name, result))
         if result["status"] == DONE:
-            rounds += _rounds(files, cell)
+            rounds += _rounds(files, cell, result)
     if rows:
         write_tables(files, grid.keys, rows, rounds)
 
 
-def _rounds(files: Files, cell: Cell) -> list[Row]:
-    """What was measured round by round."""
-    lines: list[Row] = []
+def _rounds(files: Files, cell: Cell, result: Result) -> Iterator[Row]:
+    """What was measured round by round; a line that a power cut tore is left out."""
     path = _folder(files, cell) / "run" / "metrics.jsonl"
-    for line in path.read_text(encoding="utf-8").splitlines():
-        public = json.loads(line)
-        facts = {k: v for k, v in public.items() if k not in ("format", "simulation_only")}
-        lines.append({**row(cell.values, cell.seed, cell.name, {"status": DONE}), **facts})
-    kept = {*cell.values, "seed", "cell", "round"}
-    return [{k: v for k, v in line.items() if k in kept or k in facts} for line in lines]
+    outcome = result["outcome"]
+    lines = path.read_text("utf-8", errors="replace").splitlines() if path.exists() else []
+    for line in lines:
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            measured = json.loads(line)
+            facts = {k: v for k, v in measured.items() if k not in ("format", "simulation_only")}
+            about = {key: outcome.get(key) for key in ("delta", "simulation")}
+            yield round_row(cell.values, cell.seed, cell.name, facts | about)
 
 
 def _counts(found: Sequence[Cell], results: dict[str, Result | None]) -> dict[str, int]:
-    counts = {"cells": len(found), DONE: 0, REFUSED: 0, FAILED: 0, "waiting": 0}
+    counts = {"cells": len(found), DONE: 0, REFUSED: 0, FAILED: 0, WAITING: 0}
     for cell in found:
         result = results[cell.name]
-        counts[result["status"] if result else "waiting"] += 1
+        counts[result["status"] if result else WAITING] += 1
     return counts
 
 
 @contextlib.contextmanager
 def _alone(files: Files) -> Iterator[None]:
-    """One process per grid. Raises `Refused` where another one is at it."""
-    lock = filelock.FileLock(_cells_folder(files) / f".{files.grid.stem}.lock")
+    """One process per folder of cells. Raises `Refused` where another one is at it."""
+    lock = filelock.FileLock(_cells_folder(files) / ".lock")
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout as error:
-        raise Refused(f"{files.grid} is being run by another process; wait for it") from error
+        raise Refused(
+            f"the cells of {files.folder} are being run by another process; wait for it to end"
+        ) from error
     try:
         yield
     finally:

@@ -26,17 +26,21 @@ def cells_table(found: Sequence[Cell], grid: Grid) -> Table:
     for key in grid.keys:
         table.add_column(key, overflow="fold")
     table.add_column("", overflow="fold")
-    for cell in found[:: len(grid.seeds)]:
+    seeds = len(grid.seeds)
+    for start in range(0, len(found), seeds):
+        cell = next((c for c in found[start : start + seeds] if c.refusal), found[start])
         note = Text(f"refused: {cell.refusal}", style="red") if cell.refusal else Text("")
-        table.add_row(*(text(value) for value in cell.values.values()), note)
+        table.add_row(*(Text(text(value)) for value in cell.values.values()), note)
     return table
 
 
 def outcome_table(outcome: Experiment) -> Table:
     counts = outcome.counts
     kept = {name: counts[name] for name in (DONE, REFUSED, FAILED, "waiting") if counts[name]}
+    bad = counts[REFUSED] + counts[FAILED]
     pairs = {
-        "cells": ", ".join(f"{count} {name}" for name, count in kept.items()),
+        "cells": ", ".join(f"{count} {name}" for name, count in kept.items())
+        + (" (--retry repeats what was refused or failed)" if bad else ""),
         "table": f"{outcome.files.table} (and .parquet)",
         "summary": str(outcome.files.summary),
     }
@@ -71,7 +75,8 @@ class ExperimentProgress:
     def begin(self, total: int, done: int, processes: int) -> None:
         self._total, self._left, self._began = total, total - done, time.monotonic()
         before = f", {done} of them before" if done else ""
-        self._console.print(f"{total} cells{before}, in {processes} processes", highlight=False)
+        said = f"{_plural(total, 'cell')}{before}, in {_plural(processes, 'process', 'es')}"
+        self._console.print(said, highlight=False)
         if self._lively and self._left:
             self._progress.start()
             self._task = self._progress.add_task("", total=total, completed=done, counts="")
@@ -117,3 +122,7 @@ class ExperimentProgress:
         bad = self._ended[FAILED] + self._ended[REFUSED]
         counts = f"{self._running} running, {bad} failed{shown}"
         self._progress.update(self._task, counts=counts)
+
+
+def _plural(count: int, name: str, ending: str = "s") -> str:
+    return f"{count} {name}{ending if count != 1 else ''}"

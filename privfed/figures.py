@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,13 +18,18 @@ from pydantic import Field
 from accounting.durable import write_atomically
 from privfed.errors import Refused
 from privfed.parts import Part, expected
-from privfed.results import DONE, Files, Row, Spread, read_table, spread
+from privfed.results import DONE, Files, Row, Spread, cell_of, measures_of, read_table, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 ROUND = "round"
+_ALSO = ("epsilon", "noise_multiplier", "seconds", "charges", "rounds")
+_ACROSS = 3
+"""Panels side by side."""
+_WIDE = 40
+"""Characters that stand side by side under one panel."""
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _DASHES = ("-", "--", "-.", ":")
@@ -67,15 +73,46 @@ class Figure(Part):
         return self.labels.get(key, key.rpartition(".")[2].replace("_", " "))
 
 
-def draw_all(files: Files, figures: Sequence[Figure], keys: Sequence[str]) -> list[Path]:
+def check_figures(figures: Sequence[Figure], varied: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse, before anything runs, what could not be drawn of a grid with these keys."""
+    names = [figure.name for figure in figures]
+    for figure in figures:
+        if names.count(figure.name) > 1:
+            raise Refused(f"two figures are called {figure.name!r}; each is a file of its own")
+        _refuse_unknown(figure, [*varied])
+        _refuse_averaging(figure, varied)
+        for key, wanted in figure.where.items():
+            there = [cell_of(value) for value in varied[key]]
+            if not all(value in there for value in _listed(wanted)):
+                raise Refused(
+                    f"figure {figure.name!r}: where.{key!r} is {wanted!r}; the grid has {there}"
+                )
+
+
+def draw_all(
+    files: Files, figures: Sequence[Figure], varied: Mapping[str, Sequence[Any]]
+) -> list[Path]:
     """Draw every figure of a grid from its tables; the files written. Raises `Refused`."""
     written = []
+    words = [key for key, of in varied.items() if any(isinstance(cell_of(v), str) for v in of)]
     for figure in figures:
-        rows = read_table(files.rounds if figure.x == ROUND else files.table)
-        for path, content in draw(figure, rows, keys).items():
+        whole = read_table(files.table, words)
+        _refuse_other_grid(files.table, whole, [*varied])
+        rows = read_table(files.rounds, words) if figure.x == ROUND else whole
+        for path, content in draw(figure, rows, [*varied]).items():
             write_atomically(files.folder / path, content)
             written.append(files.folder / path)
     return written
+
+
+def _refuse_other_grid(path: Path, rows: Sequence[Row], keys: Sequence[str]) -> None:
+    names = [*rows[0]] if rows else []
+    found = names[: names.index("seed")] if "seed" in names else names
+    if set(found) != set(keys) or "status" not in names:
+        raise Refused(
+            f"{path} is the table of another grid: it varies {found}, the grid file {[*keys]}; run "
+            "the experiment again"
+        )
 
 
 def draw(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, bytes]:
@@ -85,22 +122,34 @@ def draw(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    _refuse_hidden(figure, rows, keys)
+    _refuse_unknown(figure, keys)
+    held = [row for row in rows if _holds(row, figure.where)]
+    _refuse_averaging(figure, {key: values(held, key) for key in keys})
+    measures = {*measures_of(keys, rows), *_ALSO}
+    if figure.measure not in measures:
+        raise Refused(
+            f"figure {figure.name!r} shows {figure.measure!r}; "
+            f"{expected(figure.measure, [*measures])}"
+        )
     shown = [row for row in rows if _holds(row, figure.where) and row.get("status", DONE) == DONE]
-    if not shown:
-        raise Refused(f"figure {figure.name!r} has no row to show: {figure.where} holds in none")
+    if not any(row.get(figure.measure) is not None for row in shown):
+        raise Refused(f"figure {figure.name!r} has nothing to show: no cell has what it asks for")
     panels = values(shown, figure.panels) if figure.panels else [None]
     with matplotlib.rc_context(_STYLE):
-        canvas, grid = pyplot.subplots(
-            1, len(panels), figsize=(1.2 + 3.4 * len(panels), 3.1), sharey=True, squeeze=False
-        )
+        across = min(len(panels), _ACROSS)
+        down = -(-len(panels) // across)
+        size = (1.2 + 3.4 * across, 0.3 + 2.8 * down)
+        canvas, grid = pyplot.subplots(down, across, figsize=size, sharey=True, squeeze=False)
+        places = [axes for line in grid for axes in line]
         try:
-            for axes, panel in zip(grid[0], panels, strict=True):
+            for axes in places[len(panels) :]:
+                axes.remove()
+            for axes, panel in zip(places, panels, strict=False):
                 some = [row for row in shown if panel is None or row[figure.panels] == panel]
                 _KINDS[figure.kind](figure, some, shown, axes)
                 if panel is not None:
                     axes.set_title(f"{figure.label(figure.panels)} {text(panel)}", fontsize=9)
-            _finish(figure, shown, canvas, grid[0])
+            _finish(figure, shown, canvas, places[: len(panels)])
             return {f"{figure.name}.{kind}": _bytes(canvas, kind) for kind in ("svg", "png")}
         finally:
             pyplot.close(canvas)
@@ -116,8 +165,12 @@ def _finish(figure: Figure, rows: Sequence[Row], canvas: Canvas, axes: Sequence[
             handles = [named[name] for name in names]
             title = figure.label(figure.by)
             canvas.legend(handles, names, title=title, loc="outside right center")
-    if figure.title:
-        canvas.suptitle(figure.title, fontsize=10)
+    title = figure.title
+    if figure.kind == "heat" and not title:
+        worst = f", worst over {figure.label(figure.worst)}" if figure.worst else ""
+        title = f"{figure.label(figure.measure)}{worst}"
+    if title:
+        canvas.suptitle(textwrap.fill(title, 70), fontsize=10)
 
 
 def _bytes(canvas: Canvas, kind: str) -> bytes:
@@ -131,7 +184,7 @@ def _curves(figure: Figure, rows: Sequence[Row], everything: Sequence[Row], axes
     """Means over seeds, with the band from the least seed to the greatest."""
     positions, names = _places(figure, everything)
     for number, (value, some) in enumerate(_groups(figure, rows, everything)):
-        points = [(positions[x], found) for x, found in _over_x(figure, some) if found.count]
+        points = list(_finite(axes, positions, _over_x(figure, some, everything)))
         if not points:
             continue
         xs = [x for x, _ in points]
@@ -157,7 +210,7 @@ def _bars(figure: Figure, rows: Sequence[Row], everything: Sequence[Row], axes: 
     groups = list(_groups(figure, rows, everything))
     width = 0.8 / len(groups)
     for number, (value, some) in enumerate(groups):
-        points = [(positions[x], found) for x, found in _over_x(figure, some) if found.count]
+        points = list(_finite(axes, positions, _over_x(figure, some, everything)))
         shift = (number - (len(groups) - 1) / 2) * width
         means = [found.mean for _, found in points]
         axes.bar(
@@ -187,10 +240,11 @@ def _heat(figure: Figure, rows: Sequence[Row], everything: Sequence[Row], axes: 
     lines = values(everything, figure.by) if figure.by else [None]
     field = np.full((len(lines), len(columns)), np.nan)
     for number, (_, some) in enumerate(_groups(figure, rows, everything)):
-        for x, found in _over_x(figure, some):
+        for x, found in _over_x(figure, some, everything):
             if found.count:
                 field[number, columns.index(x)] = found.mean
-    finite = [found.mean for found in _all_spreads(figure, everything) if found.count]
+    means = [found.mean for found in _all_spreads(figure, everything) if found.count]
+    finite = [mean for mean in means if math.isfinite(mean)] or [0.0]
     low, high = min(finite), max(finite)
     axes.set_facecolor("#eeeeee")
     axes.imshow(
@@ -200,14 +254,16 @@ def _heat(figure: Figure, rows: Sequence[Row], everything: Sequence[Row], axes: 
         for column in range(len(columns)):
             value = field[line, column]
             bright = not math.isnan(value) and value > (low + high) / 2
-            shown = "—" if math.isnan(value) else f"{value:.3g}"
+            shown = "—" if math.isnan(value) else text(float(f"{value:.3g}"))
             colour = "black" if bright or math.isnan(value) else "white"
             axes.text(column, line, shown, ha="center", va="center", color=colour, fontsize=8)
     axes.grid(visible=False)
-    axes.set_xticks(range(len(columns)), [text(value) for value in columns])
+    names = [text(value) for value in columns]
+    axes.set_xticks(range(len(columns)), names)
+    _slant(axes, names)
     axes.set_xlabel(figure.label(figure.x))
+    axes.set_yticks(range(len(lines)), [text(value) if figure.by else "" for value in lines])
     if figure.by:
-        axes.set_yticks(range(len(lines)), [text(value) for value in lines])
         axes.set_ylabel(figure.label(figure.by))
 
 
@@ -226,7 +282,10 @@ def text(value: Any) -> str:
     """A value as an axis or a legend shows it."""
     if isinstance(value, float):
         return "∞" if value == math.inf else f"{value:g}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    shown = textwrap.shorten(str(value), 30, placeholder="…") or "(empty)"
+    return f"\u200b{shown}" if shown.startswith("_") else shown  # or the legend leaves it out
 
 
 def _places(figure: Figure, rows: Sequence[Row]) -> tuple[dict[Any, float], list[str]]:
@@ -241,7 +300,16 @@ def _x_axis(figure: Figure, names: Sequence[str], axes: Axes) -> None:
     axes.set_xlabel(figure.label(figure.x))
     if names:
         axes.set_xticks(range(len(names)), names)
+        _slant(axes, names)
         axes.set_xlim(-0.5, len(names) - 0.5)
+
+
+def _slant(axes: Axes, names: Sequence[str]) -> None:
+    """Long names stand aslant, so that they do not print over each other."""
+    if max(map(len, names), default=0) * len(names) > _WIDE:
+        axes.tick_params(axis="x", rotation=30)
+        for label in axes.get_xticklabels():
+            label.set_horizontalalignment("right")
 
 
 def _groups(
@@ -254,7 +322,9 @@ def _groups(
         yield value, [row for row in rows if row[figure.by] == value]
 
 
-def _over_x(figure: Figure, rows: Sequence[Row]) -> Iterator[tuple[Any, Spread]]:
+def _over_x(
+    figure: Figure, rows: Sequence[Row], everything: Sequence[Row]
+) -> Iterator[tuple[Any, Spread]]:
     """The spread over seeds at each x; of the worst value of `worst`, where one is named."""
     for x in values(rows, figure.x):
         here = [row for row in rows if row[figure.x] == x]
@@ -263,10 +333,24 @@ def _over_x(figure: Figure, rows: Sequence[Row]) -> Iterator[tuple[Any, Spread]]
             continue
         options = [
             _spread(figure, [row for row in here if row[figure.worst] == value])
-            for value in values(here, figure.worst)
+            for value in values(everything, figure.worst)
         ]
-        there = [found for found in options if found.count] or options
-        yield x, (max if figure.lower_is_better else min)(there, key=lambda found: found.mean)
+        if not all(found.count for found in options):
+            yield x, spread([])  # without one of them, which was the worst is not known
+            continue
+        yield x, (max if figure.lower_is_better else min)(options, key=lambda found: found.mean)
+
+
+def _finite(
+    axes: Axes, positions: Mapping[Any, float], spreads: Iterable[tuple[Any, Spread]]
+) -> Iterator[tuple[float, Spread]]:
+    """What can be drawn, by place; an infinite value is written at the foot of the panel."""
+    for x, found in spreads:
+        if found.count and math.isfinite(found.high):
+            yield positions[x], found
+        elif found.count:
+            foot = axes.get_xaxis_transform()
+            axes.text(positions[x], 0.02, "∞", transform=foot, ha="center", fontsize=8)
 
 
 def _all_spreads(figure: Figure, rows: Sequence[Row]) -> Iterator[Spread]:
@@ -274,7 +358,7 @@ def _all_spreads(figure: Figure, rows: Sequence[Row]) -> Iterator[Spread]:
     for panel in panels:
         some = [row for row in rows if panel is None or row[figure.panels] == panel]
         for _, group in _groups(figure, some, rows):
-            yield from (found for _, found in _over_x(figure, group))
+            yield from (found for _, found in _over_x(figure, group, rows))
 
 
 def _spread(figure: Figure, rows: Sequence[Row]) -> Spread:
@@ -283,30 +367,32 @@ def _spread(figure: Figure, rows: Sequence[Row]) -> Spread:
 
 
 def _holds(row: Row, where: dict[str, Any]) -> bool:
-    return all(
-        row[key] in wanted if isinstance(wanted, list) else row[key] == wanted
-        for key, wanted in where.items()
-    )
+    return all(row[key] in _listed(wanted) for key, wanted in where.items())
 
 
-def _refuse_hidden(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> None:
-    """Every key has to be known, and every key that varies shown."""
-    used = [figure.x, figure.by, figure.panels, figure.worst]
-    for key in filter(None, [*used, *figure.where]):
+def _refuse_unknown(figure: Figure, keys: Sequence[str]) -> None:
+    used = [key for key in (figure.x, figure.by, figure.panels, figure.worst) if key]
+    for key in [*used, *figure.where]:
         if key not in keys and not (key == figure.x == ROUND):
             raise Refused(
                 f"figure {figure.name!r} names {key!r}, which the grid does not vary; "
                 f"{expected(key, [*keys, ROUND])}"
             )
-    names = {name for row in rows for name in row}
-    if figure.measure not in names:
-        raise Refused(
-            f"figure {figure.name!r} shows {figure.measure!r}; {expected(figure.measure, [*names])}"
-        )
-    shown = [row for row in rows if _holds(row, figure.where)]
-    hidden = [key for key in keys if key not in used and len(values(shown, key)) > 1]
+    if len(set(used)) < len(used):
+        raise Refused(f"figure {figure.name!r} uses a key twice: {used}")
+
+
+def _refuse_averaging(figure: Figure, varied: Mapping[str, Sequence[Any]]) -> None:
+    """Every key that varies is shown, fixed, or looked at by its worst value."""
+    used = {figure.x, figure.by, figure.panels, figure.worst}
+    fixed = {key for key, wanted in figure.where.items() if len(_listed(wanted)) == 1}
+    hidden = [key for key, of in varied.items() if len(of) > 1 and key not in used | fixed]
     if hidden:
         raise Refused(
             f"figure {figure.name!r} would average over {', '.join(hidden)}; show it by x, by or "
             "panels, fix it by where, or name it as worst"
         )
+
+
+def _listed(wanted: Any) -> list[Any]:
+    return [cell_of(value) for value in wanted] if isinstance(wanted, list) else [cell_of(wanted)]

@@ -1,7 +1,7 @@
 """A grid: many runs from one file, as the product of lists, less what is excluded, times seeds.
 
 A cell is known by its resolved configuration, never by its name: an edited base or a reordered grid
-finds what was already done, and nothing else.
+finds what was already done, and nothing else. What files hold (data, a start) is not part of it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
 from privfed.config import Config, Raw, assembled, assign, read_raw, read_toml
 from privfed.errors import Refused
-from privfed.figures import Figure
+from privfed.figures import Figure, check_figures
 from privfed.parts import Part, expected
 from privfed.sections import SECTIONS
 
@@ -52,7 +52,7 @@ class Grid(Part):
     """A grid file. `base` is a run file beside it; empty: the default run."""
 
     base: str = ""
-    seeds: list[int] = Field([0], min_length=1)
+    seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field([0], min_length=1)
     grid: dict[str, list[Any]] = {}
     exclude: list[dict[str, Any]] = []
     figure: list[Figure] = []
@@ -70,6 +70,7 @@ def load_grid(path: Path) -> Grid:
     except ValidationError as error:
         raise Refused("\n".join(_problem(path, problem) for problem in error.errors())) from error
     _refuse_contradictions(path, grid)
+    check_figures(grid.figure, grid.grid)
     return grid
 
 
@@ -135,6 +136,14 @@ def cells(path: Path, grid: Grid) -> list[Cell]:
     found = [_cell(base, values, seed) for values in kept for seed in grid.seeds]
     if all(cell.config is None for cell in found):
         raise Refused(f"{path}: every cell is refused; the first: {found[0].refusal}")
+    known: dict[str, Cell] = {}
+    for cell in found:
+        twin = known.setdefault(cell.name, cell)
+        if twin is not cell:
+            raise Refused(
+                f"{path}: {dict(twin.values)} and {dict(cell.values)} are one and the same "
+                "configuration; keep one of them"
+            )
     return found
 
 
@@ -145,6 +154,10 @@ def _cell(base: Raw, values: Values, seed: int) -> Cell:
         for key in sorted(values, key=lambda key: not _names_a_part(key)):
             assign(raw, key, values[key])
         assign(raw, "run.seed", seed)
+        for key, value in values.items():
+            section, _, name = key.rpartition(".")
+            if raw[section].get(name) != value:
+                raise Refused(f"another key of this grid replaces {key}; vary one of them")
         return Cell(values, seed, assembled(raw), None)
     except Refused as refused:
         return Cell(values, seed, None, str(refused))
@@ -162,15 +175,16 @@ def estimate(found: Sequence[Cell], grid: Grid, processes: int) -> str:
 
     runnable = [cell for cell in found if cell.config is not None]
     step = max(len(runnable) // _MEASURED, 1)
-    seconds, refused = [], 0
+    seconds: list[float] = []
+    refused: list[str] = []
     for cell in runnable[step // 2 :: step][:_MEASURED]:
         assert cell.config is not None
         try:
             seconds.append(check(cell.config).forecast.seconds + _OVERHEAD)
-        except Refused:
-            refused += 1
+        except Refused as refusal:
+            refused.append(str(refusal))
     if not seconds:
-        return f"{len(found)} cells; none of {refused} tried would run"
+        return f"{len(found)} cells; none of {len(refused)} tried would run: {refused[0]}"
     total = sum(seconds) / len(seconds) * len(runnable) / processes
     return (
         f"{len(found)} cells, {len(grid.seeds)} seeds included: about {duration(total)} on "

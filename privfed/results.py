@@ -26,6 +26,9 @@ _FACTS = (
     "epsilon", "delta", "unit", "relation", "sampler", "accountant", "noise_multiplier",
     "rounds", "charges", "stopped_at_budget", "simulation", "test_examples",
 )  # fmt: skip
+_SAID = ("delta", "unit", "relation", "sampler", "accountant", "simulation")
+_BEFORE = ("seed", "status", "reason")
+_AFTER = ("seconds", "version", "cell")
 _NO_MEASURE = {*_FACTS, "accountants", "prior", "run", "note", "public_clients"}
 
 
@@ -56,10 +59,10 @@ def row(values: Mapping[str, Any], seed: int, cell: str, result: Mapping[str, An
     """One line of the table: varied keys, seed, how it ended, measures, and what epsilon means."""
     outcome = result.get("outcome", {})
     measures = {k: v for k, v in outcome.items() if k not in _NO_MEASURE}
-    facts = {key: outcome.get(key) for key in _FACTS}
-    bounds = {f"epsilon_{k}": v for k, v in outcome.get("accountants", {}).items()}
+    facts = {key: _number(outcome.get(key)) for key in _FACTS}
+    bounds = {f"epsilon_{k}": _number(v) for k, v in outcome.get("accountants", {}).items()}
     return {
-        **{key: _cell(value) for key, value in values.items()},
+        **{key: cell_of(value) for key, value in values.items()},
         "seed": seed,
         "status": result["status"],
         "reason": result.get("reason", ""),
@@ -72,8 +75,43 @@ def row(values: Mapping[str, Any], seed: int, cell: str, result: Mapping[str, An
     }
 
 
-def _cell(value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | str) else json.dumps(value)
+def round_row(values: Mapping[str, Any], seed: int, cell: str, measured: Mapping[str, Any]) -> Row:
+    """One evaluated round of a cell."""
+    return {
+        **{key: cell_of(value) for key, value in values.items()},
+        "seed": seed,
+        **{name: _number(value) for name, value in measured.items()},
+        "cell": cell,
+    }
+
+
+def cell_of(value: Any) -> Any:
+    """A configuration's value as a table holds it."""
+    if isinstance(value, bool | str | float):
+        return value
+    if isinstance(value, int) and abs(value) < 2**63:
+        return value
+    return json.dumps(value, default=str)
+
+
+def _number(value: Any) -> Any:
+    """JSON has no infinity, and says "inf"."""
+    return math.inf if value == "inf" else value
+
+
+def measures_of(keys: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """The columns that are measures: neither keys nor facts nor book-keeping."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    others = {*keys, *_BEFORE, *_FACTS, *_AFTER}
+    return [n for n in names if n not in others and not n.startswith("epsilon_")]
+
+
+def _ordered(keys: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """Keys, how it ended, measures, facts, bounds, book-keeping: whatever the first row lacks."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    bounds = [name for name in names if name.startswith("epsilon_")]
+    wanted = [*keys, *_BEFORE, *measures_of(keys, rows), *_FACTS, *bounds, *_AFTER]
+    return [name for name in wanted if name in names]
 
 
 def write_tables(files: Files, keys: Sequence[str], rows: list[Row], rounds: list[Row]) -> None:
@@ -81,7 +119,7 @@ def write_tables(files: Files, keys: Sequence[str], rows: list[Row], rounds: lis
     from pyarrow import csv, parquet
 
     files.folder.mkdir(parents=True, exist_ok=True)
-    table = _table(rows)
+    table = _table(rows, _ordered(keys, rows))
     parquet_bytes = io.BytesIO()
     parquet.write_table(table, parquet_bytes)
     write_atomically(files.named(".parquet"), parquet_bytes.getvalue())
@@ -90,16 +128,19 @@ def write_tables(files: Files, keys: Sequence[str], rows: list[Row], rounds: lis
         (files.rounds, _table(rounds)),
         (files.summary, _table(summary(keys, rows))),
     ):
+        if not content.num_columns:
+            path.unlink(missing_ok=True)
+            continue
         out = io.BytesIO()
         csv.write_csv(content, out, csv.WriteOptions(quoting_style="needed"))
         write_atomically(path, out.getvalue())
 
 
-def _table(rows: list[Row]) -> pyarrow.Table:
-    """Columns in the order in which rows first name them; one type each."""
+def _table(rows: list[Row], order: Sequence[str] = ()) -> pyarrow.Table:
+    """Columns in `order`, or as rows first name them; one type each."""
     import pyarrow
 
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = order or list(dict.fromkeys(name for row in rows for name in row))
     columns = {name: [row.get(name) for row in rows] for name in names}
     return pyarrow.table({name: _one_type(column) for name, column in columns.items()})
 
@@ -115,26 +156,26 @@ def _one_type(column: list[Any]) -> list[Any]:
     return [None if value is None else str(value) for value in column]
 
 
-def read_table(path: Path) -> list[Row]:
-    """The rows of a table that `write_tables` wrote. Raises `Refused`."""
+def read_table(path: Path, words: Sequence[str] = ()) -> list[Row]:
+    """The rows of a table that `write_tables` wrote; `words` are columns of text.
+
+    Raises `Refused` where there is none.
+    """
     import pyarrow
     from pyarrow import csv
 
     if not path.is_file():
         raise Refused(f"{path} does not exist: the experiment has no table yet; run it first")
     try:
-        rows: list[Row] = csv.read_csv(path).to_pylist()
+        as_text = dict.fromkeys([*words, "status", "reason", "cell"], pyarrow.string())
+        rows: list[Row] = csv.read_csv(
+            path,
+            parse_options=csv.ParseOptions(newlines_in_values=True),
+            convert_options=csv.ConvertOptions(column_types=as_text, strings_can_be_null=False),
+        ).to_pylist()
     except (OSError, pyarrow.ArrowException) as error:
         raise Refused(f"{path} cannot be read: {error}") from error
     return rows
-
-
-def measures_of(rows: Sequence[Row]) -> list[str]:
-    """The columns that are measures: between "reason" and "epsilon"."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    if "epsilon" not in names:
-        return []
-    return names[names.index("reason") + 1 : names.index("epsilon")]
 
 
 def summary(keys: Sequence[str], rows: Sequence[Row]) -> list[Row]:
@@ -147,7 +188,9 @@ def summary(keys: Sequence[str], rows: Sequence[Row]) -> list[Row]:
         done = [one for one in members if one["status"] == DONE]
         line: Row = dict(zip(keys, values, strict=True)) | {"seeds": len(done)}
         line["not_done"] = len(members) - len(done)
-        for name in [*measures_of(rows), "epsilon"]:
+        for name in _SAID:
+            line[name] = next((one[name] for one in done if one.get(name) is not None), None)
+        for name in [*measures_of(keys, rows), "epsilon"]:
             numbers = [float(one[name]) for one in done if one.get(name) is not None]
             line |= spread(numbers).to_row(name)
         out.append(line)
@@ -184,6 +227,7 @@ def spread(numbers: Sequence[float]) -> Spread:
     if not numbers:
         return Spread(math.nan, math.nan, math.nan, math.nan, 0)
     mean = math.inf if math.inf in numbers else statistics.fmean(numbers)
+    mean = min(max(mean, min(numbers)), max(numbers))  # rounding may lead it a little outside
     known = len(numbers) > 1 and math.isfinite(mean)
     deviation = statistics.stdev(numbers) if known else 0.0
     return Spread(mean, deviation, min(numbers), max(numbers), len(numbers))

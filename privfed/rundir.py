@@ -22,10 +22,10 @@ import tomli_w
 import torch
 from torch import Tensor
 
-from accounting.durable import make_folder, sync_folder, write_atomically
+from accounting.durable import append, make_folder, sync_folder, write_atomically
 from accounting.ledger import Charge
 from privfed.config import Config, digest, load_resolved
-from privfed.errors import Broken, Refused
+from privfed.errors import Broken, Busy, Refused
 from privfed.jsons import dump
 from privfed.network import Network
 from privfed.round import TrainingState
@@ -103,9 +103,7 @@ class RunDirectory:
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout as error:
-            raise Refused(
-                f"{self.path} is in use by another process; wait for it to end"
-            ) from error
+            raise Busy(f"{self.path} is in use by another process; wait for it to end") from error
         try:
             yield
         finally:
@@ -271,8 +269,7 @@ class RunDirectory:
             return Checkpoint(int(about["round"]), int(about["updates"]), state, head)
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
-        with self.metrics.open("a", encoding="utf-8") as file:
-            file.write(dump(line) + "\n")
+        append(self.metrics, (dump(line) + "\n").encode())
 
     def cut_metrics(self, after: int) -> None:
         """Forget the lines of rounds after `after` (and a torn one): they will be written again."""

@@ -59,7 +59,11 @@ class _Worker(Generic[Job]):
             self.stop()
             self.pipe, theirs = _SPAWN.Pipe()
             self._process = _SPAWN.Process(target=_serve, args=(self._do, theirs), daemon=True)
-            self._process.start()
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child inherits it
+            try:
+                self._process.start()
+            finally:
+                signal.signal(signal.SIGINT, before)
             theirs.close()
         self.job = job
         with contextlib.suppress(OSError):  # it died this moment: `take` will say so

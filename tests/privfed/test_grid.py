@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import itertools
 import json
 import math
 import os
@@ -23,6 +24,7 @@ from privfed.errors import Refused
 from privfed.figures import Figure, draw, values
 from privfed.grid import cells, load_grid
 from privfed.results import read_table, spread, summary
+from privfed.rundir import RunDirectory
 from privfed.workers import Died, Ended, Started, work
 
 BASE = """
@@ -350,10 +352,12 @@ def test_a_map_shows_the_worst_case():
     "changes, message",
     [
         ({"x": "z"}, "names 'z', which the grid does not vary"),
-        ({"measure": "auc"}, "shows 'auc'"),
+        ({"measure": "auc", "where": {"c": 3}}, "shows 'auc'"),
+        ({"measure": "status", "where": {"c": 3}}, "shows 'status'"),
+        ({"panels": "a", "where": {"c": 3}}, "uses a key twice"),
         ({}, "would average over c"),
         ({"where": {"c": [3, 4]}}, "would average over c"),
-        ({"where": {"c": 9}}, "has no row to show"),
+        ({"where": {"c": 9}}, "has nothing to show"),
     ],
 )
 def test_a_figure_never_hides_a_key(changes, message):
@@ -464,3 +468,205 @@ def _children_of(path):
         if any(str(path.parent) in target for target in targets):
             found.append(process.name)
     return found
+
+
+# What a review found; each was wrong once.
+
+
+def test_a_second_run_changes_no_byte_of_any_table(tmp_path, quick):
+    grid = 'base = "base.toml"\n[grid]\n"privacy.epsilon" = [4.0, inf]'
+    path = write(tmp_path, grid, BASE.replace("noise_multiplier = 2.0\n", ""))
+    assert run(path).exit_code == 0
+    tables = sorted(p for p in tmp_path.glob("grid.*") if p.suffix != ".toml")
+    assert len(tables) == 4
+    before = [table.read_bytes() for table in tables]
+    assert run(path).exit_code == 0
+    assert [table.read_bytes() for table in tables] == before
+    frame = parquet.read_table(tmp_path / "grid.parquet")
+    assert str(frame.schema.field("epsilon").type) == "double"
+    assert frame.column("epsilon").to_pylist()[1] == math.inf
+
+
+def test_measures_are_summed_up_even_where_the_first_cell_has_none(tmp_path, quick):
+    grid = 'base = "base.toml"\nseeds = [0, 1]\n[grid]\n"client.lr" = [-1.0, 0.1]'
+    path = write(tmp_path, grid)
+    assert run(path).exit_code == 0
+    names = list(table(path)[0])
+    assert names.index("accuracy") < names.index("epsilon")
+    sums = read_table(tmp_path / "grid.summary.csv")
+    assert sums[1]["accuracy_mean"] > 0
+    assert (sums[0]["seeds"], sums[0]["not_done"]) == (0, 2)
+    assert (sums[1]["delta"], sums[1]["relation"]) == (0.001, "add/remove")
+
+
+@pytest.mark.parametrize(
+    "grid, message",
+    [
+        ('"privacy.epsilon" = [1.0]\n"privacy.noise_multiplier" = [1.0]', "vary one of them"),
+        ('"data.partition" = ["", "natural"]', "one and the same configuration"),
+    ],
+)
+def test_two_rows_are_never_one_run(tmp_path, quick, grid, message):
+    result = run(write(tmp_path, f'base = "base.toml"\n[grid]\n{grid}'))
+    assert result.exit_code == 2
+    assert message in result.stderr.replace("\n         ", " ")
+
+
+def test_a_cell_that_another_process_holds_is_left_waiting(tmp_path, quick):
+    path = write(tmp_path, 'base = "base.toml"')
+    (cell,) = of(path)
+    folder = tmp_path / "cells" / cell.name / "run"
+    assert run(path).exit_code == 0
+    (folder.parent / "result.json").unlink()
+    with RunDirectory(folder).locked():
+        result = run(path, "--json")
+        assert json.loads(result.stdout.splitlines()[-1])["waiting"] == 1
+        assert not (folder.parent / "result.json").exists()
+    assert run(path).exit_code == 0
+    assert (folder.parent / "result.json").exists()
+
+
+def test_a_killed_worker_costs_nothing_but_time(tmp_path, monkeypatch):
+    """Killed once before, once after its result was durable."""
+    path = write(tmp_path)
+    real, calls = experiment.run_cell, []
+
+    def dying(do, jobs, count):
+        for job in jobs:
+            calls.append(job.name)
+            yield Started(job)
+            if len(calls) == 2:
+                yield Ended(job, Died(-9))
+                continue
+            result = do(job)
+            yield Ended(job, Died(-9) if len(calls) == 3 else result)
+
+    monkeypatch.setattr(experiment, "work", dying)
+    monkeypatch.setattr(experiment, "run_cell", real)
+    assert run(path).exit_code == 1
+    assert [row["status"] for row in table(path)] == ["done", "failed", *["done"] * 4]
+    assert run(path).exit_code == 0
+    assert calls[6:] == calls[1:2]
+    assert {row["status"] for row in table(path)} == {"done"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[]", "{}", "null", '{"status":"stopped"}', '{"status":"done"}', '{"status":[1]}', ""],
+)
+def test_a_result_that_says_nothing_is_made_again(tmp_path, quick, content):
+    path = write(tmp_path, 'base = "base.toml"')
+    assert run(path).exit_code == 0
+    (found,) = tmp_path.glob("cells/*/result.json")
+    found.write_text(content)
+    (tmp_path / "cells" / found.parent.name / "run/metrics.jsonl").write_bytes(b'{"round":2\0')
+    assert run(path).exit_code == 0
+    assert table(path)[0]["status"] == "done"
+
+
+def test_a_torn_or_missing_metrics_file_does_not_cost_the_table(tmp_path, quick):
+    path = write(tmp_path, 'base = "base.toml"\nseeds = [0, 1]')
+    assert run(path).exit_code == 0
+    first, second = sorted(tmp_path.glob("cells/*/run/metrics.jsonl"))
+    first.write_bytes(first.read_bytes()[:-9] + b"\0\0")
+    second.unlink()
+    assert run(path).exit_code == 0
+    assert len(table(path)) == 2
+
+
+def test_a_broken_run_directory_is_set_aside_on_request(tmp_path, quick):
+    path = write(tmp_path, 'base = "base.toml"')
+    assert run(path).exit_code == 0
+    (found,) = tmp_path.glob("cells/*/result.json")
+    found.unlink()
+    (found.parent / "run/checkpoint.safetensors").write_bytes(b"garbage")
+    assert run(path).exit_code == 1
+    assert "--retry sets its run directory aside" in table(path)[0]["reason"]
+    assert run(path, "--retry").exit_code == 0
+    assert (found.parent / "run.broken-1/ledger.jsonl").exists()
+    assert table(path)[0]["status"] == "done"
+
+
+def test_values_that_no_table_can_hold_are_written_as_text(tmp_path, quick):
+    grid = 'base = "base.toml"\n[grid]\n"client.lr" = [0.1, 1979-05-27, [1]]\n'
+    path = write(tmp_path, grid + '"data.clients" = [12, 99999999999999999999999]')
+    assert run(path).exit_code == 0
+    statuses = [row["status"] for row in table(path)]
+    assert statuses == ["done", *["refused"] * 5]
+    assert run(write(tmp_path, "seeds = [-1]")).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "figure, message",
+    [
+        ('x = "server.lr"', "which the grid does not vary"),
+        ('x = "server.optimizer"\nwhere = { "client.lr" = 9.0 }', "the grid has"),
+        ('x = "client.lr"', "would average over server.optimizer"),
+    ],
+)
+def test_figures_are_checked_before_anything_runs(tmp_path, quick, figure, message):
+    result = run(write(tmp_path, f'{GRID}\n[[figure]]\nname = "a"\n{figure}'))
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not (tmp_path / "cells").exists()
+
+
+def test_a_table_of_another_grid_is_not_drawn(tmp_path, quick):
+    path = write(
+        tmp_path, GRID + '\n[[figure]]\nname = "a"\nx = "client.lr"\nby = "server.optimizer"'
+    )
+    assert run(path).exit_code == 0
+    fewer = '[grid]\n"client.lr" = [0.1, 0.5]\n[[figure]]\nname = "a"\nx = "client.lr"'
+    result = run(write(tmp_path, fewer), "--plot")
+    assert result.exit_code == 2
+    assert "is the table of another grid" in result.stderr
+
+
+def test_the_worst_case_of_what_is_missing_is_not_known():
+    rows = [row(a=a, b="x", c=c) | {"accuracy": 0.3 * c} for a in (1, 2) for c in (1, 2)]
+    figure = Figure(name="f", kind="heat", x="a", by="b", worst="c")
+    assert b">0.3<" in draw(figure, rows, ["a", "b", "c"])["f.svg"]
+    picture = draw(figure, rows[1:], ["a", "b", "c"])["f.svg"].decode()
+    assert ">—<" in picture
+    assert ">0.6<" not in picture
+
+
+@pytest.mark.parametrize("kind", ["curves", "bars", "heat"])
+def test_awkward_tables_are_drawn(kind):
+    same = 0.013039117352056168
+    rows = [
+        row(seed, a=a) | {"accuracy": same}
+        for a in ("a long name of a value", "_b", "")
+        for seed in range(3)
+    ]
+    assert draw(Figure(name="f", kind=kind, x="a"), rows, ["a"])["f.png"]
+    assert draw(
+        Figure(name="f", kind=kind, x="a", by="c"), [r | {"c": 1} for r in rows], ["a", "c"]
+    )
+    infinite = [
+        r | {"epsilon": e} for r, e in zip(rows, itertools.cycle((1.0, math.inf)), strict=False)
+    ]
+    assert draw(Figure(name="f", kind=kind, x="a", measure="epsilon"), infinite, ["a"])["f.png"]
+    many = [row(seed, a=1, b=f"{n}") for n in range(7) for seed in (0, 1)]
+    assert draw(Figure(name="f", kind=kind, x="a", panels="b"), many, ["a", "b"])["f.png"]
+    with pytest.raises(Refused, match="nothing to show"):
+        draw(Figure(name="f", kind=kind, x="a"), [row(a=1) | {"accuracy": None}], ["a"])
+
+
+def test_words_that_look_like_numbers_or_nothing_stay_words(tmp_path, quick):
+    grid = 'base = "base.toml"\n[grid]\n"data.population" = ["1", "01", "NA", "a, \\"b\\"\\nc"]\n'
+    figure = '[[figure]]\nname = "f"\nkind = "bars"\nx = "data.population"\nwhere = {}\n'
+    path = write(tmp_path, grid + figure)
+    assert run(path).exit_code == 0
+    rows = read_table(tmp_path / "grid.csv", ["data.population"])
+    assert [r["data.population"] for r in rows] == ["1", "01", "NA", 'a, "b"\nc']
+    assert all(f">{name}<" in (tmp_path / "f.svg").read_text() for name in ("1", "01", "NA"))
+
+
+def test_a_grid_of_which_nothing_runs_says_so(tmp_path, quick):
+    path = write(tmp_path, 'base = "base.toml"\n[grid]\n"cohort.size" = [100, 200]')
+    result = run(path)
+    assert result.exit_code == 2
+    assert "no cell is done" in result.stderr
+    assert "cohort.size is 100" in table(path)[0]["reason"]
+    assert "cohort.size is" in run(path, "--dry-run").stdout
