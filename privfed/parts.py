@@ -63,6 +63,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "sgd": "privfed.local.sgd:Sgd",
         "fedprox": "privfed.local.fedprox:FedProx",
         "fedfor": "privfed.local.fedfor:FedFor",
+        "feddane": "privfed.local.feddane:FedDane",
     },
     "client_schedule": _SCHEDULES,
     "optimizer": {

@@ -167,10 +167,11 @@ def refusals(config: Config) -> Iterator[str]:
         config.parts["sampler"].witness(0, config.data.clients)
     except Refused as refused:
         yield str(refused)
-    if exchanges(objective, rule) != 1 or objective.stateful:
+    if (sums and rule.passes != 1) or objective.stateful:
         yield (
             f"client.objective = {config.names['objective']!r} with aggregation.rule = {name!r} "
-            "needs several exchanges a round or a state on clients, which this version cannot run"
+            "needs several passes over one cohort or a state on clients, which this version cannot "
+            "run"
         )
     if mechanism.private and not sums:
         yield (

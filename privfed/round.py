@@ -216,7 +216,7 @@ def collect(
     session = Session(cohort.round, number, _hash(exchange.broadcast["params"]))
     accumulator = algorithm.summation.open(session, wire.length)
     for chunk in world.executor.chunks(exchange, cohort):
-        rows = rule.terms(chunk.rows, exchange.broadcast["center"])
+        rows = rule.terms(chunk.rows, exchange.broadcast.get("center", chunk.rows.new_zeros(())))
         if world.watch:
             world.watch(rows)
         if not mechanism.private:

@@ -31,7 +31,7 @@ class InProcess:
     stragglers: float = 0.0
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
-        if exchange.task != "train":
+        if exchange.task not in ("train", "gradient"):
             raise ValueError(f"this executor does not know the task {exchange.task!r}")
         ids = self._by_work(cohort.clients)
         trainer = replace(self.trainer, lr=self.trainer.lr * self.schedule.factor(cohort.round))
@@ -39,8 +39,11 @@ class InProcess:
             some = ids[start : start + self.chunk]
             who = self.trainer.federation.identify(some)
             keys = self.streams.at("shuffle", cohort.round, who)
-            epochs = self._epochs(who, cohort.round)
-            rows, _ = trainer.train(some, exchange.broadcast, None, keys, epochs)
+            if exchange.task == "gradient":
+                rows = trainer.gradients(some, exchange.broadcast["params"], keys)
+            else:
+                epochs = self._epochs(who, cohort.round)
+                rows, _ = trainer.train(some, exchange.broadcast, None, keys, epochs)
             yield Chunk(some, rows, self._weights(some).to(rows))
 
     def reduce(self, total: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ def _broadcast(trainer: LocalTrainer) -> Broadcast:
     params, objective = trainer.network.start, trainer.objective
     prelude = objective.prelude(params, objective.init(params))
     answer = None
-    while True:
+    while True:  # a prelude's exchanges are answered as if nobody had anything to say
         try:
             exchange = prelude.send(answer) if answer is not None else next(prelude)
         except StopIteration as finished:

@@ -56,6 +56,8 @@ class Objective(Protocol):
     """Exchanges before and with training; fixed, so that the round's event is known beforehand."""
     broadcasts: int
     """Vectors `[d]` that each client is sent with the question to train."""
+    anchored: bool
+    """Whether `own` is the gradient of a client's whole loss at the broadcast model `[c, d]`."""
 
     def layout(self, d: int) -> Layout:
         """The row a client sends after training. Its part "delta" `[d]` is the model update."""

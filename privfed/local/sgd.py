@@ -24,6 +24,7 @@ class Sgd(Part):
     stateful: ClassVar[bool] = False
     exchanges: ClassVar[int] = 1
     broadcasts: ClassVar[int] = 1
+    anchored: ClassVar[bool] = False
 
     def layout(self, d: int) -> Layout:
         return Layout((("delta", d),))

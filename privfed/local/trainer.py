@@ -7,6 +7,7 @@ the cache.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -52,12 +53,44 @@ class LocalTrainer:
         """
         each = np.full(len(ids), self.epochs) if epochs is None else epochs
         batches = plan(self.federation, ids, keys, each, self.batch_size)
+        if self.objective.anchored:
+            own = self.gradients(ids, broadcast["params"], keys)
         if self.way == "stacked":
             w = self._stacked(batches, broadcast, own)
         else:
             w = self._loop(batches, broadcast, own, keys)
         steps = torch.from_numpy(batches.steps).to(w)
         return self.objective.message(w, broadcast, own, steps)
+
+    def gradients(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor:
+        """Each client's gradient `[c, d]` of its mean loss over all its examples; 0 for none."""
+        batches = plan(self.federation, ids, keys, 1, self.batch_size)
+        total = params.new_zeros(len(ids), len(params))
+        rows = torch.from_numpy(batches.rows).to(params.device)
+        mask = torch.from_numpy(batches.mask).to(params.device)
+        for step in range(rows.shape[1]):
+            for some in self._together(len(ids)):
+                real = mask[some, step]
+                if not bool(real.any()):
+                    continue
+                x, y = self.federation.gather(rows[some, step])
+                still = params.expand(len(real), -1)
+                if self.way == "stacked":
+                    mean = self._stacked_gradient(still, x, y, real)
+                else:
+                    mean = self._one_gradient(params, x[real], y[real])[None]
+                total[some] += torch.where(
+                    real.any(1, keepdim=True), mean * real.sum(1, keepdim=True), 0.0
+                )
+        sizes = torch.from_numpy(self.federation.sizes(ids)).to(total)
+        return total / sizes.clamp(min=1)[:, None]
+
+    def _together(self, count: int) -> Iterator[slice]:
+        """All clients of a chunk at once, or each alone."""
+        if self.way == "stacked":
+            yield slice(0, count)
+        else:
+            yield from (slice(client, client + 1) for client in range(count))
 
     def _stacked(self, batches: Batches, broadcast: Broadcast, own: Tensor | None) -> Tensor:
         device = broadcast["params"].device

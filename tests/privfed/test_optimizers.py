@@ -10,7 +10,9 @@ from helpers import Rounds, population, trainer
 from small import model, same_run, small, trained
 
 from privfed.errors import Refused
+from privfed.federation import Federation
 from privfed.local.batches import plan as plan_batches
+from privfed.local.feddane import FedDane
 from privfed.local.fedfor import FedFor
 from privfed.local.fedprox import FedProx
 from privfed.local.sgd import Sgd
@@ -176,8 +178,6 @@ def test_fedfor_has_no_term_in_its_first_round_and_the_last_update_afterwards(tm
 def test_a_homogeneous_federation_with_full_batches_does_gradient_descent(tmp_path):
     """Every client holds the same examples and takes one step: FedAvg is one step of all."""
     one = population((6,)).examples
-    from privfed.federation import Federation
-
     many = one.take(np.tile(np.arange(6), 4))
     same = Federation(many, np.arange(5) * 6, many)
     rounds = Rounds(tmp_path, (6,) * 4, federation=same, size=4, noise=0.0, clip=1e3)
@@ -249,3 +249,62 @@ def test_zero_rate_leaves_the_model(tmp_path, objective):
 def test_a_server_at_rate_zero_stays(name):
     params, _ = three_steps(find("optimizer", name, "server.optimizer")(lr=0.0))
     assert params.tolist() == [1.0, -1.0]
+
+
+@pytest.mark.parametrize("way", ["stacked", "loop"])
+@pytest.mark.parametrize("batch_size", [2, 100])
+def test_a_clients_gradient_is_that_of_its_mean_loss_over_all_its_examples(way, batch_size):
+    people = population((3, 9, 0, 4))
+    local = trainer(people, way=way, batch_size=batch_size)
+    generator = torch.Generator().manual_seed(0)
+    params = torch.randn(local.network.shapes.length, generator=generator)
+    ids = np.arange(4)
+    found = local.gradients(ids, params, Streams(1).at("shuffle", 1, ids))
+    for client in ids:
+        start, end = people.offsets[client : client + 2]
+        if start == end:
+            assert (found[client] == 0).all()
+            continue
+        leaf = params.clone().requires_grad_()
+        x, y = people.examples.x[start:end], people.examples.y[start:end]
+        local.network.losses(leaf, x, y).mean().backward()
+        torch.testing.assert_close(found[client], leaf.grad, rtol=1e-4, atol=1e-6)
+
+
+def dane(folder, **changes):
+    rounds = Rounds(folder, (6, 6, 6, 6), size=4, noise=0.0, clip=1e3, **changes)
+    object.__setattr__(rounds.local, "objective", rounds.algorithm.objective)
+    object.__setattr__(rounds.local, "epochs", 1)
+    object.__setattr__(rounds.local, "batch_size", 6)
+    return rounds
+
+
+def test_feddane_steps_along_the_cohorts_gradient_first(tmp_path):
+    """At the broadcast model grad - own is zero on a full batch: all clients step by -lr g."""
+    rounds = dane(tmp_path, objective=FedDane(mu=0.5))
+    after = rounds.run(1)
+    gradient, update = rounds.store.releases[1]
+    torch.testing.assert_close(update, -0.5 * gradient, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(after.params, rounds.state.params + update)
+
+
+def test_feddane_of_equal_clients_is_fedavg(tmp_path):
+    one = population((6,)).examples
+    many = one.take(np.tile(np.arange(6), 4))
+    same = Federation(many, np.arange(5) * 6, many)
+    found = [
+        dane(tmp_path / name, objective=objective, federation=same).run(3).params
+        for name, objective in (("dane", FedDane(mu=0.0)), ("sgd", Sgd()))
+    ]
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+
+
+def test_feddanes_two_exchanges_are_one_event_at_less_noise_each(tmp_path):
+    planned = plan(small("client.objective=feddane"))
+    assert planned.event.release.of.noise_multiplier == pytest.approx(2.0 / math.sqrt(2))
+    outcome = trained(tmp_path, "client.objective=feddane", "run.rounds=3")
+    assert outcome.charges == 3
+    assert outcome.guarantee.epsilon > trained(tmp_path / "b", "run.rounds=3").guarantee.epsilon
+    solved = plan(small("client.objective=feddane", "privacy.epsilon=3"))
+    alone = plan(small("privacy.epsilon=3"))
+    assert solved.noise_multiplier == pytest.approx(math.sqrt(2) * alone.noise_multiplier, rel=1e-3)

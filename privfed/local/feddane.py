@@ -1,0 +1,43 @@
+"""FedDANE: a Newton-type method from two exchanges (Li, Sahu, Zaheer, Sanjabi, Talwalkar & Smith
+2019, "FedDANE", Algorithm 2), the federated form of DANE (Shamir, Srebro & Zhang 2014).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import ClassVar
+
+from pydantic import Field
+from torch import Tensor
+
+from privfed.local.objective import Broadcast, Exchange, Memory
+from privfed.local.sgd import Sgd
+
+
+class FedDane(Sgd):
+    """First the cohort's mean gradient g at the broadcast model, then training that follows it.
+
+    The local loss gains <g - grad F_k(broadcast), w> + mu / 2 |w - broadcast|^2, so its gradient
+    g - grad F_k(broadcast) + mu (w - broadcast); grad F_k is over all of a client's examples. A
+    client sends d numbers twice a round and is sent 3 d.
+
+    Under privacy both exchanges ask one and the same cohort (the paper draws two), each row is
+    clipped to the same bound, and the round is one event: Poisson(q, Gaussian(z / sqrt(2))).
+    """
+
+    exchanges: ClassVar[int] = 2
+    broadcasts: ClassVar[int] = 2
+    anchored: ClassVar[bool] = True
+
+    mu: float = Field(0.01, ge=0)
+
+    def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
+        gradient = yield Exchange("gradient", {"params": params}, self.layout(len(params)))
+        return {"gradient": gradient}
+
+    def direction(
+        self, grad: Tensor, w: Tensor, broadcast: Broadcast, own: Tensor | None
+    ) -> Tensor:
+        if own is None:
+            raise ValueError("FedDane needs each client's own gradient at the broadcast model")
+        return grad + broadcast["gradient"] - own + self.mu * (w - broadcast["params"])
