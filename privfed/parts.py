@@ -64,6 +64,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "fedprox": "privfed.local.fedprox:FedProx",
         "fedfor": "privfed.local.fedfor:FedFor",
         "feddane": "privfed.local.feddane:FedDane",
+        "mime": "privfed.local.mime:Mime",
+        "mimelite": "privfed.local.mime:MimeLite",
     },
     "client_schedule": _SCHEDULES,
     "optimizer": {

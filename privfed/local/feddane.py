@@ -10,7 +10,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from privfed.local.objective import Broadcast, Exchange, Memory
+from privfed.local.objective import Anchor, Broadcast, Exchange, Memory
 from privfed.local.sgd import Sgd
 
 
@@ -27,7 +27,7 @@ class FedDane(Sgd):
 
     exchanges: ClassVar[int] = 2
     broadcasts: ClassVar[int] = 2
-    anchored: ClassVar[bool] = True
+    anchored: ClassVar[Anchor] = "all"
 
     mu: float = Field(0.01, ge=0)
 

@@ -49,5 +49,7 @@ class FedFor(Sgd):
         against = g * (w - broadcast["params"]) > 0
         return grad + self.alpha * torch.where(against, g, 0.0)
 
-    def remember(self, params: Tensor, aggregate: Tensor, memory: Memory) -> Memory:
+    def remember(
+        self, params: Tensor, aggregate: Tensor, memory: Memory, broadcast: Broadcast
+    ) -> Memory:
         return {"previous": params.clone()}

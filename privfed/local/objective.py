@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from privfed.vector import Layout
 
 Broadcast = Mapping[str, Tensor]
 """Released values only, by name; "params" `[d]` is the current model."""
+Anchor = Literal["", "all", "batch"]
 Memory = Mapping[str, Tensor]
 """What an objective keeps of former rounds: functions of released values, public, checkpointed."""
 
@@ -56,8 +57,10 @@ class Objective(Protocol):
     """Exchanges before and with training; fixed, so that the round's event is known beforehand."""
     broadcasts: int
     """Vectors `[d]` that each client is sent with the question to train."""
-    anchored: bool
-    """Whether `own` is the gradient of a client's whole loss at the broadcast model `[c, d]`."""
+    anchored: Anchor
+    """Which of a client's gradients at the broadcast model is `own` `[c, d]`, if any: that of all
+    its examples ("all"), or at each step that of the same batch ("batch").
+    """
 
     def layout(self, d: int) -> Layout:
         """The row a client sends after training. Its part "delta" `[d]` is the model update."""
@@ -86,6 +89,8 @@ class Objective(Protocol):
         """Rows `[c, m]` after `steps` `[c]` local steps, and the new own state."""
         ...
 
-    def remember(self, params: Tensor, aggregate: Tensor, memory: Memory) -> Memory:
-        """The memory after a round that broadcast `params` and released `aggregate` `[m]`."""
+    def remember(
+        self, params: Tensor, aggregate: Tensor, memory: Memory, broadcast: Broadcast
+    ) -> Memory:
+        """The memory after a round that broadcast `broadcast` and released `aggregate` `[m]`."""
         ...

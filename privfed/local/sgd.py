@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from privfed.local.objective import Broadcast, Exchange, Memory
+from privfed.local.objective import Anchor, Broadcast, Exchange, Memory
 from privfed.parts import Part
 from privfed.vector import Layout
 
@@ -24,7 +24,7 @@ class Sgd(Part):
     stateful: ClassVar[bool] = False
     exchanges: ClassVar[int] = 1
     broadcasts: ClassVar[int] = 1
-    anchored: ClassVar[bool] = False
+    anchored: ClassVar[Anchor] = ""
 
     def layout(self, d: int) -> Layout:
         return Layout((("delta", d),))
@@ -46,5 +46,7 @@ class Sgd(Part):
     ) -> tuple[Tensor, Tensor | None]:
         return w - broadcast["params"], own
 
-    def remember(self, params: Tensor, aggregate: Tensor, memory: Memory) -> Memory:
+    def remember(
+        self, params: Tensor, aggregate: Tensor, memory: Memory, broadcast: Broadcast
+    ) -> Memory:
         return memory

@@ -53,7 +53,7 @@ class LocalTrainer:
         """
         each = np.full(len(ids), self.epochs) if epochs is None else epochs
         batches = plan(self.federation, ids, keys, each, self.batch_size)
-        if self.objective.anchored:
+        if self.objective.anchored == "all":
             own = self.gradients(ids, broadcast["params"], keys)
         if self.way == "stacked":
             w = self._stacked(batches, broadcast, own)
@@ -104,6 +104,8 @@ class LocalTrainer:
             x, y = self.federation.gather(rows[:count, step])
             grad = self._stacked_gradient(now, x, y, real)
             state = None if own is None else own[:count]
+            if self.objective.anchored == "batch":
+                state = self._stacked_gradient(broadcast["params"].expand(count, -1), x, y, real)
             move = self.lr * self.objective.direction(grad, now, broadcast, state)
             now -= torch.where(real.any(1, keepdim=True), move, 0.0)
         return w
@@ -132,6 +134,8 @@ class LocalTrainer:
                     real = batches.rows[client, step][batches.mask[client, step]]
                     x, y = self.federation.gather(torch.from_numpy(real).to(device))
                     grad = self._one_gradient(now[0], x, y)
+                    if self.objective.anchored == "batch":
+                        state = self._one_gradient(broadcast["params"], x, y)[None]
                     now -= self.lr * self.objective.direction(grad[None], now, broadcast, state)
         return w
 

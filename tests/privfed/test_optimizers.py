@@ -9,12 +9,14 @@ import torch
 from helpers import Rounds, population, trainer
 from small import model, same_run, small, trained
 
+from privfed.check import check
 from privfed.errors import Refused
 from privfed.federation import Federation
 from privfed.local.batches import plan as plan_batches
 from privfed.local.feddane import FedDane
 from privfed.local.fedfor import FedFor
 from privfed.local.fedprox import FedProx
+from privfed.local.mime import Mime, MimeLite
 from privfed.local.sgd import Sgd
 from privfed.parts import BUILT_IN, find
 from privfed.plan import plan
@@ -308,3 +310,85 @@ def test_feddanes_two_exchanges_are_one_event_at_less_noise_each(tmp_path):
     solved = plan(small("client.objective=feddane", "privacy.epsilon=3"))
     alone = plan(small("privacy.epsilon=3"))
     assert solved.noise_multiplier == pytest.approx(math.sqrt(2) * alone.noise_multiplier, rel=1e-3)
+
+
+def by_the_papers(kind, rounds, beta, lr, count):
+    """Mime and MimeLite written out for full batches, all clients, one epoch: plain loops."""
+    people, net = rounds.local.federation, rounds.local.network
+
+    def gradient(client, w):
+        start, end = people.offsets[client : client + 2]
+        leaf = w.detach().requires_grad_()
+        net.losses(
+            leaf, people.examples.x[start:end], people.examples.y[start:end]
+        ).mean().backward()
+        return leaf.grad
+
+    x, m = net.start.clone(), torch.zeros_like(net.start)
+    for _ in range(count):
+        own = [gradient(client, x) for client in range(people.clients)]
+        c = torch.stack(own).mean(0)
+        ends = []
+        for client in range(people.clients):
+            w = x.clone()
+            for _ in range(2):
+                grad = gradient(client, w)
+                if kind is Mime:
+                    grad = grad - own[client] + c
+                w = w - lr * ((1 - beta) * grad + beta * m)
+            ends.append(w)
+        x, m = torch.stack(ends).mean(0), beta * m + (1 - beta) * c
+    return x, m
+
+
+@pytest.mark.parametrize("way", ["stacked", "loop"])
+@pytest.mark.parametrize("kind", [Mime, MimeLite])
+def test_mime_and_mimelite_are_their_papers_algorithm(tmp_path, kind, way):
+    rounds = dane(tmp_path, objective=kind(beta=0.7))
+    object.__setattr__(rounds.local, "epochs", 2)
+    object.__setattr__(rounds.local, "way", way)
+    after = rounds.run(3)
+    params, momentum = by_the_papers(kind, rounds, 0.7, 0.5, 3)
+    torch.testing.assert_close(after.params, params, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(after.objective["momentum"], momentum, rtol=1e-3, atol=1e-5)
+
+
+def test_mime_without_momentum_is_variance_reduced_and_mimelite_is_fedavg(tmp_path):
+    plain = dane(tmp_path / "a", objective=Sgd()).run(2)
+    lite = dane(tmp_path / "b", objective=MimeLite(beta=0.0)).run(2)
+    torch.testing.assert_close(plain.params, lite.params, rtol=1e-4, atol=1e-6)
+    full = dane(tmp_path / "c", objective=Mime(beta=0.0))
+    full.run(1)
+    gradient, update = full.store.releases[1]
+    torch.testing.assert_close(update, -0.5 * gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("clip", [0.05, 0.3])
+def test_two_vectors_of_one_client_are_clipped_together(tmp_path, clip):
+    """One client more moves the whole released vector, both parts, by at most the clip."""
+    sizes = [3, 9, 4, 6]
+
+    def released(sizes):
+        rounds = Rounds(
+            tmp_path / f"{sizes}", sizes, size=4, noise=0.0, clip=clip, lr=50.0,
+            objective=MimeLite(gradient_scale=5.0),
+        )  # fmt: skip
+        object.__setattr__(rounds.local, "objective", rounds.algorithm.objective)
+        return rounds.released()[0].astype(np.float64)
+
+    everybody = released(sizes)
+    assert everybody.shape == (2 * Rounds(tmp_path / "d", sizes).state.params.numel(),)
+    for client in range(4):
+        without = released([0 if k == client else n for k, n in enumerate(sizes)])
+        change = np.linalg.norm(everybody - without) * 4
+        assert 0.9 * clip < change <= clip * (1 + 1e-5)
+
+
+def test_mimelite_is_one_event_and_its_traffic_is_said():
+    planned = plan(small("client.objective=mimelite"))
+    assert planned.event.release.of.noise_multiplier == 2.0
+    lite, free = check(small("client.objective=mimelite")), check(small())
+    assert lite.forecast.up == 2 * free.forecast.up
+    assert lite.forecast.down == 2 * free.forecast.down
+    mime = check(small("client.objective=mime")).forecast
+    assert (mime.up, mime.down) == (2 * free.forecast.up, 4 * free.forecast.down)
