@@ -63,6 +63,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "sgd": "privfed.local.sgd:Sgd",
         "fedprox": "privfed.local.fedprox:FedProx",
         "fedfor": "privfed.local.fedfor:FedFor",
+        "fednova": "privfed.local.fednova:FedNova",
         "feddane": "privfed.local.feddane:FedDane",
         "mime": "privfed.local.mime:Mime",
         "mimelite": "privfed.local.mime:MimeLite",

@@ -21,6 +21,7 @@ from defenses.types import SumRule
 from privfed.cohort import Witness
 from privfed.config import Config
 from privfed.errors import Refused
+from privfed.local.objective import Objective
 from privfed.privacy.gaussian import CentralGaussian
 from privfed.privacy.mechanism import Mechanism
 from privfed.round import exchanges
@@ -179,6 +180,16 @@ def refusals(config: Config) -> Iterator[str]:
             "has no proven sensitivity to calibrate central noise to; use "
             'aggregation.rule = "mean", or privacy.mechanism = "none"'
         )
+    if mechanism.private and objective.unproven:
+        yield (
+            f"client.objective = {config.names['objective']!r} has no proof under privacy: "
+            f'{objective.unproven}; use another objective, or privacy.mechanism = "none"'
+        )
+    if not sums and layout_parts(objective) != ("delta",):
+        yield (
+            f"client.objective = {config.names['objective']!r} sends more than an update, and "
+            f'aggregation.rule = {name!r} is for rows of updates; use aggregation.rule = "mean"'
+        )
     if config.client.stragglers and config.client.epochs == 1:
         yield (
             f"client.stragglers is {config.client.stragglers}, but client.epochs is 1, which "
@@ -204,3 +215,8 @@ def refusals(config: Config) -> Iterator[str]:
             f"aggregation.rule = {name!r} needs rows, which a secure sum never shows; use "
             'aggregation.rule = "mean", or secure.protocol = "none"'
         )
+
+
+def layout_parts(objective: Objective) -> tuple[str, ...]:
+    """What a client sends, part by part."""
+    return tuple(name for name, _ in objective.layout(1).parts)

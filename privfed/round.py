@@ -123,7 +123,7 @@ def play(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
             center = algorithm.rule.step(center, released)
     else:
         center = yield Exchange("train", broadcast, layout)
-    delta = layout.view(center, "delta")
+    delta = algorithm.objective.update(center)
     moved, server = algorithm.server_in(round).step(params, delta, state.server)
     memory = algorithm.objective.remember(params, center, state.objective, broadcast)
     return replace(state, params=moved, server=server, objective=memory)

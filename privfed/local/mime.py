@@ -90,6 +90,9 @@ class MimeLite(_Mimicking):
     ) -> Tensor:
         return (1 - self.beta) * grad + self.beta * broadcast["momentum"]
 
+    def update(self, aggregate: Tensor) -> Tensor:
+        return aggregate[: len(aggregate) // 2]
+
     def message(
         self, w: Tensor, broadcast: Broadcast, own: Tensor | None, steps: Tensor
     ) -> tuple[Tensor, Tensor | None]:

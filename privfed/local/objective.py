@@ -57,6 +57,8 @@ class Objective(Protocol):
     """Exchanges before and with training; fixed, so that the round's event is known beforehand."""
     broadcasts: int
     """Vectors `[d]` that each client is sent with the question to train."""
+    unproven: str
+    """Why it is refused under privacy; empty where its messages have a proven bound."""
     anchored: Anchor
     """Which of a client's gradients at the broadcast model is `own` `[c, d]`, if any: that of all
     its examples ("all"), or at each step that of the same batch ("batch").
@@ -87,6 +89,10 @@ class Objective(Protocol):
         self, w: Tensor, broadcast: Broadcast, own: Tensor | None, steps: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """Rows `[c, m]` after `steps` `[c]` local steps, and the new own state."""
+        ...
+
+    def update(self, aggregate: Tensor) -> Tensor:
+        """The server's update `[d]` from what training released `[m]`."""
         ...
 
     def remember(

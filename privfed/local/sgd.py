@@ -25,6 +25,7 @@ class Sgd(Part):
     exchanges: ClassVar[int] = 1
     broadcasts: ClassVar[int] = 1
     anchored: ClassVar[Anchor] = ""
+    unproven: ClassVar[str] = ""
 
     def layout(self, d: int) -> Layout:
         return Layout((("delta", d),))
@@ -45,6 +46,9 @@ class Sgd(Part):
         self, w: Tensor, broadcast: Broadcast, own: Tensor | None, steps: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         return w - broadcast["params"], own
+
+    def update(self, aggregate: Tensor) -> Tensor:
+        return aggregate
 
     def remember(
         self, params: Tensor, aggregate: Tensor, memory: Memory, broadcast: Broadcast

@@ -15,11 +15,13 @@ from privfed.federation import Federation
 from privfed.local.batches import plan as plan_batches
 from privfed.local.feddane import FedDane
 from privfed.local.fedfor import FedFor
+from privfed.local.fednova import FedNova
 from privfed.local.fedprox import FedProx
 from privfed.local.mime import Mime, MimeLite
 from privfed.local.sgd import Sgd
 from privfed.parts import BUILT_IN, find
 from privfed.plan import plan
+from privfed.privacy.none import NoPrivacy
 from privfed.round import play
 from privfed.run import resume
 from privfed.schedule import Cosine, Staircase, WarmUp
@@ -217,6 +219,7 @@ def test_stragglers_do_fewer_epochs_and_still_count(tmp_path):
 
 
 OBJECTIVES = list(BUILT_IN["objective"])
+UNPROVEN = ["fednova"]
 SERVERS = list(BUILT_IN["optimizer"])
 
 
@@ -226,6 +229,7 @@ def test_every_objective_composes_with_every_server_and_resumes_exactly(
 ):
     settings = [
         f"client.objective={objective}",
+        *(["privacy.mechanism=none"] if objective in UNPROVEN else []),
         f"server.optimizer={server}",
         "run.randomness=seeded",
         "client.stragglers=0.3",
@@ -392,3 +396,36 @@ def test_mimelite_is_one_event_and_its_traffic_is_said():
     assert lite.forecast.down == 2 * free.forecast.down
     mime = check(small("client.objective=mime")).forecast
     assert (mime.up, mime.down) == (2 * free.forecast.up, 4 * free.forecast.down)
+
+
+def test_what_has_no_proof_under_privacy_is_refused_with_its_reason():
+    for name in OBJECTIVES:
+        if name in UNPROVEN:
+            with pytest.raises(Refused, match="has no proof under privacy: a client's number"):
+                plan(small(f"client.objective={name}"))
+        else:
+            assert plan(small(f"client.objective={name}")).guarantee.epsilon < math.inf
+    settings = ["client.objective=mimelite", "aggregation.rule=median", "privacy.mechanism=none"]
+    with pytest.raises(Refused, match="sends more than an update"):
+        plan(small(*settings))
+
+
+def test_fednova_by_hand(tmp_path):
+    """Clients of 3, 9 and 4 examples in batches of 2: 2, 5 and 2 steps an epoch, one epoch."""
+
+    def released(objective):
+        rounds = Rounds(tmp_path / type(objective).__name__, (3, 9, 4), size=3, lr=0.3,
+                        objective=objective, mechanism=NoPrivacy())  # fmt: skip
+        for name, value in (("objective", objective), ("epochs", 1), ("batch_size", 2)):
+            object.__setattr__(rounds.local, name, value)
+        return rounds, rounds.run(1).params
+
+    rounds, moved = released(FedNova())
+    ids = np.arange(3)
+    keys = rounds.world.streams.at("shuffle", 1, ids)
+    object.__setattr__(rounds.local, "objective", Sgd())
+    deltas, _ = rounds.local.train(ids, {"params": rounds.state.params}, None, keys)
+    weights = torch.tensor([3.0, 9.0, 4.0]) / 16
+    steps = torch.tensor([2.0, 5.0, 2.0])
+    expected = (weights * steps).sum() * (weights / steps) @ deltas
+    torch.testing.assert_close(moved - rounds.state.params, expected, rtol=1e-4, atol=1e-6)

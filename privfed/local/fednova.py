@@ -1,0 +1,43 @@
+"""FedNova: normalised averaging where clients do different amounts of work.
+
+Wang, Liu, Liang, Joshi & Poor 2020, "Tackling the objective inconsistency problem in heterogeneous
+federated optimization", section 4, for plain local SGD.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from privfed.local.objective import Broadcast
+from privfed.local.sgd import Sgd
+from privfed.vector import Layout
+
+
+class FedNova(Sgd):
+    """Averages updates per local step, and scales the average by the effective number of steps.
+
+    A client sends delta_k / tau_k and tau_k, d + 1 numbers, tau_k its local steps; the released
+    update is tau_eff sum_k p_k delta_k / tau_k with tau_eff = sum_k p_k tau_k. Where all take
+    equally many steps it is FedAvg. Under privacy it is refused: tau_k is a function of how many
+    examples a client has, unbounded, and would leave unprotected.
+    """
+
+    unproven: ClassVar[str] = (
+        "a client's number of local steps follows from how many examples it has, and no bound on "
+        "it is proved"
+    )
+
+    def layout(self, d: int) -> Layout:
+        return Layout((("delta", d), ("steps", 1)))
+
+    def message(
+        self, w: Tensor, broadcast: Broadcast, own: Tensor | None, steps: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        taken = steps[:, None]
+        return torch.cat([(w - broadcast["params"]) / taken.clamp(min=1), taken], dim=1), own
+
+    def update(self, aggregate: Tensor) -> Tensor:
+        return aggregate[:-1] * aggregate[-1]
