@@ -6,6 +6,7 @@ from typing import ClassVar
 import pytest
 from pydantic import Field
 
+from defenses.mean import Mean
 from privfed.config import load, load_resolved, overridden
 from privfed.errors import Refused
 from privfed.local.sgd import Sgd
@@ -259,8 +260,10 @@ def test_the_source_chooses_the_partition_unless_told():
     assert shuffled.names["partition"] == "iid"
 
 
-class Twice(Sgd):
-    exchanges: ClassVar[int] = 2
+class Twice(Mean):
+    """A rule that asks its cohort twice."""
+
+    passes: ClassVar[int] = 2
 
 
 class Remembers(Sgd):
@@ -303,7 +306,7 @@ def test_the_digest_covers_all_that_a_resume_may_not_change():
         (["aggregation.rule=median"], "needs to see every client's row.*use"),
         (["aggregation.weights=examples"], "example counts are private"),
         (["aggregation.byzantine=2"], "tolerates none"),
-        ([f"client.objective={__name__}:Twice"], "several exchanges"),
+        ([f"aggregation.rule={__name__}:Twice"], "several passes"),
         ([f"client.objective={__name__}:Remembers"], "state on clients"),
         (
             ["privacy.mechanism=none", "aggregation.rule=median", "aggregation.weights=examples"],
