@@ -13,6 +13,8 @@ client sends d numbers a round.
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -37,8 +39,9 @@ class _Adaptive(WithRate):
         moved = params + self.lr * momentum / (variance.sqrt() + self.tau)
         return moved, {"momentum": momentum, "variance": variance}
 
+    @abstractmethod
     def _variance(self, variance: Tensor, squared: Tensor) -> Tensor:
-        raise NotImplementedError
+        """v_t from v_{t-1} and delta_t^2."""
 
 
 class FedAdagrad(_Adaptive):
