@@ -49,6 +49,7 @@ class RunAudit:
             "epsilon": bound.epsilon if bound else math.inf,
             "delta": self.terms.get("delta"),
             "unit": self.terms.get("unit"),
+            "partition": self.terms.get("partition"),
             "relation": self.terms.get("relation"),
             "sampler": self.terms.get("sampler"),
             "epsilon_alone": self.alone.epsilon if self.alone else math.inf,

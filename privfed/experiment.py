@@ -121,7 +121,7 @@ def _run(
             result = _known(files, cell, retry=True) or died
         if result["status"] == STOPPED:
             raise Refused(
-                f"{result['reason']}: nothing is lost; make room, and the same command goes on"
+                f"{result['reason']}: nothing is lost; mend that, and the same command goes on"
             )
         watcher.ended(cell, result)
         yield cell, result

@@ -30,6 +30,7 @@ def reassemble(wanted: Config, directory: RunDirectory) -> tuple[Setup, Ledger]:
         _refuse_grown(before)
     else:
         before = priors(wanted)
+        mark_counted(before, directory)
     constants = directory.read_constants() if directory.has_checkpoint() else None
     setup = assemble(plan(wanted, before.spending), constants)
     if stored is None or not stored.opened:
@@ -58,9 +59,14 @@ def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> N
 
 
 def mark_counted(before: Priors, directory: RunDirectory) -> None:
+    """Before the ledger cites them: from here on the counted runs may not spend more.
+
+    Raises `Refused` where one did so since it was read. A crash after this leaves a mark too many.
+    """
     for prior in before.runs:
         if Path(prior.path).is_dir():
             RunDirectory(Path(prior.path)).counted_by(directory.path.resolve())
+    _refuse_grown(before)
 
 
 def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def _privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             f"of this, ε = {ceiling(earlier.epsilon)} was spent before, over the same population "
             f"({', '.join(config.privacy.prior)})"
         )
-    pairs["protects"] = f"one {bound.unit} with all its examples, {bound.relation}"
+    pairs["protects"] = f"{_unit(plan)}, {bound.relation}"
     if forecast.signal is not None and forecast.noise is not None:
         ratio = forecast.signal / forecast.noise if forecast.noise else math.inf
         pairs["signal"] = (
@@ -115,6 +115,12 @@ def _privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
                 "layers, a public start) or rounds, or more ε"
             )
     return pairs
+
+
+def _unit(plan: Plan) -> str:
+    """Whom epsilon is about: under a simulated partition no person, but a client made up by it."""
+    simulated = "" if plan.config.names["partition"] == "natural" else "simulated "
+    return f"one {simulated}{plan.event.unit} with all its examples"
 
 
 def _event(plan: Plan) -> str:
@@ -171,7 +177,7 @@ def outcome_table(outcome: Outcome) -> Table:
         "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}"
         + (" (nominal)" if outcome.plan.simulation else "")
         + (", earlier runs included" if outcome.plan.prior else ""),
-        "unit": f"one {event.unit} with all its examples",
+        "unit": _unit(outcome.plan),
         "relation": f"{event.relation}, {event.sampler} sampling",
         "accountant": f"{bound.accountant} ({_opinions(bound.by_accountant)})",
         "rounds": spent_rounds(outcome),
@@ -193,7 +199,7 @@ def audit_table(found: RunAudit) -> Table:
     pairs = {
         "ε": f"{ceiling(facts['epsilon'])} at δ = {facts['delta']:g} ({facts['accountant']})",
         "accountants": _opinions(found.accountants),
-        "unit": f"one {facts['unit']} with all its examples",
+        "unit": f"one {facts['unit']} with all its examples (partition {facts['partition']})",
         "relation": facts["relation"],
         "sampler": f"{facts['sampler']}, q = {number(found.sampling_rate)}",
         "noise": f"multiplier {ceiling(found.noise_multiplier)}, {facts['arithmetic']}",

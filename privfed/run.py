@@ -74,6 +74,7 @@ class Outcome:
             **self.measures,
             "test_examples": self.test_examples,
             "public_clients": self.public,
+            "start": self.plan.config.start.init or None,
             "epsilon": bound["epsilon"],
             "delta": bound["delta"],
             "unit": self.plan.event.unit,
@@ -105,8 +106,8 @@ def train(config: Config, out: Path, observers: Sequence[Observer] = ()) -> Outc
         RunDirectory.create(out)  # once more, now that nobody else can begin here
         directory.write_config(setup.plan.config)
         write_companions(setup, before, directory)
-        ledger = Ledger.create(directory.ledger, terms(setup, before, directory))
         mark_counted(before, directory)
+        ledger = Ledger.create(directory.ledger, terms(setup, before, directory))
         directory.save_checkpoint(Checkpoint(0, 0, setup.start(), ledger.head()), setup.network)
         return _loop(setup, directory, ledger, observers)
 

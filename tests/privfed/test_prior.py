@@ -288,3 +288,31 @@ def test_an_edited_prior_breaks_the_ledger(first, tmp_path):
     assert text.count(",7]") == 1
     path.write_text(text.replace(",7]", ",1]"))
     assert audit(tmp_path / "second").problems
+
+
+def test_a_run_is_marked_before_it_is_cited_and_watched_meanwhile(first, tmp_path, monkeypatch):
+    """A crash at the new ledger leaves the mark; an extension in between is noticed."""
+    trained(tmp_path / "first", "run.rounds=3")
+
+    def crash(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "create", crash)
+        with pytest.raises(KeyboardInterrupt):
+            trained(tmp_path / "second", after(tmp_path / "first"), "run.rounds=2")
+    with pytest.raises(Refused, match="counted as an earlier run"):
+        resume(tmp_path / "first", lambda stored: stored.with_run(rounds=9))
+    assert resume(tmp_path / "second", lambda stored: stored).charges == 2
+
+    trained(tmp_path / "third", "run.rounds=3")
+    real = RunDirectory.counted_by
+
+    def late(self, run):
+        resume(tmp_path / "third", lambda stored: stored.with_run(rounds=4))
+        real(self, run)
+
+    monkeypatch.setattr(RunDirectory, "counted_by", late)
+    with pytest.raises(Refused, match="has gone on since"):
+        trained(tmp_path / "fourth", after(tmp_path / "third"), "run.rounds=2")
+    assert not (tmp_path / "fourth/ledger.jsonl").exists()

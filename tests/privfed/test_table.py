@@ -399,3 +399,17 @@ def test_what_would_publish_clients_data_is_refused_with_nothing_written(tmp_pat
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_clipped_values_are_counted_for_simulations_only_and_the_unit_is_said(tmp_path):
+    text = rows([5, 6, 7]).replace("c0,", "c0,9", 1)
+    path = run_file(tmp_path, text, "clients = 4", 'holdout = "clients"')
+    train(path, "--out", tmp_path / "a")
+    assert "clipped" not in (tmp_path / "a/metrics.jsonl").read_text()
+    opened = ["--set", "run.simulation_metrics=true", "--set", "run.seed=3"]
+    result = train(path, "--out", tmp_path / "b", *opened)
+    line = json.loads((tmp_path / "b/metrics.jsonl").read_text().splitlines()[-1])
+    assert line["simulation_only"]["clipped_values"] == 1
+    assert "one client with all its examples" in result.stdout
+    dealt = run_file(tmp_path, text, "clients = 4", 'partition = "iid"', 'holdout = "examples"')
+    assert "one simulated client" in train(dealt, "--out", tmp_path / "c").stdout
