@@ -146,6 +146,18 @@ class Remembering(nn.Module):
         return out
 
 
+class Hoarding(nn.Module):
+    """Its output depends on former calls, by what no tensor of its own shows."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.seen = nn.Linear(4, 3), []
+
+    def forward(self, x):
+        self.seen.append(float(x.sum()))
+        return self.head(x) + sum(self.seen)
+
+
 class WhenTrained(Counting):
     """A buffer that changes only where gradients are taken."""
 
@@ -194,7 +206,8 @@ def scripted():
 
 
 REFUSED = {
-    "memory": (Remembering(), "remembers something|'last' is a buffer that training changes"),
+    "memory in a tensor": (Remembering(), "'last' is a buffer that training changes"),
+    "memory in a list": (Hoarding(), "remembers something from one call to the next"),
     "memory where trained": (WhenTrained(), "'seen' is a buffer that training changes"),
     "a frozen parameter that it changes": (SelfChanging(), "'scale' is a buffer that training"),
     "batch statistics": (
