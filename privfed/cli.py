@@ -104,10 +104,11 @@ def train(
         from privfed import report
         from privfed import run as runs
         from privfed.config import load, overridden
+        from privfed.progress import progress
         from privfed.terminal import console
 
         screen = console(as_json)
-        with report.progress(screen) as shown:
+        with progress(screen) as shown:
             if resume:
 
                 def change(stored: Config) -> Config:

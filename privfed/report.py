@@ -1,4 +1,4 @@
-"""What people see: plans, progress, summaries, audits. Standard error in `--json` mode."""
+"""What people see: plans, summaries, audits. Standard error in `--json` mode."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +17,7 @@ from privfed.catalog import key_of
 from privfed.evaluate import Evaluation
 from privfed.forecast import Forecast
 from privfed.plan import Plan
-from privfed.run import Outcome, RoundRecord
+from privfed.run import Outcome
 
 _FAINT = 0.1
 """Below this ratio of signal to noise per round a run has little to learn from."""
@@ -249,80 +247,6 @@ def catalog_table(found: Mapping[str, Mapping[str, str]]) -> Table:
         for name, line in parts.items():
             table.add_row(Text(f"  {name}", style="cyan"), Text(line))
     return table
-
-
-class LiveProgress:
-    """A bar with round, test accuracy, ε spent of the budget, and time left."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._progress = Progress(
-            TextColumn("round {task.completed}/{task.total}"),
-            BarColumn(),
-            TextColumn("{task.fields[measures]}"),
-            TimeRemainingColumn(),
-            console=console,
-        )
-        self._task: TaskID | None = None
-        self._budget: float | None = None
-
-    def __enter__(self) -> LiveProgress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
-        self._console.print(plan_table(plan, forecast, path), "")
-        self._budget = plan.budget
-        self._progress.start()
-        self._task = self._progress.add_task(
-            "", total=plan.config.run.rounds, completed=done, measures=""
-        )
-
-    def after_round(self, round: int) -> None:
-        if self._task is not None:
-            self._progress.update(self._task, completed=round)
-
-    def after(self, record: RoundRecord) -> None:
-        if self._task is not None:
-            said = f"at {record.round}: {measures(record, self._budget)}"
-            self._progress.update(self._task, measures=said)
-
-
-class PlainProgress:
-    """One line per evaluation, for logs and pipes."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._budget: float | None = None
-        self._rounds = 0
-
-    def __enter__(self) -> PlainProgress:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
-        self._console.print(plan_table(plan, forecast, path), "")
-        self._budget, self._rounds = plan.budget, plan.config.run.rounds
-
-    def after_round(self, round: int) -> None: ...
-
-    def after(self, record: RoundRecord) -> None:
-        line = f"round {record.round}/{self._rounds}  {measures(record, self._budget)}"
-        self._console.print(line, highlight=False)
-
-
-def progress(console: Console) -> LiveProgress | PlainProgress:
-    lively = console.is_terminal and not console.is_dumb_terminal
-    return LiveProgress(console) if lively else PlainProgress(console)
-
-
-def measures(record: RoundRecord, budget: float | None) -> str:
-    name, value = next(iter(record.public.items()))
-    of_budget = f" of {number(budget)}" if budget is not None and budget != math.inf else ""
-    return f"{name} {measure(name, value)}  ε {ceiling(record.public['epsilon'])}{of_budget}"
 
 
 def spent_rounds(outcome: Outcome) -> str:
