@@ -240,7 +240,9 @@ def experiment(
     processes = jobs or os.cpu_count() or 1
     if dry_run:
         found = cells(grid_file, grid)
-        screen.print(cells_table(found, grid), "", estimate(found, grid, processes), sep="\n")
+        screen.print(
+            cells_table(found, grid), "", estimate(grid_file, found, grid, processes), sep="\n"
+        )
         return 0
     try:
         if not plot:
@@ -253,7 +255,7 @@ def experiment(
                 return _fail("no cell is done; the table says why", Refused.exit_code)
         elif not grid.figure:
             screen.print(f"{grid_file} has no [[figure]] to draw")
-        for path in draw_all(files, grid.figure, grid.grid):
+        for path in draw_all(files, grid.figure, grid.axes, grid.columns):
             screen.print(f" drawn    {path}", highlight=False)
     except KeyboardInterrupt:
         said = "what is done is kept; the same command goes on"

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
+import math
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,7 +26,7 @@ from accounting.errors import AccountingError
 from privfed import __version__
 from privfed.config import Raw, assembled
 from privfed.errors import Broken, Busy, PrivfedError, Refused
-from privfed.grid import Cell, Grid, cells
+from privfed.grid import Cell, Grid, Values, cells, tuned_cells
 from privfed.jsons import dump
 from privfed.results import DONE, FAILED, REFUSED, Files, Row, round_row, row, write_tables
 from privfed.run import Outcome, resume, train
@@ -80,25 +82,75 @@ def experiment(
     `retry` repeats cells that failed or were refused. The tables are also written when it is
     interrupted. Raises `Refused` where another process is at it, and where the disk is full.
     """
-    found = cells(files.grid, grid)
     make_folder(_cells_folder(files))
     with _alone(files):
-        results = {cell.name: _known(files, cell, retry) for cell in found}
-        todo = {cell.name: cell for cell in found if results[cell.name] is None}
-        refused = [cell for cell in found if cell.config is None]
-        watcher.begin(len(found), len(found) - len(todo) - len(refused), processes)
-        for cell in refused:
-            watcher.started(cell)
-            watcher.ended(cell, results[cell.name] or {})
-        try:
-            for cell, result in _run(files, todo, processes, retry, watcher):
-                results[cell.name] = result
-        except BaseException:
-            with contextlib.suppress(OSError):  # the first trouble is the one to tell of
-                _write(files, grid, found, results)
-            raise
-        _write(files, grid, found, results)
+        found = cells(files.grid, grid)
+        if grid.tune:
+            tried = _complete(
+                files.tuning, [*grid.keys, *grid.tuned], found, processes, retry, watcher
+            )
+            choose = functools.partial(_best, grid, found, tried)
+            found = tuned_cells(files.grid, grid, choose)
+        results = _complete(files, grid.columns, found, processes, retry, watcher)
     return Experiment(files, _counts(found, results))
+
+
+def _best(
+    grid: Grid, tried: Sequence[Cell], results: Mapping[str, Result | None], values: Values
+) -> Values | str:
+    """The tuned keys of the cell `values` with the best mean, or why there are none."""
+    assert grid.tune is not None
+    scores: dict[str, list[float]] = {}
+    options: dict[str, Values] = {}
+    reason = "none of what was tried for it is done"
+    for cell in tried:
+        if any(cell.values[key] != value for key, value in values.items()):
+            continue
+        result = results[cell.name] or {}
+        chosen = {key: cell.values[key] for key in grid.tuned if key in cell.values}
+        name = repr(chosen)
+        options[name] = chosen
+        score = result.get("outcome", {}).get(grid.tune.by)
+        if result.get("status") == DONE and score is None:
+            raise Refused(
+                f"{grid.tune.by!r} is tuned by, but a run measures "
+                f"{sorted(result['outcome'])}; correct tune.by"
+            )
+        worst = math.inf if grid.tune.lower_is_better else -math.inf
+        scores.setdefault(name, []).append(worst if score is None else float(score))
+        reason = str(result.get("reason", reason))
+    means = {name: sum(of) / len(of) for name, of in scores.items()}
+    best = (min if grid.tune.lower_is_better else max)(means, key=lambda name: means[name])
+    if not math.isfinite(means[best]):
+        return f"nothing that was tried to tune it is done; the last: {reason}"
+    return options[best]
+
+
+def _complete(
+    files: Files,
+    keys: Sequence[str],
+    found: Sequence[Cell],
+    processes: int,
+    retry: bool,
+    watcher: Watcher,
+) -> dict[str, Result | None]:
+    """Run what is left of `found` and write its tables, also where it is interrupted."""
+    results = {cell.name: _known(files, cell, retry) for cell in found}
+    todo = {cell.name: cell for cell in found if results[cell.name] is None}
+    refused = [cell for cell in found if cell.config is None]
+    watcher.begin(len(found), len(found) - len(todo) - len(refused), processes)
+    for cell in refused:
+        watcher.started(cell)
+        watcher.ended(cell, results[cell.name] or {})
+    try:
+        for cell, result in _run(files, todo, processes, retry, watcher):
+            results[cell.name] = result
+    except BaseException:
+        with contextlib.suppress(OSError):  # the first trouble is the one to tell of
+            _write(files, keys, found, results)
+        raise
+    _write(files, keys, found, results)
+    return results
 
 
 def _run(
@@ -194,7 +246,7 @@ def _known(files: Files, cell: Cell, retry: bool) -> Result | None:
 
 
 def _write(
-    files: Files, grid: Grid, found: Sequence[Cell], results: dict[str, Result | None]
+    files: Files, keys: Sequence[str], found: Sequence[Cell], results: dict[str, Result | None]
 ) -> None:
     rows: list[Row] = []
     rounds: list[Row] = []
@@ -202,11 +254,11 @@ def _write(
         result = results[cell.name]
         if result is None:
             continue
-        rows.append(row(cell.values, cell.seed, cell.name, result))
+        rows.append(row({**cell.values, **cell.tuned}, cell.seed, cell.name, result))
         if result["status"] == DONE:
             rounds += _rounds(files, cell, result)
     if rows:
-        write_tables(files, grid.keys, rows, rounds)
+        write_tables(files, keys, rows, rounds)
 
 
 def _rounds(files: Files, cell: Cell, result: Result) -> Iterator[Row]:

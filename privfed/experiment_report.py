@@ -23,14 +23,15 @@ from privfed.results import DONE, FAILED, REFUSED
 def cells_table(found: Sequence[Cell], grid: Grid) -> Table:
     """Every combination of values once, with what is refused and why."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for key in grid.keys:
+    for key in [*grid.keys, *grid.tuned]:
         table.add_column(key, overflow="fold")
     table.add_column("", overflow="fold")
-    seeds = len(grid.seeds)
+    seeds = len(grid.tune.seeds if grid.tune else grid.seeds)
     for start in range(0, len(found), seeds):
         cell = next((c for c in found[start : start + seeds] if c.refusal), found[start])
         note = Text(f"refused: {cell.refusal}", style="red") if cell.refusal else Text("")
-        table.add_row(*(Text(text(value)) for value in cell.values.values()), note)
+        shown = (cell.values.get(key, "") for key in [*grid.keys, *grid.tuned])
+        table.add_row(*(Text(text(value)) for value in shown), note)
     return table
 
 

@@ -90,14 +90,20 @@ def check_figures(figures: Sequence[Figure], varied: Mapping[str, Sequence[Any]]
 
 
 def draw_all(
-    files: Files, figures: Sequence[Figure], varied: Mapping[str, Sequence[Any]]
+    files: Files,
+    figures: Sequence[Figure],
+    varied: Mapping[str, Sequence[Any]],
+    columns: Sequence[str],
 ) -> list[Path]:
-    """Draw every figure of a grid from its tables; the files written. Raises `Refused`."""
+    """Draw every figure of a grid from its tables; the files written. Raises `Refused`.
+
+    `columns` are the tables' keys: what varies, and what was tuned.
+    """
     written = []
     words = [key for key, of in varied.items() if any(isinstance(cell_of(v), str) for v in of)]
     for figure in figures:
         whole = read_table(files.table, words)
-        _refuse_other_grid(files.table, whole, [*varied])
+        _refuse_other_grid(files.table, whole, columns)
         rows = read_table(files.rounds, words) if figure.x == ROUND else whole
         for path, content in draw(figure, rows, [*varied]).items():
             write_atomically(files.folder / path, content)

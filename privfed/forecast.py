@@ -20,10 +20,10 @@ class Forecast:
     """Expectations over the draw of cohorts, of the declared number of clients.
 
     `empty` is the probability that a round's cohort is empty. `down` and `up` are bytes per round,
-    of all clients together. `signal` is the largest norm that the clients' average can have (all at
-    the clip, all in one direction), `noise` the expected norm of the noise on it; None without
-    privacy. `seconds` is for all rounds, for clients of `examples` examples each: what public
-    facts suggest, or else two batches (`guessed`).
+    of all clients together, `kept` those that one client keeps between rounds. `signal` is the
+    largest norm that the clients' average can have (all at the clip, all in one direction), `noise`
+    the expected norm of the noise on it; None without privacy. `seconds` is for all rounds, for
+    clients of `examples` examples each: what public facts suggest, or else two batches (`guessed`).
     """
 
     parameters: int
@@ -31,6 +31,7 @@ class Forecast:
     empty: float
     down: float
     up: float
+    kept: int
     signal: float | None
     noise: float | None
     seconds: float
@@ -48,7 +49,7 @@ def forecast(setup: Setup) -> Forecast:
     witness = algorithm.sampler.witness(1, algorithm.clients)
     cohort = float(algorithm.sampler.size)
     layout = algorithm.objective.layout(d)
-    wire = layout if algorithm.mechanism.private else layout.plus("weight", 1)
+    wire = layout if algorithm.fixed_divisor else layout.plus("weight", 1)
     typical = setup.federation.typical
     examples = typical if typical is not None else 2.0 * config.client.batch_size
     work = steps(np.array([math.ceil(examples)]), config.client.epochs, config.client.batch_size)
@@ -64,6 +65,7 @@ def forecast(setup: Setup) -> Forecast:
         empty=(1.0 - witness.rate) ** algorithm.clients,
         down=cohort * d * _NUMBER * (algorithm.exchanges - 1 + algorithm.objective.broadcasts),
         up=cohort * wire.length * _NUMBER * algorithm.exchanges,
+        kept=algorithm.objective.keeps * d * _NUMBER,
         signal=signal,
         noise=noise,
         seconds=training + evaluations * setup.evaluation,

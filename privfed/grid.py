@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +23,7 @@ from privfed.parts import Part, expected
 from privfed.sections import SECTIONS
 
 Values = Mapping[str, Any]
+METHOD, AT_EDGE = "method", "at_edge"
 _MEASURED = 6
 _OVERHEAD = 0.5
 """Seconds a cell takes beside training: loading, calibrating, the ledger."""
@@ -32,13 +33,15 @@ _OVERHEAD = 0.5
 class Cell:
     """One run of a grid: the varied keys' `values`, and the seed.
 
-    `config` is None where the configuration is refused, and `refusal` says why.
+    `config` is None where the configuration is refused, and `refusal` says why. `tuned` are the
+    keys that tuning chose, and which of them lie at the edge of what was tried.
     """
 
     values: Values
     seed: int
     config: Config | None
     refusal: str | None
+    tuned: Values = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -48,18 +51,65 @@ class Cell:
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
+class Method(Part):
+    """A named bundle of keys to compare with others; `tune` adds to what is tuned, or replaces."""
+
+    name: str = Field(min_length=1)
+    set: dict[str, Any] = {}
+    tune: dict[str, list[Any]] = {}
+
+
+class Tuning(Part):
+    """Keys to choose before the seeds are run: the best mean of `by` over seeds of its own."""
+
+    over: dict[str, list[Any]] = {}
+    seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field([1000], min_length=1)
+    by: str = "accuracy"
+    lower_is_better: bool = False
+
+
 class Grid(Part):
     """A grid file. `base` is a run file beside it; empty: the default run."""
 
     base: str = ""
+    method: list[Method] = []
+    tune: Tuning | None = None
     seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field([0], min_length=1)
     grid: dict[str, list[Any]] = {}
     exclude: list[dict[str, Any]] = []
     figure: list[Figure] = []
 
     @property
+    def axes(self) -> dict[str, list[Any]]:
+        """What varies from cell to cell: the methods, where there are any, and the lists."""
+        methods = {METHOD: [method.name for method in self.method]} if self.method else {}
+        return {**methods, **self.grid}
+
+    @property
     def keys(self) -> list[str]:
-        return list(self.grid)
+        return list(self.axes)
+
+    @property
+    def tuned(self) -> list[str]:
+        """The keys that tuning chooses, for any method."""
+        if self.tune is None:
+            return []
+        return list(dict.fromkeys([*self.tune.over, *(k for m in self.method for k in m.tune)]))
+
+    @property
+    def columns(self) -> list[str]:
+        """The keys of the table: what varies, what was tuned, and whether at the edge."""
+        return [*self.keys, *self.tuned, *([AT_EDGE] if self.tune else [])]
+
+    def settings(self, values: Values) -> Values:
+        """The keys of a run that `values` stands for."""
+        chosen = next((m.set for m in self.method if m.name == values.get(METHOD)), {})
+        return {**chosen, **{key: value for key, value in values.items() if key != METHOD}}
+
+    def options(self, values: Values) -> dict[str, list[Any]]:
+        """What is tried for each tuned key of the cell `values`."""
+        own = next((m.tune for m in self.method if m.name == values.get(METHOD)), {})
+        return {**self.tune.over, **own} if self.tune else {}
 
 
 def load_grid(path: Path) -> Grid:
@@ -70,7 +120,7 @@ def load_grid(path: Path) -> Grid:
     except ValidationError as error:
         raise Refused("\n".join(_problem(path, problem) for problem in error.errors())) from error
     _refuse_contradictions(path, grid)
-    check_figures(grid.figure, grid.grid)
+    check_figures(grid.figure, grid.axes)
     return grid
 
 
@@ -84,22 +134,33 @@ def _problem(path: Path, problem: Any) -> str:
 def _refuse_contradictions(path: Path, grid: Grid) -> None:
     if len(set(grid.seeds)) < len(grid.seeds):
         raise Refused(f"{path}: seeds = {grid.seeds} names one twice; name each seed once")
-    for key, values in grid.grid.items():
-        section, dot, _ = key.rpartition(".")
-        if not dot or section not in SECTIONS:
+    _refuse_lists(path, "grid", grid.grid)
+    names = [method.name for method in grid.method]
+    if len(set(names)) < len(names):
+        raise Refused(f"{path}: the methods {names} have one name twice; name each once")
+    for method in grid.method:
+        _refuse_lists(path, f"method {method.name!r} set", {k: [v] for k, v in method.set.items()})
+        _refuse_lists(path, f"method {method.name!r} tune", method.tune)
+        if twice := sorted(set(method.set) & {*grid.grid, *grid.options({METHOD: method.name})}):
             raise Refused(
-                f"{path}: grid.{key!r} is no section.key; {expected(section, list(SECTIONS))}"
+                f"{path}: method {method.name!r} sets {twice}, which the grid varies or tunes; "
+                "keep one of them"
             )
-        if key == "run.seed":
-            raise Refused(f"{path}: grid.'run.seed' is what seeds = [...] is for")
-        if not values:
+        if method.tune and grid.tune is None:
+            raise Refused(f"{path}: method {method.name!r} has keys to tune, but [tune] is missing")
+    if grid.tune is not None:
+        _refuse_lists(path, "tune.over", grid.tune.over)
+        if both := sorted(set(grid.tuned) & set(grid.grid)):
+            raise Refused(f"{path}: {both} is varied by the grid and tuned; keep one of them")
+        if not grid.tuned:
+            raise Refused(f"{path}: [tune] names nothing to tune; set tune.over, or remove it")
+        if again := sorted(set(grid.tune.seeds) & set(grid.seeds)):
             raise Refused(
-                f"{path}: grid.{key!r} is an empty list, so there is no cell; name values"
+                f"{path}: seeds {again} are both tuned and measured on, which flatters what is "
+                "tuned most; give tune.seeds others"
             )
-        if any(values.count(value) > 1 for value in values):
-            raise Refused(f"{path}: grid.{key!r} = {values} names a value twice; name each once")
     for number, rule in enumerate(grid.exclude, start=1):
-        unknown = [key for key in rule if key not in grid.grid]
+        unknown = [key for key in rule if key not in grid.axes]
         if unknown or not rule:
             raise Refused(
                 f"{path}: exclusion {number} names {unknown or 'nothing'}, which the grid does not "
@@ -111,9 +172,30 @@ def _refuse_contradictions(path: Path, grid: Grid) -> None:
             )
 
 
+def _refuse_lists(path: Path, where: str, lists: Mapping[str, list[Any]]) -> None:
+    for key, values in lists.items():
+        section, dot, _ = key.rpartition(".")
+        if not dot or section not in SECTIONS:
+            raise Refused(
+                f"{path}: {where}.{key!r} is no section.key; {expected(section, list(SECTIONS))}"
+            )
+        if key == "run.seed":
+            raise Refused(f"{path}: {where}.'run.seed' is what seeds = [...] is for")
+        if not values:
+            raise Refused(
+                f"{path}: {where}.{key!r} is an empty list, so there is no cell; name values"
+            )
+        if any(values.count(value) > 1 for value in values):
+            raise Refused(f"{path}: {where}.{key!r} = {values} names a value twice; name each once")
+
+
 def _product(grid: Grid) -> Iterator[dict[str, Any]]:
-    for chosen in itertools.product(*grid.grid.values()):
-        yield dict(zip(grid.grid, chosen, strict=True))
+    yield from _combinations(grid.axes)
+
+
+def _combinations(lists: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    for chosen in itertools.product(*lists.values()):
+        yield dict(zip(lists, chosen, strict=True))
 
 
 def _excluded(values: Values, rule: Values) -> bool:
@@ -125,15 +207,60 @@ def _excluded(values: Values, rule: Values) -> bool:
 
 
 def cells(path: Path, grid: Grid) -> list[Cell]:
-    """All cells of the grid at `path`, seeds innermost.
+    """All cells of the grid at `path`, seeds innermost; where it tunes, those to choose from.
 
     Raises `Refused` where no cell is left, or every one is refused for its configuration.
     """
-    base = read_raw(path.parent / grid.base) if grid.base else {}
+    base = _base(path, grid)
+    seeds = grid.tune.seeds if grid.tune else grid.seeds
+    return _distinct(
+        path,
+        [
+            _cell(base, grid, {**values, **tried}, seed)
+            for values in points(path, grid)
+            for tried in _combinations(grid.options(values))
+            for seed in seeds
+        ],
+    )
+
+
+def tuned_cells(path: Path, grid: Grid, choose: Callable[[Values], Values | str]) -> list[Cell]:
+    """The cells of a grid that tunes, once `choose` knows the tuned keys of each, or why not."""
+    base, found = _base(path, grid), []
+    for values in points(path, grid):
+        chosen = choose(values)
+        for seed in grid.seeds:
+            if isinstance(chosen, str):
+                found.append(Cell(values, seed, None, chosen))
+                continue
+            options = grid.options(values)
+            edges = [key for key in chosen if _at_edge(chosen[key], options[key])]
+            cell = _cell(base, grid, {**values, **chosen}, seed)
+            tuned = {**chosen, AT_EDGE: " ".join(edges)}
+            found.append(replace(cell, values=values, tuned=tuned))
+    return _distinct(path, found)
+
+
+def points(path: Path, grid: Grid) -> list[dict[str, Any]]:
+    """Every combination of what varies, less what is excluded. Raises `Refused` for none."""
     kept = [v for v in _product(grid) if not any(_excluded(v, rule) for rule in grid.exclude)]
     if not kept:
         raise Refused(f"{path}: the exclusions leave no cell")
-    found = [_cell(base, values, seed) for values in kept for seed in grid.seeds]
+    return kept
+
+
+def _base(path: Path, grid: Grid) -> Raw:
+    return read_raw(path.parent / grid.base) if grid.base else {}
+
+
+def _at_edge(value: Any, options: list[Any]) -> bool:
+    """Whether a better number may lie beyond what was tried."""
+    numbers = [option for option in options if isinstance(option, int | float)]
+    return len(numbers) > 1 and value in (min(numbers), max(numbers))
+
+
+def _distinct(path: Path, found: list[Cell]) -> list[Cell]:
+    """`found`, where it holds something to run, and nothing twice."""
     if all(cell.config is None for cell in found):
         raise Refused(f"{path}: every cell is refused; the first: {found[0].refusal}")
     known: dict[str, Cell] = {}
@@ -147,14 +274,15 @@ def cells(path: Path, grid: Grid) -> list[Cell]:
     return found
 
 
-def _cell(base: Raw, values: Values, seed: int) -> Cell:
+def _cell(base: Raw, grid: Grid, values: Values, seed: int) -> Cell:
     raw: Raw = {section: dict(keys) for section, keys in base.items()}
+    settings = grid.settings(values)
     try:
         # Keys that name parts first: naming another drops the keys that only the former one knew.
-        for key in sorted(values, key=lambda key: not _names_a_part(key)):
-            assign(raw, key, values[key])
+        for key in sorted(settings, key=lambda key: not _names_a_part(key)):
+            assign(raw, key, settings[key])
         assign(raw, "run.seed", seed)
-        for key, value in values.items():
+        for key, value in settings.items():
             section, _, name = key.rpartition(".")
             if raw[section].get(name) != value:
                 raise Refused(f"another key of this grid replaces {key}; vary one of them")
@@ -168,7 +296,7 @@ def _names_a_part(key: str) -> bool:
     return name in SECTIONS[section].parts
 
 
-def estimate(found: Sequence[Cell], grid: Grid, processes: int) -> str:
+def estimate(path: Path, found: Sequence[Cell], grid: Grid, processes: int) -> str:
     """How long the grid takes, measured on a few of its cells, evenly chosen. Writes nothing."""
     from privfed.check import check
     from privfed.report import duration
@@ -185,8 +313,10 @@ def estimate(found: Sequence[Cell], grid: Grid, processes: int) -> str:
             refused.append(str(refusal))
     if not seconds:
         return f"{len(found)} cells; none of {len(refused)} tried would run: {refused[0]}"
-    total = sum(seconds) / len(seconds) * len(runnable) / processes
+    later = len(points(path, grid)) * len(grid.seeds) if grid.tune else 0
+    total = sum(seconds) / len(seconds) * (len(runnable) + later) / processes
+    tuning = f"{len(found)} cells to tune on, then {later}" if grid.tune else f"{len(found)} cells"
     return (
-        f"{len(found)} cells, {len(grid.seeds)} seeds included: about {duration(total)} on "
+        f"{tuning}, {len(grid.seeds)} seeds included: about {duration(total)} on "
         f"{processes} processes (measured on {len(seconds)} of them)"
     )

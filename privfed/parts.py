@@ -62,11 +62,15 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "objective": {
         "sgd": "privfed.local.sgd:Sgd",
         "fedprox": "privfed.local.fedprox:FedProx",
+        "fedprox_adaptive": "privfed.local.fedprox:AdaptiveFedProx",
         "fedfor": "privfed.local.fedfor:FedFor",
         "fednova": "privfed.local.fednova:FedNova",
         "feddane": "privfed.local.feddane:FedDane",
         "mime": "privfed.local.mime:Mime",
         "mimelite": "privfed.local.mime:MimeLite",
+        "scaffold": "privfed.local.scaffold:Scaffold",
+        "feddyn": "privfed.local.feddyn:FedDyn",
+        "fedcurv": "privfed.local.fedcurv:FedCurv",
     },
     "client_schedule": _SCHEDULES,
     "optimizer": {

@@ -94,7 +94,8 @@ def plan(config: Config, prior: Spending | None = None) -> Plan:
     except AccountingError as error:
         raise Refused(f"privacy: {error}") from error
     weights = config.aggregation.weights
-    by_examples = not mechanism.private and weights != "uniform"
+    alike = mechanism.private or config.parts["objective"].keeps > 0
+    by_examples = not alike and weights != "uniform"
     resolved = replace(config, noise_multiplier=noise)
     return Plan(resolved, mechanism, event, spent, noise, by_examples, before)
 
@@ -168,12 +169,12 @@ def refusals(config: Config) -> Iterator[str]:
         config.parts["sampler"].witness(0, config.data.clients)
     except Refused as refused:
         yield str(refused)
-    if (sums and rule.passes != 1) or objective.stateful:
+    if sums and rule.passes != 1:
         yield (
-            f"client.objective = {config.names['objective']!r} with aggregation.rule = {name!r} "
-            "needs several passes over one cohort or a state on clients, which this version cannot "
-            "run"
+            f"aggregation.rule = {name!r} needs several passes over one cohort, which this version "
+            "cannot run"
         )
+    yield from _state_refusals(config)
     if mechanism.private and not sums:
         yield (
             f"aggregation.rule = {name!r} needs to see every client's row, and a function of rows "
@@ -214,6 +215,29 @@ def refusals(config: Config) -> Iterator[str]:
         yield (
             f"aggregation.rule = {name!r} needs rows, which a secure sum never shows; use "
             'aggregation.rule = "mean", or secure.protocol = "none"'
+        )
+
+
+def _state_refusals(config: Config) -> Iterator[str]:
+    """Of objectives whose clients remember something between rounds."""
+    objective, name = config.parts["objective"], config.names["objective"]
+    if not objective.keeps:
+        return
+    if config.data.setting == "cross_device":
+        yield (
+            f"client.objective = {name!r} has each client remember {objective.keeps} d numbers "
+            "from round to round, so the same clients have to return, which phones do not; use "
+            'data.setting = "cross_silo" if yours do, or another objective'
+        )
+    if config.aggregation.weights == "examples":
+        yield (
+            f'aggregation.weights is "examples", but with client.objective = {name!r} the server '
+            'sums what clients remember, each alike; use "uniform" or "auto"'
+        )
+    if not isinstance(config.parts["rule"], SumRule):
+        yield (
+            f"aggregation.rule = {config.names['rule']!r} is no sum, but with client.objective = "
+            f'{name!r} the server sums what clients remember; use aggregation.rule = "mean"'
         )
 
 

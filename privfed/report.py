@@ -68,6 +68,10 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
         "traffic": f"{size_of(forecast.down)} down, {size_of(forecast.up)} up per round",
         "time": _time(forecast),
     }
+    if forecast.kept:
+        pairs["clients"] = (
+            f"have to return (cross_silo): each keeps {size_of(forecast.kept)} between rounds"
+        )
     if config.start.init:
         pairs["start"] = f"{config.start.init}; what that was trained on is not covered by this ε"
     if plan.simulation:

@@ -12,6 +12,7 @@ from accounting.ledger import Charge, Ledger
 from privfed.assemble import Setup
 from privfed.config import Config
 from privfed.errors import Broken, Refused
+from privfed.local.states import ClientStates
 from privfed.round import TrainingState, drive, play
 from privfed.rundir import Checkpoint, RunDirectory
 
@@ -56,6 +57,16 @@ def restored(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoin
                 f"{_form(wanted)}"
             )
     return checkpoint
+
+
+def client_states(
+    setup: Setup, directory: RunDirectory, checkpoint: Checkpoint
+) -> ClientStates | None:
+    """What clients remember as of `checkpoint`; None where they remember nothing."""
+    width = setup.algorithm.objective.keeps * setup.network.shapes.length
+    if not width:
+        return None
+    return ClientStates(directory.private, setup.federation.clients, width, checkpoint.round)
 
 
 def _form(state: Mapping[str, Tensor]) -> dict[str, tuple[tuple[int, ...], str]]:

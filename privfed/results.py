@@ -43,6 +43,11 @@ class Files:
         return self.folder / f"{self.grid.stem}{ending}"
 
     @property
+    def tuning(self) -> Files:
+        """Those of the runs that it was tuned on."""
+        return Files(self.grid.with_name(f"{self.grid.stem}.tuning.toml"), self.folder)
+
+    @property
     def table(self) -> Path:
         return self.named(".csv")
 
@@ -182,7 +187,7 @@ def summary(keys: Sequence[str], rows: Sequence[Row]) -> list[Row]:
     """Per cell, over its seeds that are done: mean, deviation and range of each measure."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for one in rows:
-        groups.setdefault(tuple(one[key] for key in keys), []).append(one)
+        groups.setdefault(tuple(one.get(key) for key in keys), []).append(one)
     out = []
     for values, members in groups.items():
         done = [one for one in members if one["status"] == DONE]

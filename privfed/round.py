@@ -21,7 +21,7 @@ from accounting.ledger import Charge, Ledger
 from defenses.types import RowRule, SumRule
 from privfed.cohort import Cohort, Sampler
 from privfed.errors import Refused
-from privfed.local.objective import Exchange, Memory, Objective
+from privfed.local.objective import ClientState, Cohorts, Exchange, Memory, Objective
 from privfed.privacy.mechanism import BoundedSum, Mechanism
 from privfed.privacy.mechanism import State as PublicState
 from privfed.schedule import CONSTANT, Schedule
@@ -86,6 +86,15 @@ class Algorithm:
         return self.server if factor == 1.0 else self.server.at(factor)
 
     @property
+    def cohorts(self) -> Cohorts:
+        return Cohorts(self.clients, float(self.sampler.size))
+
+    @property
+    def fixed_divisor(self) -> bool:
+        """Whether rows weigh one and their sum is divided by the configuration's constant."""
+        return self.mechanism.private or self.objective.keeps > 0
+
+    @property
     def exchanges(self) -> int:
         return exchanges(self.objective, self.rule)
 
@@ -123,9 +132,10 @@ def play(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
             center = algorithm.rule.step(center, released)
     else:
         center = yield Exchange("train", broadcast, layout)
-    delta = algorithm.objective.update(center)
+    delta, memory = algorithm.objective.conclude(
+        broadcast, center, state.objective, algorithm.cohorts
+    )
     moved, server = algorithm.server_in(round).step(params, delta, state.server)
-    memory = algorithm.objective.remember(params, center, state.objective, broadcast)
     return replace(state, params=moved, server=server, objective=memory)
 
 
@@ -151,6 +161,7 @@ class World:
     store: ReleaseStore
     streams: Streams
     watch: Watch | None = None
+    states: ClientState | None = None
 
 
 def run_round(
@@ -165,6 +176,8 @@ def run_round(
     witness = sampler.witness(round, algorithm.clients)
     charge = world.ledger.charge(round, mechanism.event(witness, algorithm.exchanges))
     cohort = sampler.sample(round, algorithm.clients, world.population, world.streams)
+    if world.states:
+        world.states.begin(round)
     releases: list[Tensor] = []
     public = state.mechanism
 
@@ -190,6 +203,8 @@ def run_round(
                 "run with a lower client.lr"
             )
         releases.append(released)
+        if world.states:
+            world.states.keep()
         world.store.write(charge, releases, public)
         return released
 
@@ -208,18 +223,19 @@ def collect(
 ) -> tuple[BoundedSum, float]:
     """The cohort's bounded sum `[m]` for exchange `number` of its round, and the divisor.
 
-    Under privacy every row weighs one and the divisor is the configuration's constant. Without, a
-    row is sent as (weight * row, weight), and the divisor is the summed weight.
+    Under privacy, and where clients keep a state, every row weighs one and the divisor is the
+    configuration's constant. Else a row is sent as (weight * row, weight), and the divisor is the
+    summed weight.
     """
-    mechanism = algorithm.mechanism
-    wire = exchange.layout if mechanism.private else exchange.layout.plus("weight", 1)
+    mechanism, fixed = algorithm.mechanism, algorithm.fixed_divisor
+    wire = exchange.layout if fixed else exchange.layout.plus("weight", 1)
     session = Session(cohort.round, number, _hash(exchange.broadcast["params"]))
     accumulator = algorithm.summation.open(session, wire.length)
     for chunk in world.executor.chunks(exchange, cohort):
         rows = rule.terms(chunk.rows, exchange.broadcast.get("center", chunk.rows.new_zeros(())))
         if world.watch:
             world.watch(rows)
-        if not mechanism.private:
+        if not fixed:
             weights = chunk.weights[:, None]
             rows = torch.cat([weights * rows, weights], dim=1)
         keys = world.streams.at(f"noise/client/{number}", cohort.round, chunk.ids)
@@ -227,7 +243,7 @@ def collect(
     closed = accumulator.close()
     summed = world.executor.reduce(closed.total.to(exchange.broadcast["params"].device))
     total = BoundedSum(summed, closed.bound, closed.survivors)
-    if mechanism.private:
+    if fixed:
         return total, cohort.divisor
     weight = float(wire.view(total.total, "weight"))
     return BoundedSum(total.total[:-1], total.bound, total.survivors), weight or 1.0

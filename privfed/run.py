@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from privfed.forecast import Forecast, forecast
 from privfed.opening import mark_counted, reassemble, terms, write_companions
 from privfed.plan import Plan, plan
 from privfed.prior import priors, refuse_once_public
-from privfed.restore import allowed_change, replay, restored
+from privfed.restore import allowed_change, client_states, replay, restored
 from privfed.round import TrainingState, World, run_round
 from privfed.rundir import Checkpoint, RunDirectory
 from privfed.secure.summation import Aborted
@@ -145,19 +145,21 @@ def _loop(
     clip = getattr(setup.plan.mechanism, "clip", None)
     counts = setup.federation.examples.counts
     tally = Tally(clip, counts) if run.simulation_metrics else None
+    states = client_states(setup, directory, begin)
     world = World(
-        executor=setup.executor,
+        executor=replace(setup.executor, states=states),
         population=setup.federation.clients,
         ledger=ledger,
         store=directory,
         streams=setup.streams,
         watch=tally.watch if tally else None,
+        states=states,
     )
     expected = forecast(setup)
     for observer in observers:
         observer.before(setup.plan, expected, directory.path, begin.round)
     end, stopped = _rounds(setup, directory, world, begin, tally, observers)
-    directory.save_checkpoint(end, setup.network)
+    _save(end, setup, world, directory)
     outcome = _outcome(setup, directory, ledger, end, stopped)
     directory.write_summary(outcome.to_json())
     return outcome
@@ -192,7 +194,7 @@ def _rounds(
             observer.after_round(round)
         if round % run.checkpoint_every == 0 or round == run.rounds:
             _require_constant(setup, constants)
-            directory.save_checkpoint(now, setup.network)
+            _save(now, setup, world, directory)
     return now, False
 
 
@@ -206,11 +208,21 @@ def _advance(
     """
     charge = world.ledger.charged(round)
     if charge is not None and not world.ledger.reexecutes:
-        return replay(charge, setup, state, directory)
+        replayed = replay(charge, setup, state, directory)
+        if world.states:
+            world.states.replay(round, released=replayed is not None)
+        return replayed
     try:
         return run_round(round, setup.algorithm, state, world)
     except Aborted:
         return None
+
+
+def _save(now: Checkpoint, setup: Setup, world: World, directory: RunDirectory) -> None:
+    """The checkpoint first: what clients remember can be folded in again after a crash."""
+    directory.save_checkpoint(now, setup.network)
+    if world.states:
+        world.states.settle(now.round)
 
 
 def _record(

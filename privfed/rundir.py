@@ -2,7 +2,8 @@
 
 `config.toml`, `ledger.jsonl`, `releases/NNNNNN.safetensors`, `checkpoint.safetensors`,
 `metrics.jsonl`, `report/summary.json`; `constants.safetensors` where the model has frozen parts and
-`report/public_clients.json` where clients were declared public. Files are replaced atomically
+`report/public_clients.json` where clients were declared public; `private/` where clients remember
+something between rounds: mode 0700, never to be published. Files are replaced atomically
 (temporary file, fsync, rename); the ledger and the metrics are appended to.
 """
 
@@ -60,6 +61,7 @@ class RunDirectory:
         self.ledger = path / "ledger.jsonl"
         self.metrics = path / "metrics.jsonl"
         self.summary = path / "report" / "summary.json"
+        self.private = path / "private"
         self._config = path / "config.toml"
         self._checkpoint = path / CHECKPOINT
         self._constants = path / CONSTANTS

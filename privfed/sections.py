@@ -34,7 +34,7 @@ class Data(Part):
     population: str = ""
     holdout: Literal["test", "clients", "examples"] = "test"
     holdout_fraction: float = Field(0.2, gt=0, lt=1)
-    setting: Annotated[str, only("cross_device", "remove the key")] = "cross_device"
+    setting: Literal["cross_device", "cross_silo"] = "cross_device"
 
 
 class Start(Part):

@@ -22,9 +22,11 @@ from privfed.federation import Examples, Federation
 from privfed.local.executor import InProcess
 from privfed.local.objective import Exchange
 from privfed.local.sgd import Sgd
+from privfed.local.states import ClientStates
 from privfed.local.trainer import LocalTrainer
 from privfed.losses import CrossEntropy
 from privfed.models import Logistic
+from privfed.network import Network
 from privfed.privacy.gaussian import CentralGaussian
 from privfed.round import Algorithm, TrainingState, World, run_round
 from privfed.sections import Start
@@ -61,7 +63,8 @@ def built(recipe, shape, classes=3, *, seed=0, y=None, x=None, loss=None, consta
 
 
 def trainer(federation: Federation, **changes) -> LocalTrainer:
-    net = built(changes.pop("model", Logistic()), changes.pop("shape", (FEATURES,)), CLASSES)
+    model, shape = changes.pop("model", Logistic()), changes.pop("shape", (FEATURES,))
+    net = changes.pop("network", None) or built(model, shape, CLASSES)
     settings = {"lr": 0.5, "epochs": 2, "batch_size": 4, "way": "stacked"} | changes
     return LocalTrainer(federation, net, Sgd(), **settings)
 
@@ -92,6 +95,7 @@ class Rounds:
         lr: float = 0.5,
         chunk: int = 3,
         federation: Federation | None = None,
+        network: Network | None = None,
         **algorithm,
     ) -> None:
         federation = federation or population(sizes)
@@ -99,7 +103,7 @@ class Rounds:
         self.path = folder / "ledger.jsonl"
         self.path.unlink(missing_ok=True)
         self.store = Memory()
-        self.local = trainer(federation, lr=lr)
+        self.local = trainer(federation, lr=lr, **({"network": network} if network else {}))
         self.algorithm = replace(
             Algorithm(
                 objective=Sgd(),
@@ -112,13 +116,18 @@ class Rounds:
             ),
             **algorithm,
         )
+        width = self.algorithm.objective.keeps * self.local.network.shapes.length
+        states = ClientStates(folder / "private", federation.clients, width, 0) if width else None
+        object.__setattr__(self.local, "objective", self.algorithm.objective)
         self.world = World(
             executor=InProcess(
                 self.local,
                 streams := Streams(seed, simulated),
                 chunk,
-                by_examples=not self.algorithm.mechanism.private,
+                by_examples=not self.algorithm.fixed_divisor,
+                states=states,
             ),
+            states=states,
             population=federation.clients,
             ledger=Ledger.create(self.path, {}),
             store=self.store,

@@ -12,11 +12,11 @@ from torch import Tensor
 from privfed.cohort import Cohort
 from privfed.federation import Indices
 from privfed.local.batches import steps
-from privfed.local.objective import Exchange
+from privfed.local.objective import Broadcast, ClientState, Exchange
 from privfed.local.trainer import LocalTrainer
 from privfed.round import Chunk
 from privfed.schedule import CONSTANT, Schedule
-from privfed.streams import Streams
+from privfed.streams import Keys, Streams
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class InProcess:
     by_examples: bool
     schedule: Schedule = CONSTANT
     stragglers: float = 0.0
+    states: ClientState | None = None
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
         if exchange.task not in ("train", "gradient"):
@@ -42,9 +43,23 @@ class InProcess:
             if exchange.task == "gradient":
                 rows = trainer.gradients(some, exchange.broadcast["params"], keys)
             else:
-                epochs = self._epochs(who, cohort.round)
-                rows, _ = trainer.train(some, exchange.broadcast, None, keys, epochs)
+                rows = self._train(trainer, some, exchange.broadcast, keys, cohort.round)
             yield Chunk(some, rows, self._weights(some).to(rows))
+
+    def _train(
+        self, trainer: LocalTrainer, some: Indices, broadcast: Broadcast, keys: Keys, round: int
+    ) -> Tensor:
+        """Rows `[c, m]`; what the clients remember is gathered before, and scattered after."""
+        epochs = self._epochs(trainer.federation.identify(some), round)
+        if self.states is None:
+            return trainer.train(some, broadcast, None, keys, epochs)[0]
+        before, seen = self.states.gather(some, trainer.objective.unseen(broadcast))
+        rows, after = trainer.train(some, broadcast, before, keys, epochs, seen)
+        if after is None:
+            raise ValueError("an objective that keeps a state has to return it")
+        whole = after.isfinite().all(1, keepdim=True)  # a client that diverged keeps what it had
+        self.states.scatter(some, torch.where(whole, after, before))
+        return rows
 
     def reduce(self, total: Tensor) -> Tensor:
         return total

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from privfed.local.objective import Broadcast, Exchange, Memory
+from privfed.local.objective import Broadcast, Cohorts, Exchange, Memory
 from privfed.local.sgd import Sgd
 
 
@@ -49,7 +49,7 @@ class FedFor(Sgd):
         against = g * (w - broadcast["params"]) > 0
         return grad + self.alpha * torch.where(against, g, 0.0)
 
-    def remember(
-        self, params: Tensor, aggregate: Tensor, memory: Memory, broadcast: Broadcast
-    ) -> Memory:
-        return {"previous": params.clone()}
+    def conclude(
+        self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
+    ) -> tuple[Tensor, Memory]:
+        return released, {"previous": broadcast["params"].clone()}

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from privfed.local.objective import Broadcast
+from privfed.local.objective import Broadcast, Cohorts, Memory, Work
 from privfed.local.sgd import Sgd
 from privfed.vector import Layout
 
@@ -34,10 +34,12 @@ class FedNova(Sgd):
         return Layout((("delta", d), ("steps", 1)))
 
     def message(
-        self, w: Tensor, broadcast: Broadcast, own: Tensor | None, steps: Tensor
+        self, w: Tensor, broadcast: Broadcast, own: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
-        taken = steps[:, None]
+        taken = work.steps[:, None]
         return torch.cat([(w - broadcast["params"]) / taken.clamp(min=1), taken], dim=1), own
 
-    def update(self, aggregate: Tensor) -> Tensor:
-        return aggregate[:-1] * aggregate[-1]
+    def conclude(
+        self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
+    ) -> tuple[Tensor, Memory]:
+        return released[:-1] * released[-1], memory

@@ -73,10 +73,13 @@ def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int) -> Speed:
     ids = np.arange(clients)
     keys = Streams(0, simulated=True).at("measure", 0, ids)
     broadcast = _broadcast(trainer)
+    unseen = trainer.objective.unseen(broadcast).expand(clients, -1)
+    own = unseen if trainer.objective.keeps else None
+    seen = torch.zeros(clients, dtype=torch.bool, device=unseen.device)
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
-        rows, _ = candidate.train(ids, broadcast, None, keys)
+        rows, _ = candidate.train(ids, broadcast, own, keys, seen=seen)
         rows.sum().item()
         times.append(time.perf_counter() - began)
     taken = clients * int(steps(population.sizes(ids[:1]), 1, trainer.batch_size)[0])

@@ -21,7 +21,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from privfed.local.objective import Anchor, Broadcast, Exchange, Memory
+from privfed.local.objective import Anchor, Broadcast, Cohorts, Exchange, Memory, Work
 from privfed.local.sgd import Sgd
 from privfed.vector import Layout
 
@@ -60,10 +60,10 @@ class Mime(_Mimicking):
         reduced = grad - own + broadcast["gradient"]
         return (1 - self.beta) * reduced + self.beta * broadcast["momentum"]
 
-    def remember(
-        self, params: Tensor, aggregate: Tensor, memory: Memory, broadcast: Broadcast
-    ) -> Memory:
-        return self._next(memory, broadcast["gradient"])
+    def conclude(
+        self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
+    ) -> tuple[Tensor, Memory]:
+        return released, self._next(memory, broadcast["gradient"])
 
 
 class MimeLite(_Mimicking):
@@ -90,18 +90,16 @@ class MimeLite(_Mimicking):
     ) -> Tensor:
         return (1 - self.beta) * grad + self.beta * broadcast["momentum"]
 
-    def update(self, aggregate: Tensor) -> Tensor:
-        return aggregate[: len(aggregate) // 2]
-
     def message(
-        self, w: Tensor, broadcast: Broadcast, own: Tensor | None, steps: Tensor
+        self, w: Tensor, broadcast: Broadcast, own: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
         if own is None:
             raise ValueError("MimeLite needs each client's gradient at the broadcast model")
         return torch.cat([w - broadcast["params"], self.gradient_scale * own], dim=1), None
 
-    def remember(
-        self, params: Tensor, aggregate: Tensor, memory: Memory, broadcast: Broadcast
-    ) -> Memory:
-        gradient = self.layout(len(params)).view(aggregate, "gradient") / self.gradient_scale
-        return self._next(memory, gradient)
+    def conclude(
+        self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
+    ) -> tuple[Tensor, Memory]:
+        layout = self.layout(len(broadcast["params"]))
+        gradient = layout.view(released, "gradient") / self.gradient_scale
+        return layout.view(released, "delta"), self._next(memory, gradient)

@@ -19,6 +19,7 @@ from privfed.vector import Layout
 Broadcast = Mapping[str, Tensor]
 """Released values only, by name; "params" `[d]` is the current model."""
 Anchor = Literal["", "all", "batch"]
+Measures = Literal["", "loss", "fisher"]
 Memory = Mapping[str, Tensor]
 """What an objective keeps of former rounds: functions of released values, public, checkpointed."""
 
@@ -36,23 +37,59 @@ class Exchange:
     layout: Layout
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a client did: local `steps` `[c]` at rate `lr`, and what was measured of it.
+
+    `measured` is the part's `measures`: "loss" `[c, 1]`, the mean loss over all of a client's
+    examples at the broadcast model; "fisher" `[c, d]`, the mean over its examples of the squared
+    gradient at the trained model. `seen` `[c]`: which clients have a state from a former round.
+    """
+
+    steps: Tensor
+    lr: float
+    measured: Tensor | None = None
+    seen: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Cohorts:
+    """Public constants: how many `clients` are declared, and the expected cohort's `size`."""
+
+    clients: int
+    size: float
+
+
 class ClientState(Protocol):
     """What a stateful objective remembers of each client between rounds: `[k]` per client.
 
-    Bounded or memory-mapped, secret (it lies under private/), committed with the checkpoint.
+    Bounded or memory-mapped, secret (it lies under private/), committed every round.
     """
 
-    def gather(self, ids: NDArray[np.int64]) -> Tensor:
-        """`[c, k]`"""
+    def begin(self, round: int) -> None: ...
+
+    def gather(self, ids: NDArray[np.int64], unseen: Tensor) -> tuple[Tensor, Tensor]:
+        """States `[c, k]` (`unseen` `[k]` where there is none yet), and who has one `[c]`."""
         ...
 
     def scatter(self, ids: NDArray[np.int64], values: Tensor) -> None: ...
+
+    def keep(self) -> None:
+        """Make the round's states durable; before its release is."""
+        ...
+
+    def replay(self, round: int, released: bool) -> None: ...
+
+    def settle(self, round: int) -> None: ...
 
 
 class Objective(Protocol):
     """c clients at once: w `[c, d]` their models, `own` `[c, k]` their state or None."""
 
-    stateful: bool
+    keeps: int
+    """Vectors `[d]` that each client keeps between rounds; above 0, clients have to return, every
+    row weighs one, and sums are divided by the expected cohort's size, a constant.
+    """
     exchanges: int
     """Exchanges before and with training; fixed, so that the round's event is known beforehand."""
     broadcasts: int
@@ -61,8 +98,10 @@ class Objective(Protocol):
     """Why it is refused under privacy; empty where its messages have a proven bound."""
     anchored: Anchor
     """Which of a client's gradients at the broadcast model is `own` `[c, d]`, if any: that of all
-    its examples ("all"), or at each step that of the same batch ("batch").
+    its examples ("all"), or at each step that of the same batch ("batch"). Not with `keeps`.
     """
+    measures: Measures
+    """What `message` is told besides: see `Work`."""
 
     def layout(self, d: int) -> Layout:
         """The row a client sends after training. Its part "delta" `[d]` is the model update."""
@@ -79,6 +118,10 @@ class Objective(Protocol):
         """
         ...
 
+    def unseen(self, broadcast: Broadcast) -> Tensor:
+        """The state `[k]` of a client that has none yet."""
+        ...
+
     def direction(
         self, grad: Tensor, w: Tensor, broadcast: Broadcast, own: Tensor | None
     ) -> Tensor:
@@ -86,17 +129,13 @@ class Objective(Protocol):
         ...
 
     def message(
-        self, w: Tensor, broadcast: Broadcast, own: Tensor | None, steps: Tensor
+        self, w: Tensor, broadcast: Broadcast, own: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
-        """Rows `[c, m]` after `steps` `[c]` local steps, and the new own state."""
+        """Rows `[c, m]` after local training, and the new own state."""
         ...
 
-    def update(self, aggregate: Tensor) -> Tensor:
-        """The server's update `[d]` from what training released `[m]`."""
-        ...
-
-    def remember(
-        self, params: Tensor, aggregate: Tensor, memory: Memory, broadcast: Broadcast
-    ) -> Memory:
-        """The memory after a round that broadcast `broadcast` and released `aggregate` `[m]`."""
+    def conclude(
+        self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
+    ) -> tuple[Tensor, Memory]:
+        """The server's update `[d]` from what training released `[m]`, and the new memory."""
         ...

@@ -10,7 +10,15 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from privfed.local.objective import Anchor, Broadcast, Exchange, Memory
+from privfed.local.objective import (
+    Anchor,
+    Broadcast,
+    Cohorts,
+    Exchange,
+    Measures,
+    Memory,
+    Work,
+)
 from privfed.parts import Part
 from privfed.vector import Layout
 
@@ -21,10 +29,11 @@ class Sgd(Part):
     direction = gradient; a client sends delta = local - broadcast, d numbers.
     """
 
-    stateful: ClassVar[bool] = False
+    keeps: ClassVar[int] = 0
     exchanges: ClassVar[int] = 1
     broadcasts: ClassVar[int] = 1
     anchored: ClassVar[Anchor] = ""
+    measures: ClassVar[Measures] = ""
     unproven: ClassVar[str] = ""
 
     def layout(self, d: int) -> Layout:
@@ -37,20 +46,21 @@ class Sgd(Part):
         yield from ()
         return {}
 
+    def unseen(self, broadcast: Broadcast) -> Tensor:
+        params = broadcast["params"]
+        return params.new_zeros(self.keeps * len(params))
+
     def direction(
         self, grad: Tensor, w: Tensor, broadcast: Broadcast, own: Tensor | None
     ) -> Tensor:
         return grad
 
     def message(
-        self, w: Tensor, broadcast: Broadcast, own: Tensor | None, steps: Tensor
+        self, w: Tensor, broadcast: Broadcast, own: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
         return w - broadcast["params"], own
 
-    def update(self, aggregate: Tensor) -> Tensor:
-        return aggregate
-
-    def remember(
-        self, params: Tensor, aggregate: Tensor, memory: Memory, broadcast: Broadcast
-    ) -> Memory:
-        return memory
+    def conclude(
+        self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
+    ) -> tuple[Tensor, Memory]:
+        return released, memory

@@ -7,7 +7,7 @@ the cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,11 +17,13 @@ from torch import Tensor
 
 from privfed.federation import Federation, Indices
 from privfed.local.batches import Batches, plan
-from privfed.local.objective import Broadcast, Objective
+from privfed.local.objective import Broadcast, Objective, Work
 from privfed.network import Network
 from privfed.streams import Keys
 
 Way = Literal["stacked", "loop"]
+Statistic = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Of models w `[c, d]` on batches x, y of which `real` `[c, B]` counts: rows `[c, *]`."""
 _DROPOUT = 2**62
 """A salt that no epoch has."""
 
@@ -45,9 +47,11 @@ class LocalTrainer:
         own: Tensor | None,
         keys: Keys,
         epochs: Indices | None = None,
+        seen: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Rows `[c, m]` of clients `ids` `[c]`, and their new own state.
 
+        `own` `[c, k]` is their state, of which only those `seen` `[c]` have one of their own.
         `epochs` `[c]` are each client's, where stragglers do fewer than all. Clients are cheapest
         in descending order of their number of steps; any order is right.
         """
@@ -59,31 +63,60 @@ class LocalTrainer:
             w = self._stacked(batches, broadcast, own)
         else:
             w = self._loop(batches, broadcast, own, keys)
-        steps = torch.from_numpy(batches.steps).to(w)
-        return self.objective.message(w, broadcast, own, steps)
+        work = Work(
+            torch.from_numpy(batches.steps).to(w),
+            self.lr,
+            self._measured(ids, broadcast["params"], w, keys),
+            seen,
+        )
+        return self.objective.message(w, broadcast, own, work)
 
     def gradients(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor:
         """Each client's gradient `[c, d]` of its mean loss over all its examples; 0 for none."""
-        batches = plan(self.federation, ids, keys, 1, self.batch_size)
-        total = params.new_zeros(len(ids), len(params))
-        rows = torch.from_numpy(batches.rows).to(params.device)
-        mask = torch.from_numpy(batches.mask).to(params.device)
+        still = params.expand(len(ids), -1)
+        return self._mean(ids, still, keys, self.batch_size, len(params), self._gradient)
+
+    def _measured(self, ids: Indices, params: Tensor, w: Tensor, keys: Keys) -> Tensor | None:
+        """What the objective `measures`: losses `[c, 1]` at `params`, or Fishers `[c, d]` at w."""
+        if self.objective.measures == "loss":
+            still = params.expand(len(ids), -1)
+            return self._mean(ids, still, keys, self.batch_size, 1, self._loss)
+        if self.objective.measures == "fisher":  # the mean of squares is not the square of means
+            return self._mean(
+                ids, w, keys, 1, len(params), lambda *one: self._gradient(*one).square()
+            )
+        return None
+
+    def _mean(
+        self, ids: Indices, w: Tensor, keys: Keys, batch_size: int, width: int, of: Statistic
+    ) -> Tensor:
+        """`of` batches at w `[c, d]`, averaged over each client's examples `[c, width]`."""
+        batches = plan(self.federation, ids, keys, 1, batch_size)
+        rows = torch.from_numpy(batches.rows).to(w.device)
+        mask = torch.from_numpy(batches.mask).to(w.device)
+        sizes = torch.from_numpy(self.federation.sizes(ids)).to(w).clamp(min=1)[:, None]
+        total = w.new_zeros(len(ids), width)
         for step in range(rows.shape[1]):
             for some in self._together(len(ids)):
                 real = mask[some, step]
                 if not bool(real.any()):
                     continue
                 x, y = self.federation.gather(rows[some, step])
-                still = params.expand(len(real), -1)
-                if self.way == "stacked":
-                    mean = self._stacked_gradient(still, x, y, real)
-                else:
-                    mean = self._one_gradient(params, x[real], y[real])[None]
-                total[some] += torch.where(
-                    real.any(1, keepdim=True), mean * real.sum(1, keepdim=True), 0.0
-                )
-        sizes = torch.from_numpy(self.federation.sizes(ids)).to(total)
-        return total / sizes.clamp(min=1)[:, None]
+                mean = of(w[some], x, y, real)
+                weighted = mean * real.sum(1, keepdim=True)
+                total[some] += torch.where(real.any(1, keepdim=True), weighted, 0.0)
+        return total / sizes
+
+    def _gradient(self, w: Tensor, x: Tensor, y: Tensor, real: Tensor) -> Tensor:
+        if self.way == "stacked":
+            return self._stacked_gradient(w, x, y, real)
+        return self._one_gradient(w[0], x[real], y[real])[None]
+
+    def _loss(self, w: Tensor, x: Tensor, y: Tensor, real: Tensor) -> Tensor:
+        if self.way == "loop":
+            return self.network.losses(w[0], x[real], y[real]).mean().reshape(1, 1)
+        losses = self.network.stacked_losses(w, x, y)
+        return (losses * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
 
     def _together(self, count: int) -> Iterator[slice]:
         """All clients of a chunk at once, or each alone."""

@@ -184,7 +184,7 @@ def test_every_registered_part_exists_is_frozen_strict_and_documented(kind, name
         (["data.holdout=some"], "data.holdout is 'some': .*'clients'"),
         (["aggregation.before=['nnm']"], r"aggregation\.before"),
         (["run.device=tpu"], r"run\.device"),
-        (["data.setting=cross_silo"], r"data\.setting"),
+        (["data.setting=silo"], r"data\.setting"),
         (["audit.confidence=0.9"], r"audit\.confidence"),
         (["run.rounds=1000000"], r"run\.rounds"),
         (["privacy.noise_multiplier=inf"], r"privacy\.noise_multiplier"),
@@ -267,7 +267,7 @@ class Twice(Mean):
 
 
 class Remembers(Sgd):
-    stateful: ClassVar[bool] = True
+    keeps: ClassVar[int] = 1
 
 
 class Doubled(Part):
@@ -307,7 +307,7 @@ def test_the_digest_covers_all_that_a_resume_may_not_change():
         (["aggregation.weights=examples"], "example counts are private"),
         (["aggregation.byzantine=2"], "tolerates none"),
         ([f"aggregation.rule={__name__}:Twice"], "several passes"),
-        ([f"client.objective={__name__}:Remembers"], "state on clients"),
+        ([f"client.objective={__name__}:Remembers"], "so the same clients have to return"),
         (
             ["privacy.mechanism=none", "aggregation.rule=median", "aggregation.weights=examples"],
             "weighs all rows alike",

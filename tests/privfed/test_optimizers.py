@@ -16,8 +16,9 @@ from privfed.local.batches import plan as plan_batches
 from privfed.local.feddane import FedDane
 from privfed.local.fedfor import FedFor
 from privfed.local.fednova import FedNova
-from privfed.local.fedprox import FedProx
+from privfed.local.fedprox import AdaptiveFedProx, FedProx
 from privfed.local.mime import Mime, MimeLite
+from privfed.local.objective import Cohorts
 from privfed.local.sgd import Sgd
 from privfed.parts import BUILT_IN, find
 from privfed.plan import plan
@@ -153,6 +154,40 @@ def test_the_corrections_are_gradients_of_the_terms_in_the_papers():
         torch.testing.assert_close(found, numerical(term, w), atol=1e-6, rtol=1e-5)
 
 
+def test_mu_rises_with_the_loss_and_falls_after_five_falls_in_a_row():
+    objective = AdaptiveFedProx(mu=0.1)
+    cohorts, broadcast = Cohorts(10, 5.0), {"params": torch.zeros(2)}
+    memory = objective.init(broadcast["params"])
+    losses = [1.0, 1.5, 1.4, 1.3, 1.2, 1.3, 1.2, 1.1, 1.0, 0.9, 0.8, 0.7, 0.7, 0.6]
+    wanted = [0.1, 0.2, 0.2, 0.2, 0.2, 0.3, 0.3, 0.3, 0.3, 0.3, 0.2, 0.2, 0.2, 0.2]
+    found = []
+    for loss in losses:
+        released = torch.tensor([0.5, -0.5, loss])
+        update, memory = objective.conclude(broadcast, released, memory, cohorts)
+        assert update.tolist() == [0.5, -0.5]
+        found.append(float(memory["mu"]))
+    assert found == pytest.approx(wanted)
+    assert float(objective.model_copy(update={"mu": 0.0}).init(torch.zeros(2))["mu"]) == 0.0
+
+
+@pytest.mark.parametrize("way", ["stacked", "loop"])
+def test_adaptive_fedprox_hears_the_cohorts_loss_at_the_broadcast_model(tmp_path, way):
+    objective = AdaptiveFedProx(mu=0.5)
+    rounds = Rounds(tmp_path, (3, 9, 4), size=3, objective=objective, mechanism=NoPrivacy())
+    object.__setattr__(rounds.local, "way", way)
+    everybody, net = rounds.local.federation.examples, rounds.local.network
+    start = rounds.state.params + 0.3
+    object.__setattr__(rounds.state, "params", start)
+    after = rounds.run(1)
+    assert float(after.objective["loss"]) == pytest.approx(
+        float(net.losses(start, everybody.x, everybody.y).mean()), rel=1e-5
+    )
+    plain = Rounds(tmp_path / "b", (3, 9, 4), size=3, objective=FedProx(mu=0.5),
+                   mechanism=NoPrivacy())  # fmt: skip
+    object.__setattr__(plain.state, "params", start)
+    torch.testing.assert_close(after.params, plain.run(1).params)
+
+
 def test_fedfor_penalises_movement_against_the_last_update_only():
     """g = previous - now: moving back towards `previous` has g (w - now) > 0."""
     objective = FedFor(alpha=1.0)
@@ -219,7 +254,19 @@ def test_stragglers_do_fewer_epochs_and_still_count(tmp_path):
 
 
 OBJECTIVES = list(BUILT_IN["objective"])
-UNPROVEN = ["fednova"]
+UNPROVEN = ["fednova", "fedprox_adaptive", "fedcurv"]
+STATEFUL = ["scaffold", "feddyn", "fedcurv"]
+
+
+def choosing(objective):
+    """The keys with which `objective` runs."""
+    return [
+        f"client.objective={objective}",
+        *(["privacy.mechanism=none"] if objective in UNPROVEN else []),
+        *(["data.setting=cross_silo"] if objective in STATEFUL else []),
+    ]
+
+
 SERVERS = list(BUILT_IN["optimizer"])
 
 
@@ -228,8 +275,7 @@ def test_every_objective_composes_with_every_server_and_resumes_exactly(
     tmp_path, objective, server
 ):
     settings = [
-        f"client.objective={objective}",
-        *(["privacy.mechanism=none"] if objective in UNPROVEN else []),
+        *choosing(objective),
         f"server.optimizer={server}",
         "run.randomness=seeded",
         "client.stragglers=0.3",
@@ -247,7 +293,7 @@ def test_every_objective_composes_with_every_server_and_resumes_exactly(
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_zero_rate_leaves_the_model(tmp_path, objective):
-    trained(tmp_path, f"client.objective={objective}", "client.lr=0", "privacy.mechanism=none")
+    trained(tmp_path, *choosing(objective), "client.lr=0", "privacy.mechanism=none")
     assert (model(tmp_path)["model/1.weight"] == 0).all()
 
 
@@ -401,10 +447,14 @@ def test_mimelite_is_one_event_and_its_traffic_is_said():
 def test_what_has_no_proof_under_privacy_is_refused_with_its_reason():
     for name in OBJECTIVES:
         if name in UNPROVEN:
-            with pytest.raises(Refused, match="has no proof under privacy: a client's number"):
-                plan(small(f"client.objective={name}"))
+            unproven = find("objective", name, "").unproven
+            with pytest.raises(Refused, match=f"has no proof under privacy: {unproven}"):
+                plan(small(f"client.objective={name}", "data.setting=cross_silo"))
         else:
-            assert plan(small(f"client.objective={name}")).guarantee.epsilon < math.inf
+            assert plan(small(*choosing(name))).guarantee.epsilon < math.inf
+        if name in STATEFUL:
+            with pytest.raises(Refused, match="so the same clients have to return"):
+                plan(small(f"client.objective={name}", "privacy.mechanism=none"))
     settings = ["client.objective=mimelite", "aggregation.rule=median", "privacy.mechanism=none"]
     with pytest.raises(Refused, match="sends more than an update"):
         plan(small(*settings))

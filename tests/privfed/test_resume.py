@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -81,15 +82,21 @@ def keep(config):
     return config
 
 
+SCAFFOLD = ("client.objective=scaffold", "data.setting=cross_silo", "run.rounds=5")
+
+
+@pytest.mark.parametrize("objective", [(), SCAFFOLD])
 @pytest.mark.parametrize("kind", ["written", "torn", "unnamed"])
-def test_a_seeded_run_killed_anywhere_and_resumed_is_bit_identical(tmp_path, monkeypatch, kind):
+def test_a_seeded_run_killed_anywhere_and_resumed_is_bit_identical(
+    tmp_path, monkeypatch, kind, objective
+):
     whole = tmp_path / "whole"
-    trained(whole, "run.randomness=seeded")
+    trained(whole, "run.randomness=seeded", *objective)
     moment = 0
     while True:
         moment += 1
         path = tmp_path / f"{moment}"
-        if not crashed_run(path, monkeypatch, moment, kind, "run.randomness=seeded"):
+        if not crashed_run(path, monkeypatch, moment, kind, "run.randomness=seeded", *objective):
             break
         if not (path / "config.toml").exists():
             continue  # it never began: there is nothing to resume, and nothing was charged
@@ -128,6 +135,49 @@ def test_a_secret_run_killed_anywhere_never_spends_less_than_it_released(
         assert about(path)["updates"] == outcome.updates
         shutil.rmtree(path)
     assert moment > 10
+
+
+@pytest.mark.parametrize("kind", ["written", "unnamed"])
+def test_what_clients_remember_agrees_with_the_server_wherever_it_is_killed(
+    tmp_path, monkeypatch, kind
+):
+    """SCAFFOLD's server holds the sum of what its clients hold: nothing is lost or added twice."""
+    settings = (*SCAFFOLD, "privacy.mechanism=none", "run.checkpoint_every=2")
+    moment, replayed = 0, 0
+    while True:
+        moment += 1
+        path = tmp_path / f"{moment}"
+        crashed = crashed_run(path, monkeypatch, moment, kind, *settings)
+        if not (path / "config.toml").exists():
+            continue
+        if crashed:
+            replayed += len(RunDirectory.open(path).stored_rounds()) > 0
+            resume(path, keep)
+        held = np.fromfile(path / "private/settled.f32", np.float32).reshape(12, -1)
+        assert set(held[:, 0]) <= {0.0, 1.0}
+        total = torch.from_numpy(held[:, 1:].sum(0))
+        torch.testing.assert_close(model(path)["objective/sum"], total, rtol=1e-4, atol=1e-5)
+        assert [item.name for item in (path / "private").iterdir()] == ["settled.f32"]
+        assert (path / "private").stat().st_mode & 0o777 == 0o700
+        shutil.rmtree(path)
+        if not crashed:
+            break
+    assert replayed > 2
+
+
+def test_a_run_whose_clients_memory_is_gone_or_of_others_is_broken(tmp_path):
+    path = tmp_path / "run"
+    trained(path, *SCAFFOLD)
+    file = path / "private/settled.f32"
+    whole = file.read_bytes()
+    for content in (None, whole[:-4]):
+        file.unlink(missing_ok=True)
+        if content is not None:
+            file.write_bytes(content)
+        with pytest.raises(Broken, match="what clients remembered"):
+            resume(path, lambda stored: stored.with_run(rounds=9))
+    file.write_bytes(whole)
+    assert resume(path, lambda stored: stored.with_run(rounds=9)).updates == 9
 
 
 def test_a_resume_replays_stored_releases_byte_for_byte(tmp_path, monkeypatch):
