@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
@@ -14,6 +15,7 @@ from privfed.parts import BUILT_IN, find
 from privfed.sections import SECTIONS
 
 _Schema = dict[str, Any]
+_MANY = 1000
 
 
 def catalog() -> dict[str, dict[str, str]]:
@@ -21,8 +23,25 @@ def catalog() -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for kind, known in BUILT_IN.items():
         outside = [entry.name for entry in metadata.entry_points(group=f"privfed.{kind}")]
-        found[kind] = {name: _line(find(kind, name, kind)) for name in (*known, *outside)}
+        found[kind] = {
+            name: _described(kind, find(kind, name, kind)) for name in (*known, *outside)
+        }
     return found
+
+
+def _described(kind: str, part: type[BaseModel]) -> str:
+    if kind != "objective" or any(key.is_required() for key in part.model_fields.values()):
+        return _line(part)
+    objective: Any = part()
+    up = objective.exchanges * objective.layout(_MANY).length / _MANY
+    down = objective.exchanges - 1 + objective.broadcasts
+    kept = f", keeps {_vectors(objective.keeps)}" if objective.keeps else ""
+    return f"{_line(part)} (sends {_vectors(up)}, is sent {_vectors(down)}{kept})"
+
+
+def _vectors(count: float) -> str:
+    """A number of vectors `[d]`, without the odd number beside them."""
+    return "d" if round(count) == 1 else f"{count:.0f} d"
 
 
 def key_of(kind: str) -> str:
@@ -36,7 +55,7 @@ def key_of(kind: str) -> str:
 
 def _line(part: type[BaseModel]) -> str:
     first = (inspect.getdoc(part) or "").split("\n\n")[0].replace("\n", " ")
-    return first.split(". ")[0].rstrip(".")
+    return re.split(r"(?<!et al)\. ", first)[0].rstrip(".")
 
 
 def schema() -> _Schema:

@@ -105,8 +105,10 @@ class ExperimentProgress:
         self._show()
 
     def _said(self, cell: Cell, result: dict[str, Any]) -> str:
+        short = Counter(_short(key) for key in cell.values)
         where = ", ".join(
-            f"{key.rpartition('.')[2]} {text(value)}" for key, value in cell.values.items()
+            f"{key if short[_short(key)] > 1 else _short(key)} {text(value)}"
+            for key, value in cell.values.items()
         )
         name = f"{where}, seed {cell.seed}" if where else f"seed {cell.seed}"
         if result["status"] == DONE:
@@ -123,6 +125,10 @@ class ExperimentProgress:
         bad = self._ended[FAILED] + self._ended[REFUSED]
         counts = f"{self._running} running, {bad} failed{shown}"
         self._progress.update(self._task, counts=counts)
+
+
+def _short(key: str) -> str:
+    return key.rpartition(".")[2]
 
 
 def _plural(count: int, name: str, ending: str = "s") -> str:

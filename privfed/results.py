@@ -116,7 +116,7 @@ def _ordered(keys: Sequence[str], rows: Sequence[Row]) -> list[str]:
     names = dict.fromkeys(name for row in rows for name in row)
     bounds = [name for name in names if name.startswith("epsilon_")]
     wanted = [*keys, *_BEFORE, *measures_of(keys, rows), *_FACTS, *bounds, *_AFTER]
-    return [name for name in wanted if name in names]
+    return [name for name in wanted if name in names or name in keys]
 
 
 def write_tables(files: Files, keys: Sequence[str], rows: list[Row], rounds: list[Row]) -> None:

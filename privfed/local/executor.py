@@ -41,7 +41,8 @@ class InProcess:
             who = self.trainer.federation.identify(some)
             keys = self.streams.at("shuffle", cohort.round, who)
             if exchange.task == "gradient":
-                rows = trainer.gradients(some, exchange.broadcast["params"], keys)
+                gradients = trainer.gradients(some, exchange.broadcast["params"], keys)
+                rows = exchange.scale * gradients
             else:
                 rows = self._train(trainer, some, exchange.broadcast, keys, cohort.round)
             yield Chunk(some, rows, self._weights(some).to(rows))

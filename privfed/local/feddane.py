@@ -15,14 +15,15 @@ from privfed.local.sgd import Sgd
 
 
 class FedDane(Sgd):
-    """First the cohort's mean gradient g at the broadcast model, then training that follows it.
+    """FedDANE: the cohort's mean gradient g at the broadcast model, then training that follows it.
 
     The local loss gains <g - grad F_k(broadcast), w> + mu / 2 |w - broadcast|^2, so its gradient
     g - grad F_k(broadcast) + mu (w - broadcast); grad F_k is over all of a client's examples. A
     client sends d numbers twice a round and is sent 3 d.
 
     Under privacy both exchanges ask one and the same cohort (the paper draws two), each row is
-    clipped to the same bound, and the round is one event: Poisson(q, Gaussian(z / sqrt(2))).
+    clipped to the same bound (gradients times `gradient_scale`, which undoes itself afterwards),
+    and the round is one event: Poisson(q, Gaussian(z / sqrt(2))).
     """
 
     exchanges: ClassVar[int] = 2
@@ -30,10 +31,12 @@ class FedDane(Sgd):
     anchored: ClassVar[Anchor] = "all"
 
     mu: float = Field(0.01, ge=0)
+    gradient_scale: float = Field(1.0, gt=0)
 
     def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
-        gradient = yield Exchange("gradient", {"params": params}, self.layout(len(params)))
-        return {"gradient": gradient}
+        layout, scale = self.layout(len(params)), self.gradient_scale
+        gradient = yield Exchange("gradient", {"params": params}, layout, scale)
+        return {"gradient": gradient / scale}
 
     def direction(
         self, grad: Tensor, w: Tensor, broadcast: Broadcast, own: Tensor | None

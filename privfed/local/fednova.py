@@ -17,7 +17,7 @@ from privfed.vector import Layout
 
 
 class FedNova(Sgd):
-    """Averages updates per local step, and scales the average by the effective number of steps.
+    """FedNova: averages updates per local step, times the effective number of steps.
 
     A client sends delta_k / tau_k and tau_k, d + 1 numbers, tau_k its local steps; the released
     update is tau_eff sum_k p_k delta_k / tau_k with tau_eff = sum_k p_k tau_k. Where all take

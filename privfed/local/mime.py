@@ -40,17 +40,20 @@ class Mime(_Mimicking):
     """Mime: momentum and a variance-reduced gradient, from two exchanges.
 
     First the cohort's mean gradient c, then training. A client sends d numbers twice a round and is
-    sent 4 d. Under privacy both exchanges ask one cohort, each row is clipped to the same bound,
-    and the round is one event: Poisson(q, Gaussian(z / sqrt(2))).
+    sent 4 d. Under privacy both exchanges ask one cohort, each row is clipped to the same bound
+    (gradients times `gradient_scale`, which undoes itself afterwards), and the round is one event:
+    Poisson(q, Gaussian(z / sqrt(2))).
     """
 
+    gradient_scale: float = Field(1.0, gt=0)
     exchanges: ClassVar[int] = 2
     broadcasts: ClassVar[int] = 3
     anchored: ClassVar[Anchor] = "batch"
 
     def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
-        gradient = yield Exchange("gradient", {"params": params}, self.layout(len(params)))
-        return {"gradient": gradient, "momentum": memory["momentum"]}
+        layout, scale = self.layout(len(params)), self.gradient_scale
+        gradient = yield Exchange("gradient", {"params": params}, layout, scale)
+        return {"gradient": gradient / scale, "momentum": memory["momentum"]}
 
     def direction(
         self, grad: Tensor, w: Tensor, broadcast: Broadcast, own: Tensor | None

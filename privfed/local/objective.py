@@ -29,12 +29,14 @@ class Exchange:
     """One question to the cohort and the layout of each client's answer.
 
     `task` is "gradient" (the loss's gradient at the broadcast model), "train" (local training) or
-    "terms" (what a rule sums next, from the rows just trained).
+    "terms" (what a rule sums next, from the rows just trained). A gradient is sent times `scale`,
+    so that one clip fits both it and an update; the release is that of the scaled rows.
     """
 
     task: str
     broadcast: Broadcast
     layout: Layout
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)

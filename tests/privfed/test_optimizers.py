@@ -340,6 +340,16 @@ def test_feddane_steps_along_the_cohorts_gradient_first(tmp_path):
     torch.testing.assert_close(after.params, rounds.state.params + update)
 
 
+@pytest.mark.parametrize("kind", [FedDane, Mime])
+def test_a_gradients_scale_is_what_the_clip_sees_and_nothing_else(tmp_path, kind):
+    found = {}
+    for scale in (1.0, 0.01):
+        rounds = dane(tmp_path / f"{scale}", objective=kind(gradient_scale=scale))
+        found[scale] = rounds.run(2).params, rounds.store.releases[1][0]
+    torch.testing.assert_close(found[1.0][0], found[0.01][0], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(0.01 * found[1.0][1], found[0.01][1], rtol=1e-4, atol=1e-7)
+
+
 def test_feddane_of_equal_clients_is_fedavg(tmp_path):
     one = population((6,)).examples
     many = one.take(np.tile(np.arange(6), 4))
