@@ -112,7 +112,7 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
 
 def population(config: Config, streams: Streams) -> Federation:
     """The clients and the test set that `config` names. Raises `Refused`."""
-    return populate(
+    federation = populate(
         config.parts["source"],
         config.parts["partition"],
         config.data.clients,
@@ -120,6 +120,8 @@ def population(config: Config, streams: Streams) -> Federation:
         streams,
         config.data.holdout,
     )
+    shifted: Federation = config.parts["shift"].apply(federation, streams)
+    return shifted
 
 
 def _device(name: str) -> torch.device:

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from accounting.events import ADD_REMOVE
 from privfed.errors import Refused
+from privfed.federation import Indices
 from privfed.parts import Part
 from privfed.streams import Streams
 
@@ -39,7 +40,11 @@ class Cohort:
 
 
 class Sampler(Protocol):
-    """Draws cohorts from `population` actual clients by declared public constants."""
+    """Draws cohorts by declared public constants.
+
+    `sizes` `[population]` are the examples of each actual client. Under privacy a sampler may use
+    how many clients there are, and nothing else of it.
+    """
 
     size: int
 
@@ -49,7 +54,7 @@ class Sampler(Protocol):
 
     def witness(self, round: int, clients: int) -> Witness: ...
 
-    def sample(self, round: int, clients: int, population: int, streams: Streams) -> Cohort: ...
+    def sample(self, round: int, clients: int, sizes: Indices, streams: Streams) -> Cohort: ...
 
 
 class Poisson(Part):
@@ -72,7 +77,33 @@ class Poisson(Part):
             )
         return Witness("poisson", self.size / clients, ADD_REMOVE)
 
-    def sample(self, round: int, clients: int, population: int, streams: Streams) -> Cohort:
+    def sample(self, round: int, clients: int, sizes: Indices, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)
-        coins = streams.at("cohort", round).bernoulli(witness.rate, population)
+        coins = streams.at("cohort", round).bernoulli(witness.rate, len(sizes))
+        return Cohort(round, np.flatnonzero(coins), float(self.size), witness)
+
+
+class BySize(Part):
+    """Clients enter with a probability that goes with their number of examples; no privacy.
+
+    Each by its own coin of bias min(1, size n_k / mean n / N): with a uniform average of updates,
+    the alternative to sampling uniformly and weighing by examples (Li et al. 2020, Algorithm 2).
+    How many examples somebody has is private, so this has no event under privacy.
+    """
+
+    size: int = Field(150, ge=1)
+
+    def capacity(self) -> int | None:
+        return None
+
+    def witness(self, round: int, clients: int) -> Witness:
+        rate = Poisson(size=self.size).witness(round, clients).rate
+        return Witness("by_size", rate, ADD_REMOVE)
+
+    def sample(self, round: int, clients: int, sizes: Indices, streams: Streams) -> Cohort:
+        witness = self.witness(round, clients)
+        mean = sizes.mean() if sizes.sum() else 1.0
+        bias = np.minimum(witness.rate * sizes / mean, 1.0)
+        words = streams.at("cohort", round).bits(len(sizes)) >> np.uint64(11)
+        coins = words < (bias * 2.0**53).astype(np.uint64)
         return Cohort(round, np.flatnonzero(coins), float(self.size), witness)

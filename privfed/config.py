@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from privfed.errors import Refused
 from privfed.parts import BUILT_IN, Part, expected, find
+from privfed.roundtime import Devices
 from privfed.sections import SECTIONS, Aggregation, Client, Data, Privacy, Run, Start
 
 FORMAT = 1
@@ -58,6 +59,10 @@ class Config:
     @property
     def privacy(self) -> Privacy:
         return self.own["privacy"]  # type: ignore[no-any-return]
+
+    @property
+    def devices(self) -> Devices:
+        return self.own["devices"]  # type: ignore[no-any-return]
 
     @property
     def aggregation(self) -> Aggregation:

@@ -30,6 +30,7 @@ from privfed.grid import Cell, Grid, Values, cells, tuned_cells
 from privfed.jsons import dump
 from privfed.results import DONE, FAILED, REFUSED, Files, Row, round_row, row, write_tables
 from privfed.run import Outcome, resume, train
+from privfed.simulation import TOTALS
 from privfed.workers import Died, Ended, work
 
 STOPPED, WAITING = "stopped", "waiting"
@@ -39,6 +40,9 @@ _NO_ROOM = {
 }  # fmt: skip
 """What is the machine's trouble, not the cell's."""
 Result = dict[str, Any]
+_LATE = 100
+"""Rounds at the end whose average is told beside the last one."""
+_NOT_LAST = {"seed", "cell", "round"}
 
 
 @dataclass(frozen=True)
@@ -254,9 +258,12 @@ def _write(
         result = results[cell.name]
         if result is None:
             continue
-        rows.append(row({**cell.values, **cell.tuned}, cell.seed, cell.name, result))
+        measured: list[Row] = []
         if result["status"] == DONE:
-            rounds += _rounds(files, cell, result)
+            measured = list(_rounds(files, cell, result))
+            result = _over_rounds(measured, result)
+        rows.append(row({**cell.values, **cell.tuned}, cell.seed, cell.name, result))
+        rounds += measured
     if rows:
         write_tables(files, keys, rows, rounds)
 
@@ -266,12 +273,33 @@ def _rounds(files: Files, cell: Cell, result: Result) -> Iterator[Row]:
     path = _folder(files, cell) / "run" / "metrics.jsonl"
     outcome = result["outcome"]
     lines = path.read_text("utf-8", errors="replace").splitlines() if path.exists() else []
+    so_far = dict.fromkeys(TOTALS, 0.0)
     for line in lines:
         with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
             measured = json.loads(line)
             facts = {k: v for k, v in measured.items() if k not in ("format", "simulation_only")}
+            also = measured.get("simulation_only", {})
+            if also.keys() >= so_far.keys():
+                so_far = {name: so_far[name] + also[name] for name in so_far}
+                also = {**also, **so_far}
             about = {key: outcome.get(key) for key in ("delta", "simulation")}
-            yield round_row(cell.values, cell.seed, cell.name, facts | about)
+            yield round_row(cell.values, cell.seed, cell.name, facts | about | also)
+
+
+def _over_rounds(rounds: Sequence[Row], result: Result) -> Result:
+    """`result` with the best and the late average of its first measure, and what else was last.
+
+    The best of what was seen on a test set flatters; it stands beside the final value, named so.
+    """
+    if not rounds:
+        return result
+    outcome = result["outcome"]
+    name, last = next(iter(outcome)), rounds[-1]
+    seen = [row[name] for row in rounds if row.get(name) is not None]
+    late = [row[name] for row in rounds if row["round"] > last["round"] - _LATE]
+    also = {key: value for key, value in last.items() if key not in {*outcome, *_NOT_LAST}}
+    best = {f"{name}_best": max(seen), f"{name}_last_{_LATE}": sum(late) / len(late)}
+    return {**result, "outcome": {**outcome, **best, **also}}
 
 
 def _counts(found: Sequence[Cell], results: dict[str, Result | None]) -> dict[str, int]:

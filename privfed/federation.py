@@ -65,7 +65,8 @@ class Federation:
     `identities` `[clients]` are numbers that follow from each client alone (None: its place), so
     that its randomness does not depend on who else there is. `public` names the clients behind the
     test set, where it is theirs: no guarantee covers them. `typical` estimates a client's number of
-    examples from public facts; None: nothing known.
+    examples from public facts; None: nothing known. `relabelled` lists, in order of rounds, from
+    which round on class c is labelled `[c]`.
     """
 
     examples: Examples
@@ -74,6 +75,21 @@ class Federation:
     identities: Indices | None = None
     public: tuple[str, ...] = ()
     typical: float | None = None
+    relabelled: tuple[tuple[int, Tensor], ...] = ()
+    _stages: dict[int, Federation] = field(default_factory=dict, repr=False, compare=False)
+
+    def at(self, round: int) -> Federation:
+        """The population as it is in `round`."""
+        passed = sum(1 for start, _ in self.relabelled if start <= round)
+        if not passed:
+            return self
+        if passed not in self._stages:
+            labels = self.relabelled[passed - 1][1].to(self.examples.y.device)
+            moved = (replace(part, y=labels[part.y]) for part in (self.examples, self.test))
+            examples, test = moved
+            self._stages.clear()
+            self._stages[passed] = replace(self, examples=examples, test=test, relabelled=())
+        return self._stages[passed]
 
     @classmethod
     def of(cls, examples: Examples, owners: Indices, clients: int, test: Examples) -> Federation:
@@ -103,7 +119,8 @@ class Federation:
         return self.examples.x[rows], self.examples.y[rows]
 
     def to(self, device: torch.device) -> Federation:
-        return replace(self, examples=self.examples.to(device), test=self.test.to(device))
+        moved = self.examples.to(device), self.test.to(device)
+        return replace(self, examples=moved[0], test=moved[1], _stages={})
 
 
 def identity(name: str) -> int:

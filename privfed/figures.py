@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 ROUND = "round"
+PROGRESS = (ROUND, "examples", "bytes", "device_seconds")
+"""What a run's progress may be drawn over; all but rounds from simulations only."""
 _ALSO = ("epsilon", "noise_multiplier", "seconds", "charges", "rounds")
 _ACROSS = 3
 """Panels side by side."""
@@ -104,11 +106,25 @@ def draw_all(
     for figure in figures:
         whole = read_table(files.table, words)
         _refuse_other_grid(files.table, whole, columns)
-        rows = read_table(files.rounds, words) if figure.x == ROUND else whole
+        rows = read_table(files.rounds, words) if figure.x in PROGRESS else whole
         for path, content in draw(figure, rows, [*varied]).items():
             write_atomically(files.folder / path, content)
             written.append(files.folder / path)
     return written
+
+
+def _aligned(rows: Sequence[Row], keys: Sequence[str], x: str) -> list[Row]:
+    """Seeds of a cell process different numbers of examples: each round stands at their mean."""
+    if any(row.get(x) is None for row in rows):
+        raise Refused(
+            f"a figure is over {x!r}, which not every run measured; set run.simulation_metrics = "
+            f"true in all of them, or draw it over {ROUND!r}"
+        )
+    places: dict[tuple[Any, ...], list[float]] = {}
+    for row in rows:
+        places.setdefault(tuple(row[key] for key in (*keys, ROUND)), []).append(float(row[x]))
+    means = {place: sum(found) / len(found) for place, found in places.items()}
+    return [{**row, x: means[tuple(row[key] for key in (*keys, ROUND))]} for row in rows]
 
 
 def _refuse_other_grid(path: Path, rows: Sequence[Row], keys: Sequence[str]) -> None:
@@ -129,6 +145,8 @@ def draw(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, 
     from matplotlib import pyplot
 
     _refuse_unknown(figure, keys)
+    if figure.x in PROGRESS:
+        rows = _aligned(rows, keys, figure.x)
     held = [row for row in rows if _holds(row, figure.where)]
     _refuse_averaging(figure, {key: values(held, key) for key in keys})
     measures = {*measures_of(keys, rows), *_ALSO}
@@ -200,7 +218,7 @@ def _curves(figure: Figure, rows: Sequence[Row], everything: Sequence[Row], axes
             [found.mean for _, found in points],
             color=colour,
             linestyle=_DASHES[number % len(_DASHES)],
-            marker=None if figure.x == ROUND else _MARKERS[number % len(_MARKERS)],
+            marker=None if figure.x in PROGRESS else _MARKERS[number % len(_MARKERS)],
             markersize=4,
             linewidth=1.4,
             label=text(value),
@@ -297,7 +315,7 @@ def text(value: Any) -> str:
 def _places(figure: Figure, rows: Sequence[Row]) -> tuple[dict[Any, float], list[str]]:
     """Where each x stands: rounds where they are, values of a key side by side."""
     distinct = values(rows, figure.x)
-    if figure.x == ROUND:
+    if figure.x in PROGRESS:
         return {x: float(x) for x in distinct}, []
     return {x: float(n) for n, x in enumerate(distinct)}, [text(x) for x in distinct]
 
@@ -379,10 +397,10 @@ def _holds(row: Row, where: dict[str, Any]) -> bool:
 def _refuse_unknown(figure: Figure, keys: Sequence[str]) -> None:
     used = [key for key in (figure.x, figure.by, figure.panels, figure.worst) if key]
     for key in [*used, *figure.where]:
-        if key not in keys and not (key == figure.x == ROUND):
+        if key not in keys and not (key == figure.x and key in PROGRESS):
             raise Refused(
                 f"figure {figure.name!r} names {key!r}, which the grid does not vary; "
-                f"{expected(key, [*keys, ROUND])}"
+                f"{expected(key, [*keys, *PROGRESS])}"
             )
     if len(set(used)) < len(used):
         raise Refused(f"figure {figure.name!r} uses a key twice: {used}")

@@ -11,6 +11,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,7 +44,7 @@ class Cell:
     refusal: str | None
     tuned: Values = field(default_factory=dict)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Its identity: a hash of the whole configuration, or of what it was to be."""
         facts: Any = self.config.values() if self.config else [dict(self.values), self.seed]

@@ -43,9 +43,17 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "partition": {
         "iid": "privfed.data.partition:Iid",
-        "dirichlet": "privfed.data.partition:Dirichlet",
-        "shards": "privfed.data.partition:Shards",
+        "dirichlet": "privfed.data.by_label:Dirichlet",
+        "shards": "privfed.data.by_label:Shards",
+        "long_tail": "privfed.data.by_label:LongTail",
+        "pachinko": "privfed.data.by_label:Pachinko",
         "natural": "privfed.data.partition:Natural",
+        "shuffled": "privfed.data.partition:Shuffled",
+    },
+    "shift": {
+        "none": "privfed.data.shift:NoShift",
+        "covariate": "privfed.data.covariate:Covariate",
+        "concept": "privfed.data.shift:Concept",
     },
     "model": {
         "logistic": "privfed.models:Logistic",
@@ -81,7 +89,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "fedyogi": "privfed.server.adaptive:FedYogi",
     },
     "server_schedule": _SCHEDULES,
-    "sampler": {"poisson": "privfed.cohort:Poisson"},
+    "sampler": {
+        "poisson": "privfed.cohort:Poisson",
+        "by_size": "privfed.cohort:BySize",
+    },
     "mechanism": {
         "none": "privfed.privacy.none:NoPrivacy",
         "gaussian": "privfed.privacy.gaussian:CentralGaussian",
@@ -99,11 +110,13 @@ ADAPTERS = {"model": "privfed.models:Foreign"}
 
 def find(kind: str, name: str, key: str) -> type[Any]:
     """The class of part `name` of `kind`, for the configuration key `key`. Raises `Refused`."""
-    known = BUILT_IN[kind]
-    outside = {entry.name: entry.value for entry in metadata.entry_points(group=f"privfed.{kind}")}
-    target = known.get(name) or outside.get(name) or (name if ":" in name else None)
-    if target is None:
-        raise Refused(f"{key} is {name!r}; {expected(name, [*known, *outside])}")
+    target = BUILT_IN[kind].get(name)
+    if target is None:  # looking for entry points takes milliseconds
+        group = metadata.entry_points(group=f"privfed.{kind}")
+        outside = {entry.name: entry.value for entry in group}
+        target = outside.get(name) or (name if ":" in name else None)
+        if target is None:
+            raise Refused(f"{key} is {name!r}; {expected(name, [*BUILT_IN[kind], *outside])}")
     part = _imported(target, name, key)
     if kind in ADAPTERS and callable(part) and not _is_part(part):
         part = _imported(ADAPTERS[kind], name, key).of(part)

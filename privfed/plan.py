@@ -53,7 +53,7 @@ class Plan:
         run = self.config.run
         if run.randomness == "seeded":
             return f"simulation: noise and cohorts follow from the seed {run.seed}"
-        if run.simulation_metrics:
+        if run.simulation_metrics or run.client_measures:
             return "simulation: measures that epsilon does not cover were written"
         if self.config.data.holdout == "examples":
             return "simulation: scored on examples of clients that train"
@@ -196,6 +196,17 @@ def refusals(config: Config) -> Iterator[str]:
             f"client.stragglers is {config.client.stragglers}, but client.epochs is 1, which "
             "leaves nothing to shorten; raise client.epochs or remove the key"
         )
+    if config.names["sampler"] == "by_size":
+        if mechanism.private:
+            yield (
+                'cohort.sampler is "by_size", but how many examples a client has is private data; '
+                'use "poisson", or privacy.mechanism = "none"'
+            )
+        elif weights != "uniform":
+            yield (
+                f'cohort.sampler is "by_size" and aggregation.weights {weights!r}, which counts '
+                'examples twice; use aggregation.weights = "uniform"'
+            )
     if mechanism.private and weights == "examples":
         yield (
             'aggregation.weights is "examples", but under privacy example counts are private data '

@@ -31,8 +31,8 @@ from privfed.server.optimizer import State as ServerState
 from privfed.streams import Streams
 
 Play = Generator[Exchange, Tensor, "TrainingState"]
-Watch = Callable[[Tensor], None]
-"""Shown each chunk's raw rows `[c, m]` before they are bounded; simulation-only."""
+Watch = Callable[[int, NDArray[np.int64], Tensor], None]
+"""Shown round, clients `[c]` and raw rows `[c, m]` before they are bounded; simulation-only."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class World:
     """Where rounds happen: who answers, who counts, who keeps, and where randomness comes from."""
 
     executor: Executor
-    population: int
+    sizes: NDArray[np.int64]
     ledger: Ledger
     store: ReleaseStore
     streams: Streams
@@ -175,7 +175,7 @@ def run_round(
     mechanism, sampler = algorithm.mechanism, algorithm.sampler
     witness = sampler.witness(round, algorithm.clients)
     charge = world.ledger.charge(round, mechanism.event(witness, algorithm.exchanges))
-    cohort = sampler.sample(round, algorithm.clients, world.population, world.streams)
+    cohort = sampler.sample(round, algorithm.clients, world.sizes, world.streams)
     if world.states:
         world.states.begin(round)
     releases: list[Tensor] = []
@@ -234,7 +234,7 @@ def collect(
     for chunk in world.executor.chunks(exchange, cohort):
         rows = rule.terms(chunk.rows, exchange.broadcast.get("center", chunk.rows.new_zeros(())))
         if world.watch:
-            world.watch(rows)
+            world.watch(cohort.round, chunk.ids, rows)
         if not fixed:
             weights = chunk.weights[:, None]
             rows = torch.cat([weights * rows, weights], dim=1)

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from accounting.errors import BudgetExceeded
 from accounting.guarantee import Gate, Guarantee, guarantee, spent
 from accounting.ledger import Ledger
@@ -14,6 +16,7 @@ from privfed.assemble import Setup, assemble
 from privfed.config import Config
 from privfed.errors import Refused
 from privfed.forecast import Forecast, forecast
+from privfed.heterogeneity import measure_clients
 from privfed.opening import mark_counted, reassemble, terms, write_companions
 from privfed.plan import Plan, plan
 from privfed.prior import priors, refuse_once_public
@@ -142,20 +145,18 @@ def _loop(
     ledger.reexecutes = run.randomness == "seeded"
     begin = restored(setup, directory, ledger)
     directory.cut_metrics(begin.round)
-    clip = getattr(setup.plan.mechanism, "clip", None)
-    counts = setup.federation.examples.counts
-    tally = Tally(clip, counts) if run.simulation_metrics else None
+    expected = forecast(setup)
+    tally = _tally(setup, expected) if run.simulation_metrics else None
     states = client_states(setup, directory, begin)
     world = World(
         executor=replace(setup.executor, states=states),
-        population=setup.federation.clients,
+        sizes=setup.federation.sizes(np.arange(setup.federation.clients)),
         ledger=ledger,
         store=directory,
         streams=setup.streams,
         watch=tally.watch if tally else None,
         states=states,
     )
-    expected = forecast(setup)
     for observer in observers:
         observer.before(setup.plan, expected, directory.path, begin.round)
     end, stopped = _rounds(setup, directory, world, begin, tally, observers)
@@ -186,6 +187,7 @@ def _rounds(
         _require_finite(now)
         counts = tally.take() if tally else {}
         if round % run.evaluate_every == 0 or round == run.rounds:
+            counts |= tally.totals() if tally else {}
             record = _record(setup, now, world.ledger, counts)
             _write_metrics(directory, record)
             for observer in observers:
@@ -225,11 +227,21 @@ def _save(now: Checkpoint, setup: Setup, world: World, directory: RunDirectory) 
         world.states.settle(now.round)
 
 
+def _tally(setup: Setup, expected: Forecast) -> Tally:
+    clip = getattr(setup.plan.mechanism, "clip", None)
+    down, up = expected.down / expected.cohort, expected.up / expected.cohort
+    counts, devices = setup.federation.examples.counts, setup.plan.config.devices
+    return Tally(clip, counts, setup.executor.work, devices, down, up)
+
+
 def _record(
     setup: Setup, now: Checkpoint, ledger: Ledger, counts: Mapping[str, Any]
 ) -> RoundRecord:
-    privacy = setup.plan.config.privacy
-    measures = setup.network.evaluate(now.state.params, setup.federation.test)
+    privacy, population = setup.plan.config.privacy, setup.federation.at(now.round)
+    measures = setup.network.evaluate(now.state.params, population.test)
+    if setup.plan.config.run.client_measures:
+        trainer = replace(setup.executor.trainer, federation=population)
+        counts = {**counts, **measure_clients(trainer, now.state.params)}
     so_far = guarantee(ledger.spending_until(now.round), privacy.delta, privacy.accountant)
     return RoundRecord(now.round, {**measures, "epsilon": so_far.epsilon}, counts)
 
@@ -241,7 +253,7 @@ def _outcome(
     return Outcome(
         plan=setup.plan,
         path=directory.path,
-        measures=setup.network.evaluate(end.state.params, setup.federation.test),
+        measures=setup.network.evaluate(end.state.params, setup.federation.at(end.round).test),
         test_examples=len(setup.federation.test),
         updates=end.updates,
         charges=len(ledger.charges),

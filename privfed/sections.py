@@ -13,6 +13,7 @@ from pydantic import Field
 
 from accounting.events import LARGEST_NOISE
 from privfed.parts import Part, only
+from privfed.roundtime import Devices
 
 
 class Run(Part):
@@ -26,6 +27,7 @@ class Run(Part):
     chunk: int = Field(0, ge=0)
     evaluate_every: int = Field(5, ge=1)
     simulation_metrics: bool = False
+    client_measures: bool = False
     checkpoint_every: int = Field(10, ge=1)
 
 
@@ -101,7 +103,14 @@ class Section:
 
 SECTIONS = {
     "run": Section(Run, {}),
-    "data": Section(Data, {"source": ("source", "digits"), "partition": ("partition", "")}),
+    "data": Section(
+        Data,
+        {
+            "source": ("source", "digits"),
+            "partition": ("partition", ""),
+            "shift": ("shift", "none"),
+        },
+    ),
     "model": Section(Start, {"name": ("model", "logistic"), "loss": ("loss", "cross_entropy")}),
     "client": Section(
         Client, {"objective": ("objective", "sgd"), "schedule": ("client_schedule", "constant")}
@@ -116,4 +125,5 @@ SECTIONS = {
     "secure": Section(Secure, {"protocol": ("protocol", "none")}),
     "attack": Section(Attack, {}),
     "audit": Section(Audit, {}),
+    "devices": Section(Devices, {}),
 }

@@ -128,7 +128,7 @@ class Rounds:
                 states=states,
             ),
             states=states,
-            population=federation.clients,
+            sizes=federation.sizes(np.arange(federation.clients)),
             ledger=Ledger.create(self.path, {}),
             store=self.store,
             streams=streams,

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -94,9 +95,9 @@ def main() -> None:
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     clipping: list[float] = []
-    worst = 0.0
+    worst, sizes = 0.0, setup.federation.sizes(np.arange(setup.federation.clients))
     for t in range(1, rounds + 1):
-        cohort = setup.algorithm.sampler.sample(t, 1000, 1000, setup.streams)
+        cohort = setup.algorithm.sampler.sample(t, 1000, sizes, setup.streams)
         rows: dict[str, Tensor] = {}
         for name, way in ways.items():
             began = time.perf_counter()

@@ -1,16 +1,15 @@
-"""Who owns which example, in simulation: by chance, by label, or as the source says."""
+"""Who owns which example: by chance, or as the source says; by label in `by_label`."""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from privfed.errors import Refused
 from privfed.federation import Examples, Indices
-from privfed.parts import Part, only
+from privfed.parts import Part
 from privfed.streams import Streams
 
 
@@ -40,69 +39,6 @@ class Iid(Simulated):
         return rng.permutation(np.repeat(np.arange(clients), sizes))
 
 
-class Dirichlet(Simulated):
-    """Latent Dirichlet allocation over labels (Hsu, Qi & Brown 2019, section 3).
-
-    Clients get equally many examples (or by a power law). Client k draws its label distribution
-    q_k ~ Dir(concentration * p), p the labels' overall distribution, and fills its share from q_k,
-    renormalised over the labels that are left. Large concentrations approach IID, small ones one
-    label per client. Every example is given away exactly once.
-    """
-
-    concentration: float = Field(0.1, gt=0)
-
-    def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
-        rng = streams.at("partition").generator()
-        labels = _classes(examples, "dirichlet")
-        piles = [rng.permutation(np.flatnonzero(labels == c)) for c in range(examples.classes)]
-        left = np.array([len(pile) for pile in piles])
-        prior = np.maximum(self.concentration * left / left.sum(), 1e-12)
-        quota = self.sizes(len(labels), clients, rng)
-        owners = np.empty(len(labels), dtype=np.int64)
-        for client in rng.permutation(clients):
-            share = self._share(rng, prior, left, int(quota[client]))
-            for pile, first, count in zip(piles, left - share, share, strict=True):
-                owners[pile[first : first + count]] = client
-            left -= share
-        return owners
-
-    @staticmethod
-    def _share(
-        rng: np.random.Generator, prior: np.ndarray, left: np.ndarray, quota: int
-    ) -> np.ndarray:
-        """How many of each label `[classes]`, at most `left`, `quota` in all."""
-        wish = rng.dirichlet(prior)
-        share = np.zeros_like(left)
-        while (missing := quota - share.sum()) > 0:
-            weights = np.where(share < left, wish, 0.0)
-            if weights.sum() < 1e-12:
-                weights = np.where(share < left, 1.0, 0.0)
-            share = np.minimum(share + rng.multinomial(missing, weights / weights.sum()), left)
-        return share
-
-
-class Shards(Simulated):
-    """Sorted by label and cut into equal shards, `shards` of which each client gets by chance.
-
-    Most clients see at most `shards` labels (McMahan et al. 2017, section 3). Where the examples
-    do not divide evenly, shards differ by one.
-    """
-
-    shards: int = Field(2, ge=1, le=1_000_000)
-    size_exponent: Annotated[float, only(0.0, "shards are of equal size; remove the key")] = 0.0
-
-    def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
-        rng = streams.at("partition").generator()
-        labels = _classes(examples, "shards")
-        shuffled = rng.permutation(len(labels))
-        order = shuffled[np.argsort(labels[shuffled], kind="stable")]
-        shard = rng.permutation(np.repeat(np.arange(clients), self.shards))
-        ends = np.linspace(0, len(labels), len(shard) + 1).astype(np.int64)
-        owners = np.empty(len(labels), dtype=np.int64)
-        owners[order] = np.repeat(shard, np.diff(ends))
-        return owners
-
-
 class Natural(Part):
     """As the source says: each example belongs to the client it came from."""
 
@@ -117,11 +53,14 @@ class Natural(Part):
         return examples.owners
 
 
-def _classes(examples: Examples, name: str) -> Indices:
-    """One class label per example `[N]`. Raises `Refused` where there is none."""
-    if examples.y.dim() != 1 or examples.y.dtype != torch.int64:
-        raise Refused(
-            f"data.partition is {name!r}, which deals examples by their class, but these have "
-            f'labels of shape {tuple(examples.y.shape[1:])}; use "iid" or "natural"'
-        )
-    return examples.y.numpy()
+class Shuffled(Part):
+    """The ablation of heterogeneity: natural clients' sizes, with everybody's examples shuffled.
+
+    Nobody holds their own data any more: a simulation.
+    """
+
+    natural: ClassVar[bool] = True
+
+    def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
+        own = Natural().owners(examples, clients, streams)
+        return np.asarray(streams.at("partition").generator().permutation(own))

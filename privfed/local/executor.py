@@ -35,7 +35,9 @@ class InProcess:
         if exchange.task not in ("train", "gradient"):
             raise ValueError(f"this executor does not know the task {exchange.task!r}")
         ids = self._by_work(cohort.clients)
-        trainer = replace(self.trainer, lr=self.trainer.lr * self.schedule.factor(cohort.round))
+        lr = self.trainer.lr * self.schedule.factor(cohort.round)
+        federation = self.trainer.federation.at(cohort.round)
+        trainer = replace(self.trainer, federation=federation, lr=lr)
         for start in range(0, len(ids), self.chunk):
             some = ids[start : start + self.chunk]
             who = self.trainer.federation.identify(some)
@@ -71,6 +73,12 @@ class InProcess:
         for chunk in self.chunks(exchange, cohort):
             rows[torch.from_numpy(np.searchsorted(cohort.clients, chunk.ids))] = chunk.rows
         return rows
+
+    def work(self, round: int, ids: Indices) -> tuple[Indices, Indices]:
+        """Local steps `[c]` of clients `ids` in `round`, and examples they process `[c]`."""
+        federation = self.trainer.federation
+        epochs, sizes = self._epochs(federation.identify(ids), round), federation.sizes(ids)
+        return steps(sizes, epochs, self.trainer.batch_size), sizes * epochs
 
     def _epochs(self, who: Indices, round: int) -> Indices:
         """Each client's epochs this round `[c]`: of stragglers, uniformly fewer, at least one.

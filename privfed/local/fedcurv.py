@@ -25,7 +25,7 @@ from privfed.vector import Layout
 
 
 class FedCurv(Sgd):
-    """FedCurv: elastic weight consolidation towards other clients' models, for clients that return.
+    """FedCurv: elastic weight consolidation, for clients that return.
 
     A client keeps 2 d numbers, sends its update and the changes of its Fisher information I_k and
     of I_k w_k, 3 d numbers, and is sent 3 d. The sums are over all clients that took part so far,

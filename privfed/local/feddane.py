@@ -15,7 +15,7 @@ from privfed.local.sgd import Sgd
 
 
 class FedDane(Sgd):
-    """FedDANE: the cohort's mean gradient g at the broadcast model, then training that follows it.
+    """FedDANE: the cohort's mean gradient g first, then training that follows it.
 
     The local loss gains <g - grad F_k(broadcast), w> + mu / 2 |w - broadcast|^2, so its gradient
     g - grad F_k(broadcast) + mu (w - broadcast); grad F_k is over all of a client's examples. A

@@ -23,7 +23,7 @@ from privfed.local.sgd import Sgd
 
 
 class FedDyn(Sgd):
-    """FedDyn (FedPD where all take part): a dynamic regulariser, for clients that return.
+    """FedDyn, FedPD where all take part: a dynamic regulariser, for clients that return.
 
     A client keeps d numbers, sends d and is sent d. The paper solves the local problem; here it is
     E epochs of SGD. Under privacy the update is clipped as ever, and s follows from releases and

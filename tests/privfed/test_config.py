@@ -134,6 +134,7 @@ REQUIRED = {
     "idx": {"path": "."},
     "leaf": {"path": "."},
     "text": {"path": "."},
+    "pachinko": {"coarse": [0, 0, 1]},
     "table": {"path": ".", "label": "y", "classes": 2, "features": {"a": [0.0, 1.0]}},
 }
 

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privfed.data import populate
+from privfed.data.by_label import Dirichlet
 from privfed.data.digits import Digits
-from privfed.data.partition import Dirichlet, Iid, Natural
+from privfed.data.partition import Iid, Natural
 from privfed.data.synthetic import Synthetic
 from privfed.errors import Refused
 from privfed.federation import Examples, Federation

@@ -10,8 +10,9 @@ from test_data import Numbered, numbered
 
 from privfed.cohort import Cohort, Witness
 from privfed.data import populate
+from privfed.data.by_label import Dirichlet, Shards
 from privfed.data.holdout import held_out
-from privfed.data.partition import Dirichlet, Iid, Natural, Shards
+from privfed.data.partition import Iid, Natural
 from privfed.errors import Refused
 from privfed.federation import Examples, identity
 from privfed.local.executor import InProcess

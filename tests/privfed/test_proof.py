@@ -96,9 +96,9 @@ def charge_after_release(monkeypatch):
 def fixed_size_sampler(monkeypatch):
     real = Poisson.sample
 
-    def sample(self, round, clients, population, streams):
-        cohort = real(self, round, clients, population, streams)
-        chosen = np.random.default_rng(round).permutation(population)[: self.size]
+    def sample(self, round, clients, sizes, streams):
+        cohort = real(self, round, clients, sizes, streams)
+        chosen = np.random.default_rng(round).permutation(len(sizes))[: self.size]
         return replace(cohort, clients=np.sort(chosen))
 
     monkeypatch.setattr(Poisson, "sample", sample)

@@ -27,9 +27,9 @@ from privfed.streams import Streams
 class Turns(Poisson):
     """Round t asks the t-th block of `size` clients: each is seen once before any is again."""
 
-    def sample(self, round, clients, population, streams):
-        first = (round - 1) * self.size % population
-        return replace(super().sample(round, clients, population, streams),
+    def sample(self, round, clients, sizes, streams):
+        first = (round - 1) * self.size % len(sizes)
+        return replace(super().sample(round, clients, sizes, streams),
                        clients=np.arange(first, first + self.size))  # fmt: skip
 
 

@@ -1,0 +1,172 @@
+"""Who owns which example, in simulation, by its label: prior shift."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+
+from privfed.data.partition import Simulated
+from privfed.errors import Refused
+from privfed.federation import Examples, Indices
+from privfed.parts import only
+from privfed.streams import Streams
+
+
+class Dirichlet(Simulated):
+    """Latent Dirichlet allocation over labels (Hsu, Qi & Brown 2019, section 3).
+
+    Clients get equally many examples (or by a power law). Client k draws its label distribution
+    q_k ~ Dir(concentration * p), p the labels' overall distribution, and fills its share from q_k,
+    renormalised over the labels that are left. Large concentrations approach IID, small ones one
+    label per client. Every example is given away exactly once.
+    """
+
+    concentration: float = Field(0.1, gt=0)
+
+    def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
+        rng = streams.at("partition").generator()
+        labels = _classes(examples, "dirichlet")
+        counts = np.bincount(labels, minlength=examples.classes)
+        prior = np.maximum(self.concentration * counts / counts.sum(), 1e-12)
+        quota = self.sizes(len(labels), clients, rng)
+        return deal(labels, examples.classes, quota, lambda: flat(rng.dirichlet(prior)), rng)
+
+
+class LongTail(Simulated):
+    """Prior shift: each client's labels fall off along an order of its own.
+
+    Of C labels a client's r-th most frequent is ratio^(-r / (C - 1)) times as frequent as its
+    first, so `ratio` is how many times the first outnumbers the last (the imbalance ratio of
+    long-tailed recognition; per client as in FedFOR, Tian, Smith & Kira 2022). Every example is
+    given away exactly once, so the last clients take what is left; 1 is IID.
+    """
+
+    ratio: float = Field(100.0, ge=1, le=1e12)
+
+    def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
+        rng = streams.at("partition").generator()
+        labels, classes = _classes(examples, "long_tail"), examples.classes
+        tail = self.ratio ** -(np.arange(classes) / max(classes - 1, 1))
+        quota = self.sizes(len(labels), clients, rng)
+        return deal(labels, classes, quota, lambda: flat(rng.permutation(tail)), rng)
+
+
+class Pachinko(Simulated):
+    """Pachinko allocation over coarse and fine labels (Reddi et al. 2021, appendix F).
+
+    `coarse` says of each fine label which coarse one it belongs to. A client draws a distribution
+    over coarse labels ~ Dir(concentration) and over each one's fine labels
+    ~ Dir(fine_concentration), and its examples from these without replacement; a label of which
+    nothing is left is taken out of its own distribution, which is renormalised.
+    """
+
+    coarse: list[Annotated[int, Field(ge=0)]]
+    concentration: float = Field(0.1, gt=0)
+    fine_concentration: float = Field(10.0, gt=0)
+
+    def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
+        rng = streams.at("partition").generator()
+        labels = _classes(examples, "pachinko")
+        if len(self.coarse) != examples.classes:
+            raise Refused(
+                f"data.coarse names a coarse label for {len(self.coarse)} labels; expected one for "
+                f"each of the {examples.classes}"
+            )
+        tree = np.array(self.coarse)[None, :] == np.unique(self.coarse)[:, None]
+
+        def wish() -> Wish:
+            root = rng.dirichlet(np.full(len(tree), self.concentration))
+            fine = np.zeros(tree.shape)
+            for row, mine in zip(fine, tree, strict=True):
+                row[mine] = rng.dirichlet(np.full(mine.sum(), self.fine_concentration))
+
+            def weights(there: NDArray[np.bool_]) -> NDArray[np.float64]:
+                within = np.where(there, fine, 0.0)
+                sums = within.sum(1, keepdims=True)
+                shares = np.divide(within, sums, out=np.zeros_like(within), where=sums > 0)
+                return np.asarray(root @ shares)
+
+            return weights
+
+        quota = self.sizes(len(labels), clients, rng)
+        return deal(labels, examples.classes, quota, wish, rng)
+
+
+Wish = Callable[[NDArray[np.bool_]], NDArray[np.float64]]
+"""A client's wish for each label `[classes]`, given of which there is any left `[classes]`."""
+
+
+def flat(shares: NDArray[np.float64]) -> Wish:
+    """Wish for labels by fixed `shares`."""
+    return lambda there: np.where(there, shares, 0.0)
+
+
+def deal(
+    labels: Indices,
+    classes: int,
+    quota: Indices,
+    wish: Callable[[], Wish],
+    rng: np.random.Generator,
+) -> Indices:
+    """Each example's owner `[N]`: clients in random order take `quota` each, by a `wish` each.
+
+    Every example is given away exactly once.
+    """
+    piles = [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
+    left = np.array([len(pile) for pile in piles])
+    owners = np.empty(len(labels), dtype=np.int64)
+    for client in rng.permutation(len(quota)):
+        share = _share(rng, wish(), left, int(quota[client]))
+        for pile, first, count in zip(piles, left - share, share, strict=True):
+            owners[pile[first : first + count]] = client
+        left -= share
+    return owners
+
+
+def _share(rng: np.random.Generator, wish: Wish, left: Indices, quota: int) -> Indices:
+    """How many of each label `[classes]`, at most `left`, `quota` in all."""
+    share = np.zeros_like(left)
+    while (missing := quota - share.sum()) > 0:
+        there = share < left
+        weights = wish(there)
+        if weights.sum() < 1e-12:
+            weights = np.where(there, 1.0, 0.0)
+        share = np.minimum(share + rng.multinomial(missing, weights / weights.sum()), left)
+    return share
+
+
+class Shards(Simulated):
+    """Sorted by label and cut into equal shards, `shards` of which each client gets by chance.
+
+    Most clients see at most `shards` labels (McMahan et al. 2017, section 3). Where the examples
+    do not divide evenly, shards differ by one.
+    """
+
+    shards: int = Field(2, ge=1, le=1_000_000)
+    size_exponent: Annotated[float, only(0.0, "shards are of equal size; remove the key")] = 0.0
+
+    def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
+        rng = streams.at("partition").generator()
+        labels = _classes(examples, "shards")
+        shuffled = rng.permutation(len(labels))
+        order = shuffled[np.argsort(labels[shuffled], kind="stable")]
+        shard = rng.permutation(np.repeat(np.arange(clients), self.shards))
+        ends = np.linspace(0, len(labels), len(shard) + 1).astype(np.int64)
+        owners = np.empty(len(labels), dtype=np.int64)
+        owners[order] = np.repeat(shard, np.diff(ends))
+        return owners
+
+
+def _classes(examples: Examples, name: str) -> Indices:
+    """One class label per example `[N]`. Raises `Refused` where there is none."""
+    if examples.y.dim() != 1 or examples.y.dtype != torch.int64:
+        raise Refused(
+            f"data.partition is {name!r}, which deals examples by their class, but these have "
+            f'labels of shape {tuple(examples.y.shape[1:])}; use "iid" or "natural"'
+        )
+    return examples.y.numpy()

@@ -1,0 +1,62 @@
+"""How the data move beyond who owns them: not at all, or for everybody as rounds go by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from privfed.errors import Refused
+from privfed.federation import Federation
+from privfed.parts import Part
+from privfed.streams import Streams
+
+
+class Shift(Protocol):
+    def apply(self, federation: Federation, streams: Streams) -> Federation:
+        """The population after the shift; it follows from the run's seed, never from data."""
+        ...
+
+
+class NoShift(Part):
+    """The data as they are."""
+
+    def apply(self, federation: Federation, streams: Streams) -> Federation:
+        return federation
+
+
+class Concept(Part):
+    """Concept shift: at random rounds two classes swap their labels, for everybody, for ever.
+
+    `swaps` rounds are drawn from 2 to `within`, and for each two classes; from that round on, train
+    and test examples of the one carry the label that the other had (the "concept shift" of Tian,
+    Smith & Kira 2022, FedFOR). What is swapped when follows from the run's seed.
+    """
+
+    swaps: int = Field(3, ge=1)
+    within: int = Field(100, ge=2, le=999_999)
+
+    def apply(self, federation: Federation, streams: Streams) -> Federation:
+        y, classes = federation.examples.y, federation.examples.classes
+        if y.dtype != torch.int64 or y.dim() != 1 or classes < 2:
+            raise Refused(
+                'data.shift is "concept", which swaps two classes, but these examples have no '
+                'class each; use "none"'
+            )
+        if self.swaps > self.within - 1:
+            raise Refused(
+                f"data.swaps is {self.swaps}, but rounds 2 to data.within = {self.within} are only "
+                f"{self.within - 1}; lower it or raise data.within"
+            )
+        rng = streams.at("shift").generator()
+        rounds = np.sort(rng.choice(np.arange(2, self.within + 1), self.swaps, replace=False))
+        labels, changes = np.arange(classes), []
+        for round in rounds.tolist():
+            one, other = rng.choice(classes, 2, replace=False)
+            labels = labels.copy()
+            labels[[one, other]] = labels[[other, one]]
+            changes.append((round, torch.from_numpy(labels)))
+        return replace(federation, relabelled=tuple(changes))
