@@ -186,6 +186,12 @@ def check(run_file: Path | None, overrides: tuple[str, ...], as_json: bool) -> i
 @click.option(
     "--predictions", type=click.Path(dir_okay=False, path_type=Path), help="CSV to write."
 )
+@click.option(
+    "--personalise",
+    type=click.IntRange(1, 10_000),
+    metavar="EPOCHS",
+    help="Fine-tune on half of each client's examples, score on the other: a simulation.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @answers_errors
 def evaluate(
@@ -193,13 +199,26 @@ def evaluate(
     data: str | None,
     overrides: tuple[str, ...],
     predictions: Path | None,
+    personalise: int | None,
     as_json: bool,
 ) -> int:
     """Score a trained model: on the run's own test examples, or on another data source."""
     from privfed import report
     from privfed.evaluate import evaluate as evaluate_run
+    from privfed.personal import personalise as personalise_run
     from privfed.terminal import console
 
+    if personalise is not None:
+        if data is not None or overrides or predictions:
+            raise Refused(
+                "--personalise is about the run's own clients; leave out the other options"
+            )
+        tuned = personalise_run(directory, personalise)
+        if as_json:
+            click.echo(dump(tuned.to_json()))
+        else:
+            console(False).print(report.personal_table(tuned))
+        return 0
     other = [*([f"data.path={quoted(data)}"] if data is not None else []), *overrides]
     found = evaluate_run(directory, other, predictions)
     if as_json:

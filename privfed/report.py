@@ -16,6 +16,7 @@ from privfed.audit import RunAudit
 from privfed.catalog import key_of
 from privfed.evaluate import Evaluation
 from privfed.forecast import Forecast
+from privfed.personal import Personalised
 from privfed.plan import Plan
 from privfed.run import Outcome
 
@@ -239,6 +240,19 @@ def evaluation_table(found: Evaluation, predictions: Path | None) -> Table:
     if predictions:
         pairs["predictions"] = str(predictions)
     return rows(pairs)
+
+
+def personal_table(found: Personalised) -> Table:
+    """What fine-tuning is worth to each client."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in (f"{found.measure} over {found.clients} clients", "before", "after"):
+        table.add_column(name)
+    for part in found.before:
+        shown = (f"{side[part]:.4f}" for side in (found.before, found.after))
+        table.add_row(part.replace("_", " "), *shown)
+    table.add_row("improved", "", f"{100 * found.improved:.0f}% of clients")
+    table.add_row("note", "", "a simulation: scores of clients' own examples, which no ε covers")
+    return table
 
 
 def catalog_table(found: Mapping[str, Mapping[str, str]]) -> Table:

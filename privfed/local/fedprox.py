@@ -17,8 +17,9 @@ from privfed.vector import Layout
 class FedProx(Sgd):
     """FedProx: the local loss gains mu / 2 |w - broadcast|^2.
 
-    direction = gradient + mu (w - broadcast). With mu = 0 it is FedAvg. A client sends d numbers and is sent d. Under privacy the term costs
-    nothing: a client adds it itself, and it holds no other's data.
+    direction = gradient + mu (w - broadcast). With mu = 0 it is FedAvg. A client sends d numbers
+    and is sent d. Under privacy the term costs nothing: a client adds it itself, and it holds no
+    other's data.
     """
 
     mu: float = Field(0.01, ge=0)
