@@ -1,0 +1,66 @@
+"""A sparse task: a role of Shakespeare's next letter, from which pair of letters came before.
+
+Of nearly 900 features five are set, most of them rarely, so most weights of a logistic model get no
+gradient in most rounds.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from privfed.data.text import speeches
+from privfed.federation import Examples
+from privfed.parts import Part
+from privfed.streams import Streams
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz "
+_BEFORE = 4
+"""How many letters before are seen one by one; of the last two also the pair."""
+
+
+class NextLetter(Part):
+    """Roles of plays. x `[N, 4 * 27 + 27^2]` of zeros and ones; y the next of 27 letters.
+
+    A role gives at most `most` examples.
+    """
+
+    path: str
+    most: int = Field(150, ge=1)
+    natural_partition: ClassVar[bool] = True
+    found: ClassVar[bool] = True
+
+    def load(self, clients: int, streams: Streams) -> Examples:
+        count = len(_LETTERS)
+        said = {
+            role: re.sub("[^a-z]+", " ", " ".join(lines).lower())[: self.most + _BEFORE]
+            for role, lines in sorted(speeches(Path(self.path)).items())
+        }
+        texts = [np.array([_LETTERS.index(c) for c in text]) for text in said.values()]
+        before, ys, owners = [], [], []
+        for role, text in enumerate(texts):
+            for end in range(_BEFORE, len(text)):
+                before.append(text[end - _BEFORE : end])
+                ys.append(int(text[end]))
+                owners.append(role)
+        letters = np.stack(before)
+        x = np.zeros((len(ys), _BEFORE * count + count * count), dtype=np.float32)
+        rows = np.arange(len(ys))
+        for place in range(_BEFORE):
+            x[rows, place * count + letters[:, place]] = 1
+        x[rows, _BEFORE * count + letters[:, -2] * count + letters[:, -1]] = 1
+        return Examples(
+            torch.from_numpy(x),
+            torch.tensor(ys),
+            count,
+            owners=np.array(owners),
+            clients=tuple(said),
+        )
+
+    def load_test(self, clients: int, streams: Streams) -> None:
+        return None
