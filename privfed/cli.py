@@ -247,9 +247,9 @@ def experiment(
     as_json: bool,
 ) -> int:
     """Run a grid of many runs, each once, in parallel; table, summary and figures."""
+    from privfed.drawing import draw_all
     from privfed.experiment import experiment as run_experiment
     from privfed.experiment_report import ExperimentProgress, cells_table, outcome_table
-    from privfed.figures import draw_all
     from privfed.grid import cells, estimate, load_grid
     from privfed.results import DONE, FAILED, Files
     from privfed.terminal import console

@@ -60,8 +60,10 @@ class InProcess:
         rows, after = trainer.train(some, broadcast, before, keys, epochs, seen)
         if after is None:
             raise ValueError("an objective that keeps a state has to return it")
-        whole = after.isfinite().all(1, keepdim=True)  # a client that diverged keeps what it had
-        self.states.scatter(some, torch.where(whole, after, before))
+        whole = (
+            torch.cat([rows, after], dim=1).isfinite().all(1).cpu()
+        )  # who diverged keeps its own
+        self.states.scatter(some[whole.numpy()], after[whole])
         return rows
 
     def reduce(self, total: Tensor) -> Tensor:

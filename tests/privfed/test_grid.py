@@ -20,8 +20,9 @@ from pyarrow import parquet
 
 from privfed import experiment
 from privfed.cli import main
+from privfed.drawing import draw
 from privfed.errors import Refused
-from privfed.figures import Figure, draw, values
+from privfed.figures import Figure, values
 from privfed.grid import cells, load_grid
 from privfed.results import read_table, spread, summary
 from privfed.rundir import RunDirectory
