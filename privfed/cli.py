@@ -270,6 +270,9 @@ def experiment(
             screen.print(outcome_table(outcome))
             if as_json:
                 click.echo(dump(outcome.to_json()))
+            if outcome.files != files:
+                said = "nothing is tuned before all of it was tried; mend that, and go on (--retry)"
+                return _fail(said, OUR_FAULT if outcome.counts[FAILED] else Refused.exit_code)
             if not outcome.counts[DONE] and not outcome.counts[FAILED]:
                 return _fail("no cell is done; the table says why", Refused.exit_code)
         elif not grid.figure:

@@ -14,7 +14,7 @@ import json
 import math
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,7 +28,18 @@ from privfed.config import Raw, assembled
 from privfed.errors import Broken, Busy, PrivfedError, Refused
 from privfed.grid import Cell, Grid, Values, cells, tuned_cells
 from privfed.jsons import dump
-from privfed.results import DONE, FAILED, REFUSED, Files, Row, round_row, row, write_tables
+from privfed.parts import expected
+from privfed.results import (
+    DONE,
+    FAILED,
+    REFUSED,
+    Files,
+    Row,
+    measures_in,
+    round_row,
+    row,
+    write_tables,
+)
 from privfed.run import Outcome, resume, train
 from privfed.simulation import TOTALS
 from privfed.workers import Died, Ended, work
@@ -40,6 +51,8 @@ _NO_ROOM = {
 }  # fmt: skip
 """What is the machine's trouble, not the cell's."""
 Result = dict[str, Any]
+_FINAL = (DONE, REFUSED)
+"""How a cell that is tuned on may end, for the choice to be one between all of them."""
 _LATE = 100
 """Rounds at the end whose average is told beside the last one."""
 _NOT_LAST = {"seed", "cell", "round"}
@@ -90,9 +103,11 @@ def experiment(
     with _alone(files):
         found = cells(files.grid, grid)
         if grid.tune:
-            tried = _complete(
-                files.tuning, [*grid.keys, *grid.tuned], found, processes, retry, watcher
-            )
+            keys = [*grid.keys, *grid.tuned]
+            heard = functools.partial(_refuse_unmeasured, grid.tune.by)
+            tried = _complete(files.tuning, keys, found, processes, retry, watcher, heard)
+            if any(result is None or result["status"] not in _FINAL for result in tried.values()):
+                return Experiment(files.tuning, _counts(found, tried))
             choose = functools.partial(_best, grid, found, tried)
             found = tuned_cells(files.grid, grid, choose)
         results = _complete(files, grid.columns, found, processes, retry, watcher)
@@ -114,20 +129,27 @@ def _best(
         chosen = {key: cell.values[key] for key in grid.tuned if key in cell.values}
         name = repr(chosen)
         options[name] = chosen
-        score = result.get("outcome", {}).get(grid.tune.by)
-        if result.get("status") == DONE and score is None:
-            raise Refused(
-                f"{grid.tune.by!r} is tuned by, but a run measures "
-                f"{sorted(result['outcome'])}; correct tune.by"
-            )
+        score = _number(result.get("outcome", {}).get(grid.tune.by))
         worst = math.inf if grid.tune.lower_is_better else -math.inf
-        scores.setdefault(name, []).append(worst if score is None else float(score))
+        scores.setdefault(name, []).append(worst if score is None else score)
         reason = str(result.get("reason", reason))
     means = {name: sum(of) / len(of) for name, of in scores.items()}
     best = (min if grid.tune.lower_is_better else max)(means, key=lambda name: means[name])
     if not math.isfinite(means[best]):
         return f"nothing that was tried to tune it is done; the last: {reason}"
     return options[best]
+
+
+def _number(value: Any) -> float | None:
+    """`value`, where it is a number; NaN (which JSON holds as null) is none."""
+    numeric = isinstance(value, int | float) and not math.isnan(value)
+    return float(value) if numeric else None
+
+
+def _refuse_unmeasured(by: str, result: Result) -> None:
+    """Raises `Refused` where a run that is done has no measure called `by`."""
+    if result["status"] == DONE and by not in (known := measures_in(result["outcome"])):
+        raise Refused(f"tune.by is {by!r}, which is no measure; {expected(by, known)}")
 
 
 def _complete(
@@ -137,8 +159,12 @@ def _complete(
     processes: int,
     retry: bool,
     watcher: Watcher,
+    heard: Callable[[Result], None] = lambda result: None,
 ) -> dict[str, Result | None]:
-    """Run what is left of `found` and write its tables, also where it is interrupted."""
+    """Run what is left of `found` and write its tables, also where it is interrupted.
+
+    `heard` is told each result at once, and may refuse to go on.
+    """
     results = {cell.name: _known(files, cell, retry) for cell in found}
     todo = {cell.name: cell for cell in found if results[cell.name] is None}
     refused = [cell for cell in found if cell.config is None]
@@ -147,8 +173,12 @@ def _complete(
         watcher.started(cell)
         watcher.ended(cell, results[cell.name] or {})
     try:
+        for known in results.values():
+            if known is not None:
+                heard(known)
         for cell, result in _run(files, todo, processes, retry, watcher):
             results[cell.name] = result
+            heard(result)
     except BaseException:
         with contextlib.suppress(OSError):  # the first trouble is the one to tell of
             _write(files, keys, found, results)

@@ -257,7 +257,7 @@ def _base(path: Path, grid: Grid) -> Raw:
 def _at_edge(value: Any, options: list[Any]) -> bool:
     """Whether a better number may lie beyond what was tried."""
     numbers = [option for option in options if isinstance(option, int | float)]
-    return len(numbers) > 1 and value in (min(numbers), max(numbers))
+    return len(numbers) > 1 and value != 0 and value in (min(numbers), max(numbers))
 
 
 def _distinct(path: Path, found: list[Cell]) -> list[Cell]:

@@ -55,6 +55,8 @@ class Plan:
             return f"simulation: noise and cohorts follow from the seed {run.seed}"
         if run.simulation_metrics or run.client_measures:
             return "simulation: measures that epsilon does not cover were written"
+        if self.config.names["partition"] != "natural" and self.config.parts["source"].found:
+            return "simulation: examples of real clients were dealt to made-up ones"
         if self.config.data.holdout == "examples":
             return "simulation: scored on examples of clients that train"
         return None
@@ -175,6 +177,13 @@ def refusals(config: Config) -> Iterator[str]:
             "cannot run"
         )
     yield from _state_refusals(config)
+    for part in ("client", "server"):
+        if config.parts[f"{part}_schedule"].factor(config.run.rounds) == 0.0:
+            yield (
+                f"{part}.schedule has reached a rate of 0 by round {config.run.rounds}: rounds "
+                "that learn nothing would be run, and paid for; let it last longer, or lower "
+                "run.rounds"
+            )
     if mechanism.private and not sums:
         yield (
             f"aggregation.rule = {name!r} needs to see every client's row, and a function of rows "
@@ -191,6 +200,13 @@ def refusals(config: Config) -> Iterator[str]:
             f"client.objective = {config.names['objective']!r} sends more than an update, and "
             f'aggregation.rule = {name!r} is for rows of updates; use aggregation.rule = "mean"'
         )
+    if config.run.simulation_metrics and config.run.checkpoint_every % config.run.evaluate_every:
+        yield (
+            f"run.simulation_metrics adds up work between evaluations, every "
+            f"{config.run.evaluate_every} rounds, which a resume from a checkpoint, every "
+            f"{config.run.checkpoint_every}, would lose in part; make run.checkpoint_every a "
+            "multiple of run.evaluate_every"
+        )
     if config.client.stragglers and config.client.epochs == 1:
         yield (
             f"client.stragglers is {config.client.stragglers}, but client.epochs is 1, which "
@@ -201,6 +217,12 @@ def refusals(config: Config) -> Iterator[str]:
             yield (
                 'cohort.sampler is "by_size", but how many examples a client has is private data; '
                 'use "poisson", or privacy.mechanism = "none"'
+            )
+        elif objective.keeps:
+            yield (
+                'cohort.sampler is "by_size", but with client.objective = '
+                f"{config.names['objective']!r} each client's state counts alike, at one sampling "
+                'rate; use "poisson"'
             )
         elif weights != "uniform":
             yield (
@@ -234,10 +256,11 @@ def _state_refusals(config: Config) -> Iterator[str]:
     objective, name = config.parts["objective"], config.names["objective"]
     if not objective.keeps:
         return
+    kept = "d" if objective.keeps == 1 else f"{objective.keeps} d"
     if config.data.setting == "cross_device":
         yield (
-            f"client.objective = {name!r} has each client remember {objective.keeps} d numbers "
-            "from round to round, so the same clients have to return, which phones do not; use "
+            f"client.objective = {name!r} has each client remember {kept} numbers from round "
+            "to round, so the same clients have to return, which phones do not; use "
             'data.setting = "cross_silo" if yours do, or another objective'
         )
     if config.aggregation.weights == "examples":

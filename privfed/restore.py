@@ -60,13 +60,14 @@ def restored(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoin
 
 
 def client_states(
-    setup: Setup, directory: RunDirectory, checkpoint: Checkpoint
+    setup: Setup, directory: RunDirectory, ledger: Ledger, checkpoint: Checkpoint
 ) -> ClientStates | None:
     """What clients remember as of `checkpoint`; None where they remember nothing."""
     width = setup.algorithm.objective.keeps * setup.network.shapes.length
     if not width:
         return None
-    return ClientStates(directory.private, setup.federation.clients, width, checkpoint.round)
+    run, clients = str(ledger.terms["id"]), setup.federation.clients
+    return ClientStates(directory.private, run, clients, width, checkpoint.round)
 
 
 def _form(state: Mapping[str, Tensor]) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -63,7 +63,7 @@ class Files:
 def row(values: Mapping[str, Any], seed: int, cell: str, result: Mapping[str, Any]) -> Row:
     """One line of the table: varied keys, seed, how it ended, measures, and what epsilon means."""
     outcome = result.get("outcome", {})
-    measures = {k: v for k, v in outcome.items() if k not in _NO_MEASURE}
+    measures = {name: outcome[name] for name in measures_in(outcome)}
     facts = {key: _number(outcome.get(key)) for key in _FACTS}
     bounds = {f"epsilon_{k}": _number(v) for k, v in outcome.get("accountants", {}).items()}
     return {
@@ -78,6 +78,11 @@ def row(values: Mapping[str, Any], seed: int, cell: str, result: Mapping[str, An
         "version": result.get("version"),
         "cell": cell,
     }
+
+
+def measures_in(outcome: Mapping[str, Any]) -> list[str]:
+    """Which keys of a run's outcome are measures."""
+    return [name for name in outcome if name not in _NO_MEASURE]
 
 
 def round_row(values: Mapping[str, Any], seed: int, cell: str, measured: Mapping[str, Any]) -> Row:

@@ -233,7 +233,7 @@ def collect(
     accumulator = algorithm.summation.open(session, wire.length)
     for chunk in world.executor.chunks(exchange, cohort):
         rows = rule.terms(chunk.rows, exchange.broadcast.get("center", chunk.rows.new_zeros(())))
-        if world.watch:
+        if world.watch and exchange.task == "train":
             world.watch(cohort.round, chunk.ids, rows)
         if not fixed:
             weights = chunk.weights[:, None]

@@ -147,7 +147,7 @@ def _loop(
     directory.cut_metrics(begin.round)
     expected = forecast(setup)
     tally = _tally(setup, expected) if run.simulation_metrics else None
-    states = client_states(setup, directory, begin)
+    states = client_states(setup, directory, ledger, begin)
     world = World(
         executor=replace(setup.executor, states=states),
         sizes=setup.federation.sizes(np.arange(setup.federation.clients)),

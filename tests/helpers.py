@@ -117,7 +117,9 @@ class Rounds:
             **algorithm,
         )
         width = self.algorithm.objective.keeps * self.local.network.shapes.length
-        states = ClientStates(folder / "private", federation.clients, width, 0) if width else None
+        states = (
+            ClientStates(folder / "private", "", federation.clients, width, 0) if width else None
+        )
         object.__setattr__(self.local, "objective", self.algorithm.objective)
         self.world = World(
             executor=InProcess(

@@ -19,10 +19,11 @@ from privfed.vector import Layout
 class FedNova(Sgd):
     """FedNova: averages updates per local step, times the effective number of steps.
 
-    A client sends delta_k / tau_k and tau_k, d + 1 numbers, tau_k its local steps; the released
-    update is tau_eff sum_k p_k delta_k / tau_k with tau_eff = sum_k p_k tau_k. Where all take
-    equally many steps it is FedAvg. Under privacy it is refused: tau_k is a function of how many
-    examples a client has, unbounded, and would leave unprotected.
+    A client sends delta_k / tau_k, tau_k and whether that is above 0, d + 2 numbers, tau_k its
+    local steps; the update is tau_eff sum_k p_k delta_k / tau_k with tau_eff = sum_k p_k tau_k,
+    both over clients that took a step. Where all take equally many steps it is FedAvg. Under
+    privacy it is refused: tau_k is a function of how many examples a client has, unbounded, and
+    would leave unprotected.
     """
 
     unproven: ClassVar[str] = (
@@ -31,15 +32,17 @@ class FedNova(Sgd):
     )
 
     def layout(self, d: int) -> Layout:
-        return Layout((("delta", d), ("steps", 1)))
+        return Layout((("delta", d), ("steps", 1), ("holds", 1)))
 
     def message(
         self, w: Tensor, broadcast: Broadcast, own: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
         taken = work.steps[:, None]
-        return torch.cat([(w - broadcast["params"]) / taken.clamp(min=1), taken], dim=1), own
+        mean = (w - broadcast["params"]) / taken.clamp(min=1)
+        return torch.cat([mean, taken, (taken > 0).to(w)], dim=1), own
 
     def conclude(
         self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
     ) -> tuple[Tensor, Memory]:
-        return released[:-1] * released[-1], memory
+        mean, steps, holds = released[:-2], released[-2], released[-1]
+        return mean * (steps / holds if bool(holds > 0) else 0.0), memory

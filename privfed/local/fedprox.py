@@ -35,7 +35,8 @@ class AdaptiveFedProx(FedProx):
 
     mu grows by `step` when the cohort's mean loss at the broadcast model rose since the round
     before, and shrinks by it, not below 0, after `patience` falls in a row. `mu` is the first. A
-    client sends d + 1 numbers and is sent d + 1. Under privacy it is refused.
+    client sends d + 2 numbers (its loss, and whether it has one) and is sent d + 1. A round without
+    any loss changes nothing. Under privacy it is refused.
     """
 
     measures: ClassVar[Measures] = "loss"
@@ -48,7 +49,7 @@ class AdaptiveFedProx(FedProx):
     patience: int = Field(5, ge=1)
 
     def layout(self, d: int) -> Layout:
-        return Layout((("delta", d), ("loss", 1)))
+        return Layout((("delta", d), ("loss", 1), ("holds", 1)))
 
     def init(self, params: Tensor) -> Memory:
         nothing = params.new_zeros(())
@@ -73,12 +74,16 @@ class AdaptiveFedProx(FedProx):
     ) -> tuple[Tensor, Tensor | None]:
         if work.measured is None:
             raise ValueError("adaptive FedProx needs each client's loss")
-        return torch.cat([w - broadcast["params"], work.measured], dim=1), own
+        holds = (work.steps > 0).to(w)[:, None]
+        return torch.cat([w - broadcast["params"], holds * work.measured, holds], dim=1), own
 
     def conclude(
         self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
     ) -> tuple[Tensor, Memory]:
-        loss, mu, falls = released[-1], memory["mu"], memory["falls"]
+        update, loss, holds = released[:-2], released[-2], released[-1]
+        if not bool(holds > 0):
+            return update, memory
+        loss, mu, falls = loss / holds, memory["mu"], memory["falls"]
         if bool(memory["rounds"] > 0):
             rose, fell = loss > memory["loss"], loss < memory["loss"]
             falls = torch.where(fell, falls + 1, torch.where(rose, 0.0, falls))
@@ -86,4 +91,4 @@ class AdaptiveFedProx(FedProx):
             mu = torch.where(rose, mu + self.step, torch.where(enough, mu - self.step, mu))
             falls = torch.where(enough, 0.0, falls)
         now = {"mu": mu.clamp(min=0), "loss": loss, "falls": falls, "rounds": memory["rounds"] + 1}
-        return released[:-1], now
+        return update, now

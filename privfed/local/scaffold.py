@@ -8,10 +8,11 @@ With x the broadcast model, c the server's control variate and c_k client k's:
     c   <- mean of the c_k of all clients that took part so far
 
 A client that takes part for the first time starts at c_k = c, so where nobody returns the model is
-FedAvg's. The papers add |S| / N times the mean change of c_k to c, which is the same where all
-clients join in round 1; where some join later it leaves c short, for ever, by what c was when they
-joined, and the fixed point is not the optimum. Here a newcomer's whole c_k is added, and the sum is
-divided by how many clients are expected to have joined after t rounds, N (1 - (1 - q)^t).
+FedAvg's. The papers add |S| / N times the mean change of c_k to c (`published = true`), the same
+where all clients join in round 1; where some join later it leaves c short, for ever, by what c was
+when they joined, and the fixed point is not the optimum. Here a newcomer's whole c_k is added, and
+the sum is divided by how many clients are expected to have joined after t rounds,
+N (1 - (1 - q)^t). A client without examples takes no step, sends zeros and holds zeros.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Scaffold(Sgd):
     broadcasts: ClassVar[int] = 2
 
     control_scale: float = Field(0.1, gt=0)
+    published: bool = False
 
     def layout(self, d: int) -> Layout:
         return Layout((("delta", d), ("control", d)))
@@ -69,10 +71,10 @@ class Scaffold(Sgd):
         self, w: Tensor, broadcast: Broadcast, own: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
         before = _state(own)
+        known = before if work.seen is None or self.published else before * work.seen[:, None]
         moved = (work.steps * work.lr)[:, None]
         mean = before - broadcast["control"] + (broadcast["params"] - w) / moved.clamp(min=1e-30)
-        after = torch.where(moved > 0, mean, before)  # without a step it has seen no gradient
-        known = torch.zeros_like(before) if work.seen is None else before * work.seen[:, None]
+        after = torch.where(moved > 0, mean, known)  # without a step it has seen no gradient
         change = self.control_scale * (after - known)
         return torch.cat([w - broadcast["params"], change], dim=1), after
 
@@ -83,6 +85,7 @@ class Scaffold(Sgd):
         change = layout.view(released, "control") * cohorts.size / self.control_scale
         total, rounds = memory["sum"] + change, memory["rounds"] + 1
         joined = cohorts.clients * (1 - (1 - cohorts.size / cohorts.clients) ** int(rounds))
+        joined = cohorts.clients if self.published else joined
         now = {"control": total / joined, "sum": total, "rounds": rounds}
         return layout.view(released, "delta"), now
 

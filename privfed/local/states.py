@@ -16,18 +16,16 @@ objective, and rounds compose adaptively.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
 from torch import Tensor
 
 from accounting.durable import sync_folder, write_atomically
 from privfed.errors import Broken
-from privfed.tensorfile import fitting, pack, unpack
 
 Ids = NDArray[np.int64]
 
@@ -35,68 +33,81 @@ Ids = NDArray[np.int64]
 class ClientStates:
     """`[k]` float32 numbers per client in a mapped file, and a journal of rounds beside it.
 
-    `settled.f32` `[clients, 1 + k]` holds what was true at the last checkpoint (first column: 1
-    where the client has a state). Each later round is a file of its own, durable before the round's
-    release is, so that a resume finds both or neither. Memory is flat in the number of clients.
+    `settled` `[clients, 1 + k]` holds what was true at the last checkpoint (first column: 1 where
+    the client has a state). Each later round is a file of its own, durable before the round's
+    release is, so that a resume finds both or neither. Memory is flat in clients and cohort.
     """
 
-    def __init__(self, folder: Path, clients: int, width: int, checkpoint: int) -> None:
-        """Open, or create where the run's last checkpoint is that of round 0.
+    def __init__(self, folder: Path, run: str, clients: int, width: int, checkpoint: int) -> None:
+        """Open, or create where the last checkpoint of `run` is that of round 0.
 
-        Raises `Broken` where the file is missing or of another size.
+        Raises `Broken` where the file is missing, of another size, or of another run.
         """
-        self._folder = folder
-        self._file = folder / "settled.f32"
-        self._round = checkpoint
-        self._pending: list[tuple[Ids, Tensor]] = []
+        self._folder, self._clients = folder, clients
+        self._file, self._owner = folder / "settled.f32", folder / "of.txt"
+        self._record = np.dtype([("client", "<i8"), ("values", "<f4", (width,))])
         self._where: dict[int, tuple[Path, int]] = {}
+        size = 4 * clients * (1 + width)
         if checkpoint == 0 and not self._file.exists():
-            _create(self._file, 4 * clients * (1 + width))
-        if not self._file.is_file() or self._file.stat().st_size != 4 * clients * (1 + width):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            write_atomically(self._owner, run.encode())
+            _create(self._file, size)  # last: where it is, the owner is
+        folder.chmod(0o700)
+        for torn in folder.glob(".*.tmp"):
+            torn.unlink()
+        if not self._file.is_file() or self._file.stat().st_size != size:
             raise Broken(
                 f"{self._file} is missing or not of {clients} clients with {width} numbers each: "
                 "what clients remembered of this run is gone, or the data have changed. Restore "
                 "it, or start a new run"
             )
-        for torn in folder.glob(".*.tmp"):
-            torn.unlink()
+        if not self._owner.is_file() or self._owner.read_text("utf-8", "replace") != run:
+            raise Broken(
+                f"{folder} holds what clients remembered of another run; restore this one's"
+            )
         self._settled = np.memmap(self._file, np.float32, "r+", shape=(clients, 1 + width))
         self._fold(checkpoint)
+        self.begin(checkpoint)
 
     def begin(self, round: int) -> None:
         """What was scattered in a round that did not end is forgotten."""
-        self._round = round
-        self._pending = []
+        self._path = self._journal(round)
+        self._temporary = self._path.with_name(f".{self._path.name}.tmp")
+        self._temporary.unlink(missing_ok=True)
 
     def gather(self, ids: Ids, unseen: Tensor) -> tuple[Tensor, Tensor]:
         """States `[c, k]` of clients `ids` `[c]`, and which of them `[c]` have one.
 
         The others' is `unseen` `[k]`.
         """
-        held = torch.from_numpy(np.array(self._settled[ids])).to(unseen.device)
-        states, seen = held[:, 1:], held[:, 0] == 1
-        for path in {self._where[i][0] for i in ids.tolist() if i in self._where}:
-            with fitting(path), safe_open(path, "pt") as journal:
-                values = journal.get_slice("values")
-                for row, client in enumerate(ids.tolist()):
-                    where, place = self._where.get(client, (None, 0))
-                    if where == path:
-                        states[row] = values[place : place + 1][0].to(unseen.device)
-                        seen[row] = True
-        return torch.where(seen[:, None], states, unseen), seen
+        held = np.array(self._settled[ids])
+        places = [self._where.get(client) for client in ids.tolist()]
+        for path in {place[0] for place in places if place}:
+            journal = self._read(path)
+            for row, place in enumerate(places):
+                if place and place[0] == path:
+                    held[row, 0], held[row, 1:] = 1, journal[place[1]]["values"]
+        states = torch.from_numpy(held).to(unseen.device)
+        seen = states[:, 0] == 1
+        return torch.where(seen[:, None], states[:, 1:], unseen), seen
 
     def scatter(self, ids: Ids, values: Tensor) -> None:
         """New states `[c, k]` of clients `ids` `[c]`, to be kept with the round."""
-        self._pending.append((ids, values.detach().cpu()))
+        records = np.empty(len(ids), self._record)
+        records["client"], records["values"] = ids, values.detach().cpu().numpy()
+        with self._temporary.open("ab") as file:
+            file.write(records.tobytes())
 
     def keep(self) -> None:
-        """Make what the round scattered so far durable, and the states of the next round."""
-        path, d = self._journal(self._round), self._settled.shape[1] - 1
-        ids = np.concatenate([np.empty(0, np.int64), *(ids for ids, _ in self._pending)])
-        values = torch.cat([torch.empty(0, d), *(values for _, values in self._pending)])
-        tensors = {"ids": torch.from_numpy(ids), "values": values}
-        write_atomically(path, pack(tensors, {"round": self._round}))
-        self._show(path, ids)
+        """Make what the round scattered durable, and the states of the next round."""
+        if not self._temporary.exists() and self._path.exists():
+            return  # a later exchange of the same round
+        with self._temporary.open("ab") as file:
+            file.flush()
+            os.fsync(file.fileno())
+        self._temporary.replace(self._path)
+        sync_folder(self._folder)
+        self._show(self._path)
 
     def replay(self, round: int, released: bool) -> None:
         """Take up round `round` of a run that was cut off, or forget it if it released nothing.
@@ -104,12 +115,10 @@ class ClientStates:
         Raises `Broken` where its journal is gone.
         """
         path = self._journal(round)
-        if not released:
+        if released:
+            self._show(path)
+        else:
             path.unlink(missing_ok=True)
-            return
-        tensors, _ = unpack(path)
-        with fitting(path):
-            self._show(path, tensors["ids"].numpy())
 
     def settle(self, round: int) -> None:
         """Fold in every round up to `round`, whose checkpoint is durable."""
@@ -117,32 +126,39 @@ class ClientStates:
         self._where = {}
 
     def _fold(self, upto: int) -> None:
-        done = [path for path in self._journals() if int(path.stem) <= upto]
+        done = [path for path in sorted(self._folder.glob("[0-9]*.f32")) if int(path.stem) <= upto]
         for path in done:  # whole values, so doing it twice after a crash does no harm
-            tensors, _ = unpack(path)
-            with fitting(path):
-                ids = tensors["ids"].numpy()
-                self._settled[ids, 1:] = tensors["values"].numpy()
-                self._settled[ids, 0] = 1
+            for record in self._read(path):
+                self._settled[record["client"], 1:] = record["values"]
+                self._settled[record["client"], 0] = 1
         if done:
             self._settled.flush()
             for path in done:
                 path.unlink()
             sync_folder(self._folder)
 
-    def _show(self, path: Path, ids: Ids) -> None:
-        self._where |= {client: (path, place) for place, client in enumerate(ids.tolist())}
+    def _show(self, path: Path) -> None:
+        clients = self._read(path)["client"].tolist()
+        self._where |= {client: (path, place) for place, client in enumerate(clients)}
 
-    def _journals(self) -> Iterator[Path]:
-        yield from sorted(self._folder.glob("[0-9]*.safetensors"))
+    def _read(self, path: Path) -> NDArray[Any]:
+        """A round's records, mapped. Raises `Broken` where they are not whole."""
+        size = path.stat().st_size if path.is_file() else -1
+        if size == 0:
+            return np.empty(0, self._record)
+        if size < 0 or size % self._record.itemsize:
+            raise Broken(f"{path} is missing or torn: what clients remembered of its round is gone")
+        records: NDArray[Any] = np.memmap(path, self._record, "r")
+        if not np.isin(records["client"], np.arange(self._clients)).all():
+            raise Broken(f"{path} names clients that this run does not have; it was edited")
+        return records
 
     def _journal(self, round: int) -> Path:
-        return self._folder / f"{round:06d}.safetensors"
+        return self._folder / f"{round:06d}.f32"
 
 
 def _create(path: Path, size: int) -> None:
     """A file of zeros, holes where the file system has them; whole or not there at all."""
-    path.parent.mkdir(mode=0o700, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("wb") as file:
         file.truncate(size)

@@ -8,6 +8,7 @@ the cache.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,8 +25,8 @@ from privfed.streams import Keys
 Way = Literal["stacked", "loop"]
 Statistic = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Of models w `[c, d]` on batches x, y of which `real` `[c, B]` counts: rows `[c, *]`."""
-_DROPOUT = 2**62
-"""A salt that no epoch has."""
+_DROPOUT, _MEASURING = 2**62, 2**62 + 1
+"""Salts that no epoch has."""
 
 
 @dataclass(frozen=True)
@@ -96,15 +97,18 @@ class LocalTrainer:
         mask = torch.from_numpy(batches.mask).to(w.device)
         sizes = torch.from_numpy(self.federation.sizes(ids)).to(w).clamp(min=1)[:, None]
         total = w.new_zeros(len(ids), width)
-        for step in range(rows.shape[1]):
-            for some in self._together(len(ids)):
-                real = mask[some, step]
-                if not bool(real.any()):
-                    continue
-                x, y = self.federation.gather(rows[some, step])
-                mean = of(w[some], x, y, real)
-                weighted = mean * real.sum(1, keepdim=True)
-                total[some] += torch.where(real.any(1, keepdim=True), weighted, 0.0)
+        seeds = keys.per_client(rows.shape[1], salt=_MEASURING) >> np.uint64(1)
+        with _own_draws(w.device):
+            for step in range(rows.shape[1]):
+                for some in self._together(len(ids)):
+                    real = mask[some, step]
+                    if not bool(real.any()):
+                        continue
+                    x, y = self.federation.gather(rows[some, step])
+                    _seed(int(seeds[some][0, step]), w.device)  # a client's dropout is its own
+                    mean = of(w[some], x, y, real)
+                    weighted = mean * real.sum(1, keepdim=True)
+                    total[some] += torch.where(real.any(1, keepdim=True), weighted, 0.0)
         return total / sizes
 
     def _gradient(self, w: Tensor, x: Tensor, y: Tensor, real: Tensor) -> Tensor:
@@ -158,7 +162,7 @@ class LocalTrainer:
         device = broadcast["params"].device
         w = broadcast["params"].repeat(len(batches.rows), 1)
         seeds = keys.per_client(1, salt=_DROPOUT)[:, 0] >> np.uint64(1)
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with _own_draws(device):
             for client, steps in enumerate(batches.steps):
                 _seed(int(seeds[client]), device)  # dropout is its own, not the chunk's
                 now = w[client : client + 1]
@@ -166,8 +170,11 @@ class LocalTrainer:
                 for step in range(steps):
                     real = batches.rows[client, step][batches.mask[client, step]]
                     x, y = self.federation.gather(torch.from_numpy(real).to(device))
+                    twice = self.objective.anchored == "batch"
+                    same = _draws(device) if twice else None
                     grad = self._one_gradient(now[0], x, y)
-                    if self.objective.anchored == "batch":
+                    if same is not None:
+                        _draw_again(same, device)  # the same batch, dropout included
                         state = self._one_gradient(broadcast["params"], x, y)[None]
                     now -= self.lr * self.objective.direction(grad[None], now, broadcast, state)
         return w
@@ -178,6 +185,25 @@ class LocalTrainer:
             loss = self.network.losses(leaf, x, y).mean()
             (grad,) = torch.autograd.grad(loss, leaf)
         return grad
+
+
+def _own_draws(device: torch.device) -> AbstractContextManager[None]:
+    """What is drawn inside leaves torch's own generators as they were."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
+
+
+def _draws(device: torch.device) -> Tensor:
+    """Where the generator in use stands."""
+    if device.type == "cuda":
+        return torch.cuda.get_rng_state(device)
+    return torch.default_generator.get_state()
+
+
+def _draw_again(state: Tensor, device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.default_generator.set_state(state)
 
 
 def _seed(seed: int, device: torch.device) -> None:

@@ -154,6 +154,11 @@ def test_the_corrections_are_gradients_of_the_terms_in_the_papers():
         torch.testing.assert_close(found, numerical(term, w), atol=1e-6, rtol=1e-5)
 
 
+def next_of(objective, memory):
+    silence = torch.zeros(4)
+    return objective.conclude({"params": torch.zeros(2)}, silence, memory, Cohorts(10, 5.0))[1]
+
+
 def test_mu_rises_with_the_loss_and_falls_after_five_falls_in_a_row():
     objective = AdaptiveFedProx(mu=0.1)
     cohorts, broadcast = Cohorts(10, 5.0), {"params": torch.zeros(2)}
@@ -162,11 +167,24 @@ def test_mu_rises_with_the_loss_and_falls_after_five_falls_in_a_row():
     wanted = [0.1, 0.2, 0.2, 0.2, 0.2, 0.3, 0.3, 0.3, 0.3, 0.3, 0.2, 0.2, 0.2, 0.2]
     found = []
     for loss in losses:
-        released = torch.tensor([0.5, -0.5, loss])
+        released = torch.tensor([0.5, -0.5, loss / 2, 0.5])  # half of the cohort holds examples
         update, memory = objective.conclude(broadcast, released, memory, cohorts)
         assert update.tolist() == [0.5, -0.5]
         found.append(float(memory["mu"]))
     assert found == pytest.approx(wanted)
+    assert {k: float(v) for k, v in next_of(objective, memory).items()} == {
+        k: float(v) for k, v in memory.items()
+    }, "nobody answered: nothing changes"
+    broadcast = objective.prelude(torch.zeros(2), {**memory, "mu": torch.tensor(0.7)})
+    with pytest.raises(StopIteration) as sent:
+        next(broadcast)
+    assert float(sent.value.value["mu"]) == pytest.approx(0.7)
+    low = {**objective.init(torch.zeros(2)), "mu": torch.tensor(0.05), "rounds": torch.tensor(1.0),
+           "loss": torch.tensor(9.0), "falls": torch.tensor(4.0)}  # fmt: skip
+    fallen = objective.conclude(
+        {"params": torch.zeros(2)}, torch.tensor([0.0, 0.0, 8.0, 1.0]), low, cohorts
+    )[1]
+    assert float(fallen["mu"]) == 0.0, "never below 0"
     assert float(objective.model_copy(update={"mu": 0.0}).init(torch.zeros(2))["mu"]) == 0.0
 
 
@@ -186,6 +204,23 @@ def test_adaptive_fedprox_hears_the_cohorts_loss_at_the_broadcast_model(tmp_path
                    mechanism=NoPrivacy())  # fmt: skip
     object.__setattr__(plain.state, "params", start)
     torch.testing.assert_close(after.params, plain.run(1).params)
+
+
+def test_fedfors_pseudo_gradient_is_over_eta_and_fedanes_mu_pulls_back():
+    objective, now = FedFor(eta=0.25), torch.zeros(2)
+    with pytest.raises(StopIteration) as sent:
+        next(objective.prelude(now, {"previous": torch.tensor([1.0, -2.0])}))
+    assert sent.value.value["pseudo_gradient"].tolist() == [4.0, -8.0]
+    broadcast = {"params": now, "gradient": torch.tensor([1.0, 1.0])}
+    w, grad = torch.tensor([[2.0, -2.0]]), torch.tensor([[0.5, 0.5]])
+    found = FedDane(mu=0.3).direction(grad, w, broadcast, torch.tensor([[0.2, 0.2]]))
+    assert found[0].tolist() == pytest.approx([0.5 + 1.0 - 0.2 + 0.6, 0.5 + 1.0 - 0.2 - 0.6])
+
+
+def test_a_schedule_that_ends_before_the_run_is_refused():
+    with pytest.raises(Refused, match=r"client\.schedule has reached a rate of 0 by round 7"):
+        plan(small("client.schedule=cosine", "client.over=3"))
+    plan(small("client.schedule=cosine", "client.over=7"))
 
 
 def test_fedfor_penalises_movement_against_the_last_update_only():
@@ -489,3 +524,14 @@ def test_fednova_by_hand(tmp_path):
     steps = torch.tensor([2.0, 5.0, 2.0])
     expected = (weights * steps).sum() * (weights / steps) @ deltas
     torch.testing.assert_close(moved - rounds.state.params, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("by_examples", [True, False])
+def test_fednova_of_equal_steps_is_fedavg_also_where_some_hold_nothing(tmp_path, by_examples):
+    found = []
+    for objective in (FedNova(), Sgd()):
+        rounds = Rounds(tmp_path / type(objective).__name__, (4, 0, 4, 0), size=4,
+                        objective=objective, mechanism=NoPrivacy())  # fmt: skip
+        object.__setattr__(rounds.world.executor, "by_examples", by_examples)
+        found.append(rounds.run(2).params)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)

@@ -157,7 +157,8 @@ def test_what_clients_remember_agrees_with_the_server_wherever_it_is_killed(
         assert set(held[:, 0]) <= {0.0, 1.0}
         total = torch.from_numpy(held[:, 1:].sum(0))
         torch.testing.assert_close(model(path)["objective/sum"], total, rtol=1e-4, atol=1e-5)
-        assert [item.name for item in (path / "private").iterdir()] == ["settled.f32"]
+        names = sorted(item.name for item in (path / "private").iterdir())
+        assert names == ["of.txt", "settled.f32"]
         assert (path / "private").stat().st_mode & 0o777 == 0o700
         shutil.rmtree(path)
         if not crashed:
@@ -177,6 +178,13 @@ def test_a_run_whose_clients_memory_is_gone_or_of_others_is_broken(tmp_path):
         with pytest.raises(Broken, match="what clients remembered"):
             resume(path, lambda stored: stored.with_run(rounds=9))
     file.write_bytes(whole)
+    (path / "private").chmod(0o755)
+    owner = (path / "private/of.txt").read_text()
+    (path / "private/of.txt").write_text("another")
+    with pytest.raises(Broken, match="of another run"):
+        resume(path, lambda stored: stored.with_run(rounds=9))
+    (path / "private/of.txt").write_text(owner)
+    assert (path / "private").stat().st_mode & 0o777 == 0o700
     assert resume(path, lambda stored: stored.with_run(rounds=9)).updates == 9
 
 

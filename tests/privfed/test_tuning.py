@@ -81,7 +81,7 @@ def test_the_best_mean_over_tuning_seeds_is_run_on_the_others(tmp_path, quick):
             means[option] = means.get(option, 0.0) + float(one["loss"]) / 2
         assert (row["client.lr"], row["client.mu"]) == min(means, key=means.get)
         best_lr = float(row["client.lr"])
-        assert ("client.lr" in row["at_edge"].split()) == (best_lr != 0.1)
+        assert ("client.lr" in row["at_edge"].split()) == (best_lr not in (0.0, 0.1))
         assert ("client.mu" in row["at_edge"]) == (row["method"] == "prox")
     assert {row["seed"] for row in rows} == {"0", "1"}
     assert (tmp_path / "loss.svg").exists()
@@ -131,7 +131,8 @@ def test_higher_is_better_unless_it_says_otherwise(tmp_path):
         ('name = "prox"', 'name = "plain"', "have one name twice"),
         ('name = "prox"', 'nam = "prox"', "nam"),
         ('"client.objective" = "fedprox" }', '"client.lr" = 0.5 }', "which the grid varies or"),
-        ('by = "loss"', 'by = "auc"', "'auc' is tuned by, but a run measures"),
+        ('by = "loss"', 'by = "auc"', "tune.by is 'auc', which is no measure; expected one of acc"),
+        ('by = "loss"', 'by = "sampler"', "tune.by is 'sampler', which is no measure"),
         ('x = "client.epochs"', 'x = "client.lr"', "does not vary|never varies|expected"),
         ("[tune]\nseeds = [7, 8]\nby = \"loss\"\nlower_is_better = true\n[tune.over]\n"
          '"client.lr" = [0.0, 0.1, 1.0]\n', "", r"\[tune\] is missing"),
@@ -181,3 +182,47 @@ def test_tuned_keys_are_set_before_the_seeds(tmp_path):
     prox = [cell for cell in found if cell.values["method"] == "prox"]
     assert {cell.config.client.lr for cell in prox} == {0.25}
     assert all("client.lr" not in cell.values for cell in found)
+
+
+def graded(scores, lower=False):
+    """What is chosen of learning rates with these results."""
+    grid = Grid.model_validate(
+        {"tune": {"over": {"client.lr": list(scores)}, "by": "loss", "lower_is_better": lower}}
+    )
+    tried = [Cell({"client.lr": lr}, 1000, None, None) for lr in scores]
+    results = {
+        cell.name: {"status": "done", "outcome": {"loss": scores[cell.values["client.lr"]]}}
+        for cell in tried
+    }
+    return experiment._best(grid, tried, results, {})
+
+
+@pytest.mark.parametrize("bad", [float("nan"), None])
+@pytest.mark.parametrize("lower", [True, False])
+def test_what_is_no_number_is_never_chosen_wherever_it_stands(bad, lower):
+    for order in ([0.1, 0.2, 0.3], [0.3, 0.1, 0.2], [0.2, 0.3, 0.1]):
+        scores = {0.1: bad, 0.2: 1.0, 0.3: 2.0}
+        chosen = graded({lr: scores[lr] for lr in order}, lower)
+        assert chosen == {"client.lr": 0.2 if lower else 0.3}
+    assert isinstance(graded({0.1: bad, 0.2: bad}, lower), str)
+
+
+def test_nothing_is_chosen_before_everything_was_tried(tmp_path, quick, monkeypatch):
+    path = write(tmp_path, TUNED, FREE)
+    real, seen = experiment.run_cell, []
+
+    def one_waits(job):
+        seen.append(job)
+        if len(seen) == 3:
+            return {"status": "waiting", "reason": "locked"}
+        return real(job)
+
+    monkeypatch.setattr(experiment, "run_cell", one_waits)
+    result = run(path, "--json")
+    assert result.exit_code == 2
+    assert '"waiting": 1' in result.stdout
+    assert "before all of it was tried" in result.output
+    assert not path.with_suffix(".csv").exists()
+    monkeypatch.setattr(experiment, "run_cell", real)
+    assert run(path).exit_code == 0
+    assert len(table(path)) == 8
