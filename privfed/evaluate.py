@@ -81,7 +81,7 @@ def evaluate(
     config = RunDirectory.open(path).read_config()
     if predictions is not None and not predictions.parent.is_dir():
         raise Refused(f"--predictions {predictions}: the folder {predictions.parent} is missing")
-    examples, data = _examples(config, overrides)
+    examples, data = _examples(config, overrides, RunDirectory.open(path).round())
     if not len(examples):
         raise Refused(f"{data} hold no example to score")
     try:
@@ -96,10 +96,10 @@ def evaluate(
     return Evaluation(path, round, measures, len(examples), data, not overrides)
 
 
-def _examples(config: Config, overrides: Sequence[str]) -> tuple[Examples, str]:
+def _examples(config: Config, overrides: Sequence[str], round: int) -> tuple[Examples, str]:
     streams = Streams(config.run.seed)
     if not overrides:
-        return population(config, streams).test, "the run's own test examples"
+        return population(config, streams).at(round).test, "the run's own test examples"
     for override in overrides:
         if not override.strip().startswith("data."):
             raise Refused(f"--set {override}: the model is trained; only keys of [data] may change")

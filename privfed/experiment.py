@@ -55,7 +55,7 @@ _FINAL = (DONE, REFUSED)
 """How a cell that is tuned on may end, for the choice to be one between all of them."""
 _LATE = 100
 """Rounds at the end whose average is told beside the last one."""
-_NOT_LAST = {"seed", "cell", "round"}
+_NOT_LAST = {"seed", "cell", "round", "cohort", "clipped", "not_finite", "median_norm"}
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ def _write(
         measured: list[Row] = []
         if result["status"] == DONE:
             measured = list(_rounds(files, cell, result))
-            result = _over_rounds(measured, result)
+            result = _over_rounds(cell, measured, result)
         rows.append(row({**cell.values, **cell.tuned}, cell.seed, cell.name, result))
         rounds += measured
     if rows:
@@ -316,20 +316,28 @@ def _rounds(files: Files, cell: Cell, result: Result) -> Iterator[Row]:
             yield round_row(cell.values, cell.seed, cell.name, facts | about | also)
 
 
-def _over_rounds(rounds: Sequence[Row], result: Result) -> Result:
+def _over_rounds(cell: Cell, rounds: Sequence[Row], result: Result) -> Result:
     """`result` with the best and the late average of its first measure, and what else was last.
 
     The best of what was seen on a test set flatters; it stands beside the final value, named so.
+    The late average is over the last 100 rounds, where there are so many.
     """
-    if not rounds:
+    if not rounds or cell.config is None:
         return result
     outcome = result["outcome"]
     name, last = next(iter(outcome)), rounds[-1]
-    seen = [row[name] for row in rounds if row.get(name) is not None]
-    late = [row[name] for row in rounds if row["round"] > last["round"] - _LATE]
+    seen = [
+        (row["round"], value) for row in rounds if (value := _number(row.get(name))) is not None
+    ]
+    late = [value for round, value in seen if round > last["round"] - _LATE]
+    best = min if cell.config.parts["loss"].lower_is_better else max
+    long = last["round"] >= _LATE
+    beside = {
+        f"{name}_best": best((value for _, value in seen), default=None),
+        f"{name}_last_{_LATE}": sum(late) / len(late) if late and long else None,
+    }
     also = {key: value for key, value in last.items() if key not in {*outcome, *_NOT_LAST}}
-    best = {f"{name}_best": max(seen), f"{name}_last_{_LATE}": sum(late) / len(late)}
-    return {**result, "outcome": {**outcome, **best, **also}}
+    return {**result, "outcome": {**outcome, **beside, **also}}
 
 
 def _counts(found: Sequence[Cell], results: dict[str, Result | None]) -> dict[str, int]:

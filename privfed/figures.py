@@ -51,6 +51,11 @@ def check_figures(figures: Sequence[Figure], varied: Mapping[str, Sequence[Any]]
         if names.count(figure.name) > 1:
             raise Refused(f"two figures are called {figure.name!r}; each is a file of its own")
         refuse_unknown(figure, [*varied])
+        if figure.log and figure.x not in PROGRESS:
+            raise Refused(
+                f"figure {figure.name!r}: log scales a run's progress ({', '.join(PROGRESS)}), and "
+                f"x is {figure.x!r}; remove the key"
+            )
         refuse_averaging(figure, varied)
         for key, wanted in figure.where.items():
             there = [cell_of(value) for value in varied[key]]

@@ -29,14 +29,21 @@ def measure_clients(trainer: LocalTrainer, params: Tensor) -> dict[str, Any]:
     federation = trainer.federation
     every = np.arange(federation.clients)
     holders = every[federation.sizes(every) > 0]
-    scores = client_scores(trainer.network, federation, params, holders)
-    name = next(iter(trainer.network.evaluate(params, federation.examples.take(np.arange(1)))))
-    everybody = trainer.network.evaluate(params, federation.examples)
+    if not len(holders):
+        return {}
+    name, scores = client_scores(trainer.network, federation, params, holders)
+    spread = distribution(scores, trainer.network.loss.lower_is_better)
     return {
         **gradients(trainer, params, holders),
-        "train_loss": everybody["loss"],
-        **{f"client_{name}_{part}": value for part, value in distribution(scores).items()},
+        "train_loss": _loss(trainer.network, federation, params),
+        **{f"client_{name}_{part}": value for part, value in spread.items()},
     }
+
+
+def _loss(network: Network, federation: Federation, params: Tensor) -> float:
+    """The mean loss over all examples of all clients."""
+    scored = network.scored(params, federation.examples)
+    return float(torch.cat([network.loss.losses(out, y).double() for out, y in scored]).mean())
 
 
 def gradients(trainer: LocalTrainer, params: Tensor, holders: Indices) -> dict[str, float]:
@@ -60,22 +67,23 @@ def gradients(trainer: LocalTrainer, params: Tensor, holders: Indices) -> dict[s
 
 def client_scores(
     network: Network, federation: Federation, params: Tensor, ids: Indices
-) -> np.ndarray:
-    """The loss's first measure of the model `params` on each client's own examples `[n]`."""
+) -> tuple[str, np.ndarray]:
+    """The model `params` on each client's own examples `[n]`, and by which measure."""
     loss, meaning = network.loss, federation.examples.meaning
     scored = network.scored(params, federation.examples)
     kept = torch.cat([loss.keep(outputs, y, meaning) for outputs, y in scored])
     ends = federation.offsets
-    return np.array([next(iter(loss.measures(kept[ends[k] : ends[k + 1]]).values())) for k in ids])
+    found = [loss.alone(kept[ends[k] : ends[k + 1]]) for k in ids]
+    return found[0][0], np.array([score for _, score in found])
 
 
-def distribution(scores: np.ndarray) -> dict[str, float]:
-    """Mean, mean of the worst tenth, least and variance of `scores` `[n]`, each client alike."""
-    ordered = np.sort(scores)
+def distribution(scores: np.ndarray, lower_is_better: bool = False) -> dict[str, float]:
+    """Mean, mean of the worst tenth, worst and variance of `scores` `[n]`, each client alike."""
+    ordered = np.sort(scores)[:: -1 if lower_is_better else 1]
     worst = ordered[: max(len(ordered) // 10, 1)]
     return {
         "mean": float(ordered.mean()),
         "worst_decile": float(worst.mean()),
-        "min": float(ordered[0]),
+        "worst": float(ordered[0]),
         "variance": float(ordered.var()),
     }

@@ -7,7 +7,7 @@ one number per example. A measure is a mean over all examples scored, so scoring
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from pydantic import Field
@@ -25,6 +25,9 @@ _NONE = -1
 class Loss(Protocol):
     """One kind of task."""
 
+    lower_is_better: bool
+    """Whether the first measure is better the lower it is."""
+
     def width(self, examples: Examples) -> int:
         """How many outputs a model has for these labels. Raises `Refused` where they do not fit."""
         ...
@@ -41,12 +44,28 @@ class Loss(Protocol):
         """Measures by name, from `[N, j]`; the first is the one to look at."""
         ...
 
+    def alone(self, kept: Tensor) -> tuple[str, float]:
+        """The measure of one client's examples `[n, j]`, few and perhaps of one class, by name."""
+        ...
+
     def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
         """Columns of predictions `[B, *]` by name, in the labels' own units."""
         ...
 
 
-class CrossEntropy(Part):
+class _Scored(Part):
+    """What losses share: the first measure is better the higher, and also that of one client."""
+
+    lower_is_better: ClassVar[bool] = False
+
+    def measures(self, kept: Tensor) -> dict[str, float]:
+        raise NotImplementedError
+
+    def alone(self, kept: Tensor) -> tuple[str, float]:
+        return next(iter(self.measures(kept).items()))
+
+
+class CrossEntropy(_Scored):
     """One of several classes per example, or per position of a sequence; scored by accuracy.
 
     A sequence's loss is the mean over its labelled positions; accuracy is over all positions.
@@ -78,7 +97,7 @@ class CrossEntropy(Part):
         return {"prediction": label, "probability": probability}
 
 
-class BinaryCrossEntropy(Part):
+class BinaryCrossEntropy(_Scored):
     """One output for two classes, the log-odds of class 1; scored by the area under the ROC curve.
 
     Accuracy is at a probability of one half.
@@ -106,15 +125,20 @@ class BinaryCrossEntropy(Part):
                 "the area under the ROC curve needs examples of both classes to score on, and "
                 "these are all of one; take a larger test set, or model.loss = 'cross_entropy'"
             )
-        right = ((score > 0) == (y > 0.5)).double().mean()
-        return {"auc": float(roc_auc_score(y.numpy(), score.numpy())), "accuracy": float(right)}
+        auc = float(roc_auc_score(y.numpy(), score.numpy()))
+        return {"auc": auc, "accuracy": self.alone(kept)[1]}
+
+    def alone(self, kept: Tensor) -> tuple[str, float]:
+        """Accuracy: most clients have no area under a curve."""
+        score, y = kept.nan_to_num().unbind(1)
+        return "accuracy", float(((score > 0) == (y > 0.5)).double().mean())
 
     def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
         probability = outputs.squeeze(-1).sigmoid()
         return {"prediction": (probability > 0.5).long(), "probability": probability}
 
 
-class MultiLabel(Part):
+class MultiLabel(_Scored):
     """Any number of labels per example, each with its own log-odds; scored by recall at k.
 
     The loss is the mean over labels of the binary cross-entropy. recall_at_k is the share of an
@@ -148,11 +172,13 @@ class MultiLabel(Part):
         return {name: likely[..., n] for n, name in enumerate(names)}
 
 
-class SquaredError(Part):
+class SquaredError(_Scored):
     """Numbers to predict, scaled by their declared bounds; scored by the mean absolute error.
 
     The loss is the mean squared error in scaled units, the score in the label's own units.
     """
+
+    lower_is_better: ClassVar[bool] = True
 
     def width(self, examples: Examples) -> int:
         right = examples.y.dtype == torch.float32 and examples.classes == 1

@@ -251,7 +251,8 @@ def personal_table(found: Personalised) -> Table:
         shown = (f"{side[part]:.4f}" for side in (found.before, found.after))
         table.add_row(part.replace("_", " "), *shown)
     table.add_row("improved", "", f"{100 * found.improved:.0f}% of clients")
-    table.add_row("note", "", "a simulation: scores of clients' own examples, which no ε covers")
+    table.add_row("note", "", "a simulation: clients' own examples, which the run trained on")
+    table.add_row("", "", "and which no ε covers")
     return table
 
 

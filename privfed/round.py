@@ -196,7 +196,10 @@ def run_round(
             noise = world.streams.at(f"noise/{number}", round)
             released, public = mechanism.release(total, divisor, noise, public)
         else:
-            released = algorithm.rule(world.executor.rows(exchange, cohort), algorithm.byzantine)
+            rows = world.executor.rows(exchange, cohort)
+            if world.watch:
+                world.watch(round, cohort.clients, rows)
+            released = algorithm.rule(rows, algorithm.byzantine)
         if not bool(released.isfinite().all()):
             raise Refused(
                 f"what round {round} would release is not finite: training diverged; start a new "

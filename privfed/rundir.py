@@ -247,6 +247,13 @@ class RunDirectory:
     def has_checkpoint(self) -> bool:
         return self._checkpoint.exists()
 
+    def round(self) -> int:
+        """The round that the checkpoint stands at; 0 where there is none. Raises `Broken`."""
+        if not self.has_checkpoint():
+            return 0
+        with fitting(self._checkpoint):
+            return int(unpack(self._checkpoint)[1]["round"])
+
     def head(self) -> bytes:
         """The ledger's head that the checkpoint carries. Raises `Broken` where there is none."""
         with fitting(self._checkpoint):

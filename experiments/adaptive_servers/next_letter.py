@@ -15,6 +15,7 @@ import torch
 from pydantic import Field
 
 from privfed.data.text import speeches
+from privfed.errors import Refused
 from privfed.federation import Examples
 from privfed.parts import Part
 from privfed.streams import Streams
@@ -48,6 +49,8 @@ class NextLetter(Part):
                 before.append(text[end - _BEFORE : end])
                 ys.append(int(text[end]))
                 owners.append(role)
+        if not before:
+            raise Refused(f"data.path: no role in {self.path} speaks more than {_BEFORE} letters")
         letters = np.stack(before)
         x = np.zeros((len(ys), _BEFORE * count + count * count), dtype=np.float32)
         rows = np.arange(len(ys))

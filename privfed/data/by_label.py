@@ -16,6 +16,11 @@ from privfed.federation import Examples, Indices
 from privfed.parts import only
 from privfed.streams import Streams
 
+Weights = Callable[[NDArray[np.bool_]], NDArray[np.float64]]
+"""Fresh weights of labels `[classes]`, given of which there are any left `[classes]`."""
+Wish = Callable[[Indices, int], Indices]
+"""What is left of each label `[classes]`, and a quota -> how many of each to take `[classes]`."""
+
 
 class Dirichlet(Simulated):
     """Latent Dirichlet allocation over labels (Hsu, Qi & Brown 2019, section 3).
@@ -26,15 +31,22 @@ class Dirichlet(Simulated):
     label per client. Every example is given away exactly once.
     """
 
-    concentration: float = Field(0.1, gt=0)
+    concentration: float = Field(0.1, gt=0, le=1e9)
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         rng = streams.at("partition").generator()
         labels = _classes(examples, "dirichlet")
         counts = np.bincount(labels, minlength=examples.classes)
         prior = np.maximum(self.concentration * counts / counts.sum(), 1e-12)
+
+        def weights(there: NDArray[np.bool_]) -> NDArray[np.float64]:
+            """A Dirichlet variable renormalised over some labels is one over these alone."""
+            drawn = np.zeros(len(there))
+            drawn[there] = _dirichlet(rng, prior[there])
+            return drawn
+
         quota = self.sizes(len(labels), clients, rng)
-        return deal(labels, examples.classes, quota, lambda: flat(rng.dirichlet(prior)), rng)
+        return deal(labels, examples.classes, quota, lambda: flat(rng, weights), rng)
 
 
 class LongTail(Simulated):
@@ -46,14 +58,19 @@ class LongTail(Simulated):
     given away exactly once, so the last clients take what is left; 1 is IID.
     """
 
-    ratio: float = Field(100.0, ge=1, le=1e12)
+    ratio: float = Field(100.0, ge=1, le=1e9)
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         rng = streams.at("partition").generator()
         labels, classes = _classes(examples, "long_tail"), examples.classes
         tail = self.ratio ** -(np.arange(classes) / max(classes - 1, 1))
+
+        def wish() -> Wish:
+            mine = rng.permutation(tail)
+            return flat(rng, lambda there: mine)
+
         quota = self.sizes(len(labels), clients, rng)
-        return deal(labels, classes, quota, lambda: flat(rng.permutation(tail)), rng)
+        return deal(labels, classes, quota, wish, rng)
 
 
 class Pachinko(Simulated):
@@ -66,8 +83,8 @@ class Pachinko(Simulated):
     """
 
     coarse: list[Annotated[int, Field(ge=0)]]
-    concentration: float = Field(0.1, gt=0)
-    fine_concentration: float = Field(10.0, gt=0)
+    concentration: float = Field(0.1, gt=0, le=1e9)
+    fine_concentration: float = Field(10.0, gt=0, le=1e9)
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         rng = streams.at("partition").generator()
@@ -77,33 +94,66 @@ class Pachinko(Simulated):
                 f"data.coarse names a coarse label for {len(self.coarse)} labels; expected one for "
                 f"each of the {examples.classes}"
             )
-        tree = np.array(self.coarse)[None, :] == np.unique(self.coarse)[:, None]
-
-        def wish() -> Wish:
-            root = rng.dirichlet(np.full(len(tree), self.concentration))
-            fine = np.zeros(tree.shape)
-            for row, mine in zip(fine, tree, strict=True):
-                row[mine] = rng.dirichlet(np.full(mine.sum(), self.fine_concentration))
-
-            def weights(there: NDArray[np.bool_]) -> NDArray[np.float64]:
-                within = np.where(there, fine, 0.0)
-                sums = within.sum(1, keepdims=True)
-                shares = np.divide(within, sums, out=np.zeros_like(within), where=sums > 0)
-                return np.asarray(root @ shares)
-
-            return weights
-
+        children = [np.flatnonzero(np.equal(self.coarse, c)) for c in np.unique(self.coarse)]
         quota = self.sizes(len(labels), clients, rng)
-        return deal(labels, examples.classes, quota, wish, rng)
+        return deal(labels, examples.classes, quota, lambda: self._wish(rng, children), rng)
+
+    def _wish(self, rng: np.random.Generator, children: list[Indices]) -> Wish:
+        """Coarse labels first: what a fine one lacks, its own coarse one's others make up for."""
+        root = _symmetric(rng, self.concentration)
+        leaves = [_symmetric(rng, self.fine_concentration) for _ in children]
+
+        def take(left: Indices, quota: int) -> Indices:
+            share = np.zeros_like(left)
+            roots = root(np.array([left[mine].sum() for mine in children]), quota)
+            for mine, leaf, count in zip(children, leaves, roots, strict=True):
+                share[mine] = leaf(left[mine], int(count))
+            return share
+
+        return take
 
 
-Wish = Callable[[NDArray[np.bool_]], NDArray[np.float64]]
-"""A client's wish for each label `[classes]`, given of which there is any left `[classes]`."""
+def _symmetric(rng: np.random.Generator, concentration: float) -> Wish:
+    """Draws from a symmetric Dirichlet variable over the labels that are left."""
+
+    def weights(there: NDArray[np.bool_]) -> NDArray[np.float64]:
+        drawn = np.zeros(len(there))
+        drawn[there] = _dirichlet(rng, np.full(there.sum(), concentration))
+        return drawn
+
+    return flat(rng, weights)
 
 
-def flat(shares: NDArray[np.float64]) -> Wish:
-    """Wish for labels by fixed `shares`."""
-    return lambda there: np.where(there, shares, 0.0)
+def _dirichlet(rng: np.random.Generator, prior: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Dir(prior), also where it is so sparse that no share but one can be told from 0."""
+    shares = rng.dirichlet(prior)
+    if np.isfinite(shares).all() and shares.sum() > 0.5:
+        return np.asarray(shares)
+    shares = np.zeros(len(prior))
+    shares[rng.choice(len(prior), p=prior / prior.sum())] = 1.0
+    return shares
+
+
+def flat(rng: np.random.Generator, weights: Weights) -> Wish:
+    """Independent draws by `weights`, renormalised over the labels that are left.
+
+    What a label lacks is drawn again among the others, which is conditioning on what is left. Where
+    the others' weights underflow, they are drawn afresh.
+    """
+
+    def take(left: Indices, quota: int) -> Indices:
+        share = np.zeros_like(left)
+        mine = weights(left > 0) if quota else np.zeros(len(left))
+        while (missing := quota - int(share.sum())) > 0:
+            there = share < left
+            shares = np.where(there, mine, 0.0)
+            if shares.sum() < 1e-12:
+                mine = weights(there)
+                shares = np.where(there, mine, 0.0)
+            share = np.minimum(share + rng.multinomial(missing, shares / shares.sum()), left)
+        return share
+
+    return take
 
 
 def deal(
@@ -121,23 +171,11 @@ def deal(
     left = np.array([len(pile) for pile in piles])
     owners = np.empty(len(labels), dtype=np.int64)
     for client in rng.permutation(len(quota)):
-        share = _share(rng, wish(), left, int(quota[client]))
+        share = wish()(left, int(quota[client]))
         for pile, first, count in zip(piles, left - share, share, strict=True):
             owners[pile[first : first + count]] = client
         left -= share
     return owners
-
-
-def _share(rng: np.random.Generator, wish: Wish, left: Indices, quota: int) -> Indices:
-    """How many of each label `[classes]`, at most `left`, `quota` in all."""
-    share = np.zeros_like(left)
-    while (missing := quota - share.sum()) > 0:
-        there = share < left
-        weights = wish(there)
-        if weights.sum() < 1e-12:
-            weights = np.where(there, 1.0, 0.0)
-        share = np.minimum(share + rng.multinomial(missing, weights / weights.sum()), left)
-    return share
 
 
 class Shards(Simulated):

@@ -62,5 +62,9 @@ class Shuffled(Part):
     natural: ClassVar[bool] = True
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
-        own = Natural().owners(examples, clients, streams)
-        return np.asarray(streams.at("partition").generator().permutation(own))
+        if examples.owners is None:
+            raise Refused(
+                'data.partition is "shuffled", but this source does not know whose an example is, '
+                'so there are no sizes to keep; use "iid"'
+            )
+        return np.asarray(streams.at("partition").generator().permutation(examples.owners))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Protocol
 
@@ -33,7 +34,8 @@ class Concept(Part):
 
     `swaps` rounds are drawn from 2 to `within`, and for each two classes; from that round on, train
     and test examples of the one carry the label that the other had (the "concept shift" of Tian,
-    Smith & Kira 2022, FedFOR). What is swapped when follows from the run's seed.
+    Smith & Kira 2022, FedFOR), and no labelling ever comes back. What is swapped when follows from
+    the run's seed.
     """
 
     swaps: int = Field(3, ge=1)
@@ -54,9 +56,19 @@ class Concept(Part):
         rng = streams.at("shift").generator()
         rounds = np.sort(rng.choice(np.arange(2, self.within + 1), self.swaps, replace=False))
         labels, changes = np.arange(classes), []
+        pairs = list(itertools.combinations(range(classes), 2))
+        seen = {tuple(labels)}
         for round in rounds.tolist():
-            one, other = rng.choice(classes, 2, replace=False)
-            labels = labels.copy()
-            labels[[one, other]] = labels[[other, one]]
+            ahead = [labels.copy() for _ in pairs]
+            for swapped, pair in zip(ahead, pairs, strict=True):
+                swapped[list(pair)] = swapped[list(pair[::-1])]
+            new = [swapped for swapped in ahead if tuple(swapped) not in seen]
+            if not new:
+                raise Refused(
+                    f"data.swaps is {self.swaps}, but with {classes} classes every further swap "
+                    "brings an earlier labelling back; lower it"
+                )
+            labels = new[int(rng.integers(len(new)))]
+            seen.add(tuple(labels))
             changes.append((round, torch.from_numpy(labels)))
         return replace(federation, relabelled=tuple(changes))

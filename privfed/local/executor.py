@@ -77,10 +77,16 @@ class InProcess:
         return rows
 
     def work(self, round: int, ids: Indices) -> tuple[Indices, Indices]:
-        """Local steps `[c]` of clients `ids` in `round`, and examples they process `[c]`."""
-        federation = self.trainer.federation
+        """Local steps `[c]` of clients `ids` in `round`, and examples they process `[c]`.
+
+        A gradient over all examples counts as an epoch, each step's second one as a second step.
+        """
+        federation, objective = self.trainer.federation, self.trainer.objective
         epochs, sizes = self._epochs(federation.identify(ids), round), federation.sizes(ids)
-        return steps(sizes, epochs, self.trainer.batch_size), sizes * epochs
+        passes = epochs * (2 if objective.anchored == "batch" else 1)
+        passes = passes + (objective.anchored == "all") + (objective.exchanges - 1)
+        passes = passes + (objective.measures != "")
+        return steps(sizes, passes, self.trainer.batch_size), sizes * passes
 
     def _epochs(self, who: Indices, round: int) -> Indices:
         """Each client's epochs this round `[c]`: of stragglers, uniformly fewer, at least one.

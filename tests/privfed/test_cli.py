@@ -109,7 +109,16 @@ def test_only_public_fields_leave_by_default(tmp_path):
         "epsilon",
     }
     opened = tmp_path / "open"
-    result = run("train", *SETTINGS, "--set", "run.simulation_metrics=true", "--out", opened)
+    result = run(
+        "train",
+        *SETTINGS,
+        "--set",
+        "run.simulation_metrics=true",
+        "--set",
+        "run.checkpoint_every=4",
+        "--out",
+        opened,
+    )
     assert "nominal" in result.stdout
     says_so_in_its_files(opened)
     lines = [json.loads(line) for line in (opened / "metrics.jsonl").read_text().splitlines()]

@@ -8,22 +8,32 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from helpers import population, trainer
+from helpers import Rounds, population, trainer
 from scipy import stats
 from small import model, same_run, small, trained
 
+from privfed.assemble import population as assemble_population
 from privfed.cli import main
 from privfed.cohort import BySize
 from privfed.data.by_label import Dirichlet, LongTail, Pachinko
-from privfed.data.covariate import Covariate
+from privfed.data.covariate import Covariate, _through
 from privfed.data.partition import Iid, Natural, Shuffled
 from privfed.data.shift import Concept
 from privfed.errors import Refused
+from privfed.evaluate import trained as evaluated
 from privfed.federation import Examples, Federation
+from privfed.figures import Figure, check_figures
 from privfed.heterogeneity import client_scores, distribution, gradients, measure_clients
+from privfed.local.fedcurv import FedCurv
+from privfed.local.feddane import FedDane
+from privfed.local.mime import Mime
+from privfed.local.sgd import Sgd
+from privfed.losses import BinaryCrossEntropy, SquaredError
+from privfed.personal import _halves
 from privfed.plan import plan
 from privfed.roundtime import Devices
 from privfed.run import resume
+from privfed.rundir import RunDirectory
 from privfed.simulation import Tally
 from privfed.streams import Streams
 
@@ -78,6 +88,8 @@ def test_dirichlet_tends_to_iid_and_to_one_label():
     examples, whole = labelled(), math.log(CLASSES)
     assert entropy(per_client(Dirichlet(concentration=1e6), examples, 20)) > 0.99 * whole
     assert entropy(per_client(Dirichlet(concentration=1e-4), examples, 20)) < 0.15 * whole
+    sparse = per_client(Dirichlet(concentration=1e-4), labelled(9000, 10), 20)
+    assert (sparse > 0).sum(1).max() <= 4, "a client whose label ran out takes one more, not all"
     assert entropy(per_client(Iid(), examples, 20)) > 0.99 * whole
 
 
@@ -89,6 +101,11 @@ def test_a_long_tail_has_its_ratio_and_an_order_per_client():
     early = np.sort(table, axis=1)[:, ::-1]
     assert np.median(early[:, 0] / np.maximum(early[:, -1], 1)) > 10
     assert sorted_shares[0] == pytest.approx(wanted[0], rel=0.25)
+    first = per_client(LongTail(ratio=30.0, size_exponent=3.0), labelled(60_000), 50)
+    middle = np.sort(first[np.argsort(first.sum(1))[-2]])[
+        ::-1
+    ]  # a client nobody stood in the way of
+    assert middle[0] / middle[-1] == pytest.approx(30.0, rel=0.35)
     assert len(set(table.argmax(1).tolist())) > 2
     flat = per_client(LongTail(ratio=1.0), labelled(60_000), 20)
     assert entropy(flat) > 0.99 * math.log(CLASSES)
@@ -108,6 +125,12 @@ def test_pachinko_prefers_a_coarse_label_and_mixes_the_fine_ones_within():
     assert np.median(np.abs(shares - 0.5)) < 0.03
     alone = Pachinko(coarse=coarse.tolist(), concentration=1e6, fine_concentration=1e-3)
     assert entropy(per_client(alone, labelled(60_000), 10)) < 0.85 * math.log(CLASSES)
+    rng = np.random.default_rng(0)
+    two = Pachinko(coarse=[0, 0, 1], concentration=1e6, fine_concentration=1e6)
+    children = [np.array([0, 1]), np.array([2])]
+    taken = sum(two._wish(rng, children)(np.array([1, 900, 900]), 100) for _ in range(200))
+    assert taken[0] == 200, "the label of which one is left"
+    assert taken[2] / taken.sum() == pytest.approx(0.5, abs=0.02), "its sibling makes up for it"
     with pytest.raises(Refused, match="expected one for each of the 6"):
         Pachinko(coarse=[0, 1]).owners(labelled(), 5, STREAMS)
 
@@ -146,9 +169,32 @@ def test_a_concept_shift_swaps_two_labels_at_known_rounds_for_everybody_for_ever
     assert [round for round, _ in other.relabelled] != rounds
     with pytest.raises(Refused, match="lower it or raise"):
         Concept(swaps=5, within=5).apply(people, STREAMS)
+    few = replace(people, examples=replace(people.examples, y=people.examples.y % 2, classes=2))
+    with pytest.raises(Refused, match="brings an earlier labelling back"):
+        Concept(swaps=2, within=20).apply(few, STREAMS)
+    for seed in range(30):
+        seen = [tuple(range(3))]
+        many = Concept(swaps=4, within=20).apply(people, Streams(seed)).relabelled
+        seen += [tuple(labels.tolist()) for _, labels in many]
+        assert len(set(seen)) == 5, "a labelling came back"
     numbers = replace(people, examples=replace(people.examples, y=torch.zeros(43, 1)))
     with pytest.raises(Refused, match="no class each"):
         Concept().apply(numbers, STREAMS)
+
+
+def labels_of(path):
+    """The accuracy of the run's model on its test set, as labelled at its end, by hand."""
+    directory = RunDirectory.open(path)
+    config = directory.read_config()
+    people = assemble_population(config, Streams(config.run.seed))
+    network, params, round = evaluated(path, people.examples)
+    outputs = network.outputs(params, people.test.x).argmax(1)
+    y = people.test.y
+    for start, labels in people.relabelled:
+        if start <= round:
+            y = labels[people.test.y]
+    assert not torch.equal(y, people.test.y)
+    return float((outputs == y).float().mean())
 
 
 def test_training_and_scoring_follow_the_shift_and_a_resume_does_too(tmp_path):
@@ -158,6 +204,12 @@ def test_training_and_scoring_follow_the_shift_and_a_resume_does_too(tmp_path):
     resume(tmp_path / "part", lambda stored: stored.with_run(rounds=7))
     same_run(tmp_path / "whole", tmp_path / "part")
     trained(tmp_path / "still", "run.randomness=seeded")
+    check_run = json.loads((tmp_path / "whole/report/summary.json").read_text())
+    lines = (tmp_path / "whole/metrics.jsonl").read_text().splitlines()
+    scored = CliRunner().invoke(main, ["evaluate", str(tmp_path / "whole"), "--json"])
+    wanted = labels_of(tmp_path / "whole")
+    for found in (check_run, json.loads(lines[-1]), json.loads(scored.stdout)):
+        assert found["accuracy"] == pytest.approx(wanted), "scored by labels that have moved on"
     moved = model(tmp_path / "whole")["model/1.weight"]
     assert not torch.equal(moved, model(tmp_path / "still")["model/1.weight"])
 
@@ -198,6 +250,11 @@ def test_a_camera_turns_by_known_angles_and_scales_intensities():
     turned = Covariate(rotation=90.0, contrast=0.0, brightness=0.0).apply(people, STREAMS)
     means = turned.examples.x.flatten(1).mean(1)
     assert (means - float(picture.mean())).abs().max() < 0.15
+    assert (turned.examples.x - same.x).abs().mean() > 0.1, "nothing was turned"
+    assert (turned.test.x - same.x).abs().mean() > 0.1, "nor in the test set"
+    assert not torch.allclose(turned.test.x, turned.examples.x, atol=1e-2)
+    quarter = _through(picture, torch.tensor([[math.pi / 2, 1.0, 0.0]]))
+    torch.testing.assert_close(quarter, picture.rot90(1, (2, 3)), atol=1e-4, rtol=1e-4)
     flat = Federation(
         replace(same, x=same.x.reshape(30, 64)),
         np.arange(31),
@@ -214,9 +271,9 @@ def test_a_camera_turns_by_known_angles_and_scales_intensities():
 def test_sampling_by_size_draws_in_proportion_and_is_refused_under_privacy():
     sizes = np.array([10, 20, 30, 40, 0, 1000])
     drawn = np.zeros(6)
-    for round in range(3000):
-        drawn[BySize(size=2).sample(round, 6, sizes, Streams(1, simulated=True)).clients] += 1
-    wanted = np.minimum(2 / 6 * sizes / sizes.mean(), 1.0)
+    for round in range(3000):  # 12 clients are declared, and 6 there are
+        drawn[BySize(size=4).sample(round, 12, sizes, Streams(1, simulated=True)).clients] += 1
+    wanted = np.minimum(4 / 12 * sizes / sizes.mean(), 1.0)
     for count, rate in zip(drawn, wanted, strict=True):
         assert stats.binomtest(int(count), 3000, rate).pvalue > 1e-6
     free = ["cohort.sampler=by_size", "privacy.mechanism=none"]
@@ -225,6 +282,9 @@ def test_sampling_by_size_draws_in_proportion_and_is_refused_under_privacy():
     with pytest.raises(Refused, match="counts examples twice"):
         plan(small(*free))
     assert plan(small(*free, "aggregation.weights=uniform")).event.sampler == "by_size"
+    scaffold = ["client.objective=scaffold", "data.setting=cross_silo"]
+    with pytest.raises(Refused, match="at one sampling rate"):
+        plan(small(*free, *scaffold))
 
 
 def test_heterogeneity_and_dissimilarity_by_hand():
@@ -260,8 +320,10 @@ def test_a_distribution_over_clients_by_hand():
     found = distribution(scores)
     assert found["mean"] == pytest.approx(0.66)
     assert found["worst_decile"] == pytest.approx(0.1)
-    assert found["min"] == 0.0
+    assert found["worst"] == 0.0
     assert found["variance"] == pytest.approx(scores.var())
+    errors = distribution(scores, lower_is_better=True)
+    assert (errors["worst"], errors["worst_decile"]) == (1.0, 1.0)
 
 
 def test_each_client_is_scored_on_its_own_examples():
@@ -269,7 +331,8 @@ def test_each_client_is_scored_on_its_own_examples():
     local = trainer(people)
     generator = torch.Generator().manual_seed(0)
     params = torch.randn(len(local.network.start), generator=generator)
-    found = client_scores(local.network, people, params, np.arange(3))
+    name, found = client_scores(local.network, people, params, np.arange(3))
+    assert name == "accuracy"
     right = local.network.outputs(params, people.examples.x).argmax(1) == people.examples.y
     assert found == pytest.approx([float(part.float().mean()) for part in right.split([3, 9, 4])])
     named = measure_clients(local, params)
@@ -305,6 +368,68 @@ def test_a_tally_adds_up_until_it_is_asked():
     assert tally.totals()["examples"] == 0
 
 
+@pytest.mark.parametrize(
+    "objective, passes", [(Sgd(), 2), (FedDane(), 4), (Mime(), 5), (FedCurv(), 3)]
+)
+def test_work_counts_epochs_and_every_gradient(tmp_path, objective, passes):
+    rounds = Rounds(tmp_path, (3, 9, 4), objective=objective, size=3)
+    steps, examples = rounds.world.executor.work(1, np.arange(3))
+    assert examples.tolist() == [3 * passes, 9 * passes, 4 * passes]
+    assert steps.tolist() == [passes, 3 * passes, passes]
+
+
+@pytest.mark.parametrize("rule", ["mean", "median"])
+def test_what_a_round_took_is_counted_under_every_rule_and_its_bytes_per_client(tmp_path, rule):
+    outcome = trained(
+        tmp_path / rule, "run.simulation_metrics=true", "privacy.mechanism=none",
+        f"aggregation.rule={rule}", "aggregation.weights=uniform", "run.evaluate_every=1",
+    )  # fmt: skip
+    lines = [json.loads(line) for line in (outcome.path / "metrics.jsonl").read_text().splitlines()]
+    facts = [line["simulation_only"] for line in lines]
+    per_client = {f["bytes"] / f["cohort"] for f in facts if f["cohort"]}
+    d = sum(t.numel() for n, t in model(outcome.path).items() if n.startswith("model/"))
+    assert per_client == {4.0 * (2 * d + 1)}
+    assert sum(f["examples"] for f in facts) > 0
+
+
+def test_work_that_a_resume_would_lose_is_refused():
+    with pytest.raises(Refused, match=r"a multiple of run\.evaluate_every"):
+        plan(small("run.simulation_metrics=true"))
+    plan(small("run.simulation_metrics=true", "run.checkpoint_every=4"))
+
+
+def test_one_class_is_enough_to_score_a_client():
+    loss = BinaryCrossEntropy()
+    kept = torch.tensor([[2.0, 1.0], [-1.0, 1.0]])
+    assert loss.alone(kept) == ("accuracy", 0.5)
+    assert SquaredError.lower_is_better
+    assert not loss.lower_is_better
+
+
+def test_a_half_is_tuned_on_and_the_other_scored():
+    people = population((5, 1, 8))
+    tuning, scoring = _halves(people, STREAMS)
+    assert tuning.sizes(np.arange(3)).tolist() == [3, 1, 4]
+    assert scoring.sizes(np.arange(3)).tolist() == [2, 0, 4]
+    for client in range(3):
+        start, end = people.offsets[client : client + 2]
+        own = {tuple(row) for row in people.examples.x[start:end].tolist()}
+        halves = [
+            {
+                tuple(row)
+                for row in side.examples.x[slice(*side.offsets[client : client + 2])].tolist()
+            }
+            for side in (tuning, scoring)
+        ]
+        assert halves[0] | halves[1] == own
+        assert not halves[0] & halves[1]
+
+
+def test_log_is_for_progress_only():
+    with pytest.raises(Refused, match="log scales a run's progress"):
+        check_figures([Figure(name="a", x="client.lr", log=True)], {"client.lr": [0.1, 0.2]})
+
+
 GRID = """
 base = "base.toml"
 seeds = [0, 1]
@@ -328,7 +453,9 @@ def test_a_study_draws_over_work_and_time_and_tells_best_and_late(tmp_path, monk
     from privfed import experiment
 
     monkeypatch.setattr(experiment, "work", in_process)
-    base = BASE.replace("[run]", "[run]\nsimulation_metrics = true\nclient_measures = true")
+    base = BASE.replace(
+        "[run]", "[run]\nsimulation_metrics = true\nclient_measures = true\ncheckpoint_every = 4"
+    )
     path = write(tmp_path, GRID, base)
     result = CliRunner().invoke(main, ["experiment", str(path), "--jobs", "1"])
     assert result.exit_code == 0, result.output
@@ -343,8 +470,9 @@ def test_a_study_draws_over_work_and_time_and_tells_best_and_late(tmp_path, monk
         processed = sum(line["simulation_only"]["examples"] for line in lines)
         assert float(row["examples"]) == processed > 0
         seen = [line["accuracy"] for line in lines]
-        assert float(row["accuracy_last_100"]) == pytest.approx(sum(seen) / len(seen))
-        assert float(row["client_accuracy_min"]) <= float(row["client_accuracy_mean"])
+        assert float(row["accuracy_best"]) == max(seen)
+        assert row["accuracy_last_100"] == "", "there are not a hundred rounds"
+        assert float(row["client_accuracy_worst"]) <= float(row["client_accuracy_mean"])
     plain = write(tmp_path / "plain", GRID, BASE)
     refused = CliRunner().invoke(main, ["experiment", str(plain), "--jobs", "1"])
     assert refused.exit_code == 2
