@@ -58,7 +58,7 @@ def forecast(setup: Setup) -> Forecast:
     signal = noise = None
     if algorithm.mechanism.private and setup.plan.noise_multiplier is not None:
         signal = float(config.parts["mechanism"].clip)
-        noise = setup.plan.noise_multiplier * signal * math.sqrt(layout.length) / cohort
+        noise = algorithm.mechanism.noise_on_update() * signal * math.sqrt(layout.length) / cohort
     return Forecast(
         parameters=d,
         cohort=cohort,

@@ -69,6 +69,7 @@ def plan(config: Config, prior: Spending | None = None) -> Plan:
         raise Refused("\n".join(reasons))
     before = dict(prior or {})
     releases = exchanges(config.parts["objective"], config.parts["rule"])
+    mechanism = mechanism.resolved(sampler.size) if mechanism.private else mechanism
     witness = sampler.witness(0, config.data.clients)
     privacy, rounds = config.privacy, config.run.rounds
     noise: float | None = None
@@ -89,6 +90,7 @@ def plan(config: Config, prior: Spending | None = None) -> Plan:
                     before,
                 )
             mechanism = mechanism.model_copy(update={"noise_multiplier": noise})
+            mechanism.noise_on_update()  # refuses a split that leaves nothing
         event = mechanism.event(witness, releases)
         refuse_unaccountable(event, privacy.accountant)
         total = Counter(before) + Counter({event: rounds})

@@ -233,7 +233,7 @@ def collect(
     mechanism, fixed = algorithm.mechanism, algorithm.fixed_divisor
     wire = exchange.layout if fixed else exchange.layout.plus("weight", 1)
     session = Session(cohort.round, number, _hash(exchange.broadcast["params"]))
-    accumulator = algorithm.summation.open(session, wire.length)
+    accumulator = algorithm.summation.open(session, mechanism.width(wire))
     for chunk in world.executor.chunks(exchange, cohort):
         rows = rule.terms(chunk.rows, exchange.broadcast.get("center", chunk.rows.new_zeros(())))
         if world.watch and exchange.task == "train":

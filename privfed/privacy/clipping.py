@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -48,3 +50,20 @@ def clip_rows(rows: Tensor, clip: float) -> BoundedRows:
     usable = norms <= _LARGEST_NORM
     scale = (clip * _SLACK / norms).clamp(max=1.0).to(rows.dtype)
     return BoundedRows(torch.where(usable, rows * scale, 0.0), bound=float(clip))
+
+
+def clip_rows_and_tell(rows: Tensor, clip: float, weight: float) -> BoundedRows:
+    """`clip_rows`, with a last column that tells whether the row was within the clip already.
+
+    rows: `[c, m]`; returns `[c, m + 1]`, the last column weight (b - 1/2), b = 1 where the norm of
+    the unclipped row is at most `clip` (0 also for rows that are not finite).
+
+    Guarantee: every returned row has an L2 norm of at most sqrt(clip^2 + weight^2 / 4), its bound.
+
+    Source: Andrew, Thakkar, McMahan & Ramaswamy 2021, section 3.1 (the centred indicator).
+    """
+    clipped = clip_rows(rows, clip)
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
+    told = torch.where(norms <= clip, 0.5, -0.5).to(rows.dtype) * (weight * _SLACK)
+    joint = math.hypot(clipped.bound, weight / 2)
+    return BoundedRows(torch.cat([clipped.rows, told], dim=1), joint)

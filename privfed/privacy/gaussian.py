@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -11,8 +11,9 @@ from torch import Tensor
 from accounting.events import LARGEST_NOISE, Event, Gaussian, PoissonSampled, same_cohort
 from privfed.cohort import Witness
 from privfed.errors import Refused
-from privfed.parts import Part, only
-from privfed.privacy.clipping import clip_rows
+from privfed.parts import Part
+from privfed.privacy.adaptive import Split, next_clip, share_within
+from privfed.privacy.clipping import clip_rows, clip_rows_and_tell
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, State
 from privfed.streams import Keys
 from privfed.vector import Layout
@@ -29,7 +30,9 @@ class CentralGaussian(Part):
     removing one client.
 
     *Sensitivity*: C in L2, by `clip_rows`; rows enter with weight one, and the divisor q N is a
-    constant of the configuration, so neither depends on who took part.
+    constant of the configuration, so neither depends on who took part. With `adaptive_clip` a row
+    also tells whether its unclipped norm was within C, C follows the `clip_quantile` of these
+    norms, and one Gaussian of multiplier z covers both (`privfed.privacy.adaptive`).
 
     *Sampler*: Poisson at rate q, and no other; the event is PoissonSampled(q, Gaussian(z)), or
     Gaussian(z / sqrt(k)) inside for k exchanges over the same cohort.
@@ -42,7 +45,11 @@ class CentralGaussian(Part):
     """
 
     clip: float = Field(0.4, ge=1e-6, le=1e20)
-    adaptive_clip: Annotated[bool, only(False, "remove the key")] = False
+    adaptive_clip: bool = False
+    clip_quantile: float = Field(0.5, gt=0, lt=1)
+    clip_rate: float = Field(0.2, gt=0, le=2)
+    count_noise: float | None = Field(None, gt=0, le=LARGEST_NOISE)
+    """sigma_b, in clients; None: a twentieth of the expected cohort."""
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     """z = noise standard deviation / clip; None until calibrated from epsilon."""
 
@@ -57,24 +64,64 @@ class CentralGaussian(Part):
                 f"central Gaussian noise has no proof here for the sampler {witness.sampler!r}; "
                 'use cohort.sampler = "poisson"'
             )
+        if self.adaptive_clip and exchanges > 1:
+            raise Refused(
+                "privacy.adaptive_clip follows the norms of one exchange, and this round has "
+                f"{exchanges}; set it to false, or use an objective with one exchange"
+            )
         noise: Gaussian = same_cohort(self.noise_multiplier, exchanges)
         return Event(PoissonSampled(witness.rate, noise), witness.sampler, witness.relation)
 
+    def resolved(self, size: int) -> CentralGaussian:
+        """With what follows from the expected cohort's `size` filled in."""
+        if not self.adaptive_clip or self.count_noise is not None:
+            return self
+        return self.model_copy(update={"count_noise": size / 20})
+
+    def noise_on_update(self) -> float:
+        """The deviation on an update's sum, in clips. Raises `Refused` where none can be right."""
+        return self._split().update if self.adaptive_clip else self._noise()
+
     def init(self) -> State:
-        return {}
+        return {"clip": torch.tensor(self.clip, dtype=torch.float64)} if self.adaptive_clip else {}
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: State) -> BoundedRows:
-        return clip_rows(rows, self.clip)
+        if not self.adaptive_clip:
+            return clip_rows(rows, self.clip)
+        clip = float(state["clip"])
+        return clip_rows_and_tell(rows, clip, self._split().weight(clip))
+
+    def width(self, layout: Layout) -> int:
+        """The length of a bounded row whose message is laid out so."""
+        return layout.length + self.adaptive_clip
 
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: State
     ) -> tuple[Tensor, State]:
-        if not isinstance(total, BoundedSum) or not total.bound <= self.clip:
+        bound = self._split().bound(float(state["clip"])) if self.adaptive_clip else self.clip
+        if not isinstance(total, BoundedSum) or not total.bound <= bound:
             raise TypeError(
                 "noise needs a BoundedSum of rows within the clip: nothing else is private"
             )
+        deviation = self._noise() * bound  # also for an empty cohort, whose sum's bound is 0
+        noise = torch.from_numpy(deviation * keys.normal(len(total.total)))
+        noised = total.total + noise.to(total.total)
+        if not self.adaptive_clip:
+            return (noised / divisor).float(), state
+        return (noised[:-1] / divisor).float(), self._adapted(noised[-1], divisor, state)
+
+    def _adapted(self, told: Tensor, divisor: float, state: State) -> State:
+        clip = float(state["clip"])
+        share = share_within(told, self._split().weight(clip), divisor)
+        after = next_clip(clip, share, self.clip_quantile, self.clip_rate)
+        return {"clip": torch.tensor(after, dtype=torch.float64)}
+
+    def _noise(self) -> float:
         if self.noise_multiplier is None:
             raise ValueError("this mechanism has no noise multiplier yet; calibrate it first")
-        deviation = self.noise_multiplier * self.clip  # also for an empty cohort, whose bound is 0
-        noise = torch.from_numpy(deviation * keys.normal(len(total.total)))
-        return ((total.total + noise.to(total.total)) / divisor).float(), state
+        return self.noise_multiplier
+
+    def _split(self) -> Split:
+        if self.count_noise is None:
+            raise ValueError("adaptive clipping has no count noise yet; plan the run first")
+        return Split.of(self._noise(), self.count_noise)

@@ -55,6 +55,14 @@ class Mechanism(Protocol):
 
     def init(self) -> State: ...
 
+    def width(self, layout: Layout) -> int:
+        """The length of a bounded row whose message is laid out so."""
+        ...
+
+    def noise_on_update(self) -> float:
+        """The deviation on each coordinate of a sum of updates, in clips."""
+        ...
+
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: State) -> BoundedRows:
         """On the clients: rows `[c, m]` clipped (and encoded), each client by itself."""
         ...

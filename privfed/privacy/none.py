@@ -31,6 +31,12 @@ class NoPrivacy(Part):
     def init(self) -> State:
         return {}
 
+    def width(self, layout: Layout) -> int:
+        return layout.length
+
+    def noise_on_update(self) -> float:
+        return 0.0
+
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: State) -> BoundedRows:
         return BoundedRows(rows, math.inf)
 
