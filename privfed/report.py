@@ -88,12 +88,15 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
 
 def _privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     config, bound = plan.config, plan.guarantee
-    clip = config.parts["mechanism"].clip
+    clip, follows = config.parts["mechanism"].clip, ""
+    if config.parts["mechanism"].adaptive_clip:
+        quantile = config.parts["mechanism"].clip_quantile
+        follows = f" at first; it follows the {quantile:g}-quantile of clients' norms"
     budget = f"ε = {number(plan.budget)}" if plan.budget else "none, the noise is fixed"
     pairs = {
         "privacy": (
-            f"{config.names['mechanism']}, sensitivity {clip:g} (the clip), noise multiplier "
-            f"{ceiling(plan.noise_multiplier)}"
+            f"{config.names['mechanism']}, sensitivity {clip:g} (the clip{follows}), noise "
+            f"multiplier {ceiling(plan.noise_multiplier)}"
         ),
         "event": _event(plan),
         "budget": f"{budget}; all rounds spend ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g}",

@@ -243,7 +243,8 @@ def _record(
         trainer = replace(setup.executor.trainer, federation=population)
         counts = {**counts, **measure_clients(trainer, now.state.params)}
     so_far = guarantee(ledger.spending_until(now.round), privacy.delta, privacy.accountant)
-    return RoundRecord(now.round, {**measures, "epsilon": so_far.epsilon}, counts)
+    follows = {name: float(value) for name, value in now.state.mechanism.items()}  # as released
+    return RoundRecord(now.round, {**measures, **follows, "epsilon": so_far.epsilon}, counts)
 
 
 def _outcome(

@@ -1,5 +1,6 @@
 """Adaptive clipping: the quantile it finds, the split of its noise, and what is released."""
 
+import json
 import math
 
 import numpy as np
@@ -147,6 +148,10 @@ def test_the_clip_is_checkpointed_and_a_resume_goes_on_with_it(tmp_path):
     resume(tmp_path / "part", lambda stored: stored.with_run(rounds=7))
     same_run(tmp_path / "whole", tmp_path / "part")
     assert float(model(tmp_path / "whole")["mechanism/clip"]) != 0.4
+    lines = (tmp_path / "whole/metrics.jsonl").read_text().splitlines()
+    clips = [json.loads(line)["clip"] for line in lines]
+    assert clips[-1] == float(model(tmp_path / "whole")["mechanism/clip"])
+    assert len(set(clips)) == len(clips)
     once = trained(tmp_path / "a", *settings, "run.rounds=1")
     assert float(model(once.path)["mechanism/clip"]) != float(
         model(tmp_path / "whole")["mechanism/clip"]
