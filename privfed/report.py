@@ -66,7 +66,10 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
             f"probability {forecast.empty:.2g}"
         ),
         **(_privacy_rows(plan, forecast) if plan.mechanism.private else {"privacy": "none: ε = ∞"}),
-        "traffic": f"{size_of(forecast.down)} down, {size_of(forecast.up)} up per round",
+        "traffic": (
+            f"{size_of(forecast.down)} down, {size_of(forecast.up)} up per round (a client is sent "
+            f"{_vectors(forecast.down, forecast)} and sends {_vectors(forecast.up, forecast)})"
+        ),
         "time": _time(forecast),
     }
     if forecast.kept:
@@ -84,6 +87,12 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
     if path:
         pairs["run"] = str(path)
     return rows(pairs)
+
+
+def _vectors(size: float, forecast: Forecast) -> str:
+    """Bytes of a round as vectors `[d]` per client, without the odd number beside them."""
+    count = round(size / forecast.cohort / forecast.parameters / 4)
+    return "d" if count == 1 else f"{count} d"
 
 
 def _privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
