@@ -197,7 +197,7 @@ def run_round(
             released, public = mechanism.release(total, divisor, noise, public)
         else:
             rows = world.executor.rows(exchange, cohort)
-            if world.watch:
+            if world.watch and exchange.task == "train":
                 world.watch(round, cohort.clients, rows)
             released = algorithm.rule(rows, algorithm.byzantine)
         if not bool(released.isfinite().all()):

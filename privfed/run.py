@@ -228,7 +228,8 @@ def _save(now: Checkpoint, setup: Setup, world: World, directory: RunDirectory) 
 
 
 def _tally(setup: Setup, expected: Forecast) -> Tally:
-    clip = getattr(setup.plan.mechanism, "clip", None)
+    moves = bool(setup.plan.mechanism.init())  # a clip that adapts says itself how many it clips
+    clip = None if moves else getattr(setup.plan.mechanism, "clip", None)
     down, up = expected.down / expected.cohort, expected.up / expected.cohort
     counts, devices = setup.federation.examples.counts, setup.plan.config.devices
     return Tally(clip, counts, setup.executor.work, devices, down, up)

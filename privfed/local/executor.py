@@ -60,9 +60,8 @@ class InProcess:
         rows, after = trainer.train(some, broadcast, before, keys, epochs, seen)
         if after is None:
             raise ValueError("an objective that keeps a state has to return it")
-        whole = (
-            torch.cat([rows, after], dim=1).isfinite().all(1).cpu()
-        )  # who diverged keeps its own
+        # Who diverged keeps what they had.
+        whole = torch.cat([rows, after], dim=1).isfinite().all(1).cpu()
         self.states.scatter(some[whole.numpy()], after[whole])
         return rows
 

@@ -392,6 +392,28 @@ def test_what_a_round_took_is_counted_under_every_rule_and_its_bytes_per_client(
     assert sum(f["examples"] for f in facts) > 0
 
 
+@pytest.mark.parametrize("rule", ["mean", "median"])
+def test_a_client_asked_twice_in_a_round_is_counted_once(tmp_path, rule):
+    outcome = trained(
+        tmp_path, "run.simulation_metrics=true", "run.evaluate_every=1", "client.objective=mime",
+        "privacy.mechanism=none", f"aggregation.rule={rule}", "cohort.size=12",
+    )  # fmt: skip
+    lines = [json.loads(line) for line in (outcome.path / "metrics.jsonl").read_text().splitlines()]
+    assert {line["simulation_only"]["cohort"] for line in lines} == {12}
+
+
+def test_a_clip_that_moves_is_not_counted_by_the_first_one(tmp_path):
+    settings = ["run.simulation_metrics=true", "run.evaluate_every=1", "privacy.count_noise=9"]
+    fixed = trained(tmp_path / "a", *settings)
+    moving = trained(tmp_path / "b", *settings, "privacy.adaptive_clip=true")
+    facts = [
+        json.loads((run.path / "metrics.jsonl").read_text().splitlines()[0])["simulation_only"]
+        for run in (fixed, moving)
+    ]
+    assert "clipped" in facts[0]
+    assert "clipped" not in facts[1]
+
+
 def test_work_that_a_resume_would_lose_is_refused():
     with pytest.raises(Refused, match=r"a multiple of run\.evaluate_every"):
         plan(small("run.simulation_metrics=true"))
