@@ -105,6 +105,7 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
         plan.by_examples,
         config.parts["client_schedule"],
         client.stragglers,
+        client.drop_stragglers,
     )
     measured = replace(plan, config=config.with_run(trainer=speed.way, chunk=speed.chunk))
     return Setup(measured, federation, net, algorithm, executor, streams, speed, evaluation)

@@ -214,6 +214,11 @@ def refusals(config: Config) -> Iterator[str]:
             f"client.stragglers is {config.client.stragglers}, but client.epochs is 1, which "
             "leaves nothing to shorten; raise client.epochs or remove the key"
         )
+    if config.client.drop_stragglers and not 0.0 < config.client.stragglers < 1.0:
+        yield (
+            f"client.drop_stragglers is true, but client.stragglers is {config.client.stragglers}, "
+            "which leaves nobody to drop, or nobody else; set it between 0 and 1"
+        )
     if config.names["sampler"] == "by_size":
         if mechanism.private:
             yield (

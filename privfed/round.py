@@ -47,6 +47,10 @@ class Chunk:
 class Executor(Protocol):
     """Asks the cohort: in this process, or across ranks."""
 
+    def answering(self, cohort: Cohort) -> Cohort:
+        """Those of `cohort` who answer at all, by coins that read nobody's data."""
+        ...
+
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
         """The cohort's answers, some clients at a time; nothing for an empty cohort."""
         ...
@@ -175,7 +179,8 @@ def run_round(
     mechanism, sampler = algorithm.mechanism, algorithm.sampler
     witness = sampler.witness(round, algorithm.clients)
     charge = world.ledger.charge(round, mechanism.event(witness, algorithm.exchanges))
-    cohort = sampler.sample(round, algorithm.clients, world.sizes, world.streams)
+    drawn = sampler.sample(round, algorithm.clients, world.sizes, world.streams)
+    cohort = world.executor.answering(drawn)
     if world.states:
         world.states.begin(round)
     releases: list[Tensor] = []

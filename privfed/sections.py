@@ -50,6 +50,7 @@ class Client(Part):
     epochs: int = Field(2, ge=1, le=10_000)
     batch_size: int = Field(10, ge=1)
     stragglers: float = Field(0.0, ge=0, le=1)
+    drop_stragglers: bool = False
 
 
 class ClientPrivacy(Part):

@@ -29,7 +29,16 @@ class InProcess:
     by_examples: bool
     schedule: Schedule = CONSTANT
     stragglers: float = 0.0
+    drop_stragglers: bool = False
     states: ClientState | None = None
+
+    def answering(self, cohort: Cohort) -> Cohort:
+        """Those of `cohort` who answer: all, or with `drop_stragglers` who does every epoch."""
+        if not self.drop_stragglers:
+            return cohort
+        who = self.trainer.federation.identify(cohort.clients)
+        whole = self._epochs(who, cohort.round) == self.trainer.epochs
+        return replace(cohort, clients=cohort.clients[whole])
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
         if exchange.task not in ("train", "gradient"):
@@ -90,7 +99,8 @@ class InProcess:
     def _epochs(self, who: Indices, round: int) -> Indices:
         """Each client's epochs this round `[c]`: of stragglers, uniformly fewer, at least one.
 
-        By public coins that read nobody's data. They still count (Li et al. 2020, section 5.2).
+        By public coins that read nobody's data. They still count (Li et al. 2020, section 5.2)
+        unless they are dropped.
         """
         most = np.full(len(who), self.trainer.epochs)
         if not self.stragglers:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from helpers import Rounds, population, trainer
 from small import model, same_run, small, trained
 
 from privfed.check import check
+from privfed.cohort import Poisson
 from privfed.errors import Refused
 from privfed.federation import Federation
 from privfed.local.batches import plan as plan_batches
@@ -23,7 +25,7 @@ from privfed.local.sgd import Sgd
 from privfed.parts import BUILT_IN, find
 from privfed.plan import plan
 from privfed.privacy.none import NoPrivacy
-from privfed.round import play
+from privfed.round import play, run_round
 from privfed.run import resume
 from privfed.schedule import Cosine, Staircase, WarmUp
 from privfed.server.adaptive import FedAdagrad, FedAdam, FedYogi
@@ -286,6 +288,30 @@ def test_stragglers_do_fewer_epochs_and_still_count(tmp_path):
     assert batches.mask.sum(axis=(1, 2)).tolist() == [3, 27, 8]
     with pytest.raises(Refused, match="leaves nothing to shorten"):
         plan(small("client.stragglers=0.5", "client.epochs=1"))
+
+
+def test_dropped_stragglers_do_not_answer(tmp_path):
+    """The model moves as if the cohort had been only those who do every epoch."""
+    rounds = Rounds(tmp_path, (4,) * 40, size=20)
+    executor = rounds.world.executor
+    object.__setattr__(executor, "stragglers", 0.5)
+    object.__setattr__(executor.trainer, "epochs", 4)
+    cohort = Poisson(size=20).sample(1, 40, np.full(40, 4), rounds.world.streams)
+    assert executor.answering(cohort) is cohort
+    object.__setattr__(executor, "drop_stragglers", True)
+    left = executor.answering(cohort)
+    lost = np.setdiff1d(cohort.clients, left.clients)
+    assert len(lost)
+    assert (executor._epochs(left.clients, 1) == 4).all()
+    assert (executor._epochs(lost, 1) < 4).all()
+    assert left.divisor == cohort.divisor
+    seen: list[int] = []
+    watched = replace(rounds.world, watch=lambda _, ids, rows: seen.extend(ids.tolist()))
+    run_round(1, rounds.algorithm, rounds.state, watched)
+    assert sorted(seen) == left.clients.tolist()
+    for share in (0.0, 1.0):
+        with pytest.raises(Refused, match="nobody to drop"):
+            plan(small("client.drop_stragglers=true", f"client.stragglers={share}"))
 
 
 OBJECTIVES = list(BUILT_IN["objective"])
