@@ -1,4 +1,4 @@
-"""Solve for the least noise whose epsilon does not exceed a target."""
+"""Solve for the least noise, or the most rounds or clients, within a target epsilon."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from scipy.optimize import brentq
 
-from accounting.accountants import Spending
 from accounting.errors import Unaccountable
-from accounting.events import Event
+from accounting.events import Event, Spending
 from accounting.guarantee import TIGHTEST, guarantee, refuse_unaccountable
 
 _LOW, _HIGH = 1e-3, 1e6
 _PRECISION = 1e-5
+_MOST_ROUNDS = 1_000_000
 _MARGIN = 1 - 1e-7
 """So that another machine's rounding does not find the same run beyond its budget."""
 
@@ -85,3 +85,43 @@ def noise_multiplier(
         middle = (best + worst) / 2
         best, worst = (middle, worst) if excess(middle) <= 0 else (best, middle)
     return best
+
+
+def most_rounds(
+    event: Event,
+    epsilon: float,
+    delta: float,
+    accountant: str = TIGHTEST,
+    prior: Spending | None = None,
+) -> int:
+    """How many times `event` may follow `prior` within `epsilon`; 0 where not even once.
+
+    Raises `Unaccountable` above a million, and where the accountant has no proof for the event.
+    """
+    refuse_unaccountable(event, accountant)
+
+    def fits(rounds: int) -> bool:
+        total = Counter(prior or {}) + Counter({event: rounds})
+        return guarantee(total, delta, accountant).epsilon <= epsilon
+
+    beyond = f"epsilon {epsilon:g} allows more than {_MOST_ROUNDS} rounds"
+    return largest(fits, _MOST_ROUNDS, beyond)
+
+
+def largest(fits: Callable[[int], bool], most: int, beyond: str = "") -> int:
+    """The largest count up to `most` that `fits`, which all smaller ones do; 0 where none does.
+
+    Raises `Unaccountable(beyond)` where even `most` fits, unless `beyond` is empty.
+    """
+    high = 1
+    while high < most and fits(high):
+        high = min(2 * high, most)
+    if high == most and fits(most):
+        if beyond:
+            raise Unaccountable(beyond)
+        return most
+    low = high // 2  # fits, or is 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from accounting.accountants import ACCOUNTANTS, Spending, epsilon, supports
+from accounting.accountants import ACCOUNTANTS, epsilon, supports
 from accounting.errors import Unaccountable
-from accounting.events import Event
+from accounting.events import Event, Spending
 
 TIGHTEST = "tightest"
 CHOICES = (TIGHTEST, *ACCOUNTANTS)
@@ -50,15 +50,16 @@ def guarantee(spending: Spending, delta: float, accountant: str = TIGHTEST) -> G
     """The composition of `spending` at `delta` by `accountant` ("rdp", "pld" or "tightest").
 
     "tightest" is the minimum of those that support every event. An accountant without a bound
-    makes epsilon infinite. Raises `Unaccountable` for events of different unit, relation or
-    sampler (they protect different things, and no epsilon covers both) and a delta outside (0, 1).
+    makes epsilon infinite. Raises `Unaccountable` for events of different unit or relation (they
+    protect different things, and no epsilon covers both) and a delta outside (0, 1).
     """
     if accountant not in CHOICES:
         raise Unaccountable(f"accountant is {accountant!r}; expected one of {', '.join(CHOICES)}")
-    meanings = {(event.unit, event.relation, event.sampler) for event in spending}
+    meanings = {(event.unit, event.relation) for event in spending}
     if len(meanings) > 1:
         raise Unaccountable(f"events of different meaning cannot be composed: {sorted(meanings)}")
-    unit, relation, sampler = meanings.pop() if meanings else ("client", "", "")
+    unit, relation = meanings.pop() if meanings else ("client", "")
+    sampler = ", ".join(sorted({event.sampler for event in spending}))
     by_accountant = {name: epsilon(spending, delta, name) for name in ACCOUNTANTS}
     chosen = ACCOUNTANTS if accountant == TIGHTEST else (accountant,)
     bounds = [bound for name in chosen if (bound := by_accountant[name]) is not None]

@@ -21,9 +21,8 @@ from types import MappingProxyType
 from typing import Any
 
 from accounting import chain, durable
-from accounting.accountants import Spending
 from accounting.errors import AccountingError, BudgetExceeded, LedgerBroken
-from accounting.events import Event
+from accounting.events import Event, Spending
 from accounting.guarantee import Gate
 
 FORMAT = 1

@@ -61,6 +61,7 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
     device = _device(config.run.device)
     streams = Streams(config.run.seed, simulated=config.run.randomness == "seeded")
     federation = population(config, streams).to(device)
+    config.parts["sampler"].fits(federation.clients, config.data.clients)
     loss = config.parts["loss"]
     for part in (federation.examples, federation.test):
         loss.width(part)  # refuses labels that do not fit

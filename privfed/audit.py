@@ -10,11 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accounting.accountants import Spending
 from accounting.errors import AccountingError, LedgerBroken
-from accounting.events import Gaussian, PoissonSampled
+from accounting.events import CHANGE, Spending
 from accounting.guarantee import CHOICES, Guarantee, guarantee, spent
 from accounting.ledger import Ledger
+from accounting.releases import (
+    Gaussian,
+    PoissonSampled,
+    Separated,
+    TruncatedPoisson,
+    WithoutReplacement,
+    noise_of,
+)
 from privfed.errors import Broken, Refused
 from privfed.rundir import RunDirectory
 
@@ -269,13 +276,20 @@ def _lower(path: Path, claimed: object, own: Guarantee) -> str:
 
 
 def _mechanism(spending: Spending) -> tuple[float | None, float | None]:
-    """Noise multiplier and sampling rate, where all rounds share one event."""
-    match [event.release for event in spending]:
-        case [PoissonSampled(rate=q, of=Gaussian(noise_multiplier=z))]:
+    """Noise over the clip, and the sampling rate, where all rounds share one event."""
+    if len(spending) != 1:
+        return None, None
+    (event,) = spending
+    noise = noise_of(event.release)
+    z = None if noise is None else noise.noise_multiplier * CHANGE[event.relation]
+    match event.release:
+        case PoissonSampled(rate=q) | TruncatedPoisson(rate=q):
             return z, q
-        case [Gaussian(noise_multiplier=z)]:
-            return z, None
-    return None, None
+        case WithoutReplacement(cohort=m, clients=n):
+            return z, m / n
+        case Separated(separation=b):
+            return z, 1 / b
+    return z, None
 
 
 def _broken(path: Path, terms: dict[str, Any], *problems: str) -> RunAudit:

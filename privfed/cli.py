@@ -2,55 +2,33 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import shlex
-import signal
-import sys
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from privfed import __version__
-from privfed.errors import Broken, PrivfedError, Refused
+from privfed.answers import (
+    BROKEN,
+    INTERRUPTED,
+    OUR_FAULT,
+    STOPPED_AT_BUDGET,
+    answers_errors,
+    fail,
+    what,
+)
+from privfed.budget_commands import audit, calibrate
+from privfed.errors import Broken, Refused
 from privfed.jsons import dump
 
 if TYPE_CHECKING:
     from privfed.config import Config
 
-OUR_FAULT, STOPPED_AT_BUDGET, BROKEN, INTERRUPTED = 1, 3, 5, 130
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
-RATE = click.FloatRange(0, 1, min_open=True)
-
-
-def answers_errors(command: Callable[..., int]) -> Callable[..., None]:
-    """Turn what users can cause into one message and an exit code; bugs keep their traceback."""
-
-    @functools.wraps(command)
-    def run(*args: Any, **kwargs: Any) -> None:
-        # A service manager stops a run as a person does: by Ctrl-C, resumable.
-        signal.signal(signal.SIGTERM, _interrupt)
-        try:
-            code = command(*args, **kwargs)
-        except KeyboardInterrupt:
-            code = _fail("interrupted; nothing was changed", INTERRUPTED)
-        except PrivfedError as error:
-            code = _fail(str(error), error.exit_code)
-        except OSError as error:
-            code = _fail(_what(error), Refused.exit_code)
-        except MemoryError as error:
-            code = _fail(f"not enough memory: {error}; make the run smaller", Refused.exit_code)
-        sys.exit(code)
-
-    return run
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def quoted(text: str) -> str:
@@ -60,23 +38,14 @@ def quoted(text: str) -> str:
     return json.dumps(text)
 
 
-def _what(error: OSError) -> str:
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}"
-
-
-def _fail(message: str, code: int) -> int:
-    lines = message.splitlines() or [""]
-    click.echo(f"privfed: {lines[0]}", err=True)
-    for line in lines[1:]:
-        click.echo(f"         {line}", err=True)
-    return code
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="privfed")
 def main() -> None:
     """Private and robust federated learning, with an epsilon that can be proved."""
+
+
+main.add_command(audit)
+main.add_command(calibrate)
 
 
 @main.command()
@@ -118,14 +87,14 @@ def train(
             else:
                 outcome = runs.train(load(run_file, overrides), path, [shown])
     except KeyboardInterrupt:
-        return _fail(f"interrupted; {_how_to_go_on(path)}", INTERRUPTED)
+        return fail(f"interrupted; {_how_to_go_on(path)}", INTERRUPTED)
     except OSError as error:
-        return _fail(f"{_what(error)}; {_how_to_go_on(path)}", Refused.exit_code)
+        return fail(f"{what(error)}; {_how_to_go_on(path)}", Refused.exit_code)
     except (LedgerBroken, Broken) as error:
         if as_json:
             problem = {"epsilon": math.inf, "ledger_ok": False, "problems": [str(error)]}
             click.echo(dump({**problem, "run": str(path)}))
-        return _fail(str(error), BROKEN)
+        return fail(str(error), BROKEN)
     screen.print("", report.outcome_table(outcome), sep="\n")
     if as_json:
         click.echo(dump(outcome.to_json()))
@@ -272,16 +241,16 @@ def experiment(
                 click.echo(dump(outcome.to_json()))
             if outcome.files != files:
                 said = "nothing is tuned before all of it was tried; mend that, and go on (--retry)"
-                return _fail(said, OUR_FAULT if outcome.counts[FAILED] else Refused.exit_code)
+                return fail(said, OUR_FAULT if outcome.counts[FAILED] else Refused.exit_code)
             if not outcome.counts[DONE] and not outcome.counts[FAILED]:
-                return _fail("no cell is done; the table says why", Refused.exit_code)
+                return fail("no cell is done; the table says why", Refused.exit_code)
         elif not grid.figure:
             screen.print(f"{grid_file} has no [[figure]] to draw")
         for path in draw_all(files, grid.figure, grid.axes, grid.columns):
             screen.print(f" drawn    {path}", highlight=False)
     except KeyboardInterrupt:
         said = "what is done is kept; the same command goes on"
-        return _fail(f"interrupted; {said}", INTERRUPTED)
+        return fail(f"interrupted; {said}", INTERRUPTED)
     return OUR_FAULT if not plot and outcome.counts[FAILED] else 0
 
 
@@ -315,59 +284,4 @@ def declare(sample: Path, label: str, client: str, path: str | None, delimiter: 
     from privfed.data.declare import declare as declare_table
 
     click.echo(declare_table(sample, label, client, path or str(sample), delimiter), nl=False)
-    return 0
-
-
-@main.command()
-@click.argument("directory", metavar="RUN_DIR", type=DIRECTORY)
-@click.option("--accountant", help="tightest, rdp, pld; or a cross-check: opacus_rdp, opacus_prv.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@answers_errors
-def audit(directory: Path, accountant: str | None, as_json: bool) -> int:
-    """Re-compute the epsilon a run spent, from its ledger alone, and check the ledger."""
-    from privfed import report
-    from privfed.audit import audit as audit_run
-    from privfed.terminal import console
-
-    found = audit_run(directory, accountant)
-    if as_json:
-        click.echo(dump(found.to_json()))
-    else:
-        console(False).print(report.audit_table(found))
-    return BROKEN if found.problems else 0
-
-
-@main.command()
-@click.option("--sampling-rate", type=RATE, required=True, help="q: expected cohort / clients.")
-@click.option("--rounds", type=click.IntRange(1, 10**6), required=True)
-@click.option("--delta", type=click.FloatRange(0, 1, True, True), required=True)
-@click.option("--epsilon", type=click.FloatRange(0, min_open=True), help="Solve for the noise.")
-@click.option("--noise-multiplier", type=click.FloatRange(0), help="Solve for epsilon.")
-@click.option("--accountant", type=click.Choice(["tightest", "rdp", "pld"]), default="tightest")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@answers_errors
-def calibrate(
-    sampling_rate: float,
-    rounds: int,
-    delta: float,
-    epsilon: float | None,
-    noise_multiplier: float | None,
-    accountant: str,
-    as_json: bool,
-) -> int:
-    """Solve for the noise multiplier, or for epsilon, of central noise over Poisson cohorts."""
-    if (epsilon is None) == (noise_multiplier is None):
-        raise Refused("give exactly one of --epsilon (solves for the noise) and --noise-multiplier")
-    from accounting.events import ADD_REMOVE
-    from privfed import report
-    from privfed.cohort import Witness
-    from privfed.plan import calibration
-    from privfed.terminal import console
-
-    witness = Witness("poisson", sampling_rate, ADD_REMOVE)
-    facts = calibration(witness, rounds, delta, accountant, epsilon=epsilon, noise=noise_multiplier)
-    if as_json:
-        click.echo(dump(facts))
-    else:
-        console(False).print(report.calibration_table(facts))
     return 0

@@ -264,6 +264,7 @@ def _assemble(raw: Raw, noise_multiplier: float | None) -> Config:
         )
     if problems:
         raise Refused("\n".join(dict.fromkeys(problems)))
+    parts["sampler"] = parts["sampler"].of(own["data"].clients)
     own["privacy"] = _one_budget(own["privacy"])
     return Config(own, parts, names, noise_multiplier)
 

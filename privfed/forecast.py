@@ -58,11 +58,16 @@ def forecast(setup: Setup) -> Forecast:
     signal = noise = None
     if algorithm.mechanism.private and setup.plan.noise_multiplier is not None:
         signal = float(config.parts["mechanism"].clip)
-        noise = algorithm.mechanism.noise_on_update() * signal * math.sqrt(layout.length) / cohort
+        noise = (
+            algorithm.mechanism.noise_on_update(round(cohort))
+            * signal
+            * math.sqrt(layout.length)
+            / cohort
+        )
     return Forecast(
         parameters=d,
         cohort=cohort,
-        empty=(1.0 - witness.rate) ** algorithm.clients,
+        empty=(1.0 - witness.rate) ** algorithm.clients if witness.random else 0.0,
         down=cohort * d * _NUMBER * (algorithm.exchanges - 1 + algorithm.objective.broadcasts),
         up=cohort * wire.length * _NUMBER * algorithm.exchanges,
         kept=algorithm.objective.keeps * d * _NUMBER,

@@ -87,7 +87,7 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         "accountant": config.privacy.accountant,
         "randomness": "seeded" if seeded else "secret",
         "note": plan.simulation,
-        "arithmetic": "float64, idealised",
+        "arithmetic": plan.mechanism.arithmetic,
         "population": population(config),
         "partition": f"{partition!r}, frozen before training",
         "public_clients": len(setup.federation.public),

@@ -90,12 +90,18 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "server_schedule": _SCHEDULES,
     "sampler": {
-        "poisson": "privfed.cohort:Poisson",
-        "by_size": "privfed.cohort:BySize",
+        "poisson": "privfed.samplers:Poisson",
+        "truncated_poisson": "privfed.samplers:CappedPoisson",
+        "fixed_size": "privfed.samplers:FixedSize",
+        "full": "privfed.samplers:Full",
+        "cyclic": "privfed.samplers:Cyclic",
+        "by_size": "privfed.samplers:BySize",
     },
     "mechanism": {
         "none": "privfed.privacy.none:NoPrivacy",
         "gaussian": "privfed.privacy.gaussian:CentralGaussian",
+        "banded": "privfed.privacy.banded:Banded",
+        "local_gaussian": "privfed.privacy.local:LocalGaussian",
     },
     "rule": {
         "mean": "defenses.mean:Mean",

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from accounting.accountants import Spending
 from accounting.calibration import noise_multiplier
 from accounting.errors import AccountingError
-from accounting.events import Event
+from accounting.events import Event, Spending
 from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable
 from defenses.types import SumRule
 from privfed.cohort import Witness
 from privfed.config import Config
 from privfed.errors import Refused
 from privfed.local.objective import Objective
-from privfed.privacy.gaussian import CentralGaussian
 from privfed.privacy.mechanism import Mechanism
 from privfed.round import exchanges
 
@@ -90,7 +88,7 @@ def plan(config: Config, prior: Spending | None = None) -> Plan:
                     before,
                 )
             mechanism = mechanism.model_copy(update={"noise_multiplier": noise})
-            mechanism.noise_on_update()  # refuses a split that leaves nothing
+            mechanism.noise_on_update(sampler.size)  # refuses a split that leaves nothing
         event = mechanism.event(witness, releases)
         refuse_unaccountable(event, privacy.accountant)
         total = Counter(before) + Counter({event: rounds})
@@ -130,40 +128,6 @@ def solve(
     return noise_multiplier(event, rounds, epsilon, delta, accountant, prior)
 
 
-def calibration(
-    witness: Witness,
-    rounds: int,
-    delta: float,
-    accountant: str,
-    *,
-    epsilon: float | None = None,
-    noise: float | None = None,
-) -> Mapping[str, Any]:
-    """What `privfed calibrate` prints: given epsilon the noise, given the noise epsilon."""
-    mechanism = CentralGaussian()
-    try:
-        if noise is None:
-            if epsilon is None:
-                raise Refused("give --epsilon to solve for the noise, or --noise-multiplier")
-            noise = solve(mechanism, witness, 1, rounds, epsilon, delta, accountant)
-        event = mechanism.model_copy(update={"noise_multiplier": noise}).event(witness, 1)
-        spent = guarantee({event: rounds}, delta, accountant)
-    except AccountingError as error:
-        raise Refused(str(error)) from error
-    return {
-        "epsilon": spent.epsilon,
-        "accountants": spent.by_accountant,
-        "accountant": accountant,
-        "noise_multiplier": noise,
-        "sampling_rate": witness.rate,
-        "rounds": rounds,
-        "delta": delta,
-        "relation": spent.relation,
-        "sampler": spent.sampler,
-        "unit": spent.unit,
-    }
-
-
 def refusals(config: Config) -> Iterator[str]:
     """Why this combination of parts has no proof, or cannot be: one reason each."""
     mechanism, rule = config.parts["mechanism"], config.parts["rule"]
@@ -186,11 +150,12 @@ def refusals(config: Config) -> Iterator[str]:
                 "that learn nothing would be run, and paid for; let it last longer, or lower "
                 "run.rounds"
             )
-    if mechanism.private and not sums:
+    if mechanism.private and not sums and mechanism.trust != "client":
         yield (
             f"aggregation.rule = {name!r} needs to see every client's row, and a function of rows "
             "has no proven sensitivity to calibrate central noise to; use "
-            'aggregation.rule = "mean", or privacy.mechanism = "none"'
+            'aggregation.rule = "mean", or noise on each client: privacy.mechanism = '
+            '"local_gaussian"'
         )
     if mechanism.private and objective.unproven:
         yield (
@@ -263,6 +228,13 @@ def _state_refusals(config: Config) -> Iterator[str]:
     objective, name = config.parts["objective"], config.names["objective"]
     if not objective.keeps:
         return
+    central = config.parts["mechanism"].private and config.parts["mechanism"].trust != "client"
+    if central and config.names["sampler"] in ("truncated_poisson", "fixed_size"):
+        yield (
+            f"client.objective = {name!r} has each client remember when it took part, which under "
+            f"cohort.sampler = {config.names['sampler']!r} depends on who else did, and no "
+            'amplification is proved; use "poisson", "full" or "cyclic"'
+        )
     kept = "d" if objective.keeps == 1 else f"{objective.keeps} d"
     if config.data.setting == "cross_device":
         yield (

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accounting.accountants import Spending
-from accounting.events import Event
+from accounting.events import Event, Spending, apart
 from accounting.ledger import Ledger
 from privfed.audit import audit, went_on
 from privfed.config import Config
@@ -96,7 +95,7 @@ def priors(config: Config) -> Priors:
             raise Refused(f"privacy.prior: {name} proves nothing: {problems[0]}")
         ledger = Ledger.load(directory.ledger)
         _refuse_other(name, ledger.terms, config)
-        own = Prior(name, str(ledger.terms.get("id")), ledger.head().hex(), ledger.own)
+        own = Prior(name, str(ledger.terms.get("id")), ledger.head().hex(), apart(ledger.own))
         for prior in (own, *map(Prior.from_json, ledger.terms.get("prior", []))):
             _refuse_gone_on(prior)
             runs[prior.run, prior.head] = prior

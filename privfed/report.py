@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from accounting.events import Gaussian, PoissonSampled
+from accounting.events import CHANGE
 from accounting.guarantee import guarantee
+from accounting.releases import (
+    PoissonSampled,
+    Separated,
+    TruncatedPoisson,
+    WithoutReplacement,
+    noise_of,
+)
 from privfed.audit import RunAudit
+from privfed.calibrate import Answer
 from privfed.catalog import key_of
 from privfed.evaluate import Evaluation
 from privfed.forecast import Forecast
@@ -54,17 +61,14 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
     """What this run will guarantee and take: the header of `train`, and all of `check`."""
     config = plan.config
     names = config.names
-    size, clients = config.parts["sampler"].size, config.data.clients
+    clients = config.data.clients
     pairs = {
         "data": f"{names['source']}, {clients} clients declared ({names['partition']})",
         "training": (
             f"{names['model']} model ({forecast.parameters:,} parameters), {names['objective']} x "
             f"{config.client.epochs} epochs, {names['optimizer']}, {config.run.rounds} rounds"
         ),
-        "cohort": (
-            f"{names['sampler']}, {size} expected (q = {size / clients:g}); empty with "
-            f"probability {forecast.empty:.2g}"
-        ),
+        "cohort": _cohort(plan, forecast),
         **(_privacy_rows(plan, forecast) if plan.mechanism.private else {"privacy": "none: ε = ∞"}),
         "traffic": (
             f"{size_of(forecast.down)} down, {size_of(forecast.up)} up per round (a client is sent "
@@ -98,7 +102,7 @@ def _vectors(size: float, forecast: Forecast) -> str:
 def _privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     config, bound = plan.config, plan.guarantee
     clip, follows = config.parts["mechanism"].clip, ""
-    if config.parts["mechanism"].adaptive_clip:
+    if getattr(config.parts["mechanism"], "adaptive_clip", False):
         quantile = config.parts["mechanism"].clip_quantile
         follows = f" at first; it follows the {quantile:g}-quantile of clients' norms"
     budget = f"ε = {number(plan.budget)}" if plan.budget else "none, the noise is fixed"
@@ -138,12 +142,40 @@ def _unit(plan: Plan) -> str:
     return f"one {simulated}{plan.event.unit} with all its examples"
 
 
+def _cohort(plan: Plan, forecast: Forecast) -> str:
+    config = plan.config
+    sampler, clients = config.parts["sampler"], config.data.clients
+    witness = sampler.witness(0, clients)
+    if not witness.random:
+        return f"{witness.sampler}, {sampler.size} of {clients} (q = {witness.rate:g})"
+    cap = sampler.capacity()
+    most = f", at most {cap}" if cap is not None else ""
+    again = f", each once in {witness.separation} rounds" if witness.separation > 1 else ""
+    return (
+        f"{witness.sampler}, {sampler.size} expected{most} (q = {witness.rate:g}){again}; empty "
+        f"with probability {forecast.empty:.2g}"
+    )
+
+
 def _event(plan: Plan) -> str:
-    match plan.event.release:
-        case PoissonSampled(rate=rate, of=Gaussian(noise_multiplier=z)):
-            return f"per round one Gaussian(z = {ceiling(z)}), Poisson-sampled at q = {rate:g}"
-        case release:
-            return f"per round one {release.kind} release"
+    """One round's release in words; z is over the change that one client can make."""
+    release = plan.event.release
+    noise = noise_of(release)
+    if noise is None:
+        return f"per round one {release.kind} release"
+    change = CHANGE[plan.event.relation]
+    doubled = " over two clips, as replacing a client moves a sum by both" if change == 2 else ""
+    said = f"per round one Gaussian(z = {ceiling(noise.noise_multiplier)}){doubled}"
+    match release:
+        case PoissonSampled(rate=rate):
+            return f"{said}, Poisson-sampled at q = {rate:g}"
+        case TruncatedPoisson(rate=rate, cap=cap):
+            return f"{said}, Poisson-sampled at q = {rate:g} and cut to {cap}"
+        case WithoutReplacement(cohort=m, clients=n):
+            return f"{said}, on {m} of {n} drawn without replacement"
+        case Separated(separation=b):
+            return f"{said}, meeting a client once in {b} rounds at most"
+    return said
 
 
 def size_of(count: float) -> str:
@@ -232,15 +264,52 @@ def audit_table(found: RunAudit) -> Table:
     return rows(pairs)
 
 
-def calibration_table(facts: Mapping[str, Any]) -> Table:
-    pairs = {
-        "noise multiplier": ceiling(facts["noise_multiplier"]),
-        "ε": f"{ceiling(facts['epsilon'])} at δ = {facts['delta']:g} ({facts['accountant']})",
-        "accountants": _opinions(facts["accountants"]),
-        "over": f"{facts['rounds']} rounds at q = {facts['sampling_rate']:g}",
-        "meaning": f"unit {facts['unit']}, {facts['relation']}, {facts['sampler']} sampling",
-    }
-    return rows(pairs)
+def calibration_table(answer: Answer) -> Table:
+    """The four numbers, the solved one marked, and what they mean."""
+    asked, bound = answer.question, answer.bound
+    witness = asked.witness()
+
+    def shown(name: str, text: str) -> str:
+        return f"{text}  (solved for)" if name == answer.solved else text
+
+    drawn = f"q = {witness.rate:g}"
+    if asked.cohort is not None:
+        drawn = f"{asked.cohort} of {asked.population} clients ({drawn})"
+    if witness.separation > 1:
+        drawn = f"once in {witness.separation} rounds"
+    return rows(
+        {
+            "noise multiplier": shown("noise_multiplier", ceiling(asked.noise_multiplier)),
+            "ε": shown(
+                "epsilon",
+                f"{ceiling(bound.epsilon)} at δ = {bound.delta:g} ({asked.accountant})",
+            ),
+            "accountants": _opinions(bound.by_accountant),
+            "rounds": shown("rounds", str(asked.rounds)),
+            "cohort": shown("cohort", drawn),
+            "meaning": f"{asked.mechanism}: unit {bound.unit}, {bound.relation}, {asked.sampler} "
+            "sampling",
+        }
+    )
+
+
+def alternatives_table(answer: Answer, others: Iterable[tuple[str, Answer]]) -> Table:
+    """What else would do, one change at a time."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("with", "noise multiplier", "ε", "δ", "rounds", "cohort"):
+        table.add_column(name, justify="left" if name == "with" else "right")
+    for words, other in [("as asked", answer), *others]:
+        asked = other.question
+        drawn = asked.cohort if asked.cohort is not None else asked.witness().rate
+        table.add_row(
+            words,
+            ceiling(asked.noise_multiplier),
+            ceiling(other.bound.epsilon),
+            f"{asked.delta:g}",
+            str(asked.rounds),
+            f"{drawn:.4g}" if isinstance(drawn, float) else str(drawn),
+        )
+    return table
 
 
 def evaluation_table(found: Evaluation, predictions: Path | None) -> Table:

@@ -13,8 +13,11 @@ from privfed.assemble import Setup
 from privfed.config import Config
 from privfed.errors import Broken, Refused
 from privfed.local.states import ClientStates
+from privfed.privacy.banded import Banded
+from privfed.privacy.correlated import Correlated
 from privfed.round import TrainingState, drive, play
 from privfed.rundir import Checkpoint, RunDirectory
+from privfed.streams import Streams
 
 
 def replay(
@@ -68,6 +71,27 @@ def client_states(
         return None
     run, clients = str(ledger.terms["id"]), setup.federation.clients
     return ClientStates(directory.private, run, clients, width, checkpoint.round)
+
+
+def with_kept_key(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Streams:
+    """The streams, with the run's own key where slots or noise of different rounds hang together.
+
+    Raises `Broken` where it is missing from a run that was charged.
+    """
+    parts = (setup.algorithm.sampler, setup.algorithm.mechanism)
+    if setup.streams.simulated or not any(part.remembers for part in parts):
+        return setup.streams
+    kept = directory.kept_key(str(ledger.terms["id"]), fresh=not ledger.charges)
+    return replace(setup.streams, kept=kept)
+
+
+def correlated(setup: Setup, streams: Streams) -> Correlated | None:
+    """Noise that is correlated over rounds; None where it is not."""
+    algorithm = setup.algorithm
+    if not isinstance(algorithm.mechanism, Banded):
+        return None
+    layout = algorithm.objective.layout(setup.network.shapes.length)
+    return algorithm.mechanism.memory(streams, algorithm.mechanism.width(layout))
 
 
 def _form(state: Mapping[str, Tensor]) -> dict[str, tuple[tuple[int, ...], str]]:

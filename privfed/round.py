@@ -22,13 +22,14 @@ from defenses.types import RowRule, SumRule
 from privfed.cohort import Cohort, Sampler
 from privfed.errors import Refused
 from privfed.local.objective import ClientState, Cohorts, Exchange, Memory, Objective
+from privfed.privacy.correlated import Correlated
 from privfed.privacy.mechanism import BoundedSum, Mechanism
 from privfed.privacy.mechanism import State as PublicState
 from privfed.schedule import CONSTANT, Schedule
 from privfed.secure.summation import Session, Summation
 from privfed.server.optimizer import ServerOptimizer
 from privfed.server.optimizer import State as ServerState
-from privfed.streams import Streams
+from privfed.streams import Keys, Streams
 
 Play = Generator[Exchange, Tensor, "TrainingState"]
 Watch = Callable[[int, NDArray[np.int64], Tensor], None]
@@ -166,6 +167,13 @@ class World:
     streams: Streams
     watch: Watch | None = None
     states: ClientState | None = None
+    correlated: Correlated | None = None
+
+    def noise(self, round: int, number: int) -> Keys:
+        """The randomness of the release of exchange `number`."""
+        if self.correlated:
+            return self.correlated.at(round)
+        return self.streams.at(f"noise/{number}", round)
 
 
 def run_round(
@@ -198,12 +206,14 @@ def run_round(
             total, divisor = collect(
                 algorithm, algorithm.rule, exchange, number, cohort, public, world
             )
-            noise = world.streams.at(f"noise/{number}", round)
+            noise = world.noise(round, number)
             released, public = mechanism.release(total, divisor, noise, public)
         else:
             rows = world.executor.rows(exchange, cohort)
             if world.watch and exchange.task == "train":
                 world.watch(round, cohort.clients, rows)
+            own = world.streams.at(f"noise/client/{number}", round, cohort.clients)
+            rows = mechanism.bound(rows, exchange.layout, own, public).rows
             released = algorithm.rule(rows, algorithm.byzantine)
         if not bool(released.isfinite().all()):
             raise Refused(

@@ -20,7 +20,14 @@ from privfed.heterogeneity import measure_clients
 from privfed.opening import mark_counted, reassemble, terms, write_companions
 from privfed.plan import Plan, plan
 from privfed.prior import priors, refuse_once_public
-from privfed.restore import allowed_change, client_states, replay, restored
+from privfed.restore import (
+    allowed_change,
+    client_states,
+    correlated,
+    replay,
+    restored,
+    with_kept_key,
+)
 from privfed.round import TrainingState, World, run_round
 from privfed.rundir import Checkpoint, RunDirectory
 from privfed.secure.summation import Aborted
@@ -148,12 +155,14 @@ def _loop(
     expected = forecast(setup)
     tally = _tally(setup, expected) if run.simulation_metrics else None
     states = client_states(setup, directory, ledger, begin)
+    streams = with_kept_key(setup, directory, ledger)
     world = World(
         executor=replace(setup.executor, states=states),
         sizes=setup.federation.sizes(np.arange(setup.federation.clients)),
         ledger=ledger,
         store=directory,
-        streams=setup.streams,
+        streams=streams,
+        correlated=correlated(setup, streams),
         watch=tally.watch if tally else None,
         states=states,
     )

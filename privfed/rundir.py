@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,6 +98,25 @@ class RunDirectory:
         """Make the folders of a run where they are missing (an empty one is easily lost)."""
         make_folder(self._releases)
         make_folder(self.summary.parent)
+
+    def kept_key(self, run: str, fresh: bool) -> bytes:
+        """The 32 secret bytes of `run` that a resume needs; drawn now where it is `fresh`.
+
+        Raises `Broken` where they are missing, or another run's.
+        """
+        path = self.private / "key"
+        if fresh and not path.exists():
+            self.private.mkdir(mode=0o700, exist_ok=True)
+            write_atomically(path, f"{run} {os.urandom(32).hex()}\n".encode())
+        self.private.chmod(0o700)
+        owner, _, key = path.read_text().strip().partition(" ") if path.is_file() else ("", "", "")
+        if owner != run or len(key) != 64:
+            raise Broken(
+                f"{path} is missing, or not this run's: who takes part when, and the noise that "
+                "rounds share, follow from it. Restore it, or start a new run"
+            )
+        path.chmod(0o600)
+        return bytes.fromhex(key)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from accounting.events import LARGEST_NOISE
+from accounting.releases import LARGEST_NOISE
 from privfed.parts import Part, only
 from privfed.roundtime import Devices
 

@@ -4,15 +4,18 @@ A draw depends on its key alone, never on what was drawn before, so a result doe
 the chunk size, the rank or a resume, and two methods can be compared on the same cohorts.
 
 Streams in `PRIVATE` carry the privacy proof. Unless the run is a seeded simulation they read the
-operating system's CSPRNG, and nothing of them is ever persisted. All others (initialisation,
-splits, shuffling) derive from the run's seed by BLAKE2b (keys) and Philox or a 64-bit mixer
-(draws). Every name hashes to its own key, so no two streams share randomness.
+operating system's CSPRNG, and nothing of them is ever persisted. Those in `KEPT` have to be drawn
+again after a resume: they follow by SHAKE-256 from a secret key of 32 such bytes, which lies under
+private/. All others (initialisation, splits, shuffling) derive from the run's seed by BLAKE2b
+(keys) and Philox or a 64-bit mixer (draws). Every name hashes to its own key, so no two streams
+share randomness.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +23,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 PRIVATE = frozenset({"cohort", "noise"})
+KEPT = frozenset({"slots", "matrix"})
 
 Words = NDArray[np.uint64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -30,18 +34,38 @@ class Keys:
     """Draws of one (stream, round), or of one stream per client when `clients` is given.
 
     `seed` None means the operating system's CSPRNG: every call draws afresh. With a seed every
-    call repeats the same numbers; take each kind of draw once.
+    call repeats the same numbers; take each kind of draw once. A `secret` seed draws by SHAKE-256.
     """
 
     seed: bytes | None
     clients: Words | None = None
+    secret: bool = False
 
     def bits(self, count: int) -> Words:
         """`count` independent uniform 64-bit words."""
         if self.seed is None:
             return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
+        if self.secret:
+            return np.frombuffer(hashlib.shake_256(self.seed).digest(8 * count), dtype=np.uint64)
         key = np.frombuffer(self.seed, dtype=np.uint64)
         return np.asarray(np.random.Philox(key=key).random_raw(count), dtype=np.uint64)
+
+    def further(self, count: int) -> Words:
+        """`count` more words, independent of all that `bits` gives and the same only if seeded."""
+        if self.seed is None:
+            return self.bits(count)
+        return self._derived(b"further").bits(count)
+
+    def each(self) -> Iterator[Keys]:
+        """The keys of each client by itself."""
+        if self.clients is None:
+            raise ValueError("these keys name no clients; ask Streams.at for them")
+        for client in self.clients:
+            yield Keys(None) if self.seed is None else self._derived(client.tobytes())
+
+    def _derived(self, what: bytes) -> Keys:
+        seed = hashlib.blake2b(what, key=self.seed or b"", digest_size=16).digest()
+        return Keys(seed, None, self.secret)
 
     def bernoulli(self, rate: float, count: int) -> NDArray[np.bool_]:
         """`count` coins that fall True with probability `rate`: never more, less by under 2^-53."""
@@ -86,10 +110,14 @@ def _mix(words: Words) -> Words:
 
 @dataclass(frozen=True)
 class Streams:
-    """All randomness of a run. `simulated` derives the private streams from the seed as well."""
+    """All randomness of a run.
+
+    `simulated` derives the private streams from the seed as well. `kept` is the run's secret key.
+    """
 
     seed: int
     simulated: bool = False
+    kept: bytes | None = None
 
     def at(self, stream: str, round: int = 0, clients: NDArray[np.int64] | None = None) -> Keys:
         """The keys of `stream` in `round`, one per client where `clients` `[n]` is given.
@@ -97,7 +125,12 @@ class Streams:
         A name's first part, up to "/", decides whether the stream is private.
         """
         ids = None if clients is None else clients.astype(np.uint64)
-        if stream.partition("/")[0] in PRIVATE and not self.simulated:
+        kind = stream.partition("/")[0]
+        if kind in PRIVATE and not self.simulated:
             return Keys(None, ids)
         name = f"privfed|{stream}|{self.seed}|{round}".encode()
+        if kind in KEPT and not self.simulated:
+            if self.kept is None:
+                raise ValueError(f"the stream {stream!r} needs the run's kept key")
+            return Keys(hashlib.blake2b(name, key=self.kept).digest(), ids, secret=True)
         return Keys(hashlib.blake2b(name, digest_size=16).digest(), ids)

@@ -16,7 +16,6 @@ from scipy import stats
 
 from accounting.ledger import Ledger
 from defenses.mean import Mean
-from privfed.cohort import Poisson
 from privfed.construct import network
 from privfed.federation import Examples, Federation
 from privfed.local.executor import InProcess
@@ -29,6 +28,7 @@ from privfed.models import Logistic
 from privfed.network import Network
 from privfed.privacy.gaussian import CentralGaussian
 from privfed.round import Algorithm, TrainingState, World, run_round
+from privfed.samplers import Poisson
 from privfed.sections import Start
 from privfed.secure.plain import PlainSum
 from privfed.server.fedavg import FedAvg

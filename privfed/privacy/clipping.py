@@ -52,6 +52,22 @@ def clip_rows(rows: Tensor, clip: float) -> BoundedRows:
     return BoundedRows(torch.where(usable, rows * scale, 0.0), bound=float(clip))
 
 
+def on_grid(bounded: BoundedRows, grid: float | None) -> BoundedRows:
+    """Each number rounded toward zero to a multiple of `grid`, a power of two; exact.
+
+    None leaves them as they are.
+
+    Guarantee: no number, hence no norm, grows, so the bound stays. A float32 number that is coarser
+    than the grid is a multiple already.
+    """
+    if grid is None:
+        return bounded
+    if math.frexp(grid)[0] != 0.5:
+        raise ValueError(f"a grid of {grid!r} is no power of two")
+    rows = bounded.rows
+    return BoundedRows(torch.trunc(rows / grid) * grid, bounded.bound)
+
+
 def clip_rows_and_tell(rows: Tensor, clip: float, weight: float) -> BoundedRows:
     """`clip_rows`, with a last column that tells whether the row was within the clip already.
 

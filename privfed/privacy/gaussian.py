@@ -1,4 +1,4 @@
-"""User-level central Gaussian noise over a Poisson-sampled cohort (DP-FedAvg)."""
+"""User-level central Gaussian noise over a sampled cohort (DP-FedAvg)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from accounting.events import LARGEST_NOISE, Event, Gaussian, PoissonSampled, same_cohort
+from accounting.events import CHANGE, Event
+from accounting.releases import LARGEST_NOISE, same_cohort
 from privfed.cohort import Witness
 from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.privacy.adaptive import Split, next_clip, share_within
-from privfed.privacy.clipping import clip_rows, clip_rows_and_tell
+from privfed.privacy.clipping import clip_rows, clip_rows_and_tell, on_grid
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, State
+from privfed.privacy.rounding import gaussian_on_grid, grid_of
 from privfed.streams import Keys
 from privfed.vector import Layout
 
@@ -26,19 +28,25 @@ class CentralGaussian(Part):
 
     *What is released*: that vector `[d]` for every exchange of the round, and nothing else.
 
-    *Unit and relation*: one client with all its examples; populations that differ by adding or
-    removing one client.
+    *Unit and relation*: one client with all its examples; the relation is the sampler's: adding or
+    removing one client (poisson, truncated_poisson), replacing one (fixed_size), or its
+    contribution being zero (full, cyclic).
 
-    *Sensitivity*: C in L2, by `clip_rows`; rows enter with weight one, and the divisor q N is a
-    constant of the configuration, so neither depends on who took part. With `adaptive_clip` a row
-    also tells whether its unclipped norm was within C, C follows the `clip_quantile` of these
-    norms, and one Gaussian of multiplier z covers both (`privfed.privacy.adaptive`).
+    *Sensitivity*: C in L2, by `clip_rows`, and 2 C under replace-one; rows enter with weight one,
+    and the divisor q N is a constant of the configuration, so neither depends on who took part.
+    With `adaptive_clip` a row also tells whether its unclipped norm was within C, C follows the
+    `clip_quantile` of these norms, and one Gaussian of multiplier z covers both
+    (`privfed.privacy.adaptive`).
 
-    *Sampler*: Poisson at rate q, and no other; the event is PoissonSampled(q, Gaussian(z)), or
-    Gaussian(z / sqrt(k)) inside for k exchanges over the same cohort.
+    *Sampler*: any whose witness says how it changes a Gaussian release (`Witness.sampled`); under
+    Poisson sampling the event is PoissonSampled(q, Gaussian(z)). Inside is Gaussian(z / sqrt(k))
+    for k exchanges over the same cohort, and half of that under replace-one.
 
     *Trust*: the server sees the clipped updates (or, under secure sums, their exact sum) and adds
-    the noise. Arithmetic is float64 and idealised: floating-point attacks are not covered.
+    the noise.
+
+    *Arithmetic*: clipped rows are rounded toward zero to a public grid, so that sums are exact, and
+    the noise is the continuous Gaussian rounded to the same grid (`privfed.privacy.rounding`).
 
     Source: McMahan, Ramage, Talwar & Zhang 2018, Algorithm 1, with the fixed-denominator estimator
     of section 2; the subsampled Gaussian of Mironov, Talwar & Zhang 2019, section 3.
@@ -54,12 +62,14 @@ class CentralGaussian(Part):
     """z = noise standard deviation / clip; None until calibrated from epsilon."""
 
     trust: ClassVar[Literal["server"]] = "server"
+    arithmetic: ClassVar[str] = "exact sums, and the Gaussian rounded to their grid"
+    remembers: ClassVar[bool] = False
     private: ClassVar[bool] = True
 
     def event(self, witness: Witness, exchanges: int) -> Event:
         if self.noise_multiplier is None:
             raise ValueError("this mechanism has no noise multiplier yet; calibrate it first")
-        if witness.sampler != "poisson":
+        if witness.sampled is None:
             raise Refused(
                 f"central Gaussian noise has no proof here for the sampler {witness.sampler!r}; "
                 'use cohort.sampler = "poisson"'
@@ -69,8 +79,8 @@ class CentralGaussian(Part):
                 "privacy.adaptive_clip follows the norms of one exchange, and this round has "
                 f"{exchanges}; set it to false, or use an objective with one exchange"
             )
-        noise: Gaussian = same_cohort(self.noise_multiplier, exchanges)
-        return Event(PoissonSampled(witness.rate, noise), witness.sampler, witness.relation)
+        noise = same_cohort(self.noise_multiplier / CHANGE[witness.relation], exchanges)
+        return Event(witness.sampled(noise), witness.sampler, witness.relation)
 
     def resolved(self, size: int) -> CentralGaussian:
         """With what follows from the expected cohort's `size` filled in."""
@@ -78,7 +88,7 @@ class CentralGaussian(Part):
             return self
         return self.model_copy(update={"count_noise": size / 20})
 
-    def noise_on_update(self) -> float:
+    def noise_on_update(self, size: int) -> float:
         """The deviation on an update's sum, in clips. Raises `Refused` where none can be right."""
         return self._split().update if self.adaptive_clip else self._noise()
 
@@ -87,9 +97,11 @@ class CentralGaussian(Part):
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: State) -> BoundedRows:
         if not self.adaptive_clip:
-            return clip_rows(rows, self.clip)
-        clip = float(state["clip"])
-        return clip_rows_and_tell(rows, clip, self._split().weight(clip))
+            bounded = clip_rows(rows, self.clip)
+        else:
+            clip = float(state["clip"])
+            bounded = clip_rows_and_tell(rows, clip, self._split().weight(clip))
+        return on_grid(bounded, grid_of(self._noise() * self._bound(state)))
 
     def width(self, layout: Layout) -> int:
         """The length of a bounded row whose message is laid out so."""
@@ -98,17 +110,21 @@ class CentralGaussian(Part):
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: State
     ) -> tuple[Tensor, State]:
-        bound = self._split().bound(float(state["clip"])) if self.adaptive_clip else self.clip
+        bound = self._bound(state)
         if not isinstance(total, BoundedSum) or not total.bound <= bound:
             raise TypeError(
                 "noise needs a BoundedSum of rows within the clip: nothing else is private"
             )
-        deviation = self._noise() * bound  # also for an empty cohort, whose sum's bound is 0
-        noise = torch.from_numpy(deviation * keys.normal(len(total.total)))
+        # The bound is the mechanism's, also for an empty cohort, whose sum's bound is 0.
+        noise = torch.from_numpy(gaussian_on_grid(keys, self._noise() * bound, len(total.total)))
         noised = total.total + noise.to(total.total)
         if not self.adaptive_clip:
             return (noised / divisor).float(), state
         return (noised[:-1] / divisor).float(), self._adapted(noised[-1], divisor, state)
+
+    def _bound(self, state: State) -> float:
+        """The norm that a row has at most, all its columns together."""
+        return self._split().bound(float(state["clip"])) if self.adaptive_clip else self.clip
 
     def _adapted(self, told: Tensor, divisor: float, state: State) -> State:
         clip = float(state["clip"])

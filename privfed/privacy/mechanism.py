@@ -46,8 +46,12 @@ class Mechanism(Protocol):
 
     trust: Literal["server", "sum", "client", "nobody"]
     """Where the noise arises: who has to be trusted with anything rawer ("nobody": no noise)."""
+    arithmetic: str
+    """What of the noise's proof holds in floating point."""
     private: bool
     """Whether weights are uniform and the divisor is fixed by configuration."""
+    remembers: bool
+    """Whether its noise is correlated over rounds (`privfed.privacy.correlated`)."""
 
     def event(self, witness: Witness, exchanges: int) -> Event:
         """The whole round as one event, from the rule by which its cohort will be drawn."""
@@ -59,8 +63,8 @@ class Mechanism(Protocol):
         """The length of a bounded row whose message is laid out so."""
         ...
 
-    def noise_on_update(self) -> float:
-        """The deviation on each coordinate of a sum of updates, in clips."""
+    def noise_on_update(self, size: int) -> float:
+        """The deviation on each coordinate of a sum of `size` clients' updates, in clips."""
         ...
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: State) -> BoundedRows:

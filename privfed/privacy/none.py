@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from accounting.events import Event, Unprotected
+from accounting.events import Event
+from accounting.releases import Unprotected
 from privfed.cohort import Witness
 from privfed.parts import Part
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, State
@@ -22,6 +23,8 @@ class NoPrivacy(Part):
     """
 
     trust: ClassVar[Literal["nobody"]] = "nobody"
+    arithmetic: ClassVar[str] = "no noise"
+    remembers: ClassVar[bool] = False
     private: ClassVar[bool] = False
 
     def event(self, witness: Witness, exchanges: int) -> Event:
@@ -34,7 +37,7 @@ class NoPrivacy(Part):
     def width(self, layout: Layout) -> int:
         return layout.length
 
-    def noise_on_update(self) -> float:
+    def noise_on_update(self, size: int) -> float:
         return 0.0
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: State) -> BoundedRows:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from accounting.accountants import epsilon, supports
 from accounting.errors import Unaccountable
-from accounting.events import Event, Gaussian, PoissonSampled, Unprotected, same_cohort
+from accounting.events import Event
 from accounting.guarantee import guarantee, refuse_unaccountable
+from accounting.releases import Gaussian, PoissonSampled, Unprotected, same_cohort
 
 
 def poisson(q: float, z: float) -> Event:
@@ -96,8 +97,8 @@ def test_trap_five_passes_as_five_samples():
     assert right == pytest.approx(40.8, abs=0.1)
 
 
-def test_trap_replace_one_is_never_passed_on():
-    event = Event(Gaussian(4.0), "fixed_size", relation="replace-one")
+def test_trap_what_a_relation_has_no_bound_for_is_refused():
+    event = Event(PoissonSampled(0.1, Gaussian(4.0)), "poisson", relation="replace-one")
     assert not supports(event, "rdp")
     assert epsilon({event: 1}, 1e-5, "rdp") is None
     assert guarantee({event: 1}, 1e-5).epsilon == math.inf
@@ -160,7 +161,7 @@ def test_little_noise_needs_neither_much_time_nor_memory():
 
 def test_events_that_protect_different_things_are_not_composed():
     with pytest.raises(Unaccountable, match="different meaning"):
-        guarantee({poisson(0.1, 1.0): 1, plain(1.0): 1}, 1e-5)
+        guarantee({poisson(0.1, 1.0): 1, Event(Gaussian(1.0), "full", "zero-out"): 1}, 1e-5)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, 2.0, math.nan])

@@ -6,8 +6,9 @@ import pytest
 
 from accounting.calibration import noise_multiplier
 from accounting.errors import Unaccountable
-from accounting.events import Event, Gaussian, PoissonSampled
+from accounting.events import Event
 from accounting.guarantee import guarantee
+from accounting.releases import Gaussian, PoissonSampled
 
 
 def at(q):
@@ -46,7 +47,7 @@ def test_a_delta_below_an_accountants_precision_is_named():
 
 def test_an_accountant_without_proof_is_refused():
     def event(z):
-        return Event(Gaussian(z), "fixed_size", relation="replace-one")
+        return Event(PoissonSampled(0.1, Gaussian(z)), "poisson", relation="replace-one")
 
     with pytest.raises(Unaccountable, match="no proof"):
         noise_multiplier(event, 10, 1.0, 1e-5)

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from accounting import chain
 from accounting.errors import BudgetExceeded, LedgerBroken
-from accounting.events import Event, Gaussian, PoissonSampled
+from accounting.events import Event
 from accounting.guarantee import Gate, spent
 from accounting.ledger import Ledger
+from accounting.releases import Gaussian, PoissonSampled
 
 EVENT = Event(PoissonSampled(0.1, Gaussian(1.0)), "poisson")
 OTHER = Event(PoissonSampled(0.1, Gaussian(2.0)), "poisson")

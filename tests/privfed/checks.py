@@ -10,8 +10,8 @@ import numpy as np
 from helpers import Memory, Rounds, assert_normal, population
 from scipy import stats
 
-from accounting.events import Gaussian, PoissonSampled
 from accounting.ledger import Ledger
+from accounting.releases import Gaussian, PoissonSampled
 
 SIZES = (3, 9, 4, 1, 6, 12, 5, 2)
 

@@ -9,14 +9,15 @@ import torch
 from helpers import Rounds, assert_normal
 from small import model, same_run, small, trained
 
-from accounting.events import ADD_REMOVE, Gaussian, PoissonSampled
-from privfed.cohort import Witness
+from accounting.releases import Gaussian, PoissonSampled
 from privfed.errors import Refused
 from privfed.plan import plan
 from privfed.privacy.adaptive import Split, next_clip
 from privfed.privacy.clipping import clip_rows_and_tell
 from privfed.privacy.gaussian import CentralGaussian
 from privfed.run import resume
+from privfed.samplers import Poisson
+from privfed.streams import Keys
 
 ON = "privacy.adaptive_clip=true"
 
@@ -62,7 +63,7 @@ def test_a_row_tells_of_its_unclipped_norm_and_stays_within_the_joint_bound():
 
 
 def test_its_event_is_that_of_the_whole_multiplier():
-    witness = Witness("poisson", 0.1, ADD_REMOVE)
+    witness = Poisson(size=10).witness(0, 100)
     event = adaptive(noise=1.5).event(witness, 1)
     assert event.release == PoissonSampled(0.1, Gaussian(1.5))
     assert plan(small(ON, "privacy.count_noise=9")).event == plan(small()).event
@@ -75,10 +76,6 @@ def test_it_finds_the_quantile_from_ten_times_too_low_and_too_high(start, quanti
     mechanism = adaptive(start * 2 * quantile, 1.0, 10.0, clip_quantile=quantile)
     state, rng = mechanism.init(), np.random.default_rng(3)
 
-    class Normal:
-        def normal(self, count):
-            return rng.standard_normal(count)
-
     from privfed.privacy.mechanism import BoundedSum
 
     clips = []
@@ -87,7 +84,7 @@ def test_it_finds_the_quantile_from_ten_times_too_low_and_too_high(start, quanti
         rows[:, 0] = torch.from_numpy(rng.uniform(0, 2, 200))
         bounded = mechanism.bound(rows, None, None, state)
         total = BoundedSum(bounded.rows.sum(0), bounded.bound, 200)
-        released, state = mechanism.release(total, 200.0, Normal(), state)
+        released, state = mechanism.release(total, 200.0, Keys(None), state)
         assert released.shape == (4,)
         clips.append(float(state["clip"]))
     assert np.mean(clips[-50:]) == pytest.approx(2 * quantile, rel=0.08)

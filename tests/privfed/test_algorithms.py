@@ -10,10 +10,10 @@ from helpers import MoreThanDeclared, Rounds, population, trainer
 from accounting.guarantee import guarantee
 from defenses.median import Median
 from privfed import round as round_module
-from privfed.cohort import Poisson
 from privfed.errors import Refused
 from privfed.local.objective import Exchange
 from privfed.privacy.none import NoPrivacy
+from privfed.samplers import Poisson
 from privfed.secure.summation import Aborted
 from privfed.server.fedavg import FedAvg
 from privfed.server.fedavgm import FedAvgM

@@ -10,9 +10,10 @@ from safetensors.torch import load_file, save_file
 from small import trained
 
 from accounting import chain, durable
-from accounting.events import Event, Gaussian, PoissonSampled
+from accounting.events import Event
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
+from accounting.releases import Gaussian, PoissonSampled
 from privfed.audit import audit, opacus_epsilon
 from privfed.cli import main
 from privfed.rundir import RunDirectory

@@ -320,7 +320,7 @@ def test_audit_json_recomputes_what_was_claimed(finished):
     for key in ("epsilon", "delta", "unit", "relation", "accountants", "noise_multiplier"):
         assert found[key] == claimed[key], key
     assert found["sampling_rate"] == pytest.approx(1 / 3)
-    assert found["arithmetic"] == "float64, idealised"
+    assert found["arithmetic"] == "exact sums, and the Gaussian rounded to their grid"
 
 
 @pytest.mark.parametrize("accountant", ["rdp", "pld", "tightest"])
@@ -406,6 +406,9 @@ def test_calibrate_without_noise_is_infinite():
     [
         ["--epsilon", 4, "--noise-multiplier", 1],
         [],
+        ["--epsilon", 4, "--sampler", "fixed_size"],
+        ["--epsilon", 4, "--sampler", "cyclic", "--mechanism", "banded", "--separation", 3],
+        ["--epsilon", 4, "--bands", 3],
         ["--epsilon", 0],
         ["--epsilon", "nan"],
         ["--noise-multiplier", -1],

@@ -7,17 +7,17 @@ import pytest
 import torch
 
 import privfed
-from accounting.events import ADD_REMOVE, Gaussian, PoissonSampled
-from privfed.cohort import Witness
+from accounting.releases import Gaussian, PoissonSampled
 from privfed.errors import Refused
 from privfed.privacy.gaussian import CentralGaussian
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
+from privfed.samplers import BySize, Poisson
 from privfed.secure.plain import PlainSum
 from privfed.secure.summation import Session
 from privfed.streams import Streams
 from privfed.vector import Layout
 
-WITNESS = Witness("poisson", 0.1, ADD_REMOVE)
+WITNESS = Poisson(size=10).witness(0, 100)
 KEYS = Streams(0).at("noise", 1)
 
 
@@ -34,7 +34,7 @@ def test_four_exchanges_over_one_cohort_are_one_event_at_half_the_noise():
 
 def test_another_sampler_is_refused_with_what_would_work():
     with pytest.raises(Refused, match="poisson"):
-        CentralGaussian(noise_multiplier=1.0).event(Witness("fixed_size", 0.1, "replace-one"), 1)
+        CentralGaussian(noise_multiplier=1.0).event(BySize(size=1).witness(0, 10), 1)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_sum_takes_each_client_once_and_one_bound():
 def test_only_clipping_makes_bounded_rows_and_only_sums_make_bounded_sums():
     """By reading the source: no other file calls the constructors."""
     allowed = {
-        "BoundedRows": {"privacy/clipping.py", "privacy/none.py"},
+        "BoundedRows": {"privacy/clipping.py", "privacy/none.py", "privacy/local.py"},
         "BoundedSum": {"secure/plain.py", "round.py"},
     }
     root = Path(privfed.__file__).parent

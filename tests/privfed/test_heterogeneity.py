@@ -14,7 +14,6 @@ from small import model, same_run, small, trained
 
 from privfed.assemble import population as assemble_population
 from privfed.cli import main
-from privfed.cohort import BySize
 from privfed.data.by_label import Dirichlet, LongTail, Pachinko
 from privfed.data.covariate import Covariate, _through
 from privfed.data.partition import Iid, Natural, Shuffled
@@ -34,6 +33,7 @@ from privfed.plan import plan
 from privfed.roundtime import Devices
 from privfed.run import resume
 from privfed.rundir import RunDirectory
+from privfed.samplers import BySize
 from privfed.simulation import Tally
 from privfed.streams import Streams
 

@@ -11,7 +11,6 @@ from helpers import Rounds, population, trainer
 from small import model, same_run, small, trained
 
 from privfed.check import check
-from privfed.cohort import Poisson
 from privfed.errors import Refused
 from privfed.federation import Federation
 from privfed.local.batches import plan as plan_batches
@@ -27,6 +26,7 @@ from privfed.plan import plan
 from privfed.privacy.none import NoPrivacy
 from privfed.round import play, run_round
 from privfed.run import resume
+from privfed.samplers import Poisson
 from privfed.schedule import Cosine, Staircase, WarmUp
 from privfed.server.adaptive import FedAdagrad, FedAdam, FedYogi
 from privfed.server.fedavg import FedAvg

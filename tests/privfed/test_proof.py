@@ -9,10 +9,10 @@ import torch
 
 from accounting.ledger import Charge, Ledger
 from privfed import round as round_module
-from privfed.cohort import Poisson
 from privfed.local.trainer import LocalTrainer
 from privfed.privacy import gaussian
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
+from privfed.samplers import Poisson
 from privfed.streams import Keys, Streams
 
 
@@ -22,13 +22,13 @@ def test_the_rule_holds(check, tmp_path):
 
 
 def halved_noise(monkeypatch):
-    real = Keys.normal
-    monkeypatch.setattr(Keys, "normal", lambda self, count: 0.5 * real(self, count))
+    real = gaussian.gaussian_on_grid
+    monkeypatch.setattr(gaussian, "gaussian_on_grid", lambda *args: 0.5 * real(*args))
 
 
 def slightly_little_noise(monkeypatch):
-    real = Keys.normal
-    monkeypatch.setattr(Keys, "normal", lambda self, count: 0.9 * real(self, count))
+    real = gaussian.gaussian_on_grid
+    monkeypatch.setattr(gaussian, "gaussian_on_grid", lambda *args: 0.9 * real(*args))
 
 
 def one_noise_for_all_rounds(monkeypatch):
@@ -115,9 +115,8 @@ def half_the_population_is_never_drawn(monkeypatch):
 
 
 def noise_drawn_once_and_reused(monkeypatch):
-    monkeypatch.setattr(
-        Keys, "normal", lambda self, count: np.random.default_rng(0).standard_normal(count)
-    )
+    real = Keys.bits
+    monkeypatch.setattr(Keys, "bits", lambda self, count: real(Keys(bytes(16)), count))
 
 
 def silence_for_an_empty_cohort(monkeypatch):

@@ -10,7 +10,7 @@ from small import same_run, small, trained
 from torch import nn
 
 from privfed.check import check
-from privfed.cohort import Cohort, Poisson
+from privfed.cohort import Cohort
 from privfed.federation import Examples, Federation
 from privfed.local.fedcurv import FedCurv
 from privfed.local.feddyn import FedDyn
@@ -25,6 +25,7 @@ from privfed.parts import BUILT_IN, find
 from privfed.privacy.none import NoPrivacy
 from privfed.round import play, run_round
 from privfed.run import resume
+from privfed.samplers import Poisson
 from privfed.streams import Streams
 
 

@@ -1,0 +1,82 @@
+"""Renyi differential privacy by dp-accounting: curves over orders, added up and converted."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import dp_accounting
+import numpy as np
+from absl import logging as absl_logging
+from dp_accounting import rdp as library
+from dp_accounting.privacy_accountant import NeighboringRelation
+
+from accounting.releases import Gaussian, PoissonSampled, TruncatedPoisson, WithoutReplacement
+
+Known = Gaussian | PoissonSampled | WithoutReplacement
+
+_ROUNDING = 1e-12
+"""Added to every order's divergence, per event. Against 50-digit arithmetic the library's sums in
+double precision were off by up to 1e-14 (alpha = 256)."""
+
+
+def rdp_epsilon(counts: Mapping[Known, int], delta: float) -> float:
+    """The epsilon of all of `counts` at `delta`, by the best order."""
+    orders = _curve(next(iter(counts)))[0]
+    total = sum(count * _curve(release)[1] for release, count in counts.items())
+    return float(library.compute_epsilon(orders, total, delta)[0])
+
+
+def reach(counts: Mapping[Any, int]) -> float:
+    """About the largest privacy loss worth a place in a table; a guess that no proof rests on."""
+    known: dict[Known, int] = {}
+    for release, count in counts.items():
+        plain = release
+        if isinstance(release, TruncatedPoisson):
+            plain = PoissonSampled(release.rate, release.of)
+        known[plain] = known.get(plain, 0) + count
+    return rdp_epsilon(known, 1e-15)
+
+
+@functools.lru_cache(maxsize=256)
+def _curve(release: Known) -> tuple[np.ndarray, np.ndarray]:
+    """Orders and the release's Renyi divergences, rounded up."""
+    event, relation = _library_event(release)
+    accountant = library.RdpAccountant(neighboring_relation=relation)
+    with _quiet_library():
+        accountant.compose(event)
+    return accountant.orders, np.maximum(accountant.rdp, 0.0) + _ROUNDING
+
+
+def _library_event(release: Known) -> tuple[dp_accounting.DpEvent, NeighboringRelation]:
+    """The library's event and relation.
+
+    Its RDP of sampling without replacement takes noise over the change of a *replacement*, as
+    releases here are (Wang, Balle & Kasiviswanathan 2019, Theorem 27; sigma / clip would be half of
+    what is due).
+    """
+    match release:
+        case Gaussian(noise_multiplier=z):
+            return dp_accounting.GaussianDpEvent(z), NeighboringRelation.ADD_OR_REMOVE_ONE
+        case PoissonSampled(rate=q, of=Gaussian(noise_multiplier=z)):
+            sampled = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z))
+            return sampled, NeighboringRelation.ADD_OR_REMOVE_ONE
+        case WithoutReplacement(cohort=m, clients=n, of=Gaussian(noise_multiplier=z)):
+            drawn = dp_accounting.SampledWithoutReplacementDpEvent(
+                n, m, dp_accounting.GaussianDpEvent(z)
+            )
+            return drawn, NeighboringRelation.REPLACE_ONE
+
+
+@contextmanager
+def _quiet_library() -> Iterator[None]:
+    """Leaving out a fractional order that did not converge is safe, and not worth a warning."""
+    set_level: Callable[[int], None] = absl_logging.set_verbosity
+    before = absl_logging.get_verbosity()
+    set_level(absl_logging.ERROR)
+    try:
+        yield
+    finally:
+        set_level(before)

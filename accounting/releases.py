@@ -1,0 +1,204 @@
+"""What one round released, as frozen values: the noise, and how those were drawn who met it.
+
+Numbers are converted to Python floats and ints on construction: dp-accounting silently drops terms
+whose noise multiplier is an int or a NumPy scalar.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from accounting.errors import Unaccountable
+
+LARGEST_NOISE = 1e9
+_MOST_CLIENTS = 10**12
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """A vector plus N(0, (z s)^2 I), where s bounds the L2 change that one client can make.
+
+    `noise_multiplier` is z = standard deviation / s. Under add/remove and zero-out s is the
+    clipping norm, under replace-one twice that: here, once, and nowhere else. Zero means that no
+    noise was added: such a release has no finite epsilon.
+    """
+
+    noise_multiplier: float
+    kind: ClassVar[str] = "gaussian"
+
+    def __post_init__(self) -> None:
+        z = _number(self.noise_multiplier, "noise multiplier", 0.0, LARGEST_NOISE)
+        object.__setattr__(self, "noise_multiplier", z)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "noise_multiplier": self.noise_multiplier}
+
+
+@dataclass(frozen=True)
+class PoissonSampled:
+    """`of`, run on a cohort into which each client enters by an independent coin of bias `rate`.
+
+    Several Gaussian exchanges over *one* cohort are not several such events: collapse them into
+    one `Gaussian` (see `same_cohort`) first, then sample.
+    """
+
+    rate: float
+    of: Gaussian
+    kind: ClassVar[str] = "poisson"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rate", _number(self.rate, "sampling rate", 0.0, 1.0))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "rate": self.rate, "of": self.of.to_json()}
+
+
+@dataclass(frozen=True)
+class TruncatedPoisson:
+    """`PoissonSampled`, but of a cohort above `cap` only `cap` take part, drawn uniformly.
+
+    `clients` bounds the population. Adding a client may push another one out, so this is an event
+    of its own (see `accounting.pld`).
+    """
+
+    rate: float
+    cap: int
+    clients: int
+    of: Gaussian
+    kind: ClassVar[str] = "truncated_poisson"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rate", _number(self.rate, "sampling rate", 0.0, 1.0))
+        for name in ("cap", "clients"):
+            object.__setattr__(self, name, _count(getattr(self, name), name))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "rate": self.rate,
+            "cap": self.cap,
+            "clients": self.clients,
+            "of": self.of.to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class WithoutReplacement:
+    """`of`, run on a uniformly drawn set of exactly `cohort` of exactly `clients` clients."""
+
+    cohort: int
+    clients: int
+    of: Gaussian
+    kind: ClassVar[str] = "without_replacement"
+
+    def __post_init__(self) -> None:
+        for name in ("cohort", "clients"):
+            object.__setattr__(self, name, _count(getattr(self, name), name))
+        if self.cohort > self.clients:
+            raise Unaccountable(f"a cohort of {self.cohort} cannot be drawn of {self.clients}")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "cohort": self.cohort,
+            "clients": self.clients,
+            "of": self.of.to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class Separated:
+    """`of`, where no client takes part twice in any `separation` rounds in a row; no secrecy of it.
+
+    Charged once a round. T of them, one after the other in one run, touch a client at most
+    ceil(T / separation) times, and are that many Gaussians. Two runs do not share a count: see
+    `apart`.
+    """
+
+    separation: int
+    of: Gaussian
+    kind: ClassVar[str] = "separated"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "separation", _count(self.separation, "separation"))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "separation": self.separation, "of": self.of.to_json()}
+
+
+@dataclass(frozen=True)
+class Unprotected:
+    """A release without any noise or without a bound: epsilon is infinite, and visibly so."""
+
+    reason: str
+    kind: ClassVar[str] = "unprotected"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "reason": self.reason}
+
+
+Sampled = PoissonSampled | TruncatedPoisson | WithoutReplacement | Separated
+Release = Gaussian | Sampled | Unprotected
+
+
+def same_cohort(noise_multiplier: float, exchanges: int) -> Gaussian:
+    """`exchanges` Gaussian releases over one cohort, each at multiplier z, as one Gaussian.
+
+    Gaussian mechanisms compose exactly (adaptively too: Dong, Roth & Su 2022, Corollary 3.3):
+    k of them at z are one at z / sqrt(k).
+    """
+    return Gaussian(float(noise_multiplier) / math.sqrt(exchanges))
+
+
+def noise_of(release: Release) -> Gaussian | None:
+    """The Gaussian inside a release, None where there is none."""
+    match release:
+        case Gaussian():
+            return release
+        case Unprotected():
+            return None
+        case sampled:
+            return sampled.of
+
+
+def release_from_json(data: Mapping[str, Any]) -> Release:
+    """The release that `to_json` wrote. Raises `Unaccountable`, `KeyError` or `TypeError`."""
+    match data["kind"]:
+        case Gaussian.kind:
+            return Gaussian(data["noise_multiplier"])
+        case PoissonSampled.kind:
+            return PoissonSampled(data["rate"], _gaussian(data))
+        case TruncatedPoisson.kind:
+            return TruncatedPoisson(data["rate"], data["cap"], data["clients"], _gaussian(data))
+        case WithoutReplacement.kind:
+            return WithoutReplacement(data["cohort"], data["clients"], _gaussian(data))
+        case Separated.kind:
+            return Separated(data["separation"], _gaussian(data))
+        case Unprotected.kind:
+            return Unprotected(data["reason"])
+        case kind:
+            raise Unaccountable(f"release kind {kind!r} is not known to this version of privfed")
+
+
+def _gaussian(data: Mapping[str, Any]) -> Gaussian:
+    inner = release_from_json(data["of"])
+    if not isinstance(inner, Gaussian):
+        raise Unaccountable(f"a {data['kind']} {inner.kind} release is not known here")
+    return inner
+
+
+def _number(value: Any, what: str, low: float, high: float) -> float:
+    number = float(value) if isinstance(value, int | float) or hasattr(value, "__float__") else None
+    if number is None or isinstance(value, bool) or not low <= number <= high:
+        raise Unaccountable(f"{what} is {value!r}; expected a number in [{low:g}, {high:g}]")
+    return number
+
+
+def _count(value: Any, what: str) -> int:
+    number = _number(value, what, 1, _MOST_CLIENTS)
+    if number != int(number):
+        raise Unaccountable(f"{what} is {value!r}; expected a whole number")
+    return int(number)

@@ -1,0 +1,76 @@
+"""The commands that speak of budgets alone: audit and calibrate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from privfed.answers import BROKEN, answers_errors
+from privfed.jsons import dump
+
+DIRECTORY = click.Path(file_okay=False, path_type=Path)
+RATE = click.FloatRange(0, 1, min_open=True)
+COUNT = click.IntRange(1, 10**12)
+
+
+@click.command()
+@click.argument("directory", metavar="RUN_DIR", type=DIRECTORY)
+@click.option("--accountant", help="tightest, rdp, pld; or a cross-check: opacus_rdp, opacus_prv.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@answers_errors
+def audit(directory: Path, accountant: str | None, as_json: bool) -> int:
+    """Re-compute the epsilon a run spent, from its ledger alone, and check the ledger."""
+    from privfed import report
+    from privfed.audit import audit as audit_run
+    from privfed.terminal import console
+
+    found = audit_run(directory, accountant)
+    if as_json:
+        click.echo(dump(found.to_json()))
+    else:
+        console(False).print(report.audit_table(found))
+    return BROKEN if found.problems else 0
+
+
+@click.command()
+@click.option(
+    "--sampler",
+    type=click.Choice(["poisson", "truncated_poisson", "fixed_size", "full", "cyclic"]),
+    default="poisson",
+    show_default=True,
+)
+@click.option("--sampling-rate", "rate", type=RATE, help="q (poisson): expected cohort / clients.")
+@click.option("--population", type=COUNT, help="Clients, as a public constant.")
+@click.option("--cohort", type=COUNT, help="Clients per round: expected, or exactly (fixed_size).")
+@click.option("--cap", type=COUNT, default=None, help="truncated_poisson: default 1.5 x cohort.")
+@click.option("--separation", type=click.IntRange(1, 10**6), help="cyclic: rounds between two.")
+@click.option(
+    "--mechanism",
+    type=click.Choice(["gaussian", "local_gaussian", "banded"]),
+    default="gaussian",
+    show_default=True,
+)
+@click.option("--bands", type=click.IntRange(1, 10_000), help="banded: at most the separation.")
+@click.option("--rounds", type=click.IntRange(1, 10**6))
+@click.option("--delta", type=click.FloatRange(0, 1, True, True), required=True)
+@click.option("--epsilon", type=click.FloatRange(0, min_open=True))
+@click.option("--noise-multiplier", type=click.FloatRange(0), help="Deviation / clip.")
+@click.option("--accountant", type=click.Choice(["tightest", "rdp", "pld"]), default="tightest")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@answers_errors
+def calibrate(as_json: bool, cap: int | None, bands: int | None, **given: Any) -> int:
+    """Solve for the one of noise, epsilon, rounds and cohort (or rate) that is left out."""
+    from privfed import report
+    from privfed.calibrate import Question, alternatives, solve
+    from privfed.terminal import console
+
+    answer = solve(Question(cap=cap or 0, bands=bands or 0, **given))
+    if as_json:
+        click.echo(dump(answer.to_json()))
+        return 0
+    screen = console(False)
+    screen.print(report.calibration_table(answer))
+    screen.print("", report.alternatives_table(answer, alternatives(answer)), sep="\n")
+    return 0
