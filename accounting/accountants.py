@@ -29,6 +29,7 @@ from accounting.releases import (
     Gaussian,
     PoissonSampled,
     Release,
+    Repeated,
     Separated,
     TruncatedPoisson,
     Unprotected,
@@ -48,7 +49,7 @@ def supports(event: Event, accountant: str) -> bool:
     | release | relation | rdp | pld |
     |---|---|---|---|
     | Gaussian, Separated | each | yes | yes (closed form) |
-    | PoissonSampled | add/remove | yes | yes |
+    | PoissonSampled, Repeated | add/remove | yes | yes |
     | TruncatedPoisson | add/remove | no | yes |
     | WithoutReplacement | replace-one | yes | no |
 
@@ -59,7 +60,7 @@ def supports(event: Event, accountant: str) -> bool:
     match event.release:
         case Gaussian() | Separated() | Unprotected():
             return event.relation in CHANGE
-        case PoissonSampled():
+        case PoissonSampled() | Repeated():
             return event.relation == ADD_REMOVE
         case TruncatedPoisson():
             return event.relation == ADD_REMOVE and accountant == "pld"

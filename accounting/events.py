@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accounting.errors import Unaccountable
-from accounting.releases import Release, Separated, release_from_json
+from accounting.releases import Release, Repeated, Separated, release_from_json
 
 ADD_REMOVE = "add/remove"
 """Two populations are neighbours when one holds exactly one client more."""
@@ -69,13 +69,15 @@ def apart(spending: Spending) -> Spending:
     """One run's `spending` in a form that may be added to other runs'.
 
     Rounds that keep a separation are counted by how often they touch a client at most: a run's
-    separation says nothing about the next one's slots.
+    separation says nothing about the next one's slots. Repeated releases are counted singly.
     """
     total: Counter[Event] = Counter()
     for event, count in spending.items():
         match event.release:
             case Separated(separation=b, of=noise):
                 total[replace(event, release=noise)] += -(-count // b)
+            case Repeated(count=times, of=once):
+                total[replace(event, release=once)] += times * count
             case _:
                 total[event] += count
     return total

@@ -5,13 +5,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from accounting.accountants import ACCOUNTANTS, epsilon, supports
 from accounting.errors import Unaccountable
-from accounting.events import Event, Spending
+from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event, Spending
 
 TIGHTEST = "tightest"
+_WORDS = {
+    ("client", ADD_REMOVE): ("any one client", "whether it is in the population"),
+    ("client", REPLACE_ONE): ("any one client", "replacing all its data by anything else"),
+    ("client", ZERO_OUT): ("any one client", "whether it contributes, or sends zero each time,"),
+    ("example", ADD_REMOVE): ("any one example of a silo", "whether the silo holds it"),
+}
+"""Of a unit and relation: whom it protects, and what makes no difference."""
 CHOICES = (TIGHTEST, *ACCOUNTANTS)
 
 
@@ -72,6 +79,24 @@ def guarantee(spending: Spending, delta: float, accountant: str = TIGHTEST) -> G
         rounds=sum(spending.values()),
         accountant=accountant,
         by_accountant=by_accountant,
+    )
+
+
+def stated(*bounds: Guarantee | None) -> list[dict[str, Any]]:
+    """Every guarantee by itself: whom it protects, and how much."""
+    keys = ("unit", "relation", "epsilon", "delta", "sampler", "rounds", "accountant")
+    return [{key: getattr(bound, key) for key in keys} for bound in bounds if bound]
+
+
+def sentence(bound: Guarantee) -> str:
+    """What `bound` says, in words for people who never met the terms."""
+    whom, change = _WORDS.get((bound.unit, bound.relation), (f"one {bound.unit}", bound.relation))
+    if bound.epsilon == math.inf:
+        return f"nothing is promised about {whom}"
+    factor = math.exp(min(bound.epsilon, 700.0))
+    return (
+        f"for {whom}: {change} changes the probability of anything that can be concluded from all "
+        f"releases by a factor of at most {factor:.3g} (and {bound.delta:g} more)"
     )
 
 

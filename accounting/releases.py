@@ -130,6 +130,21 @@ class Separated:
 
 
 @dataclass(frozen=True)
+class Repeated:
+    """`of`, `count` times, each on a draw of its own: the local steps of a silo's round."""
+
+    count: int
+    of: PoissonSampled
+    kind: ClassVar[str] = "repeated"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count", _count(self.count, "count"))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "count": self.count, "of": self.of.to_json()}
+
+
+@dataclass(frozen=True)
 class Unprotected:
     """A release without any noise or without a bound: epsilon is infinite, and visibly so."""
 
@@ -141,7 +156,7 @@ class Unprotected:
 
 
 Sampled = PoissonSampled | TruncatedPoisson | WithoutReplacement | Separated
-Release = Gaussian | Sampled | Unprotected
+Release = Gaussian | Sampled | Repeated | Unprotected
 
 
 def same_cohort(noise_multiplier: float, exchanges: int) -> Gaussian:
@@ -160,6 +175,8 @@ def noise_of(release: Release) -> Gaussian | None:
             return release
         case Unprotected():
             return None
+        case Repeated(of=sampled):
+            return sampled.of
         case sampled:
             return sampled.of
 
@@ -177,6 +194,11 @@ def release_from_json(data: Mapping[str, Any]) -> Release:
             return WithoutReplacement(data["cohort"], data["clients"], _gaussian(data))
         case Separated.kind:
             return Separated(data["separation"], _gaussian(data))
+        case Repeated.kind:
+            step = release_from_json(data["of"])
+            if not isinstance(step, PoissonSampled):
+                raise Unaccountable(f"a repeated {step.kind} release is not known here")
+            return Repeated(data["count"], step)
         case Unprotected.kind:
             return Unprotected(data["reason"])
         case kind:

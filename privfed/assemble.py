@@ -16,6 +16,7 @@ from privfed.errors import Refused
 from privfed.federation import Federation
 from privfed.local.executor import InProcess
 from privfed.local.measure import Speed, fastest
+from privfed.local.per_example import PerExample
 from privfed.local.trainer import LocalTrainer
 from privfed.network import Network
 from privfed.plan import Plan
@@ -74,6 +75,8 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
         device,
         constants,
     )
+    if config.parts["client_mechanism"].private:
+        PerExample(net)  # refuses a model whose examples it cannot tell apart
     began = time.perf_counter()
     net.evaluate(net.start, federation.test)  # refuses a test set that cannot be scored
     evaluation = time.perf_counter() - began
@@ -107,6 +110,7 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
         config.parts["client_schedule"],
         client.stragglers,
         client.drop_stragglers,
+        weights=tuple(config.aggregation.silo_weights),
     )
     measured = replace(plan, config=config.with_run(trainer=speed.way, chunk=speed.chunk))
     return Setup(measured, federation, net, algorithm, executor, streams, speed, evaluation)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from accounting.errors import AccountingError, LedgerBroken
-from accounting.events import CHANGE, Spending
-from accounting.guarantee import CHOICES, Guarantee, guarantee, spent
+from accounting.events import CHANGE, Event, Spending
+from accounting.guarantee import CHOICES, Guarantee, guarantee, sentence, spent, stated
 from accounting.ledger import Ledger
 from accounting.releases import (
     Gaussian,
@@ -26,6 +26,8 @@ from privfed.errors import Broken, Refused
 from privfed.rundir import RunDirectory
 
 _ROUNDING = 1 - 1e-9
+_GRID, _GRID_ABSOLUTE = 1.02, 0.02
+"""What PLD's grid may add."""
 CROSS_CHECKS = ("opacus_rdp", "opacus_prv")
 
 
@@ -48,6 +50,7 @@ class RunAudit:
     noise_multiplier: float | None
     sampling_rate: float | None
     problems: tuple[str, ...]
+    examples: Guarantee | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed audit --json` prints."""
@@ -61,6 +64,8 @@ class RunAudit:
             "sampler": self.terms.get("sampler"),
             "epsilon_alone": self.alone.epsilon if self.alone else math.inf,
             "prior": [run.get("run") for run in self.terms.get("prior", [])],
+            "guarantees": stated(bound, self.examples),
+            "meaning": sentence(bound) if bound else None,
             "rounds": self.charges,
             "accountant": bound.accountant if bound else None,
             "accountants": self.accountants,
@@ -103,7 +108,8 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
     headline = own if accountant is None or accountant in CROSS_CHECKS else accountant
     try:
         bound = spent(ledger, delta, headline)
-        claims = (*_lower_claims(evidence, ledger), *_uncounted(ledger.terms))
+        claims = (*_lower_claims(evidence, ledger), *_uncounted(ledger.terms), *_crossed(bound))
+        examples = _examples(directory, ledger)
     except (AccountingError, TypeError, KeyError) as error:
         return _broken(path, dict(ledger.terms), f"{directory.ledger}: {error}")
     accountants = dict(bound.by_accountant)
@@ -113,8 +119,35 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
     alone = guarantee(ledger.own, delta, headline) if ledger.prior else bound
     charges = len(ledger.charges)
     return RunAudit(
-        path, bound, alone, charges, accountants, dict(ledger.terms), noise, rate, claims
+        path, bound, alone, charges, accountants, dict(ledger.terms), noise, rate, claims, examples
     )
+
+
+def _crossed(bound: Guarantee) -> Iterator[str]:
+    """PLD is the exact composition on a grid: above RDP's bound, one of the two is wrong."""
+    rdp, pld = bound.by_accountant["rdp"], bound.by_accountant["pld"]
+    if rdp is not None and pld is not None and pld > rdp * _GRID + _GRID_ABSOLUTE:
+        yield (
+            f"the accountants contradict each other: pld {pld:g} is above rdp {rdp:g}; report this "
+            "as a bug of privfed, with the ledger"
+        )
+
+
+def _examples(directory: RunDirectory, ledger: Ledger) -> Guarantee | None:
+    """The guarantee for one example of the silo that spent most, None without DP-SGD in silos.
+
+    By the silos' own ledgers, where they are at hand and who took part is no secret: else as if
+    one had taken part in every round.
+    """
+    stated = ledger.terms.get("examples")
+    if stated is None:
+        return None
+    event, delta = Event.from_json(stated["event"]), float(stated["delta"])
+    found = sorted(directory.silos.glob("*.jsonl"))
+    if ledger.terms.get("mechanism") != "none" or not found:
+        return guarantee({event: len(ledger.charges)}, delta)
+    bounds = [guarantee(Ledger.load(path).spending, delta) for path in found]
+    return max(bounds, key=lambda bound: bound.epsilon)
 
 
 def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float | None:

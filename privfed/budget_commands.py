@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from privfed.answers import BROKEN, answers_errors
+from privfed.errors import Refused
 from privfed.jsons import dump
 
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
@@ -16,22 +17,48 @@ COUNT = click.IntRange(1, 10**12)
 
 
 @click.command()
-@click.argument("directory", metavar="RUN_DIR", type=DIRECTORY)
+@click.argument("directories", metavar="RUN_DIR...", type=DIRECTORY, nargs=-1, required=True)
 @click.option("--accountant", help="tightest, rdp, pld; or a cross-check: opacus_rdp, opacus_prv.")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw ε over rounds and over δ into this file (.svg, .png, .pdf).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @answers_errors
-def audit(directory: Path, accountant: str | None, as_json: bool) -> int:
-    """Re-compute the epsilon a run spent, from its ledger alone, and check the ledger."""
+def audit(
+    directories: tuple[Path, ...], accountant: str | None, plot: Path | None, as_json: bool
+) -> int:
+    """Re-compute the ε that a run spent, or several together, from their ledgers alone."""
     from privfed import report
     from privfed.audit import audit as audit_run
+    from privfed.merged import merge
     from privfed.terminal import console
 
-    found = audit_run(directory, accountant)
+    if len(directories) > 1:
+        if plot:
+            raise Refused("--plot draws one run; audit them one by one")
+        merged = merge(directories, accountant)
+        if as_json:
+            click.echo(dump(merged.to_json()))
+        else:
+            console(False).print(report.merged_table(merged))
+        return BROKEN if merged.problems else 0
+    found = audit_run(directories[0], accountant)
+    curves = {} if plot is None or found.problems else _plot(directories[0], plot)
     if as_json:
-        click.echo(dump(found.to_json()))
+        click.echo(dump({**found.to_json(), **curves}))
     else:
         console(False).print(report.audit_table(found))
     return BROKEN if found.problems else 0
+
+
+def _plot(directory: Path, path: Path) -> dict[str, Any]:
+    from accounting.ledger import Ledger
+    from privfed.curves import draw_curves
+    from privfed.rundir import RunDirectory
+
+    return {"curves": draw_curves(Ledger.load(RunDirectory.open(directory).ledger), path)}
 
 
 @click.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from accounting.guarantee import stated
 from privfed.assemble import assemble
 from privfed.config import Config
 from privfed.forecast import Forecast, forecast
@@ -34,6 +35,7 @@ class Check:
             "budget": plan.budget,
             "noise_multiplier": plan.noise_multiplier,
             "sensitivity": self.forecast.signal,
+            "guarantees": stated(bound, plan.examples(plan.config.run.rounds)),
             "rounds": plan.config.run.rounds,
             "prior": plan.config.privacy.prior,
             "simulation": plan.simulation is not None,

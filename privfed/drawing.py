@@ -37,10 +37,10 @@ _ACROSS = 3
 """Panels side by side."""
 _WIDE = 40
 """Characters that stand side by side under one panel."""
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_DASHES = ("-", "--", "-.", ":")
-_STYLE: Any = {
+DASHES = ("-", "--", "-.", ":")
+STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -99,7 +99,7 @@ def draw(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, 
     if not any(row.get(figure.measure) is not None for row in shown):
         raise Refused(f"figure {figure.name!r} has nothing to show: no cell has what it asks for")
     panels = values(shown, figure.panels) if figure.panels else [None]
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         across = min(len(panels), _ACROSS)
         down = -(-len(panels) // across)
         size = (1.2 + 3.4 * across, 0.3 + 2.8 * down)
@@ -152,12 +152,12 @@ def _curves(figure: Figure, rows: Sequence[Row], everything: Sequence[Row], axes
         if not points:
             continue
         xs = [x for x, _ in points]
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = COLOURS[number % len(COLOURS)]
         axes.plot(
             xs,
             [found.mean for _, found in points],
             color=colour,
-            linestyle=_DASHES[number % len(_DASHES)],
+            linestyle=DASHES[number % len(DASHES)],
             marker=None if figure.x in PROGRESS else _MARKERS[number % len(_MARKERS)],
             markersize=4,
             linewidth=1.4,
@@ -181,7 +181,7 @@ def _bars(figure: Figure, rows: Sequence[Row], everything: Sequence[Row], axes: 
             [x + shift for x, _ in points],
             means,
             width * 0.92,
-            color=_COLOURS[number % len(_COLOURS)],
+            color=COLOURS[number % len(COLOURS)],
             edgecolor="black",
             linewidth=0.4,
             hatch=("", "///", "...", "xxx")[number % 4],

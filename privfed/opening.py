@@ -95,7 +95,16 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         "files": directory.companions(),
         "start": _hash_of(config.start.init),
         "prior": [prior.to_json() for prior in before.runs],
+        **({"examples": examples} if (examples := _examples(config)) else {}),
     }
+
+
+def _examples(config: Config) -> dict[str, Any] | None:
+    """What a round costs one example of a silo, by DP-SGD inside it; None without."""
+    dp = config.parts["client_mechanism"]
+    if not dp.private:
+        return None
+    return {"event": dp.event(config.client.epochs).to_json(), "delta": dp.delta}
 
 
 def _hash_of(init: str) -> str | None:

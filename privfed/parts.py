@@ -80,6 +80,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "feddyn": "privfed.local.feddyn:FedDyn",
         "fedcurv": "privfed.local.fedcurv:FedCurv",
     },
+    "client_mechanism": {
+        "none": "privfed.local.dp_sgd:NoClientPrivacy",
+        "dp_sgd": "privfed.local.dp_sgd:DpSgd",
+    },
     "client_schedule": _SCHEDULES,
     "optimizer": {
         "fedavg": "privfed.server.fedavg:FedAvg",

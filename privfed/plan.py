@@ -45,6 +45,13 @@ class Plan:
         """The epsilon that the gate holds, None where noise was fixed instead or there is none."""
         return self.config.privacy.epsilon if self.mechanism.private else None
 
+    def examples(self, rounds: int) -> Guarantee | None:
+        """For one example of a silo that took part in all of `rounds`; None without DP-SGD."""
+        dp = self.config.parts["client_mechanism"]
+        if not dp.private:
+            return None
+        return guarantee({dp.event(self.config.client.epochs): rounds}, dp.delta)
+
     @property
     def simulation(self) -> str | None:
         """Why this run's epsilon is nominal: it is a simulation, and must say so everywhere."""
@@ -97,7 +104,8 @@ def plan(config: Config, prior: Spending | None = None) -> Plan:
         raise Refused(f"privacy: {error}") from error
     weights = config.aggregation.weights
     alike = mechanism.private or config.parts["objective"].keeps > 0
-    by_examples = not alike and weights != "uniform"
+    alike = alike or config.parts["client_mechanism"].private
+    by_examples = not alike and weights != "uniform" and not config.aggregation.silo_weights
     resolved = replace(config, noise_multiplier=noise)
     return Plan(resolved, mechanism, event, spent, noise, by_examples, before)
 
@@ -143,6 +151,7 @@ def refusals(config: Config) -> Iterator[str]:
             "cannot run"
         )
     yield from _state_refusals(config)
+    yield from _silo_refusals(config)
     for part in ("client", "server"):
         if config.parts[f"{part}_schedule"].factor(config.run.rounds) == 0.0:
             yield (
@@ -220,6 +229,61 @@ def refusals(config: Config) -> Iterator[str]:
         yield (
             f"aggregation.rule = {name!r} needs rows, which a secure sum never shows; use "
             'aggregation.rule = "mean", or secure.protocol = "none"'
+        )
+
+
+def _silo_refusals(config: Config) -> Iterator[str]:
+    """Of privacy inside silos, and of constants declared for each."""
+    objective, name = config.parts["objective"], config.names["objective"]
+    given = config.aggregation.silo_weights
+    if given and (config.parts["mechanism"].private or objective.keeps):
+        yield (
+            "aggregation.silo_weights are set, but under user-level privacy, and where clients "
+            "keep a state, everybody weighs one; remove the key"
+        )
+    elif given and (len(given) != config.data.clients or not any(given)):
+        yield (
+            f"aggregation.silo_weights has {len(given)} numbers for data.clients = "
+            f"{config.data.clients}; expected one for each, not all 0"
+        )
+    elif given and (config.aggregation.weights != "auto" or config.data.setting != "cross_silo"):
+        yield (
+            'aggregation.silo_weights go with data.setting = "cross_silo" and '
+            "aggregation.weights left out"
+        )
+    elif given and not isinstance(config.parts["rule"], SumRule):
+        yield (
+            f"aggregation.silo_weights are set, but aggregation.rule = {config.names['rule']!r} "
+            "weighs all rows alike; remove the key"
+        )
+    if not config.parts["client_mechanism"].private:
+        return
+    if config.data.setting != "cross_silo":
+        yield (
+            'client.privacy.mechanism is "dp_sgd", which protects single examples of a silo; set '
+            'data.setting = "cross_silo", or protect whole clients by privacy.mechanism'
+        )
+    if objective.anchored or objective.measures or objective.exchanges > 1:
+        yield (
+            f"client.objective = {name!r} reads a silo's examples beside its local steps, and "
+            'client.privacy.mechanism = "dp_sgd" adds noise to these alone; use "sgd", "fedprox", '
+            '"fedfor", "scaffold" or "feddyn"'
+        )
+    if config.aggregation.weights == "examples":
+        yield (
+            'aggregation.weights is "examples", but how many examples a silo has is what '
+            'client.privacy.mechanism = "dp_sgd" protects; declare aggregation.silo_weights as '
+            'public constants, or use "uniform"'
+        )
+    if config.names["sampler"] == "by_size":
+        yield (
+            'cohort.sampler is "by_size", but how many examples a silo has is what '
+            'client.privacy.mechanism = "dp_sgd" protects; use "full" or "poisson"'
+        )
+    if config.names["model"] == "lstm":
+        yield (
+            'model.name is "lstm", whose single examples\' gradients Opacus has only for its own '
+            "LSTM; use another model, or user-level privacy"
         )
 
 

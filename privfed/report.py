@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accounting.events import CHANGE
-from accounting.guarantee import guarantee
+from accounting.guarantee import Guarantee, guarantee, sentence
 from accounting.releases import (
     PoissonSampled,
     Separated,
@@ -23,6 +23,7 @@ from privfed.calibrate import Answer
 from privfed.catalog import key_of
 from privfed.evaluate import Evaluation
 from privfed.forecast import Forecast
+from privfed.merged import Merged
 from privfed.personal import Personalised
 from privfed.plan import Plan
 from privfed.run import Outcome
@@ -80,6 +81,8 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
         pairs["clients"] = (
             f"have to return (cross_silo): each keeps {size_of(forecast.kept)} between rounds"
         )
+    if examples := plan.examples(config.run.rounds):
+        pairs["examples"] = _example_line(examples)
     if config.start.init:
         pairs["start"] = f"{config.start.init}; what that was trained on is not covered by this ε"
     if plan.simulation:
@@ -230,6 +233,8 @@ def outcome_table(outcome: Outcome) -> Table:
         "rounds": spent_rounds(outcome),
         "run": str(outcome.path),
     }
+    if examples := outcome.plan.examples(outcome.charges):
+        pairs["examples"] = _example_line(examples)
     if outcome.plan.simulation:
         pairs["note"] = outcome.plan.simulation
     return rows(pairs)
@@ -248,12 +253,15 @@ def audit_table(found: RunAudit) -> Table:
         "accountants": _opinions(found.accountants),
         "unit": f"one {facts['unit']} with all its examples (partition {facts['partition']})",
         "relation": facts["relation"],
+        "meaning": str(facts["meaning"]),
         "sampler": f"{facts['sampler']}, q = {number(found.sampling_rate)}",
         "noise": f"multiplier {ceiling(found.noise_multiplier)}, {facts['arithmetic']}",
         "randomness": str(facts["randomness"]),
         "rounds": f"{facts['rounds']} charged",
         "ledger": "ok: chain, checkpoint and configuration agree",
     }
+    if found.examples:
+        pairs["examples"] = _example_line(found.examples)
     if facts["prior"] and found.alone:
         pairs["prior"] = (
             f"of this, ε = {ceiling(found.alone.epsilon)} is this run's own; earlier runs: "
@@ -261,6 +269,36 @@ def audit_table(found: RunAudit) -> Table:
         )
     if facts["note"]:
         pairs["note"] = str(facts["note"])
+    return rows(pairs)
+
+
+def _example_line(bound: Guarantee) -> str:
+    return (
+        f"besides, ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g} for one example of any one "
+        f"silo ({bound.relation}; {bound.rounds} rounds of DP-SGD at most)"
+    )
+
+
+def merged_table(found: Merged) -> Table:
+    """Each run alone, and all together."""
+    if found.bound is None:
+        return rows({"ledger": "BROKEN", **{f"{n}": p for n, p in enumerate(found.problems, 1)}})
+    bound = found.bound
+    alone = {
+        str(run.path): f"ε = {ceiling(run.alone.epsilon)} alone, {run.charges} rounds charged"
+        for run in found.runs
+        if run.alone
+    }
+    pairs = {
+        **alone,
+        "together": f"ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g} ({bound.accountant}: "
+        f"{_opinions(bound.by_accountant)})",
+        "meaning": sentence(bound),
+    }
+    if found.earlier:
+        pairs["earlier"] = f"runs that these had counted are included: {', '.join(found.earlier)}"
+    if note := found.to_json()["note"]:
+        pairs["note"] = str(note)
     return rows(pairs)
 
 

@@ -8,10 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
+from accounting.guarantee import TIGHTEST
 from accounting.ledger import Charge, Ledger
 from privfed.assemble import Setup
 from privfed.config import Config
 from privfed.errors import Broken, Refused
+from privfed.local.silos import PrivateSilos, SiloLedgers
 from privfed.local.states import ClientStates
 from privfed.privacy.banded import Banded
 from privfed.privacy.correlated import Correlated
@@ -71,6 +73,25 @@ def client_states(
         return None
     run, clients = str(ledger.terms["id"]), setup.federation.clients
     return ClientStates(directory.private, run, clients, width, checkpoint.round)
+
+
+def private_silos(setup: Setup, directory: RunDirectory, ledger: Ledger) -> PrivateSilos | None:
+    """Silos that train with DP-SGD, and their ledgers; None where they train without."""
+    dp = setup.plan.config.parts["client_mechanism"]
+    if not dp.private:
+        return None
+    event = dp.event(setup.plan.config.client.epochs)
+    terms = {
+        **{key: ledger.terms[key] for key in ("id", "randomness", "note")},
+        "unit": event.unit,
+        "relation": event.relation,
+        "sampler": event.sampler,
+        "delta": dp.delta,
+        "accountant": TIGHTEST,
+        "mechanism": "dp_sgd",
+    }
+    ledgers = SiloLedgers(directory.silos, terms, ledger.reexecutes)
+    return PrivateSilos(dp, setup.executor.trainer, ledgers)
 
 
 def with_kept_key(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Streams:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from accounting.errors import BudgetExceeded
-from accounting.guarantee import Gate, Guarantee, guarantee, spent
+from accounting.guarantee import Gate, Guarantee, guarantee, spent, stated
 from accounting.ledger import Ledger
 from privfed.assemble import Setup, assemble
 from privfed.config import Config
@@ -24,6 +24,7 @@ from privfed.restore import (
     allowed_change,
     client_states,
     correlated,
+    private_silos,
     replay,
     restored,
     with_kept_key,
@@ -93,6 +94,7 @@ class Outcome:
             "accountant": bound["accountant"],
             "accountants": bound["by_accountant"],
             "noise_multiplier": self.plan.noise_multiplier,
+            "guarantees": stated(self.guarantee, self.plan.examples(self.charges)),
             "rounds": self.updates,
             "charges": self.charges,
             "prior": self.plan.config.privacy.prior,
@@ -157,7 +159,9 @@ def _loop(
     states = client_states(setup, directory, ledger, begin)
     streams = with_kept_key(setup, directory, ledger)
     world = World(
-        executor=replace(setup.executor, states=states),
+        executor=replace(
+            setup.executor, states=states, silos=private_silos(setup, directory, ledger)
+        ),
         sizes=setup.federation.sizes(np.arange(setup.federation.clients)),
         ledger=ledger,
         store=directory,

@@ -63,6 +63,7 @@ class RunDirectory:
         self.metrics = path / "metrics.jsonl"
         self.summary = path / "report" / "summary.json"
         self.private = path / "private"
+        self.silos = self.private / "silos"
         self._config = path / "config.toml"
         self._checkpoint = path / CHECKPOINT
         self._constants = path / CONSTANTS

@@ -53,10 +53,6 @@ class Client(Part):
     drop_stragglers: bool = False
 
 
-class ClientPrivacy(Part):
-    mechanism: Annotated[str, only("none", "remove the section")] = "none"
-
-
 class Drop(Part):
     dropout: Annotated[float, only(0.0, "remove the key")] = 0.0
 
@@ -73,6 +69,7 @@ class Privacy(Part):
 class Aggregation(Part):
     before: Annotated[list[str], only([], "remove the key")] = []
     weights: Literal["auto", "uniform", "examples"] = "auto"
+    silo_weights: list[Annotated[float, Field(ge=0)]] = []
     byzantine: int = Field(0, ge=0)
 
 
@@ -116,7 +113,7 @@ SECTIONS = {
     "client": Section(
         Client, {"objective": ("objective", "sgd"), "schedule": ("client_schedule", "constant")}
     ),
-    "client.privacy": Section(ClientPrivacy, {}),
+    "client.privacy": Section(Part, {"mechanism": ("client_mechanism", "none")}),
     "server": Section(
         Part, {"optimizer": ("optimizer", "fedavgm"), "schedule": ("server_schedule", "constant")}
     ),

@@ -52,19 +52,20 @@ class Keys:
 
     def further(self, count: int) -> Words:
         """`count` more words, independent of all that `bits` gives and the same only if seeded."""
-        if self.seed is None:
-            return self.bits(count)
-        return self._derived(b"further").bits(count)
+        return self.derived(b"further").bits(count)
 
     def each(self) -> Iterator[Keys]:
         """The keys of each client by itself."""
         if self.clients is None:
             raise ValueError("these keys name no clients; ask Streams.at for them")
         for client in self.clients:
-            yield Keys(None) if self.seed is None else self._derived(client.tobytes())
+            yield self.derived(client.tobytes())
 
-    def _derived(self, what: bytes) -> Keys:
-        seed = hashlib.blake2b(what, key=self.seed or b"", digest_size=16).digest()
+    def derived(self, what: bytes) -> Keys:
+        """Keys of their own for `what`; of the operating system's, afresh."""
+        if self.seed is None:
+            return Keys(None)
+        seed = hashlib.blake2b(what, key=self.seed, digest_size=16).digest()
         return Keys(seed, None, self.secret)
 
     def bernoulli(self, rate: float, count: int) -> NDArray[np.bool_]:

@@ -13,6 +13,7 @@ from privfed.cohort import Cohort
 from privfed.federation import Indices
 from privfed.local.batches import steps
 from privfed.local.objective import Broadcast, ClientState, Exchange
+from privfed.local.silos import PrivateSilos
 from privfed.local.trainer import LocalTrainer
 from privfed.round import Chunk
 from privfed.schedule import CONSTANT, Schedule
@@ -31,6 +32,8 @@ class InProcess:
     stragglers: float = 0.0
     drop_stragglers: bool = False
     states: ClientState | None = None
+    silos: PrivateSilos | None = None
+    weights: tuple[float, ...] = ()
 
     def answering(self, cohort: Cohort) -> Cohort:
         """Those of `cohort` who answer: all, or with `drop_stragglers` who does every epoch."""
@@ -62,11 +65,20 @@ class InProcess:
         self, trainer: LocalTrainer, some: Indices, broadcast: Broadcast, keys: Keys, round: int
     ) -> Tensor:
         """Rows `[c, m]`; what the clients remember is gathered before, and scattered after."""
-        epochs = self._epochs(trainer.federation.identify(some), round)
+        who = trainer.federation.identify(some)
+        epochs = self._epochs(who, round)
+        before, seen = None, None
+        if self.states:
+            before, seen = self.states.gather(some, trainer.objective.unseen(broadcast))
+        if self.silos:
+            own = self.streams.at("noise/silo", round, who)
+            rows, after = self.silos.train(
+                trainer, some, broadcast, before, round, own, epochs, seen
+            )
+        else:
+            rows, after = trainer.train(some, broadcast, before, keys, epochs, seen)
         if self.states is None:
-            return trainer.train(some, broadcast, None, keys, epochs)[0]
-        before, seen = self.states.gather(some, trainer.objective.unseen(broadcast))
-        rows, after = trainer.train(some, broadcast, before, keys, epochs, seen)
+            return rows
         if after is None:
             raise ValueError("an objective that keeps a state has to return it")
         # Who diverged keeps what they had.
@@ -115,5 +127,8 @@ class InProcess:
         return ids[np.argsort(-work, kind="stable")]
 
     def _weights(self, ids: Indices) -> Tensor:
+        """`[c]`: by examples, by declared constants, or alike."""
+        if self.weights:
+            return torch.tensor(self.weights, dtype=torch.float64)[ids]
         sizes = self.trainer.federation.sizes(ids)
         return torch.from_numpy(sizes if self.by_examples else np.ones_like(sizes))
