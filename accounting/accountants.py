@@ -9,6 +9,8 @@ the library under-counts silently when it is used in the obvious way; by constru
 * noise is over the *change* that the relation allows, two clips under replace-one, so that no
   accountant has to know the relation, and none doubles what another does not;
 * a Renyi divergence that rounding pushed below zero is not taken as a proof of epsilon = 0;
+* the library's Renyi divergence of sampling without replacement is not asked: it cancels
+  (`accounting.without_replacement`);
 * equal events are composed by their count, never one by one;
 * PLD's grid follows the event, so that neither tiny rates lose precision nor tiny noise memory;
 * PLD is asked at a delta that is smaller by what its FFT may have rounded away, and not at all

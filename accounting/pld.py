@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as library
 from scipy.stats import binom
 
@@ -45,7 +46,8 @@ def _composed(counts: tuple[tuple[Any, int], ...], delta: float) -> float:
         losses = losses.self_compose(count) if count > 1 else losses
         total = losses if total is None else total.compose(losses)
     assert total is not None
-    return float(total.get_epsilon_for_delta(delta))
+    with np.errstate(over="ignore", divide="ignore"):  # of ratios to masses of nearly nothing
+        return float(total.get_epsilon_for_delta(delta))
 
 
 def _losses(release: Gaussian | PoissonSampled | TruncatedPoisson, grid: float) -> Any:

@@ -1,4 +1,4 @@
-"""Renyi differential privacy by dp-accounting: curves over orders, added up and converted."""
+"""Renyi differential privacy: curves over orders, added up, and converted by dp-accounting."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import dp_accounting
 import numpy as np
 from absl import logging as absl_logging
 from dp_accounting import rdp as library
-from dp_accounting.privacy_accountant import NeighboringRelation
 
 from accounting.releases import Gaussian, PoissonSampled, TruncatedPoisson, WithoutReplacement
+from accounting.without_replacement import wor_divergence
 
 Known = Gaussian | PoissonSampled | WithoutReplacement
 
@@ -43,31 +43,20 @@ def reach(counts: Mapping[Any, int]) -> float:
 @functools.lru_cache(maxsize=256)
 def _curve(release: Known) -> tuple[np.ndarray, np.ndarray]:
     """Orders and the release's Renyi divergences, rounded up."""
-    event, relation = _library_event(release)
-    accountant = library.RdpAccountant(neighboring_relation=relation)
+    accountant = library.RdpAccountant()
+    match release:
+        case WithoutReplacement(cohort=m, clients=n, of=Gaussian(noise_multiplier=z)):
+            curve = [wor_divergence(m / n, z, order) for order in accountant.orders]
+            return accountant.orders, np.array(curve) + _ROUNDING
+        case PoissonSampled(rate=q, of=Gaussian(noise_multiplier=z)):
+            event: dp_accounting.DpEvent = dp_accounting.PoissonSampledDpEvent(
+                q, dp_accounting.GaussianDpEvent(z)
+            )
+        case Gaussian(noise_multiplier=z):
+            event = dp_accounting.GaussianDpEvent(z)
     with _quiet_library():
         accountant.compose(event)
     return accountant.orders, np.maximum(accountant.rdp, 0.0) + _ROUNDING
-
-
-def _library_event(release: Known) -> tuple[dp_accounting.DpEvent, NeighboringRelation]:
-    """The library's event and relation.
-
-    Its RDP of sampling without replacement takes noise over the change of a *replacement*, as
-    releases here are (Wang, Balle & Kasiviswanathan 2019, Theorem 27; sigma / clip would be half of
-    what is due).
-    """
-    match release:
-        case Gaussian(noise_multiplier=z):
-            return dp_accounting.GaussianDpEvent(z), NeighboringRelation.ADD_OR_REMOVE_ONE
-        case PoissonSampled(rate=q, of=Gaussian(noise_multiplier=z)):
-            sampled = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z))
-            return sampled, NeighboringRelation.ADD_OR_REMOVE_ONE
-        case WithoutReplacement(cohort=m, clients=n, of=Gaussian(noise_multiplier=z)):
-            drawn = dp_accounting.SampledWithoutReplacementDpEvent(
-                n, m, dp_accounting.GaussianDpEvent(z)
-            )
-            return drawn, NeighboringRelation.REPLACE_ONE
 
 
 @contextmanager

@@ -110,6 +110,7 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
         config.parts["client_schedule"],
         client.stragglers,
         client.drop_stragglers,
+        availability=config.parts["availability"],
         weights=tuple(config.aggregation.silo_weights),
     )
     measured = replace(plan, config=config.with_run(trainer=speed.way, chunk=speed.chunk))

@@ -18,8 +18,15 @@ from privfed.errors import Refused
 from privfed.parts import find
 from privfed.privacy.mechanism import Mechanism
 
-_SMALLEST_RATE, _LONGEST = 1e-9, 1_000_000
+_SMALLEST_RATE = 1e-9
 _UNKNOWN = ("epsilon", "noise_multiplier", "rounds", "cohort")
+_USES = (
+    ("poisson", ("--sampling-rate", "--population", "--cohort")),
+    ("truncated_poisson", ("--population", "--cohort", "--cap")),
+    ("fixed_size", ("--population", "--cohort")),
+    ("full", ("--population",)),
+    ("cyclic", ("--separation",)),
+)
 _FLAGS = "--epsilon, --noise-multiplier, --rounds, and the sampling rate or cohort"
 
 
@@ -58,22 +65,39 @@ class Question:
 
     def witness(self) -> Witness:
         """The rule of the draw. Raises `Refused` where a number is missing or does not fit."""
-        if self.sampler == "poisson" and self.rate is not None:
-            return Witness("poisson", self.rate, ADD_REMOVE, partial(PoissonSampled, self.rate))
-        if self.rate is not None:
-            raise Refused(
-                f"--sampling-rate is not enough for the sampler {self.sampler!r}; give "
-                "--population and --cohort"
-            )
         part = find("sampler", self.sampler, "--sampler")
         if self.sampler == "cyclic":
             return _witness(part(separation=self.separation or 1), self.separation or 1)
         if self.sampler == "full":
             return _witness(part(), self.population or 1)
+        if self.rate is not None:
+            rate = self.rate
+            return Witness("poisson", rate, ADD_REMOVE, partial(PoissonSampled, rate))
         if self.population is None or self.cohort is None:
             raise Refused(f"the sampler {self.sampler!r} needs --population and --cohort")
         keys = {"cap": self.cap} if self.sampler == "truncated_poisson" else {}
         return _witness(part(size=self.cohort, **keys), self.population)
+
+    def refuse_unused(self) -> None:
+        """Raises `Refused` for numbers that the sampler or mechanism would ignore."""
+        given = {
+            "--population": self.population,
+            "--cohort": self.cohort,
+            "--sampling-rate": self.rate,
+            "--cap": self.cap or None,
+            "--separation": self.separation,
+        }
+        used = dict(_USES)[self.sampler]
+        wrong = [flag for flag, value in given.items() if value is not None and flag not in used]
+        if wrong:
+            raise Refused(
+                f"{', '.join(wrong)}: not for the sampler {self.sampler!r}, which takes "
+                f"{', '.join(used)}"
+            )
+        if self.rate is not None and (self.population or self.cohort):
+            raise Refused("--sampling-rate is --cohort / --population; give either it or these")
+        if self.bands and self.mechanism != "banded":
+            raise Refused("--bands is for --mechanism banded; leave it out, or choose that")
 
     def event(self, noise: float) -> Event:
         return self.part(noise).event(self.witness(), 1)
@@ -125,8 +149,7 @@ class Answer:
 def solve(question: Question) -> Answer:
     """Raises `Refused` where there is no answer, or not exactly one question."""
     unknown = question.unknown
-    if question.bands and question.mechanism != "banded":
-        raise Refused("--bands is for --mechanism banded; leave it out, or choose that")
+    question.refuse_unused()
     noise = question.noise_multiplier
     if noise is not None and not 0.0 <= noise <= LARGEST_NOISE:
         raise Refused(f"--noise-multiplier is {noise}; expected a number up to {LARGEST_NOISE:g}")
@@ -161,18 +184,54 @@ def _cohort(asked: Question, epsilon: float) -> dict[str, Any]:
     def fits(tried: Question) -> bool:
         return tried.guarantee().epsilon <= epsilon
 
+    if asked.mechanism == "local_gaussian" and asked.sampler != "cyclic":
+        raise Refused("local noise does not depend on the cohort: nothing there is amplified")
     if asked.sampler == "cyclic":
-        least = getattr(asked.part(), "bands", 1)
-        short = largest(lambda n: not fits(replace(asked, separation=least + n - 1)), _LONGEST)
-        if short == _LONGEST:
-            raise Unaccountable(f"no separation up to {_LONGEST} keeps epsilon below {epsilon:g}")
-        return {"separation": least + short}
+        return {"separation": _separation(asked, fits, epsilon)}
     if asked.population is None and asked.sampler == "poisson":
         return {"rate": _rate(lambda rate: fits(replace(asked, rate=rate)), epsilon)}
     if asked.population is None:
         raise Refused(f"the sampler {asked.sampler!r} needs --population")
-    found = largest(lambda n: fits(replace(asked, cohort=n)), asked.population)
-    return {"cohort": _some(found, "a cohort of one", epsilon)}
+    most = min(asked.population, asked.cap or asked.population)
+
+    def drawn(n: int) -> bool:
+        return fits(replace(asked, cohort=n))
+
+    if asked.sampler == "truncated_poisson":
+        return {"cohort": _some(_scanned(drawn, most), "every cohort that was tried", epsilon)}
+    return {"cohort": _some(largest(drawn, most), "a cohort of one", epsilon)}
+
+
+def _scanned(fits: Callable[[int], bool], most: int) -> int:
+    """A large count that fits: small ones need not where larger do (they are cut more often).
+
+    Not proved to be the largest: counts a fifth apart are tried, from above, then those between.
+    """
+    above = most + 1
+    tried = most
+    while tried >= 1:
+        if fits(tried):
+            while above - tried > 1:
+                middle = (tried + above) // 2
+                tried, above = (middle, above) if fits(middle) else (tried, middle)
+            return tried
+        above, tried = tried, min(tried - 1, int(tried / 1.2))
+    return 0
+
+
+def _separation(asked: Question, fits: Callable[[Question], bool], epsilon: float) -> int:
+    """The smallest separation that fits; none above the number of rounds changes anything."""
+    least = getattr(asked.part(), "bands", 1)
+    most = max(asked.rounds or 1, least)
+
+    def short(n: int) -> bool:
+        return not fits(replace(asked, separation=least + n - 1))
+
+    if not fits(replace(asked, separation=most)):
+        raise Unaccountable(
+            f"even one round per client spends more than epsilon {epsilon:g}; raise the noise"
+        )
+    return least + largest(short, most - least + 1)
 
 
 def _rate(fits: Callable[[float], bool], epsilon: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from accounting.events import CHANGE
 from accounting.guarantee import stated
 from privfed.assemble import assemble
 from privfed.config import Config
@@ -34,7 +35,7 @@ class Check:
             "event": plan.event.to_json(),
             "budget": plan.budget,
             "noise_multiplier": plan.noise_multiplier,
-            "sensitivity": self.forecast.signal,
+            "sensitivity": _sensitivity(plan, self.forecast.signal),
             "guarantees": stated(bound, plan.examples(plan.config.run.rounds)),
             "rounds": plan.config.run.rounds,
             "prior": plan.config.privacy.prior,
@@ -53,3 +54,8 @@ def check(config: Config) -> Check:
     setup = assemble(plan(config, before.spending))
     refuse_once_public(before, setup.federation)
     return Check(setup.plan, forecast(setup))
+
+
+def _sensitivity(plan: Plan, clip: float | None) -> float | None:
+    """By how much one client can move the sum of clipped updates."""
+    return None if clip is None else clip * CHANGE[plan.event.relation]

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.releases import Gaussian, Release
-from privfed.federation import Indices
 from privfed.streams import Streams
+
+Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,27 @@ class Cohort:
     witness: Witness
 
 
-class Sampler(Protocol):
-    """Draws cohorts by declared public constants.
+@dataclass(frozen=True)
+class People:
+    """The actual clients: their numbers of examples `[n]`, and their own numbers `[n]`.
 
-    `sizes` `[population]` are the examples of each actual client. Under privacy a sampler may use
-    how many clients there are, and nothing else of it.
+    Under privacy a sampler may use how many there are and who, and nothing else.
     """
+
+    sizes: Indices
+    identities: Indices
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @classmethod
+    def of(cls, sizes: Indices) -> People:
+        """People who are told apart by their place alone."""
+        return cls(sizes, np.arange(len(sizes)))
+
+
+class Sampler(Protocol):
+    """Draws cohorts by declared public constants."""
 
     size: int
     remembers: bool
@@ -71,4 +87,4 @@ class Sampler(Protocol):
         """Raises `Refused` where the proof needs another number of actual clients than found."""
         ...
 
-    def sample(self, round: int, clients: int, sizes: Indices, streams: Streams) -> Cohort: ...
+    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort: ...

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from privfed.cohort import People
 from privfed.mapped import Mapped
 
 Indices = NDArray[np.int64]
@@ -110,6 +111,11 @@ class Federation:
     def identify(self, ids: Indices) -> Indices:
         """The clients' own numbers `[c]`, to key their randomness by."""
         return ids if self.identities is None else self.identities[ids]
+
+    def people(self) -> People:
+        """The clients as samplers see them."""
+        everybody = np.arange(self.clients)
+        return People(self.sizes(everybody), self.identify(everybody))
 
     def gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The examples at `rows` `[...]` of the store: x `[..., *features]` and y `[..., *]`.

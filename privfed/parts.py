@@ -101,6 +101,11 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "cyclic": "privfed.samplers:Cyclic",
         "by_size": "privfed.samplers:BySize",
     },
+    "availability": {
+        "always": "privfed.availability:Always",
+        "daily": "privfed.availability:Daily",
+        "groups": "privfed.availability:Groups",
+    },
     "mechanism": {
         "none": "privfed.privacy.none:NoPrivacy",
         "gaussian": "privfed.privacy.gaussian:CentralGaussian",

@@ -16,6 +16,7 @@ from accounting.calibration import noise_multiplier
 from accounting.errors import AccountingError
 from accounting.events import Event, Spending
 from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable
+from accounting.releases import Gaussian, PoissonSampled, Separated
 from defenses.types import SumRule
 from privfed.cohort import Witness
 from privfed.config import Config
@@ -280,11 +281,6 @@ def _silo_refusals(config: Config) -> Iterator[str]:
             'cohort.sampler is "by_size", but how many examples a silo has is what '
             'client.privacy.mechanism = "dp_sgd" protects; use "full" or "poisson"'
         )
-    if config.names["model"] == "lstm":
-        yield (
-            'model.name is "lstm", whose single examples\' gradients Opacus has only for its own '
-            "LSTM; use another model, or user-level privacy"
-        )
 
 
 def _state_refusals(config: Config) -> Iterator[str]:
@@ -292,8 +288,7 @@ def _state_refusals(config: Config) -> Iterator[str]:
     objective, name = config.parts["objective"], config.names["objective"]
     if not objective.keeps:
         return
-    central = config.parts["mechanism"].private and config.parts["mechanism"].trust != "client"
-    if central and config.names["sampler"] in ("truncated_poisson", "fixed_size"):
+    if _told_by_others(config):
         yield (
             f"client.objective = {name!r} has each client remember when it took part, which under "
             f"cohort.sampler = {config.names['sampler']!r} depends on who else did, and no "
@@ -306,6 +301,11 @@ def _state_refusals(config: Config) -> Iterator[str]:
             "to round, so the same clients have to return, which phones do not; use "
             'data.setting = "cross_silo" if yours do, or another objective'
         )
+    if config.parts["availability"].varies or config.client.drop_stragglers:
+        yield (
+            f"client.objective = {name!r} counts who has taken part by the sampler alone; set "
+            'cohort.availability = "always" and client.drop_stragglers = false'
+        )
     if config.aggregation.weights == "examples":
         yield (
             f'aggregation.weights is "examples", but with client.objective = {name!r} the server '
@@ -316,6 +316,15 @@ def _state_refusals(config: Config) -> Iterator[str]:
             f"aggregation.rule = {config.names['rule']!r} is no sum, but with client.objective = "
             f'{name!r} the server sums what clients remember; use aggregation.rule = "mean"'
         )
+
+
+def _told_by_others(config: Config) -> bool:
+    """Whether central noise is amplified by a draw in which who takes part depends on others."""
+    mechanism = config.parts["mechanism"]
+    sampled = config.parts["sampler"].witness(0, config.data.clients).sampled
+    if not mechanism.private or mechanism.trust == "client" or sampled is None:
+        return False
+    return not isinstance(sampled(Gaussian(1.0)), Gaussian | PoissonSampled | Separated)
 
 
 def layout_parts(objective: Objective) -> tuple[str, ...]:

@@ -108,10 +108,12 @@ def _privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     if getattr(config.parts["mechanism"], "adaptive_clip", False):
         quantile = config.parts["mechanism"].clip_quantile
         follows = f" at first; it follows the {quantile:g}-quantile of clients' norms"
+    change = CHANGE[plan.event.relation]
+    of = "the clip" if change == 1 else f"{change} clips of {clip:g}"
     budget = f"ε = {number(plan.budget)}" if plan.budget else "none, the noise is fixed"
     pairs = {
         "privacy": (
-            f"{config.names['mechanism']}, sensitivity {clip:g} (the clip{follows}), noise "
+            f"{config.names['mechanism']}, sensitivity {change * clip:g} ({of}{follows}), noise "
             f"multiplier {ceiling(plan.noise_multiplier)}"
         ),
         "event": _event(plan),
@@ -149,14 +151,16 @@ def _cohort(plan: Plan, forecast: Forecast) -> str:
     config = plan.config
     sampler, clients = config.parts["sampler"], config.data.clients
     witness = sampler.witness(0, clients)
+    varies = config.parts["availability"].varies
+    away = f"; of these, who is at hand ({config.names['availability']})" if varies else ""
     if not witness.random:
-        return f"{witness.sampler}, {sampler.size} of {clients} (q = {witness.rate:g})"
+        return f"{witness.sampler}, {sampler.size} of {clients} (q = {witness.rate:g}){away}"
     cap = sampler.capacity()
     most = f", at most {cap}" if cap is not None else ""
     again = f", each once in {witness.separation} rounds" if witness.separation > 1 else ""
     return (
         f"{witness.sampler}, {sampler.size} expected{most} (q = {witness.rate:g}){again}; empty "
-        f"with probability {forecast.empty:.2g}"
+        f"with probability {forecast.empty:.2g}{away}"
     )
 
 
@@ -381,10 +385,16 @@ def catalog_table(found: Mapping[str, Mapping[str, str]]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for kind, parts in found.items():
-        table.add_row(Text(f"[{key_of(kind).replace('.', '] ')}", style="bold"), "")
+        table.add_row(Text(_placed(key_of(kind)), style="bold"), "")
         for name, line in parts.items():
             table.add_row(Text(f"  {name}", style="cyan"), Text(line))
     return table
+
+
+def _placed(key: str) -> str:
+    """As it stands in a file: [client.privacy] mechanism."""
+    section, _, name = key.rpartition(".")
+    return f"[{section}] {name}"
 
 
 def spent_rounds(outcome: Outcome) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -71,7 +72,9 @@ def client_states(
     width = setup.algorithm.objective.keeps * setup.network.shapes.length
     if not width:
         return None
-    run, clients = str(ledger.terms["id"]), setup.federation.clients
+    clients = setup.federation.clients
+    people = hashlib.sha256(setup.federation.people().identities.tobytes()).hexdigest()
+    run = f"{ledger.terms['id']} {people}"  # states are kept by place, so the order has to stay
     return ClientStates(directory.private, run, clients, width, checkpoint.round)
 
 

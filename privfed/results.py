@@ -29,7 +29,16 @@ _FACTS = (
 _SAID = ("delta", "unit", "relation", "sampler", "accountant", "simulation")
 _BEFORE = ("seed", "status", "reason")
 _AFTER = ("seconds", "version", "cell")
-_NO_MEASURE = {*_FACTS, "accountants", "prior", "run", "note", "public_clients", "start"}
+_NO_MEASURE = {
+    *_FACTS,
+    "accountants",
+    "prior",
+    "run",
+    "note",
+    "public_clients",
+    "start",
+    "guarantees",
+}
 
 
 @dataclass(frozen=True)

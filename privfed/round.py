@@ -19,7 +19,7 @@ from torch import Tensor
 
 from accounting.ledger import Charge, Ledger
 from defenses.types import RowRule, SumRule
-from privfed.cohort import Cohort, Sampler
+from privfed.cohort import Cohort, People, Sampler
 from privfed.errors import Refused
 from privfed.local.objective import ClientState, Cohorts, Exchange, Memory, Objective
 from privfed.privacy.correlated import Correlated
@@ -92,7 +92,8 @@ class Algorithm:
 
     @property
     def cohorts(self) -> Cohorts:
-        return Cohorts(self.clients, float(self.sampler.size))
+        separation = self.sampler.witness(0, self.clients).separation
+        return Cohorts(self.clients, float(self.sampler.size), separation)
 
     @property
     def fixed_divisor(self) -> bool:
@@ -161,7 +162,7 @@ class World:
     """Where rounds happen: who answers, who counts, who keeps, and where randomness comes from."""
 
     executor: Executor
-    sizes: NDArray[np.int64]
+    people: People
     ledger: Ledger
     store: ReleaseStore
     streams: Streams
@@ -187,7 +188,7 @@ def run_round(
     mechanism, sampler = algorithm.mechanism, algorithm.sampler
     witness = sampler.witness(round, algorithm.clients)
     charge = world.ledger.charge(round, mechanism.event(witness, algorithm.exchanges))
-    drawn = sampler.sample(round, algorithm.clients, world.sizes, world.streams)
+    drawn = sampler.sample(round, algorithm.clients, world.people, world.streams)
     cohort = world.executor.answering(drawn)
     if world.states:
         world.states.begin(round)

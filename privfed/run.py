@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from accounting.errors import BudgetExceeded
 from accounting.guarantee import Gate, Guarantee, guarantee, spent, stated
 from accounting.ledger import Ledger
@@ -162,7 +160,7 @@ def _loop(
         executor=replace(
             setup.executor, states=states, silos=private_silos(setup, directory, ledger)
         ),
-        sizes=setup.federation.sizes(np.arange(setup.federation.clients)),
+        people=setup.federation.people(),
         ledger=ledger,
         store=directory,
         streams=streams,

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -110,8 +111,9 @@ class RunDirectory:
             self.private.mkdir(mode=0o700, exist_ok=True)
             write_atomically(path, f"{run} {os.urandom(32).hex()}\n".encode())
         self.private.chmod(0o700)
-        owner, _, key = path.read_text().strip().partition(" ") if path.is_file() else ("", "", "")
-        if owner != run or len(key) != 64:
+        text = path.read_bytes().decode("ascii", "replace") if path.is_file() else ""
+        owner, _, key = text.strip().partition(" ")
+        if owner != run or not re.fullmatch("[0-9a-f]{64}", key):
             raise Broken(
                 f"{path} is missing, or not this run's: who takes part when, and the noise that "
                 "rounds share, follow from it. Restore it, or start a new run"

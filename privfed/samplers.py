@@ -10,7 +10,7 @@ from pydantic import Field
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from accounting.releases import PoissonSampled, Separated, TruncatedPoisson, WithoutReplacement
-from privfed.cohort import Cohort, Witness
+from privfed.cohort import Cohort, People, Witness
 from privfed.errors import Refused
 from privfed.federation import Indices
 from privfed.parts import Part
@@ -43,9 +43,9 @@ class Poisson(Drawn):
         rate = _rate(self.size, clients)
         return Witness("poisson", rate, ADD_REMOVE, partial(PoissonSampled, rate))
 
-    def sample(self, round: int, clients: int, sizes: Indices, streams: Streams) -> Cohort:
+    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)
-        coins = streams.at("cohort", round).bernoulli(witness.rate, len(sizes))
+        coins = streams.at("cohort", round).bernoulli(witness.rate, len(people))
         return Cohort(round, np.flatnonzero(coins), float(self.size), witness)
 
 
@@ -75,12 +75,12 @@ class CappedPoisson(Poisson):
     def fits(self, population: int, clients: int) -> None:
         if population > clients:
             raise Refused(
-                f"data.clients is {clients}, but there are {population} clients; "
-                'cohort.sampler = "truncated_poisson" takes it for a bound: raise it'
+                f"there are more clients than data.clients = {clients}, which "
+                'cohort.sampler = "truncated_poisson" takes for a bound: raise it'
             )
 
-    def sample(self, round: int, clients: int, sizes: Indices, streams: Streams) -> Cohort:
-        cohort = super().sample(round, clients, sizes, streams)
+    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
+        cohort = super().sample(round, clients, people, streams)
         kept = _some(cohort.clients, self.capacity(), round, streams)
         return Cohort(round, kept, cohort.divisor, self.witness(round, clients))
 
@@ -104,9 +104,9 @@ class FixedSize(Drawn):
     def fits(self, population: int, clients: int) -> None:
         _refuse_other_number(population, clients, "fixed_size")
 
-    def sample(self, round: int, clients: int, sizes: Indices, streams: Streams) -> Cohort:
+    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)
-        drawn = _some(np.arange(len(sizes)), self.size, round, streams)
+        drawn = _some(np.arange(len(people)), self.size, round, streams)
         return Cohort(round, drawn, float(self.size), witness)
 
 
@@ -133,18 +133,19 @@ class Full(Drawn):
     def fits(self, population: int, clients: int) -> None:
         _refuse_other_number(population, clients, "full")
 
-    def sample(self, round: int, clients: int, sizes: Indices, streams: Streams) -> Cohort:
+    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)
-        return Cohort(round, np.arange(len(sizes)), float(clients), witness)
+        return Cohort(round, np.arange(len(people)), float(clients), witness)
 
 
 class Cyclic(Drawn):
     """Each client takes part once in every `separation` rounds, always in the same slot.
 
-    Slots are drawn once, for each client by itself, and kept under private/ (as the key that they
-    follow from), so that a resume keeps the separation. Nothing is amplified: who takes part when
-    may be known. The guarantee is about one client's contribution being zero, over a public list of
-    exactly data.clients clients; a client meets T rounds at most ceil(T / separation) times.
+    A slot follows from the client's own number and a key, drawn once and kept under private/, so
+    that a resume keeps the separation, whoever else there is and in whatever order. Nothing is
+    amplified: who takes part when may be known. The guarantee is about one client's contribution
+    being zero, over a public list of exactly data.clients clients; a client meets T rounds at most
+    ceil(T / separation) times.
     """
 
     remembers: ClassVar[bool] = True
@@ -169,10 +170,10 @@ class Cyclic(Drawn):
     def fits(self, population: int, clients: int) -> None:
         _refuse_other_number(population, clients, "cyclic")
 
-    def sample(self, round: int, clients: int, sizes: Indices, streams: Streams) -> Cohort:
+    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)
-        slots = streams.at("slots").bits(len(sizes)) % np.uint64(self.separation)
-        present = np.flatnonzero(slots == round % self.separation)
+        words = streams.at("slots", 0, people.identities).per_client(1)[:, 0]
+        present = np.flatnonzero(words % np.uint64(self.separation) == round % self.separation)
         return Cohort(round, present, clients / self.separation, witness)
 
 
@@ -187,11 +188,12 @@ class BySize(Drawn):
     def witness(self, round: int, clients: int) -> Witness:
         return Witness("by_size", _rate(self.size, clients), ADD_REMOVE)
 
-    def sample(self, round: int, clients: int, sizes: Indices, streams: Streams) -> Cohort:
+    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)
+        sizes = people.sizes
         mean = sizes.mean() if sizes.sum() else 1.0
         bias = np.minimum(witness.rate * sizes / mean, 1.0)
-        words = streams.at("cohort", round).bits(len(sizes)) >> np.uint64(11)
+        words = streams.at("cohort", round).bits(len(people)) >> np.uint64(11)
         coins = words < (bias * 2.0**53).astype(np.uint64)
         return Cohort(round, np.flatnonzero(coins), float(self.size), witness)
 

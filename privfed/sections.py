@@ -117,7 +117,9 @@ SECTIONS = {
     "server": Section(
         Part, {"optimizer": ("optimizer", "fedavgm"), "schedule": ("server_schedule", "constant")}
     ),
-    "cohort": Section(Drop, {"sampler": ("sampler", "poisson")}),
+    "cohort": Section(
+        Drop, {"sampler": ("sampler", "poisson"), "availability": ("availability", "always")}
+    ),
     "privacy": Section(Privacy, {"mechanism": ("mechanism", "gaussian")}),
     "aggregation": Section(Aggregation, {"rule": ("rule", "mean")}),
     "secure": Section(Secure, {"protocol": ("protocol", "none")}),

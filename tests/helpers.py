@@ -130,7 +130,7 @@ class Rounds:
                 states=states,
             ),
             states=states,
-            sizes=federation.sizes(np.arange(federation.clients)),
+            people=federation.people(),
             ledger=Ledger.create(self.path, {}),
             store=self.store,
             streams=streams,

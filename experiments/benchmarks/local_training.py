@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -95,9 +94,9 @@ def main() -> None:
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     clipping: list[float] = []
-    worst, sizes = 0.0, setup.federation.sizes(np.arange(setup.federation.clients))
+    worst, people = 0.0, setup.federation.people()
     for t in range(1, rounds + 1):
-        cohort = setup.algorithm.sampler.sample(t, 1000, sizes, setup.streams)
+        cohort = setup.algorithm.sampler.sample(t, 1000, people, setup.streams)
         rows: dict[str, Tensor] = {}
         for name, way in ways.items():
             began = time.perf_counter()

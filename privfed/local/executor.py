@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from privfed.availability import Always, Availability
 from privfed.cohort import Cohort
 from privfed.federation import Indices
 from privfed.local.batches import steps
@@ -34,14 +35,15 @@ class InProcess:
     states: ClientState | None = None
     silos: PrivateSilos | None = None
     weights: tuple[float, ...] = ()
+    availability: Availability = field(default_factory=Always)
 
     def answering(self, cohort: Cohort) -> Cohort:
-        """Those of `cohort` who answer: all, or with `drop_stragglers` who does every epoch."""
-        if not self.drop_stragglers:
-            return cohort
+        """Those of `cohort` who are at hand and, with `drop_stragglers`, do every epoch."""
         who = self.trainer.federation.identify(cohort.clients)
-        whole = self._epochs(who, cohort.round) == self.trainer.epochs
-        return replace(cohort, clients=cohort.clients[whole])
+        here = self.availability.present(cohort.round, who, self.streams)
+        if self.drop_stragglers:
+            here &= self._epochs(who, cohort.round) == self.trainer.epochs
+        return replace(cohort, clients=cohort.clients[here])
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
         if exchange.task not in ("train", "gradient"):

@@ -21,6 +21,7 @@ class PerExample:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 from opacus import GradSampleModule
+                from opacus.validators import ModuleValidator
         except ImportError as error:
             raise Refused(
                 'client.privacy.mechanism = "dp_sgd" needs opacus, which is not installed: '
@@ -30,14 +31,14 @@ class PerExample:
         copied = copy.deepcopy(network.module).to(network.start.device)
         for name, parameter in copied.named_parameters():
             parameter.requires_grad_(name in network.shapes.names)
-        try:
-            self._module = GradSampleModule(copied, loss_reduction="sum")
-        except NotImplementedError as error:
-            said = " ".join(str(error).split())
+        problems = ModuleValidator.validate(copied, strict=False)
+        if problems:
+            said = "; ".join(" ".join(str(problem).split()) for problem in problems)
             raise Refused(
                 f"gradients of single examples are not to be had for this model: {said}; "
                 "use another model, or user-level privacy"
-            ) from error
+            )
+        self._module = GradSampleModule(copied, loss_reduction="sum")
         self._parameters: dict[str, Any] = dict(copied.named_parameters())
 
     def gradients(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:

@@ -84,8 +84,7 @@ class Scaffold(Sgd):
         layout = self.layout(len(broadcast["params"]))
         change = layout.view(released, "control") * cohorts.size / self.control_scale
         total, rounds = memory["sum"] + change, memory["rounds"] + 1
-        joined = cohorts.clients * (1 - (1 - cohorts.size / cohorts.clients) ** int(rounds))
-        joined = cohorts.clients if self.published else joined
+        joined = cohorts.clients if self.published else cohorts.joined(int(rounds))
         now = {"control": total / joined, "sum": total, "rounds": rounds}
         return layout.view(released, "delta"), now
 

@@ -35,7 +35,9 @@ class SiloLedgers:
             if path.exists():
                 ledger = Ledger.recover(path)
             else:
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                for folder in (self._folder.parent, self._folder):
+                    folder.mkdir(mode=0o700, exist_ok=True)
+                    folder.chmod(0o700)
                 ledger = Ledger.create(path, {**self._terms, "silo": silo})
             ledger.reexecutes = self._reexecutes
             self._open[silo] = ledger

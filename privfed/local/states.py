@@ -63,7 +63,8 @@ class ClientStates:
             )
         if not self._owner.is_file() or self._owner.read_text("utf-8", "replace") != run:
             raise Broken(
-                f"{folder} holds what clients remembered of another run; restore this one's"
+                f"{folder} holds what clients remembered of another run, or of other clients (or "
+                "in another order) than there are now; restore this one's, or the data"
             )
         self._settled = np.memmap(self._file, np.float32, "r+", shape=(clients, 1 + width))
         self._fold(checkpoint)

@@ -16,7 +16,7 @@ from privfed.parts import Part
 from privfed.privacy.adaptive import Split, next_clip, share_within
 from privfed.privacy.clipping import clip_rows, clip_rows_and_tell, on_grid
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, State
-from privfed.privacy.rounding import gaussian_on_grid, grid_of
+from privfed.privacy.rounding import gaussian_on_grid, grid_of, refuse_inexact
 from privfed.streams import Keys
 from privfed.vector import Layout
 
@@ -90,6 +90,7 @@ class CentralGaussian(Part):
 
     def noise_on_update(self, size: int) -> float:
         """The deviation on an update's sum, in clips. Raises `Refused` where none can be right."""
+        refuse_inexact(self._noise(), size)
         return self._split().update if self.adaptive_clip else self._noise()
 
     def init(self) -> State:

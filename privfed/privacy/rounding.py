@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from privfed.errors import Refused
 from privfed.streams import Keys, Words
 
 _ERROR = 1e-13
@@ -43,6 +44,19 @@ def grid_of(deviation: float) -> float | None:
     if deviation == 0.0:
         return None
     return math.ldexp(1.0, math.frexp(deviation / FINENESS)[1] - 1)
+
+
+def refuse_inexact(noise_multiplier: float, size: int) -> None:
+    """Raises `Refused` where sums of an expected `size` of rows at the clip might not be exact.
+
+    Forty deviations above it count as never.
+    """
+    most = size + 40 * math.sqrt(size) + 100
+    if noise_multiplier and most * 2 * FINENESS / noise_multiplier > 2.0**53:
+        raise Refused(
+            f"noise of {noise_multiplier:g} clips under a cohort of {size} has no exact sums in "
+            "double precision; raise the noise, or lower cohort.size"
+        )
 
 
 def gaussian_on_grid(keys: Keys, deviation: float, length: int) -> NDArray[np.float64]:
@@ -79,7 +93,8 @@ def rounded_normal(words: Words, scale: float, more: Callable[[int], Words]) -> 
         for place, bits in zip(unsure.tolist(), further.tolist(), strict=True):
             rounded[place] = _exactly(int(low[place]), bits, scale)
     signs = np.where(flat & np.uint64(1), 1.0, -1.0)
-    return np.asarray((signs * rounded).reshape(words.shape), dtype=np.float64)
+    # Adding zero turns -0.0, which would show the sign of what it is added to, into 0.0.
+    return np.asarray((signs * rounded + 0.0).reshape(words.shape), dtype=np.float64)
 
 
 def _exactly(low: int, bits: list[int], scale: float) -> float:

@@ -12,6 +12,7 @@ from scipy import stats
 
 from accounting.ledger import Ledger
 from accounting.releases import Gaussian, PoissonSampled
+from privfed.cohort import People
 
 SIZES = (3, 9, 4, 1, 6, 12, 5, 2)
 
@@ -68,7 +69,7 @@ def the_divisor_does_not_depend_on_who_took_part(folder) -> None:
     # Whoever comes, what is released is the sum of clipped rows over q N, never over n.
     rounds = Rounds(folder, [7] * 8, noise=0.0, clip=0.05, size=4, lr=1e3, seed=1)
     released = rounds.released()[0]
-    cohort = rounds.algorithm.sampler.sample(1, 8, np.ones(8), rounds.world.streams)
+    cohort = rounds.algorithm.sampler.sample(1, 8, People.of(np.ones(8)), rounds.world.streams)
     keys = rounds.world.streams.at("shuffle", 1, cohort.clients)
     rows, _ = rounds.local.train(cohort.clients, {"params": rounds.state.params}, None, keys)
     clipped = rows * (0.05 / rows.norm(dim=1, keepdim=True)).clamp(max=1)
@@ -120,7 +121,9 @@ def the_sampler_is_the_one_charged_for(folder) -> None:
         assert isinstance(event.of, Gaussian)
         drawn = np.zeros((draws, 40))
         for round in range(draws):
-            cohort = rounds.algorithm.sampler.sample(round, 40, np.ones(40), rounds.world.streams)
+            cohort = rounds.algorithm.sampler.sample(
+                round, 40, People.of(np.ones(40)), rounds.world.streams
+            )
             drawn[round, cohort.clients] = 1
         sizes = drawn.sum(1)
         assert stats.binomtest(int(drawn.sum()), drawn.size, event.rate).pvalue > 1e-6
@@ -152,7 +155,11 @@ def an_empty_cohort_is_charged_and_noised(folder) -> None:
     rounds = Rounds(folder, SIZES, size=1, noise=2.0, clip=0.3, lr=0.0, seed=3)
     rounds.run(60)
     sampler, streams = rounds.algorithm.sampler, rounds.world.streams
-    empty = [t for t in range(1, 61) if not len(sampler.sample(t, 8, np.ones(8), streams).clients)]
+    empty = [
+        t
+        for t in range(1, 61)
+        if not len(sampler.sample(t, 8, People.of(np.ones(8)), streams).clients)
+    ]
     assert len(empty) > 10
     assert len(rounds.world.ledger.charges) == 60
     assert_normal(np.stack([rounds.store.releases[t][0].numpy() for t in empty]), 2.0 * 0.3 / 1)

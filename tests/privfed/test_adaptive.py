@@ -10,6 +10,7 @@ from helpers import Rounds, assert_normal
 from small import model, same_run, small, trained
 
 from accounting.releases import Gaussian, PoissonSampled
+from privfed.cohort import People
 from privfed.errors import Refused
 from privfed.plan import plan
 from privfed.privacy.adaptive import Split, next_clip
@@ -127,7 +128,7 @@ def test_one_client_more_moves_the_whole_release_by_at_most_the_joint_bound(tmp_
         mechanism = adaptive(clip, 1.0, 2.0)
         rounds = Rounds(tmp_path / f"{sizes}", sizes, size=4, lr=50.0, mechanism=mechanism)
         algorithm, state = rounds.algorithm, mechanism.init()
-        cohort = algorithm.sampler.sample(1, 4, np.ones(4), rounds.world.streams)
+        cohort = algorithm.sampler.sample(1, 4, People.of(np.ones(4)), rounds.world.streams)
         params = rounds.state.params
         exchange = Exchange("train", {"params": params}, algorithm.objective.layout(len(params)))
         total, _ = collect(algorithm, algorithm.rule, exchange, 0, cohort, state, rounds.world)

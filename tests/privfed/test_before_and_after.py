@@ -107,7 +107,7 @@ def test_list_names_every_part_with_a_sentence():
     assert json.loads(run("list", "--json").stdout) == found
     shown = run("list").stdout
     for kind, parts in BUILT_IN.items():
-        section, _, key = key_of(kind).partition(".")
+        section, _, key = key_of(kind).rpartition(".")
         assert f"[{section}] {key}" in shown
         assert all(f"  {name} " in shown for name in parts)
 

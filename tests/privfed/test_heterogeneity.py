@@ -14,6 +14,7 @@ from small import model, same_run, small, trained
 
 from privfed.assemble import population as assemble_population
 from privfed.cli import main
+from privfed.cohort import People
 from privfed.data.by_label import Dirichlet, LongTail, Pachinko
 from privfed.data.covariate import Covariate, _through
 from privfed.data.partition import Iid, Natural, Shuffled
@@ -272,7 +273,9 @@ def test_sampling_by_size_draws_in_proportion_and_is_refused_under_privacy():
     sizes = np.array([10, 20, 30, 40, 0, 1000])
     drawn = np.zeros(6)
     for round in range(3000):  # 12 clients are declared, and 6 there are
-        drawn[BySize(size=4).sample(round, 12, sizes, Streams(1, simulated=True)).clients] += 1
+        drawn[
+            BySize(size=4).sample(round, 12, People.of(sizes), Streams(1, simulated=True)).clients
+        ] += 1
     wanted = np.minimum(4 / 12 * sizes / sizes.mean(), 1.0)
     for count, rate in zip(drawn, wanted, strict=True):
         assert stats.binomtest(int(count), 3000, rate).pvalue > 1e-6

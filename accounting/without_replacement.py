@@ -1,0 +1,83 @@
+"""Renyi divergence of the Gaussian mechanism on a set drawn without replacement.
+
+Wang, Balle & Kasiviswanathan 2019, Theorem 27 (its tightened form), for replace-one. The theorem's
+central moments cancel almost entirely as differences of plain ones, in double precision beyond
+recognition (off by 1.5 % at order 62, to the wrong side), so they are taken at as many digits as
+they lose. What remains is a sum of positive terms.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+
+import mpmath
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln, logsumexp
+
+_DIFFERENCES = 256
+"""Up to this term central moments are used; beyond it the theorem's simpler bound of a term."""
+_MARGIN = 1 + 1e-9
+"""Exceeds the rounding of the sums in double precision."""
+
+
+def wor_divergence(rate: float, noise_multiplier: float, order: float) -> float:
+    """At `order` > 1, for a share `rate` drawn and noise over the change of a replacement.
+
+    Never above order / (2 z^2), the divergence for somebody who is told who was drawn. Orders that
+    are not whole are interpolated on the cumulant, which is convex (Corollary 10).
+    """
+    low, high = math.floor(order), math.ceil(order)
+    cumulant = _cumulant(rate, noise_multiplier, low)
+    if high > low:
+        share = order - low
+        cumulant = (1 - share) * cumulant + share * _cumulant(rate, noise_multiplier, high)
+    plain = order / (2 * noise_multiplier**2)
+    return min(cumulant / (order - 1) * _MARGIN, plain)
+
+
+def _cumulant(rate: float, z: float, order: int) -> float:
+    """log(1 + sum_i q^i C(order, i) t_i) over i = 2, ..., order; 0 at order 1."""
+    if order == 1:
+        return 0.0
+    i = np.arange(2, order + 1)
+    choose = gammaln(order + 1) - gammaln(i + 1) - gammaln(order - i + 1)
+    return float(np.logaddexp(0.0, logsumexp(i * math.log(rate) + choose + _terms(z, order))))
+
+
+def _terms(z: float, order: int) -> NDArray[np.float64]:
+    """Log t_i for i = 2, ..., order: log min(4 sqrt(B(2 floor(i/2)) B(2 ceil(i/2))), 2 M(i)).
+
+    M is the likelihood ratio's moment, B its central one. t_2 = min(4 (e^(1/z^2) - 1), 2 e^(1/z^2))
+    is the same.
+    """
+    i = np.arange(2, order + 1)
+    terms = math.log(2) + i * (i - 1) / (2 * z**2)
+    some = i[: _DIFFERENCES - 1]
+    central = _log_central(z)
+    around = math.log(4) + (central[2 * (some // 2)] + central[2 * ((some + 1) // 2)]) / 2
+    terms[: len(some)] = np.minimum(around, terms[: len(some)])
+    return terms
+
+
+@functools.lru_cache(maxsize=256)
+def _log_central(z: float) -> NDArray[np.float64]:
+    """Log |E (ratio - 1)^l| for l = 0, 1, ...: the differences at 0 of E ratio^x = M(x).
+
+    The l-th is at least of the order of z^-l, left over from terms of up to 2^l M(l); where M grows
+    faster than l^l its largest term is all that is left. That many digits are added.
+    """
+    count = _DIFFERENCES + 2
+    lost = count * (0.31 + max(math.log10(z), 0.0))
+    lost += min(0.22 * count**2 / z**2, count * math.log10(count))
+    with mpmath.workdps(40 + int(lost)):
+        over = 2 * mpmath.mpf(z) ** 2
+        row = [mpmath.exp(x * (x - 1) / over) for x in range(count + 1)]
+        found = [row[0]]
+        for _ in range(count):
+            row = [after - before for before, after in itertools.pairwise(row)]
+            found.append(abs(row[0]))
+        logs = [float(mpmath.log(one)) if one else -math.inf for one in found]
+    return np.array(logs)

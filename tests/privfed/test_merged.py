@@ -1,0 +1,121 @@
+"""Several runs over one population: what they spent together, and what cannot be composed."""
+
+import json
+from collections import Counter
+
+import pytest
+from small import trained
+from test_cli import run
+
+from accounting.accountants import epsilon
+from accounting.events import apart
+from accounting.ledger import Ledger
+from privfed.audit import audit
+from privfed.errors import Refused
+from privfed.merged import merge
+
+SAME = ("data.population=everybody",)
+
+
+def own(path):
+    return Ledger.load(path / "ledger.jsonl").own
+
+
+@pytest.fixture
+def two(tmp_path):
+    trained(tmp_path / "a", *SAME)
+    trained(tmp_path / "b", *SAME, "privacy.noise_multiplier=3.0", "run.rounds=5")
+    return tmp_path / "a", tmp_path / "b"
+
+
+def test_two_runs_are_composed(two):
+    found = merge(two)
+    together = Counter(own(two[0])) + Counter(own(two[1]))
+    assert found.bound.by_accountant["pld"] == epsilon(together, 1e-3, "pld")
+    assert found.bound.epsilon > max(audit(path).guarantee.epsilon for path in two)
+    assert found.bound.rounds == 12
+    assert not found.earlier
+
+
+def test_a_run_named_twice_or_counted_as_earlier_is_counted_once(two):
+    assert merge([two[0], two[0], two[1]]).bound == merge(two).bound
+    last = two[0].parent / "c"
+    trained(last, *SAME, f'privacy.prior=["{two[0]}"]')
+    found = merge([two[0], last])
+    assert found.bound.epsilon == audit(last).guarantee.epsilon
+    assert not found.earlier
+    all_three = merge([two[1], last])
+    assert all_three.earlier == (str(two[0]),)
+    total = sum((Counter(own(path)) for path in (*two, last)), Counter())
+    assert all_three.bound.by_accountant["pld"] == pytest.approx(epsilon(total, 1e-3, "pld"))
+
+
+def test_separations_of_two_runs_do_not_share_their_count(tmp_path):
+    cyclic = ("cohort.sampler=cyclic", "cohort.separation=6", "cohort.size=0")
+    for name in "ab":
+        trained(tmp_path / name, *SAME, *cyclic)
+    found = merge([tmp_path / "a", tmp_path / "b"])
+    once = apart(own(tmp_path / "a"))
+    assert list(once.values()) == [2]  # ceil(7 / 6), in each
+    four = dict.fromkeys(once, 4)
+    assert found.bound.epsilon == epsilon(four, 1e-3, "pld")
+
+
+@pytest.mark.parametrize(
+    "other, reason",
+    [
+        (("data.population=others",), "population"),
+        ((*SAME, "cohort.sampler=fixed_size"), "relation"),
+        ((*SAME, "privacy.delta=1e-4"), "delta"),
+    ],
+)
+def test_what_means_something_else_is_not_composed(two, other, reason):
+    trained(two[0].parent / "c", *other)
+    with pytest.raises(Refused, match=reason):
+        merge([two[0], two[0].parent / "c"])
+
+
+def test_a_broken_ledger_breaks_the_sum(two):
+    ledger = two[1] / "ledger.jsonl"
+    lines = ledger.read_text().splitlines(keepends=True)
+    ledger.write_text("".join(lines[:3] + lines[4:]))
+    found = merge(two)
+    assert found.bound is None
+    assert str(two[1]) in found.problems[0]
+    result = run("audit", *two, "--json")
+    assert result.exit_code == 5
+    assert json.loads(result.stdout)["epsilon"] == "inf"
+
+
+def test_the_command_says_each_and_all(two):
+    result = run("audit", *two, "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["epsilon"] == merge(two).bound.epsilon
+    assert [one["run"] for one in found["runs"]] == [str(path) for path in two]
+    shown = run("audit", *two).stdout
+    assert "together" in shown
+    assert "for any one client" in shown
+    assert run("audit", *two, "--accountant", "opacus_prv").exit_code == 2
+    assert run("audit", *two, "--plot", two[0] / "x.svg").exit_code == 2
+
+
+def test_curves_are_drawn_and_told(two):
+    picture = two[0] / "report/epsilon.svg"
+    result = run("audit", two[0], "--plot", picture, "--json")
+    assert result.exit_code == 0
+    curves = json.loads(result.stdout)["curves"]
+    assert curves["rounds"][-1][1]["pld"] == audit(two[0]).guarantee.by_accountant["pld"]
+    assert len(curves["delta"]) > 5
+    assert picture.read_text().startswith("<?xml")
+    assert run("audit", two[0], "--plot", two[0] / "x.gif").exit_code == 2
+    trained(two[0].parent / "none", "privacy.mechanism=none")
+    nothing = run("audit", two[0].parent / "none", "--plot", picture)
+    assert nothing.exit_code == 2
+    assert "nothing that can be drawn" in nothing.output
+
+
+def test_an_audit_says_what_it_means(two):
+    found = audit(two[0]).to_json()
+    assert "whether it is in the population" in found["meaning"]
+    assert found["guarantees"][0]["epsilon"] == found["epsilon"]

@@ -1,0 +1,278 @@
+"""Example-level privacy inside silos: steps, ledgers, what is refused, and planted faults."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from helpers import assert_normal, population, trainer
+from small import same_run, small, trained
+
+from accounting.accountants import epsilon
+from accounting.events import ADD_REMOVE, Event
+from accounting.ledger import Ledger
+from accounting.releases import Gaussian, PoissonSampled, Repeated
+from privfed.audit import audit
+from privfed.check import check
+from privfed.errors import Refused
+from privfed.local import dp_sgd
+from privfed.local.dp_sgd import DpSgd
+from privfed.local.per_example import PerExample
+from privfed.plan import plan
+from privfed.privacy.mechanism import BoundedRows
+from privfed.run import resume
+from privfed.streams import Keys, Streams
+from privfed.vector import Shapes
+
+SILOS = (
+    *("data.setting=cross_silo", "cohort.sampler=full", "cohort.size=0"),
+    *("privacy.mechanism=none", "client.privacy.mechanism=dp_sgd"),
+    *("client.privacy.sampling_rate=0.3", "client.privacy.noise_multiplier=1.5"),
+)
+STREAMS = Streams(2, simulated=True)
+DP = DpSgd(clip=0.5, noise_multiplier=1.5, sampling_rate=0.25)
+
+
+def step(gradients, examples, number=0, dp=DP, width=3000):
+    """One released gradient; `gradients` `[examples, width]` are everybody's."""
+    keys = STREAMS.at("noise/silo", 1, np.array([4]))
+    (own,) = keys.each()
+    w = torch.zeros(width)
+    return dp.gradient(
+        w, examples, 8, lambda _, drawn: gradients[drawn], own.derived(b"%d" % number)
+    )
+
+
+def noise_has_the_charged_scale():
+    found = torch.cat([step(torch.zeros(6, 3000), 6, n) for n in range(30)])
+    assert_normal(8 * found.numpy(), DP.event(1).release.of.of.noise_multiplier * DP.clip)
+
+
+def one_example_moves_a_step_by_at_most_the_clip():
+    examples = torch.randn(40, 3000)
+    for extra in (
+        torch.full((1, 3000), 1e4),
+        torch.full((1, 3000), torch.nan),
+        torch.zeros(1, 3000),
+    ):
+        for number in range(12):
+            more = step(torch.cat([examples, extra]), 41, number)
+            moved = float((8 * (more - step(examples, 40, number)).double()).norm())
+            assert moved <= DP.clip * (1 + 1e-4)
+
+
+def each_example_enters_by_its_own_coin():
+    often = np.zeros(50)
+    keys = STREAMS.at("noise/silo", 1, np.array([4]))
+    (own,) = keys.each()
+
+    def gradients(_, drawn):
+        often[drawn] += 1
+        return torch.zeros(len(drawn), 2)
+
+    for number in range(2000):
+        DP.gradient(torch.zeros(2), 50, 8, gradients, own.derived(b"%d" % number))
+    rate = DP.event(1).release.of.rate
+    spread = ((often - 2000 * rate) ** 2 / (2000 * rate * (1 - rate))).sum()
+    assert 15 < spread < 110  # chi-square of 50: far out on both sides at 1e-6
+
+
+def the_divisor_is_a_constant():
+    same = torch.full((1, 3000), 1e-4)
+    still = DpSgd(clip=0.5, noise_multiplier=0.0, sampling_rate=1.0)
+    for examples in (1, 5, 20):
+        found = step(same.repeat(examples, 1), examples, dp=still)
+        torch.testing.assert_close(found, examples * same[0] / 8)
+
+
+CHECKS = [
+    noise_has_the_charged_scale,
+    one_example_moves_a_step_by_at_most_the_clip,
+    each_example_enters_by_its_own_coin,
+    the_divisor_is_a_constant,
+]
+
+
+@pytest.mark.parametrize("one", CHECKS)
+def test_a_step_is_what_its_event_says(one):
+    one()
+
+
+def halved(monkeypatch):
+    real = dp_sgd.gaussian_on_grid
+    monkeypatch.setattr(dp_sgd, "gaussian_on_grid", lambda *args: 0.5 * real(*args))
+
+
+def unclipped(monkeypatch):
+    monkeypatch.setattr(dp_sgd, "clip_rows", lambda rows, clip: BoundedRows(rows, clip))
+
+
+def fixed_batches(monkeypatch):
+    def bernoulli(self, rate, count):
+        return np.arange(count) < rate * count
+
+    monkeypatch.setattr(Keys, "bernoulli", bernoulli)
+
+
+def realised_divisor(monkeypatch):
+    real = DpSgd.gradient
+
+    def gradient(self, w, examples, batch_size, gradients, keys):
+        return real(self, w, examples, max(examples, 1), gradients, keys)
+
+    monkeypatch.setattr(DpSgd, "gradient", gradient)
+
+
+@pytest.mark.parametrize(
+    "fault, one",
+    list(zip([halved, unclipped, fixed_batches, realised_divisor], CHECKS, strict=True)),
+)
+def test_a_planted_fault_is_caught(fault, one, monkeypatch):
+    fault(monkeypatch)
+    with pytest.raises(AssertionError):
+        one()
+
+
+def test_gradients_of_single_examples_are_autograds():
+    local = trainer(population((6,)))
+    net = local.network
+    x, y = local.federation.gather(torch.arange(6))
+    w = net.start + 0.1
+    found = PerExample(net).gradients(w, x, y)
+    for place in range(6):
+        leaf = w.clone().requires_grad_()
+        loss = net.losses(leaf, x[place : place + 1], y[place : place + 1]).sum()
+        torch.testing.assert_close(found[place], torch.autograd.grad(loss, leaf)[0])
+
+
+def test_an_epoch_is_a_constant_number_of_steps():
+    assert DpSgd(sampling_rate=0.3).steps(2) == 8
+    assert DpSgd(sampling_rate=1.0).steps(1) == 1
+    event = DpSgd(sampling_rate=0.3, noise_multiplier=1.5).event(2)
+    assert event == Event(
+        Repeated(8, PoissonSampled(0.3, Gaussian(1.5))), "poisson", ADD_REMOVE, "example"
+    )
+
+
+def test_every_silo_is_charged_to_its_own_ledger(tmp_path):
+    trained(tmp_path / "run", *SILOS)
+    paths = sorted((tmp_path / "run/private/silos").glob("*.jsonl"))
+    assert len(paths) == 12
+    assert (tmp_path / "run/private").stat().st_mode & 0o077 == 0
+    for silo, path in enumerate(paths):
+        ledger = Ledger.load(path)
+        assert ledger.terms["silo"] == silo
+        assert ledger.terms["unit"] == "example"
+        assert [charge.round for charge in ledger.charges] == [*range(1, 8)]
+    found = audit(tmp_path / "run")
+    once = Event(PoissonSampled(0.3, Gaussian(1.5)), "poisson", ADD_REMOVE, "example")
+    assert found.examples.epsilon == epsilon({once: 7 * 8}, 1e-5, "pld")
+    clients, examples = found.to_json()["guarantees"]
+    assert clients["unit"] == "client"
+    assert clients["epsilon"] == float("inf")
+    assert examples["unit"] == "example"
+    assert examples["epsilon"] == found.examples.epsilon
+    said = json.loads((tmp_path / "run/report/summary.json").read_text())["guarantees"]
+    assert said[1]["epsilon"] == found.examples.epsilon
+    planned = check(small(*SILOS)).to_json()["guarantees"]
+    assert planned[1]["epsilon"] == found.examples.epsilon
+
+
+def test_a_silo_pays_for_the_rounds_that_it_was_in(tmp_path):
+    words = [word for word in SILOS if not word.startswith("cohort")]
+    trained(tmp_path / "run", *words, "cohort.sampler=poisson", "cohort.size=4")
+    ledgers = [Ledger.load(path) for path in (tmp_path / "run/private/silos").glob("*.jsonl")]
+    most = max(len(ledger.charges) for ledger in ledgers)
+    assert 0 < most < 7
+    assert audit(tmp_path / "run").examples.rounds == most
+
+
+def test_both_guarantees_are_stated_where_users_are_protected_too(tmp_path):
+    words = [word for word in SILOS if word != "privacy.mechanism=none"]
+    words += ["privacy.noise_multiplier=2.0"]
+    trained(tmp_path / "run", *words, "cohort.sampler=poisson", "cohort.size=4")
+    found = audit(tmp_path / "run")
+    assert found.guarantee.unit == "client"
+    assert found.guarantee.epsilon < 20
+    # Who took part is secret there: as if one silo had been in every round.
+    assert found.examples.rounds == 7
+
+
+def test_a_seeded_resume_ends_bit_for_bit_as_if_uninterrupted(tmp_path, monkeypatch):
+    from privfed.rundir import RunDirectory
+
+    words = (*SILOS, "run.randomness=seeded", "client.objective=fedprox", "client.mu=0.1")
+    trained(tmp_path / "whole", *words)
+    real = RunDirectory.write
+
+    def write(self, charge, released, state):
+        real(self, charge, released, state)
+        if charge.round == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunDirectory, "write", write)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "cut", *words)
+    monkeypatch.undo()
+    resume(tmp_path / "cut", lambda stored: stored)
+    same_run(tmp_path / "whole", tmp_path / "cut")
+    for path in sorted((tmp_path / "whole/private/silos").glob("*.jsonl")):
+        other = Ledger.load(tmp_path / "cut/private/silos" / path.name)
+        assert [c.round for c in other.charges] == [c.round for c in Ledger.load(path).charges]
+
+
+def test_noise_hides_what_it_should_and_none_trains_as_sgd_does(tmp_path):
+    """Without noise, with every example in every step: full-batch gradient descent."""
+    quiet = [*SILOS, "client.privacy.noise_multiplier=0.0", "client.privacy.sampling_rate=1.0"]
+    quiet += ["client.privacy.clip=1000.0", "run.randomness=seeded", "client.lr=0.05"]
+    first = trained(tmp_path / "a", *quiet)
+    again = trained(tmp_path / "b", *quiet, "run.seed=0")
+    assert first.measures == again.measures
+    assert (
+        first.measures["loss"] < trained(tmp_path / "c", *quiet, "client.lr=0.0").measures["loss"]
+    )
+    assert audit(tmp_path / "a").examples.epsilon == float("inf")
+
+
+@pytest.mark.parametrize(
+    "overrides, reason",
+    [
+        (["data.setting=cross_device"], "cross_silo"),
+        (["client.objective=mime"], "beside its local steps"),
+        (["client.objective=feddane"], "beside its local steps"),
+        (["client.objective=fedprox_adaptive"], "beside its local steps"),
+        (["client.objective=fedcurv"], "beside its local steps"),
+        (["aggregation.weights=examples"], "silo_weights"),
+        (["cohort.sampler=by_size", "cohort.size=3"], "how many examples a silo has"),
+        (["aggregation.silo_weights=[1.0, 2.0]"], "one for each"),
+        (["aggregation.silo_weights=[0,0,0,0,0,0,0,0,0,0,0,0]"], "one for each"),
+        (["aggregation.rule=median", f"aggregation.silo_weights={[1.0] * 12}"], "all rows alike"),
+        (
+            ["privacy.mechanism=gaussian", f"aggregation.silo_weights={[1.0] * 12}"],
+            "everybody weighs one",
+        ),
+    ],
+)
+def test_what_would_leave_unprotected_is_refused(overrides, reason):
+    with pytest.raises(Refused, match=reason):
+        plan(small(*SILOS, *overrides))
+
+
+def test_declared_weights_are_the_aggregations(tmp_path):
+    weights = [0.0] * 11 + [3.0]
+    quiet = [*SILOS, "client.privacy.mechanism=none", "run.rounds=1", "server.optimizer=fedavg"]
+    quiet += ["server.lr=1.0", "run.randomness=seeded"]
+    one = trained(tmp_path / "a", *quiet, f"aggregation.silo_weights={weights}")
+    all_alike = trained(tmp_path / "b", *quiet, f"aggregation.silo_weights={[2.0] * 12}")
+    uniform = trained(tmp_path / "c", *quiet, "aggregation.weights=uniform")
+    assert all_alike.measures["loss"] == pytest.approx(uniform.measures["loss"], rel=1e-6)
+    assert one.measures["loss"] != pytest.approx(uniform.measures["loss"], rel=1e-3)
+
+
+def test_a_model_that_mixes_examples_is_refused():
+    local = trainer(population((4,)))
+    mixing = torch.nn.Sequential(torch.nn.BatchNorm1d(4))
+    object.__setattr__(local.network, "module", mixing)
+    object.__setattr__(local.network, "shapes", Shapes.of(mixing))
+    with pytest.raises(Refused, match="single examples"):
+        PerExample(local.network)
