@@ -179,10 +179,9 @@ def theorem_27(q, z, order):
         def moment(x):
             return mpmath.exp(x * (x - 1) / over)
 
-        def central(l):
-            return abs(
-                sum((-1) ** (l - x) * mpmath.binomial(l, x) * moment(x) for x in range(l + 1))
-            )
+        def central(of):
+            signed = ((-1) ** (of - x) * mpmath.binomial(of, x) * moment(x) for x in range(of + 1))
+            return abs(sum(signed))
 
         total = 1 + q**2 * mpmath.binomial(order, 2) * min(4 * (moment(2) - 1), 2 * moment(2))
         for j in range(3, order + 1):

@@ -89,7 +89,7 @@ def test_alternatives_change_one_number_each(asked):
         ({"epsilon": None, "noise_multiplier": math.nan}, "expected a number"),
         ({"epsilon": None, "noise_multiplier": 1e12}, "expected a number"),
         ({"rate": None, "population": 10, "noise_multiplier": 0.01}, "more than epsilon"),
-        ({"rate": None, "noise_multiplier": 1e-3}, "no sampling rate"),
+        ({"rate": None, "noise_multiplier": 0.0}, "no sampling rate"),
         ({"mechanism": "local_gaussian", "rate": None, "noise_multiplier": 1.0}, "not depend"),
         ({"mechanism": "banded"}, "keeps 1 rounds"),
         ({"sampler": "cyclic"}, "--sampling-rate: not for"),
