@@ -73,12 +73,15 @@ def populate(
     present = max(clients, int(owners.max(initial=-1)) + 1) if natural else clients
     if natural and held.pool.clients:
         present = len(held.pool.clients)
+    typical = held.typical
+    if typical is None and not getattr(source, "found", True):
+        typical = len(held.pool) / max(present, 1)  # a simulated source has no secrets
     federation = Federation.of(held.pool, owners, present, held.test)
     return replace(
         federation,
         identities=_identities(held) if natural else None,
         public=held.public,
-        typical=held.typical,
+        typical=typical,
     )
 
 
