@@ -30,7 +30,7 @@ def audit(
     directories: tuple[Path, ...], accountant: str | None, plot: Path | None, as_json: bool
 ) -> int:
     """Re-compute the ε that a run spent, or several together, from their ledgers alone."""
-    from privfed import report
+    from privfed import budget_report as report
     from privfed.audit import audit as audit_run
     from privfed.merged import merge
     from privfed.terminal import console
@@ -89,7 +89,7 @@ def _plot(directory: Path, path: Path) -> dict[str, Any]:
 @answers_errors
 def calibrate(as_json: bool, cap: int | None, bands: int | None, **given: Any) -> int:
     """Solve for the one of noise, epsilon, rounds and cohort (or rate) that is left out."""
-    from privfed import report
+    from privfed import budget_report as report
     from privfed.calibrate import Question, alternatives, solve
     from privfed.terminal import console
 

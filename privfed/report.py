@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
 from accounting.events import CHANGE
-from accounting.guarantee import Guarantee, guarantee, sentence
+from accounting.guarantee import Guarantee, guarantee
 from accounting.releases import (
     PoissonSampled,
     Separated,
@@ -18,12 +18,9 @@ from accounting.releases import (
     WithoutReplacement,
     noise_of,
 )
-from privfed.audit import RunAudit
-from privfed.calibrate import Answer
 from privfed.catalog import key_of
 from privfed.evaluate import Evaluation
 from privfed.forecast import Forecast
-from privfed.merged import Merged
 from privfed.personal import Personalised
 from privfed.plan import Plan
 from privfed.run import Outcome
@@ -82,7 +79,7 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
             f"have to return (cross_silo): each keeps {size_of(forecast.kept)} between rounds"
         )
     if examples := plan.examples(config.run.rounds):
-        pairs["examples"] = _example_line(examples)
+        pairs["examples"] = example_line(examples)
     if config.start.init:
         pairs["start"] = f"{config.start.init}; what that was trained on is not covered by this ε"
     if plan.simulation:
@@ -118,7 +115,7 @@ def _privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         ),
         "event": _event(plan),
         "budget": f"{budget}; all rounds spend ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g}",
-        "accountants": f"{bound.accountant} ({_opinions(bound.by_accountant)})",
+        "accountants": f"{bound.accountant} ({opinions(bound.by_accountant)})",
     }
     if plan.prior:
         earlier = guarantee(plan.prior, bound.delta, config.privacy.accountant)
@@ -233,125 +230,26 @@ def outcome_table(outcome: Outcome) -> Table:
         + (", earlier runs included" if outcome.plan.prior else ""),
         "unit": _unit(outcome.plan),
         "relation": f"{event.relation}, {event.sampler} sampling",
-        "accountant": f"{bound.accountant} ({_opinions(bound.by_accountant)})",
+        "accountant": f"{bound.accountant} ({opinions(bound.by_accountant)})",
         "rounds": spent_rounds(outcome),
         "run": str(outcome.path),
     }
     if examples := outcome.plan.examples(outcome.charges):
-        pairs["examples"] = _example_line(examples)
+        pairs["examples"] = example_line(examples)
     if outcome.plan.simulation:
         pairs["note"] = outcome.plan.simulation
     return rows(pairs)
 
 
-def _opinions(by_accountant: Mapping[str, float | None]) -> str:
+def opinions(by_accountant: Mapping[str, float | None]) -> str:
     return ", ".join(f"{name} {ceiling(value)}" for name, value in by_accountant.items())
 
 
-def audit_table(found: RunAudit) -> Table:
-    facts = found.to_json()
-    if found.problems:
-        return rows({"ledger": "BROKEN", **{f"{n}": p for n, p in enumerate(found.problems, 1)}})
-    pairs = {
-        "ε": f"{ceiling(facts['epsilon'])} at δ = {facts['delta']:g} ({facts['accountant']})",
-        "accountants": _opinions(found.accountants),
-        "unit": f"one {facts['unit']} with all its examples (partition {facts['partition']})",
-        "relation": facts["relation"],
-        "meaning": str(facts["meaning"]),
-        "sampler": f"{facts['sampler']}, q = {number(found.sampling_rate)}",
-        "noise": f"multiplier {ceiling(found.noise_multiplier)}, {facts['arithmetic']}",
-        "randomness": str(facts["randomness"]),
-        "rounds": f"{facts['rounds']} charged",
-        "ledger": "ok: chain, checkpoint and configuration agree",
-    }
-    if found.examples:
-        pairs["examples"] = _example_line(found.examples)
-    if facts["prior"] and found.alone:
-        pairs["prior"] = (
-            f"of this, ε = {ceiling(found.alone.epsilon)} is this run's own; earlier runs: "
-            f"{', '.join(facts['prior'])}"
-        )
-    if facts["note"]:
-        pairs["note"] = str(facts["note"])
-    return rows(pairs)
-
-
-def _example_line(bound: Guarantee) -> str:
+def example_line(bound: Guarantee) -> str:
     return (
         f"besides, ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g} for one example of any one "
         f"silo ({bound.relation}; {bound.rounds} rounds of DP-SGD at most)"
     )
-
-
-def merged_table(found: Merged) -> Table:
-    """Each run alone, and all together."""
-    if found.bound is None:
-        return rows({"ledger": "BROKEN", **{f"{n}": p for n, p in enumerate(found.problems, 1)}})
-    bound = found.bound
-    alone = {
-        str(run.path): f"ε = {ceiling(run.alone.epsilon)} alone, {run.charges} rounds charged"
-        for run in found.runs
-        if run.alone
-    }
-    pairs = {
-        **alone,
-        "together": f"ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g} ({bound.accountant}: "
-        f"{_opinions(bound.by_accountant)})",
-        "meaning": sentence(bound),
-    }
-    if found.earlier:
-        pairs["earlier"] = f"runs that these had counted are included: {', '.join(found.earlier)}"
-    if note := found.to_json()["note"]:
-        pairs["note"] = str(note)
-    return rows(pairs)
-
-
-def calibration_table(answer: Answer) -> Table:
-    """The four numbers, the solved one marked, and what they mean."""
-    asked, bound = answer.question, answer.bound
-    witness = asked.witness()
-
-    def shown(name: str, text: str) -> str:
-        return f"{text}  (solved for)" if name == answer.solved else text
-
-    drawn = f"q = {witness.rate:g}"
-    if asked.cohort is not None:
-        drawn = f"{asked.cohort} of {asked.population} clients ({drawn})"
-    if witness.separation > 1:
-        drawn = f"once in {witness.separation} rounds"
-    return rows(
-        {
-            "noise multiplier": shown("noise_multiplier", ceiling(asked.noise_multiplier)),
-            "ε": shown(
-                "epsilon",
-                f"{ceiling(bound.epsilon)} at δ = {bound.delta:g} ({asked.accountant})",
-            ),
-            "accountants": _opinions(bound.by_accountant),
-            "rounds": shown("rounds", str(asked.rounds)),
-            "cohort": shown("cohort", drawn),
-            "meaning": f"{asked.mechanism}: unit {bound.unit}, {bound.relation}, {asked.sampler} "
-            "sampling",
-        }
-    )
-
-
-def alternatives_table(answer: Answer, others: Iterable[tuple[str, Answer]]) -> Table:
-    """What else would do, one change at a time."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("with", "noise multiplier", "ε", "δ", "rounds", "cohort"):
-        table.add_column(name, justify="left" if name == "with" else "right")
-    for words, other in [("as asked", answer), *others]:
-        asked = other.question
-        drawn = asked.cohort if asked.cohort is not None else asked.witness().rate
-        table.add_row(
-            words,
-            ceiling(asked.noise_multiplier),
-            ceiling(other.bound.epsilon),
-            f"{asked.delta:g}",
-            str(asked.rounds),
-            f"{drawn:.4g}" if isinstance(drawn, float) else str(drawn),
-        )
-    return table
 
 
 def evaluation_table(found: Evaluation, predictions: Path | None) -> Table:

@@ -1,0 +1,112 @@
+"""What people see of budgets alone: audits, and answers of calibrate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.table import Table
+
+from accounting.guarantee import sentence
+from privfed.audit import RunAudit
+from privfed.calibrate import Answer
+from privfed.merged import Merged
+from privfed.report import ceiling, example_line, number, opinions, rows
+
+
+def audit_table(found: RunAudit) -> Table:
+    facts = found.to_json()
+    if found.problems:
+        return rows({"ledger": "BROKEN", **{f"{n}": p for n, p in enumerate(found.problems, 1)}})
+    pairs = {
+        "ε": f"{ceiling(facts['epsilon'])} at δ = {facts['delta']:g} ({facts['accountant']})",
+        "accountants": opinions(found.accountants),
+        "unit": f"one {facts['unit']} with all its examples (partition {facts['partition']})",
+        "relation": facts["relation"],
+        "meaning": str(facts["meaning"]),
+        "sampler": f"{facts['sampler']}, q = {number(found.sampling_rate)}",
+        "noise": f"multiplier {ceiling(found.noise_multiplier)}, {facts['arithmetic']}",
+        "randomness": str(facts["randomness"]),
+        "rounds": f"{facts['rounds']} charged",
+        "ledger": "ok: chain, checkpoint and configuration agree",
+    }
+    if found.examples:
+        pairs["examples"] = example_line(found.examples)
+    if facts["prior"] and found.alone:
+        pairs["prior"] = (
+            f"of this, ε = {ceiling(found.alone.epsilon)} is this run's own; earlier runs: "
+            f"{', '.join(facts['prior'])}"
+        )
+    if facts["note"]:
+        pairs["note"] = str(facts["note"])
+    return rows(pairs)
+
+
+def merged_table(found: Merged) -> Table:
+    """Each run alone, and all together."""
+    if found.bound is None:
+        return rows({"ledger": "BROKEN", **{f"{n}": p for n, p in enumerate(found.problems, 1)}})
+    bound = found.bound
+    alone = {
+        str(run.path): f"ε = {ceiling(run.alone.epsilon)} alone, {run.charges} rounds charged"
+        for run in found.runs
+        if run.alone
+    }
+    pairs = {
+        **alone,
+        "together": f"ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g} ({bound.accountant}: "
+        f"{opinions(bound.by_accountant)})",
+        "meaning": sentence(bound),
+    }
+    if found.earlier:
+        pairs["earlier"] = f"runs that these had counted are included: {', '.join(found.earlier)}"
+    if note := found.to_json()["note"]:
+        pairs["note"] = str(note)
+    return rows(pairs)
+
+
+def calibration_table(answer: Answer) -> Table:
+    """The four numbers, the solved one marked, and what they mean."""
+    asked, bound = answer.question, answer.bound
+    witness = asked.witness()
+
+    def shown(name: str, text: str) -> str:
+        return f"{text}  (solved for)" if name == answer.solved else text
+
+    drawn = f"q = {witness.rate:g}"
+    if asked.cohort is not None:
+        drawn = f"{asked.cohort} of {asked.population} clients ({drawn})"
+    if witness.separation > 1:
+        drawn = f"once in {witness.separation} rounds"
+    return rows(
+        {
+            "noise multiplier": shown("noise_multiplier", ceiling(asked.noise_multiplier)),
+            "ε": shown(
+                "epsilon",
+                f"{ceiling(bound.epsilon)} at δ = {bound.delta:g} ({asked.accountant})",
+            ),
+            "accountants": opinions(bound.by_accountant),
+            "rounds": shown("rounds", str(asked.rounds)),
+            "cohort": shown("cohort", drawn),
+            "meaning": f"{asked.mechanism}: unit {bound.unit}, {bound.relation}, {asked.sampler} "
+            "sampling",
+        }
+    )
+
+
+def alternatives_table(answer: Answer, others: Iterable[tuple[str, Answer]]) -> Table:
+    """What else would do, one change at a time."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("with", "noise multiplier", "ε", "δ", "rounds", "cohort"):
+        table.add_column(name, justify="left" if name == "with" else "right")
+    for words, other in [("as asked", answer), *others]:
+        asked = other.question
+        drawn = asked.cohort if asked.cohort is not None else asked.witness().rate
+        table.add_row(
+            words,
+            ceiling(asked.noise_multiplier),
+            ceiling(other.bound.epsilon),
+            f"{asked.delta:g}",
+            str(asked.rounds),
+            f"{drawn:.4g}" if isinstance(drawn, float) else str(drawn),
+        )
+    return table

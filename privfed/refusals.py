@@ -1,0 +1,206 @@
+"""Combinations of parts that have no proof, or cannot be: each with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from accounting.releases import Gaussian, PoissonSampled, Separated
+from defenses.types import SumRule
+from privfed.config import Config
+from privfed.errors import Refused
+from privfed.local.objective import Objective
+
+
+def refusals(config: Config) -> Iterator[str]:
+    """Why this combination of parts has no proof, or cannot be: one reason each."""
+    mechanism, rule = config.parts["mechanism"], config.parts["rule"]
+    objective, name = config.parts["objective"], config.names["rule"]
+    sums, weights = isinstance(rule, SumRule), config.aggregation.weights
+    try:
+        config.parts["sampler"].witness(0, config.data.clients)
+    except Refused as refused:
+        yield str(refused)
+    if sums and rule.passes != 1:
+        yield (
+            f"aggregation.rule = {name!r} needs several passes over one cohort, which this version "
+            "cannot run"
+        )
+    yield from _state_refusals(config)
+    yield from _silo_refusals(config)
+    for part in ("client", "server"):
+        if config.parts[f"{part}_schedule"].factor(config.run.rounds) == 0.0:
+            yield (
+                f"{part}.schedule has reached a rate of 0 by round {config.run.rounds}: rounds "
+                "that learn nothing would be run, and paid for; let it last longer, or lower "
+                "run.rounds"
+            )
+    if mechanism.private and not sums and mechanism.trust != "client":
+        yield (
+            f"aggregation.rule = {name!r} needs to see every client's row, and a function of rows "
+            "has no proven sensitivity to calibrate central noise to; use "
+            'aggregation.rule = "mean", or noise on each client: privacy.mechanism = '
+            '"local_gaussian"'
+        )
+    if mechanism.private and objective.unproven:
+        yield (
+            f"client.objective = {config.names['objective']!r} has no proof under privacy: "
+            f'{objective.unproven}; use another objective, or privacy.mechanism = "none"'
+        )
+    if not sums and layout_parts(objective) != ("delta",):
+        yield (
+            f"client.objective = {config.names['objective']!r} sends more than an update, and "
+            f'aggregation.rule = {name!r} is for rows of updates; use aggregation.rule = "mean"'
+        )
+    if config.run.simulation_metrics and config.run.checkpoint_every % config.run.evaluate_every:
+        yield (
+            f"run.simulation_metrics adds up work between evaluations, every "
+            f"{config.run.evaluate_every} rounds, which a resume from a checkpoint, every "
+            f"{config.run.checkpoint_every}, would lose in part; make run.checkpoint_every a "
+            "multiple of run.evaluate_every"
+        )
+    if config.client.stragglers and config.client.epochs == 1:
+        yield (
+            f"client.stragglers is {config.client.stragglers}, but client.epochs is 1, which "
+            "leaves nothing to shorten; raise client.epochs or remove the key"
+        )
+    if config.client.drop_stragglers and not 0.0 < config.client.stragglers < 1.0:
+        yield (
+            f"client.drop_stragglers is true, but client.stragglers is {config.client.stragglers}, "
+            "which leaves nobody to drop, or nobody else; set it between 0 and 1"
+        )
+    if config.names["sampler"] == "by_size":
+        if mechanism.private:
+            yield (
+                'cohort.sampler is "by_size", but how many examples a client has is private data; '
+                'use "poisson", or privacy.mechanism = "none"'
+            )
+        elif objective.keeps:
+            yield (
+                'cohort.sampler is "by_size", but with client.objective = '
+                f"{config.names['objective']!r} each client's state counts alike, at one sampling "
+                'rate; use "poisson"'
+            )
+        elif weights != "uniform":
+            yield (
+                f'cohort.sampler is "by_size" and aggregation.weights {weights!r}, which counts '
+                'examples twice; use aggregation.weights = "uniform"'
+            )
+    if mechanism.private and weights == "examples":
+        yield (
+            'aggregation.weights is "examples", but under privacy example counts are private data '
+            'and would leave unprotected; use "uniform" or "auto"'
+        )
+    if not sums and weights == "examples":
+        yield (
+            f'aggregation.weights is "examples", but aggregation.rule = {name!r} weighs all rows '
+            'alike; use "uniform" or "auto"'
+        )
+    if sums and config.aggregation.byzantine:
+        yield (
+            f"aggregation.byzantine is {config.aggregation.byzantine}, but aggregation.rule = "
+            f"{name!r} tolerates none; remove the key, or choose a robust rule"
+        )
+    if not sums and config.names["protocol"] != "none":
+        yield (
+            f"aggregation.rule = {name!r} needs rows, which a secure sum never shows; use "
+            'aggregation.rule = "mean", or secure.protocol = "none"'
+        )
+
+
+def _silo_refusals(config: Config) -> Iterator[str]:
+    """Of privacy inside silos, and of constants declared for each."""
+    objective, name = config.parts["objective"], config.names["objective"]
+    given = config.aggregation.silo_weights
+    if given and (config.parts["mechanism"].private or objective.keeps):
+        yield (
+            "aggregation.silo_weights are set, but under user-level privacy, and where clients "
+            "keep a state, everybody weighs one; remove the key"
+        )
+    elif given and (len(given) != config.data.clients or not any(given)):
+        yield (
+            f"aggregation.silo_weights has {len(given)} numbers for data.clients = "
+            f"{config.data.clients}; expected one for each, not all 0"
+        )
+    elif given and (config.aggregation.weights != "auto" or config.data.setting != "cross_silo"):
+        yield (
+            'aggregation.silo_weights go with data.setting = "cross_silo" and '
+            "aggregation.weights left out"
+        )
+    elif given and not isinstance(config.parts["rule"], SumRule):
+        yield (
+            f"aggregation.silo_weights are set, but aggregation.rule = {config.names['rule']!r} "
+            "weighs all rows alike; remove the key"
+        )
+    if not config.parts["client_mechanism"].private:
+        return
+    if config.data.setting != "cross_silo":
+        yield (
+            'client.privacy.mechanism is "dp_sgd", which protects single examples of a silo; set '
+            'data.setting = "cross_silo", or protect whole clients by privacy.mechanism'
+        )
+    if objective.anchored or objective.measures or objective.exchanges > 1:
+        yield (
+            f"client.objective = {name!r} reads a silo's examples beside its local steps, and "
+            'client.privacy.mechanism = "dp_sgd" adds noise to these alone; use "sgd", "fedprox", '
+            '"fedfor", "scaffold" or "feddyn"'
+        )
+    if config.aggregation.weights == "examples":
+        yield (
+            'aggregation.weights is "examples", but how many examples a silo has is what '
+            'client.privacy.mechanism = "dp_sgd" protects; declare aggregation.silo_weights as '
+            'public constants, or use "uniform"'
+        )
+    if config.names["sampler"] == "by_size":
+        yield (
+            'cohort.sampler is "by_size", but how many examples a silo has is what '
+            'client.privacy.mechanism = "dp_sgd" protects; use "full" or "poisson"'
+        )
+
+
+def _state_refusals(config: Config) -> Iterator[str]:
+    """Of objectives whose clients remember something between rounds."""
+    objective, name = config.parts["objective"], config.names["objective"]
+    if not objective.keeps:
+        return
+    if _told_by_others(config):
+        yield (
+            f"client.objective = {name!r} has each client remember when it took part, which under "
+            f"cohort.sampler = {config.names['sampler']!r} depends on who else did, and no "
+            'amplification is proved; use "poisson", "full" or "cyclic"'
+        )
+    kept = "d" if objective.keeps == 1 else f"{objective.keeps} d"
+    if config.data.setting == "cross_device":
+        yield (
+            f"client.objective = {name!r} has each client remember {kept} numbers from round "
+            "to round, so the same clients have to return, which phones do not; use "
+            'data.setting = "cross_silo" if yours do, or another objective'
+        )
+    if config.parts["availability"].varies or config.client.drop_stragglers:
+        yield (
+            f"client.objective = {name!r} counts who has taken part by the sampler alone; set "
+            'cohort.availability = "always" and client.drop_stragglers = false'
+        )
+    if config.aggregation.weights == "examples":
+        yield (
+            f'aggregation.weights is "examples", but with client.objective = {name!r} the server '
+            'sums what clients remember, each alike; use "uniform" or "auto"'
+        )
+    if not isinstance(config.parts["rule"], SumRule):
+        yield (
+            f"aggregation.rule = {config.names['rule']!r} is no sum, but with client.objective = "
+            f'{name!r} the server sums what clients remember; use aggregation.rule = "mean"'
+        )
+
+
+def _told_by_others(config: Config) -> bool:
+    """Whether central noise is amplified by a draw in which who takes part depends on others."""
+    mechanism = config.parts["mechanism"]
+    sampled = config.parts["sampler"].witness(0, config.data.clients).sampled
+    if not mechanism.private or mechanism.trust == "client" or sampled is None:
+        return False
+    return not isinstance(sampled(Gaussian(1.0)), Gaussian | PoissonSampled | Separated)
+
+
+def layout_parts(objective: Objective) -> tuple[str, ...]:
+    """What a client sends, part by part."""
+    return tuple(name for name, _ in objective.layout(1).parts)
