@@ -85,7 +85,11 @@ def guarantee(spending: Spending, delta: float, accountant: str = TIGHTEST) -> G
 def stated(*bounds: Guarantee | None) -> list[dict[str, Any]]:
     """Every guarantee by itself: whom it protects, and how much."""
     keys = ("unit", "relation", "epsilon", "delta", "sampler", "rounds", "accountant")
-    return [{key: getattr(bound, key) for key in keys} for bound in bounds if bound]
+    return [
+        {**{key: getattr(bound, key) for key in keys}, "meaning": sentence(bound)}
+        for bound in bounds
+        if bound
+    ]
 
 
 def sentence(bound: Guarantee) -> str:
@@ -93,11 +97,18 @@ def sentence(bound: Guarantee) -> str:
     whom, change = _WORDS.get((bound.unit, bound.relation), (f"one {bound.unit}", bound.relation))
     if bound.epsilon == math.inf:
         return f"nothing is promised about {whom}"
-    factor = math.exp(min(bound.epsilon, 700.0))
+    factor = f"at most {_rounded_up(bound.epsilon)}" if bound.epsilon < 700 else "more than 1e300"
     return (
         f"for {whom}: {change} changes the probability of anything that can be concluded from all "
-        f"releases by a factor of at most {factor:.3g} (and {bound.delta:g} more)"
+        f"releases by a factor of {factor} (and {bound.delta:g} more)"
     )
+
+
+def _rounded_up(epsilon: float) -> str:
+    """exp(epsilon) to three digits, never less than it is."""
+    factor = math.exp(epsilon)
+    scale = 10.0 ** (math.floor(math.log10(factor)) - 2)
+    return f"{math.ceil(factor / scale) * scale:.3g}"
 
 
 def refuse_unaccountable(event: Event, accountant: str) -> None:

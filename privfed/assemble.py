@@ -76,7 +76,8 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
         constants,
     )
     if config.parts["client_mechanism"].private:
-        PerExample(net)  # refuses a model whose examples it cannot tell apart
+        # Refuses a model whose examples it cannot tell apart.
+        PerExample(net).verify(*federation.examples.made_up(3))
     began = time.perf_counter()
     net.evaluate(net.start, federation.test)  # refuses a test set that cannot be scored
     evaluation = time.perf_counter() - began

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,7 +110,8 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
     try:
         bound = spent(ledger, delta, headline)
         claims = (*_lower_claims(evidence, ledger), *_uncounted(ledger.terms), *_crossed(bound))
-        examples = _examples(directory, ledger)
+        examples, foreign = _examples(directory, ledger)
+        claims = (*claims, *foreign, *_lower_examples(evidence, examples))
     except (AccountingError, TypeError, KeyError) as error:
         return _broken(path, dict(ledger.terms), f"{directory.ledger}: {error}")
     accountants = dict(bound.by_accountant)
@@ -133,21 +135,43 @@ def _crossed(bound: Guarantee) -> Iterator[str]:
         )
 
 
-def _examples(directory: RunDirectory, ledger: Ledger) -> Guarantee | None:
-    """The guarantee for one example of the silo that spent most, None without DP-SGD in silos.
+def examples_charged(ledger: Ledger) -> Spending:
+    """What one example of a silo that took part in every round was charged by this run."""
+    stated = ledger.terms.get("examples")
+    if stated is None:
+        return {}
+    return {Event.from_json(stated["event"]): len(ledger.charges)}
 
-    By the silos' own ledgers, where they are at hand and who took part is no secret: else as if
-    one had taken part in every round.
+
+def _examples(directory: RunDirectory, ledger: Ledger) -> tuple[Guarantee | None, list[str]]:
+    """The guarantee for one example of the silo that spent most, and what is wrong with ledgers.
+
+    None without DP-SGD in silos. By the silos' own ledgers, where all are at hand and who took part
+    is no secret: else as if one had taken part in every round. Earlier runs are included.
     """
     stated = ledger.terms.get("examples")
     if stated is None:
-        return None
+        return None, []
     event, delta = Event.from_json(stated["event"]), float(stated["delta"])
-    found = sorted(directory.silos.glob("*.jsonl"))
-    if ledger.terms.get("mechanism") != "none" or not found:
-        return guarantee({event: len(ledger.charges)}, delta)
-    bounds = [guarantee(Ledger.load(path).spending, delta) for path in found]
-    return max(bounds, key=lambda bound: bound.epsilon)
+    before: Counter[Event] = Counter()
+    for prior in ledger.terms.get("prior", []):
+        for earlier, count in prior.get("examples", []):
+            before[Event.from_json(earlier)] += count
+    whole = guarantee(before + Counter(examples_charged(ledger)), delta)
+    silos = [Ledger.load(path) for path in sorted(directory.silos.glob("*.jsonl"))]
+    rounds = {charge.round for charge in ledger.charges}
+    problems = [
+        f"{silo.path} is not the ledger of a silo of this run"
+        for silo in silos
+        if silo.terms.get("id") != ledger.terms["id"]
+        or silo.terms.get("delta") != delta
+        or any(charge.event != event or charge.round not in rounds for charge in silo.charges)
+    ]
+    secret = ledger.terms.get("mechanism") != "none"
+    if secret or problems or len(silos) != stated.get("silos"):
+        return whole, problems
+    bounds = [guarantee(before + Counter(silo.own), delta) for silo in silos]
+    return max(bounds, key=lambda bound: bound.epsilon), problems
 
 
 def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
@@ -259,6 +283,16 @@ def _lower_claims(evidence: _Evidence, ledger: Ledger) -> tuple[str, ...]:
         if not (same and claimed >= own.epsilon * _ROUNDING):
             problems.append(_lower(path, claim["epsilon"], own))
     return tuple(problems)
+
+
+def _lower_examples(evidence: _Evidence, found: Guarantee | None) -> Iterator[str]:
+    """Where the summary claims less for single examples than their ledgers spent."""
+    for path, claim in evidence.claims:
+        for told in claim.get("guarantees", []):
+            if found is None or told.get("unit") != found.unit:
+                continue
+            if not float(told.get("epsilon", 0)) >= found.epsilon * _ROUNDING:
+                yield _lower(path, told.get("epsilon"), found)
 
 
 def went_on(run: Mapping[str, Any]) -> bool:

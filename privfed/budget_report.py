@@ -57,6 +57,8 @@ def merged_table(found: Merged) -> Table:
         f"{opinions(bound.by_accountant)})",
         "meaning": sentence(bound),
     }
+    if found.examples:
+        pairs["examples"] = example_line(found.examples)
     if found.earlier:
         pairs["earlier"] = f"runs that these had counted are included: {', '.join(found.earlier)}"
     if note := found.to_json()["note"]:

@@ -11,7 +11,7 @@ from typing import Any
 from accounting.calibration import largest, most_rounds, noise_multiplier
 from accounting.errors import AccountingError, Unaccountable
 from accounting.events import ADD_REMOVE, Event
-from accounting.guarantee import Guarantee, guarantee
+from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable
 from accounting.releases import LARGEST_NOISE, PoissonSampled
 from privfed.cohort import Sampler, Witness
 from privfed.errors import Refused
@@ -56,6 +56,7 @@ class Question:
     def unknown(self) -> str:
         """Which one is asked for. Raises `Refused` unless it is exactly one."""
         drawn = self.cohort or self.rate or self.separation or self.sampler == "full"
+        drawn = drawn or (self.mechanism == "local_gaussian" and self.sampler != "cyclic")
         given = (self.epsilon, self.noise_multiplier, self.rounds, drawn or None)
         missing = [name for name, value in zip(_UNKNOWN, given, strict=True) if value is None]
         if len(missing) != 1:
@@ -68,8 +69,8 @@ class Question:
         part = find("sampler", self.sampler, "--sampler")
         if self.sampler == "cyclic":
             return _witness(part(separation=self.separation or 1), self.separation or 1)
-        if self.sampler == "full":
-            return _witness(part(), self.population or 1)
+        if self.sampler == "full" or self.mechanism == "local_gaussian":
+            return _witness(find("sampler", "full", "--sampler")(), self.population or 1)
         if self.rate is not None:
             rate = self.rate
             return Witness("poisson", rate, ADD_REMOVE, partial(PoissonSampled, rate))
@@ -88,11 +89,13 @@ class Question:
             "--separation": self.separation,
         }
         used = dict(_USES)[self.sampler]
+        if self.mechanism == "local_gaussian" and self.sampler != "cyclic":
+            used = ()  # nothing is amplified there, whoever is drawn
         wrong = [flag for flag, value in given.items() if value is not None and flag not in used]
         if wrong:
             raise Refused(
-                f"{', '.join(wrong)}: not for the sampler {self.sampler!r}, which takes "
-                f"{', '.join(used)}"
+                f"{', '.join(wrong)}: not for {self.mechanism} with the sampler {self.sampler!r}, "
+                f"which takes {', '.join(used) or 'neither population nor cohort'}"
             )
         if self.rate is not None and (self.population or self.cohort):
             raise Refused("--sampling-rate is --cohort / --population; give either it or these")
@@ -153,7 +156,11 @@ def solve(question: Question) -> Answer:
     noise = question.noise_multiplier
     if noise is not None and not 0.0 <= noise <= LARGEST_NOISE:
         raise Refused(f"--noise-multiplier is {noise}; expected a number up to {LARGEST_NOISE:g}")
+    if question.epsilon is not None and not question.epsilon > 0:
+        raise Refused(f"--epsilon is {question.epsilon}; expected a positive number")
     try:
+        if unknown != "cohort":
+            refuse_unaccountable(question.event(1.0), question.accountant)
         whole = replace(question, **_solved(question, unknown))
         return Answer(whole, unknown, whole.guarantee())
     except AccountingError as error:
@@ -184,8 +191,6 @@ def _cohort(asked: Question, epsilon: float) -> dict[str, Any]:
     def fits(tried: Question) -> bool:
         return tried.guarantee().epsilon <= epsilon
 
-    if asked.mechanism == "local_gaussian" and asked.sampler != "cyclic":
-        raise Refused("local noise does not depend on the cohort: nothing there is amplified")
     if asked.sampler == "cyclic":
         return {"separation": _separation(asked, fits, epsilon)}
     if asked.population is None and asked.sampler == "poisson":

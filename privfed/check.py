@@ -51,7 +51,7 @@ def check(config: Config) -> Check:
     Raises `Refused` as `train` would; where the combination is refused, with every reason.
     """
     before = priors(config)
-    setup = assemble(plan(config, before.spending))
+    setup = assemble(plan(config, before.spending, before.examples))
     refuse_once_public(before, setup.federation)
     return Check(setup.plan, forecast(setup))
 

@@ -54,6 +54,17 @@ class Examples:
         x = self.x.take(chosen) if isinstance(self.x, Mapped) else self.x[chosen]
         return replace(self, x=x, y=self.y[chosen], owners=owners)
 
+    def made_up(self, count: int) -> tuple[Tensor, Tensor]:
+        """X and y of `count` examples of the same form that are nobody's."""
+        generator, device = torch.Generator().manual_seed(0), self.y.device
+        shape = (count, *self.x.shape[1:])
+        if self.x.dtype.is_floating_point:
+            x = torch.randn(shape, generator=generator)
+        else:
+            x = torch.randint(0, 2, shape, generator=generator)
+        y = torch.zeros((count, *self.y.shape[1:]), dtype=self.y.dtype)
+        return x.to(device, self.x.dtype), y.to(device)
+
     def to(self, device: torch.device) -> Examples:
         return replace(self, x=self.x.to(device), y=self.y.to(device))
 

@@ -53,6 +53,8 @@ def forecast(setup: Setup) -> Forecast:
     typical = setup.federation.typical
     examples = typical if typical is not None else 2.0 * config.client.batch_size
     work = steps(np.array([math.ceil(examples)]), config.client.epochs, config.client.batch_size)
+    if config.parts["client_mechanism"].private:
+        work = np.array([config.parts["client_mechanism"].steps(config.client.epochs)])
     evaluations = -(-config.run.rounds // config.run.evaluate_every) + 1
     training = config.run.rounds * cohort * float(work[0]) * setup.speed.seconds
     signal = noise = None

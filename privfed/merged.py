@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from accounting.errors import AccountingError
-from accounting.events import Event, Spending, apart
-from accounting.guarantee import CHOICES, TIGHTEST, Guarantee, guarantee
+from accounting.guarantee import CHOICES, TIGHTEST, Guarantee, guarantee, stated
 from accounting.ledger import Ledger
 from privfed.audit import RunAudit, audit
 from privfed.errors import Refused
-from privfed.prior import Prior
+from privfed.prior import Prior, Priors
 from privfed.rundir import RunDirectory
 
 
@@ -27,6 +25,7 @@ class Merged:
     earlier: tuple[str, ...]
     bound: Guarantee | None
     problems: tuple[str, ...]
+    examples: Guarantee | None = None
 
     def to_json(self) -> Mapping[str, Any]:
         """What `privfed audit A B --json` prints."""
@@ -40,6 +39,7 @@ class Merged:
             "sampler": bound.sampler if bound else None,
             "accountant": bound.accountant if bound else None,
             "accountants": bound.by_accountant if bound else {},
+            "guarantees": stated(bound, self.examples),
             "rounds": bound.rounds if bound else 0,
             "runs": [run.to_json() for run in self.runs],
             "earlier": list(self.earlier),
@@ -64,12 +64,18 @@ def merge(paths: Sequence[Path], accountant: str | None = None) -> Merged:
     for key, what in (("population", "population"), ("relation", "relation"), ("unit", "unit")):
         _refuse_different(audits, key, what)
     delta = _refuse_different(audits, "delta", "delta")
-    spending, earlier = _together([RunDirectory.open(path) for path in paths])
+    different = {path.resolve(): path for path in paths}
+    directories = [RunDirectory.open(path) for path in different.values()]
+    _refuse_once_public(directories)
+    runs, earlier = _together(directories)
+    whole = Priors(tuple(runs))
     try:
-        bound = guarantee(spending, delta, accountant or TIGHTEST)
+        bound = guarantee(whole.spending, delta, accountant or TIGHTEST)
+        deltas = [run.examples.delta for run in audits if run.examples]
+        examples = guarantee(whole.examples, max(deltas)) if deltas else None
     except AccountingError as error:
         raise Refused(f"these runs cannot be composed: {error}") from error
-    return Merged(audits, earlier, bound, ())
+    return Merged(audits, earlier, bound, (), examples)
 
 
 def _refuse_different(audits: Sequence[RunAudit], key: str, what: str) -> Any:
@@ -85,20 +91,42 @@ def _refuse_different(audits: Sequence[RunAudit], key: str, what: str) -> Any:
     return first.terms.get(key)
 
 
-def _together(directories: Sequence[RunDirectory]) -> tuple[Spending, tuple[str, ...]]:
-    """What all runs were charged, each run once, as far as it went; and the names of earlier ones.
+def _refuse_once_public(directories: Sequence[RunDirectory]) -> None:
+    """A client that one run published is covered by no epsilon over all of them."""
+    lists = {frozenset(directory.read_public()) for directory in directories}
+    if len(lists) > 1:
+        raise Refused(
+            "these runs declared different clients public, so whom one of them covers another may "
+            "have published; audit them one by one"
+        )
 
-    A run that is named counts as it is now, whatever another one had counted of it.
+
+def _together(directories: Sequence[RunDirectory]) -> tuple[list[Prior], tuple[str, ...]]:
+    """Every run once, and the names of those that others count as earlier.
+
+    Raises `Refused` for two directories of one run: a ledger cannot tell an older copy from one
+    that went on apart and spent twice.
     """
-    named: dict[str, Spending] = {}
-    earlier: dict[tuple[str, str], Prior] = {}
+    found: dict[str, tuple[Ledger, Prior]] = {}
     for directory in directories:
         ledger = Ledger.load(directory.ledger)
-        named[str(ledger.terms["id"])] = apart(ledger.own)
-        for stated in map(Prior.from_json, ledger.terms.get("prior", [])):
-            earlier[stated.run, stated.head] = stated
-    left = [prior for prior in earlier.values() if prior.run not in named]
-    total: Counter[Event] = Counter()
-    for spent in [*named.values(), *(prior.own for prior in left)]:
-        total.update(spent)
-    return total, tuple(dict.fromkeys(prior.path for prior in left))
+        prior = Prior.of(str(directory.path), ledger)
+        if prior.run in found:
+            raise Refused(
+                f"{found[prior.run][1].path} and {prior.path} are copies of one run (or one seeded "
+                "run with other rounds): name it once, and never resume a copy"
+            )
+        found[prior.run] = ledger, prior
+    earlier: dict[tuple[str, str], Prior] = {}
+    for ledger, _ in found.values():
+        for counted in map(Prior.from_json, ledger.terms.get("prior", [])):
+            known = found.get(counted.run)
+            if known is None:
+                earlier[counted.run, counted.head] = counted
+            elif not known[0].holds(bytes.fromhex(counted.head)):
+                raise Refused(
+                    f"{known[1].path} is an older copy than the one that was counted as earlier; "
+                    "name the run itself"
+                )
+    runs = [*(prior for _, prior in found.values()), *earlier.values()]
+    return runs, tuple(dict.fromkeys(prior.path for prior in earlier.values()))

@@ -32,7 +32,7 @@ def reassemble(wanted: Config, directory: RunDirectory) -> tuple[Setup, Ledger]:
         before = priors(wanted)
         mark_counted(before, directory)
     constants = directory.read_constants() if directory.has_checkpoint() else None
-    setup = assemble(plan(wanted, before.spending), constants)
+    setup = assemble(plan(wanted, before.spending, before.examples), constants)
     if stored is None or not stored.opened:
         refuse_once_public(before, setup.federation)
         write_companions(setup, before, directory)
@@ -95,16 +95,18 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         "files": directory.companions(),
         "start": _hash_of(config.start.init),
         "prior": [prior.to_json() for prior in before.runs],
-        **({"examples": examples} if (examples := _examples(config)) else {}),
+        **({"examples": examples} if (examples := _examples(setup)) else {}),
     }
 
 
-def _examples(config: Config) -> dict[str, Any] | None:
+def _examples(setup: Setup) -> dict[str, Any] | None:
     """What a round costs one example of a silo, by DP-SGD inside it; None without."""
+    config = setup.plan.config
     dp = config.parts["client_mechanism"]
     if not dp.private:
         return None
-    return {"event": dp.event(config.client.epochs).to_json(), "delta": dp.delta}
+    event = dp.event(config.client.epochs).to_json()
+    return {"event": event, "delta": dp.delta, "silos": setup.federation.clients}
 
 
 def _hash_of(init: str) -> str | None:

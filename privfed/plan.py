@@ -37,6 +37,7 @@ class Plan:
     noise_multiplier: float | None
     by_examples: bool
     prior: Spending = field(default_factory=dict, hash=False)
+    prior_examples: Spending = field(default_factory=dict, hash=False)
 
     @property
     def budget(self) -> float | None:
@@ -48,7 +49,8 @@ class Plan:
         dp = self.config.parts["client_mechanism"]
         if not dp.private:
             return None
-        return guarantee({dp.event(self.config.client.epochs): rounds}, dp.delta)
+        own = Counter({dp.event(self.config.client.epochs): rounds})
+        return guarantee(Counter(self.prior_examples) + own, dp.delta)
 
     @property
     def simulation(self) -> str | None:
@@ -65,7 +67,9 @@ class Plan:
         return None
 
 
-def plan(config: Config, prior: Spending | None = None) -> Plan:
+def plan(
+    config: Config, prior: Spending | None = None, prior_examples: Spending | None = None
+) -> Plan:
     """Solve for the noise and refuse what has no proof. Raises `Refused`, with every reason."""
     mechanism, sampler = config.parts["mechanism"], config.parts["sampler"]
     if reasons := list(refusals(config)):
@@ -105,7 +109,9 @@ def plan(config: Config, prior: Spending | None = None) -> Plan:
     alike = alike or config.parts["client_mechanism"].private
     by_examples = not alike and weights != "uniform" and not config.aggregation.silo_weights
     resolved = replace(config, noise_multiplier=noise)
-    return Plan(resolved, mechanism, event, spent, noise, by_examples, before)
+    return Plan(
+        resolved, mechanism, event, spent, noise, by_examples, before, dict(prior_examples or {})
+    )
 
 
 def solve(

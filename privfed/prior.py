@@ -11,14 +11,14 @@ import contextlib
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from accounting.events import Event, Spending, apart
 from accounting.ledger import Ledger
-from privfed.audit import audit, went_on
+from privfed.audit import audit, examples_charged, went_on
 from privfed.config import Config
 from privfed.errors import Refused
 from privfed.federation import Federation
@@ -33,16 +33,30 @@ class Prior:
     run: str
     head: str
     own: Spending
+    examples: Spending = field(default_factory=dict)
+    """What each example of a silo may have been charged, by DP-SGD."""
 
     def to_json(self) -> dict[str, Any]:
         """What the new run's ledger states of it."""
         charges = [[event.to_json(), count] for event, count in self.own.items()]
-        return {"run": self.path, "id": self.run, "head": self.head, "charges": charges}
+        facts = {"run": self.path, "id": self.run, "head": self.head, "charges": charges}
+        if self.examples:
+            facts["examples"] = [[event.to_json(), n] for event, n in self.examples.items()]
+        return facts
 
     @classmethod
     def from_json(cls, stated: Mapping[str, Any]) -> Prior:
-        own = {Event.from_json(event): count for event, count in stated["charges"]}
-        return cls(stated["run"], stated["id"], stated["head"], own)
+        own, examples = (
+            {Event.from_json(event): count for event, count in stated.get(key, [])}
+            for key in ("charges", "examples")
+        )
+        return cls(stated["run"], stated["id"], stated["head"], own, examples)
+
+    @classmethod
+    def of(cls, path: str, ledger: Ledger) -> Prior:
+        """The run at `path`, as its ledger stands."""
+        run, head = str(ledger.terms.get("id")), ledger.head().hex()
+        return cls(path, run, head, apart(ledger.own), examples_charged(ledger))
 
 
 @dataclass(frozen=True)
@@ -55,10 +69,19 @@ class Priors:
     @property
     def spending(self) -> Spending:
         """What all of them spent together."""
-        total: Counter[Event] = Counter()
-        for prior in self.runs:
-            total.update(prior.own)
-        return total
+        return _sum(prior.own for prior in self.runs)
+
+    @property
+    def examples(self) -> Spending:
+        """What all of them may have charged one example of a silo."""
+        return _sum(prior.examples for prior in self.runs)
+
+
+def _sum(spendings: Iterable[Spending]) -> Spending:
+    total: Counter[Event] = Counter()
+    for spending in spendings:
+        total.update(spending)
+    return total
 
 
 def population(config: Config) -> dict[str, Any]:
@@ -95,7 +118,7 @@ def priors(config: Config) -> Priors:
             raise Refused(f"privacy.prior: {name} proves nothing: {problems[0]}")
         ledger = Ledger.load(directory.ledger)
         _refuse_other(name, ledger.terms, config)
-        own = Prior(name, str(ledger.terms.get("id")), ledger.head().hex(), apart(ledger.own))
+        own = Prior.of(name, ledger)
         for prior in (own, *map(Prior.from_json, ledger.terms.get("prior", []))):
             _refuse_gone_on(prior)
             runs[prior.run, prior.head] = prior

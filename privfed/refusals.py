@@ -63,6 +63,13 @@ def refusals(config: Config) -> Iterator[str]:
             f"client.stragglers is {config.client.stragglers}, but client.epochs is 1, which "
             "leaves nothing to shorten; raise client.epochs or remove the key"
         )
+    absent = config.parts["availability"].varies or config.client.drop_stragglers
+    if getattr(mechanism, "adaptive_clip", False) and absent:
+        yield (
+            "privacy.adaptive_clip takes who does not answer for one half within the clip, so that "
+            'it would grow without end; set cohort.availability = "always" and '
+            "client.drop_stragglers = false, or a fixed clip"
+        )
     if config.client.drop_stragglers and not 0.0 < config.client.stragglers < 1.0:
         yield (
             f"client.drop_stragglers is true, but client.stragglers is {config.client.stragglers}, "

@@ -93,7 +93,8 @@ def private_silos(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Priv
         "accountant": TIGHTEST,
         "mechanism": "dp_sgd",
     }
-    ledgers = SiloLedgers(directory.silos, terms, ledger.reexecutes)
+    silos, fresh = setup.federation.clients, not ledger.charges
+    ledgers = SiloLedgers(directory.silos, terms, silos, fresh, ledger.reexecutes)
     return PrivateSilos(dp, setup.executor.trainer, ledgers)
 
 

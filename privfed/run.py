@@ -109,7 +109,7 @@ def train(config: Config, out: Path, observers: Sequence[Observer] = ()) -> Outc
     Raises `Refused`, having written nothing, where the configuration cannot run.
     """
     before = priors(config)
-    setup = assemble(plan(config, before.spending))
+    setup = assemble(plan(config, before.spending, before.examples))
     refuse_once_public(before, setup.federation)
     directory = RunDirectory.create(out)
     with directory.locked():

@@ -18,6 +18,7 @@ from privfed.privacy.clipping import clip_rows, on_grid
 from privfed.privacy.rounding import gaussian_on_grid, grid_of
 from privfed.streams import Keys
 
+_AT_ONCE = 256
 Gradients = Callable[[Tensor, np.ndarray], Tensor]
 """Of a model `[d]`, the gradient of each of the named examples `[B]`: `[B, d]`."""
 
@@ -47,7 +48,11 @@ class DpSgd(Part):
     Gaussian(z)), and is charged to the silo's own ledger before it trains. That the silo itself may
     be drawn by chance amplifies nothing here.
 
-    *Trust*: the silo, which draws coins and noise. *Arithmetic*: as central noise.
+    *Trust*: the silo, which draws coins and noise.
+
+    *Arithmetic*: sums and noise are exact on a grid, as central noise (for up to 2^22 z drawn
+    examples). An example's own gradient is computed in a batch with others, by kernels whose
+    float32 rounding may depend on them (by about 1e-7 of it); the bound is C for the ideal one.
 
     Source: Abadi et al. 2016, Algorithm 1; in silos: Malekmohammadi et al. 2024; gradients of
     single examples by Opacus (Yousefpour et al. 2021).
@@ -79,9 +84,11 @@ class DpSgd(Part):
         """
         drawn = np.flatnonzero(keys.derived(b"coins").bernoulli(self.sampling_rate, examples))
         deviation = self.noise_multiplier * self.clip
-        rows = gradients(w, drawn) if len(drawn) else w.new_zeros(1, len(w))
-        bounded = on_grid(clip_rows(rows, self.clip), grid_of(deviation))
+        total = torch.zeros(len(w), dtype=torch.float64, device=w.device)
+        for start in range(0, len(drawn), _AT_ONCE):  # exact on the grid, so in any pieces
+            rows = gradients(w, drawn[start : start + _AT_ONCE])
+            bounded = on_grid(clip_rows(rows, self.clip), grid_of(deviation))
+            total += bounded.rows.sum(0, dtype=torch.float64)
         noise = gaussian_on_grid(keys.derived(b"noise"), deviation, len(w))
-        total = bounded.rows.sum(0, dtype=torch.float64)
         released: Tensor = ((total + torch.from_numpy(noise).to(total)) / batch_size).to(w.dtype)
         return released

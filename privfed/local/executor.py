@@ -75,7 +75,7 @@ class InProcess:
         if self.silos:
             own = self.streams.at("noise/silo", round, who)
             rows, after = self.silos.train(
-                trainer, some, broadcast, before, round, own, epochs, seen
+                trainer, some, broadcast, before, round, own, keys, epochs, seen
             )
         else:
             rows, after = trainer.train(some, broadcast, before, keys, epochs, seen)
@@ -125,6 +125,8 @@ class InProcess:
         return np.where(coins[:, 0] < self.stragglers, fewer, most)
 
     def _by_work(self, ids: Indices) -> Indices:
+        if self.silos:  # all take the same number of steps, and their sizes are no business of ours
+            return ids
         work = steps(self.trainer.federation.sizes(ids), 1, self.trainer.batch_size)
         return ids[np.argsort(-work, kind="stable")]
 

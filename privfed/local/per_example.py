@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from privfed.errors import Refused
 from privfed.network import Network
+from privfed.trial import scoring
+
+_MIXED = (
+    "gradients of single examples, as Opacus takes them, are not those of this model: it mixes "
+    "examples or uses parameters outside of its layers. Use another model, or user-level privacy"
+)
 
 
 class PerExample:
@@ -41,6 +50,38 @@ class PerExample:
         self._module = GradSampleModule(copied, loss_reduction="sum")
         self._parameters: dict[str, Any] = dict(copied.named_parameters())
 
+    def verify(self, x: Tensor, y: Tensor) -> None:
+        """Compare with autograd, one example at a time, on made-up x `[3, *]`, y `[3, *]`.
+
+        Raises `Refused` where they differ: hooks do not see all that a module may do.
+        """
+        network, generator = self._network, torch.Generator().manual_seed(0)
+        noise = torch.randn(network.shapes.length, generator=generator).to(network.start)
+        w = network.start + 0.1 * noise
+        try:
+            with scoring(network.module), _without_dropout(self._module):
+                for count in (2, 3):
+                    found = self.gradients(w, x[:count], y[:count])
+                    for place in range(count):
+                        single = slice(place, place + 1)
+                        true = _gradient(network, w, x[single], y[single])
+                        scale = float(true.norm()) + 1e-6
+                        if not float((found[place] - true).norm()) <= 1e-3 * scale:
+                            raise Refused(_MIXED)
+        except Refused:
+            raise
+        except Exception as error:  # whatever a user's module does under hooks
+            said = " ".join(str(error).split())
+            raise Refused(f"{_MIXED} ({type(error).__name__}: {said})") from error
+
+    def _rows(self, name: str, count: int) -> Tensor:
+        """Gradients `[B, *]` of one parameter; zeros where the module does not use it."""
+        parameter = self._parameters[name]
+        if getattr(parameter, "grad_sample", None) is None:
+            return torch.zeros(count, parameter.numel(), device=parameter.device)
+        rows: Tensor = parameter.grad_sample.flatten(1)
+        return rows
+
     def gradients(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """`[B, d]`, of each example's own loss at the model w `[d]`."""
         network = self._network
@@ -51,7 +92,7 @@ class PerExample:
             warnings.simplefilter("ignore")  # of hooks on inputs that need no gradient
             self._module.zero_grad(set_to_none=True)
             network.loss.losses(self._module(x), y).sum().backward()  # type: ignore[no-untyped-call]
-        rows = [self._parameters[name].grad_sample.flatten(1) for name in network.shapes.names]
+        rows = [self._rows(name, len(x)) for name in network.shapes.names]
         found: Tensor = torch.cat(rows, dim=1).detach()
         if len(found) != len(x):
             raise Refused(
@@ -59,3 +100,24 @@ class PerExample:
                 "no gradient of a single one"
             )
         return found
+
+
+@contextmanager
+def _without_dropout(module: nn.Module) -> Iterator[None]:
+    """Opacus' hooks work in training mode only; what draws in it other than dropout is refused."""
+    drawing = [part for part in module.modules() if isinstance(part, _DropoutNd)]
+    for part in drawing:
+        part.eval()
+    try:
+        yield
+    finally:
+        for part in drawing:
+            part.train()
+
+
+def _gradient(network: Network, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    with torch.enable_grad():
+        leaf = w.detach().requires_grad_()
+        loss = network.losses(leaf, x, y).sum()
+        (found,) = torch.autograd.grad(loss, leaf)
+    return found

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from accounting.ledger import Ledger
+from privfed.errors import Broken
 from privfed.federation import Indices
 from privfed.local.dp_sgd import DpSgd
 from privfed.local.objective import Broadcast, Work
 from privfed.local.per_example import PerExample
-from privfed.local.trainer import LocalTrainer
+from privfed.local.trainer import DROPOUT, LocalTrainer, own_draws, seed_draws
 from privfed.streams import Keys
 
 
@@ -25,23 +26,40 @@ class SiloLedgers:
     Which rounds a silo took part in is part of it, so it is never published.
     """
 
-    def __init__(self, folder: Path, terms: Mapping[str, Any], reexecutes: bool) -> None:
-        self._folder, self._terms, self._reexecutes = folder, dict(terms), reexecutes
-        self._open: dict[int, Ledger] = {}
+    def __init__(
+        self, folder: Path, terms: Mapping[str, Any], silos: int, fresh: bool, reexecutes: bool
+    ) -> None:
+        """Open those of all `silos`; begin them where nothing was charged yet (`fresh`).
+
+        Raises `Broken` where one is missing from a run that was charged.
+        """
+        for part in (folder.parent, folder):
+            if fresh:
+                part.mkdir(mode=0o700, exist_ok=True)
+        self._ledgers = [
+            _opened(folder / f"{silo:06d}.jsonl", {**terms, "silo": silo}, fresh)
+            for silo in range(silos)
+        ]
+        for ledger in self._ledgers:
+            ledger.reexecutes = reexecutes
 
     def of(self, silo: int) -> Ledger:
-        if silo not in self._open:
-            path = self._folder / f"{silo:06d}.jsonl"
-            if path.exists():
-                ledger = Ledger.recover(path)
-            else:
-                for folder in (self._folder.parent, self._folder):
-                    folder.mkdir(mode=0o700, exist_ok=True)
-                    folder.chmod(0o700)
-                ledger = Ledger.create(path, {**self._terms, "silo": silo})
-            ledger.reexecutes = self._reexecutes
-            self._open[silo] = ledger
-        return self._open[silo]
+        return self._ledgers[silo]
+
+
+def _opened(path: Path, terms: Mapping[str, Any], fresh: bool) -> Ledger:
+    ledger = Ledger.recover(path) if path.exists() else None
+    if ledger is None or not ledger.opened:
+        if not fresh:
+            raise Broken(
+                f"{path} is missing or empty, and what that silo's examples spent with it; restore "
+                "it, or start a new run"
+            )
+        path.unlink(missing_ok=True)  # torn as it was begun
+        return Ledger.create(path, terms)
+    if ledger.terms.get("id") != terms["id"]:
+        raise Broken(f"{path} is the ledger of another run's silo; restore this one's")
+    return ledger
 
 
 class PrivateSilos:
@@ -59,23 +77,29 @@ class PrivateSilos:
         own: Tensor | None,
         round: int,
         keys: Keys,
+        draws: Keys,
         epochs: Indices,
         seen: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         """Rows `[c, m]` of silos `ids` `[c]`, and their new own state, as `LocalTrainer.train`.
 
-        `keys` are private ones, one per silo. Each silo is charged before it trains.
+        `keys` are private ones, one per silo; `draws` are for what the model draws itself
+        (dropout). Each silo is charged before it trains.
         """
         for silo in ids.tolist():
             self._ledgers.of(silo).charge(round, self._dp.event(trainer.epochs))
         w = broadcast["params"].repeat(len(ids), 1)
         steps = [self._dp.steps(int(count)) for count in epochs]
-        for place, (silo, each) in enumerate(zip(ids.tolist(), keys.each(), strict=True)):
-            now = w[place : place + 1]
-            state = None if own is None else own[place : place + 1]
-            for step in range(steps[place]):
-                grad = self._gradient(trainer, silo, now[0], each.derived(b"step %d" % step))
-                now -= trainer.lr * trainer.objective.direction(grad[None], now, broadcast, state)
+        seeds = draws.per_client(1, salt=DROPOUT)[:, 0] >> np.uint64(1)
+        with own_draws(w.device):
+            for place, (silo, each) in enumerate(zip(ids.tolist(), keys.each(), strict=True)):
+                seed_draws(int(seeds[place]), w.device)
+                now = w[place : place + 1]
+                state = None if own is None else own[place : place + 1]
+                for step in range(steps[place]):
+                    grad = self._gradient(trainer, silo, now[0], each.derived(b"step %d" % step))
+                    move = trainer.objective.direction(grad[None], now, broadcast, state)
+                    now -= trainer.lr * move
         work = Work(torch.tensor(steps).to(w), trainer.lr, None, seen)
         return trainer.objective.message(w, broadcast, own, work)
 

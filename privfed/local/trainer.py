@@ -25,7 +25,7 @@ from privfed.streams import Keys
 Way = Literal["stacked", "loop"]
 Statistic = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Of models w `[c, d]` on batches x, y of which `real` `[c, B]` counts: rows `[c, *]`."""
-_DROPOUT, _MEASURING = 2**62, 2**62 + 1
+DROPOUT, _MEASURING = 2**62, 2**62 + 1
 """Salts that no epoch has."""
 
 
@@ -98,14 +98,14 @@ class LocalTrainer:
         sizes = torch.from_numpy(self.federation.sizes(ids)).to(w).clamp(min=1)[:, None]
         total = w.new_zeros(len(ids), width)
         seeds = keys.per_client(rows.shape[1], salt=_MEASURING) >> np.uint64(1)
-        with _own_draws(w.device):
+        with own_draws(w.device):
             for step in range(rows.shape[1]):
                 for some in self._together(len(ids)):
                     real = mask[some, step]
                     if not bool(real.any()):
                         continue
                     x, y = self.federation.gather(rows[some, step])
-                    _seed(int(seeds[some][0, step]), w.device)  # a client's dropout is its own
+                    seed_draws(int(seeds[some][0, step]), w.device)  # a client's dropout is its own
                     mean = of(w[some], x, y, real)
                     weighted = mean * real.sum(1, keepdim=True)
                     total[some] += torch.where(real.any(1, keepdim=True), weighted, 0.0)
@@ -161,10 +161,10 @@ class LocalTrainer:
     ) -> Tensor:
         device = broadcast["params"].device
         w = broadcast["params"].repeat(len(batches.rows), 1)
-        seeds = keys.per_client(1, salt=_DROPOUT)[:, 0] >> np.uint64(1)
-        with _own_draws(device):
+        seeds = keys.per_client(1, salt=DROPOUT)[:, 0] >> np.uint64(1)
+        with own_draws(device):
             for client, steps in enumerate(batches.steps):
-                _seed(int(seeds[client]), device)  # dropout is its own, not the chunk's
+                seed_draws(int(seeds[client]), device)  # dropout is its own, not the chunk's
                 now = w[client : client + 1]
                 state = None if own is None else own[client : client + 1]
                 for step in range(steps):
@@ -187,7 +187,7 @@ class LocalTrainer:
         return grad
 
 
-def _own_draws(device: torch.device) -> AbstractContextManager[None]:
+def own_draws(device: torch.device) -> AbstractContextManager[None]:
     """What is drawn inside leaves torch's own generators as they were."""
     return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
@@ -206,7 +206,7 @@ def _draw_again(state: Tensor, device: torch.device) -> None:
         torch.default_generator.set_state(state)
 
 
-def _seed(seed: int, device: torch.device) -> None:
+def seed_draws(seed: int, device: torch.device) -> None:
     """As `torch.manual_seed`, which takes 70 times as long, of the generators in use here."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":

@@ -77,20 +77,25 @@ def test_alternatives_change_one_number_each(asked):
         assert 1 < noisier / answer.question.noise_multiplier < 2
 
 
+CAPPED = {"sampler": "truncated_poisson", "rate": None, "population": 100, "cohort": 5}
+
+
 @pytest.mark.parametrize(
     "wrong, reason",
     [
         ({"noise_multiplier": 1.0}, "nothing is left"),
         ({"epsilon": None}, "2 are missing"),
         ({"population": 10}, "either it or these"),
-        ({"cap": 5}, "--cap: not for the sampler"),
+        ({"cap": 5}, "--cap: not for gaussian"),
         ({"separation": 5}, "--separation: not for"),
         ({"bands": 5}, "--bands is for"),
         ({"epsilon": None, "noise_multiplier": math.nan}, "expected a number"),
         ({"epsilon": None, "noise_multiplier": 1e12}, "expected a number"),
         ({"rate": None, "population": 10, "noise_multiplier": 0.01}, "more than epsilon"),
         ({"rate": None, "noise_multiplier": 0.0}, "no sampling rate"),
-        ({"mechanism": "local_gaussian", "rate": None, "noise_multiplier": 1.0}, "not depend"),
+        ({"mechanism": "local_gaussian"}, "neither population nor cohort"),
+        ({"epsilon": math.nan}, "positive number"),
+        ({"epsilon": None, "noise_multiplier": 1.0, **CAPPED, "accountant": "rdp"}, "no proof"),
         ({"mechanism": "banded"}, "keeps 1 rounds"),
         ({"sampler": "cyclic"}, "--sampling-rate: not for"),
         ({"sampler": "fixed_size", "rate": None, "cohort": 5}, "needs --population"),

@@ -1,6 +1,7 @@
 """Several runs over one population: what they spent together, and what cannot be composed."""
 
 import json
+import shutil
 from collections import Counter
 
 import pytest
@@ -11,8 +12,11 @@ from accounting.accountants import epsilon
 from accounting.events import apart
 from accounting.ledger import Ledger
 from privfed.audit import audit
+from privfed.config import overridden
 from privfed.errors import Refused
-from privfed.merged import merge
+from privfed.merged import _refuse_once_public, merge
+from privfed.run import resume
+from privfed.rundir import RunDirectory
 
 SAME = ("data.population=everybody",)
 
@@ -119,3 +123,48 @@ def test_an_audit_says_what_it_means(two):
     found = audit(two[0]).to_json()
     assert "whether it is in the population" in found["meaning"]
     assert found["guarantees"][0]["epsilon"] == found["epsilon"]
+
+
+def test_copies_of_a_run_are_refused(tmp_path):
+    """A ledger cannot tell an older copy from one that went on apart and spent twice."""
+    trained(tmp_path / "run", *SAME, "run.rounds=3")
+    shutil.copytree(tmp_path / "run", tmp_path / "backup")
+    for name in ("run", "backup"):
+        resume(tmp_path / name, lambda stored: overridden(stored, ["run.rounds=6"]))
+        with pytest.raises(Refused, match="copies of one run"):
+            merge([tmp_path / "run", tmp_path / "backup"])
+
+
+def test_an_older_copy_than_was_counted_is_refused(tmp_path):
+    trained(tmp_path / "run", *SAME, "run.rounds=3")
+    shutil.copytree(tmp_path / "run", tmp_path / "old")
+    resume(tmp_path / "run", lambda stored: overridden(stored, ["run.rounds=6"]))
+    trained(tmp_path / "next", *SAME, f'privacy.prior=["{tmp_path / "run"}"]')
+    with pytest.raises(Refused, match="older copy"):
+        merge([tmp_path / "old", tmp_path / "next"])
+    assert merge([tmp_path / "run", tmp_path / "next"]).bound is not None
+
+
+def test_runs_that_declared_other_clients_public_are_not_composed(two):
+    told = json.dumps({"clients": ["somebody"], "earlier": []})
+    (two[1] / "report/public_clients.json").write_text(told)
+    with pytest.raises(Refused, match="clients public"):
+        _refuse_once_public([RunDirectory.open(path) for path in two])
+
+
+SILOS = (
+    *("data.setting=cross_silo", "cohort.sampler=full", "cohort.size=0", *SAME),
+    *("privacy.mechanism=none", "client.privacy.mechanism=dp_sgd"),
+)
+
+
+def test_an_examples_guarantee_covers_earlier_runs_too(tmp_path):
+    trained(tmp_path / "a", *SILOS)
+    trained(tmp_path / "b", *SILOS, f'privacy.prior=["{tmp_path / "a"}"]', "run.rounds=5")
+    alone, both = audit(tmp_path / "a").examples, audit(tmp_path / "b").examples
+    assert both.epsilon > alone.epsilon
+    assert both.rounds == 12
+    merged = merge([tmp_path / "a", tmp_path / "b"])
+    assert merged.examples.epsilon == pytest.approx(both.epsilon)
+    summary = json.loads((tmp_path / "b/report/summary.json").read_text())
+    assert summary["guarantees"][1]["epsilon"] == both.epsilon

@@ -1,9 +1,11 @@
 """Samplers draw what their witness says, and refuse populations that their proof is not about."""
 
+import json
+
 import numpy as np
 import pytest
 from scipy import stats
-from small import small
+from small import small, trained
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from accounting.releases import (
@@ -222,3 +224,32 @@ def test_availability_only_takes_away_and_by_public_coins():
     turns = [Groups(groups=4, turn=2).present(r, who, STREAMS) for r in range(8)]
     assert np.array_equal(turns[0], turns[1])
     assert (sum(t.astype(int) for t in turns) == 2).all()
+
+
+@pytest.mark.parametrize("sampler", ["poisson", "truncated_poisson", "fixed_size", "full"])
+def test_a_run_charges_the_same_whoever_is_at_hand(tmp_path, sampler):
+    """Absent clients contribute zero; the event and the divisor stay."""
+    size = "0" if sampler == "full" else "8"
+    words = (f"cohort.sampler={sampler}", f"cohort.size={size}", "run.simulation_metrics=true")
+    words += ("run.checkpoint_every=2", "run.randomness=seeded")
+    always = trained(tmp_path / "a", *words)
+    turns = trained(tmp_path / "b", *words, "cohort.availability=groups", "cohort.groups=3")
+    assert turns.guarantee == always.guarantee
+    assert turns.plan.event == always.plan.event
+    seen = [
+        [json.loads(line)["simulation_only"]["cohort"] for line in path.read_text().splitlines()]
+        for path in (tmp_path / "a/metrics.jsonl", tmp_path / "b/metrics.jsonl")
+    ]
+    assert sum(seen[1]) < 0.7 * sum(seen[0])
+
+
+@pytest.mark.parametrize(
+    "words, reason",
+    [
+        (("privacy.adaptive_clip=true",), "one half within the clip"),
+        (("client.objective=scaffold", "data.setting=cross_silo"), "by the sampler alone"),
+    ],
+)
+def test_what_counts_on_everybody_refuses_absence(words, reason):
+    with pytest.raises(Refused, match=reason):
+        plan(small(*words, "cohort.availability=daily"))
