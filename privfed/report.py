@@ -78,6 +78,9 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
         pairs["clients"] = (
             f"have to return (cross_silo): each keeps {size_of(forecast.kept)} between rounds"
         )
+    if plan.mechanism.remembers:
+        kept = 8 * forecast.parameters * getattr(config.parts["mechanism"], "bands", 1)
+        pairs["memory"] = f"{size_of(kept)} of past noise, drawn again from its key when resumed"
     if examples := plan.examples(config.run.rounds):
         pairs["examples"] = example_line(examples)
     if config.start.init:

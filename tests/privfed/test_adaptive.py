@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -124,19 +125,26 @@ def test_one_client_more_moves_the_whole_release_by_at_most_the_joint_bound(tmp_
     from privfed.local.objective import Exchange
     from privfed.round import collect
 
-    def summed(sizes):
-        mechanism = adaptive(clip, 1.0, 2.0)
-        rounds = Rounds(tmp_path / f"{sizes}", sizes, size=4, lr=50.0, mechanism=mechanism)
-        algorithm, state = rounds.algorithm, mechanism.init()
-        cohort = algorithm.sampler.sample(1, 4, People.of(np.ones(4)), rounds.world.streams)
-        params = rounds.state.params
-        exchange = Exchange("train", {"params": params}, algorithm.objective.layout(len(params)))
-        total, _ = collect(algorithm, algorithm.rule, exchange, 0, cohort, state, rounds.world)
-        return total
+    mechanism = adaptive(clip, 1.0, 2.0)
+    rounds = Rounds(tmp_path, sizes, size=4, lr=50.0, mechanism=mechanism)
+    algorithm, params = rounds.algorithm, rounds.state.params
+    exchange = Exchange("train", {"params": params}, algorithm.objective.layout(len(params)))
+    drawn = algorithm.sampler.sample(1, 4, People.of(np.ones(4)), rounds.world.streams)
 
-    whole = summed(sizes)
+    def summed(clients):
+        cohort = replace(drawn, clients=np.array(clients))
+        state = mechanism.init()
+        return collect(algorithm, algorithm.rule, exchange, 0, cohort, state, rounds.world)[0]
+
+    whole = summed([0, 1, 2, 3])
     assert whole.bound == pytest.approx(Split.of(1.0, 2.0).bound(clip))
-    assert len(whole.total) == Rounds(tmp_path / "d", sizes).state.params.numel() + 1
+    assert len(whole.total) == params.numel() + 1
+    moved = [
+        float((whole.total - summed([c for c in range(4) if c != gone]).total).norm())
+        for gone in range(4)
+    ]
+    assert max(moved) <= whole.bound * (1 + 1e-9)
+    assert max(moved) > 0.99 * whole.bound  # a client far beyond the clip attains it
 
 
 def test_the_clip_is_checkpointed_and_a_resume_goes_on_with_it(tmp_path):
