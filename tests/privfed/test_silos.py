@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from helpers import assert_normal, population, trainer
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from small import same_run, small, trained
 
 from accounting.accountants import epsilon
@@ -425,3 +427,60 @@ def test_a_model_that_mixes_examples_is_refused():
     object.__setattr__(local.network, "shapes", Shapes.of(mixing))
     with pytest.raises(Refused, match="single examples"):
         PerExample(local.network)
+
+
+@given(
+    st.integers(1, 30),
+    st.sampled_from([1.0, 1e-3, 1e4, float("nan"), float("inf")]),
+    st.integers(0, 10**6),
+)
+@settings(max_examples=40, deadline=None)
+def test_no_example_whatever_it_is_moves_a_step_further(others, size, seed):
+    """Neighbouring silos by search: through Opacus, the clip, the grid and the sum."""
+    local = trainer(population((4,)))
+    net, generator = local.network, torch.Generator().manual_seed(seed)
+    features = local.federation.examples.x.shape[1:]
+    x = torch.randn((others + 1, *features), generator=generator)
+    x[-1] *= size
+    y = torch.randint(0, 3, (others + 1,), generator=generator)
+    one = PerExample(net)
+    dp = DpSgd(clip=0.2, noise_multiplier=1.0, sampling_rate=1.0)
+    keys = STREAMS.at("noise/silo", seed, np.array([1]))
+
+    def released(examples):
+        (own,) = keys.each()
+        taken = lambda w, drawn: one.gradients(w, x[drawn], y[drawn])  # noqa: E731
+        return dp.gradient(net.start, examples, 1, taken, own).double()
+
+    moved = float((released(others + 1) - released(others)).norm())
+    assert moved <= dp.clip * (1 + 1e-5)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("client.objective=scaffold",),
+        ("client.objective=feddyn",),
+        ("client.objective=fedfor",),
+        ("client.epochs=3", "client.stragglers=0.5"),
+        ("client.epochs=3", "client.stragglers=0.5", "client.drop_stragglers=true"),
+        ("cohort.availability=groups", "cohort.groups=2"),
+        (f"aggregation.silo_weights={[1.0, 2.0] * 6}",),
+        ("model.name=mlp", "model.hidden=[5]"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_it_composes_and_its_resume_is_exact(tmp_path, monkeypatch, words):
+    words = (*SILOS, "run.randomness=seeded", *words)
+    trained(tmp_path / "whole", *words)
+    interrupted(tmp_path / "cut", monkeypatch, *words)
+    resume(tmp_path / "cut", lambda stored: stored)
+    same_run(tmp_path / "whole", tmp_path / "cut")
+    found = audit(tmp_path / "cut")
+    assert not found.problems
+    steps = DpSgd(sampling_rate=0.3).steps(3 if "client.epochs=3" in words else 2)
+    once = Event(PoissonSampled(0.3, Gaussian(1.5)), "poisson", ADD_REMOVE, "example")
+    most = max(
+        len(Ledger.load(path).charges) for path in (tmp_path / "cut/private/silos").glob("*.jsonl")
+    )
+    assert found.examples.epsilon == epsilon({once: most * steps}, 1e-5, "pld")
