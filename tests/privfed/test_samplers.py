@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from scipy import stats
-from small import small, trained
+from small import same_run, small, trained
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from accounting.releases import (
@@ -18,9 +18,11 @@ from accounting.releases import (
 from privfed.availability import Always, Daily, Groups
 from privfed.cohort import People
 from privfed.errors import Refused
+from privfed.local.objective import Cohorts
 from privfed.plan import plan
 from privfed.privacy.gaussian import CentralGaussian
 from privfed.privacy.local import LocalGaussian
+from privfed.run import resume
 from privfed.samplers import BySize, CappedPoisson, Cyclic, FixedSize, Full, Poisson
 from privfed.streams import Streams
 
@@ -253,3 +255,29 @@ def test_a_run_charges_the_same_whoever_is_at_hand(tmp_path, sampler):
 def test_what_counts_on_everybody_refuses_absence(words, reason):
     with pytest.raises(Refused, match=reason):
         plan(small(*words, "cohort.availability=daily"))
+
+
+def test_how_many_have_joined_follows_the_sampler():
+    """What SCAFFOLD divides by: once around, everybody has been there exactly once."""
+    poisson, cyclic = Cohorts(40, 10.0), Cohorts(40, 10.0, separation=4)
+    assert [cyclic.joined(rounds) for rounds in (1, 3, 4, 9)] == [10, 30, 40, 40]
+    assert poisson.joined(1) == 10
+    assert poisson.joined(4) == pytest.approx(40 * (1 - 0.75**4))
+
+
+@pytest.mark.parametrize("randomness", ["seeded", "secret"])
+def test_clients_that_return_do_so_in_their_slot(tmp_path, randomness):
+    """States and the slots' key lie side by side under private/, and a resume finds both."""
+    words = ("cohort.sampler=cyclic", "cohort.separation=3", "cohort.size=0")
+    words += ("client.objective=scaffold", "data.setting=cross_silo")
+    words += (f"run.randomness={randomness}",)
+    trained(tmp_path / "run", *words, "run.rounds=4")
+    outcome = resume(tmp_path / "run", lambda stored: stored.with_run(rounds=7))
+    assert outcome.updates == 7
+    assert outcome.charges == 7
+    if randomness == "seeded":
+        trained(tmp_path / "whole", *words)
+        same_run(tmp_path / "whole", tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run/private").iterdir()}
+    assert {"settled.f32", "of.txt"} <= names
+    assert ("key" in names) == (randomness == "secret")
