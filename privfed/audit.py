@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from accounting.errors import AccountingError, LedgerBroken
-from accounting.events import CHANGE, Event, Spending
+from accounting.events import CHANGE, Event, Spending, apart
 from accounting.guarantee import CHOICES, Guarantee, guarantee, sentence, spent, stated
 from accounting.ledger import Ledger
 from accounting.releases import (
@@ -30,6 +30,8 @@ _ROUNDING = 1 - 1e-9
 _GRID, _GRID_ABSOLUTE = 1.02, 0.02
 """What PLD's grid may add."""
 CROSS_CHECKS = ("opacus_rdp", "opacus_prv")
+ALL = "all"
+"""Every accountant that applies, cross-checks included."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,12 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
     """Audit the run at `path`, changing nothing.
 
     `accountant` (default: the run's own) is one of rdp, pld, tightest, or an independent
-    cross-check, opacus_rdp or opacus_prv: the latter is shown beside the others and never becomes
-    the headline. Raises `Refused` for a path that is no run and an accountant that is not known.
+    cross-check, opacus_rdp or opacus_prv ("all": both): these are shown beside the others and never
+    become the headline. Raises `Refused` for a path that is no run, and for an accountant that is
+    not known.
     """
-    if accountant is not None and accountant not in (*CHOICES, *CROSS_CHECKS):
-        names = ", ".join((*CHOICES, *CROSS_CHECKS))
+    if accountant is not None and accountant not in (*CHOICES, *CROSS_CHECKS, ALL):
+        names = ", ".join((*CHOICES, *CROSS_CHECKS, ALL))
         raise Refused(f"accountant is {accountant!r}; expected one of {names}")
     # The ledger last: of a run that goes on, it then holds all that the other files cite.
     try:
@@ -106,7 +109,7 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
     if problems:
         return _broken(path, dict(ledger.terms), *problems)
     delta, own = ledger.terms["delta"], ledger.terms["accountant"]
-    headline = own if accountant is None or accountant in CROSS_CHECKS else accountant
+    headline = accountant if accountant in CHOICES else own
     try:
         bound = spent(ledger, delta, headline)
         claims = (*_lower_claims(evidence, ledger), *_uncounted(ledger.terms), *_crossed(bound))
@@ -115,8 +118,9 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
     except (AccountingError, TypeError, KeyError) as error:
         return _broken(path, dict(ledger.terms), f"{directory.ledger}: {error}")
     accountants = dict(bound.by_accountant)
-    if accountant in CROSS_CHECKS:
-        accountants[accountant] = opacus_epsilon(ledger.spending, delta, accountant)
+    for name in CROSS_CHECKS:
+        if accountant in (name, ALL):
+            accountants[name] = opacus_epsilon(ledger.spending, delta, name)
     noise, rate = _mechanism(ledger.own)
     alone = guarantee(ledger.own, delta, headline) if ledger.prior else bound
     charges = len(ledger.charges)
@@ -175,17 +179,19 @@ def _examples(directory: RunDirectory, ledger: Ledger) -> tuple[Guarantee | None
 
 
 def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
-    """An independent opinion: opacus' RDP or PRV accountant on the same Poisson events.
+    """An independent opinion: opacus' RDP or PRV on the same Gaussians and Poisson draws.
 
     None where opacus has no accountant for an event. Its GDP accountant is never asked: it
     under-counts. Raises `Refused` where opacus is not installed.
     """
     history = []
-    for event, count in spending.items():
+    for event, count in apart(spending).items():
         match event.release:
             case PoissonSampled(rate=q, of=Gaussian(noise_multiplier=z)) if z > 0:
                 history.append((z, q, count))
-            case PoissonSampled():
+            case Gaussian(noise_multiplier=z) if z > 0:
+                history.append((z, 1.0, count))
+            case PoissonSampled() | Gaussian():
                 return math.inf
             case _:
                 return None

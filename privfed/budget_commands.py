@@ -18,7 +18,10 @@ COUNT = click.IntRange(1, 10**12)
 
 @click.command()
 @click.argument("directories", metavar="RUN_DIR...", type=DIRECTORY, nargs=-1, required=True)
-@click.option("--accountant", help="tightest, rdp, pld; or a cross-check: opacus_rdp, opacus_prv.")
+@click.option(
+    "--accountant",
+    help="tightest, rdp, pld; or a cross-check beside these: opacus_rdp, opacus_prv, or all.",
+)
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),

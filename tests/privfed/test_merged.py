@@ -168,3 +168,17 @@ def test_an_examples_guarantee_covers_earlier_runs_too(tmp_path):
     assert merged.examples.epsilon == pytest.approx(both.epsilon)
     summary = json.loads((tmp_path / "b/report/summary.json").read_text())
     assert summary["guarantees"][1]["epsilon"] == both.epsilon
+
+
+def test_all_accountants_that_apply_agree(two):
+    """Opacus on Poisson draws and on a cyclic run's participations; nothing on fixed sizes."""
+    found = audit(two[0], "all")
+    assert found.accountants["opacus_prv"] == pytest.approx(found.accountants["pld"], rel=0.02)
+    assert found.accountants["opacus_rdp"] == pytest.approx(found.accountants["rdp"], rel=0.05)
+    assert found.guarantee.accountant == "tightest"
+    cyclic = ("cohort.sampler=cyclic", "cohort.separation=3", "cohort.size=0")
+    trained(two[0].parent / "cyclic", *SAME, *cyclic)
+    found = audit(two[0].parent / "cyclic", "all")
+    assert found.accountants["opacus_prv"] == pytest.approx(found.accountants["pld"], rel=0.02)
+    trained(two[0].parent / "fixed", *SAME, "cohort.sampler=fixed_size")
+    assert audit(two[0].parent / "fixed", "all").accountants["opacus_prv"] is None
