@@ -1,0 +1,94 @@
+"""Real rows as whole numbers modulo 2^b, with a proven bound on what is really summed.
+
+A row x of L2 norm at most C is divided by a public `step` and rounded to whole numbers by chance,
+up with the probability of the fraction, so that nothing is lost on average. Rounding may lengthen a
+row; it is repeated until the norm is within `bound`, a number that follows from public constants
+alone and that noise is to be calibrated to, never to C / step (Kairouz, Liu & Steinke 2021,
+Proposition 22: a try succeeds with probability at least 1 - beta).
+
+Sums of up to `capacity` rows, noise included, stay within a signed half of the modulus, which is
+checked when a run is configured: a wrapped sum would be wrong without a trace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfed.errors import Refused
+from privfed.streams import Words
+
+Whole = NDArray[np.int64]
+_BETA = math.exp(-0.5)
+_TRIES = 200
+"""More than 200 failures in a row have a probability below 1e-43."""
+
+
+@dataclass(frozen=True)
+class Codec:
+    """Rows `[d]` of norm at most `clip`, in steps of `step`, modulo 2^`bits`."""
+
+    clip: float
+    step: float
+    length: int
+    bits: int
+
+    @property
+    def bound(self) -> float:
+        """The L2 norm of an encoded row, in steps: it holds for every row, by construction."""
+        x, d = self.clip / self.step, self.length
+        likely = x * x + d / 4 + math.sqrt(2 * math.log(1 / _BETA)) * (x + math.sqrt(d) / 2)
+        return math.sqrt(min((x + math.sqrt(d)) ** 2, likely))
+
+    @property
+    def largest(self) -> int:
+        """The largest number that an encoded row can hold."""
+        return min(math.floor(self.clip / self.step) + 1, math.floor(self.bound))
+
+    def refuse_overflow(self, capacity: int, noise: float = 0.0) -> None:
+        """Raises `Refused` where `capacity` rows and noise up to `noise` steps could wrap."""
+        most = capacity * self.largest + noise
+        if not most < 2 ** (self.bits - 1):
+            need = math.floor(math.log2(max(most, 1))) + 2
+            raise Refused(
+                f"secure.bits is {self.bits}, but sums of {capacity} rows of up to {self.largest} "
+                f"and their noise reach {most:.3g}; expected below {2 ** (self.bits - 1)}: use "
+                f"secure.bits = {need} or more, a coarser grid, or a smaller secure.capacity"
+            )
+
+    def encode(self, row: NDArray[np.float64], words: Callable[[int], Words]) -> Whole:
+        """Whole numbers `[d]` of norm at most `bound`; `words(n)` draws n 64-bit words.
+
+        Raises `ValueError` for a row that is not finite, not `[d]`, or longer than the clip.
+        """
+        if row.shape != (self.length,):
+            raise ValueError(f"a row of shape {row.shape}; expected ({self.length},)")
+        norm = float(np.linalg.norm(row))
+        if not norm <= self.clip * (1 + 1e-12):
+            raise ValueError(f"a row of norm {norm}; expected at most the clip, {self.clip}")
+        scaled = row / self.step
+        low = np.floor(scaled)
+        share = scaled - low
+        for _ in range(_TRIES):
+            coins = (words(self.length) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+            whole = (low + (coins < share)).astype(np.int64)
+            if float(np.dot(whole.astype(np.float64), whole)) <= self.bound**2 * (1 - 1e-12):
+                return whole
+        raise ValueError("no rounding of this row stayed within its bound; this has no chance")
+
+    def wrap(self, whole: Whole) -> NDArray[np.uint64]:
+        """Modulo 2^bits."""
+        return whole.astype(np.uint64) & np.uint64(2**self.bits - 1)
+
+    def unwrap(self, summed: NDArray[np.uint64]) -> Whole:
+        """The number closest to zero with that residue: right where the capacity was kept."""
+        shift = np.uint64(64 - self.bits)
+        return (summed << shift).astype(np.int64) >> np.int64(64 - self.bits)
+
+    def decode(self, whole: Whole) -> NDArray[np.float64]:
+        """A sum in real numbers."""
+        return np.asarray(whole * self.step, dtype=np.float64)
