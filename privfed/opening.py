@@ -105,8 +105,10 @@ def _examples(setup: Setup) -> dict[str, Any] | None:
     dp = config.parts["client_mechanism"]
     if not dp.private:
         return None
-    event = dp.event(config.client.epochs).to_json()
-    return {"event": event, "delta": dp.delta, "silos": setup.federation.clients}
+    stated = {"event": dp.event(config.client.epochs).to_json(), "delta": dp.delta}
+    if setup.plan.mechanism.private:  # how many there are is then protected, and never published
+        return stated
+    return {**stated, "silos": setup.federation.clients}
 
 
 def _hash_of(init: str) -> str | None:

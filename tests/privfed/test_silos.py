@@ -358,7 +358,8 @@ def test_both_guarantees_are_stated_where_users_are_protected_too(tmp_path):
     found = audit(tmp_path / "run")
     assert found.guarantee.unit == "client"
     assert found.guarantee.epsilon < 20
-    # Who took part is secret there: as if one silo had been in every round.
+    # Who took part is secret there: as if one silo had been in every round. So is their number.
+    assert "silos" not in Ledger.load(tmp_path / "run/ledger.jsonl").terms["examples"]
     assert found.examples.rounds == 7
 
 
