@@ -38,6 +38,7 @@ from accounting.releases import (
     WithoutReplacement,
     noise_of,
 )
+from accounting.slack import with_slack
 
 ACCOUNTANTS = ("rdp", "pld")
 
@@ -87,9 +88,9 @@ def epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
         return math.inf
     if not counts:
         return 0.0
-    if accountant == "rdp":
-        return rdp_epsilon(counts, float(delta))
-    return pld_epsilon(counts, float(delta))
+    by = rdp_epsilon if accountant == "rdp" else pld_epsilon
+    slack = sum(event.slack * max(count, 0) for event, count in spending.items())
+    return with_slack(lambda remaining: by(counts, remaining), float(delta), slack)
 
 
 def _is_bare(release: Release) -> bool:

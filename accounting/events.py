@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accounting.errors import Unaccountable
-from accounting.releases import Release, Repeated, Separated, release_from_json
+from accounting.releases import Release, Repeated, Separated, number, release_from_json
 
 ADD_REMOVE = "add/remove"
 """Two populations are neighbours when one holds exactly one client more."""
@@ -33,13 +33,21 @@ class Event:
 
     `unit` is what one neighbour differs in ("client": all examples of one client, user-level
     privacy; "example": one example of one client). `relation` is how. `sampler` names how the
-    participants were drawn.
+    participants were drawn. `slack` bounds the total variation, on either neighbour, between
+    `release` and what really happens: that it aborts for all to see, or draws its noise nearly
+    exactly. It costs delta (`accounting.slack`).
     """
 
     release: Release
     sampler: str
     relation: str = ADD_REMOVE
     unit: str = "client"
+    slack: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "slack", number(self.slack, "slack", 0.0, 1.0))
+        if self.slack and isinstance(self.release, Separated | Repeated):
+            raise Unaccountable(f"a {self.release.kind} release with slack has no proof here")
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -47,6 +55,7 @@ class Event:
             "sampler": self.sampler,
             "relation": self.relation,
             "unit": self.unit,
+            **({"slack": self.slack} if self.slack else {}),
         }
 
     @classmethod
@@ -55,9 +64,10 @@ class Event:
         try:
             release = release_from_json(data["release"])
             names = {key: data[key] for key in ("sampler", "relation", "unit")}
+            slack = data.get("slack", 0.0)
         except (KeyError, TypeError) as error:
             raise Unaccountable(f"{data!r} does not describe an event ({error!r})") from error
-        return cls(release=release, **names)
+        return cls(release=release, **names, slack=slack)
 
 
 Spending = Mapping[Event, int]

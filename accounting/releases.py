@@ -30,7 +30,7 @@ class Gaussian:
     kind: ClassVar[str] = "gaussian"
 
     def __post_init__(self) -> None:
-        z = _number(self.noise_multiplier, "noise multiplier", 0.0, LARGEST_NOISE)
+        z = number(self.noise_multiplier, "noise multiplier", 0.0, LARGEST_NOISE)
         object.__setattr__(self, "noise_multiplier", z)
 
     def to_json(self) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class PoissonSampled:
     kind: ClassVar[str] = "poisson"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rate", _number(self.rate, "sampling rate", 0.0, 1.0))
+        object.__setattr__(self, "rate", number(self.rate, "sampling rate", 0.0, 1.0))
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "rate": self.rate, "of": self.of.to_json()}
@@ -71,7 +71,7 @@ class TruncatedPoisson:
     kind: ClassVar[str] = "truncated_poisson"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rate", _number(self.rate, "sampling rate", 0.0, 1.0))
+        object.__setattr__(self, "rate", number(self.rate, "sampling rate", 0.0, 1.0))
         for name in ("cap", "clients"):
             object.__setattr__(self, name, _count(getattr(self, name), name))
 
@@ -212,15 +212,16 @@ def _gaussian(data: Mapping[str, Any]) -> Gaussian:
     return inner
 
 
-def _number(value: Any, what: str, low: float, high: float) -> float:
-    number = float(value) if isinstance(value, int | float) or hasattr(value, "__float__") else None
-    if number is None or isinstance(value, bool) or not low <= number <= high:
+def number(value: Any, what: str, low: float, high: float) -> float:
+    """`value` as a Python float in [low, high]. Raises `Unaccountable`."""
+    found = float(value) if isinstance(value, int | float) or hasattr(value, "__float__") else None
+    if found is None or isinstance(value, bool) or not low <= found <= high:
         raise Unaccountable(f"{what} is {value!r}; expected a number in [{low:g}, {high:g}]")
-    return number
+    return found
 
 
 def _count(value: Any, what: str) -> int:
-    number = _number(value, what, 1, _MOST_CLIENTS)
-    if number != int(number):
+    found = number(value, what, 1, _MOST_CLIENTS)
+    if found != int(found):
         raise Unaccountable(f"{what} is {value!r}; expected a whole number")
-    return int(number)
+    return int(found)

@@ -21,6 +21,7 @@ from privfed.local.trainer import LocalTrainer
 from privfed.network import Network
 from privfed.plan import Plan
 from privfed.round import Algorithm, TrainingState
+from privfed.secure.aborts import refuse_population
 from privfed.streams import Streams
 
 
@@ -63,6 +64,8 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
     streams = Streams(config.run.seed, simulated=config.run.randomness == "seeded")
     federation = population(config, streams).to(device)
     config.parts["sampler"].fits(federation.clients, config.data.clients)
+    if plan.event.slack:
+        refuse_population(federation.clients, config.data.clients)
     loss = config.parts["loss"]
     for part in (federation.examples, federation.test):
         loss.width(part)  # refuses labels that do not fit
@@ -98,11 +101,14 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
         rule=config.parts["rule"],
         mechanism=plan.mechanism,
         sampler=config.parts["sampler"],
-        summation=config.parts["protocol"],
+        summation=plan.summation,
         clients=config.data.clients,
         byzantine=config.aggregation.byzantine,
         schedule=config.parts["server_schedule"],
+        dropout=config.dropout,
+        aborts=plan.aborts,
     )
+    algorithm.encoded(net.shapes.length)  # refuses a codec that cannot hold the sums
     executor = InProcess(
         replace(trainer, way=speed.way),
         streams,

@@ -35,7 +35,7 @@ class Check:
             "event": plan.event.to_json(),
             "budget": plan.budget,
             "noise_multiplier": plan.noise_multiplier,
-            "sensitivity": _sensitivity(plan, self.forecast.signal),
+            "sensitivity": _sensitivity(plan, self.forecast),
             "guarantees": stated(bound, plan.examples(plan.config.run.rounds)),
             "rounds": plan.config.run.rounds,
             "prior": plan.config.privacy.prior,
@@ -56,6 +56,8 @@ def check(config: Config) -> Check:
     return Check(setup.plan, forecast(setup))
 
 
-def _sensitivity(plan: Plan, clip: float | None) -> float | None:
-    """By how much one client can move the sum of clipped updates."""
-    return None if clip is None else clip * CHANGE[plan.event.relation]
+def _sensitivity(plan: Plan, expected: Forecast) -> float | None:
+    """By how much one client can move what is summed of updates."""
+    if expected.signal is None:
+        return None
+    return expected.signal * expected.encoded * CHANGE[plan.event.relation]

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from privfed.errors import Refused
 from privfed.parts import BUILT_IN, Part, expected, find
 from privfed.roundtime import Devices
-from privfed.sections import SECTIONS, Aggregation, Client, Data, Privacy, Run, Start
+from privfed.sections import SECTIONS, Aggregation, Client, Data, Privacy, Run, Secure, Start
 
 FORMAT = 1
 DEFAULT_EPSILON = 4.0
@@ -67,6 +67,14 @@ class Config:
     @property
     def aggregation(self) -> Aggregation:
         return self.own["aggregation"]  # type: ignore[no-any-return]
+
+    @property
+    def secure(self) -> Secure:
+        return self.own["secure"]  # type: ignore[no-any-return]
+
+    @property
+    def dropout(self) -> float:
+        return float(self.own["cohort"].dropout)
 
     def with_run(self, **changes: Any) -> Config:
         return replace(self, own={**self.own, "run": self.run.model_copy(update=changes)})

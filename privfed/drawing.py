@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-_ALSO = ("epsilon", "noise_multiplier", "seconds", "charges", "rounds")
+_ALSO = ("epsilon", "noise_multiplier", "seconds", "charges", "rounds", "aborted")
 _ACROSS = 3
 """Panels side by side."""
 _WIDE = 40

@@ -24,6 +24,8 @@ class Forecast:
     largest norm that the clients' average can have (all at the clip, all in one direction), `noise`
     the expected norm of the noise on it; None without privacy. `seconds` is for all rounds, for
     clients of `examples` examples each: what public facts suggest, or else two batches (`guessed`).
+    `encoded` is the norm of what a secure sum adds over the row's own, and `aborts` bounds the
+    probability that a round aborts.
     """
 
     parameters: int
@@ -37,6 +39,8 @@ class Forecast:
     seconds: float
     examples: float
     guessed: bool
+    encoded: float
+    aborts: float
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -49,7 +53,8 @@ def forecast(setup: Setup) -> Forecast:
     witness = algorithm.sampler.witness(1, algorithm.clients)
     cohort = float(algorithm.sampler.size)
     layout = algorithm.objective.layout(d)
-    wire = layout if algorithm.fixed_divisor else layout.plus("weight", 1)
+    width = algorithm.mechanism.width(algorithm.wire(layout))
+    encoded = algorithm.encoded(d)
     typical = setup.federation.typical
     examples = typical if typical is not None else 2.0 * config.client.batch_size
     work = steps(np.array([math.ceil(examples)]), config.client.epochs, config.client.batch_size)
@@ -63,6 +68,7 @@ def forecast(setup: Setup) -> Forecast:
         noise = (
             algorithm.mechanism.noise_on_update(round(cohort))
             * signal
+            * encoded
             * math.sqrt(layout.length)
             / cohort
         )
@@ -71,11 +77,13 @@ def forecast(setup: Setup) -> Forecast:
         cohort=cohort,
         empty=(1.0 - witness.rate) ** algorithm.clients if witness.random else 0.0,
         down=cohort * d * _NUMBER * (algorithm.exchanges - 1 + algorithm.objective.broadcasts),
-        up=cohort * wire.length * _NUMBER * algorithm.exchanges,
+        up=cohort * algorithm.summation.upload(width, round(cohort)) * algorithm.exchanges,
         kept=algorithm.objective.keeps * d * _NUMBER,
         signal=signal,
         noise=noise,
         seconds=training + evaluations * setup.evaluation,
         examples=examples,
         guessed=typical is None,
+        encoded=encoded,
+        aborts=algorithm.aborts,
     )

@@ -88,6 +88,7 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         "randomness": "seeded" if seeded else "secret",
         "note": plan.simulation,
         "arithmetic": plan.mechanism.arithmetic,
+        "secure": _secure(setup),
         "population": population(config),
         "partition": f"{partition!r}, frozen before training",
         "public_clients": len(setup.federation.public),
@@ -97,6 +98,17 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         "prior": [prior.to_json() for prior in before.runs],
         **({"examples": examples} if (examples := _examples(setup)) else {}),
     }
+
+
+def _secure(setup: Setup) -> dict[str, Any]:
+    """By which protocol rows were summed, and whether its cryptography ran."""
+    config = setup.plan.config
+    name, simulate = config.names["protocol"], config.secure.simulate
+    ran = name != "none" and simulate == "messages"
+    said = {"protocol": name, "cryptography": ran, "seen": config.parts["protocol"].seen}
+    if name == "none":
+        return said
+    return {**said, "encoded": setup.algorithm.encoded(setup.network.shapes.length)}
 
 
 def _examples(setup: Setup) -> dict[str, Any] | None:

@@ -116,7 +116,12 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "mean": "defenses.mean:Mean",
         "median": "defenses.median:Median",
     },
-    "protocol": {"none": "privfed.secure.plain:PlainSum"},
+    "protocol": {
+        "none": "privfed.secure.plain:PlainSum",
+        "masks": "privfed.secure.masks:MaskedSums",
+        "bfv": "privfed.secure.homomorphic:Bfv",
+        "ckks": "privfed.secure.homomorphic:Ckks",
+    },
 }
 
 ADAPTERS = {"model": "privfed.models:Foreign"}

@@ -19,8 +19,11 @@ from privfed.cohort import Witness
 from privfed.config import Config
 from privfed.errors import Refused
 from privfed.privacy.mechanism import Mechanism
-from privfed.refusals import refusals
+from privfed.refusals import limits, refusals
 from privfed.round import exchanges
+from privfed.secure.aborts import charged, probability, refuse_aborts
+from privfed.secure.plain import PlainSum
+from privfed.secure.summation import Summation
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,9 @@ class Plan:
     by_examples: bool
     prior: Spending = field(default_factory=dict, hash=False)
     prior_examples: Spending = field(default_factory=dict, hash=False)
+    summation: Summation = field(default_factory=PlainSum)
+    aborts: float = 0.0
+    """At least the probability that a round's secure sums abort."""
 
     @property
     def budget(self) -> float | None:
@@ -60,6 +66,8 @@ class Plan:
             return f"simulation: noise and cohorts follow from the seed {run.seed}"
         if run.simulation_metrics or run.client_measures:
             return "simulation: measures that epsilon does not cover were written"
+        if self.config.secure.simulate == "arithmetic":
+            return "simulation: no cryptography ran in the secure sums"
         if self.config.names["partition"] != "natural" and self.config.parts["source"].found:
             return "simulation: examples of real clients were dealt to made-up ones"
         if self.config.data.holdout == "examples":
@@ -78,9 +86,13 @@ def plan(
     releases = exchanges(config.parts["objective"], config.parts["rule"])
     mechanism = mechanism.resolved(sampler.size) if mechanism.private else mechanism
     witness = sampler.witness(0, config.data.clients)
+    summation = config.parts["protocol"].over(limits(config))
+    aborts = probability(summation, sampler, config.data.clients, releases, config.dropout)
     privacy, rounds = config.privacy, config.run.rounds
     noise: float | None = None
     try:
+        bare = charged(at_noise(mechanism, 1.0), witness, releases, aborts)
+        refuse_aborts(aborts, bare.slack * rounds, privacy.epsilon, privacy.delta)
         if mechanism.private:
             noise = privacy.noise_multiplier
             if noise is None:
@@ -95,10 +107,11 @@ def plan(
                     privacy.delta,
                     privacy.accountant,
                     before,
+                    aborts,
                 )
-            mechanism = mechanism.model_copy(update={"noise_multiplier": noise})
+            mechanism = at_noise(mechanism, noise)
             mechanism.noise_on_update(sampler.size)  # refuses a split that leaves nothing
-        event = mechanism.event(witness, releases)
+        event = charged(mechanism, witness, releases, aborts)
         refuse_unaccountable(event, privacy.accountant)
         total = Counter(before) + Counter({event: rounds})
         spent = guarantee(total, privacy.delta, privacy.accountant)
@@ -110,8 +123,24 @@ def plan(
     by_examples = not alike and weights != "uniform" and not config.aggregation.silo_weights
     resolved = replace(config, noise_multiplier=noise)
     return Plan(
-        resolved, mechanism, event, spent, noise, by_examples, before, dict(prior_examples or {})
+        resolved,
+        mechanism,
+        event,
+        spent,
+        noise,
+        by_examples,
+        before,
+        dict(prior_examples or {}),
+        summation,
+        aborts,
     )
+
+
+def at_noise(mechanism: Any, noise: float | None) -> Any:
+    """`mechanism` with its noise multiplier; as it is, where it has none."""
+    if not mechanism.private:
+        return mechanism
+    return mechanism.model_copy(update={"noise_multiplier": noise})
 
 
 def solve(
@@ -123,10 +152,12 @@ def solve(
     delta: float,
     accountant: str,
     prior: Spending | None = None,
+    aborts: float = 0.0,
 ) -> float:
     """The noise multiplier with which `rounds` rounds of `mechanism` spend at most `epsilon`.
 
-    Each round makes `releases` releases over its one cohort; `prior` was spent before.
+    Each round makes `releases` releases over its one cohort, and aborts with a probability of at
+    most `aborts`; `prior` was spent before.
 
     An infinite epsilon needs none. Raises `AccountingError`.
     """
@@ -134,7 +165,6 @@ def solve(
         return 0.0
 
     def event(z: float) -> Event:
-        calibrated: Mechanism = mechanism.model_copy(update={"noise_multiplier": z})
-        return calibrated.event(witness, releases)
+        return charged(at_noise(mechanism, z), witness, releases, aborts)
 
     return noise_multiplier(event, rounds, epsilon, delta, accountant, prior)

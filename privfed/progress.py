@@ -47,6 +47,9 @@ class LiveProgress:
         if self._task is not None:
             self._progress.update(self._task, completed=round)
 
+    def aborted(self, round: int, reason: str) -> None:
+        self._console.print(abort(round, reason), highlight=False)
+
     def after(self, record: RoundRecord) -> None:
         if self._task is not None:
             said = f"at {record.round}: {measures(record, self._budget)}"
@@ -72,6 +75,9 @@ class PlainProgress:
 
     def after_round(self, round: int) -> None: ...
 
+    def aborted(self, round: int, reason: str) -> None:
+        self._console.print(abort(round, reason), highlight=False)
+
     def after(self, record: RoundRecord) -> None:
         line = f"round {record.round}/{self._rounds}  {measures(record, self._budget)}"
         self._console.print(line, highlight=False)
@@ -80,6 +86,10 @@ class PlainProgress:
 def progress(console: Console) -> LiveProgress | PlainProgress:
     lively = console.is_terminal and not console.is_dumb_terminal
     return LiveProgress(console) if lively else PlainProgress(console)
+
+
+def abort(round: int, reason: str) -> str:
+    return f"round {round} aborted, charged and not repeated: {reason}"
 
 
 def measures(record: RoundRecord, budget: float | None) -> str:

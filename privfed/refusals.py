@@ -9,6 +9,7 @@ from defenses.types import SumRule
 from privfed.config import Config
 from privfed.errors import Refused
 from privfed.local.objective import Objective
+from privfed.secure.limits import Limits
 
 
 def refusals(config: Config) -> Iterator[str]:
@@ -64,10 +65,11 @@ def refusals(config: Config) -> Iterator[str]:
             "leaves nothing to shorten; raise client.epochs or remove the key"
         )
     absent = config.parts["availability"].varies or config.client.drop_stragglers
+    absent = absent or config.dropout > 0
     if getattr(mechanism, "adaptive_clip", False) and absent:
         yield (
             "privacy.adaptive_clip takes who does not answer for one half within the clip, so that "
-            'it would grow without end; set cohort.availability = "always" and '
+            'it would grow without end; set cohort.availability = "always", cohort.dropout = 0 and '
             "client.drop_stragglers = false, or a fixed clip"
         )
     if config.client.drop_stragglers and not 0.0 < config.client.stragglers < 1.0:
@@ -111,6 +113,40 @@ def refusals(config: Config) -> Iterator[str]:
         yield (
             f"aggregation.rule = {name!r} needs rows, which a secure sum never shows; use "
             'aggregation.rule = "mean", or secure.protocol = "none"'
+        )
+    yield from _secure_refusals(config)
+
+
+def _secure_refusals(config: Config) -> Iterator[str]:
+    """Of secure sums."""
+    secure, mechanism = config.secure, config.parts["mechanism"]
+    if config.names["protocol"] == "none":
+        for key, unset in (("capacity", 0), ("minimum", 0), ("simulate", "messages")):
+            if getattr(secure, key) != unset:
+                yield f"secure.{key} needs a secure.protocol; choose one, or remove the key"
+        return
+    try:
+        config.parts["protocol"].over(limits(config))
+    except Refused as refused:
+        yield str(refused)
+    if secure.capacity and secure.minimum > secure.capacity:
+        yield f"secure.minimum is {secure.minimum}, above secure.capacity = {secure.capacity}"
+    if config.parts["protocol"].approximate and mechanism.trust != "server":
+        yield (
+            f"secure.protocol = {config.names['protocol']!r} decrypts to approximate sums, which "
+            "may be shown to key holders only, or an eavesdropper recovers the key; use central "
+            'noise, which the key holder adds (privacy.mechanism = "gaussian"), or '
+            'secure.protocol = "bfv"'
+        )
+    if mechanism.trust == "server" and config.client.drop_stragglers:
+        yield (
+            "client.drop_stragglers leaves it open how many send to a secure sum, and whether it "
+            "aborts tells who was drawn; model it by cohort.dropout"
+        )
+    if mechanism.trust == "server" and config.parts["availability"].varies:
+        yield (
+            "cohort.availability leaves it open how many send to a secure sum, and whether it "
+            'aborts tells who was drawn; use "always", and cohort.dropout'
         )
 
 
@@ -182,10 +218,10 @@ def _state_refusals(config: Config) -> Iterator[str]:
             "to round, so the same clients have to return, which phones do not; use "
             'data.setting = "cross_silo" if yours do, or another objective'
         )
-    if config.parts["availability"].varies or config.client.drop_stragglers:
+    if config.parts["availability"].varies or config.client.drop_stragglers or config.dropout:
         yield (
             f"client.objective = {name!r} counts who has taken part by the sampler alone; set "
-            'cohort.availability = "always" and client.drop_stragglers = false'
+            'cohort.availability = "always", cohort.dropout = 0 and client.drop_stragglers = false'
         )
     if config.aggregation.weights == "examples":
         yield (
@@ -211,3 +247,10 @@ def _told_by_others(config: Config) -> bool:
 def layout_parts(objective: Objective) -> tuple[str, ...]:
     """What a client sends, part by part."""
     return tuple(name for name, _ in objective.layout(1).parts)
+
+
+def limits(config: Config) -> Limits:
+    """What secure sums have to hold: by default, the largest cohort that can be drawn."""
+    secure = config.secure
+    most = config.parts["sampler"].capacity() or config.data.clients
+    return Limits(secure.capacity or most, secure.minimum, secure.simulate == "arithmetic")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from privfed.evaluate import Evaluation
 from privfed.forecast import Forecast
 from privfed.personal import Personalised
 from privfed.plan import Plan
+from privfed.refusals import limits
 from privfed.run import Outcome
 
 _FAINT = 0.1
@@ -68,9 +70,10 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
         ),
         "cohort": _cohort(plan, forecast),
         **(_privacy_rows(plan, forecast) if plan.mechanism.private else {"privacy": "none: ε = ∞"}),
+        **_secure_rows(plan, forecast),
         "traffic": (
             f"{size_of(forecast.down)} down, {size_of(forecast.up)} up per round (a client is sent "
-            f"{_vectors(forecast.down, forecast)} and sends {_vectors(forecast.up, forecast)})"
+            f"{_vectors(forecast.down, forecast)} and sends {_sent(plan, forecast)})"
         ),
         "time": _time(forecast),
     }
@@ -102,6 +105,32 @@ def _vectors(size: float, forecast: Forecast) -> str:
     return "d" if count == 1 else f"{count} d"
 
 
+def _sent(plan: Plan, forecast: Forecast) -> str:
+    if plan.config.names["protocol"] == "none":
+        return _vectors(forecast.up, forecast)
+    return size_of(forecast.up / forecast.cohort)
+
+
+def _secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
+    """Who sees what of the sums, and what encoding and aborts cost."""
+    config = plan.config
+    if config.names["protocol"] == "none":
+        return {}
+    protocol, most = config.parts["protocol"], limits(config).capacity
+    trusted = ", and is trusted to add the noise" if plan.mechanism.trust == "server" else ""
+    pairs = {"secure": f"{config.names['protocol']}: {protocol.seen}{trusted}"}
+    if said := protocol.promise(round(forecast.cohort)):
+        pairs["holds"] = said
+    longer = ""
+    if forecast.encoded > 1.0005:
+        longer = f"; rounding makes rows up to {forecast.encoded:.4g} times as long, and noise too"
+    pairs["codec"] = f"{protocol.bits} bits for sums of up to {most} clients{longer}"
+    if forecast.aborts:
+        cost = " (charged)" if plan.event.slack else ""
+        pairs["aborts"] = f"a round with a probability of at most {forecast.aborts:.2g}{cost}"
+    return pairs
+
+
 def _privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     config, bound = plan.config, plan.guarantee
     clip, follows = config.parts["mechanism"].clip, ""
@@ -109,11 +138,13 @@ def _privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         quantile = config.parts["mechanism"].clip_quantile
         follows = f" at first; it follows the {quantile:g}-quantile of clients' norms"
     change = CHANGE[plan.event.relation]
+    sensitivity = change * clip * forecast.encoded
     of = "the clip" if change == 1 else f"{change} clips of {clip:g}"
+    of += ", encoded" if forecast.encoded > 1.0005 else ""
     budget = f"ε = {number(plan.budget)}" if plan.budget else "none, the noise is fixed"
     pairs = {
         "privacy": (
-            f"{config.names['mechanism']}, sensitivity {change * clip:g} ({of}{follows}), noise "
+            f"{config.names['mechanism']}, sensitivity {sensitivity:.6g} ({of}{follows}), noise "
             f"multiplier {ceiling(plan.noise_multiplier)}"
         ),
         "event": _event(plan),
@@ -301,9 +332,15 @@ def _placed(key: str) -> str:
 def spent_rounds(outcome: Outcome) -> str:
     """How many rounds moved the model, and what became of the others."""
     said = f"{outcome.updates} of {outcome.plan.config.run.rounds}"
-    lost = outcome.charges - outcome.updates
-    if lost:
+    aborted = len(outcome.aborts)
+    lost = outcome.charges - outcome.updates - aborted
+    if lost > 0:
         said += f" ({lost} charged but interrupted before its release)"
+    if aborted:
+        why = Counter(outcome.aborts.values()).most_common(1)[0][0]
+        said += f" ({aborted} charged but aborted, mostly: {why})"
+    if not outcome.updates and outcome.charges:
+        said += " — the model is as it was at the start"
     if outcome.stopped_at_budget:
         said += (
             " — stopped at the budget; to go on, resume with a larger privacy.epsilon "

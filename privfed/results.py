@@ -24,7 +24,7 @@ Row = dict[str, Any]
 DONE, REFUSED, FAILED = "done", "refused", "failed"
 _FACTS = (
     "epsilon", "delta", "unit", "relation", "sampler", "accountant", "noise_multiplier",
-    "rounds", "charges", "stopped_at_budget", "simulation", "test_examples",
+    "rounds", "charges", "aborted", "stopped_at_budget", "simulation", "test_examples",
 )  # fmt: skip
 _SAID = ("delta", "unit", "relation", "sampler", "accountant", "simulation")
 _BEFORE = ("seed", "status", "reason")

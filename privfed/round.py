@@ -8,6 +8,7 @@ broadcast.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -17,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from accounting.events import Event
 from accounting.ledger import Charge, Ledger
 from defenses.types import RowRule, SumRule
 from privfed.cohort import Cohort, People, Sampler
@@ -26,10 +28,13 @@ from privfed.privacy.correlated import Correlated
 from privfed.privacy.mechanism import BoundedSum, Mechanism
 from privfed.privacy.mechanism import State as PublicState
 from privfed.schedule import CONSTANT, Schedule
+from privfed.secure.aborts import charged
+from privfed.secure.dropout import SENDS, leaving
 from privfed.secure.summation import Session, Summation
 from privfed.server.optimizer import ServerOptimizer
 from privfed.server.optimizer import State as ServerState
 from privfed.streams import Keys, Streams
+from privfed.vector import Layout
 
 Play = Generator[Exchange, Tensor, "TrainingState"]
 Watch = Callable[[int, NDArray[np.int64], Tensor], None]
@@ -84,6 +89,9 @@ class Algorithm:
     clients: int
     byzantine: int = 0
     schedule: Schedule = CONSTANT
+    dropout: float = 0.0
+    aborts: float = 0.0
+    """At least the probability that a round aborts for all to see (`privfed.secure.aborts`)."""
 
     def server_in(self, round: int) -> ServerOptimizer:
         """The server optimizer at its rate in `round`."""
@@ -103,6 +111,25 @@ class Algorithm:
     @property
     def exchanges(self) -> int:
         return exchanges(self.objective, self.rule)
+
+    def wire(self, layout: Layout) -> Layout:
+        """What a client sends: beside its message the weight, where that is not public."""
+        return layout if self.fixed_divisor else layout.plus("weight", 1)
+
+    def encoded(self, parameters: int) -> float:
+        """The norm of what is summed, over that of a client's row; 1 without a secure sum.
+
+        Raises `Refused` where the secure sum cannot hold it.
+        """
+        norm = self.mechanism.norm(self.mechanism.init())
+        width = self.mechanism.width(self.wire(self.objective.layout(parameters)))
+        found = self.summation.encoded(norm, self.mechanism.resolution, width)
+        return found / norm if norm < math.inf else 1.0
+
+    def event(self, round: int) -> Event:
+        """What `round` is charged: a pure function of declared constants."""
+        witness = self.sampler.witness(round, self.clients)
+        return charged(self.mechanism, witness, self.exchanges, self.aborts)
 
 
 def exchanges(objective: Objective, rule: SumRule | RowRule) -> int:
@@ -185,10 +212,9 @@ def run_round(
     Raises `BudgetExceeded` with nothing charged and nobody drawn, and `Aborted` with the round
     charged and consumed.
     """
-    mechanism, sampler = algorithm.mechanism, algorithm.sampler
-    witness = sampler.witness(round, algorithm.clients)
-    charge = world.ledger.charge(round, mechanism.event(witness, algorithm.exchanges))
-    drawn = sampler.sample(round, algorithm.clients, world.people, world.streams)
+    mechanism = algorithm.mechanism
+    charge = world.ledger.charge(round, algorithm.event(round))
+    drawn = algorithm.sampler.sample(round, algorithm.clients, world.people, world.streams)
     cohort = world.executor.answering(drawn)
     if world.states:
         world.states.begin(round)
@@ -210,10 +236,11 @@ def run_round(
             noise = world.noise(round, number)
             released, public = mechanism.release(total, divisor, noise, public)
         else:
-            rows = world.executor.rows(exchange, cohort)
+            here, _ = staying(cohort, algorithm.dropout, number, world)
+            rows = world.executor.rows(exchange, here)
             if world.watch and exchange.task == "train":
-                world.watch(round, cohort.clients, rows)
-            own = world.streams.at(f"noise/client/{number}", round, cohort.clients)
+                world.watch(round, here.clients, rows)
+            own = world.streams.at(f"noise/client/{number}", round, here.clients)
             rows = mechanism.bound(rows, exchange.layout, own, public).rows
             released = algorithm.rule(rows, algorithm.byzantine)
         if not bool(released.isfinite().all()):
@@ -247,10 +274,14 @@ def collect(
     summed weight.
     """
     mechanism, fixed = algorithm.mechanism, algorithm.fixed_divisor
-    wire = exchange.layout if fixed else exchange.layout.plus("weight", 1)
-    session = Session(cohort.round, number, _hash(exchange.broadcast["params"]))
-    accumulator = algorithm.summation.open(session, mechanism.width(wire))
-    for chunk in world.executor.chunks(exchange, cohort):
+    wire = algorithm.wire(exchange.layout)
+    model = _hash(exchange.broadcast["params"])
+    here, leaves = staying(cohort, algorithm.dropout, number, world)
+    session = Session(cohort.round, number, model, cohort.clients, leaves, world.streams)
+    accumulator = algorithm.summation.open(
+        session, mechanism.width(wire), mechanism.norm(public), mechanism.resolution
+    )
+    for chunk in world.executor.chunks(exchange, here):
         rows = rule.terms(chunk.rows, exchange.broadcast.get("center", chunk.rows.new_zeros(())))
         if world.watch and exchange.task == "train":
             world.watch(cohort.round, chunk.ids, rows)
@@ -266,6 +297,16 @@ def collect(
         return total, cohort.divisor
     weight = float(wire.view(total.total, "weight"))
     return BoundedSum(total.total[:-1], total.bound, total.survivors), weight or 1.0
+
+
+def staying(
+    cohort: Cohort, dropout: float, number: int, world: World
+) -> tuple[Cohort, NDArray[np.int64]]:
+    """Those of `cohort` whose rows of exchange `number` arrive, and when each leaves `[n]`."""
+    who = world.people.identities[cohort.clients]
+    keys = world.streams.at(f"dropout/{number}", cohort.round, who)
+    leaves = leaving(dropout, keys, len(who))
+    return replace(cohort, clients=cohort.clients[np.isin(leaves, SENDS)]), leaves
 
 
 def _hash(params: Tensor) -> bytes:

@@ -49,6 +49,8 @@ class Observer(Protocol):
 
     def after_round(self, round: int) -> None: ...
 
+    def aborted(self, round: int, reason: str) -> None: ...
+
     def after(self, record: RoundRecord) -> None: ...
 
 
@@ -57,8 +59,9 @@ class Outcome:
     """How a run ended.
 
     `measures` are the loss's own (the first is the one to look at), and "loss". `updates` counts
-    rounds that moved the model, `charges` all that were paid for; `guarantee` covers these and what
-    earlier runs over the same population had spent. `public` counts clients declared public.
+    rounds that moved the model, `charges` all that were paid for, `aborts` those whose secure sum
+    was aborted, and why; `guarantee` covers all charges and what earlier runs over the same
+    population had spent. `public` counts clients declared public.
     """
 
     plan: Plan
@@ -70,6 +73,7 @@ class Outcome:
     guarantee: Guarantee
     stopped_at_budget: bool
     public: int = 0
+    aborts: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float:
@@ -95,6 +99,7 @@ class Outcome:
             "guarantees": stated(self.guarantee, self.plan.examples(self.charges)),
             "rounds": self.updates,
             "charges": self.charges,
+            "aborted": len(self.aborts),
             "prior": self.plan.config.privacy.prior,
             "stopped_at_budget": self.stopped_at_budget,
             "simulation": self.plan.simulation is not None,
@@ -193,6 +198,11 @@ def _rounds(
             moved = _advance(round, setup, now.state, world, directory)
         except BudgetExceeded:
             return now, True
+        except Aborted as aborted:
+            moved = None
+            directory.aborted(round, str(aborted))
+            for observer in observers:
+                observer.aborted(round, str(aborted))
         updates, state = (now.updates + 1, moved) if moved else (now.updates, now.state)
         now = Checkpoint(round, updates, state, world.ledger.head())
         _require_finite(now)
@@ -217,7 +227,7 @@ def _advance(
     """The state after `round`, or None where the round was consumed without an update.
 
     A round that a secret run charged before it crashed is never drawn again: what it released is
-    replayed byte for byte, and if it released nothing (or not all), it is spent.
+    replayed byte for byte, and if it released nothing (or not all), it is spent. Raises `Aborted`.
     """
     charge = world.ledger.charged(round)
     if charge is not None and not world.ledger.reexecutes:
@@ -225,10 +235,7 @@ def _advance(
         if world.states:
             world.states.replay(round, released=replayed is not None)
         return replayed
-    try:
-        return run_round(round, setup.algorithm, state, world)
-    except Aborted:
-        return None
+    return run_round(round, setup.algorithm, state, world)
 
 
 def _save(now: Checkpoint, setup: Setup, world: World, directory: RunDirectory) -> None:
@@ -273,6 +280,7 @@ def _outcome(
         guarantee=spent(ledger, privacy.delta, privacy.accountant),
         stopped_at_budget=stopped,
         public=len(setup.federation.public),
+        aborts={round: why for round, why in directory.aborts().items() if round <= end.round},
     )
 
 

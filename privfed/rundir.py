@@ -1,10 +1,10 @@
 """A run directory: everything a run leaves, each file written so that a crash loses nothing.
 
 `config.toml`, `ledger.jsonl`, `releases/NNNNNN.safetensors`, `checkpoint.safetensors`,
-`metrics.jsonl`, `report/summary.json`; `constants.safetensors` where the model has frozen parts and
-`report/public_clients.json` where clients were declared public; `private/` where clients remember
-something between rounds: mode 0700, never to be published. Files are replaced atomically
-(temporary file, fsync, rename); the ledger and the metrics are appended to.
+`metrics.jsonl`, `aborts.jsonl`, `report/summary.json`; `constants.safetensors` where the model has
+frozen parts and `report/public_clients.json` where clients were declared public; `private/` where
+clients remember something between rounds: mode 0700, never to be published. Files are replaced
+atomically (temporary file, fsync, rename); the ledger and the metrics are appended to.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class RunDirectory:
         self.path = path
         self.ledger = path / "ledger.jsonl"
         self.metrics = path / "metrics.jsonl"
+        self._aborts = path / "aborts.jsonl"
         self.summary = path / "report" / "summary.json"
         self.private = path / "private"
         self.silos = self.private / "silos"
@@ -313,6 +314,20 @@ class RunDirectory:
                 if json.loads(line)["round"] <= after:
                     kept.append(line + "\n")
         write_atomically(self.metrics, "".join(kept).encode())
+
+    def aborted(self, round: int, reason: str) -> None:
+        """Note that the secure sum of `round` was aborted, for all to see."""
+        append(self._aborts, (dump({"round": round, "reason": reason}) + "\n").encode())
+
+    def aborts(self) -> dict[int, str]:
+        """The rounds that were aborted, and why."""
+        found: dict[int, str] = {}
+        if self._aborts.exists():
+            for line in self._aborts.read_text(encoding="utf-8", errors="replace").splitlines():
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn last line
+                    one = json.loads(line)
+                    found[int(one["round"])] = str(one["reason"])
+        return found
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_atomically(self.summary, (dump(summary, indent=2) + "\n").encode())

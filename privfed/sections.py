@@ -54,7 +54,9 @@ class Client(Part):
 
 
 class Drop(Part):
-    dropout: Annotated[float, only(0.0, "remove the key")] = 0.0
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Of the drawn, who drops out of a sum: a third each before sharing keys, before sending, and
+    before unmasking (`privfed.secure.dropout`)."""
 
 
 class Privacy(Part):
@@ -74,9 +76,11 @@ class Aggregation(Part):
 
 
 class Secure(Part):
-    capacity: Annotated[int, only(0, "remove the key")] = 0
-    minimum: Annotated[int, only(0, "remove the key")] = 0
-    simulate: Literal["messages"] = "messages"
+    capacity: int = Field(0, ge=0, le=100_000_000)
+    """The largest cohort that a sum can hold; 0: the largest that can be drawn."""
+    minimum: int = Field(0, ge=0)
+    """Abort where fewer clients sent their row."""
+    simulate: Literal["messages", "arithmetic"] = "messages"
 
 
 class Attack(Part):

@@ -18,7 +18,7 @@ from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.correlated import Correlated, CorrelatedKeys
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, State
+from privfed.privacy.mechanism import BoundedRows, BoundedSum, State, require_bounded
 from privfed.streams import Keys, Streams
 from privfed.vector import Layout
 
@@ -101,19 +101,24 @@ class Banded(Part):
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: State) -> BoundedRows:
         return clip_rows(rows, self.clip)
 
+    def norm(self, state: State) -> float:
+        return self.clip
+
+    @property
+    def resolution(self) -> float:
+        """The noise is idealised and has no grid."""
+        return math.inf
+
     def width(self, layout: Layout) -> int:
         return layout.length
 
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: State
     ) -> tuple[Tensor, State]:
-        if not isinstance(total, BoundedSum) or not total.bound <= self.clip:
-            raise TypeError(
-                "noise needs a BoundedSum of rows within the clip: nothing else is private"
-            )
+        require_bounded(total, self.clip)
         if not isinstance(keys, CorrelatedKeys):
             raise TypeError("banded noise is correlated over rounds; independent keys are no proof")
-        deviation = self.noise_on_update() * self.clip
+        deviation = self.noise_on_update() * total.bound
         noise = torch.from_numpy(deviation * keys.row())
         return ((total.total + noise.to(total.total)) / divisor).float(), state
 

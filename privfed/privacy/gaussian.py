@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Literal
 
 import torch
@@ -15,8 +16,8 @@ from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.privacy.adaptive import Split, next_clip, share_within
 from privfed.privacy.clipping import clip_rows, clip_rows_and_tell, on_grid
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, State
-from privfed.privacy.rounding import gaussian_on_grid, grid_of, refuse_inexact
+from privfed.privacy.mechanism import BoundedRows, BoundedSum, State, require_bounded
+from privfed.privacy.rounding import FINENESS, gaussian_on_grid, grid_of, refuse_inexact
 from privfed.streams import Keys
 from privfed.vector import Layout
 
@@ -34,6 +35,8 @@ class CentralGaussian(Part):
 
     *Sensitivity*: C in L2, by `clip_rows`, and 2 C under replace-one; rows enter with weight one,
     and the divisor q N is a constant of the configuration, so neither depends on who took part.
+    Under a secure sum C is the proven norm of an encoded row, a little more than the clip
+    (`BoundedSum.bound`).
     With `adaptive_clip` a row also tells whether its unclipped norm was within C, C follows the
     `clip_quantile` of these norms, and one Gaussian of multiplier z covers both
     (`privfed.privacy.adaptive`).
@@ -102,7 +105,7 @@ class CentralGaussian(Part):
         else:
             clip = float(state["clip"])
             bounded = clip_rows_and_tell(rows, clip, self._split().weight(clip))
-        return on_grid(bounded, grid_of(self._noise() * self._bound(state)))
+        return on_grid(bounded, grid_of(self._noise() * self.norm(state)))
 
     def width(self, layout: Layout) -> int:
         """The length of a bounded row whose message is laid out so."""
@@ -111,21 +114,21 @@ class CentralGaussian(Part):
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: State
     ) -> tuple[Tensor, State]:
-        bound = self._bound(state)
-        if not isinstance(total, BoundedSum) or not total.bound <= bound:
-            raise TypeError(
-                "noise needs a BoundedSum of rows within the clip: nothing else is private"
-            )
-        # The bound is the mechanism's, also for an empty cohort, whose sum's bound is 0.
-        noise = torch.from_numpy(gaussian_on_grid(keys, self._noise() * bound, len(total.total)))
+        require_bounded(total, self.norm(state))
+        deviation = self._noise() * total.bound
+        noise = torch.from_numpy(gaussian_on_grid(keys, deviation, len(total.total)))
         noised = total.total + noise.to(total.total)
         if not self.adaptive_clip:
             return (noised / divisor).float(), state
         return (noised[:-1] / divisor).float(), self._adapted(noised[-1], divisor, state)
 
-    def _bound(self, state: State) -> float:
-        """The norm that a row has at most, all its columns together."""
+    def norm(self, state: State) -> float:
+        """All columns of a row together."""
         return self._split().bound(float(state["clip"])) if self.adaptive_clip else self.clip
+
+    @property
+    def resolution(self) -> float:
+        return FINENESS / self._noise() if self._noise() else math.inf
 
     def _adapted(self, told: Tensor, divisor: float, state: State) -> State:
         clip = float(state["clip"])

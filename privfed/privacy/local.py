@@ -74,6 +74,13 @@ class LocalGaussian(Part):
             noised[place] += noise.to(noised)
         return BoundedRows(noised.to(rows.dtype), math.inf)
 
+    def norm(self, state: State) -> float:
+        return math.inf
+
+    @property
+    def resolution(self) -> float:
+        return math.inf
+
     def width(self, layout: Layout) -> int:
         return layout.length
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -32,13 +33,20 @@ class BoundedRows:
 class BoundedSum:
     """`total` `[m]` float64: a sum of rows, one per surviving client, each of norm <= `bound`.
 
-    Adding or removing one client moves it by at most `bound`. `survivors` counts the rows; under
-    privacy it is simulation-only and never divides anything.
+    Adding or removing one client moves it by at most `bound`, to which noise is calibrated: that of
+    what was really summed (encoded rows may be longer than clipped ones). `survivors` counts the
+    rows; under privacy it is simulation-only and never divides anything.
     """
 
     total: Tensor
     bound: float
     survivors: int
+
+
+def require_bounded(total: BoundedSum, norm: float) -> None:
+    """Raises `TypeError` for what has no proven bound, or one below that of the rows."""
+    if not isinstance(total, BoundedSum) or not norm <= total.bound < math.inf:
+        raise TypeError("noise needs a BoundedSum of rows with a norm: nothing else is private")
 
 
 class Mechanism(Protocol):
@@ -58,6 +66,18 @@ class Mechanism(Protocol):
         ...
 
     def init(self) -> State: ...
+
+    def norm(self, state: State) -> float:
+        """The L2 norm that a bounded row has at most; infinite where none is proved."""
+        ...
+
+    @property
+    def resolution(self) -> float:
+        """Into how many steps of a secure sum's codec that norm may be divided at most.
+
+        Sums have to lie on the grid of the noise that is added to them.
+        """
+        ...
 
     def width(self, layout: Layout) -> int:
         """The length of a bounded row whose message is laid out so."""

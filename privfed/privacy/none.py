@@ -34,6 +34,13 @@ class NoPrivacy(Part):
     def init(self) -> State:
         return {}
 
+    def norm(self, state: State) -> float:
+        return math.inf
+
+    @property
+    def resolution(self) -> float:
+        return math.inf
+
     def width(self, layout: Layout) -> int:
         return layout.length
 

@@ -1,10 +1,17 @@
 """Real rows as whole numbers modulo 2^b, with a proven bound on what is really summed.
 
-A row x of L2 norm at most C is divided by a public `step` and rounded to whole numbers by chance,
-up with the probability of the fraction, so that nothing is lost on average. Rounding may lengthen a
-row; it is repeated until the norm is within `bound`, a number that follows from public constants
-alone and that noise is to be calibrated to, never to C / step (Kairouz, Liu & Steinke 2021,
-Proposition 22: a try succeeds with probability at least 1 - beta).
+A row x of L2 norm at most C is divided by a public `step`, a power of two, and rounded to whole
+numbers by chance, up with the probability of the fraction, so that nothing is lost on average.
+Rounding may lengthen a row; it is repeated until the norm is within `bound`, a number that follows
+from public constants alone and that noise is calibrated to, never to C / step (Kairouz, Liu &
+Steinke 2021, Proposition 22: a try succeeds with probability at least 1 - beta).
+
+A row without a proven norm (no privacy, or noise that its client added) has a largest coordinate
+instead, `reach`, and no bound.
+
+The mean of n rows is off by the rounding's deviation, at most step / (2 sqrt(n)) per coordinate
+(step / sqrt(6 n) on average), beside a bias of retries that is smaller still: a try fails with a
+probability below 0.4 at worst and next to none where C is many steps.
 
 Sums of up to `capacity` rows, noise included, stay within a signed half of the modulus, which is
 checked when a run is configured: a wrapped sum would be wrong without a trace.
@@ -13,14 +20,13 @@ checked when a run is configured: a wrapped sum would be wrong without a trace.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privfed.errors import Refused
-from privfed.streams import Words
+from privfed.streams import Keys
 
 Whole = NDArray[np.int64]
 _BETA = math.exp(-0.5)
@@ -30,16 +36,49 @@ _TRIES = 200
 
 @dataclass(frozen=True)
 class Codec:
-    """Rows `[d]` of norm at most `clip`, in steps of `step`, modulo 2^`bits`."""
+    """Rows `[length]` of norm at most `clip`, in steps of `step`, modulo 2^`bits`.
+
+    With an infinite `clip` rows have coordinates of at most `reach` in size, and no bound.
+    """
 
     clip: float
     step: float
     length: int
     bits: int
+    reach: float = math.inf
+
+    @classmethod
+    def finest(
+        cls, clip: float, reach: float, length: int, bits: int, capacity: int, resolution: float
+    ) -> Codec:
+        """With the finest step at which sums of `capacity` rows cannot wrap.
+
+        `reach` holds where `clip` is infinite. `bound` is at most `resolution` steps, for sums on
+        the grid of the noise, and at most 2^30, far below what a float32 row can tell.
+
+        Raises `Refused` where a row of that norm would not be one step long.
+        """
+        most = min(resolution, 2.0**30)
+        size = clip if clip < math.inf else reach
+        step = 2.0 ** math.floor(math.log2(size / most))
+        while step <= size:
+            codec = cls(clip, step, length, bits, reach)
+            fits = capacity * codec.largest < 2 ** min(bits - 1, 53)  # what float64 holds
+            if fits and (clip == math.inf or codec.bound <= most):
+                return codec
+            step *= 2
+        least = math.floor(math.log2(capacity)) + 4
+        raise Refused(
+            f"secure.bits is {bits}, too few for sums of {capacity} rows of size {size:g}; "
+            f"expected at least {least}, better {least + 8}; raise secure.bits, or "
+            "lower secure.capacity (by default the largest cohort that can be drawn)"
+        )
 
     @property
     def bound(self) -> float:
         """The L2 norm of an encoded row, in steps: it holds for every row, by construction."""
+        if self.clip == math.inf:
+            return math.inf
         x, d = self.clip / self.step, self.length
         likely = x * x + d / 4 + math.sqrt(2 * math.log(1 / _BETA)) * (x + math.sqrt(d) / 2)
         return math.sqrt(min((x + math.sqrt(d)) ** 2, likely))
@@ -47,6 +86,8 @@ class Codec:
     @property
     def largest(self) -> int:
         """The largest number that an encoded row can hold."""
+        if self.clip == math.inf:
+            return math.floor(self.reach / self.step) + 1
         return min(math.floor(self.clip / self.step) + 1, math.floor(self.bound))
 
     def refuse_overflow(self, capacity: int, noise: float = 0.0) -> None:
@@ -60,22 +101,27 @@ class Codec:
                 f"secure.bits = {need} or more, a coarser grid, or a smaller secure.capacity"
             )
 
-    def encode(self, row: NDArray[np.float64], words: Callable[[int], Words]) -> Whole:
-        """Whole numbers `[d]` of norm at most `bound`; `words(n)` draws n 64-bit words.
+    def encode(self, row: NDArray[np.float64], keys: Keys) -> Whole:
+        """Whole numbers `[d]` of norm at most `bound`, rounded by coins from `keys`.
 
         Raises `ValueError` for a row that is not finite, not `[d]`, or longer than the clip.
         """
         if row.shape != (self.length,):
             raise ValueError(f"a row of shape {row.shape}; expected ({self.length},)")
+        if not float(np.abs(row).max(initial=0.0)) <= self.reach:
+            raise ValueError(f"a row of numbers not within {self.reach:g}")
         norm = float(np.linalg.norm(row))
         if not norm <= self.clip * (1 + 1e-12):
             raise ValueError(f"a row of norm {norm}; expected at most the clip, {self.clip}")
         scaled = row / self.step
         low = np.floor(scaled)
         share = scaled - low
-        for _ in range(_TRIES):
-            coins = (words(self.length) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        for attempt in range(_TRIES):
+            words = keys.derived(bytes([attempt])).bits(self.length)
+            coins = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
             whole = (low + (coins < share)).astype(np.int64)
+            if self.clip == math.inf:
+                return whole
             if float(np.dot(whole.astype(np.float64), whole)) <= self.bound**2 * (1 - 1e-12):
                 return whole
         raise ValueError("no rounding of this row stayed within its bound; this has no chance")

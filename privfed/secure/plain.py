@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import ClassVar
+
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from privfed.parts import Part
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
-from privfed.secure.summation import Session
+from privfed.secure.limits import Limits
+from privfed.secure.summation import Indices, Session
 
 
 class PlainSum(Part):
@@ -18,28 +19,56 @@ class PlainSum(Part):
     Sums in float64, chunk by chunk, in the order given: memory is flat in the cohort.
     """
 
-    def open(self, session: Session, length: int) -> PlainAccumulator:
-        return PlainAccumulator(length)
+    seen: ClassVar[str] = "the server sees every client's row"
+
+    def over(self, limits: Limits) -> PlainSum:
+        return self
+
+    def open(
+        self, session: Session, length: int, bound: float, resolution: float
+    ) -> PlainAccumulator:
+        return PlainAccumulator(length, bound)
+
+    def encoded(self, bound: float, resolution: float, length: int) -> float:
+        return bound
+
+    def stops(self, clients: int, dropout: float) -> float:
+        return 0.0
+
+    def upload(self, length: int, clients: int) -> float:
+        return 4.0 * length
 
 
 class PlainAccumulator:
     """One total `[m]`. Each client once: twice would double its sensitivity."""
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, bound: float) -> None:
         self._total: Tensor = torch.zeros(length, dtype=torch.float64)
-        self._bounds: set[float] = set()
+        self._bound = bound
+        self._seen = Once()
+
+    def add(self, ids: Indices, rows: BoundedRows) -> None:
+        self._seen.check(ids, rows, self._bound)
+        self._total = self._total.to(rows.rows.device) + rows.rows.sum(0, dtype=torch.float64)
+
+    def close(self) -> BoundedSum:
+        return BoundedSum(self._total, self._bound, len(self._seen))
+
+
+class Once:
+    """Who has been added to a sum."""
+
+    def __init__(self) -> None:
         self._seen: set[int] = set()
 
-    def add(self, ids: NDArray[np.int64], rows: BoundedRows) -> None:
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def check(self, ids: Indices, rows: BoundedRows, bound: float) -> None:
+        """Count `ids` in. Raises `ValueError` for a client twice, or rows beyond `bound`."""
         count = len(self._seen) + len(ids)
         self._seen.update(ids.tolist())
         if len(self._seen) != count or len(ids) != len(rows.rows):
             raise ValueError("each client adds exactly one row to a sum")
-        self._bounds.add(rows.bound)
-        if len(self._bounds) > 1:
-            raise ValueError(f"rows of one sum share one bound; found {sorted(self._bounds)}")
-        self._total = self._total.to(rows.rows.device) + rows.rows.sum(0, dtype=torch.float64)
-
-    def close(self) -> BoundedSum:
-        bound = self._bounds.pop() if self._bounds else 0.0
-        return BoundedSum(self._total, bound, len(self._seen))
+        if not rows.bound <= bound:
+            raise ValueError(f"rows of norm up to {rows.bound:g} in a sum opened for {bound:g}")

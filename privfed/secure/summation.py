@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
+from privfed.streams import Streams
+
+Indices = NDArray[np.int64]
+
+
+def _nobody() -> Indices:
+    return np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Session:
-    """What one sum is bound to: an exchange of a round, and the model that was broadcast."""
+    """What one sum is bound to: an exchange of a round, the model that was broadcast, and whom.
+
+    `clients` `[n]` is the cohort and `leaves` `[n]` says when each of them drops out
+    (`privfed.secure.dropout`; empty: nobody does). Rounding draws from `streams`.
+    """
 
     round: int
     exchange: int
     model_hash: bytes
+    clients: Indices = field(default_factory=_nobody)
+    leaves: Indices = field(default_factory=_nobody)
+    streams: Streams = field(default_factory=lambda: Streams(0))
 
 
 class Aborted(Exception):
@@ -25,7 +39,7 @@ class Aborted(Exception):
 
 
 class Accumulator(Protocol):
-    def add(self, ids: NDArray[np.int64], rows: BoundedRows) -> None:
+    def add(self, ids: Indices, rows: BoundedRows) -> None:
         """Add rows `[c, m]` of clients `ids` `[c]`; each client once per session."""
         ...
 
@@ -35,4 +49,25 @@ class Accumulator(Protocol):
 
 
 class Summation(Protocol):
-    def open(self, session: Session, length: int) -> Accumulator: ...
+    def open(self, session: Session, length: int, bound: float, resolution: float) -> Accumulator:
+        """Begin a sum of rows `[length]` of L2 norm at most `bound` (infinite: none is proved).
+
+        `resolution` is into how many steps of a codec that bound may be divided at most. Raises
+        `Aborted`.
+        """
+        ...
+
+    def encoded(self, bound: float, resolution: float, length: int) -> float:
+        """The norm of what is really summed for rows within `bound`: what noise has to cover.
+
+        Raises `Refused` where such rows cannot be summed.
+        """
+        ...
+
+    def stops(self, clients: int, dropout: float) -> float:
+        """At least the probability that a sum over `clients` aborts; each drops out by a coin."""
+        ...
+
+    def upload(self, length: int, clients: int) -> float:
+        """Bytes that one of `clients` sends for a row `[length]`, about."""
+        ...

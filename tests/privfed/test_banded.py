@@ -200,7 +200,7 @@ def test_it_needs_a_kept_separation_one_exchange_and_its_own_keys():
             part.event(wrong, 1)
     with pytest.raises(Refused, match="exchanges"):
         part.event(witness, 2)
-    total = BoundedSum(torch.zeros(3).double(), 0.1, 1)
+    total = BoundedSum(torch.zeros(3).double(), 0.4, 1)
     with pytest.raises(TypeError, match="correlated"):
         part.release(total, 1.0, Keys(None), {})
     for wrong_sum in (torch.zeros(3), BoundedSum(torch.zeros(3), float("inf"), 1)):

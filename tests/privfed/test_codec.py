@@ -12,10 +12,6 @@ from privfed.streams import Keys, Streams
 STREAMS = Streams(4, simulated=True)
 
 
-def fresh(count):
-    return Keys(None).bits(count)
-
-
 def rows(seed, count, codec, norm=1.0):
     rng = np.random.default_rng(seed)
     found = rng.normal(size=(count, codec.length))
@@ -39,7 +35,7 @@ def test_no_encoded_row_is_longer_than_the_proven_bound(length, step, seed, shap
     elif shape == "halves":  # where rounding moves most
         row = (np.floor(row / step) + 0.5) * step
         row *= min(1.0, 1.0 / np.linalg.norm(row))
-    whole = codec.encode(row, fresh)
+    whole = codec.encode(row, Keys(None))
     assert np.linalg.norm(whole.astype(float)) <= codec.bound
     assert np.abs(whole).max() <= codec.largest
     assert np.abs(codec.decode(whole) - row).max() <= step * (1 + 1e-9)
@@ -49,7 +45,7 @@ def test_rounding_is_right_on_average_and_its_error_is_as_stated():
     """The mean of n rows is off by at most about step / (2 sqrt(n)) per coordinate."""
     codec = Codec(clip=1.0, step=0.01, length=50, bits=32)
     sent = rows(0, 400, codec, norm=0.9)
-    total = sum(codec.encode(row, fresh) for row in sent)
+    total = sum(codec.encode(row, Keys(None)) for row in sent)
     error = codec.decode(total) / 400 - sent.mean(0)
     assert np.sqrt((error**2).mean()) <= 0.01 / np.sqrt(6 * 400) * 1.5
     assert abs(error.mean()) < 4 * 0.01 / np.sqrt(6 * 400 * 50)
@@ -64,7 +60,7 @@ def test_sums_within_capacity_never_wrap(count, bits, seed):
     except Refused:
         assert count * codec.largest >= 2 ** (bits - 1)
         return
-    whole = [codec.encode(row, fresh) for row in rows(seed, count, codec)]
+    whole = [codec.encode(row, Keys(None)) for row in rows(seed, count, codec)]
     summed = np.zeros(20, dtype=np.uint64)
     for one in whole:
         summed = (summed + codec.wrap(one)) & np.uint64(2**bits - 1)
@@ -95,4 +91,4 @@ def test_a_capacity_that_would_wrap_is_refused_with_the_bits_that_do():
 )
 def test_what_has_no_bound_is_never_encoded(row):
     with pytest.raises(ValueError, match="a row of"):
-        Codec(clip=1.0, step=0.1, length=4, bits=32).encode(row, fresh)
+        Codec(clip=1.0, step=0.1, length=4, bits=32).encode(row, Keys(None))

@@ -1,10 +1,12 @@
 """The central Gaussian: what it insists on, and the event it emits."""
 
 import ast
+import math
 from pathlib import Path
 
 import pytest
 import torch
+from helpers import assert_normal
 
 import privfed
 from accounting.releases import Gaussian, PoissonSampled
@@ -42,7 +44,7 @@ def test_another_sampler_is_refused_with_what_would_work():
     [
         torch.zeros(3),
         BoundedSum(torch.zeros(3), float("inf"), 2),
-        BoundedSum(torch.zeros(3), 0.6, 2),
+        BoundedSum(torch.zeros(3), 0.4, 2),
         BoundedSum(torch.zeros(3), float("nan"), 2),
     ],
 )
@@ -51,17 +53,27 @@ def test_what_is_not_bounded_by_the_clip_is_never_noised(total):
         CentralGaussian(clip=0.5, noise_multiplier=1.0).release(total, 1.0, KEYS, {})
 
 
+def test_noise_follows_the_bound_of_what_was_really_summed():
+    """Encoded rows may be longer than the clip."""
+    mechanism = CentralGaussian(clip=0.5, noise_multiplier=2.0)
+    total = BoundedSum(torch.zeros(20_000, dtype=torch.float64), 0.8, 3)
+    released, _ = mechanism.release(total, 4.0, KEYS, {})
+    assert_normal(released.numpy() * 4.0, 1.6)
+    with pytest.raises(AssertionError):
+        assert_normal(released.numpy() * 4.0, 1.0)
+
+
 def test_uncalibrated_noise_never_runs():
     mechanism = CentralGaussian()
     with pytest.raises(ValueError, match="calibrate"):
         mechanism.event(WITNESS, 1)
     with pytest.raises(ValueError, match="calibrate"):
-        mechanism.release(BoundedSum(torch.zeros(3), 0.0, 0), 1.0, KEYS, {})
+        mechanism.release(BoundedSum(torch.zeros(3), 0.4, 0), 1.0, KEYS, {})
 
 
 def test_a_sum_takes_each_client_once_and_one_bound():
     def summed(*adds):
-        accumulator = PlainSum().open(Session(1, 0, b""), 2)
+        accumulator = PlainSum().open(Session(1, 0, b""), 2, 3.0, math.inf)
         for ids, rows in adds:
             accumulator.add(torch.tensor(ids).numpy(), rows)
         return accumulator.close()
@@ -73,15 +85,15 @@ def test_a_sum_takes_each_client_once_and_one_bound():
     for again in ([2, 5], [6, 6], [7]):
         with pytest.raises(ValueError, match="exactly one row"):
             summed(([1, 2], rows), (again, rows))
-    with pytest.raises(ValueError, match="one bound"):
-        summed(([1, 2], rows), ([3, 4], BoundedRows(torch.ones(2, 2), 2.0)))
+    with pytest.raises(ValueError, match="opened for 3"):
+        summed(([1, 2], rows), ([3, 4], BoundedRows(torch.ones(2, 2), 3.5)))
 
 
 def test_only_clipping_makes_bounded_rows_and_only_sums_make_bounded_sums():
     """By reading the source: no other file calls the constructors."""
     allowed = {
         "BoundedRows": {"privacy/clipping.py", "privacy/none.py", "privacy/local.py"},
-        "BoundedSum": {"secure/plain.py", "round.py"},
+        "BoundedSum": {"secure/plain.py", "secure/encoded.py", "round.py"},
     }
     root = Path(privfed.__file__).parent
     for path in root.rglob("*.py"):

@@ -1,0 +1,120 @@
+"""What visible aborts cost: whether a sum aborts may tell who was drawn.
+
+Amplification rests on the draw being secret. A round that aborts for all to see, because too few or
+too many clients were drawn or too many of them dropped out, tells something of its draw, and costs
+a total variation of the probability of that (PRIVACY, section 4). Where nothing is amplified the
+draw is no secret, dropping out follows public coins, and aborts cost nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from accounting.events import Event
+from accounting.releases import PoissonSampled, TruncatedPoisson, WithoutReplacement
+from privfed.cohort import Sampler, Witness
+from privfed.errors import Refused
+from privfed.privacy.mechanism import Mechanism
+from privfed.secure.summation import Summation
+
+FEWEST_OF_DECLARED = 0.9
+"""A population that joins by coins may be this part of `data.clients`, and not more than it."""
+_REACH = 9.0
+"""Deviations around the mean that are looked at one by one; beyond is counted as an abort."""
+
+
+def charged(mechanism: Mechanism, witness: Witness, exchanges: int, aborts: float) -> Event:
+    """The event of a round that aborts with a probability of at most `aborts`."""
+    event = mechanism.event(witness, exchanges)
+    amplified = isinstance(event.release, PoissonSampled | TruncatedPoisson | WithoutReplacement)
+    return replace(event, slack=aborts) if amplified and aborts else event
+
+
+def probability(
+    summation: Summation, sampler: Sampler, clients: int, exchanges: int, dropout: float
+) -> float:
+    """At least the probability that one of a round's sums aborts, for any permitted population."""
+    witness = sampler.witness(0, clients)
+
+    def stops(cohort: int) -> float:
+        return summation.stops(cohort, dropout)
+
+    if not witness.random:
+        once = stops(sampler.size)
+    elif stops(0) == 0.0:  # nothing ever does
+        once = 0.0
+    else:
+        once = _by_coins(stops, witness.rate, clients, sampler.capacity() or clients)
+    return min(1.0, exchanges * once)
+
+
+def _by_coins(stops: Callable[[int], float], rate: float, clients: int, cap: int) -> float:
+    """Where min(Binomial(N, rate), cap) are drawn, for the worst N between 0.9 clients and clients.
+
+    An upper bound: what too small a cohort does is taken at the smallest N, with the largest
+    probability of any cohort that is at least as large, what too large a one does at the largest.
+    """
+    smallest = int(np.ceil(FEWEST_OF_DECLARED * clients))
+    low, high = _reach(smallest, rate)[0], min(_reach(clients, rate)[1], cap)
+    sizes = np.arange(min(low, high), high + 1)
+    each = np.array([stops(int(size)) for size in sizes])
+    fits = each < 1.0
+    if not fits.any():
+        return 1.0
+    largest = int(sizes[fits][-1])  # beyond it, too many
+    falling = np.maximum.accumulate(np.where(sizes > largest, 0.0, each)[::-1])[::-1]
+    few = float((falling * _chance(sizes, smallest, rate)).sum())
+    below = float(stats.binom.cdf(sizes[0] - 1, smallest, rate))
+    above = float(stats.binom.sf(largest, clients, rate)) if largest < cap else 0.0
+    return min(1.0, few + below + above)
+
+
+def _chance(sizes: NDArray[np.int64], clients: int, rate: float) -> NDArray[np.float64]:
+    """P[min(Binomial, last size) = size] for each of `sizes`, without what is below them."""
+    chance = np.asarray(stats.binom.pmf(sizes, clients, rate))
+    chance[-1] = stats.binom.sf(sizes[-1] - 1, clients, rate)
+    return chance
+
+
+def _reach(clients: int, rate: float) -> tuple[int, int]:
+    mean, deviation = clients * rate, np.sqrt(clients * rate * (1 - rate))
+    low = max(0, int(mean - _REACH * deviation - _REACH))
+    return low, min(clients, int(mean + _REACH * deviation + _REACH))
+
+
+def refuse_aborts(once: float, slack: float, epsilon: float | None, delta: float) -> None:
+    """Raises `Refused` where most rounds would abort, or where `slack` costs more than delta.
+
+    `once` is the probability that a round aborts, `slack` what all rounds are charged of it.
+    """
+    if once > 0.5:
+        raise Refused(
+            f"a secure sum would abort in {once:.0%} of rounds: fewer clients stay than "
+            "secure.threshold and secure.minimum ask for, or more are drawn than secure.capacity; "
+            "raise cohort.size or secure.capacity, or lower the others or cohort.dropout"
+        )
+    cost = (1 + math.exp(min(epsilon or 0.0, 700.0))) * slack
+    if cost >= delta:
+        raise Refused(
+            f"secure sums would abort with probability {once:.2g} a round, which tells who was "
+            f"drawn, and over all rounds costs {cost:.2g} of delta = {delta:g}: nothing remains "
+            "for the noise. Raise cohort.size or secure.capacity, lower secure.threshold, "
+            "secure.minimum or cohort.dropout, or use a sampler whose draw is no secret: "
+            'cohort.sampler = "full" or "cyclic"'
+        )
+
+
+def refuse_population(population: int, clients: int) -> None:
+    """Raises `Refused` where aborts were charged for other populations than the one found."""
+    if not FEWEST_OF_DECLARED * clients <= population <= clients:
+        raise Refused(
+            f"data.clients is {clients}, but there are {population} clients; how likely a secure "
+            "sum aborts is charged for populations from nine tenths of data.clients up to it: "
+            "declare another number"
+        )

@@ -1,0 +1,159 @@
+"""Who masks with whom, and how many have to stay: from public constants, computed by everybody.
+
+*Complete graph* (Bonawitz et al. 2017): each client shares its secrets with all, itself included,
+and t = ceil(threshold n) of them give them back. A server that follows the protocol learns nothing
+more while fewer than t collude with it. One that lies, telling some that a client survived and
+others that it dropped, needs t shares of both kinds; of n clients that each reveal one kind, and
+n_C colluding ones that reveal both, it has n + n_C: nothing is learned where 2 t > n + n_C.
+
+*Sparse graph* (SecAgg+, Bell et al. 2020, section 3), for a server that follows the protocol: each
+client has the k nearest others on a random circle as neighbours. k is the smallest even number with
+which, but for a probability of 2^-40, honest survivors stay connected and no honest client has t or
+more colluding neighbours, and, but for 2^-20, every client keeps t neighbours that stay.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from privfed.secure.summation import Aborted
+
+COMPLETE = 200
+"""Up to this many clients the complete graph is used."""
+_SECURE, _CORRECT = 40, 20
+"""Bits: sigma and eta of Bell et al."""
+_EXACT = 1e-9
+"""Shields floor and ceil from the last bits of a product."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Of n clients: `degree` neighbours each, of whom (with itself) `threshold` have to stay."""
+
+    clients: int
+    degree: int
+    threshold: int
+
+    @property
+    def complete(self) -> bool:
+        return self.degree == self.clients - 1
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What each client insists on, whatever the server says.
+
+    `threshold` is the fraction of a cohort that has to stay, `colluders` the largest fraction of it
+    that may collude with the server. `neighbours` 0 follows from the cohort.
+    """
+
+    threshold: float
+    colluders: float
+    threat: Literal["curious", "lying"]
+    neighbours: int = 0
+
+    def graph(self, clients: int) -> Graph:
+        """The graph for `clients`. Raises `Aborted` where none keeps what is promised."""
+        return _graph(self, clients)
+
+    def withstands_lies(self, graph: Graph) -> bool:
+        """Whether a server that lies about who dropped still learns nothing but a sum."""
+        corrupt = math.floor(self.colluders * graph.clients + _EXACT)
+        return graph.complete and 2 * graph.threshold > graph.clients + corrupt
+
+
+@functools.lru_cache(maxsize=4096)
+def _graph(policy: Policy, clients: int) -> Graph:
+    corrupt = math.floor(policy.colluders * clients + _EXACT)
+    lost = math.floor((1 - policy.threshold) * clients + _EXACT)
+    sparse = policy.threat == "curious" and (policy.neighbours or clients > COMPLETE)
+    if sparse and (found := sparsest(clients, corrupt, lost, policy.neighbours)):
+        return found
+    graph = Graph(clients, clients - 1, max(clients - lost, corrupt + 1, 2))
+    if clients < 2 or (policy.threat == "lying" and not policy.withstands_lies(graph)):
+        raise Aborted("too few clients for a threshold that withstands the threat")
+    return graph
+
+
+def sparsest(clients: int, corrupt: int, lost: int, degree: int = 0) -> Graph | None:
+    """The sparsest graph that keeps the promises; None where the complete one is no larger.
+
+    With a `degree`, that one. Raises `Aborted` where it does not keep them.
+    """
+    least, most = (degree, degree) if degree else (2, clients - 2)
+    if degree >= clients - 1:
+        return None
+    while least < most:  # what k keeps, k + 2 keeps: safer and connected at least as likely
+        middle = (least + most) // 4 * 2
+        least, most = (
+            (least, middle) if _keeps(clients, corrupt, lost, middle) else (middle + 2, most)
+        )
+    threshold = _keeps(clients, corrupt, lost, least)
+    if threshold is None and degree:
+        raise Aborted(f"secure.neighbours = {degree} are too few for these clients and colluders")
+    return Graph(clients, least, threshold) if threshold else None
+
+
+def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> int | None:
+    """The threshold with which `degree` neighbours keep the promises; None where there is none."""
+    if degree < 2 or degree % 2 or degree > clients - 2:
+        return None
+    if _log2_cut(clients, corrupt + lost, degree) >= -(_SECURE + 1):
+        return None
+    more = _tail(clients, corrupt, degree)[1:]
+    secure = np.flatnonzero(more <= 2.0 ** -(_SECURE + 1) / clients)
+    fewer = _tail(clients, lost, degree)[::-1]
+    correct = np.flatnonzero(fewer <= 2.0**-_CORRECT / clients)
+    if not len(secure) or secure[0] >= correct[-1]:
+        return None
+    return max(int(secure[0]) + 1, 2)
+
+
+def _tail(clients: int, marked: int, degree: int) -> NDArray[np.float64]:
+    """P[of `degree` clients, drawn without replacement, j or more are marked], j = 0 ... k + 1."""
+    j = np.arange(degree + 1)
+
+    def choose(n: int, k: NDArray[np.int64]) -> NDArray[np.float64]:
+        with np.errstate(invalid="ignore"):
+            ways = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+        return np.where((k >= 0) & (k <= n), ways, -np.inf)
+
+    everything = choose(clients, np.array([degree]))
+    chance = np.exp(choose(marked, j) + choose(clients - marked, degree - j) - everything)
+    return np.append(np.cumsum(chance[::-1])[::-1], 0.0)
+
+
+def _log2_cut(clients: int, gone: int, degree: int) -> float:
+    """log2 of the probability that honest survivors are cut in two (Bell et al., lemma 3.7)."""
+    n, k = clients, degree
+    if gone < k:
+        return -math.inf
+    ways = math.log(n * (n - k - 1) / 2) if n > k + 1 else -math.inf
+    picks = gammaln(gone + 1) + gammaln(n - k + 1) - gammaln(n + 1) - gammaln(gone - k + 1)
+    return float((ways + picks) / math.log(2))
+
+
+@functools.lru_cache(maxsize=8)
+def neighbours(seed: bytes, clients: tuple[int, ...], degree: int) -> dict[int, tuple[int, ...]]:
+    """Each client's neighbours, in order: the `degree` nearest on a circle drawn by `seed`."""
+    if degree == len(clients) - 1:
+        return {me: tuple(other for other in clients if other != me) for me in clients}
+
+    def place(client: int) -> bytes:
+        return hashlib.sha256(seed + client.to_bytes(8, "little")).digest()
+
+    circle = sorted(clients, key=place)
+    found = {}
+    for at, me in enumerate(circle):
+        reach = range(1, degree // 2 + 1)
+        near = [circle[(at + sign * step) % len(circle)] for step in reach for sign in (-1, 1)]
+        found[me] = tuple(sorted(near))
+    return found

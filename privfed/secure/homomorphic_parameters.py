@@ -1,0 +1,219 @@
+"""What homomorphic sums can hold, and TenSEAL behind whole numbers and bytes.
+
+BFV and CKKS both work in the ring of degree N = 4096, with ciphertexts modulo a prime q of 54 bits
+and public keys modulo 109 bits, the most that leaves 128 bits of security at that degree with
+ternary secrets (the homomorphic encryption standard of 2018).
+
+The noise of a sum. SEAL encrypts with the public key modulo q p, p of 55 bits, and divides by p.
+The noise of its samplers, below 21 (2 N + 1), is gone by then; what is left is a rounding error
+f s + e: f pseudo-random, uniform in [-1/2, 1/2] and fresh for each row, s the key in {-1, 0, 1},
+and e a rounding error of f s, within the same interval and symmetric. In a coefficient that is at
+most (N + 1) / 2. Uniform numbers are sub-Gaussian with their own variance, those within 1/2 with
+1/4, so that n rows exceed z sqrt(n) (sqrt(N / 12) + 1/2) with a probability below 2 exp(-z^2 / 2):
+4e-22 for z = 10, used here. How a message is rounded depends on it and is counted at its worst.
+
+- BFV rounds q m / t by at most 1/2, and a sum is exact while n / 2 + z sqrt(n) (sqrt(N / 12) + 1/2)
+  stays below q / 2t = 2^21: 3.5 million rows. Up to 1023 it is exact whatever the random choices.
+- CKKS rounds a message's coefficients by at most 1/2, which is N / 2 in a slot, as is e. There f s
+  has the variance |s|^2 N / 24, and |s|^2 <= z^2 N but with a probability of 4 exp(-z^2 / 2). In
+  units of 1 / scale a slot is off by less than n N / 2 + z sqrt(n) (z N / sqrt(24) + N / 2), which
+  has to stay below scale / 4. Numbers below 2^(bits - 1) times the scale, 2^(53 - bits), are below
+  2^52, a quarter of q, which leaves room for the noise. Rounding in float64 adds less than 1e-3.
+
+All this is for rows encrypted as written. A client that is not honest can spoil a sum, as in any
+protocol that hides rows.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from privfed.errors import Refused
+from privfed.secure.codec import Whole
+from privfed.secure.messages import BadMessage
+from privfed.secure.summation import Aborted
+
+DEGREE = 4096
+_MODULI = [54, 55]
+_Q = 2**54 - 172031
+"""The prime that SEAL takes: the largest of 54 bits that is 1 modulo 2 N."""
+_Z = 10.0
+CIPHERTEXT = 61_750
+"""Bytes of a ciphertext, about: two polynomials of 54 bits in 64, compressed."""
+_LARGEST = 70_000
+
+
+def tenseal() -> Any:
+    """The library. Raises `Refused` where it is not installed."""
+    try:
+        return importlib.import_module("tenseal")
+    except ImportError as error:
+        raise Refused(
+            "secure.protocol bfv and ckks need TenSEAL, which is not installed; "
+            'run "pip install tenseal", or use secure.protocol = "masks"'
+        ) from error
+
+
+def _most(each: float, deviation: float, room: float) -> int:
+    """The largest n with n each + sqrt(n) deviation <= room."""
+    root = (math.sqrt(deviation**2 + 4 * each * room) - deviation) / (2 * each)
+    return math.floor(root**2)
+
+
+@dataclass(frozen=True)
+class Scheme(ABC):
+    """Encrypts blocks of up to `slots` whole numbers; sums stay below 2^(`bits` - 1) in size.
+
+    Keys and ciphertexts are TenSEAL's; a ciphertext read for a key stays with it.
+    """
+
+    bits: int
+    name: ClassVar[str]
+    slots: ClassVar[int]
+
+    @abstractmethod
+    def keys(self) -> Any:
+        """A fresh key pair. TenSEAL makes relinearisation keys as well; nobody is sent them."""
+
+    @abstractmethod
+    def encrypt(self, key: Any, block: Whole) -> bytes: ...
+
+    @abstractmethod
+    def decrypt(self, ciphertext: Any) -> Whole:
+        """Raises `Aborted` for what is no sum within the limits."""
+
+    @property
+    @abstractmethod
+    def most(self) -> int:
+        """How many rows a sum may have, but for a probability below 1e-20 per number."""
+
+    @abstractmethod
+    def _load(self, key: Any, data: bytes) -> Any: ...
+
+    @property
+    def scale(self) -> float:
+        return 1.0
+
+    def blocks(self, length: int) -> list[int]:
+        """The sizes of the blocks of a row `[length]`."""
+        return [min(self.slots, length - start) for start in range(0, length, self.slots)]
+
+    def read(self, key: Any, data: bytes, size: int) -> Any:
+        """One ciphertext of `size` numbers. Raises `BadMessage`.
+
+        TenSEAL takes a vector's size from the sender and would read beyond the slots.
+        """
+        if len(data) > _LARGEST:
+            raise BadMessage("wrong length", f"a ciphertext of {len(data)} bytes")
+        try:
+            found = self._load(key, data)
+        except (ValueError, RuntimeError) as error:
+            raise BadMessage("no ciphertext", "bytes that are none of this session") from error
+        parts = found.ciphertext()
+        if len(parts) != 1 or found.size() != size:
+            raise BadMessage("wrong length", f"a ciphertext that is not of {size} numbers")
+        if parts[0].size() != 2 or parts[0].is_transparent() or parts[0].scale != self.scale:
+            raise BadMessage("no ciphertext", "one of another form than this scheme's")
+        return found
+
+
+@dataclass(frozen=True)
+class BfvScheme(Scheme):
+    """Exact: integers modulo the prime t, the first beyond 2^32 that is 1 modulo 2 N."""
+
+    name: ClassVar[str] = "bfv"
+    slots: ClassVar[int] = DEGREE
+    modulus: ClassVar[int] = 2**32 + 24577
+
+    def keys(self) -> Any:
+        library = tenseal()
+        return library.context(library.SCHEME_TYPE.BFV, DEGREE, self.modulus, _MODULI, n_threads=1)
+
+    def encrypt(self, key: Any, block: Whole) -> bytes:
+        return bytes(tenseal().bfv_vector(key, block.tolist()).serialize())
+
+    def decrypt(self, ciphertext: Any) -> Whole:
+        return np.array(ciphertext.decrypt(), dtype=np.int64)
+
+    @property
+    def most(self) -> int:
+        deviation = _Z * (math.sqrt(DEGREE / 12) + 0.5)
+        return _most(0.5, deviation, _Q / (2 * self.modulus))
+
+    def _load(self, key: Any, data: bytes) -> Any:
+        return tenseal().bfv_vector_from(key, data)
+
+
+@dataclass(frozen=True)
+class CkksScheme(Scheme):
+    """Approximate, and exact once rounded: real numbers times the scale 2^(53 - bits)."""
+
+    name: ClassVar[str] = "ckks"
+    slots: ClassVar[int] = DEGREE // 2
+
+    def keys(self) -> Any:
+        library = tenseal()
+        return library.context(
+            library.SCHEME_TYPE.CKKS, DEGREE, coeff_mod_bit_sizes=_MODULI, n_threads=1
+        )
+
+    def encrypt(self, key: Any, block: Whole) -> bytes:
+        numbers = block.astype(np.float64).tolist()
+        return bytes(tenseal().ckks_vector(key, numbers, self.scale).serialize())
+
+    def decrypt(self, ciphertext: Any) -> Whole:
+        found = np.array(ciphertext.decrypt(), dtype=np.float64)
+        whole = np.rint(found)
+        if not bool(np.abs(found - whole).max(initial=0.0) <= 0.25):
+            raise Aborted("a sum decrypts to numbers that are not whole; its limits were broken")
+        return whole.astype(np.int64)
+
+    @property
+    def scale(self) -> float:
+        return 2.0 ** (53 - self.bits)
+
+    @property
+    def most(self) -> int:
+        deviation = _Z * (_Z * DEGREE / math.sqrt(24) + DEGREE / 2)
+        return _most(DEGREE / 2, deviation, self.scale / 4)
+
+    def _load(self, key: Any, data: bytes) -> Any:
+        return tenseal().ckks_vector_from(key, data)
+
+
+SCHEMES: dict[bytes, type[Scheme]] = {b"bfv": BfvScheme, b"ckks": CkksScheme}
+
+
+def public_half(keys: Any) -> bytes:
+    """The public key and the parameters, and no other key.
+
+    Always by way of bytes: TenSEAL's `make_context_public` forgets the secret key but keeps a
+    decryptor that still works.
+    """
+    return bytes(
+        keys.serialize(
+            save_public_key=True,
+            save_secret_key=False,
+            save_galois_keys=False,
+            save_relin_keys=False,
+        )
+    )
+
+
+def read_public(data: bytes) -> Any:
+    """A public key. Raises `ValueError` where a secret key is with it, `BadMessage` otherwise."""
+    try:
+        key = tenseal().context_from(data, n_threads=1)
+    except (ValueError, RuntimeError) as error:
+        raise BadMessage("no public key", "bytes that TenSEAL cannot read") from error
+    if key.has_secret_key():
+        raise ValueError("a context with its secret key; only the key holder may have that one")
+    if not key.has_public_key():
+        raise BadMessage("no public key", "a context without one")
+    return key

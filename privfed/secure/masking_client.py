@@ -1,0 +1,266 @@
+"""A client of a masked sum: one answer to each message of the server, and nothing twice.
+
+Bonawitz et al. 2017, figure 4, with the sparse graph of Bell et al. 2020 where there are many
+clients. The client trusts its own policy, the public list of identities and what it computes; all
+that a server says is checked against these, and anything odd ends the session for this client.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from privfed.secure.graph import Graph, Policy, neighbours
+from privfed.secure.messages import (
+    Advertise,
+    BadMessage,
+    FromClient,
+    Inbox,
+    Invitation,
+    Masked,
+    Message,
+    Roster,
+    Shares,
+    Survivors,
+    Unmask,
+    Vote,
+    Votes,
+    between,
+    read_shares,
+    share_text,
+)
+from privfed.secure.primitives import (
+    Expander,
+    KeyPair,
+    LowOrder,
+    Words,
+    derive,
+    random_key,
+    seal,
+    unseal,
+    verified,
+    wipe,
+)
+from privfed.secure.shamir import share
+from privfed.secure.summation import Aborted
+
+Directory = Mapping[int, bytes]
+"""Everybody's long-term Ed25519 public key: without it a server could play all other clients."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a client knows of a sum before it is invited: by the run, and the model it was sent."""
+
+    round: int
+    exchange: int
+    model_hash: bytes
+    bits: int
+    length: int
+
+
+class MaskingClient:
+    """Answers invitation, roster, inbox, survivors and votes, in this order.
+
+    `row` is asked once for the encoded row `[length]`, as words modulo 2^bits, when it is masked.
+    Raises `BadMessage` for what it will not answer; it then answers nothing more.
+    """
+
+    def __init__(
+        self,
+        me: int,
+        identity: Ed25519PrivateKey,
+        directory: Directory,
+        policy: Policy,
+        expected: Expected,
+        row: Callable[[], Words],
+    ) -> None:
+        self.me, self._identity, self._directory = me, identity, directory
+        self._policy, self._expected, self._row = policy, expected, row
+        self._context, self._step = b"", 0
+
+    def handle(self, message: Message) -> FromClient:
+        """The answer to the server's next message. Raises `Aborted`, mostly a `BadMessage`."""
+        try:
+            if self._context and message.context != self._context:
+                raise BadMessage("wrong session", "a message of another session")
+            self._step += 1
+            return self._answer(message)
+        except Aborted:
+            self._end()
+            raise
+
+    def _answer(self, message: Message) -> FromClient:
+        match (self._step, message):
+            case (1, Invitation()):
+                return self._advertise(message)
+            case (2, Roster()):
+                return self._share(message)
+            case (3, Inbox()):
+                return self._mask(message)
+            case (4, Survivors()):
+                return self._vote(message)
+            case (5, Votes()):
+                return self._unmask(message)
+        raise BadMessage("wrong type", f"a {type(message).__name__} out of its turn")
+
+    def _advertise(self, invitation: Invitation) -> Advertise:
+        known = self._expected
+        for name in ("round", "exchange", "model_hash", "bits", "length"):
+            if getattr(invitation, name) != getattr(known, name):
+                raise BadMessage(f"wrong {name}", "an invitation to another sum than this client's")
+        self._context = invitation.context
+        self._seed, self._mask_secret = random_key(), random_key()
+        self._channel, self._pair = KeyPair(random_key()), KeyPair(self._mask_secret)
+        public = (self._channel.public, self._pair.public)
+        signature = self._identity.sign(Advertise.signed(self._context, self.me, *public))
+        return Advertise(self._context, self.me, *public, signature)
+
+    def _share(self, roster: Roster) -> Shares:
+        self._graph = self._checked_graph(roster)
+        self._agreed = roster.agreed()
+        self._places = {client: place for place, client in enumerate(roster.clients, start=1)}
+        near = neighbours(roster.seed, roster.clients, self._graph.degree)[self.me]
+        self._keys = self._checked_keys(roster, near)
+        self._secrets = {
+            other: _agree(self._channel, keys.channel) for other, keys in self._keys.items()
+        }
+        holders = tuple(self._places[client] for client in (*near, self.me))
+        threshold = self._graph.threshold
+        seeds = share(bytes(self._seed), threshold, holders)
+        secrets = share(bytes(self._mask_secret), threshold, holders)
+        wipe(self._mask_secret)
+        self._held = {self.me: (seeds[self._places[self.me]], secrets[self._places[self.me]])}
+        sealed = tuple(
+            (other, self._seal(other, seeds[self._places[other]], secrets[self._places[other]]))
+            for other in near
+        )
+        commitment = hashlib.sha256(self._context + self._seed).digest()
+        return Shares(self._context, self.me, commitment, sealed)
+
+    def _checked_graph(self, roster: Roster) -> Graph:
+        """What this client's own policy makes of the cohort, which the server has to offer."""
+        clients = roster.clients
+        if list(clients) != sorted(set(clients)) or self.me not in clients:
+            raise BadMessage("wrong roster", "clients out of order, twice, or without this one")
+        graph = self._policy.graph(len(clients))
+        if (roster.degree, roster.threshold) != (graph.degree, graph.threshold):
+            raise BadMessage(
+                "wrong threshold",
+                f"{roster.degree} neighbours of whom {roster.threshold} stay; expected "
+                f"{graph.degree} and {graph.threshold}",
+            )
+        return graph
+
+    def _checked_keys(self, roster: Roster, near: tuple[int, ...]) -> dict[int, Advertise]:
+        """The neighbours' keys: all of them, signed by whom they name, and no two alike."""
+        if tuple(keys.sender for keys in roster.keys) != near:
+            raise BadMessage("wrong neighbours", "keys of others than the graph's neighbours")
+        own = (self._channel.public, self._pair.public)
+        public = [*own, *(key for keys in roster.keys for key in (keys.channel, keys.mask))]
+        if len(set(public)) != len(public):
+            raise BadMessage("duplicate key", "two public keys of the roster are the same")
+        for keys in roster.keys:
+            who = self._directory.get(keys.sender, b"")
+            if not verified(who, keys.signature, keys.text):
+                raise BadMessage("wrong signature", "keys that their client did not sign")
+        return {keys.sender: keys for keys in roster.keys}
+
+    def _channel_key(self, secret: bytes, sender: int, receiver: int) -> bytes:
+        """One key for each direction, so that no nonce is used twice."""
+        return derive(secret, self._context, between(b"channel", sender, receiver))
+
+    def _seal(self, other: int, seed: int, key: int) -> bytes:
+        text = share_text(self.me, other, seed, key)
+        own = self._channel_key(self._secrets[other], self.me, other)
+        return seal(own, text, between(self._context, self.me, other))
+
+    def _mask(self, inbox: Inbox) -> Masked:
+        senders = [client for client, _ in inbox.sealed]
+        if len(set(senders)) != len(senders) or not set(senders) <= self._keys.keys():
+            raise BadMessage("wrong senders", "shares twice, or of others than neighbours")
+        if len(senders) + 1 < self._graph.threshold:
+            raise BadMessage("too few", "fewer neighbours shared their secrets than the threshold")
+        self._shared = set(senders)
+        for sender, sealed in inbox.sealed:
+            text = unseal(
+                self._channel_key(self._secrets[sender], sender, self.me),
+                sealed,
+                between(self._context, sender, self.me),
+            )
+            held = read_shares(text, sender, self.me) if text else None
+            if held:  # else others' shares have to do: one who garbles them stops nobody
+                self._held[sender] = held
+        return Masked(self._context, self.me, self._masked_row().tobytes())
+
+    def _masked_row(self) -> Words:
+        """y_u = x_u + PRG(b_u) + sum_{v < u} PRG(s_uv) - sum_{v > u} PRG(s_uv)."""
+        masks = Expander(self._expected.length, self._expected.bits)
+        total = masks.zeros()
+        total += self._row().astype(masks.word)
+        masks.apply(total, self_key(self._context, self._seed))
+        for other in sorted(self._shared):
+            secret = _agree(self._pair, self._keys[other].mask)
+            masks.apply(total, pair_key(self._context, secret, self.me, other), other > self.me)
+        wipe(self._seed)
+        del self._pair, self._channel, self._secrets
+        return masks.reduce(total)
+
+    def _vote(self, survivors: Survivors) -> Vote:
+        clients = survivors.clients
+        if list(clients) != sorted(set(clients)) or not set(clients) <= self._places.keys():
+            raise BadMessage("wrong survivors", "clients out of order, twice, or not of the roster")
+        near = set(clients) & (self._keys.keys() | {self.me})
+        if self.me not in near or not near - {self.me} <= self._shared:
+            raise BadMessage("wrong survivors", "without this client, or with who never shared")
+        if len(near) < self._graph.threshold:
+            raise BadMessage("too few", "fewer survivors among the neighbours than the threshold")
+        self._survivors, self._near = survivors, near
+        text = survivors.signed(self._agreed)
+        return Vote(self._context, self.me, self._identity.sign(text))
+
+    def _unmask(self, votes: Votes) -> Unmask:
+        """One share of each neighbour's: of its seed or of its key, never of both."""
+        voters = [vote.sender for vote in votes.votes]
+        if len(set(voters)) != len(voters) or not set(voters) <= self._near:
+            raise BadMessage("wrong voters", "votes twice, or of others than surviving neighbours")
+        if len(voters) < self._graph.threshold:
+            raise BadMessage("too few", "fewer votes than the threshold")
+        text = self._survivors.signed(self._agreed)
+        for vote in votes.votes:
+            if not verified(self._directory.get(vote.sender, b""), vote.signature, text):
+                raise BadMessage("inconsistent", "a vote for other survivors than this client's")
+        alive = self._near
+        seeds = [(who, seed) for who, (seed, _) in sorted(self._held.items()) if who in alive]
+        keys = [(who, key) for who, (_, key) in sorted(self._held.items()) if who not in alive]
+        self._end()
+        return Unmask(self._context, self.me, tuple(seeds), tuple(keys))
+
+    def _end(self) -> None:
+        """Forget every secret; nothing is answered any more."""
+        self._step = 5
+        for name in ("_seed", "_mask_secret"):
+            if secret := getattr(self, name, None):
+                wipe(secret)
+        for name in ("_pair", "_channel", "_secrets", "_held", "_keys", "_row", "_identity"):
+            self.__dict__.pop(name, None)
+
+
+def self_key(context: bytes, seed: bytes | bytearray) -> bytes:
+    """What a client's own mask is expanded from."""
+    return derive(seed, context, b"self")
+
+
+def pair_key(context: bytes, secret: bytes, one: int, other: int) -> bytes:
+    """What the mask of two clients is expanded from."""
+    return derive(secret, context, between(b"pair", min(one, other), max(one, other)))
+
+
+def _agree(own: KeyPair, public: bytes) -> bytes:
+    try:
+        return own.agree(public)
+    except LowOrder as error:
+        raise BadMessage("low-order key", str(error)) from error

@@ -1,0 +1,232 @@
+"""The server of a masked sum: collects, forwards, and in the end takes the masks off the total.
+
+It holds one sum `[length]`, whoever many take part, public keys, and sealed shares that it cannot
+read. What a single client gets wrong is refused by name and leaves everything as it was, so that
+this client counts as dropped; where too few are left the session aborts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+
+from privfed.secure.graph import Graph, Policy, neighbours
+from privfed.secure.masking_client import Directory, pair_key, self_key
+from privfed.secure.messages import (
+    Advertise,
+    BadMessage,
+    FromServer,
+    Inbox,
+    Invitation,
+    Masked,
+    Message,
+    Roster,
+    Shares,
+    Survivors,
+    Unmask,
+    Vote,
+    Votes,
+)
+from privfed.secure.primitives import Expander, KeyPair, LowOrder, Words, random_key, verified
+from privfed.secure.shamir import PRIME, reconstruct
+from privfed.secure.summation import Aborted
+
+_ORDER = (Advertise, Shares, Masked, Vote, Unmask)
+
+
+class MaskingServer:
+    """Takes each client's message by `handle`, and ends a step by `proceed`."""
+
+    def __init__(
+        self,
+        invitation: Invitation,
+        clients: tuple[int, ...],
+        directory: Directory,
+        policy: Policy,
+        graph_seed: bytes,
+        minimum: int = 0,
+    ) -> None:
+        self.invitation, self._context = invitation, invitation.context
+        self._directory, self._policy, self._minimum = directory, policy, minimum
+        self._graph_seed = graph_seed
+        self._masks = Expander(invitation.length, invitation.bits)
+        self._sum = self._masks.zeros()
+        self._probe = KeyPair(random_key())
+        self._step, self._awaited = 0, set(clients)
+        self._keys: dict[int, Advertise] = {}
+        self._taken: set[bytes] = set()
+        self._shares: dict[int, Shares] = {}
+        self._senders: set[int] = set()
+        self._votes: dict[int, Vote] = {}
+        self._unmasks: dict[int, Unmask] = {}
+
+    def handle(self, message: Message) -> None:
+        """Take one client's answer. Raises `BadMessage`, and then nothing has changed."""
+        if not isinstance(message, _ORDER):
+            raise BadMessage("wrong type", f"a {type(message).__name__} from a client")
+        if message.context != self._context:
+            raise BadMessage("wrong session", "a message of another session")
+        if not isinstance(message, _ORDER[self._step]):
+            raise BadMessage("wrong type", f"a {type(message).__name__} out of its turn")
+        if message.sender not in self._awaited:
+            raise BadMessage("unknown sender", "nobody who is asked, or who answered already")
+        match message:
+            case Advertise():
+                self._advertised(message)
+            case Shares():
+                self._shared(message)
+            case Masked():
+                self._masked(message)
+            case Vote():
+                self._voted(message)
+            case Unmask():
+                self._unmasked(message)
+        self._awaited.discard(message.sender)
+
+    def proceed(self) -> Mapping[int, FromServer]:
+        """End the step: whom to send what next. Raises `Aborted` where too few are left."""
+        self._step += 1
+        step = (self._roster, self._inboxes, self._survivors, self._consistency)[self._step - 1]
+        sent = step()
+        self._awaited = set(sent)
+        return sent
+
+    def _advertised(self, message: Advertise) -> None:
+        if not verified(self._directory.get(message.sender, b""), message.signature, message.text):
+            raise BadMessage("wrong signature", "keys that their client did not sign")
+        public = {message.channel, message.mask}
+        if len(public) < 2 or public & self._taken:
+            raise BadMessage("duplicate key", "a public key that is in use already")
+        for key in public:
+            try:
+                self._probe.agree(key)
+            except LowOrder as error:
+                raise BadMessage("low-order key", str(error)) from error
+        self._taken |= public
+        self._keys[message.sender] = message
+
+    def _roster(self) -> Mapping[int, Roster]:
+        clients, seed = tuple(sorted(self._keys)), self._graph_seed
+        self._graph: Graph = self._policy.graph(len(clients))
+        self._places = {client: place for place, client in enumerate(clients, start=1)}
+        self._near = neighbours(seed, clients, self._graph.degree)
+        alike = Roster(self._context, clients, self._graph.degree, self._graph.threshold, seed, ())
+        self._agreed = alike.agreed()
+        return {
+            me: replace(alike, keys=tuple(self._keys[other] for other in self._near[me]))
+            for me in clients
+        }
+
+    def _shared(self, message: Shares) -> None:
+        if tuple(client for client, _ in message.sealed) != self._near[message.sender]:
+            raise BadMessage("wrong receivers", "shares for others than the graph's neighbours")
+        self._shares[message.sender] = message
+
+    def _inboxes(self) -> Mapping[int, Inbox]:
+        self._shared_by = set(self._shares)
+        self._require(self._shared_by, "shared their keys")
+        sealed: dict[int, list[tuple[int, bytes]]] = {me: [] for me in self._shares}
+        for sender, message in self._shares.items():
+            for receiver, text in message.sealed:
+                if receiver in sealed:
+                    sealed[receiver].append((sender, text))
+        self._commitments = {who: one.commitment for who, one in self._shares.items()}
+        self._shares.clear()
+        return {me: Inbox(self._context, tuple(sorted(texts))) for me, texts in sealed.items()}
+
+    def _masked(self, message: Masked) -> None:
+        if len(message.words) != self._masks.size:
+            raise BadMessage("wrong length", "a masked row of another length than the session's")
+        words = self._masks.read(message.words)
+        if words is None:
+            raise BadMessage("wrong modulus", "numbers beyond the session's modulus")
+        self._sum += words
+        self._senders.add(message.sender)
+
+    def _survivors(self) -> Mapping[int, Survivors]:
+        self._require(self._senders, "sent their row")
+        if len(self._senders) < self._minimum:
+            raise Aborted("fewer clients sent their row than secure.minimum")
+        said = Survivors(self._context, tuple(sorted(self._senders)))
+        self._signed = said.signed(self._agreed)
+        return dict.fromkeys(said.clients, said)
+
+    def _voted(self, message: Vote) -> None:
+        public = self._directory.get(message.sender, b"")
+        if not verified(public, message.signature, self._signed):
+            raise BadMessage("inconsistent", "a vote for other survivors, or not its client's")
+        self._votes[message.sender] = message
+
+    def _consistency(self) -> Mapping[int, Votes]:
+        self._require(set(self._votes), "agreed on the survivors")
+        sent: dict[int, Votes] = {}
+        for me in sorted(self._votes):
+            others = [who for who in (me, *self._near[me]) if who in self._votes]
+            some = others[: self._graph.threshold]
+            sent[me] = Votes(self._context, tuple(self._votes[who] for who in some))
+        return sent
+
+    def _unmasked(self, message: Unmask) -> None:
+        near = {message.sender, *self._near[message.sender]}
+        seeds, keys = ([who for who, _ in pairs] for pairs in (message.seeds, message.keys))
+        if len(set(seeds)) != len(seeds) or not set(seeds) <= near & self._senders:
+            raise BadMessage("wrong shares", "seeds twice, or of others than surviving neighbours")
+        if len(set(keys)) != len(keys) or not set(keys) <= (near & self._shared_by) - self._senders:
+            raise BadMessage("wrong shares", "keys twice, or of others than dropped neighbours")
+        if not all(value < PRIME for _, value in (*message.seeds, *message.keys)):
+            raise BadMessage("wrong shares", "a share outside the field")
+        self._unmasks[message.sender] = message
+
+    def total(self) -> tuple[Words, int]:
+        """The sum modulo 2^bits and the number of survivors. Raises `Aborted`."""
+        self._require(set(self._unmasks), "helped to take the masks off")
+        seeds: dict[int, dict[int, int]] = {who: {} for who in self._senders}
+        keys: dict[int, dict[int, int]] = {who: {} for who in self._shared_by - self._senders}
+        for sender, message in self._unmasks.items():
+            for pairs, found in ((message.seeds, seeds), (message.keys, keys)):
+                for who, value in pairs:
+                    found[who][self._places[sender]] = value
+        total = self._sum.copy()
+        for who, shares in sorted(seeds.items()):
+            seed = self._secret(shares)
+            if hashlib.sha256(self._context + seed).digest() != self._commitments[who]:
+                raise Aborted("wrong seed: shares of a client's seed do not fit its commitment")
+            self._masks.apply(total, self_key(self._context, seed), subtract=True)
+        for who, shares in sorted(keys.items()):
+            self._remove_pairs(total, who, self._secret(shares))
+        return self._masks.reduce(total), len(self._senders)
+
+    def _remove_pairs(self, total: Words, gone: int, secret: bytes) -> None:
+        """Subtract the masks that survivors put on for a client that never sent its row."""
+        pair = KeyPair(secret)
+        if pair.public != self._keys[gone].mask:
+            raise Aborted("wrong key: shares of a client's key do not fit its public key")
+        for other in self._near[gone]:
+            if other in self._senders:
+                shared = pair.agree(self._keys[other].mask)
+                key = pair_key(self._context, shared, gone, other)
+                self._masks.apply(total, key, subtract=gone < other)
+
+    def _secret(self, shares: Mapping[int, int]) -> bytes:
+        try:
+            return reconstruct(shares, self._graph.threshold)
+        except ValueError as error:
+            raise Aborted(f"a secret cannot be put together: {error}") from error
+
+    def _require(self, left: set[int], did: str) -> None:
+        """Of all who shared secrets, enough holders have to be `left`."""
+        if not recoverable(self._graph, self._near, self._shared_by, left):
+            raise Aborted(f"too few clients {did}")
+
+
+def recoverable(
+    graph: Graph, near: Mapping[int, tuple[int, ...]], whose: set[int], left: set[int]
+) -> bool:
+    """Whether of each of `whose` holders (its neighbours and itself) `threshold` are `left`."""
+    if graph.complete:
+        return len(left) >= graph.threshold
+    least = graph.threshold
+    return len(left) >= least and all(
+        sum(other in left for other in near[who]) + (who in left) >= least for who in whose
+    )

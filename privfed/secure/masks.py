@@ -1,0 +1,237 @@
+"""Masked sums in one process: every message flows as bytes between the server and its clients."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import astuple
+from typing import ClassVar, Literal
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import Field
+
+from privfed.errors import Refused
+from privfed.secure.codec import Codec, Whole
+from privfed.secure.dropout import SENDS, Leaves
+from privfed.secure.encoded import FEWEST, Channel, SecureProtocol, at_most
+from privfed.secure.graph import Policy, neighbours
+from privfed.secure.limits import Limits
+from privfed.secure.masking_client import Expected, MaskingClient
+from privfed.secure.masking_server import MaskingServer, recoverable
+from privfed.secure.messages import (
+    SEALED,
+    Advertise,
+    FromServer,
+    Invitation,
+    Message,
+    decode,
+    encode,
+)
+from privfed.secure.primitives import KEY, Expander, Words, derive, random_key, signing_key
+from privfed.secure.summation import Aborted, Session
+
+
+class MaskedSums(SecureProtocol):
+    """Masked sums (SecAgg, SecAgg+): the server sees sums of the survivors, and nothing else.
+
+    Clients add masks that cancel in the sum; those of who drops out are taken off with secrets that
+    the others hold in shares. Complete graph up to 200 clients, and always where the server may
+    lie; above, the sparse graph of SecAgg+ for a server that follows the protocol.
+
+    *Trust*: up to a fraction `colluders` of a cohort may work with the server. Computational: as
+    safe as X25519, AES-256, HKDF, ChaCha20-Poly1305 and Ed25519. No client is stopped from lying
+    about its own row, and any client can make a sum abort.
+
+    Source: Bonawitz et al. 2017, figure 4; Bell et al. 2020, section 3.
+    """
+
+    seen: ClassVar[str] = "the server sees exact sums, never a row"
+    approximate: ClassVar[bool] = False
+    threshold: float = Field(0.6, gt=0, le=1)
+    """The fraction of a cohort that has to stay to the end."""
+    neighbours: int = Field(0, ge=0)
+    """How many others each client masks with; 0 follows from the cohort."""
+    colluders: float = Field(0.1, ge=0, lt=1)
+    threat: Literal["curious", "lying"] = "curious"
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.threshold, self.colluders, self.threat, self.neighbours)
+
+    def channel(self, session: Session, codec: Codec, limits: Limits) -> Channel:
+        return MaskedChannel(session, codec, self.policy, limits.minimum)
+
+    def stops(self, clients: int, dropout: float, minimum: int) -> float:
+        missing = super().stops(clients, dropout, minimum)
+        if not dropout and not self.neighbours and self.threat == "curious":
+            return missing
+        try:
+            graph = self.policy.graph(clients)
+        except Aborted:
+            return 1.0
+        few = at_most(graph.threshold - 1, clients, 1 - dropout)
+        if not graph.complete:  # of somebody's neighbours, by the union bound
+            few += clients * at_most(graph.threshold - 1, graph.degree, 1 - dropout)
+        return min(1.0, missing + few)
+
+    def upload(self, codec: Codec, clients: int) -> float:
+        try:
+            degree = self.policy.graph(clients).degree
+        except Aborted:
+            degree = max(clients - 1, 1)
+        each = SEALED + 8 + 41  # a sealed pair of shares, and one share at the end
+        return Expander(codec.length, codec.bits).size + degree * each + Advertise.size + 5 * 36
+
+    def promise(self, clients: int) -> str:
+        graph = self.policy.graph(clients)
+        form = "complete graph" if graph.complete else f"{graph.degree} neighbours each"
+        share = f"{self.colluders:.0%}"
+        lies = ", also if it lies" if self.policy.withstands_lies(graph) else ""
+        return (
+            f"of {clients} ({form}) {graph.threshold} have to stay; the server learns no row{lies}"
+            f", while at most {share} of them collude with it"
+        )
+
+    def refuse_limits(self, limits: Limits) -> None:
+        if self.threshold <= self.colluders:
+            raise Refused(
+                f"secure.threshold is {self.threshold:g}, but {self.colluders:g} of a cohort may "
+                "collude with the server and would be enough to unmask anybody; raise the "
+                "threshold above secure.colluders"
+            )
+        if self.threat == "lying" and 2 * self.threshold <= 1 + self.colluders:
+            raise Refused(
+                f"secure.threshold is {self.threshold:g}: a server that tells some clients that "
+                "another survived, and others that it dropped, would unmask it; expected more than "
+                f"(1 + secure.colluders) / 2 = {(1 + self.colluders) / 2:g}"
+            )
+        if self.threat == "lying" and self.neighbours:
+            raise Refused(
+                "secure.neighbours has no proof against a server that lies (secure.threat), which "
+                "could choose who is next to whom; remove the key"
+            )
+        if self.neighbours % 2:
+            raise Refused(f"secure.neighbours is {self.neighbours}; expected an even number")
+
+    def abort_where_lost(self, session: Session) -> None:
+        clients = tuple(session.clients.tolist())
+        graph = self.policy.graph(len(clients))
+        if not len(session.leaves):
+            return
+        near = neighbours(graph_seed(session), clients, graph.degree)
+        gone = dict(zip(clients, session.leaves.tolist(), strict=True))
+        shared = {who for who in clients if gone[who] != Leaves.BEFORE_SHARING}
+        sent = {who for who in clients if gone[who] in SENDS}
+        stayed = {who for who in clients if gone[who] == Leaves.NEVER}
+        if not all(recoverable(graph, near, shared, left) for left in (shared, sent, stayed)):
+            raise Aborted("too few clients stayed to take the masks off")
+
+
+def graph_seed(session: Session) -> bytes:
+    keys = session.streams.at(f"noise/graph/{session.exchange}", session.round)
+    return keys.bits(KEY // 8).tobytes()
+
+
+@functools.cache
+def _root() -> bytes:
+    return os.urandom(KEY)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def identity(client: int) -> Ed25519PrivateKey:
+    """A simulated client's long-term signing key; in a deployment each client holds its own."""
+    return signing_key(derive(_root(), b"identity", client.to_bytes(8, "little")))
+
+
+class Wire:
+    """Carries bytes; a test's wire may change or lose them."""
+
+    def carry(self, client: int, data: bytes, upward: bool) -> bytes | None:
+        return data
+
+
+class MaskedChannel:
+    """A server and its clients, who share keys at once and send their rows one by one.
+
+    Who is refused by name, or refuses, counts as dropped; `faults` lists the names.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        codec: Codec,
+        policy: Policy,
+        minimum: int = 0,
+        wire: Wire | None = None,
+    ) -> None:
+        self._codec, self._wire = codec, wire or Wire()
+        everybody = tuple(session.clients.tolist())
+        leaves = session.leaves.tolist() or [Leaves.NEVER] * len(everybody)
+        self._leaves = dict(zip(everybody, leaves, strict=True))
+        self._rows: dict[int, Words] = {}
+        self.faults: list[str] = []
+        directory = {who: identity(who).public_key().public_bytes_raw() for who in everybody}
+        of = Expected(session.round, session.exchange, session.model_hash, codec.bits, codec.length)
+        self.server = MaskingServer(
+            Invitation(bytes(random_key()), *astuple(of)),
+            everybody,
+            directory,
+            policy,
+            graph_seed(session),
+            max(minimum, FEWEST),
+        )
+        self.clients = {
+            who: MaskingClient(
+                who, identity(who), directory, policy, of, functools.partial(self._rows.pop, who)
+            )
+            for who in everybody
+        }
+        self._ask(dict.fromkeys(everybody, self.server.invitation), 0)
+        self._ask(self._proceed(), Leaves.BEFORE_SHARING)
+        self._inboxes = dict(self._proceed())
+
+    def send(self, client: int, whole: Whole) -> None:
+        self._rows[client] = self._codec.wrap(whole)
+        if inbox := self._inboxes.pop(client, None):
+            self._ask({client: inbox}, Leaves.BEFORE_MASKING)
+        self._rows.pop(client, None)
+
+    def total(self) -> tuple[Whole, int]:
+        self._ask(self._proceed(), Leaves.BEFORE_UNMASKING)
+        self._ask(self._proceed(), Leaves.BEFORE_UNMASKING)
+        with self._naming_faults():
+            words, survivors = self.server.total()
+        return self._codec.unwrap(words.astype(np.uint64)), survivors
+
+    def _ask(self, sent: Mapping[int, FromServer], stage: int) -> None:
+        """Deliver messages to those who are still there, and their answers to the server."""
+        for client, message in sent.items():
+            if 0 < self._leaves[client] <= stage:
+                continue
+            try:
+                if (arrived := self._carry(client, message, upward=False)) is None:
+                    continue
+                answer = self._carry(client, self.clients[client].handle(arrived), upward=True)
+                if answer is not None:
+                    self.server.handle(answer)
+            except Aborted as refused:
+                self.faults.append(str(refused))
+
+    def _carry(self, client: int, message: Message, upward: bool) -> Message | None:
+        data = self._wire.carry(client, encode(message), upward)
+        return None if data is None else decode(data)
+
+    def _proceed(self) -> Mapping[int, FromServer]:
+        with self._naming_faults():
+            return self.server.proceed()
+
+    @contextmanager
+    def _naming_faults(self) -> Iterator[None]:
+        try:
+            yield
+        except Aborted as aborted:
+            first = f" (first refused: {self.faults[0]})" if self.faults else ""
+            raise Aborted(f"{aborted}{first}") from aborted

@@ -1,0 +1,361 @@
+"""The messages of masked sums: frozen values with one byte form each, which is checked whole.
+
+Every message begins with four bytes of format and kind, and the 32-byte context of its session: the
+hash of the invitation, which binds round, exchange and model. Numbers are little-endian. Bytes that
+are no message, or more or less than one, raise `BadMessage`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from privfed.secure.primitives import KEY, SEAL, SIGNATURE
+from privfed.secure.shamir import LENGTH, PRIME
+from privfed.secure.summation import Aborted
+
+_FORMAT = b"PS1"
+_PLACE = struct.Struct("<Q")
+_COUNT = struct.Struct("<I")
+SEALED = 2 * LENGTH + 2 * _PLACE.size + SEAL
+"""Bytes of a sealed pair of shares, with whom they are from and to."""
+
+
+class BadMessage(Aborted):
+    """A message that is refused, by the name of its fault."""
+
+    def __init__(self, fault: str, said: str) -> None:
+        super().__init__(f"{fault}: {said}")
+        self.fault = fault
+
+
+class Reader:
+    """Takes bytes apart; every byte has to be used."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def take(self, count: int) -> bytes:
+        if count > len(self._data) - self._at:
+            raise BadMessage("wrong length", "the message ends too early")
+        self._at += count
+        return self._data[self._at - count : self._at]
+
+    def number(self) -> int:
+        return int(_PLACE.unpack(self.take(_PLACE.size))[0])
+
+    def small(self) -> int:
+        return int(_COUNT.unpack(self.take(_COUNT.size))[0])
+
+    def rest(self) -> bytes:
+        return self.take(len(self._data) - self._at)
+
+    def each(self, size: int) -> Iterator[Reader]:
+        """Records of `size` bytes, as many as the message says."""
+        count = self.small()
+        if count * size > len(self._data) - self._at:
+            raise BadMessage("wrong length", "the message ends too early")
+        for _ in range(count):
+            yield Reader(self.take(size))
+
+    def end(self) -> None:
+        if self._at != len(self._data):
+            raise BadMessage("wrong length", "the message goes on after its end")
+
+
+def _number(value: int) -> bytes:
+    return _PLACE.pack(value)
+
+
+def _list(records: list[bytes]) -> bytes:
+    return _COUNT.pack(len(records)) + b"".join(records)
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """Server to all: what is to be summed. Its hash is the session's context."""
+
+    session: bytes
+    round: int
+    exchange: int
+    model_hash: bytes
+    bits: int
+    length: int
+    kind: ClassVar[int] = 1
+
+    @property
+    def context(self) -> bytes:
+        return hashlib.sha256(self.body()).digest()
+
+    def body(self) -> bytes:
+        numbers = (self.round, self.exchange, self.bits, self.length)
+        return self.session + self.model_hash + b"".join(map(_number, numbers))
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Invitation:
+        session, model_hash = data.take(KEY), data.take(KEY)
+        round, exchange, bits, length = (data.number() for _ in range(4))
+        found = cls(session, round, exchange, model_hash, bits, length)
+        if found.context != context:
+            raise BadMessage("wrong session", "an invitation that is not of its own context")
+        return found
+
+
+@dataclass(frozen=True)
+class Advertise:
+    """Client to server, and on to its neighbours: its two public keys, signed."""
+
+    context: bytes
+    sender: int
+    channel: bytes
+    mask: bytes
+    signature: bytes
+    kind: ClassVar[int] = 2
+    size: ClassVar[int] = _PLACE.size + 2 * KEY + SIGNATURE
+
+    @staticmethod
+    def signed(context: bytes, sender: int, channel: bytes, mask: bytes) -> bytes:
+        return b"privfed keys" + context + _number(sender) + channel + mask
+
+    @property
+    def text(self) -> bytes:
+        """What the signature is on."""
+        return self.signed(self.context, self.sender, self.channel, self.mask)
+
+    def body(self) -> bytes:
+        return _number(self.sender) + self.channel + self.mask + self.signature
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Advertise:
+        sender, channel, mask = data.number(), data.take(KEY), data.take(KEY)
+        return cls(context, sender, channel, mask, data.take(SIGNATURE))
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Server to one client: who takes part, the graph that was drawn, and its neighbours' keys."""
+
+    context: bytes
+    clients: tuple[int, ...]
+    degree: int
+    threshold: int
+    seed: bytes
+    keys: tuple[Advertise, ...]
+    kind: ClassVar[int] = 3
+
+    def agreed(self) -> bytes:
+        """The hash of what everybody's roster has to say alike."""
+        numbers = b"".join(map(_number, (self.degree, self.threshold, *self.clients)))
+        return hashlib.sha256(self.context + numbers + self.seed).digest()
+
+    def body(self) -> bytes:
+        return (
+            _list([_number(client) for client in self.clients])
+            + _number(self.degree)
+            + _number(self.threshold)
+            + self.seed
+            + _list([keys.body() for keys in self.keys])
+        )
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Roster:
+        clients = tuple(one.number() for one in data.each(_PLACE.size))
+        degree, threshold, seed = data.number(), data.number(), data.take(KEY)
+        keys = tuple(Advertise.read(context, one) for one in data.each(Advertise.size))
+        return cls(context, clients, degree, threshold, seed, keys)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Client to server: sealed shares of its two secrets, one pair for each neighbour.
+
+    `commitment` is a hash of the self-mask's seed, by which the server knows a wrong one.
+    """
+
+    context: bytes
+    sender: int
+    commitment: bytes
+    sealed: tuple[tuple[int, bytes], ...]
+    kind: ClassVar[int] = 4
+
+    def body(self) -> bytes:
+        return _number(self.sender) + self.commitment + _sealed(self.sealed)
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Shares:
+        return cls(context, data.number(), data.take(KEY), _unsealed(data))
+
+
+@dataclass(frozen=True)
+class Inbox:
+    """Server to one client: the sealed shares that its neighbours sent it."""
+
+    context: bytes
+    sealed: tuple[tuple[int, bytes], ...]
+    kind: ClassVar[int] = 5
+
+    def body(self) -> bytes:
+        return _sealed(self.sealed)
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Inbox:
+        return cls(context, _unsealed(data))
+
+
+def _sealed(pairs: tuple[tuple[int, bytes], ...]) -> bytes:
+    return _list([_number(client) + text for client, text in pairs])
+
+
+def _unsealed(data: Reader) -> tuple[tuple[int, bytes], ...]:
+    return tuple((one.number(), one.rest()) for one in data.each(_PLACE.size + SEALED))
+
+
+@dataclass(frozen=True)
+class Masked:
+    """Client to server: its masked row, as little-endian words."""
+
+    context: bytes
+    sender: int
+    words: bytes
+    kind: ClassVar[int] = 6
+
+    def body(self) -> bytes:
+        return _number(self.sender) + self.words
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Masked:
+        return cls(context, data.number(), data.rest())
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """Server to all who sent: whose rows are in the sum, in order."""
+
+    context: bytes
+    clients: tuple[int, ...]
+    kind: ClassVar[int] = 7
+
+    def signed(self, agreed: bytes) -> bytes:
+        """What those who agree sign."""
+        return b"privfed survivors" + agreed + b"".join(map(_number, self.clients))
+
+    def body(self) -> bytes:
+        return _list([_number(client) for client in self.clients])
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Survivors:
+        return cls(context, tuple(one.number() for one in data.each(_PLACE.size)))
+
+
+@dataclass(frozen=True)
+class Vote:
+    """Client to server: its one signature on the survivors."""
+
+    context: bytes
+    sender: int
+    signature: bytes
+    kind: ClassVar[int] = 8
+    size: ClassVar[int] = _PLACE.size + SIGNATURE
+
+    def body(self) -> bytes:
+        return _number(self.sender) + self.signature
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Vote:
+        return cls(context, data.number(), data.take(SIGNATURE))
+
+
+@dataclass(frozen=True)
+class Votes:
+    """Server to one client: signatures of those who hold its shares, on the same survivors."""
+
+    context: bytes
+    votes: tuple[Vote, ...]
+    kind: ClassVar[int] = 9
+
+    def body(self) -> bytes:
+        return _list([vote.body() for vote in self.votes])
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Votes:
+        return cls(context, tuple(Vote.read(context, one) for one in data.each(Vote.size)))
+
+
+@dataclass(frozen=True)
+class Unmask:
+    """Client to server: per neighbour one share, of its seed if it survived, else of its key."""
+
+    context: bytes
+    sender: int
+    seeds: tuple[tuple[int, int], ...]
+    keys: tuple[tuple[int, int], ...]
+    kind: ClassVar[int] = 10
+
+    def body(self) -> bytes:
+        return _number(self.sender) + _values(self.seeds) + _values(self.keys)
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Unmask:
+        return cls(context, data.number(), _valued(data), _valued(data))
+
+
+def _values(pairs: tuple[tuple[int, int], ...]) -> bytes:
+    return _list([_number(client) + value.to_bytes(LENGTH, "little") for client, value in pairs])
+
+
+def _valued(data: Reader) -> tuple[tuple[int, int], ...]:
+    found = data.each(_PLACE.size + LENGTH)
+    return tuple((one.number(), int.from_bytes(one.rest(), "little")) for one in found)
+
+
+FromServer = Invitation | Roster | Inbox | Survivors | Votes
+FromClient = Advertise | Shares | Masked | Vote | Unmask
+Message = FromServer | FromClient
+
+_KINDS: dict[int, Callable[[bytes, Reader], Message]] = {
+    kind.kind: kind.read
+    for kind in (
+        *(Invitation, Advertise, Roster, Shares, Inbox),
+        *(Masked, Survivors, Vote, Votes, Unmask),
+    )
+}
+
+
+def encode(message: Message) -> bytes:
+    return _FORMAT + bytes([message.kind]) + message.context + message.body()
+
+
+def decode(data: bytes) -> Message:
+    """The message that these bytes are. Raises `BadMessage`."""
+    reader = Reader(data)
+    if reader.take(len(_FORMAT)) != _FORMAT:
+        raise BadMessage("wrong format", "bytes that are no message of this version")
+    read = _KINDS.get(reader.take(1)[0])
+    if read is None:
+        raise BadMessage("wrong type", "a message of no known kind")
+    message = read(reader.take(KEY), reader)
+    reader.end()
+    return message
+
+
+def share_text(sender: int, receiver: int, seed: int, key: int) -> bytes:
+    """What is sealed for `receiver`: shares of the sender's seed and key."""
+    shares = seed.to_bytes(LENGTH, "little") + key.to_bytes(LENGTH, "little")
+    return _number(sender) + _number(receiver) + shares
+
+
+def read_shares(text: bytes, sender: int, receiver: int) -> tuple[int, int] | None:
+    """The two shares; None where it is not from `sender` to `receiver`, or none can be."""
+    data = Reader(text)
+    if (data.number(), data.number()) != (sender, receiver):
+        return None
+    seed, key = (int.from_bytes(data.take(LENGTH), "little") for _ in range(2))
+    return (seed, key) if max(seed, key) < PRIME else None
+
+
+def between(context: bytes, sender: int, receiver: int) -> bytes:
+    """What a sealed text is bound to."""
+    return context + _number(sender) + _number(receiver)

@@ -1,0 +1,135 @@
+"""The cryptographic primitives that masked sums are made of, all from the `cryptography` library.
+
+X25519 (RFC 7748) agrees on secrets, HKDF-SHA256 (RFC 5869) turns them into keys that are bound to a
+session and a purpose, AES-256-CTR (NIST SP 800-38A) expands keys into masks, ChaCha20-Poly1305
+(RFC 8439) seals shares, Ed25519 (RFC 8032) signs. Every key is used once, with a zero nonce.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+KEY = 32
+"""Bytes of every key, seed and hash."""
+SIGNATURE = 64
+SEAL = 16
+"""Bytes by which a sealed text is longer."""
+_BLOCK = 1 << 18
+"""Bytes of a mask at once: they stay in the processor's cache until they are added."""
+
+Words = NDArray[np.unsignedinteger]
+
+
+class LowOrder(ValueError):
+    """A public key with which everybody agrees on zero."""
+
+
+def random_key() -> bytearray:
+    """32 bytes of the operating system's CSPRNG, in a form that can be wiped."""
+    return bytearray(os.urandom(KEY))
+
+
+def wipe(secret: bytearray) -> None:
+    """Overwrite `secret`. Copies that the interpreter or a library made are beyond reach."""
+    secret[:] = bytes(len(secret))
+
+
+class KeyPair:
+    """An X25519 key pair, parsed once."""
+
+    def __init__(self, private: bytes | bytearray) -> None:
+        self._key = X25519PrivateKey.from_private_bytes(private)
+        self.public = self._key.public_key().public_bytes_raw()
+
+    def agree(self, public: bytes) -> bytes:
+        """The secret shared with the holder of `public`. Raises `LowOrder`."""
+        try:
+            return self._key.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError as error:
+            raise LowOrder("a public key of low order") from error
+
+
+def derive(secret: bytes | bytearray, context: bytes, purpose: bytes) -> bytes:
+    """A key for `purpose` in the session `context`, by HKDF-SHA256."""
+    return HKDF(SHA256(), KEY, salt=context, info=purpose).derive(secret)
+
+
+def seal(key: bytes, text: bytes, associated: bytes) -> bytes:
+    """Encrypt and authenticate. A key seals one text only."""
+    return ChaCha20Poly1305(key).encrypt(bytes(12), text, associated)
+
+
+def unseal(key: bytes, sealed: bytes, associated: bytes) -> bytes | None:
+    """The text, or None where it is not what was sealed with this key and `associated`."""
+    try:
+        return ChaCha20Poly1305(key).decrypt(bytes(12), sealed, associated)
+    except InvalidTag:
+        return None
+
+
+def signing_key(seed: bytes) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(seed)
+
+
+def verified(public: bytes, signature: bytes, text: bytes) -> bool:
+    """Whether `signature` on `text` is of the holder of `public`."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, text)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+class Expander:
+    """Expands keys into masks of `length` words and adds them; holds one block of them at a time.
+
+    Words have 2, 4 or 8 bytes, little-endian: the fewest that hold `bits`. Sums are modulo 2^16,
+    2^32 or 2^64, and so modulo 2^bits.
+    """
+
+    def __init__(self, length: int, bits: int) -> None:
+        self.length, self.bits = length, bits
+        self.word = np.dtype("<u2" if bits <= 16 else "<u4" if bits <= 32 else "<u8")
+        self._step = min(_BLOCK // self.word.itemsize, max(length, 1))
+        self._zeros = bytes(self._step * self.word.itemsize)
+        self._stream = bytearray(len(self._zeros) + 15)  # what the library asks for
+        self._words = np.frombuffer(self._stream, self.word, count=self._step)
+
+    def zeros(self) -> Words:
+        return np.zeros(self.length, self.word)
+
+    def apply(self, total: Words, key: bytes, subtract: bool = False) -> None:
+        """Add the mask of `key` to `total` `[length]` in place, or subtract it."""
+        stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+        for start in range(0, self.length, self._step):
+            part = total[start : start + self._step]
+            stream.update_into(self._zeros[: part.nbytes], self._stream)
+            words = self._words[: len(part)]
+            if subtract:
+                np.subtract(part, words, out=part)
+            else:
+                np.add(part, words, out=part)
+
+    @property
+    def size(self) -> int:
+        """Bytes of a masked row."""
+        return self.length * self.word.itemsize
+
+    def reduce(self, words: Words) -> Words:
+        """Modulo 2^bits."""
+        return words & self.word.type(2**self.bits - 1)
+
+    def read(self, data: bytes) -> Words | None:
+        """The words of a masked row; None where one is not below 2^bits."""
+        words = np.frombuffer(data, self.word)
+        return None if len(words) and int(words.max()) >= 2**self.bits else words

@@ -1,0 +1,563 @@
+"""Masked sums: exact or aborted, never wrong; and nothing but the sum is learned."""
+
+from dataclasses import dataclass, replace
+from math import comb, floor, log2
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from privfed.errors import Refused
+from privfed.secure import messages as wire
+from privfed.secure.codec import Codec
+from privfed.secure.dropout import SENDS, Leaves, leaving
+from privfed.secure.graph import Graph, Policy, neighbours
+from privfed.secure.limits import Limits
+from privfed.secure.masking_client import pair_key, self_key
+from privfed.secure.masks import MaskedChannel, MaskedSums, Wire, graph_seed, identity
+from privfed.secure.messages import BadMessage
+from privfed.secure.primitives import Expander, KeyPair
+from privfed.secure.shamir import PRIME, reconstruct
+from privfed.secure.summation import Aborted, Session
+from privfed.streams import Streams
+
+STREAMS = Streams(3, simulated=True)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A graph whatever its safety: to try shapes that a policy would not choose so small."""
+
+    threshold: int
+    degree: int | None = None
+
+    def graph(self, clients):
+        degree = clients - 1 if self.degree is None else min(self.degree, clients - 1)
+        return Graph(clients, degree, min(self.threshold, degree + 1))
+
+
+def codec(length=5, bits=32, capacity=50):
+    return Codec.finest(1.0, 1.0, length, bits, capacity, 2.0**30)
+
+
+def session(clients=6, leaves=(), round=1):
+    ids = 3 + 5 * np.arange(clients)
+    return Session(round, 0, b"h" * 32, ids, np.array(leaves, dtype=np.int64), STREAMS)
+
+
+def rows(encoder, count, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.integers(-encoder.largest, encoder.largest + 1, size=(count, encoder.length))
+
+
+def sent(channel, of, whole):
+    """Send the rows of those who do, and return their sum."""
+    leaves = of.leaves if len(of.leaves) else np.zeros(len(of.clients), dtype=np.int64)
+    here = np.isin(leaves, SENDS)
+    for client, row in zip(of.clients[here].tolist(), whole[here], strict=True):
+        channel.send(client, row)
+    return whole[here].sum(0)
+
+
+@given(
+    st.integers(2, 12),
+    st.sampled_from([8, 11, 16, 20, 32, 40, 62]),
+    st.integers(1, 12),
+    st.sampled_from([None, 2, 4]),
+    st.data(),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_sum_is_exact_or_aborted_whoever_drops_out(clients, bits, threshold, degree, data):
+    leaves = data.draw(st.lists(st.sampled_from(list(Leaves)), min_size=clients, max_size=clients))
+    encoder = Codec.finest(1.0, 1.0, 3, bits, clients, 2.0**20)
+    of, policy = session(clients, leaves), Fixed(min(threshold, clients), degree)
+    whole = rows(encoder, clients, seed=clients)
+    found = outcome(of, encoder, policy, whole)
+    assert (found is not None) == _enough(of, policy)
+    if found is not None:
+        here = np.isin(of.leaves, SENDS)
+        assert found == (whole[here].sum(0).tolist(), here.sum())
+
+
+def outcome(of, encoder, policy, whole):
+    """The sum and the survivors' count; None where it aborts."""
+    try:
+        channel = MaskedChannel(of, encoder, policy)
+        sent(channel, of, whole)
+        total, survivors = channel.total()
+    except Aborted:
+        return None
+    return total.tolist(), survivors
+
+
+def _enough(of, policy):
+    """Whether at each step every client that shared its secrets keeps enough who hold them."""
+    graph = policy.graph(len(of.clients))
+    gone = dict(zip(of.clients.tolist(), of.leaves.tolist(), strict=True))
+    near = neighbours(graph_seed(of), tuple(gone), graph.degree)
+    shared = {who for who in gone if gone[who] != Leaves.BEFORE_SHARING}
+    sends = {who for who in gone if gone[who] in SENDS}
+    stays = {who for who in gone if gone[who] == Leaves.NEVER}
+    every = all(
+        sum(who in left for who in (me, *near[me])) >= graph.threshold
+        for me in shared
+        for left in (shared, sends, stays)
+    )
+    return every and len(sends) >= 2
+
+
+def test_arithmetic_aborts_where_the_protocol_does_and_sums_alike():
+    for seed in range(12):
+        leaves = leaving(0.4, Streams(seed, True).at("dropout/0", 1, np.arange(12)), 12)
+        of = session(12, leaves)
+        part = MaskedSums(threshold=0.5)
+        outcomes = []
+        for arithmetic in (False, True):
+            summation = part.over(Limits(50, 0, arithmetic))
+            accumulator = summation.open(of, 5, 1.0, 2.0**20)
+            whole = rows(codec(), 12)
+            try:
+                expected = sent(accumulator._channel, of, whole)
+                total, survivors = accumulator._channel.total()
+                assert np.array_equal(total, expected)
+                outcomes.append((total.tolist(), survivors))
+            except Aborted:
+                outcomes.append(None)
+        assert outcomes[0] == outcomes[1]
+
+
+def test_a_sparse_graph_of_many_clients_sums_exactly_with_dropouts():
+    policy = Policy(0.8, 0.0, "curious")
+    assert not policy.graph(230).complete
+    leaves = leaving(0.05, STREAMS.at("dropout/0", 9, np.arange(230)), 230)
+    of, encoder = session(230, leaves), codec(capacity=230)
+    channel = MaskedChannel(of, encoder, policy)
+    expected = sent(channel, of, rows(encoder, 230))
+    total, _ = channel.total()
+    assert np.array_equal(total, expected)
+
+
+def test_masked_rows_of_constants_look_uniform():
+    """Over many sessions the words that the server sees of a constant row are uniform."""
+    seen = []
+
+    class Seeing(Wire):
+        def carry(self, client, data, upward):
+            message = wire.decode(data)
+            if isinstance(message, wire.Masked):
+                seen.append(np.frombuffer(message.words, "<u4"))
+            return data
+
+    encoder = codec(length=40)
+    for _ in range(150):
+        channel = MaskedChannel(session(3), encoder, Fixed(2), wire=Seeing())
+        sent(channel, session(3), np.full((3, 40), 7))
+    words = np.concatenate(seen)
+    for shift in (0, 8, 16, 24):
+        counts = np.bincount((words >> shift) & 0xFF, minlength=256)
+        assert stats.chisquare(counts).pvalue > 1e-6
+    assert len(set(words.tolist())) > 0.999 * len(words)
+
+
+# --- what is refused, by name ---
+
+
+def tampering(kind, change, upward=True, victim=8):
+    """A wire that changes messages of `kind` to or from one client."""
+
+    class Tampered(Wire):
+        def carry(self, client, data, going_up):
+            message = wire.decode(data)
+            if client != victim or going_up is not upward or not isinstance(message, kind):
+                return data
+            changed = change(message)
+            return changed if isinstance(changed, bytes) else wire.encode(changed)
+
+    return Tampered()
+
+
+def resigned(message, **changes):
+    """A client's keys, changed and signed by itself."""
+    changed = replace(message, **changes)
+    return replace(changed, signature=identity(changed.sender).sign(changed.text))
+
+
+BITS = 20  # so that words of four bytes hold numbers beyond the modulus
+SHORT = "wrong length"
+LOW_ORDER = bytes(32)
+
+UP = {
+    "unknown id": (wire.Advertise, lambda m: replace(m, sender=999), "unknown sender"),
+    "another's id": (wire.Advertise, lambda m: replace(m, sender=28), "wrong signature"),
+    "unsigned keys": (wire.Advertise, lambda m: replace(m, mask=b"x" * 32), "wrong signature"),
+    "low-order key": (wire.Advertise, lambda m: resigned(m, mask=LOW_ORDER), "low-order key"),
+    "one key twice": (wire.Advertise, lambda m: resigned(m, mask=m.channel), "duplicate key"),
+    "too short": (wire.Advertise, lambda m: wire.encode(m)[:-1], SHORT),
+    "too long": (wire.Advertise, lambda m: wire.encode(m) + b"x", SHORT),
+    "nothing": (wire.Advertise, lambda m: b"", SHORT),
+    "other format": (wire.Advertise, lambda m: b"PS9" + wire.encode(m)[3:], "wrong format"),
+    "unknown type": (wire.Advertise, lambda m: b"PS1\x63" + wire.encode(m)[4:], "wrong type"),
+    "other session": (wire.Advertise, lambda m: replace(m, context=b"c" * 32), "wrong session"),
+    "out of turn": (
+        wire.Advertise,
+        lambda m: wire.Vote(m.context, m.sender, b"s" * 64),
+        "wrong type",
+    ),
+    "from a server": (wire.Advertise, lambda m: wire.Survivors(m.context, (3,)), "wrong type"),
+    "shares for others": (
+        wire.Shares,
+        lambda m: replace(m, sealed=((999, m.sealed[0][1]), *m.sealed[1:])),
+        "wrong receivers",
+    ),
+    "shares for fewer": (wire.Shares, lambda m: replace(m, sealed=m.sealed[1:]), "wrong receivers"),
+    "shares for itself": (
+        wire.Shares,
+        lambda m: replace(m, sealed=((8, m.sealed[0][1]), *m.sealed[1:])),
+        "wrong receivers",
+    ),
+    "count beyond the end": (
+        wire.Shares,
+        lambda m: wire.encode(m)[: 4 + 32 + 8 + 32] + b"\xff\xff\xff\xff",
+        SHORT,
+    ),
+    "short row": (wire.Masked, lambda m: replace(m, words=m.words[:-4]), SHORT),
+    "long row": (wire.Masked, lambda m: replace(m, words=m.words * 2), SHORT),
+    "beyond the modulus": (
+        wire.Masked,
+        lambda m: replace(m, words=b"\xff" * len(m.words)),
+        "wrong modulus",
+    ),
+    "other survivors": (wire.Vote, lambda m: replace(m, signature=b"s" * 64), "inconsistent"),
+    "both secrets": (
+        wire.Unmask,
+        lambda m: replace(m, keys=(*m.keys, (m.seeds[0][0], 5))),
+        "wrong shares",
+    ),
+    "a seed twice": (
+        wire.Unmask,
+        lambda m: replace(m, seeds=(*m.seeds, m.seeds[0])),
+        "wrong shares",
+    ),
+    "outside the field": (
+        wire.Unmask,
+        lambda m: replace(m, seeds=((m.seeds[0][0], PRIME), *m.seeds[1:])),
+        "wrong shares",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind, change, fault", UP.values(), ids=UP.keys())
+def test_a_clients_malformed_message_is_refused_by_name_and_harms_nobody_else(kind, change, fault):
+    """It counts as dropped; the others' sum is exact."""
+    of, encoder = session(6), codec(bits=BITS)
+    channel = MaskedChannel(of, encoder, Fixed(4), wire=tampering(kind, change))
+    whole = rows(encoder, 6)
+    sent(channel, of, whole)
+    total, survivors = channel.total()
+    assert channel.faults[0].startswith(fault), channel.faults
+    drops = kind in (wire.Advertise, wire.Shares, wire.Masked)
+    assert survivors == (5 if drops else 6)
+    assert np.array_equal(total, whole.sum(0) - (whole[1] if drops else 0))
+
+
+def _swapped(message):
+    first, second, *others = message.sealed
+    return replace(message, sealed=((first[0], second[1]), (second[0], first[1]), *others))
+
+
+DOWN = {
+    "another round": (wire.Invitation, lambda m: replace(m, round=2), "wrong round"),
+    "another exchange": (wire.Invitation, lambda m: replace(m, exchange=1), "wrong exchange"),
+    "another model": (wire.Invitation, lambda m: replace(m, model_hash=b"x" * 32), "wrong model"),
+    "another modulus": (wire.Invitation, lambda m: replace(m, bits=30), "wrong bits"),
+    "another length": (wire.Invitation, lambda m: replace(m, length=4), "wrong length"),
+    "not of its context": (
+        wire.Invitation,
+        lambda m: wire.encode(m)[:4] + b"c" * 32 + wire.encode(m)[36:],
+        "wrong session",
+    ),
+    "no invitation": (wire.Invitation, lambda m: wire.Survivors(m.context, (3,)), "wrong type"),
+    "weaker threshold": (wire.Roster, lambda m: replace(m, threshold=2), "wrong threshold"),
+    "fewer neighbours": (wire.Roster, lambda m: replace(m, degree=2), "wrong threshold"),
+    "without me": (wire.Roster, lambda m: replace(m, clients=m.clients[2:]), "wrong roster"),
+    "out of order": (wire.Roster, lambda m: replace(m, clients=m.clients[::-1]), "wrong roster"),
+    "a key missing": (wire.Roster, lambda m: replace(m, keys=m.keys[1:]), "wrong neighbours"),
+    "keys twice": (
+        wire.Roster,
+        lambda m: replace(m, keys=(m.keys[0], *m.keys[:-1])),
+        "wrong neighbours",
+    ),
+    "another's keys": (
+        wire.Roster,
+        lambda m: replace(m, keys=(replace(m.keys[0], mask=b"x" * 32), *m.keys[1:])),
+        "wrong signature",
+    ),
+    "equal keys": (
+        wire.Roster,
+        lambda m: replace(m, keys=(replace(m.keys[0], mask=m.keys[1].mask), *m.keys[1:])),
+        "duplicate key",
+    ),
+    "shares of a stranger": (
+        wire.Inbox,
+        lambda m: replace(m, sealed=((999, m.sealed[0][1]), *m.sealed[1:])),
+        "wrong senders",
+    ),
+    "shares twice": (
+        wire.Inbox,
+        lambda m: replace(m, sealed=(m.sealed[0], *m.sealed)),
+        "wrong senders",
+    ),
+    "hardly any shares": (wire.Inbox, lambda m: replace(m, sealed=m.sealed[:2]), "too few"),
+    "survivors without me": (
+        wire.Survivors,
+        lambda m: replace(m, clients=tuple(c for c in m.clients if c != 8)),
+        "wrong survivors",
+    ),
+    "unknown survivors": (
+        wire.Survivors,
+        lambda m: replace(m, clients=(*m.clients, 999)),
+        "wrong survivors",
+    ),
+    "few survivors": (wire.Survivors, lambda m: replace(m, clients=m.clients[:3]), "too few"),
+    "few votes": (wire.Votes, lambda m: replace(m, votes=m.votes[:3]), "too few"),
+    "a vote twice": (
+        wire.Votes,
+        lambda m: replace(m, votes=(m.votes[0], *m.votes[:-1])),
+        "wrong voters",
+    ),
+    "a forged vote": (
+        wire.Votes,
+        lambda m: replace(m, votes=(replace(m.votes[0], signature=b"s" * 64), *m.votes[1:])),
+        "inconsistent",
+    ),
+    "replayed survivors": (
+        wire.Votes,
+        lambda m: wire.Survivors(m.context, (3, 8, 13, 18)),
+        "wrong type",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind, change, fault", DOWN.values(), ids=DOWN.keys())
+def test_a_client_refuses_what_a_server_may_not_say_and_answers_nothing_more(kind, change, fault):
+    of, encoder = session(6), codec(bits=BITS)
+    channel = MaskedChannel(of, encoder, Fixed(4), wire=tampering(kind, change, upward=False))
+    whole = rows(encoder, 6)
+    sent(channel, of, whole)
+    total, survivors = channel.total()
+    assert channel.faults[0].startswith(fault), channel.faults
+    victim = channel.clients[8]
+    assert not any(hasattr(victim, name) for name in ("_held", "_pair", "_channel", "_keys"))
+    assert not any(getattr(victim, "_seed", b""))
+    assert np.array_equal(total, whole.sum(0) - (whole[1] if survivors == 5 else 0))
+
+
+def test_garbled_shares_stop_nobody_while_enough_others_hold_theirs():
+    of, encoder = session(6), codec()
+    channel = MaskedChannel(of, encoder, Fixed(4), wire=tampering(wire.Inbox, _swapped, False))
+    expected = sent(channel, of, rows(encoder, 6))
+    total, _ = channel.total()
+    assert channel.faults == []
+    assert np.array_equal(total, expected)
+
+
+@pytest.mark.parametrize("which", ["seeds", "keys"])
+def test_wrong_shares_abort_and_never_make_a_wrong_sum(which):
+    """One holder lies about its share: the commitment, or the public key, does not fit."""
+
+    def change(message):
+        pairs = [(who, value ^ 1) for who, value in getattr(message, which)]
+        return replace(message, **{which: tuple(pairs)})
+
+    leaves = [0, 0, 0, 0, 0, Leaves.BEFORE_MASKING]
+    of, encoder = session(6, leaves), codec()
+    channel = MaskedChannel(of, encoder, Fixed(4), wire=tampering(wire.Unmask, change))
+    sent(channel, of, rows(encoder, 6))
+    with pytest.raises(Aborted, match=r"do not fit|put together"):
+        channel.total()
+
+
+def test_a_message_is_taken_once():
+    of, encoder = session(4), codec()
+    replayed = []
+
+    class Replaying(Wire):
+        def carry(self, client, data, upward):
+            if upward:
+                replayed.append(data)
+            return data
+
+    channel = MaskedChannel(of, encoder, Fixed(2), wire=Replaying())
+    whole = rows(encoder, 4)
+    for client, row in zip(of.clients.tolist(), whole, strict=True):
+        channel.send(client, row)
+        with pytest.raises(BadMessage, match="unknown sender"):
+            channel.server.handle(wire.decode(replayed[-1]))
+    total, _ = channel.total()
+    assert np.array_equal(total, whole.sum(0))
+    other = MaskedChannel(session(4, round=2), encoder, Fixed(2))
+    with pytest.raises(BadMessage, match="wrong session"):
+        other.server.handle(wire.decode(replayed[-1]))
+
+
+def test_secrets_are_forgotten_when_a_session_ends():
+    of, encoder = session(4), codec()
+    channel = MaskedChannel(of, encoder, Fixed(3))
+    sent(channel, of, rows(encoder, 4))
+    client = channel.clients[3]
+    seed, secret = client._seed, client._mask_secret
+    channel.total()
+    assert not any(seed)
+    assert not any(secret)
+    assert not {"_held", "_pair", "_channel", "_secrets", "_row"} & vars(client).keys()
+    with pytest.raises(BadMessage, match="wrong type"):
+        client.handle(wire.Survivors(client._context, tuple(of.clients.tolist())))
+
+
+# --- who learns what ---
+
+
+def unmasked_by_a_liar(threshold, policy=None):
+    """A server tells three of six that a victim survived and three that it did not."""
+    of, encoder, captured = session(6), codec(), {}
+
+    class Seeing(Wire):
+        def carry(self, client, data, upward):
+            message = wire.decode(data)
+            if isinstance(message, wire.Masked):
+                captured[client] = message.words
+            return data
+
+    channel = MaskedChannel(of, encoder, policy or Fixed(threshold), wire=Seeing())
+    whole = rows(encoder, 6)
+    sent(channel, of, whole)
+    server, clients = channel.server, of.clients.tolist()
+    victim, groups = clients[0], (clients[:3], clients[3:])
+    server.proceed()
+    shares = {True: {}, False: {}}
+    for alive, group in zip((True, False), groups, strict=True):
+        said = tuple(who for who in clients if alive or who != victim)
+        survivors = wire.Survivors(server._context, said)
+        votes = tuple(channel.clients[who].handle(survivors) for who in group)
+        for who in group:
+            answer = channel.clients[who].handle(wire.Votes(server._context, votes))
+            pairs = dict(answer.seeds if alive else answer.keys)
+            shares[alive][server._places[who]] = pairs[victim]
+    threshold = server._graph.threshold
+    seed, secret = (reconstruct(shares[alive], threshold) for alive in (True, False))
+    expander = Expander(encoder.length, encoder.bits)
+    row = np.frombuffer(captured[victim], "<u4").copy()
+    expander.apply(row, self_key(server._context, seed), subtract=True)
+    pair = KeyPair(secret)
+    for other in clients[1:]:
+        shared = pair.agree(server._keys[other].mask)
+        key = pair_key(server._context, shared, victim, other)
+        expander.apply(row, key, subtract=other < victim)
+    return encoder.unwrap(row.astype("u8")), whole[0]
+
+
+def test_a_lying_server_unmasks_a_client_at_half_the_cohort():
+    found, row = unmasked_by_a_liar(3)
+    assert np.array_equal(found, row)
+
+
+@pytest.mark.parametrize("policy", [Fixed(4), Policy(0.6, 0.1, "lying")])
+def test_above_half_a_lying_server_learns_nothing(policy):
+    with pytest.raises(BadMessage, match="too few"):
+        unmasked_by_a_liar(4, policy)
+
+
+def test_below_the_threshold_shares_are_worth_nothing():
+    """t - 1 holders of a client's seed: any other seed fits them as well."""
+    of, encoder = session(5), codec()
+    channel = MaskedChannel(of, encoder, Fixed(4))
+    held = [channel.clients[who] for who in of.clients.tolist()]
+    sent(channel, of, rows(encoder, 5))
+    shares = {channel.server._places[c.me]: c._held[3][0] for c in held[1:4]}
+    with pytest.raises(ValueError, match="3 shares"):
+        reconstruct(shares, 4)
+    found = {reconstruct({**shares, 60: guess}, 4) for guess in range(1, 40)}
+    assert len(found) > 30
+
+
+# --- the graph ---
+
+
+@pytest.mark.parametrize("clients", [2, 3, 4, 10, 57, 200])
+@pytest.mark.parametrize("threshold, colluders", [(0.6, 0.1), (0.67, 0.0), (0.9, 0.3), (1.0, 0.5)])
+def test_thresholds_of_the_complete_graph(clients, threshold, colluders):
+    graph = Policy(threshold, colluders, "lying").graph(clients)
+    corrupt = int(colluders * clients + 1e-9)
+    assert graph.complete
+    assert corrupt < graph.threshold <= clients
+    assert 2 * graph.threshold > clients + corrupt
+    assert graph.threshold >= threshold * clients - 1e-9
+
+
+@pytest.mark.parametrize("clients", [201, 333, 600])
+@pytest.mark.parametrize("threshold, colluders", [(0.6, 0.1), (0.9, 0.05), (2 / 3, 1 / 3)])
+def test_a_sparse_graph_is_the_smallest_that_keeps_the_four_conditions(
+    clients, threshold, colluders
+):
+    """Bell et al. 2020, by SciPy's own distributions and exact factorials."""
+    graph = Policy(threshold, colluders, "curious").graph(clients)
+    a, d = floor(colluders * clients + 1e-9), floor((1 - threshold) * clients + 1e-9)
+
+    def kept(k):
+        cut = clients * (clients - k - 1) / 2 * comb(a + d, k) / comb(clients, k)
+        if cut and log2(cut) >= -41:
+            return None
+        x = np.arange(k + 1)
+        over = stats.hypergeom.sf(x, clients, a, k)
+        under = stats.hypergeom.cdf(x - 1, clients, clients - d, k)
+        t1 = x[over <= 2.0**-41 / clients][0]
+        t2 = x[under <= 2.0**-20 / clients][-1]
+        return max(int(t1) + 1, 2) if t1 < t2 else None
+
+    smallest = next(k for k in range(2, clients, 2) if kept(k))
+    assert (graph.degree, graph.threshold) == (smallest, kept(smallest))
+
+
+def test_everybody_is_a_neighbour_of_its_neighbours_and_has_as_many():
+    clients = tuple(range(5, 60))
+    near = neighbours(b"s" * 32, clients, 8)
+    assert all(len(others) == 8 and me not in others for me, others in near.items())
+    assert all(me in near[other] for me in clients for other in near[me])
+    assert neighbours(b"t" * 32, clients, 8) != near
+
+
+@pytest.mark.parametrize(
+    "keys, said",
+    [
+        ({"threshold": 0.1, "colluders": 0.2}, "would be enough to unmask"),
+        ({"threshold": 0.5, "threat": "lying"}, "expected more than"),
+        ({"neighbours": 20, "threat": "lying"}, "no proof against a server that lies"),
+        ({"neighbours": 7}, "even number"),
+    ],
+)
+def test_keys_without_a_proof_are_refused(keys, said):
+    with pytest.raises(Refused, match=said):
+        MaskedSums(**keys).over(Limits(100))
+
+
+def test_too_few_neighbours_abort():
+    with pytest.raises(Aborted, match="neighbours = 4"):
+        MaskedSums(neighbours=4).policy.graph(300)
+
+
+def test_memory_is_flat_in_the_cohort():
+    """Between rows the server holds one sum: no row stays anywhere."""
+    of, encoder = session(12), codec(length=100_000)
+    channel = MaskedChannel(of, encoder, Fixed(7))
+    for client in of.clients.tolist()[:10]:
+        channel.send(client, np.ones(encoder.length, dtype=np.int64))
+    held = [
+        name
+        for part in (channel, channel.server, *channel.clients.values())
+        for name, value in vars(part).items()
+        if len(value if isinstance(value, dict | bytes | np.ndarray) else ()) >= encoder.length
+    ]
+    assert held == ["_sum"]
+    assert channel._rows == {}

@@ -1,0 +1,385 @@
+"""Secure sums in whole runs: equal to plain ones up to rounding, aborts charged, never silent."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from helpers import Rounds, assert_normal
+from scipy import stats
+from small import model, same_run, small, trained
+
+from accounting.ledger import Ledger
+from privfed.audit import audit
+from privfed.cli import main
+from privfed.errors import Refused
+from privfed.plan import plan
+from privfed.privacy.gaussian import CentralGaussian
+from privfed.privacy.mechanism import BoundedRows
+from privfed.privacy.none import NoPrivacy
+from privfed.run import resume
+from privfed.samplers import CappedPoisson, FixedSize, Full, Poisson
+from privfed.secure.aborts import probability
+from privfed.secure.dropout import Leaves, leaving, sending
+from privfed.secure.limits import Limits
+from privfed.secure.masks import MaskedSums
+from privfed.secure.plain import PlainSum
+from privfed.secure.summation import Aborted, Session
+from privfed.streams import Streams
+
+SEEDED = "run.randomness=seeded"
+EVERYBODY = ("cohort.sampler=full", "cohort.size=0")
+MASKS = ("secure.protocol=masks", "secure.threshold=0.5")
+FREE = ("privacy.mechanism=none", SEEDED)
+
+
+def sums(**keys):
+    limits = {"capacity": 8} | {
+        key: keys.pop(key) for key in ("capacity", "minimum", "arithmetic") if key in keys
+    }
+    return MaskedSums(**keys).over(Limits(**limits))
+
+
+# --- the same run, however it is summed ---
+
+
+@pytest.mark.parametrize("protocol", ["masks", "bfv"])
+@pytest.mark.parametrize("weights", ["uniform", "examples"])
+def test_without_privacy_a_run_equals_the_plain_one_up_to_rounding(tmp_path, protocol, weights):
+    """Weights travel inside the sum: what is divided by is summed, too."""
+    keys = (*FREE, *EVERYBODY, f"aggregation.weights={weights}")
+    trained(tmp_path / "plain", *keys)
+    trained(tmp_path / "secure", *keys, f"secure.protocol={protocol}")
+    plain, secure = (model(tmp_path / name) for name in ("plain", "secure"))
+    for name in plain:
+        torch.testing.assert_close(plain[name], secure[name], rtol=0, atol=2e-4)
+    assert any(not torch.equal(plain[name], secure[name]) for name in plain)
+
+
+@pytest.mark.parametrize("protocol", ["masks", "bfv", "ckks"])
+def test_with_central_noise_a_run_equals_the_plain_one_up_to_rounding(tmp_path, protocol):
+    keys = (SEEDED, *EVERYBODY)
+    bits = "secure.bits=20" if protocol == "ckks" else "secure.bits=32"
+    trained(tmp_path / "plain", *keys)
+    trained(tmp_path / "secure", *keys, f"secure.protocol={protocol}", bits)
+    plain, secure = (model(tmp_path / name) for name in ("plain", "secure"))
+    near = 1e-5 if bits.endswith("32") else 2e-3
+    for name in plain:
+        torch.testing.assert_close(plain[name], secure[name], rtol=near, atol=near)
+    terms = Ledger.load(tmp_path / "secure" / "ledger.jsonl").terms
+    assert terms["secure"]["protocol"] == protocol
+    assert terms["secure"]["cryptography"] is True
+    assert terms["secure"]["encoded"] >= 1.0
+
+
+@pytest.mark.parametrize("extra", [(), ("privacy.adaptive_clip=true", "privacy.count_noise=3.0")])
+def test_arithmetic_alone_gives_the_same_run_and_the_ledger_says_so(tmp_path, extra):
+    drop = () if extra else ("cohort.dropout=0.2",)
+    keys = (SEEDED, *EVERYBODY, *MASKS, *drop, *extra)
+    trained(tmp_path / "messages", *keys)
+    trained(tmp_path / "arithmetic", *keys, "secure.simulate=arithmetic")
+    one, other = (model(tmp_path / name) for name in ("messages", "arithmetic"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    terms = Ledger.load(tmp_path / "arithmetic" / "ledger.jsonl").terms
+    assert terms["secure"]["cryptography"] is False
+    summary = json.loads((tmp_path / "arithmetic/report/summary.json").read_text())
+    assert summary["simulation"] is True
+
+
+def test_the_ledger_of_an_unseeded_run_without_cryptography_is_a_simulation(tmp_path):
+    outcome = trained(tmp_path, *EVERYBODY, *MASKS, "secure.simulate=arithmetic")
+    assert "no cryptography" in outcome.plan.simulation
+    assert "no cryptography" in Ledger.load(tmp_path / "ledger.jsonl").terms["note"]
+
+
+def test_several_exchanges_and_several_vectors_travel_through_masks(tmp_path):
+    keys = (SEEDED, *EVERYBODY, "client.objective=mime", "data.setting=cross_silo")
+    trained(tmp_path / "plain", *keys)
+    trained(tmp_path / "secure", *keys, *MASKS)
+    plain, secure = (model(tmp_path / name) for name in ("plain", "secure"))
+    for name in plain:
+        torch.testing.assert_close(plain[name], secure[name], rtol=1e-5, atol=1e-5)
+
+
+# --- the bound that noise covers ---
+
+
+def test_noise_is_calibrated_to_the_encoded_bound_and_a_wrong_one_is_caught(tmp_path):
+    """Few bits make encoded rows 6 % longer than the clip: noise has to follow."""
+    clip, z = 0.4, 1.5
+    summation = sums(bits=8, capacity=8, threshold=0.2, arithmetic=True)
+    rounds = Rounds(
+        tmp_path, [0] * 8, noise=z, clip=clip, sampler=Full().of(8), summation=summation
+    )
+    encoded = rounds.algorithm.encoded(18)
+    assert encoded > 1.05
+    noise = rounds.released(1500) * 8
+    assert_normal(noise, z * clip * encoded)
+    with pytest.raises(AssertionError):
+        assert_normal(noise, z * clip)
+
+
+def test_an_encoded_row_is_within_the_bound_that_the_sum_states():
+    mechanism = CentralGaussian(clip=0.7, noise_multiplier=1.0)
+    summation = sums(bits=10, capacity=4, threshold=0.3, arithmetic=True)
+    state = mechanism.init()
+    norm, resolution = mechanism.norm(state), mechanism.resolution
+    bound = summation.encoded(norm, resolution, 30)
+    for seed in range(50):
+        rows = torch.randn(2, 30, generator=torch.Generator().manual_seed(seed))
+        first, second = (0.6999 * rows / rows.norm(dim=1, keepdim=True)).double().numpy()
+        codec = summation.codec(norm, resolution, 30)
+        keys = Streams(seed, True).at("noise/rounding/0", 1, np.arange(2)).each()
+        for row, own in zip((first, second), keys, strict=True):
+            whole = codec.encode(row, own)
+            assert np.linalg.norm(whole * codec.step) <= bound
+
+
+def test_sums_lie_on_the_grid_of_the_noise_that_is_added():
+    """So that the released values are the exact mechanism's (privfed.privacy.rounding)."""
+    from privfed.privacy.rounding import grid_of
+
+    for z in (1e-2, 0.7, 30.0, 1e4):
+        mechanism = CentralGaussian(clip=0.3, noise_multiplier=z)
+        for bits in (12, 32, 60):
+            summation = sums(bits=bits, capacity=5)
+            codec = summation.codec(0.3, mechanism.resolution, 650)
+            grid = grid_of(z * codec.bound * codec.step)
+            assert codec.step % grid == 0.0
+
+
+def test_a_row_beyond_the_bound_of_its_sum_is_refused():
+    accumulator = sums(arithmetic=True).open(Session(1, 0, b""), 3, 1.0, 2.0**20)
+    with pytest.raises(ValueError, match="opened for"):
+        accumulator.add(np.array([1]), BoundedRows(torch.zeros(1, 3), 1.5))
+    with pytest.raises(ValueError, match="exactly one row"):
+        accumulator.add(np.array([1, 1]), BoundedRows(torch.zeros(2, 3), 1.0))
+
+
+def test_numbers_beyond_the_range_end_a_run_without_privacy_with_a_reason(tmp_path):
+    with pytest.raises(Refused, match=r"secure\.range"):
+        trained(tmp_path, *FREE, *EVERYBODY, *MASKS, "secure.range=0.001")
+
+
+# --- who drops out ---
+
+
+def test_who_drops_out_follows_public_coins_of_their_own():
+    ids = np.arange(30_000)
+    leaves = leaving(0.3, Streams(1).at("dropout/0", 4, ids), len(ids))
+    counts = np.bincount(leaves, minlength=4)
+    assert stats.chisquare(counts, len(ids) * np.array([0.7, 0.1, 0.1, 0.1])).pvalue > 1e-6
+    some = leaving(0.3, Streams(1).at("dropout/0", 4, ids[500:600]), 100)
+    assert np.array_equal(some, leaves[500:600])
+    assert np.isclose(
+        (leaves == Leaves.NEVER).mean() + (leaves == 3).mean(), sending(0.3), atol=0.02
+    )
+    assert not leaving(0.0, Streams(1).at("dropout/0", 4, ids), len(ids)).any()
+
+
+@pytest.mark.parametrize("summation", [PlainSum(), sums(threshold=0.15)])
+def test_the_same_clients_are_missing_from_every_protocols_sum(tmp_path, summation):
+    rounds = Rounds(
+        tmp_path,
+        (3, 9, 4, 1, 6, 12, 5, 2),
+        mechanism=NoPrivacy(),
+        sampler=Full().of(8),
+        summation=summation,
+        dropout=0.5,
+    )
+    world = rounds.world
+    leaves = leaving(0.5, world.streams.at("dropout/0", 1, np.arange(8)), 8)
+    here = np.flatnonzero((leaves == 0) | (leaves == 3))
+    assert 0 < len(here) < 8
+    keys = world.streams.at("shuffle", 1, here)
+    rows, _ = rounds.local.train(here, {"params": rounds.state.params}, None, keys)
+    weights = torch.tensor([(3, 9, 4, 1, 6, 12, 5, 2)[k] for k in here], dtype=torch.float32)
+    expected = (weights[:, None] * rows).sum(0) / weights.sum()
+    torch.testing.assert_close(torch.from_numpy(rounds.released()[0]), expected, rtol=0, atol=1e-3)
+
+
+# --- aborts ---
+
+
+def brute(summation, sampler, clients, dropout):
+    """P[abort] of a population of exactly `clients`, by all sizes of cohorts."""
+    rate, cap = sampler.witness(0, clients).rate, sampler.capacity() or clients
+    return sum(
+        stats.binom.pmf(n, clients, rate) * summation.stops(min(n, cap), dropout)
+        for n in range(clients + 1)
+    )
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1, 0.4])
+@pytest.mark.parametrize("keys", [{}, {"minimum": 12}, {"capacity": 25}])
+@pytest.mark.parametrize("cap", [None, 22])
+def test_the_probability_of_an_abort_covers_every_permitted_population(dropout, keys, cap):
+    sampler = CappedPoisson(size=20, cap=cap) if cap else Poisson(size=20)
+    summation = sums(**({"capacity": 60} | keys))
+    bound = probability(summation, sampler, 60, 1, dropout)
+    rate = 20 / 60
+    for population in range(54, 61):
+        most = sampler.capacity() or 60
+        exact = sum(
+            stats.binom.pmf(n, population, rate) * summation.stops(min(n, most), dropout)
+            for n in range(population + 1)
+        )
+        assert exact <= bound * (1 + 1e-9) + 1e-300
+    assert bound <= 60 * max(brute(summation, sampler, 60, dropout), 1e-15)
+
+
+def test_what_stops_a_masked_sum_is_what_happens():
+    """The bound on aborts over 12 clients, against 400 sessions."""
+    summation = sums(threshold=0.7, capacity=12, minimum=9, arithmetic=True)
+    lost = 0
+    for seed in range(400):
+        streams = Streams(seed, simulated=True)
+        ids = np.arange(12)
+        leaves = leaving(0.2, streams.at("dropout/0", 1, ids), 12)
+        of = Session(1, 0, b"", ids, leaves, streams)
+        accumulator = summation.open(of, 2, 1.0, 2.0**20)
+        for client in ids[(leaves == 0) | (leaves == 3)].tolist():
+            accumulator.add(np.array([client]), BoundedRows(torch.zeros(1, 2), 1.0))
+        try:
+            accumulator.close()
+        except Aborted:
+            lost += 1
+    bound = summation.stops(12, 0.2)
+    assert stats.binomtest(lost, 400, min(1.0, bound), alternative="greater").pvalue > 1e-6
+    assert lost / 400 > bound / 2
+
+
+def test_aborts_are_charged_where_the_draw_is_a_secret_and_free_where_it_is_not():
+    poisson = plan(small(*MASKS, "data.clients=200", "cohort.size=60"))
+    assert poisson.event.slack == poisson.aborts > 0
+    assert plan(small(*MASKS, *EVERYBODY, "cohort.dropout=0.1")).event.slack == 0.0
+    fixed = plan(small(*MASKS, "cohort.sampler=fixed_size", "privacy.accountant=rdp"))
+    assert fixed.event.slack == fixed.aborts == 0.0
+    lossy = ("cohort.sampler=fixed_size", "cohort.dropout=0.05", "cohort.size=100")
+    fixed = plan(small(*MASKS, *lossy, "data.clients=400", "privacy.accountant=rdp"))
+    assert fixed.event.slack == fixed.aborts > 0
+
+
+@pytest.mark.parametrize(
+    "keys, said",
+    [
+        ((), "nothing remains"),
+        (("privacy.epsilon=2.0",), "nothing remains"),
+        ((*EVERYBODY, "cohort.dropout=0.6"), "would abort in"),
+        (("cohort.availability=daily", *EVERYBODY), "how many send"),
+        ((*EVERYBODY, "privacy.adaptive_clip=true", "cohort.dropout=0.1"), "without end"),
+        ((*EVERYBODY, "secure.bits=8", "secure.capacity=200"), "too few for sums"),
+        ((*EVERYBODY, "secure.minimum=9", "secure.capacity=5"), "above secure.capacity"),
+        ((*EVERYBODY, "secure.threshold=0.05"), "enough to unmask"),
+        ((*FREE, "aggregation.rule=median"), "needs rows, which a secure sum never shows"),
+        ((*FREE, *EVERYBODY, "secure.protocol=ckks"), "recovers the key"),
+        (("secure.protocol=none", "secure.minimum=3"), "needs a secure.protocol"),
+    ],
+)
+def test_what_has_no_proof_is_refused_with_what_would_work(tmp_path, keys, said):
+    masks = ("secure.protocol=masks",)
+    with pytest.raises(Refused, match=said):
+        trained(tmp_path / "run", *masks, *keys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_population_outside_what_aborts_were_charged_for_is_refused(tmp_path):
+    table = tmp_path / "people.csv"
+    lines = [f"{k % 60},{k % 7},{k % 2}" for k in range(600)]
+    table.write_text("\n".join(["who,x,y", *lines]) + "\n")
+    text = f"""
+format = 1
+[data]
+source = "table"
+path = "{table}"
+client = "who"
+label = "y"
+labels = ["0", "1"]
+clients = CLIENTS
+holdout = "examples"
+[data.features]
+x = [0, 6]
+[cohort]
+size = 40
+[privacy]
+noise_multiplier = 1.0
+delta = 1e-3
+[run]
+rounds = 1
+[secure]
+protocol = "masks"
+"""
+    for declared, code in ((60, 0), (66, 0), (59, 2), (70, 2)):
+        (tmp_path / "run.toml").write_text(text.replace("CLIENTS", str(declared)))
+        found = CliRunner().invoke(main, ["check", str(tmp_path / "run.toml")])
+        assert found.exit_code == code, found.output
+        assert (code == 2) == ("nine tenths" in found.output.replace("\n", " "))
+
+
+LOSSY = (*EVERYBODY, "secure.protocol=masks", "secure.threshold=0.65", "cohort.dropout=0.25")
+
+
+def test_aborted_rounds_are_charged_and_the_run_goes_on_and_says_so(tmp_path):
+    outcome = trained(tmp_path / "run", SEEDED, *LOSSY, "run.rounds=14")
+    aborted = sorted(outcome.aborts)
+    assert 0 < len(aborted) < 14
+    assert outcome.updates == 14 - len(aborted)
+    assert outcome.charges == 14
+    assert audit(tmp_path / "run").guarantee.rounds == 14
+    summary = json.loads((tmp_path / "run/report/summary.json").read_text())
+    assert (summary["aborted"], summary["charges"]) == (len(aborted), 14)
+    assert all("too few" in why for why in outcome.aborts.values())
+    assert not any(digit in why for why in outcome.aborts.values() for digit in "0123456789")
+
+
+def test_a_resumed_run_aborts_alike(tmp_path):
+    keys = (SEEDED, *LOSSY)
+    trained(tmp_path / "whole", *keys, "run.rounds=12")
+    trained(tmp_path / "parts", *keys, "run.rounds=6")
+    resume(tmp_path / "parts", lambda stored: stored.with_run(rounds=12))
+    same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_run_that_only_aborted_says_that_its_model_is_as_at_the_start(tmp_path):
+    options = [item for key in (*SMALL_RUN, *LOSSY) for item in ("--set", key)]
+    for seed in range(40):
+        out = tmp_path / str(seed)
+        args = ["train", "--out", str(out), *options, "--set", f"run.seed={seed}"]
+        found = CliRunner().invoke(main, [*args, "--set", "run.rounds=1", "--set", SEEDED])
+        assert found.exit_code == 0, found.output
+        said = " ".join(found.output.split())
+        if "charged but aborted" in said:
+            assert "round 1 aborted, charged and not repeated: too few clients" in said
+            assert "the model is as it was at the start" in said
+            return
+    pytest.fail("no run aborted")
+
+
+SMALL_RUN = (
+    "data.source=synthetic",
+    "data.features=6",
+    "data.classes=3",
+    "data.clients=12",
+    "privacy.noise_multiplier=2.0",
+    "privacy.delta=1e-3",
+)
+
+
+def test_a_plan_says_who_sees_what_and_what_encoding_costs():
+    options = [*SMALL_RUN, *EVERYBODY, *MASKS, "secure.bits=10"]
+    args = ["check", *(item for key in options for item in ("--set", key))]
+    said = " ".join(CliRunner().invoke(main, args, env={"COLUMNS": "200"}).output.split())
+    assert "masks: the server sees exact sums, never a row, and is trusted to add the noise" in said
+    assert "of 12 (complete graph) 6 have to stay" in said
+    assert "10 bits for sums of up to 12 clients; rounding makes rows up to 1.0" in said
+    found = json.loads(CliRunner().invoke(main, [*args, "--json"]).stdout)
+    assert found["forecast"]["encoded"] > 1.02
+    assert math.isclose(found["sensitivity"], 0.4 * found["forecast"]["encoded"])
+
+
+def test_fixed_size_cohorts_of_one_would_show_a_row_and_are_refused():
+    with pytest.raises(Refused, match="would abort in 100%"):
+        plan(small(*MASKS, "cohort.sampler=fixed_size", "cohort.size=1", "privacy.accountant=rdp"))
+    assert FixedSize(size=1).capacity() == 1
