@@ -188,7 +188,7 @@ class KeyHolder:
         """
         total = Total.decode(message)
         if not _least(self._limits) <= total.number <= self._limits.capacity:
-            raise BadMessage("wrong number", f"a total of {total.number} rows")
+            raise BadMessage("wrong number", "a total of too few rows, or beyond secure.capacity")
         ciphertexts = total.ciphertexts(self._opening, self._keys)
         if self._done:
             raise BadMessage("sent twice", "a second total in one session")
