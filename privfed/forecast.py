@@ -60,6 +60,9 @@ def forecast(setup: Setup) -> Forecast:
     work = steps(np.array([math.ceil(examples)]), config.client.epochs, config.client.batch_size)
     if config.parts["client_mechanism"].private:
         work = np.array([config.parts["client_mechanism"].steps(config.client.epochs)])
+    sums = (
+        config.run.rounds * algorithm.exchanges * algorithm.summation.seconds(width, round(cohort))
+    )
     evaluations = -(-config.run.rounds // config.run.evaluate_every) + 1
     training = config.run.rounds * cohort * float(work[0]) * setup.speed.seconds
     signal = noise = None
@@ -81,7 +84,7 @@ def forecast(setup: Setup) -> Forecast:
         kept=algorithm.objective.keeps * d * _NUMBER,
         signal=signal,
         noise=noise,
-        seconds=training + evaluations * setup.evaluation,
+        seconds=training + sums + evaluations * setup.evaluation,
         examples=examples,
         guessed=typical is None,
         encoded=encoded,

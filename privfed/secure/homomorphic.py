@@ -298,6 +298,12 @@ class _Homomorphic(SecureProtocol):
         codec.refuse_overflow(limits.capacity)
         return EncryptedChannel(session, self.scheme, codec, limits)
 
+    def seconds(self, codec: Codec, clients: int) -> float:
+        """Measured: a block of a row encrypted, read and added."""
+        each = 3.3e-3 if self.approximate else 1.8e-3
+        blocks = len(self.scheme.blocks(codec.length))
+        return super().seconds(codec, clients) + clients * blocks * each
+
     def upload(self, codec: Codec, clients: int) -> float:
         return _HEADER + len(self.scheme.blocks(codec.length)) * (_COUNT.size + CIPHERTEXT)
 

@@ -194,9 +194,9 @@ class MaskingClient:
             held = read_shares(text, sender, self.me) if text else None
             if held:  # else others' shares have to do: one who garbles them stops nobody
                 self._held[sender] = held
-        return Masked(self._context, self.me, self._masked_row().tobytes())
+        return Masked(self._context, self.me, self._masked_row())
 
-    def _masked_row(self) -> Words:
+    def _masked_row(self) -> bytes:
         """y_u = x_u + PRG(b_u) + sum_{v < u} PRG(s_uv) - sum_{v > u} PRG(s_uv)."""
         masks = Expander(self._expected.length, self._expected.bits)
         total = masks.zeros()
@@ -207,7 +207,7 @@ class MaskingClient:
             masks.apply(total, pair_key(self._context, secret, self.me, other), other > self.me)
         wipe(self._seed)
         del self._pair, self._channel, self._secrets
-        return masks.reduce(total)
+        return masks.pack(masks.reduce(total))
 
     def _vote(self, survivors: Survivors) -> Vote:
         clients = survivors.clients

@@ -138,9 +138,9 @@ class MaskingServer:
     def _masked(self, message: Masked) -> None:
         if len(message.words) != self._masks.size:
             raise BadMessage("wrong length", "a masked row of another length than the session's")
-        words = self._masks.read(message.words)
+        words = self._masks.unpack(message.words)
         if words is None:
-            raise BadMessage("wrong modulus", "numbers beyond the session's modulus")
+            raise BadMessage("wrong modulus", "bits beyond the numbers of the session's modulus")
         self._sum += words
         self._senders.add(message.sender)
 

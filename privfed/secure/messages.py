@@ -215,7 +215,7 @@ def _unsealed(data: Reader) -> tuple[tuple[int, bytes], ...]:
 
 @dataclass(frozen=True)
 class Masked:
-    """Client to server: its masked row, as little-endian words."""
+    """Client to server: its masked row, packed."""
 
     context: bytes
     sender: int

@@ -35,6 +35,9 @@ class PlainSum(Part):
     def stops(self, clients: int, dropout: float) -> float:
         return 0.0
 
+    def seconds(self, length: int, clients: int) -> float:
+        return 0.0
+
     def upload(self, length: int, clients: int) -> float:
         return 4.0 * length
 

@@ -26,6 +26,8 @@ SEAL = 16
 """Bytes by which a sealed text is longer."""
 _BLOCK = 1 << 18
 """Bytes of a mask at once: they stay in the processor's cache until they are added."""
+_PACKED = 1 << 15
+"""Words that are packed at once: a whole number of bytes."""
 
 Words = NDArray[np.unsignedinteger]
 
@@ -120,16 +122,41 @@ class Expander:
             else:
                 np.add(part, words, out=part)
 
-    @property
-    def size(self) -> int:
-        """Bytes of a masked row."""
-        return self.length * self.word.itemsize
-
     def reduce(self, words: Words) -> Words:
         """Modulo 2^bits."""
         return words & self.word.type(2**self.bits - 1)
 
-    def read(self, data: bytes) -> Words | None:
-        """The words of a masked row; None where one is not below 2^bits."""
-        words = np.frombuffer(data, self.word)
-        return None if len(words) and int(words.max()) >= 2**self.bits else words
+    @property
+    def size(self) -> int:
+        """Bytes of a packed row."""
+        return -(-self.length * self.bits // 8)
+
+    def pack(self, words: Words) -> bytes:
+        """Words below 2^bits, `bits` bits each, the lowest first."""
+        if self.bits == 8 * self.word.itemsize:
+            return words.tobytes()
+        blocks = (words[start : start + _PACKED] for start in range(0, self.length, _PACKED))
+        return b"".join(self._bits(block).tobytes() for block in blocks)
+
+    def _bits(self, block: Words) -> NDArray[np.uint8]:
+        spread = np.unpackbits(block.view(np.uint8), bitorder="little")
+        return np.packbits(spread.reshape(len(block), -1)[:, : self.bits], bitorder="little")
+
+    def unpack(self, data: bytes) -> Words | None:
+        """The words of a packed row; None for another length, or bits that are no number's."""
+        if len(data) != self.size:
+            return None
+        if self.bits == 8 * self.word.itemsize:
+            return np.frombuffer(data, self.word)
+        total, step = self.zeros(), _PACKED * self.bits // 8
+        for start in range(0, self.length, _PACKED):
+            at = start * self.bits // 8
+            spread = np.unpackbits(np.frombuffer(data[at : at + step], np.uint8), bitorder="little")
+            count = min(_PACKED, self.length - start)
+            if spread[count * self.bits :].any():
+                return None
+            wide = np.zeros((count, 8 * self.word.itemsize), np.uint8)
+            wide[:, : self.bits] = spread[: count * self.bits].reshape(count, self.bits)
+            words = np.packbits(wide, axis=1, bitorder="little").view(self.word)
+            total[start : start + count] = words[:, 0]
+        return total

@@ -68,6 +68,10 @@ class Summation(Protocol):
         """At least the probability that a sum over `clients` aborts; each drops out by a coin."""
         ...
 
+    def seconds(self, length: int, clients: int) -> float:
+        """What a sum over `clients` takes when all of it runs on one core, about."""
+        ...
+
     def upload(self, length: int, clients: int) -> float:
         """Bytes that one of `clients` sends for a row `[length]`, about."""
         ...

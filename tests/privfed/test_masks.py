@@ -184,7 +184,7 @@ def resigned(message, **changes):
     return replace(changed, signature=identity(changed.sender).sign(changed.text))
 
 
-BITS = 20  # so that words of four bytes hold numbers beyond the modulus
+BITS = 21  # so that a row of five numbers ends within a byte
 SHORT = "wrong length"
 LOW_ORDER = bytes(32)
 
@@ -222,7 +222,7 @@ UP = {
         lambda m: wire.encode(m)[: 4 + 32 + 8 + 32] + b"\xff\xff\xff\xff",
         SHORT,
     ),
-    "short row": (wire.Masked, lambda m: replace(m, words=m.words[:-4]), SHORT),
+    "short row": (wire.Masked, lambda m: replace(m, words=m.words[:-1]), SHORT),
     "long row": (wire.Masked, lambda m: replace(m, words=m.words * 2), SHORT),
     "beyond the modulus": (
         wire.Masked,

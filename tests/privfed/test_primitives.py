@@ -108,7 +108,11 @@ def test_masks_cancel_at_every_word_size_and_length(bits, size, length):
     words += 3
     before = words.copy()
     expander.apply(words, b"k" * 32)
-    assert words.nbytes == size * length == expander.size
+    assert words.nbytes == size * length
+    packed = expander.pack(expander.reduce(words))
+    assert len(packed) == expander.size == (length * bits + 7) // 8
+    assert np.array_equal(expander.unpack(packed), expander.reduce(words))
+    assert expander.unpack(packed + b"x") is None
     if length > 100:
         assert (words != before).mean() > 0.99
     expander.apply(words, b"k" * 32, subtract=True)
