@@ -86,7 +86,7 @@ class MaskedSums(SecureProtocol):
     def seconds(self, codec: Codec, clients: int) -> float:
         """Measured: keys and signatures for each neighbour, and the bytes of its mask."""
         size = codec.length * Expander(1, codec.bits).word.itemsize
-        each = 4e-4 + 2e-10 * size
+        each = 2e-4 + 2e-10 * size
         return super().seconds(codec, clients) + clients * self._degree(clients) * each
 
     def upload(self, codec: Codec, clients: int) -> float:

@@ -7,6 +7,7 @@ session and a purpose, AES-256-CTR (NIST SP 800-38A) expands keys into masks, Ch
 
 from __future__ import annotations
 
+import functools
 import os
 
 import numpy as np
@@ -83,8 +84,12 @@ def signing_key(seed: bytes) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(seed)
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def verified(public: bytes, signature: bytes, text: bytes) -> bool:
-    """Whether `signature` on `text` is of the holder of `public`."""
+    """Whether `signature` on `text` is of the holder of `public`.
+
+    Remembered: in one process many clients check the same signature.
+    """
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, text)
     except (InvalidSignature, ValueError):
