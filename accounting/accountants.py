@@ -28,11 +28,14 @@ from accounting.events import ADD_REMOVE, CHANGE, REPLACE_ONE, Event, Spending, 
 from accounting.pld import pld_epsilon
 from accounting.rdp import rdp_epsilon
 from accounting.releases import (
+    DiscreteGaussians,
     Gaussian,
+    IntegerNoise,
     PoissonSampled,
     Release,
     Repeated,
     Separated,
+    Skellam,
     TruncatedPoisson,
     Unprotected,
     WithoutReplacement,
@@ -52,7 +55,8 @@ def supports(event: Event, accountant: str) -> bool:
     | release | relation | rdp | pld |
     |---|---|---|---|
     | Gaussian, Separated | each | yes | yes (closed form) |
-    | PoissonSampled, Repeated | add/remove | yes | yes |
+    | Skellam, DiscreteGaussians, either Separated | each | yes | no |
+    | PoissonSampled, Repeated | add/remove | yes | yes (of Gaussians) |
     | TruncatedPoisson | add/remove | no | yes |
     | WithoutReplacement | replace-one | yes | no |
 
@@ -60,8 +64,10 @@ def supports(event: Event, accountant: str) -> bool:
     """
     if accountant not in ACCOUNTANTS:
         raise Unaccountable(f"accountant {accountant!r} is not one of {', '.join(ACCOUNTANTS)}")
+    if isinstance(noise_of(event.release), IntegerNoise) and accountant == "pld":
+        return False
     match event.release:
-        case Gaussian() | Separated() | Unprotected():
+        case Gaussian() | Skellam() | DiscreteGaussians() | Separated() | Unprotected():
             return event.relation in CHANGE
         case PoissonSampled() | Repeated():
             return event.relation == ADD_REMOVE

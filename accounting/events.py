@@ -46,8 +46,6 @@ class Event:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "slack", number(self.slack, "slack", 0.0, 1.0))
-        if self.slack and isinstance(self.release, Separated | Repeated):
-            raise Unaccountable(f"a {self.release.kind} release with slack has no proof here")
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -85,7 +83,8 @@ def apart(spending: Spending) -> Spending:
     for event, count in spending.items():
         match event.release:
             case Separated(separation=b, of=noise):
-                total[replace(event, release=noise)] += -(-count // b)
+                slack = min(1.0, b * event.slack)  # what b rounds were charged of it
+                total[replace(event, release=noise, slack=slack)] += -(-count // b)
             case Repeated(count=times, of=once):
                 total[replace(event, release=once)] += times * count
             case _:

@@ -51,13 +51,10 @@ def _composed(counts: tuple[tuple[Any, int], ...], delta: float) -> float:
 
 
 def _losses(release: Gaussian | PoissonSampled | TruncatedPoisson, grid: float) -> Any:
-    match release:
-        case Gaussian(noise_multiplier=z):
-            return _gaussian(z, 1.0, grid)
-        case PoissonSampled(rate=q, of=Gaussian(noise_multiplier=z)):
-            return _gaussian(z, q, grid)
-        case TruncatedPoisson():
-            return _truncated(release, grid)
+    if isinstance(release, TruncatedPoisson):
+        return _truncated(release, grid)
+    q, z = _rate_and_noise(release)
+    return _gaussian(z, q, grid)
 
 
 def _truncated(release: TruncatedPoisson, grid: float) -> Any:
@@ -114,7 +111,7 @@ def _rate_and_noise(release: Gaussian | PoissonSampled | TruncatedPoisson) -> tu
     match release:
         case Gaussian(noise_multiplier=z):
             return 1.0, z
-        case PoissonSampled(rate=q, of=Gaussian(noise_multiplier=z)):
-            return q, z
+        case PoissonSampled(rate=q, of=noise):
+            return q, noise.noise_multiplier
         case TruncatedPoisson(rate=q, of=Gaussian(noise_multiplier=z)):
             return q, z / 2

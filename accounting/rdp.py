@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,10 +13,23 @@ import numpy as np
 from absl import logging as absl_logging
 from dp_accounting import rdp as library
 
-from accounting.releases import Gaussian, PoissonSampled, TruncatedPoisson, WithoutReplacement
+from accounting.integer_noise import (
+    discrete_gaussian_divergence,
+    poisson_sampled,
+    skellam_divergence,
+)
+from accounting.releases import (
+    DiscreteGaussians,
+    Gaussian,
+    IntegerNoise,
+    PoissonSampled,
+    Skellam,
+    TruncatedPoisson,
+    WithoutReplacement,
+)
 from accounting.without_replacement import wor_divergence
 
-Known = Gaussian | PoissonSampled | WithoutReplacement
+Known = Gaussian | IntegerNoise | PoissonSampled | WithoutReplacement
 
 _ROUNDING = 1e-12
 """Added to every order's divergence, per event. Against 50-digit arithmetic the library's sums in
@@ -48,6 +62,11 @@ def _curve(release: Known) -> tuple[np.ndarray, np.ndarray]:
         case WithoutReplacement(cohort=m, clients=n, of=Gaussian(noise_multiplier=z)):
             curve = [wor_divergence(m / n, z, order) for order in accountant.orders]
             return accountant.orders, np.array(curve) + _ROUNDING
+        case Skellam() | DiscreteGaussians() | PoissonSampled(of=Skellam()):
+            whole = {math.ceil(order): 0.0 for order in accountant.orders}
+            whole = {order: integer_divergence(release, order) for order in whole}
+            curve = [whole[math.ceil(order)] for order in accountant.orders]
+            return accountant.orders, np.array(curve) + _ROUNDING
         case PoissonSampled(rate=q, of=Gaussian(noise_multiplier=z)):
             event: dp_accounting.DpEvent = dp_accounting.PoissonSampledDpEvent(
                 q, dp_accounting.GaussianDpEvent(z)
@@ -57,6 +76,18 @@ def _curve(release: Known) -> tuple[np.ndarray, np.ndarray]:
     with _quiet_library():
         accountant.compose(event)
     return accountant.orders, np.maximum(accountant.rdp, 0.0) + _ROUNDING
+
+
+def integer_divergence(release: Any, order: int) -> float:
+    """Of integer noise, Poisson-sampled or not, at a whole order from 2."""
+    match release:
+        case PoissonSampled(rate=q, of=noise):
+            return poisson_sampled(functools.partial(integer_divergence, noise), q, order)
+        case Skellam(variance=variance, l2=l2, l1=l1, exchanges=exchanges):
+            return exchanges * skellam_divergence(order, variance, l2, l1)
+        case DiscreteGaussians(deviation=s, clients=n, l2=l2, l1=l1, length=d, exchanges=exchanges):
+            return exchanges * discrete_gaussian_divergence(order, s, n, l2, l1, d)
+    raise TypeError(f"{release!r} is no integer noise")
 
 
 @contextmanager

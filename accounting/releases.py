@@ -38,15 +38,75 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
+class Skellam:
+    """A whole-number vector plus Skellam noise of `variance` in each coordinate, `exchanges` times.
+
+    One client changes the vector by at most `l2` in L2 and `l1` in L1 norm. Exchanges over one
+    cohort are one release: their divergences add up first, and are sampled then.
+    """
+
+    variance: float
+    l2: float
+    l1: float
+    exchanges: int = 1
+    kind: ClassVar[str] = "skellam"
+
+    def __post_init__(self) -> None:
+        for name in ("variance", "l2", "l1"):
+            object.__setattr__(self, name, number(getattr(self, name), name, 0.0, 1e60))
+        object.__setattr__(self, "exchanges", _count(self.exchanges, "exchanges"))
+
+    @property
+    def noise_multiplier(self) -> float:
+        """That of the Gaussian it resembles: deviation over the change, all exchanges together."""
+        return math.sqrt(self.variance / self.exchanges) / self.l2 if self.l2 else math.inf
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, **vars(self)}
+
+
+@dataclass(frozen=True)
+class DiscreteGaussians:
+    """The same with `clients` discrete Gaussians of `deviation` each, in `length` dimensions."""
+
+    deviation: float
+    clients: int
+    l2: float
+    l1: float
+    length: int
+    exchanges: int = 1
+    kind: ClassVar[str] = "discrete_gaussians"
+
+    def __post_init__(self) -> None:
+        for name in ("deviation", "l2", "l1"):
+            object.__setattr__(self, name, number(getattr(self, name), name, 0.0, 1e30))
+        for name in ("clients", "length", "exchanges"):
+            object.__setattr__(self, name, _count(getattr(self, name), name))
+
+    @property
+    def noise_multiplier(self) -> float:
+        """That of the Gaussian it resembles."""
+        spread = self.deviation * math.sqrt(self.clients / self.exchanges)
+        return spread / self.l2 if self.l2 else math.inf
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, **vars(self)}
+
+
+IntegerNoise = Skellam | DiscreteGaussians
+Noise = Gaussian | IntegerNoise
+
+
+@dataclass(frozen=True)
 class PoissonSampled:
     """`of`, run on a cohort into which each client enters by an independent coin of bias `rate`.
 
-    Several Gaussian exchanges over *one* cohort are not several such events: collapse them into
-    one `Gaussian` (see `same_cohort`) first, then sample.
+    Several exchanges over *one* cohort are not several such events: collapse them into one
+    `Gaussian` (see `same_cohort`), or integer noise with its `exchanges`, first, then sample.
     """
 
     rate: float
-    of: Gaussian
+    of: Gaussian | Skellam
     kind: ClassVar[str] = "poisson"
 
     def __post_init__(self) -> None:
@@ -119,7 +179,7 @@ class Separated:
     """
 
     separation: int
-    of: Gaussian
+    of: Noise
     kind: ClassVar[str] = "separated"
 
     def __post_init__(self) -> None:
@@ -156,7 +216,7 @@ class Unprotected:
 
 
 Sampled = PoissonSampled | TruncatedPoisson | WithoutReplacement | Separated
-Release = Gaussian | Sampled | Repeated | Unprotected
+Release = Noise | Sampled | Repeated | Unprotected
 
 
 def same_cohort(noise_multiplier: float, exchanges: int) -> Gaussian:
@@ -168,10 +228,10 @@ def same_cohort(noise_multiplier: float, exchanges: int) -> Gaussian:
     return Gaussian(float(noise_multiplier) / math.sqrt(exchanges))
 
 
-def noise_of(release: Release) -> Gaussian | None:
-    """The Gaussian inside a release, None where there is none."""
+def noise_of(release: Release) -> Noise | None:
+    """The noise inside a release, None where there is none."""
     match release:
-        case Gaussian():
+        case Gaussian() | Skellam() | DiscreteGaussians():
             return release
         case Unprotected():
             return None
@@ -187,13 +247,19 @@ def release_from_json(data: Mapping[str, Any]) -> Release:
         case Gaussian.kind:
             return Gaussian(data["noise_multiplier"])
         case PoissonSampled.kind:
-            return PoissonSampled(data["rate"], _gaussian(data))
+            return PoissonSampled(data["rate"], _noise(data, Gaussian | Skellam))
+        case Skellam.kind:
+            return Skellam(**{key: data[key] for key in data if key != "kind"})
+        case DiscreteGaussians.kind:
+            return DiscreteGaussians(**{key: data[key] for key in data if key != "kind"})
         case TruncatedPoisson.kind:
-            return TruncatedPoisson(data["rate"], data["cap"], data["clients"], _gaussian(data))
+            return TruncatedPoisson(
+                data["rate"], data["cap"], data["clients"], _noise(data, Gaussian)
+            )
         case WithoutReplacement.kind:
-            return WithoutReplacement(data["cohort"], data["clients"], _gaussian(data))
+            return WithoutReplacement(data["cohort"], data["clients"], _noise(data, Gaussian))
         case Separated.kind:
-            return Separated(data["separation"], _gaussian(data))
+            return Separated(data["separation"], _noise(data, Noise))
         case Repeated.kind:
             step = release_from_json(data["of"])
             if not isinstance(step, PoissonSampled):
@@ -205,9 +271,9 @@ def release_from_json(data: Mapping[str, Any]) -> Release:
             raise Unaccountable(f"release kind {kind!r} is not known to this version of privfed")
 
 
-def _gaussian(data: Mapping[str, Any]) -> Gaussian:
+def _noise(data: Mapping[str, Any], kinds: Any) -> Any:
     inner = release_from_json(data["of"])
-    if not isinstance(inner, Gaussian):
+    if not isinstance(inner, kinds):
         raise Unaccountable(f"a {data['kind']} {inner.kind} release is not known here")
     return inner
 

@@ -11,7 +11,7 @@ from scipy import stats
 from accounting.accountants import epsilon
 from accounting.calibration import noise_multiplier
 from accounting.errors import Unaccountable
-from accounting.events import ADD_REMOVE, Event
+from accounting.events import ADD_REMOVE, Event, apart
 from accounting.guarantee import guarantee
 from accounting.releases import Gaussian, PoissonSampled, Separated
 from accounting.slack import with_slack
@@ -86,8 +86,13 @@ def test_slack_is_part_of_an_event_and_of_its_record():
     assert "slack" not in EVENT.to_json()
     with pytest.raises(Unaccountable, match="slack"):
         replace(EVENT, slack=1.5)
-    with pytest.raises(Unaccountable, match="no proof"):
-        Event(Separated(3, Gaussian(1.0)), "cyclic", "zero-out", slack=1e-9)
+
+
+def test_slack_is_kept_where_runs_are_counted_by_participations():
+    cyclic = Event(Separated(3, Gaussian(1.0)), "cyclic", "zero-out", slack=1e-9)
+    apart_ = apart({cyclic: 10})
+    assert sum(event.slack * count for event, count in apart_.items()) >= 10e-9
+    assert epsilon({cyclic: 10}, 1e-5, "rdp") <= epsilon(apart_, 1e-5, "rdp")
 
 
 def test_calibration_finds_noise_that_pays_for_slack_too():

@@ -1,0 +1,70 @@
+"""Renyi divergences of integer noise that clients add: Skellam, and sums of discrete Gaussians.
+
+All in units of the integer grid. One client changes the sum of encoded vectors by at most `l2` in
+L2 and `l1` in L1 norm.
+
+*Skellam* of variance mu per coordinate (Agarwal, Kairouz & Liu 2021, Theorem 3.5), integer alpha:
+
+    alpha l2^2 / (2 mu) + min{ ((2 alpha - 1) l2^2 + 6 l1) / (4 mu^2), 3 l1 / (2 mu) }
+
+*n discrete Gaussians* of deviation s each, in d dimensions (Kairouz, Liu & Steinke 2021,
+Theorem 1), with tau = 10 sum_{k=1}^{n-1} exp(-2 pi^2 s^2 k / (k + 1)) and v = n s^2:
+
+    min{ alpha l2^2 / (2 v) + tau d,
+         (alpha / 2) (l2^2 / v + 2 l1 tau / sqrt(v) + tau^2 d),
+         (alpha / 2) (l2 / sqrt(v) + tau sqrt(d))^2 }
+
+*Poisson sampling* of either, for add/remove (Zhu & Wang 2019, Theorem 5), integer alpha: for
+any mechanism, with epsilon(l) its divergence of order l and q the rate,
+
+    1/(alpha - 1) log( (1 - q)^(alpha - 1) (alpha q - q + 1)
+        + C(alpha, 2) q^2 (1 - q)^(alpha - 2) e^epsilon(2)
+        + 3 sum_{l=3}^{alpha} C(alpha, l) q^l (1 - q)^(alpha - l) e^((l - 1) epsilon(l)) )
+
+Divergences grow with alpha, so that a fractional order takes the next whole one's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import gammaln, logsumexp
+
+Divergence = Callable[[int], float]
+
+
+def skellam_divergence(alpha: int, variance: float, l2: float, l1: float) -> float:
+    """Of Skellam noise of `variance` per coordinate, at a whole order `alpha` >= 2."""
+    second = ((2 * alpha - 1) * l2**2 + 6 * l1) / (4 * variance**2)
+    return alpha * l2**2 / (2 * variance) + min(second, 3 * l1 / (2 * variance))
+
+
+def discrete_gaussian_divergence(
+    alpha: float, deviation: float, clients: int, l2: float, l1: float, length: int
+) -> float:
+    """Of the sum of `clients` discrete Gaussians of `deviation` each, in `length` dimensions."""
+    k = np.arange(1, clients)
+    tau = 10 * float(np.exp(-2 * math.pi**2 * deviation**2 * k / (k + 1)).sum())
+    variance = clients * deviation**2
+    return min(
+        alpha * l2**2 / (2 * variance) + tau * length,
+        alpha / 2 * (l2**2 / variance + 2 * l1 * tau / math.sqrt(variance) + tau**2 * length),
+        alpha / 2 * (l2 / math.sqrt(variance) + tau * math.sqrt(length)) ** 2,
+    )
+
+
+def poisson_sampled(divergence: Divergence, rate: float, alpha: int) -> float:
+    """Of a mechanism of `divergence`, run on a Poisson sample at `rate`; a whole `alpha` >= 2."""
+    if rate == 0.0:
+        return 0.0
+    if rate == 1.0:
+        return divergence(alpha)
+    whole = np.arange(2, alpha + 1)
+    ways = gammaln(alpha + 1) - gammaln(whole + 1) - gammaln(alpha - whole + 1)
+    growth = np.array([(order - 1) * divergence(int(order)) for order in whole])
+    terms = ways + whole * math.log(rate) + (alpha - whole) * math.log1p(-rate) + growth
+    terms[1:] += math.log(3)
+    first = (alpha - 1) * math.log1p(-rate) + math.log(alpha * rate - rate + 1)
+    return float(logsumexp(np.append(terms, first))) / (alpha - 1)

@@ -1,0 +1,75 @@
+"""Random rotations, which spread a row evenly over its coordinates: H diag(+-1) / sqrt(d).
+
+H is Walsh and Hadamard's matrix of a power of two, so rows are padded with zeros to one. The signs
+are public and fresh each round. A rotation changes no norm, and is undone exactly but for rounding
+in float64 (Kairouz, Liu & Steinke 2021, section 4.2; Suresh et al. 2017).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privfed.privacy.mechanism import BoundedRows
+from privfed.streams import Keys
+
+_FACTOR = 16
+"""H is applied as a product of matrices of at most this size: fast where they stay in cache."""
+_SHRINK = 1 - 2.0**-40
+"""Far above what rounding in float64 can add to a norm: under 40 additions in a row."""
+
+
+def padded(length: int) -> int:
+    """The power of two that rows of `length` are padded to."""
+    return 1 << max(length - 1, 0).bit_length()
+
+
+def signs(keys: Keys, length: int) -> Tensor:
+    """+-1 `[padded(length)]`, float64."""
+    size = padded(length)
+    words = keys.bits(-(-size // 64))
+    bits = np.unpackbits(words.view(np.uint8))[:size]
+    return torch.from_numpy(1.0 - 2.0 * bits.astype(np.float64))
+
+
+def rotate(bounded: BoundedRows, flips: Tensor) -> BoundedRows:
+    """Rows `[c, m]` as rotated rows `[c, padded(m)]`, float64.
+
+    Guarantee: no row's norm grows (all shrink by 2^-40), so the bound stays.
+    """
+    rows = bounded.rows.double()
+    wide = rows.new_zeros(len(rows), len(flips))
+    wide[:, : rows.shape[1]] = rows
+    turned = hadamard(wide * flips.to(rows)) * _SHRINK
+    return BoundedRows(turned, bounded.bound)
+
+
+def unrotate(total: Tensor, flips: Tensor, length: int) -> Tensor:
+    """The sum `[length]` of the rows whose rotated ones sum to `total` `[padded(length)]`."""
+    back = hadamard(total.double()[None])[0] * flips.to(total.device) / _SHRINK
+    return back[:length]
+
+
+def hadamard(rows: Tensor) -> Tensor:
+    """H rows / sqrt(d) for each of `rows` `[c, d]`, d a power of two; its own inverse."""
+    count, length = rows.shape
+    done, found = 1, rows
+    while done < length:
+        factor = min(_FACTOR, length // done)
+        matrix = _matrix(factor).to(rows)
+        found = (matrix @ found.reshape(count, -1, factor, done)).reshape(count, length)
+        done *= factor
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def _matrix(size: int) -> Tensor:
+    """H / sqrt(size) `[size, size]`."""
+    found = torch.ones(1, 1, dtype=torch.float64)
+    while len(found) < size:
+        found = torch.cat([torch.cat([found, found], 1), torch.cat([found, -found], 1)])
+    return found / math.sqrt(size)
