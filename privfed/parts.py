@@ -110,6 +110,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "none": "privfed.privacy.none:NoPrivacy",
         "gaussian": "privfed.privacy.gaussian:CentralGaussian",
         "banded": "privfed.privacy.banded:Banded",
+        "skellam": "privfed.privacy.distributed:SkellamNoise",
+        "discrete_gaussian": "privfed.privacy.distributed:DiscreteGaussianNoise",
         "local_gaussian": "privfed.privacy.local:LocalGaussian",
     },
     "rule": {

@@ -18,12 +18,13 @@ from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable
 from privfed.cohort import Witness
 from privfed.config import Config
 from privfed.errors import Refused
-from privfed.privacy.mechanism import Mechanism
+from privfed.privacy.mechanism import Mechanism, Setting
 from privfed.refusals import limits, refusals
 from privfed.round import exchanges
 from privfed.secure.aborts import charged, probability, refuse_aborts
 from privfed.secure.plain import PlainSum
 from privfed.secure.summation import Summation
+from privfed.size import message_length
 
 
 @dataclass(frozen=True)
@@ -76,15 +77,22 @@ class Plan:
 
 
 def plan(
-    config: Config, prior: Spending | None = None, prior_examples: Spending | None = None
+    config: Config,
+    prior: Spending | None = None,
+    prior_examples: Spending | None = None,
+    length: int | None = None,
 ) -> Plan:
-    """Solve for the noise and refuse what has no proof. Raises `Refused`, with every reason."""
+    """Solve for the noise and refuse what has no proof. Raises `Refused`, with every reason.
+
+    Distributed noise depends on the `length` of a message: without it, the model is built for it.
+    """
     mechanism, sampler = config.parts["mechanism"], config.parts["sampler"]
     if reasons := list(refusals(config)):
         raise Refused("\n".join(reasons))
     before = dict(prior or {})
     releases = exchanges(config.parts["objective"], config.parts["rule"])
-    mechanism = mechanism.resolved(sampler.size) if mechanism.private else mechanism
+    if mechanism.private:
+        mechanism = mechanism.resolved(_setting(config, length))
     witness = sampler.witness(0, config.data.clients)
     summation = config.parts["protocol"].over(limits(config))
     aborts = probability(summation, sampler, config.data.clients, releases, config.dropout)
@@ -136,11 +144,28 @@ def plan(
     )
 
 
+def _setting(config: Config, length: int | None) -> Setting:
+    """The public constants that a mechanism may depend on."""
+    protocol, bounds = config.parts["protocol"], limits(config)
+    distributed = config.parts["mechanism"].trust == "sum"
+    if distributed and length is None:
+        length = message_length(config)
+    return Setting(
+        size=config.parts["sampler"].size,
+        capacity=bounds.capacity,
+        minimum=bounds.minimum,
+        honest=protocol.honest,
+        bits=protocol.bits if distributed else 0,
+        length=length or 0,
+        against=config.privacy.against,
+    )
+
+
 def at_noise(mechanism: Any, noise: float | None) -> Any:
     """`mechanism` with its noise multiplier; as it is, where it has none."""
     if not mechanism.private:
         return mechanism
-    return mechanism.model_copy(update={"noise_multiplier": noise})
+    return mechanism.at(noise)
 
 
 def solve(

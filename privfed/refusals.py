@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from accounting.releases import Gaussian, PoissonSampled, Separated
@@ -120,7 +121,17 @@ def refusals(config: Config) -> Iterator[str]:
 def _secure_refusals(config: Config) -> Iterator[str]:
     """Of secure sums."""
     secure, mechanism = config.secure, config.parts["mechanism"]
+    if config.privacy.against != "server" and mechanism.trust != "sum":
+        yield (
+            "privacy.against is for distributed noise (skellam, discrete_gaussian), which has two "
+            "guarantees; remove the key"
+        )
     if config.names["protocol"] == "none":
+        if mechanism.trust == "sum":
+            yield (
+                f"privacy.mechanism = {config.names['mechanism']!r} makes up its noise in a secure "
+                'sum, and none is configured; set secure.protocol = "masks" or "bfv"'
+            )
         for key, unset in (("capacity", 0), ("minimum", 0), ("simulate", "messages")):
             if getattr(secure, key) != unset:
                 yield f"secure.{key} needs a secure.protocol; choose one, or remove the key"
@@ -129,6 +140,11 @@ def _secure_refusals(config: Config) -> Iterator[str]:
         config.parts["protocol"].over(limits(config))
     except Refused as refused:
         yield str(refused)
+    if mechanism.trust == "sum" and mechanism.layered and config.names["protocol"] != "masks":
+        yield (
+            'privacy.sizing = "layers" takes noise off with secrets that masked sums share; use '
+            'secure.protocol = "masks", or privacy.sizing = "minimum"'
+        )
     if secure.capacity and secure.minimum > secure.capacity:
         yield f"secure.minimum is {secure.minimum}, above secure.capacity = {secure.capacity}"
     if config.parts["protocol"].approximate and mechanism.trust != "server":
@@ -138,12 +154,12 @@ def _secure_refusals(config: Config) -> Iterator[str]:
             'noise, which the key holder adds (privacy.mechanism = "gaussian"), or '
             'secure.protocol = "bfv"'
         )
-    if mechanism.trust == "server" and config.client.drop_stragglers:
+    if mechanism.trust in ("server", "sum") and config.client.drop_stragglers:
         yield (
             "client.drop_stragglers leaves it open how many send to a secure sum, and whether it "
             "aborts tells who was drawn; model it by cohort.dropout"
         )
-    if mechanism.trust == "server" and config.parts["availability"].varies:
+    if mechanism.trust in ("server", "sum") and config.parts["availability"].varies:
         yield (
             "cohort.availability leaves it open how many send to a secure sum, and whether it "
             'aborts tells who was drawn; use "always", and cohort.dropout'
@@ -250,7 +266,16 @@ def layout_parts(objective: Objective) -> tuple[str, ...]:
 
 
 def limits(config: Config) -> Limits:
-    """What secure sums have to hold: by default, the largest cohort that can be drawn."""
-    secure = config.secure
-    most = config.parts["sampler"].capacity() or config.data.clients
-    return Limits(secure.capacity or most, secure.minimum, secure.simulate == "arithmetic")
+    """What secure sums have to hold: by default, the largest cohort that can be drawn.
+
+    And how many have to stay: distributed noise is made up by a guaranteed number.
+    """
+    secure, mechanism = config.secure, config.parts["mechanism"]
+    sampler = config.parts["sampler"]
+    most = secure.capacity or sampler.capacity() or config.data.clients
+    minimum, tolerance = secure.minimum, 1.0
+    if mechanism.trust == "sum" and mechanism.layered:
+        tolerance = mechanism.tolerance
+    elif mechanism.trust == "sum":
+        minimum = minimum or math.ceil((1 - mechanism.tolerance) * sampler.size - 1e-9)
+    return Limits(most, minimum, secure.simulate == "arithmetic", tolerance)

@@ -121,10 +121,10 @@ class Algorithm:
 
         Raises `Refused` where the secure sum cannot hold it.
         """
-        norm = self.mechanism.norm(self.mechanism.init())
+        encoding = self.mechanism.encoding(self.mechanism.init())
         width = self.mechanism.width(self.wire(self.objective.layout(parameters)))
-        found = self.summation.encoded(norm, self.mechanism.resolution, width)
-        return found / norm if norm < math.inf else 1.0
+        found = self.summation.encoded(encoding, width)
+        return found / encoding.bound if encoding.bound < math.inf else 1.0
 
     def event(self, round: int) -> Event:
         """What `round` is charged: a pure function of declared constants."""
@@ -279,7 +279,7 @@ def collect(
     here, leaves = staying(cohort, algorithm.dropout, number, world)
     session = Session(cohort.round, number, model, cohort.clients, leaves, world.streams)
     accumulator = algorithm.summation.open(
-        session, mechanism.width(wire), mechanism.norm(public), mechanism.resolution
+        session, mechanism.width(wire), mechanism.encoding(public)
     )
     for chunk in world.executor.chunks(exchange, here):
         rows = rule.terms(chunk.rows, exchange.broadcast.get("center", chunk.rows.new_zeros(())))

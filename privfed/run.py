@@ -262,7 +262,8 @@ def _record(
         trainer = replace(setup.executor.trainer, federation=population)
         counts = {**counts, **measure_clients(trainer, now.state.params)}
     so_far = guarantee(ledger.spending_until(now.round), privacy.delta, privacy.accountant)
-    follows = {name: float(value) for name, value in now.state.mechanism.items()}  # as released
+    clip = now.state.mechanism.get("clip")  # as released
+    follows = {} if clip is None else {"clip": float(clip)}
     return RoundRecord(now.round, {**measures, **follows, "epsilon": so_far.epsilon}, counts)
 
 

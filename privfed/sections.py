@@ -64,7 +64,8 @@ class Privacy(Part):
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     delta: float = Field(1e-4, gt=0, lt=1)
     accountant: Literal["tightest", "rdp", "pld"] = "tightest"
-    against: Annotated[str, only("server", "remove the key")] = "server"
+    against: Literal["server", "readers"] = "server"
+    """Whose guarantee the budget gates, where noise is distributed and there are two."""
     prior: list[str] = []
 
 

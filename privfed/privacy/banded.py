@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -18,7 +18,14 @@ from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.correlated import Correlated, CorrelatedKeys
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, State, require_bounded
+from privfed.privacy.mechanism import (
+    BoundedRows,
+    BoundedSum,
+    Encoding,
+    Setting,
+    State,
+    require_bounded,
+)
 from privfed.streams import Keys, Streams
 from privfed.vector import Layout
 
@@ -80,13 +87,16 @@ class Banded(Part):
         noise = Gaussian(self._noise() / CHANGE[witness.relation])
         return Event(witness.sampled(noise), witness.sampler, witness.relation)
 
-    def resolved(self, size: int) -> Banded:
+    def resolved(self, setting: Setting) -> Banded:
         return self
 
     def coefficients(self) -> NDArray[np.float64]:
         """C `[bands]`: c_j = c_{j-1} (2 j - 1) / (2 j)."""
         steps = np.arange(1, self.bands)
         return np.concatenate([[1.0], np.cumprod((2 * steps - 1) / (2 * steps))])
+
+    def at(self, noise_multiplier: float | None) -> Self:
+        return self.model_copy(update={"noise_multiplier": noise_multiplier})
 
     def noise_on_update(self, size: int = 1) -> float:
         """The deviation of Z, which is that of the first round's noise."""
@@ -101,13 +111,8 @@ class Banded(Part):
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: State) -> BoundedRows:
         return clip_rows(rows, self.clip)
 
-    def norm(self, state: State) -> float:
-        return self.clip
-
-    @property
-    def resolution(self) -> float:
-        """The noise is idealised and has no grid."""
-        return math.inf
+    def encoding(self, state: State) -> Encoding:
+        return Encoding(self.clip)
 
     def width(self, layout: Layout) -> int:
         return layout.length

@@ -104,7 +104,7 @@ def _exponential(bits: _Bits, over: Whole, under: Whole) -> NDArray[np.bool_]:
 
 
 def _small_exponential(bits: _Bits, over: Whole, under: Whole) -> NDArray[np.bool_]:
-    """Bernoulli(exp(-x)), x = over / under in [0, 1]: whether Bernoulli(x / k) fails first at odd k."""
+    """Bernoulli(exp(-x)), x = over / under in [0, 1]: the first k at which x / k fails is odd."""
     found = np.zeros(len(over), dtype=bool)
     going, k = np.arange(len(over)), 1
     while len(going):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
@@ -16,7 +16,14 @@ from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.privacy.adaptive import Split, next_clip, share_within
 from privfed.privacy.clipping import clip_rows, clip_rows_and_tell, on_grid
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, State, require_bounded
+from privfed.privacy.mechanism import (
+    BoundedRows,
+    BoundedSum,
+    Encoding,
+    Setting,
+    State,
+    require_bounded,
+)
 from privfed.privacy.rounding import FINENESS, gaussian_on_grid, grid_of, refuse_inexact
 from privfed.streams import Keys
 from privfed.vector import Layout
@@ -85,11 +92,14 @@ class CentralGaussian(Part):
         noise = same_cohort(self.noise_multiplier / CHANGE[witness.relation], exchanges)
         return Event(witness.sampled(noise), witness.sampler, witness.relation)
 
-    def resolved(self, size: int) -> CentralGaussian:
-        """With what follows from the expected cohort's `size` filled in."""
+    def resolved(self, setting: Setting) -> CentralGaussian:
+        """With what follows from the expected cohort's size filled in."""
         if not self.adaptive_clip or self.count_noise is not None:
             return self
-        return self.model_copy(update={"count_noise": size / 20})
+        return self.model_copy(update={"count_noise": setting.size / 20})
+
+    def at(self, noise_multiplier: float | None) -> Self:
+        return self.model_copy(update={"noise_multiplier": noise_multiplier})
 
     def noise_on_update(self, size: int) -> float:
         """The deviation on an update's sum, in clips. Raises `Refused` where none can be right."""
@@ -105,7 +115,7 @@ class CentralGaussian(Part):
         else:
             clip = float(state["clip"])
             bounded = clip_rows_and_tell(rows, clip, self._split().weight(clip))
-        return on_grid(bounded, grid_of(self._noise() * self.norm(state)))
+        return on_grid(bounded, grid_of(self._noise() * self._norm(state)))
 
     def width(self, layout: Layout) -> int:
         """The length of a bounded row whose message is laid out so."""
@@ -114,7 +124,7 @@ class CentralGaussian(Part):
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: State
     ) -> tuple[Tensor, State]:
-        require_bounded(total, self.norm(state))
+        require_bounded(total, self._norm(state))
         deviation = self._noise() * total.bound
         noise = torch.from_numpy(gaussian_on_grid(keys, deviation, len(total.total)))
         noised = total.total + noise.to(total.total)
@@ -122,13 +132,13 @@ class CentralGaussian(Part):
             return (noised / divisor).float(), state
         return (noised[:-1] / divisor).float(), self._adapted(noised[-1], divisor, state)
 
-    def norm(self, state: State) -> float:
+    def encoding(self, state: State) -> Encoding:
+        finest = FINENESS / self._noise() if self._noise() else math.inf
+        return Encoding(self._norm(state), finest)
+
+    def _norm(self, state: State) -> float:
         """All columns of a row together."""
         return self._split().bound(float(state["clip"])) if self.adaptive_clip else self.clip
-
-    @property
-    def resolution(self) -> float:
-        return FINENESS / self._noise() if self._noise() else math.inf
 
     def _adapted(self, told: Tensor, divisor: float, state: State) -> State:
         clip = float(state["clip"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
@@ -14,7 +14,7 @@ from accounting.releases import LARGEST_NOISE, Separated, same_cohort
 from privfed.cohort import Witness
 from privfed.parts import Part
 from privfed.privacy.clipping import clip_rows, on_grid
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, State
+from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding, Setting, State
 from privfed.privacy.rounding import gaussian_on_grid, grid_of
 from privfed.streams import Keys
 from privfed.vector import Layout
@@ -55,8 +55,11 @@ class LocalGaussian(Part):
         b = witness.separation
         return Event(Separated(b, noise) if b > 1 else noise, witness.sampler, REPLACE_ONE)
 
-    def resolved(self, size: int) -> LocalGaussian:
+    def resolved(self, setting: Setting) -> LocalGaussian:
         return self
+
+    def at(self, noise_multiplier: float | None) -> Self:
+        return self.model_copy(update={"noise_multiplier": noise_multiplier})
 
     def noise_on_update(self, size: int) -> float:
         """The noises of all who take part add up."""
@@ -74,12 +77,8 @@ class LocalGaussian(Part):
             noised[place] += noise.to(noised)
         return BoundedRows(noised.to(rows.dtype), math.inf)
 
-    def norm(self, state: State) -> float:
-        return math.inf
-
-    @property
-    def resolution(self) -> float:
-        return math.inf
+    def encoding(self, state: State) -> Encoding:
+        return Encoding()
 
     def width(self, layout: Layout) -> int:
         return layout.length

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.events import Event
@@ -43,10 +45,57 @@ class BoundedSum:
     survivors: int
 
 
+class IntegerNoise(Protocol):
+    """Whole numbers that each client adds to its encoded row."""
+
+    @property
+    def most(self) -> int:
+        """The largest number that it can be."""
+        ...
+
+    def draw(self, keys: Keys, count: int) -> NDArray[np.int64]:
+        """One client's noise `[count]`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What a sum is opened for: rows of L2 norm at most `bound` (infinite: none is proved).
+
+    `resolution` is into how many steps of a codec that bound may be divided at most: central noise
+    has a grid that sums have to lie on. Distributed noise instead fixes the `step`, and `noise` is
+    what each client adds in whole steps of it.
+    """
+
+    bound: float = math.inf
+    resolution: float = math.inf
+    step: float | None = None
+    noise: IntegerNoise | None = None
+
+
 def require_bounded(total: BoundedSum, norm: float) -> None:
     """Raises `TypeError` for what has no proven bound, or one below that of the rows."""
     if not isinstance(total, BoundedSum) or not norm <= total.bound < math.inf:
         raise TypeError("noise needs a BoundedSum of rows with a norm: nothing else is private")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What of a run a mechanism may depend on: public constants.
+
+    `size` clients are expected in a cohort, and at most `capacity` drawn; at least `minimum` of
+    them stay, or the sum aborts, and at least the part `honest` of those does not collude. `bits`
+    is the secure sum's, 0 without one, and `length` that of a message. `against` says whose
+    guarantee the budget gates.
+    """
+
+    size: int
+    capacity: int
+    minimum: int
+    honest: float = 1.0
+    bits: int = 0
+    length: int = 0
+    against: str = "server"
 
 
 class Mechanism(Protocol):
@@ -67,16 +116,8 @@ class Mechanism(Protocol):
 
     def init(self) -> State: ...
 
-    def norm(self, state: State) -> float:
-        """The L2 norm that a bounded row has at most; infinite where none is proved."""
-        ...
-
-    @property
-    def resolution(self) -> float:
-        """Into how many steps of a secure sum's codec that norm may be divided at most.
-
-        Sums have to lie on the grid of the noise that is added to them.
-        """
+    def encoding(self, state: State) -> Encoding:
+        """What is summed of its rows, and how."""
         ...
 
     def width(self, layout: Layout) -> int:

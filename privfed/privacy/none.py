@@ -11,7 +11,7 @@ from accounting.events import Event
 from accounting.releases import Unprotected
 from privfed.cohort import Witness
 from privfed.parts import Part
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, State
+from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding, State
 from privfed.streams import Keys
 from privfed.vector import Layout
 
@@ -34,12 +34,8 @@ class NoPrivacy(Part):
     def init(self) -> State:
         return {}
 
-    def norm(self, state: State) -> float:
-        return math.inf
-
-    @property
-    def resolution(self) -> float:
-        return math.inf
+    def encoding(self, state: State) -> Encoding:
+        return Encoding()
 
     def width(self, layout: Layout) -> int:
         return layout.length

@@ -38,8 +38,8 @@ _REACH = 15.0
 class Table:
     """P[X <= first + j], in 192 bits, for each j.
 
-    `words` `[m]` are the leading 64 bits, `exact` all of them. `total_variation` bounds the distance
-    of a draw from the true distribution.
+    `words` `[m]` are the leading 64 bits, `exact` all of them. `total_variation` bounds how far a
+    draw is from the true distribution.
     """
 
     first: int
@@ -105,9 +105,11 @@ def skellam_table(variance: float) -> Table:
 
 
 def _reach(deviation: float) -> int:
-    """How far a table goes. Skellam's tails are Poisson's: heavier, where the deviation is small."""
+    """How far a table goes: Skellam's tails are Poisson's, heavier where the deviation is small."""
     if not 0.0 < deviation <= LARGEST_DEVIATION:
-        raise ValueError(f"a deviation of {deviation!r} steps; expected at most 5000: a coarser grid")
+        raise ValueError(
+            f"a deviation of {deviation!r} steps; expected at most 5000: a coarser grid"
+        )
     return math.ceil(_REACH * deviation + 100)
 
 

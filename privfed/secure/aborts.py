@@ -33,7 +33,7 @@ def charged(mechanism: Mechanism, witness: Witness, exchanges: int, aborts: floa
     """The event of a round that aborts with a probability of at most `aborts`."""
     event = mechanism.event(witness, exchanges)
     amplified = isinstance(event.release, PoissonSampled | TruncatedPoisson | WithoutReplacement)
-    return replace(event, slack=aborts) if amplified and aborts else event
+    return replace(event, slack=min(1.0, event.slack + aborts)) if amplified and aborts else event
 
 
 def probability(

@@ -46,6 +46,8 @@ class Codec:
     length: int
     bits: int
     reach: float = math.inf
+    noise: int = 0
+    """The largest whole number that a client adds to its encoded row."""
 
     @classmethod
     def finest(
@@ -85,10 +87,11 @@ class Codec:
 
     @property
     def largest(self) -> int:
-        """The largest number that an encoded row can hold."""
+        """The largest number that a client can send."""
         if self.clip == math.inf:
-            return math.floor(self.reach / self.step) + 1
-        return min(math.floor(self.clip / self.step) + 1, math.floor(self.bound))
+            return math.floor(self.reach / self.step) + 1 + self.noise
+        longest = min(math.floor(self.clip / self.step) + 1, math.floor(self.bound))
+        return longest + self.noise
 
     def refuse_overflow(self, capacity: int, noise: float = 0.0) -> None:
         """Raises `Refused` where `capacity` rows and noise up to `noise` steps could wrap."""

@@ -18,22 +18,21 @@ from scipy import stats
 
 from privfed.errors import Refused
 from privfed.parts import Part
-from privfed.privacy.mechanism import BoundedRows, BoundedSum
+from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
+from privfed.privacy.shares import Layers
 from privfed.secure.codec import Codec, Whole
-from privfed.secure.dropout import sending
+from privfed.secure.dropout import SENDS, sending
 from privfed.secure.limits import Limits
 from privfed.secure.plain import Once
 from privfed.secure.summation import Aborted, Indices, Session
-
-FEWEST = 2
-"""A sum of one row would be that row."""
+from privfed.streams import Keys
 
 
 class Channel(Protocol):
     """Carries whole numbers of clients to their sum. Whoever runs it sees no client's numbers."""
 
     def send(self, client: int, whole: Whole) -> None:
-        """One client's encoded row `[m]`."""
+        """One client's encoded row `[m]`, to which layers of noise are yet to come."""
         ...
 
     def total(self) -> tuple[Whole, int]:
@@ -52,16 +51,23 @@ class SecureProtocol(Part):
     seen: ClassVar[str]
     """Who sees what, in words."""
 
+    @property
+    def honest(self) -> float:
+        """Of the survivors of a sum, at least this part does not collude with the server."""
+        return 1.0
+
     def over(self, limits: Limits) -> EncodedSummation:
         self.refuse_limits(limits)
         return EncodedSummation(self, limits)
 
     @abstractmethod
-    def channel(self, session: Session, codec: Codec, limits: Limits) -> Channel: ...
+    def channel(
+        self, session: Session, codec: Codec, limits: Limits, layers: Layers | None = None
+    ) -> Channel: ...
 
-    def stops(self, clients: int, dropout: float, minimum: int) -> float:
+    def stops(self, clients: int, dropout: float, limits: Limits) -> float:
         """At least the probability that a sum over `clients` aborts."""
-        return at_most(max(minimum, FEWEST) - 1, clients, sending(dropout))
+        return at_most(limits.least(clients) - 1, clients, sending(dropout))
 
     def upload(self, codec: Codec, clients: int) -> float:
         """Bytes that a client sends, about."""
@@ -94,37 +100,33 @@ class EncodedSummation:
     protocol: SecureProtocol
     limits: Limits
 
-    def codec(self, bound: float, resolution: float, length: int) -> Codec:
-        """For rows `[length]` of norm at most `bound`. Raises `Refused`."""
-        return _finest(
-            bound,
-            self.protocol.range,
-            length,
-            self.protocol.bits,
-            self.limits.capacity,
-            resolution,
-        )
+    def codec(self, encoding: Encoding, length: int) -> Codec:
+        """For rows `[length]`. Raises `Refused`."""
+        bound, bits, reach = encoding.bound, self.protocol.bits, self.protocol.range
+        if encoding.step is not None:  # sums may wrap: the mechanism's bits allow for its noise
+            most = encoding.noise.most if encoding.noise else 0
+            return Codec(bound, encoding.step, length, bits, reach, most)
+        return _finest(bound, reach, length, bits, self.limits.capacity, encoding.resolution)
 
-    def open(
-        self, session: Session, length: int, bound: float, resolution: float
-    ) -> EncodedAccumulator:
+    def open(self, session: Session, length: int, encoding: Encoding) -> EncodedAccumulator:
         if len(session.clients) > self.limits.capacity:
             raise Aborted("more clients were drawn than secure.capacity allows")
-        codec = self.codec(bound, resolution, length)
+        codec = self.codec(encoding, length)
+        layers = encoding.noise if isinstance(encoding.noise, Layers) else None
         if self.limits.arithmetic:
-            arithmetic = Arithmetic(session, codec, self.protocol, self.limits)
-            return EncodedAccumulator(session, codec, bound, arithmetic)
-        channel = self.protocol.channel(session, codec, self.limits)
-        return EncodedAccumulator(session, codec, bound, channel)
+            channel: Channel = Arithmetic(session, codec, self.protocol, self.limits, layers)
+        else:
+            channel = self.protocol.channel(session, codec, self.limits, layers)
+        return EncodedAccumulator(session, codec, encoding, channel)
 
-    def encoded(self, bound: float, resolution: float, length: int) -> float:
-        codec = self.codec(bound, resolution, length)
+    def encoded(self, encoding: Encoding, length: int) -> float:
+        codec = self.codec(encoding, length)
         return codec.bound * codec.step
 
     def stops(self, clients: int, dropout: float) -> float:
         if clients > self.limits.capacity:
             return 1.0
-        return self.protocol.stops(clients, dropout, self.limits.minimum)
+        return self.protocol.stops(clients, dropout, self.limits)
 
     def seconds(self, length: int, clients: int) -> float:
         codec = Codec(1.0, 1.0, length, self.protocol.bits)
@@ -142,8 +144,12 @@ _finest = functools.lru_cache(maxsize=256)(Codec.finest)
 class EncodedAccumulator:
     """Encodes each client's row, as the client would, and hands it to the channel."""
 
-    def __init__(self, session: Session, codec: Codec, bound: float, channel: Channel) -> None:
-        self._session, self._codec, self._bound, self._channel = session, codec, bound, channel
+    def __init__(
+        self, session: Session, codec: Codec, encoding: Encoding, channel: Channel
+    ) -> None:
+        self._session, self._codec, self._channel = session, codec, channel
+        self._bound = encoding.bound
+        self._noise = None if isinstance(encoding.noise, Layers) else encoding.noise
         self._seen = Once()
 
     def add(self, ids: Indices, rows: BoundedRows) -> None:
@@ -158,7 +164,10 @@ class EncodedAccumulator:
                     "finite: training diverged, or the range is too small for weighted updates; "
                     "lower client.lr, or raise secure.range (and secure.bits)"
                 )
-            self._channel.send(client, codec.encode(row, own))
+            whole = codec.encode(row, own)
+            if self._noise:
+                whole = whole + self._noise.draw(own.derived(b"noise"), codec.length)
+            self._channel.send(client, whole)
 
     def close(self) -> BoundedSum:
         whole, survivors = self._channel.total()
@@ -166,22 +175,46 @@ class EncodedAccumulator:
         return BoundedSum(total, self._codec.bound * self._codec.step, survivors)
 
 
+def senders(session: Session) -> int:
+    """How many of the session's clients send their row."""
+    if not len(session.leaves):
+        return len(session.clients)
+    return int(np.isin(session.leaves, SENDS).sum())
+
+
+def noise_keys(session: Session, client: int) -> Keys:
+    """The randomness of one client's layers of noise."""
+    ids = np.array([client])
+    keys = session.streams.at(f"noise/layers/{session.exchange}", session.round, ids)
+    return next(keys.each())
+
+
 class Arithmetic:
     """No cryptography: encoded rows summed modulo 2^bits, and aborts where the protocol would."""
 
     def __init__(
-        self, session: Session, codec: Codec, protocol: SecureProtocol, limits: Limits
+        self,
+        session: Session,
+        codec: Codec,
+        protocol: SecureProtocol,
+        limits: Limits,
+        layers: Layers | None,
     ) -> None:
         self._session, self._codec, self._protocol = session, codec, protocol
-        self._limits, self._count = limits, 0
+        self._limits, self._layers, self._count = limits, layers, 0
         self._sum = np.zeros(codec.length, dtype=np.uint64)
 
     def send(self, client: int, whole: Whole) -> None:
+        if self._layers:
+            clients = len(self._session.clients)
+            kept = self._layers.kept(clients, clients - senders(self._session))
+            keys = noise_keys(self._session, client)
+            whole = whole + kept.draw(keys, self._codec.length)
         self._sum += self._codec.wrap(whole)
         self._count += 1
 
     def total(self) -> tuple[Whole, int]:
-        if self._count < max(self._limits.minimum, FEWEST):
+        if self._count < self._limits.least(len(self._session.clients)):
             raise Aborted("fewer clients sent than a sum needs")
         self._protocol.abort_where_lost(self._session)
         return self._codec.unwrap(self._codec.wrap(self._sum.astype(np.int64))), self._count

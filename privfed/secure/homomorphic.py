@@ -30,7 +30,7 @@ from pydantic import Field
 
 from privfed.errors import Refused
 from privfed.secure.codec import Codec, Whole
-from privfed.secure.encoded import FEWEST, SecureProtocol
+from privfed.secure.encoded import SecureProtocol
 from privfed.secure.homomorphic_parameters import (
     CIPHERTEXT,
     SCHEMES,
@@ -41,7 +41,7 @@ from privfed.secure.homomorphic_parameters import (
     read_public,
     tenseal,
 )
-from privfed.secure.limits import Limits
+from privfed.secure.limits import FEWEST, Limits
 from privfed.secure.messages import BadMessage, Reader
 from privfed.secure.summation import Aborted, Session
 
@@ -293,7 +293,11 @@ class _Homomorphic(SecureProtocol):
     @abstractmethod
     def scheme(self) -> Scheme: ...
 
-    def channel(self, session: Session, codec: Codec, limits: Limits) -> EncryptedChannel:
+    def channel(
+        self, session: Session, codec: Codec, limits: Limits, layers: object = None
+    ) -> EncryptedChannel:
+        if layers is not None:
+            raise Refused('layers of noise need secure.protocol = "masks"')
         self.refuse_limits(limits)
         codec.refuse_overflow(limits.capacity)
         return EncryptedChannel(session, self.scheme, codec, limits)

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+FEWEST = 2
+"""A sum of one row would be that row."""
 
 
 @dataclass(frozen=True)
 class Limits:
     """Sums of at most `capacity` clients and at least `minimum`, else they abort.
 
-    `arithmetic`: no cryptography runs; numbers are encoded, summed and lost as it would do it.
+    Of those who shared keys at most the part `tolerance` may be missing. `arithmetic`: no
+    cryptography runs; numbers are encoded, summed and lost as it would do it.
     """
 
     capacity: int
     minimum: int = 0
     arithmetic: bool = False
+    tolerance: float = 1.0
+
+    def least(self, clients: int) -> int:
+        """How many of `clients` have to send their row."""
+        return max(self.minimum, FEWEST, clients - math.floor(self.tolerance * clients + 1e-9))
+
+
+UNLIMITED = Limits(1 << 31)

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from privfed.privacy.shares import Layers, Whole
 from privfed.secure.graph import Graph, Policy, neighbours
+from privfed.secure.limits import Limits
 from privfed.secure.messages import (
     Advertise,
     BadMessage,
@@ -33,10 +35,10 @@ from privfed.secure.messages import (
     share_text,
 )
 from privfed.secure.primitives import (
+    KEY,
     Expander,
     KeyPair,
     LowOrder,
-    Words,
     derive,
     random_key,
     seal,
@@ -46,7 +48,12 @@ from privfed.secure.primitives import (
 )
 from privfed.secure.shamir import share
 from privfed.secure.summation import Aborted
+from privfed.streams import Keys
 
+_FORGOTTEN = (
+    *("_pair", "_channel", "_secrets", "_held", "_keys"),
+    *("_row", "_identity", "_noise", "_layers"),
+)
 Directory = Mapping[int, bytes]
 """Everybody's long-term Ed25519 public key: without it a server could play all other clients."""
 
@@ -65,7 +72,8 @@ class Expected:
 class MaskingClient:
     """Answers invitation, roster, inbox, survivors and votes, in this order.
 
-    `row` is asked once for the encoded row `[length]`, as words modulo 2^bits, when it is masked.
+    `row` is asked once for the encoded row `[length]`, when it is masked. To it come the layers of
+    `noise`, if there are any. A sum of fewer survivors than `limits` allow is not unmasked.
     Raises `BadMessage` for what it will not answer; it then answers nothing more.
     """
 
@@ -76,10 +84,13 @@ class MaskingClient:
         directory: Directory,
         policy: Policy,
         expected: Expected,
-        row: Callable[[], Words],
+        row: Callable[[], Whole],
+        limits: Limits,
+        noise: ClientNoise | None = None,
     ) -> None:
         self.me, self._identity, self._directory = me, identity, directory
         self._policy, self._expected, self._row = policy, expected, row
+        self._limits, self._noise = limits, noise
         self._context, self._step = b"", 0
 
     def handle(self, message: Message) -> FromClient:
@@ -130,16 +141,16 @@ class MaskingClient:
         }
         holders = tuple(self._places[client] for client in (*near, self.me))
         threshold = self._graph.threshold
-        seeds = share(bytes(self._seed), threshold, holders)
-        secrets = share(bytes(self._mask_secret), threshold, holders)
+        self._layers = self._noise.seeds(len(roster.clients)) if self._noise else ()
+        secrets = (bytes(self._seed), bytes(self._mask_secret), *self._layers)
+        dealt = [share(secret, threshold, holders) for secret in secrets]
         wipe(self._mask_secret)
-        self._held = {self.me: (seeds[self._places[self.me]], secrets[self._places[self.me]])}
-        sealed = tuple(
-            (other, self._seal(other, seeds[self._places[other]], secrets[self._places[other]]))
-            for other in near
-        )
-        commitment = hashlib.sha256(self._context + self._seed).digest()
-        return Shares(self._context, self.me, commitment, sealed)
+        held = {who: tuple(one[self._places[who]] for one in dealt) for who in (*near, self.me)}
+        self._held = {self.me: held[self.me]}
+        sealed = tuple((other, self._seal(other, held[other])) for other in near)
+        commitment = commit(self._context, bytes(self._seed))
+        last = commit(self._context, self._layers[-1] if self._layers else b"")
+        return Shares(self._context, self.me, commitment, last, sealed)
 
     def _checked_graph(self, roster: Roster) -> Graph:
         """What this client's own policy makes of the cohort, which the server has to offer."""
@@ -173,8 +184,8 @@ class MaskingClient:
         """One key for each direction, so that no nonce is used twice."""
         return derive(secret, self._context, between(b"channel", sender, receiver))
 
-    def _seal(self, other: int, seed: int, key: int) -> bytes:
-        text = share_text(self.me, other, seed, key)
+    def _seal(self, other: int, shares: tuple[int, ...]) -> bytes:
+        text = share_text(self.me, other, shares)
         own = self._channel_key(self._secrets[other], self.me, other)
         return seal(own, text, between(self._context, self.me, other))
 
@@ -191,7 +202,8 @@ class MaskingClient:
                 sealed,
                 between(self._context, sender, self.me),
             )
-            held = read_shares(text, sender, self.me) if text else None
+            count = 2 + len(self._layers)
+            held = read_shares(text, sender, self.me, count) if text else None
             if held:  # else others' shares have to do: one who garbles them stops nobody
                 self._held[sender] = held
         return Masked(self._context, self.me, self._masked_row())
@@ -200,7 +212,10 @@ class MaskingClient:
         """y_u = x_u + PRG(b_u) + sum_{v < u} PRG(s_uv) - sum_{v > u} PRG(s_uv)."""
         masks = Expander(self._expected.length, self._expected.bits)
         total = masks.zeros()
-        total += self._row().astype(masks.word)
+        row = self._row()
+        if self._noise:
+            row = row + self._noise.draw(len(self._places), self._layers, len(row))
+        total += row.astype(masks.word)
         masks.apply(total, self_key(self._context, self._seed))
         for other in sorted(self._shared):
             secret = _agree(self._pair, self._keys[other].mask)
@@ -218,6 +233,8 @@ class MaskingClient:
             raise BadMessage("wrong survivors", "without this client, or with who never shared")
         if len(near) < self._graph.threshold:
             raise BadMessage("too few", "fewer survivors among the neighbours than the threshold")
+        if len(clients) < self._limits.least(len(self._places)):
+            raise BadMessage("too few", "fewer survivors than the noise, or the run, asks for")
         self._survivors, self._near = survivors, near
         text = survivors.signed(self._agreed)
         return Vote(self._context, self.me, self._identity.sign(text))
@@ -233,11 +250,14 @@ class MaskingClient:
         for vote in votes.votes:
             if not verified(self._directory.get(vote.sender, b""), vote.signature, text):
                 raise BadMessage("inconsistent", "a vote for other survivors than this client's")
-        alive = self._near
-        seeds = [(who, seed) for who, (seed, _) in sorted(self._held.items()) if who in alive]
-        keys = [(who, key) for who, (_, key) in sorted(self._held.items()) if who not in alive]
+        held = sorted(self._held.items())
+        seeds = tuple((who, shares[0]) for who, shares in held if who in self._near)
+        keys = tuple((who, shares[1]) for who, shares in held if who not in self._near)
+        gone = len(self._places) - len(self._survivors.clients)
+        too_much = self._near if gone < len(self._layers) else set()  # from layer gone + 1 on
+        layers = tuple((who, shares[2 + gone]) for who, shares in held if who in too_much)
         self._end()
-        return Unmask(self._context, self.me, tuple(seeds), tuple(keys))
+        return Unmask(self._context, self.me, seeds, keys, layers)
 
     def _end(self) -> None:
         """Forget every secret; nothing is answered any more."""
@@ -245,8 +265,46 @@ class MaskingClient:
         for name in ("_seed", "_mask_secret"):
             if secret := getattr(self, name, None):
                 wipe(secret)
-        for name in ("_pair", "_channel", "_secrets", "_held", "_keys", "_row", "_identity"):
+        for name in _FORGOTTEN:
             self.__dict__.pop(name, None)
+
+
+@dataclass(frozen=True)
+class ClientNoise:
+    """A client's noise in layers, drawn with `keys`; each layer's from a seed of its own."""
+
+    layers: Layers
+    keys: Keys
+
+    def seeds(self, clients: int) -> tuple[bytes, ...]:
+        """Of layers 1 to T, each the hash of the one before, so that one tells all later ones."""
+        count, found = self.layers.count(clients), []
+        seed = self.keys.derived(b"layers").bits(KEY // 8).tobytes()
+        for _ in range(count):
+            found.append(seed)
+            seed = next_layer(seed)
+        return tuple(found)
+
+    def draw(self, clients: int, seeds: tuple[bytes, ...], length: int) -> Whole:
+        """Base and all layers `[length]`."""
+        total = self.layers.base(clients).draw(self.keys.derived(b"base"), length)
+        for number, seed in enumerate(seeds, start=1):
+            total = total + layer_noise(self.layers, clients, number, seed, length)
+        return total
+
+
+def next_layer(seed: bytes) -> bytes:
+    return hashlib.sha256(b"privfed layer" + seed).digest()
+
+
+def layer_noise(layers: Layers, clients: int, number: int, seed: bytes, length: int) -> Whole:
+    """What layer `number` of a client is, to itself and to the server that takes it off."""
+    return layers.layer(clients, number).draw(Keys(seed, secret=True), length)
+
+
+def commit(context: bytes, secret: bytes) -> bytes:
+    """A hash that tells nothing of a random secret, and by which it is known."""
+    return hashlib.sha256(b"privfed commitment" + context + secret).digest()
 
 
 def self_key(context: bytes, seed: bytes | bytearray) -> bytes:

@@ -7,12 +7,20 @@ this client counts as dropped; where too few are left the session aborts.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 
+from privfed.privacy.shares import Layers
 from privfed.secure.graph import Graph, Policy, neighbours
-from privfed.secure.masking_client import Directory, pair_key, self_key
+from privfed.secure.limits import Limits
+from privfed.secure.masking_client import (
+    Directory,
+    commit,
+    layer_noise,
+    next_layer,
+    pair_key,
+    self_key,
+)
 from privfed.secure.messages import (
     Advertise,
     BadMessage,
@@ -45,10 +53,12 @@ class MaskingServer:
         directory: Directory,
         policy: Policy,
         graph_seed: bytes,
-        minimum: int = 0,
+        limits: Limits,
+        layers: Layers | None = None,
     ) -> None:
         self.invitation, self._context = invitation, invitation.context
-        self._directory, self._policy, self._minimum = directory, policy, minimum
+        self._directory, self._policy = directory, policy
+        self._limits, self._layers = limits, layers
         self._graph_seed = graph_seed
         self._masks = Expander(invitation.length, invitation.bits)
         self._sum = self._masks.zeros()
@@ -131,7 +141,7 @@ class MaskingServer:
             for receiver, text in message.sealed:
                 if receiver in sealed:
                     sealed[receiver].append((sender, text))
-        self._commitments = {who: one.commitment for who, one in self._shares.items()}
+        self._commitments = {who: (one.commitment, one.last) for who, one in self._shares.items()}
         self._shares.clear()
         return {me: Inbox(self._context, tuple(sorted(texts))) for me, texts in sealed.items()}
 
@@ -146,8 +156,8 @@ class MaskingServer:
 
     def _survivors(self) -> Mapping[int, Survivors]:
         self._require(self._senders, "sent their row")
-        if len(self._senders) < self._minimum:
-            raise Aborted("fewer clients sent their row than secure.minimum")
+        if len(self._senders) < self._limits.least(len(self._places)):
+            raise Aborted("too few clients sent their row")
         said = Survivors(self._context, tuple(sorted(self._senders)))
         self._signed = said.signed(self._agreed)
         return dict.fromkeys(said.clients, said)
@@ -174,7 +184,11 @@ class MaskingServer:
             raise BadMessage("wrong shares", "seeds twice, or of others than surviving neighbours")
         if len(set(keys)) != len(keys) or not set(keys) <= (near & self._shared_by) - self._senders:
             raise BadMessage("wrong shares", "keys twice, or of others than dropped neighbours")
-        if not all(value < PRIME for _, value in (*message.seeds, *message.keys)):
+        layers = [who for who, _ in message.layers]
+        if len(set(layers)) != len(layers) or not set(layers) <= near & self._senders:
+            raise BadMessage("wrong shares", "layers twice, or of others than survivors")
+        values = (*message.seeds, *message.keys, *message.layers)
+        if not all(value < PRIME for _, value in values):
             raise BadMessage("wrong shares", "a share outside the field")
         self._unmasks[message.sender] = message
 
@@ -183,18 +197,21 @@ class MaskingServer:
         self._require(set(self._unmasks), "helped to take the masks off")
         seeds: dict[int, dict[int, int]] = {who: {} for who in self._senders}
         keys: dict[int, dict[int, int]] = {who: {} for who in self._shared_by - self._senders}
+        layers: dict[int, dict[int, int]] = {who: {} for who in self._senders}
         for sender, message in self._unmasks.items():
-            for pairs, found in ((message.seeds, seeds), (message.keys, keys)):
+            lists = (message.seeds, message.keys, message.layers)
+            for pairs, found in zip(lists, (seeds, keys, layers), strict=True):
                 for who, value in pairs:
                     found[who][self._places[sender]] = value
         total = self._sum.copy()
         for who, shares in sorted(seeds.items()):
             seed = self._secret(shares)
-            if hashlib.sha256(self._context + seed).digest() != self._commitments[who]:
+            if commit(self._context, seed) != self._commitments[who][0]:
                 raise Aborted("wrong seed: shares of a client's seed do not fit its commitment")
             self._masks.apply(total, self_key(self._context, seed), subtract=True)
         for who, shares in sorted(keys.items()):
             self._remove_pairs(total, who, self._secret(shares))
+        self._remove_layers(total, layers)
         return self._masks.reduce(total), len(self._senders)
 
     def _remove_pairs(self, total: Words, gone: int, secret: bytes) -> None:
@@ -207,6 +224,21 @@ class MaskingServer:
                 shared = pair.agree(self._keys[other].mask)
                 key = pair_key(self._context, shared, gone, other)
                 self._masks.apply(total, key, subtract=gone < other)
+
+    def _remove_layers(self, total: Words, shares: Mapping[int, Mapping[int, int]]) -> None:
+        """Subtract the layers of noise that fewer survivors would have needed."""
+        if self._layers is None:
+            return
+        clients = len(self._places)
+        gone, most = clients - len(self._senders), self._layers.count(clients)
+        for who in sorted(self._senders) if gone < most else ():
+            seed = self._secret(shares[who])
+            for number in range(gone + 1, most + 1):
+                noise = layer_noise(self._layers, clients, number, seed, len(total))
+                total -= noise.astype(total.dtype)
+                last, seed = seed, next_layer(seed)
+            if commit(self._context, last) != self._commitments[who][1]:
+                raise Aborted("wrong layer: shares of a layer's seed do not fit its commitment")
 
     def _secret(self, shares: Mapping[int, int]) -> bytes:
         try:

@@ -14,23 +14,24 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field
 
 from privfed.errors import Refused
+from privfed.privacy.shares import Layers
 from privfed.secure.codec import Codec, Whole
 from privfed.secure.dropout import SENDS, Leaves
-from privfed.secure.encoded import FEWEST, Channel, SecureProtocol, at_most
+from privfed.secure.encoded import Channel, SecureProtocol, at_most, noise_keys
 from privfed.secure.graph import Policy, neighbours
-from privfed.secure.limits import Limits
-from privfed.secure.masking_client import Expected, MaskingClient
+from privfed.secure.limits import UNLIMITED, Limits
+from privfed.secure.masking_client import ClientNoise, Expected, MaskingClient
 from privfed.secure.masking_server import MaskingServer, recoverable
 from privfed.secure.messages import (
-    SEALED,
     Advertise,
     FromServer,
     Invitation,
     Message,
     decode,
     encode,
+    sealed_size,
 )
-from privfed.secure.primitives import KEY, Expander, Words, derive, random_key, signing_key
+from privfed.secure.primitives import KEY, Expander, derive, random_key, signing_key
 from privfed.secure.summation import Aborted, Session
 
 
@@ -61,11 +62,18 @@ class MaskedSums(SecureProtocol):
     def policy(self) -> Policy:
         return Policy(self.threshold, self.colluders, self.threat, self.neighbours)
 
-    def channel(self, session: Session, codec: Codec, limits: Limits) -> Channel:
-        return MaskedChannel(session, codec, self.policy, limits.minimum)
+    @property
+    def honest(self) -> float:
+        """Of n clients at most `colluders` n collude, and at least `threshold` n survive."""
+        return max(0.0, 1 - self.colluders / self.threshold)
 
-    def stops(self, clients: int, dropout: float, minimum: int) -> float:
-        missing = super().stops(clients, dropout, minimum)
+    def channel(
+        self, session: Session, codec: Codec, limits: Limits, layers: Layers | None = None
+    ) -> Channel:
+        return MaskedChannel(session, codec, self.policy, limits, layers)
+
+    def stops(self, clients: int, dropout: float, limits: Limits) -> float:
+        missing = super().stops(clients, dropout, limits)
         if not dropout and not self.neighbours and self.threat == "curious":
             return missing
         try:
@@ -91,7 +99,7 @@ class MaskedSums(SecureProtocol):
 
     def upload(self, codec: Codec, clients: int) -> float:
         degree = self._degree(clients)
-        each = SEALED + 8 + 41  # a sealed pair of shares, and one share at the end
+        each = sealed_size(0) + 8 + 41  # a sealed pair of shares, and one share at the end
         return Expander(codec.length, codec.bits).size + degree * each + Advertise.size + 5 * 36
 
     def promise(self, clients: int) -> str:
@@ -173,14 +181,15 @@ class MaskedChannel:
         session: Session,
         codec: Codec,
         policy: Policy,
-        minimum: int = 0,
+        limits: Limits = UNLIMITED,
+        layers: Layers | None = None,
         wire: Wire | None = None,
     ) -> None:
         self._codec, self._wire = codec, wire or Wire()
         everybody = tuple(session.clients.tolist())
         leaves = session.leaves.tolist() or [Leaves.NEVER] * len(everybody)
         self._leaves = dict(zip(everybody, leaves, strict=True))
-        self._rows: dict[int, Words] = {}
+        self._rows: dict[int, Whole] = {}
         self.faults: list[str] = []
         directory = {who: identity(who).public_key().public_bytes_raw() for who in everybody}
         of = Expected(session.round, session.exchange, session.model_hash, codec.bits, codec.length)
@@ -190,11 +199,19 @@ class MaskedChannel:
             directory,
             policy,
             graph_seed(session),
-            max(minimum, FEWEST),
+            limits,
+            layers,
         )
         self.clients = {
             who: MaskingClient(
-                who, identity(who), directory, policy, of, functools.partial(self._rows.pop, who)
+                who,
+                identity(who),
+                directory,
+                policy,
+                of,
+                functools.partial(self._rows.pop, who),
+                limits,
+                ClientNoise(layers, noise_keys(session, who)) if layers else None,
             )
             for who in everybody
         }
@@ -203,7 +220,7 @@ class MaskedChannel:
         self._inboxes = dict(self._proceed())
 
     def send(self, client: int, whole: Whole) -> None:
-        self._rows[client] = self._codec.wrap(whole)
+        self._rows[client] = whole
         if inbox := self._inboxes.pop(client, None):
             self._ask({client: inbox}, Leaves.BEFORE_MASKING)
         self._rows.pop(client, None)

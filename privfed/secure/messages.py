@@ -20,8 +20,11 @@ from privfed.secure.summation import Aborted
 _FORMAT = b"PS1"
 _PLACE = struct.Struct("<Q")
 _COUNT = struct.Struct("<I")
-SEALED = 2 * LENGTH + 2 * _PLACE.size + SEAL
-"""Bytes of a sealed pair of shares, with whom they are from and to."""
+
+
+def sealed_size(layers: int) -> int:
+    """Bytes of sealed shares of two secrets and `layers` more, with whom they are from and to."""
+    return (2 + layers) * LENGTH + 2 * _PLACE.size + SEAL
 
 
 class BadMessage(Aborted):
@@ -172,21 +175,23 @@ class Roster:
 class Shares:
     """Client to server: sealed shares of its two secrets, one pair for each neighbour.
 
-    `commitment` is a hash of the self-mask's seed, by which the server knows a wrong one.
+    By `commitment`, a hash of the self-mask's seed, and `last`, one of the seed of the last layer
+    of noise (if there are any), the server knows wrong ones.
     """
 
     context: bytes
     sender: int
     commitment: bytes
+    last: bytes
     sealed: tuple[tuple[int, bytes], ...]
     kind: ClassVar[int] = 4
 
     def body(self) -> bytes:
-        return _number(self.sender) + self.commitment + _sealed(self.sealed)
+        return _number(self.sender) + self.commitment + self.last + _sealed(self.sealed)
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Shares:
-        return cls(context, data.number(), data.take(KEY), _unsealed(data))
+        return cls(context, data.number(), data.take(KEY), data.take(KEY), _unsealed(data))
 
 
 @dataclass(frozen=True)
@@ -206,11 +211,13 @@ class Inbox:
 
 
 def _sealed(pairs: tuple[tuple[int, bytes], ...]) -> bytes:
-    return _list([_number(client) + text for client, text in pairs])
+    size = max((len(text) for _, text in pairs), default=0)
+    return _COUNT.pack(size) + _list([_number(client) + text for client, text in pairs])
 
 
 def _unsealed(data: Reader) -> tuple[tuple[int, bytes], ...]:
-    return tuple((one.number(), one.rest()) for one in data.each(_PLACE.size + SEALED))
+    size = data.small()
+    return tuple((one.number(), one.rest()) for one in data.each(_PLACE.size + size))
 
 
 @dataclass(frozen=True)
@@ -286,20 +293,25 @@ class Votes:
 
 @dataclass(frozen=True)
 class Unmask:
-    """Client to server: per neighbour one share, of its seed if it survived, else of its key."""
+    """Client to server: per neighbour one share, of its seed if it survived, else of its key.
+
+    And of the seed of each survivor's first layer of noise that is too much, if there is any.
+    """
 
     context: bytes
     sender: int
     seeds: tuple[tuple[int, int], ...]
     keys: tuple[tuple[int, int], ...]
+    layers: tuple[tuple[int, int], ...] = ()
     kind: ClassVar[int] = 10
 
     def body(self) -> bytes:
-        return _number(self.sender) + _values(self.seeds) + _values(self.keys)
+        lists = (self.seeds, self.keys, self.layers)
+        return _number(self.sender) + b"".join(map(_values, lists))
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Unmask:
-        return cls(context, data.number(), _valued(data), _valued(data))
+        return cls(context, data.number(), _valued(data), _valued(data), _valued(data))
 
 
 def _values(pairs: tuple[tuple[int, int], ...]) -> bytes:
@@ -341,19 +353,21 @@ def decode(data: bytes) -> Message:
     return message
 
 
-def share_text(sender: int, receiver: int, seed: int, key: int) -> bytes:
-    """What is sealed for `receiver`: shares of the sender's seed and key."""
-    shares = seed.to_bytes(LENGTH, "little") + key.to_bytes(LENGTH, "little")
-    return _number(sender) + _number(receiver) + shares
+def share_text(sender: int, receiver: int, shares: tuple[int, ...]) -> bytes:
+    """What is sealed for `receiver`: shares of the sender's seed, key, and layers' seeds."""
+    values = b"".join(value.to_bytes(LENGTH, "little") for value in shares)
+    return _number(sender) + _number(receiver) + values
 
 
-def read_shares(text: bytes, sender: int, receiver: int) -> tuple[int, int] | None:
-    """The two shares; None where it is not from `sender` to `receiver`, or none can be."""
+def read_shares(text: bytes, sender: int, receiver: int, count: int) -> tuple[int, ...] | None:
+    """The `count` shares; None where it is not from `sender` to `receiver`, or none can be."""
+    if len(text) != 2 * _PLACE.size + count * LENGTH:
+        return None
     data = Reader(text)
     if (data.number(), data.number()) != (sender, receiver):
         return None
-    seed, key = (int.from_bytes(data.take(LENGTH), "little") for _ in range(2))
-    return (seed, key) if max(seed, key) < PRIME else None
+    shares = tuple(int.from_bytes(data.take(LENGTH), "little") for _ in range(count))
+    return shares if max(shares) < PRIME else None
 
 
 def between(context: bytes, sender: int, receiver: int) -> bytes:

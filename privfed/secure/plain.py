@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from privfed.parts import Part
-from privfed.privacy.mechanism import BoundedRows, BoundedSum
+from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.secure.limits import Limits
 from privfed.secure.summation import Indices, Session
 
@@ -20,17 +20,16 @@ class PlainSum(Part):
     """
 
     seen: ClassVar[str] = "the server sees every client's row"
+    honest: ClassVar[float] = 1.0
 
     def over(self, limits: Limits) -> PlainSum:
         return self
 
-    def open(
-        self, session: Session, length: int, bound: float, resolution: float
-    ) -> PlainAccumulator:
-        return PlainAccumulator(length, bound)
+    def open(self, session: Session, length: int, encoding: Encoding) -> PlainAccumulator:
+        return PlainAccumulator(length, encoding.bound)
 
-    def encoded(self, bound: float, resolution: float, length: int) -> float:
-        return bound
+    def encoded(self, encoding: Encoding, length: int) -> float:
+        return encoding.bound
 
     def stops(self, clients: int, dropout: float) -> float:
         return 0.0

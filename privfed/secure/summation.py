@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.privacy.mechanism import BoundedRows, BoundedSum
+from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.streams import Streams
 
 Indices = NDArray[np.int64]
@@ -49,16 +49,12 @@ class Accumulator(Protocol):
 
 
 class Summation(Protocol):
-    def open(self, session: Session, length: int, bound: float, resolution: float) -> Accumulator:
-        """Begin a sum of rows `[length]` of L2 norm at most `bound` (infinite: none is proved).
-
-        `resolution` is into how many steps of a codec that bound may be divided at most. Raises
-        `Aborted`.
-        """
+    def open(self, session: Session, length: int, encoding: Encoding) -> Accumulator:
+        """Begin a sum of rows `[length]`. Raises `Aborted`."""
         ...
 
-    def encoded(self, bound: float, resolution: float, length: int) -> float:
-        """The norm of what is really summed for rows within `bound`: what noise has to cover.
+    def encoded(self, encoding: Encoding, length: int) -> float:
+        """The norm of what is really summed for rows within a bound: what noise has to cover.
 
         Raises `Refused` where such rows cannot be summed.
         """

@@ -102,7 +102,7 @@ def test_a_row_rule_sees_rows_and_shrugs_off_a_hostile_one(tmp_path):
 
 def test_an_aborted_sum_leaves_the_round_charged(tmp_path):
     class Aborting:
-        def open(self, session, length, bound, resolution):
+        def open(self, session, length, encoding):
             raise Aborted
 
     rounds = Rounds(tmp_path, SIZES, summation=Aborting())

@@ -1,7 +1,6 @@
 """The central Gaussian: what it insists on, and the event it emits."""
 
 import ast
-import math
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import privfed
 from accounting.releases import Gaussian, PoissonSampled
 from privfed.errors import Refused
 from privfed.privacy.gaussian import CentralGaussian
-from privfed.privacy.mechanism import BoundedRows, BoundedSum
+from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.samplers import BySize, Poisson
 from privfed.secure.plain import PlainSum
 from privfed.secure.summation import Session
@@ -73,7 +72,7 @@ def test_uncalibrated_noise_never_runs():
 
 def test_a_sum_takes_each_client_once_and_one_bound():
     def summed(*adds):
-        accumulator = PlainSum().open(Session(1, 0, b""), 2, 3.0, math.inf)
+        accumulator = PlainSum().open(Session(1, 0, b""), 2, Encoding(3.0))
         for ids, rows in adds:
             accumulator.add(torch.tensor(ids).numpy(), rows)
         return accumulator.close()
@@ -92,7 +91,12 @@ def test_a_sum_takes_each_client_once_and_one_bound():
 def test_only_clipping_makes_bounded_rows_and_only_sums_make_bounded_sums():
     """By reading the source: no other file calls the constructors."""
     allowed = {
-        "BoundedRows": {"privacy/clipping.py", "privacy/none.py", "privacy/local.py"},
+        "BoundedRows": {
+            "privacy/clipping.py",
+            "privacy/none.py",
+            "privacy/local.py",
+            "privacy/rotation.py",
+        },
         "BoundedSum": {"secure/plain.py", "secure/encoded.py", "round.py"},
     }
     root = Path(privfed.__file__).parent

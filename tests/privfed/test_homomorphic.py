@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from privfed.errors import Refused
-from privfed.privacy.mechanism import BoundedRows
+from privfed.privacy.mechanism import BoundedRows, Encoding
 from privfed.secure import homomorphic_parameters as parameters
 from privfed.secure.codec import Codec
 from privfed.secure.homomorphic import (
@@ -507,7 +507,7 @@ def test_cryptography_sums_what_arithmetic_sums(protocol):
     sums = []
     for arithmetic in (False, True):
         summation = protocol.over(Limits(6, 4, arithmetic))
-        total = summation.open(session, 300, 1.0, np.inf)
+        total = summation.open(session, 300, Encoding(1.0))
         total.add(np.arange(4), BoundedRows(sent * (1 - 1e-9), 1.0))
         sums.append(total.close())
     assert torch.equal(sums[0].total, sums[1].total)

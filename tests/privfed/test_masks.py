@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from privfed.errors import Refused
+from privfed.privacy.mechanism import Encoding
 from privfed.secure import messages as wire
 from privfed.secure.codec import Codec
 from privfed.secure.dropout import SENDS, Leaves, leaving
@@ -116,7 +117,7 @@ def test_arithmetic_aborts_where_the_protocol_does_and_sums_alike():
         outcomes = []
         for arithmetic in (False, True):
             summation = part.over(Limits(50, 0, arithmetic))
-            accumulator = summation.open(of, 5, 1.0, 2.0**20)
+            accumulator = summation.open(of, 5, Encoding(1.0, 2.0**20))
             whole = rows(codec(), 12)
             try:
                 expected = sent(accumulator._channel, of, whole)

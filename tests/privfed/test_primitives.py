@@ -155,6 +155,6 @@ def test_what_we_derive_and_send_is_frozen():
         "pair": "362e44011b1b13e9",
         "invitation": "e2db8dbd9c98f035",
         "keys": "3f80708e8070b968",
-        "unmask": "cb0bd70a1a43e7b8",
+        "unmask": "9394500319ba12f4",
         "graph": "13c5b3221a7f6fa5",
     }

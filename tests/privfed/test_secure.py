@@ -17,7 +17,7 @@ from privfed.cli import main
 from privfed.errors import Refused
 from privfed.plan import plan
 from privfed.privacy.gaussian import CentralGaussian
-from privfed.privacy.mechanism import BoundedRows
+from privfed.privacy.mechanism import BoundedRows, Encoding
 from privfed.privacy.none import NoPrivacy
 from privfed.run import resume
 from privfed.samplers import CappedPoisson, FixedSize, Full, Poisson
@@ -125,12 +125,12 @@ def test_an_encoded_row_is_within_the_bound_that_the_sum_states():
     mechanism = CentralGaussian(clip=0.7, noise_multiplier=1.0)
     summation = sums(bits=10, capacity=4, threshold=0.3, arithmetic=True)
     state = mechanism.init()
-    norm, resolution = mechanism.norm(state), mechanism.resolution
-    bound = summation.encoded(norm, resolution, 30)
+    encoding = mechanism.encoding(state)
+    bound = summation.encoded(encoding, 30)
     for seed in range(50):
         rows = torch.randn(2, 30, generator=torch.Generator().manual_seed(seed))
         first, second = (0.6999 * rows / rows.norm(dim=1, keepdim=True)).double().numpy()
-        codec = summation.codec(norm, resolution, 30)
+        codec = summation.codec(encoding, 30)
         keys = Streams(seed, True).at("noise/rounding/0", 1, np.arange(2)).each()
         for row, own in zip((first, second), keys, strict=True):
             whole = codec.encode(row, own)
@@ -145,13 +145,13 @@ def test_sums_lie_on_the_grid_of_the_noise_that_is_added():
         mechanism = CentralGaussian(clip=0.3, noise_multiplier=z)
         for bits in (12, 32, 60):
             summation = sums(bits=bits, capacity=5)
-            codec = summation.codec(0.3, mechanism.resolution, 650)
+            codec = summation.codec(mechanism.encoding({}), 650)
             grid = grid_of(z * codec.bound * codec.step)
             assert codec.step % grid == 0.0
 
 
 def test_a_row_beyond_the_bound_of_its_sum_is_refused():
-    accumulator = sums(arithmetic=True).open(Session(1, 0, b""), 3, 1.0, 2.0**20)
+    accumulator = sums(arithmetic=True).open(Session(1, 0, b""), 3, Encoding(1.0, 2.0**20))
     with pytest.raises(ValueError, match="opened for"):
         accumulator.add(np.array([1]), BoundedRows(torch.zeros(1, 3), 1.5))
     with pytest.raises(ValueError, match="exactly one row"):
@@ -239,7 +239,7 @@ def test_what_stops_a_masked_sum_is_what_happens():
         ids = np.arange(12)
         leaves = leaving(0.2, streams.at("dropout/0", 1, ids), 12)
         of = Session(1, 0, b"", ids, leaves, streams)
-        accumulator = summation.open(of, 2, 1.0, 2.0**20)
+        accumulator = summation.open(of, 2, Encoding(1.0, 2.0**20))
         for client in ids[(leaves == 0) | (leaves == 3)].tolist():
             accumulator.add(np.array([client]), BoundedRows(torch.zeros(1, 2), 1.0))
         try:
