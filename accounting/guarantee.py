@@ -28,7 +28,8 @@ class Guarantee:
 
     (epsilon, delta)-differential privacy for one `unit` under `relation`, the participants drawn
     by `sampler`, over `rounds` charged events. `by_accountant` holds every accountant's epsilon,
-    None where it has no bound; `accountant` is the one that `epsilon` is taken from.
+    None where it has no bound; `accountant` is the one that `epsilon` is taken from. `against` says
+    whose view it bounds, where there are several.
     """
 
     epsilon: float
@@ -39,6 +40,7 @@ class Guarantee:
     rounds: int
     accountant: str
     by_accountant: dict[str, float | None] = field(hash=False)
+    against: str = ""
 
 
 class Spent(Protocol):
@@ -86,7 +88,11 @@ def stated(*bounds: Guarantee | None) -> list[dict[str, Any]]:
     """Every guarantee by itself: whom it protects, and how much."""
     keys = ("unit", "relation", "epsilon", "delta", "sampler", "rounds", "accountant")
     return [
-        {**{key: getattr(bound, key) for key in keys}, "meaning": sentence(bound)}
+        {
+            **{key: getattr(bound, key) for key in keys},
+            "meaning": sentence(bound),
+            **({"against": bound.against} if bound.against else {}),
+        }
         for bound in bounds
         if bound
     ]
@@ -98,9 +104,10 @@ def sentence(bound: Guarantee) -> str:
     if bound.epsilon == math.inf:
         return f"nothing is promised about {whom}"
     factor = f"at most {_rounded_up(bound.epsilon)}" if bound.epsilon < 700 else "more than 1e300"
+    seen = "what the server sees" if bound.against == "server" else "all releases"
     return (
-        f"for {whom}: {change} changes the probability of anything that can be concluded from all "
-        f"releases by a factor of {factor} (and {bound.delta:g} more)"
+        f"for {whom}: {change} changes the probability of anything that can be concluded from "
+        f"{seen} by a factor of {factor} (and {bound.delta:g} more)"
     )
 
 

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ class RunAudit:
     sampling_rate: float | None
     problems: tuple[str, ...]
     examples: Guarantee | None = None
+    other: Guarantee | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed audit --json` prints."""
@@ -67,7 +68,7 @@ class RunAudit:
             "sampler": self.terms.get("sampler"),
             "epsilon_alone": self.alone.epsilon if self.alone else math.inf,
             "prior": [run.get("run") for run in self.terms.get("prior", [])],
-            "guarantees": stated(bound, self.examples),
+            "guarantees": stated(bound, self.examples, self.other),
             "meaning": sentence(bound) if bound else None,
             "rounds": self.charges,
             "accountant": bound.accountant if bound else None,
@@ -78,6 +79,7 @@ class RunAudit:
             "arithmetic": self.terms.get("arithmetic"),
             "start": self.terms.get("start"),
             "public_clients": self.terms.get("public_clients", 0),
+            "against": self.terms.get("against"),
             "note": self.terms.get("note"),
             "ledger_ok": not self.problems,
             "problems": list(self.problems),
@@ -111,7 +113,7 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
     delta, own = ledger.terms["delta"], ledger.terms["accountant"]
     headline = accountant if accountant in CHOICES else own
     try:
-        bound = spent(ledger, delta, headline)
+        bound = replace(spent(ledger, delta, headline), against=ledger.terms.get("against", ""))
         claims = (*_lower_claims(evidence, ledger), *_uncounted(ledger.terms), *_crossed(bound))
         examples, foreign = _examples(directory, ledger)
         claims = (*claims, *foreign, *_lower_examples(evidence, examples))
@@ -125,7 +127,17 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
     alone = guarantee(ledger.own, delta, headline) if ledger.prior else bound
     charges = len(ledger.charges)
     return RunAudit(
-        path, bound, alone, charges, accountants, dict(ledger.terms), noise, rate, claims, examples
+        path,
+        bound,
+        alone,
+        charges,
+        accountants,
+        dict(ledger.terms),
+        noise,
+        rate,
+        claims,
+        examples,
+        _other(ledger),
     )
 
 
@@ -137,6 +149,16 @@ def _crossed(bound: Guarantee) -> Iterator[str]:
             f"the accountants contradict each other: pld {pld:g} is above rdp {rdp:g}; report this "
             "as a bug of privfed, with the ledger"
         )
+
+
+def _other(ledger: Ledger) -> Guarantee | None:
+    """What distributed noise guarantees beside, against whom the budget does not gate."""
+    stated = ledger.terms.get("other")
+    if stated is None:
+        return None
+    charges = {Event.from_json(stated["event"]): len(ledger.charges)}
+    bound = guarantee(charges, ledger.terms["delta"])
+    return replace(bound, against=str(stated["against"]))
 
 
 def examples_charged(ledger: Ledger) -> Spending:

@@ -10,7 +10,7 @@ from accounting.guarantee import sentence
 from privfed.audit import RunAudit
 from privfed.calibrate import Answer
 from privfed.merged import Merged
-from privfed.report import ceiling, example_line, number, opinions, rows
+from privfed.report import ceiling, example_line, number, opinions, rows, two_sided
 
 
 def audit_table(found: RunAudit) -> Table:
@@ -29,6 +29,8 @@ def audit_table(found: RunAudit) -> Table:
         "rounds": f"{facts['rounds']} charged",
         "ledger": "ok: chain, checkpoint and configuration agree",
     }
+    if found.other:
+        pairs |= two_sided(str(facts["against"]), found.other)
     if found.examples:
         pairs["examples"] = example_line(found.examples)
     if facts["prior"] and found.alone:

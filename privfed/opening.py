@@ -14,6 +14,7 @@ from privfed.config import Config
 from privfed.errors import Refused
 from privfed.plan import plan
 from privfed.prior import Prior, Priors, population, priors, refuse_once_public
+from privfed.privacy.mechanism import OTHER
 from privfed.restore import reopen
 from privfed.rundir import RunDirectory
 from privfed.start import start_files
@@ -89,6 +90,7 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         "note": plan.simulation,
         "arithmetic": plan.mechanism.arithmetic,
         "secure": _secure(setup),
+        **_against(setup),
         "population": population(config),
         "partition": f"{partition!r}, frozen before training",
         "public_clients": len(setup.federation.public),
@@ -97,6 +99,18 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         "start": _hash_of(config.start.init),
         "prior": [prior.to_json() for prior in before.runs],
         **({"examples": examples} if (examples := _examples(setup)) else {}),
+    }
+
+
+def _against(setup: Setup) -> dict[str, Any]:
+    """For distributed noise: whose guarantee the charges are, and the event of the other one."""
+    plan = setup.plan
+    if plan.other is None:
+        return {}
+    against = plan.config.privacy.against
+    return {
+        "against": against,
+        "other": {"against": OTHER[against], "event": plan.other.to_json()},
     }
 
 

@@ -18,10 +18,10 @@ from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable
 from privfed.cohort import Witness
 from privfed.config import Config
 from privfed.errors import Refused
-from privfed.privacy.mechanism import Mechanism, Setting
+from privfed.privacy.mechanism import OTHER, Mechanism, Setting
 from privfed.refusals import limits, refusals
 from privfed.round import exchanges
-from privfed.secure.aborts import charged, probability, refuse_aborts
+from privfed.secure.aborts import charged, probability, refuse_aborts, with_aborts
 from privfed.secure.plain import PlainSum
 from privfed.secure.summation import Summation
 from privfed.size import message_length
@@ -45,6 +45,8 @@ class Plan:
     summation: Summation = field(default_factory=PlainSum)
     aborts: float = 0.0
     """At least the probability that a round's secure sums abort."""
+    other: Event | None = None
+    """Distributed noise has two guarantees: the event of the one that the budget does not gate."""
 
     @property
     def budget(self) -> float | None:
@@ -58,6 +60,17 @@ class Plan:
             return None
         own = Counter({dp.event(self.config.client.epochs): rounds})
         return guarantee(Counter(self.prior_examples) + own, dp.delta)
+
+    def besides(self, rounds: int) -> Guarantee | None:
+        """The guarantee that the budget does not gate, of this run alone; None with one only."""
+        if self.other is None:
+            return None
+        bound = guarantee({self.other: rounds}, self.config.privacy.delta)
+        return replace(bound, against=OTHER[self.config.privacy.against])
+
+    def also(self, rounds: int) -> tuple[Guarantee | None, Guarantee | None]:
+        """All that is guaranteed beside the headline."""
+        return self.examples(rounds), self.besides(rounds)
 
     @property
     def simulation(self) -> str | None:
@@ -123,6 +136,8 @@ def plan(
         refuse_unaccountable(event, privacy.accountant)
         total = Counter(before) + Counter({event: rounds})
         spent = guarantee(total, privacy.delta, privacy.accountant)
+        if mechanism.trust == "sum":
+            spent = replace(spent, against=privacy.against)
     except AccountingError as error:
         raise Refused(f"privacy: {error}") from error
     weights = config.aggregation.weights
@@ -141,7 +156,16 @@ def plan(
         dict(prior_examples or {}),
         summation,
         aborts,
+        _other(mechanism, witness, releases, aborts),
     )
+
+
+def _other(mechanism: Any, witness: Witness, releases: int, aborts: float) -> Event | None:
+    """The event of the guarantee that is not gated, for distributed noise."""
+    if mechanism.trust != "sum":
+        return None
+    events = mechanism.events(witness, releases)
+    return with_aborts(events[OTHER[mechanism.against]], aborts)
 
 
 def _setting(config: Config, length: int | None) -> Setting:

@@ -24,6 +24,7 @@ from privfed.evaluate import Evaluation
 from privfed.forecast import Forecast
 from privfed.personal import Personalised
 from privfed.plan import Plan
+from privfed.privacy.mechanism import OTHER
 from privfed.refusals import limits
 from privfed.run import Outcome
 
@@ -84,6 +85,8 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
     if plan.mechanism.remembers:
         kept = 8 * forecast.parameters * getattr(config.parts["mechanism"], "bands", 1)
         pairs["memory"] = f"{size_of(kept)} of past noise, drawn again from its key when resumed"
+    if other := plan.besides(config.run.rounds):
+        pairs |= two_sided(config.privacy.against, other)
     if examples := plan.examples(config.run.rounds):
         pairs["examples"] = example_line(examples)
     if config.start.init:
@@ -126,7 +129,7 @@ def _secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         longer = f"; rounding makes rows up to {forecast.encoded:.4g} times as long, and noise too"
     pairs["codec"] = f"{protocol.bits} bits for sums of up to {most} clients{longer}"
     if forecast.aborts:
-        cost = " (charged)" if plan.event.slack else ""
+        cost = " (charged)" if plan.event.slack >= forecast.aborts else ""
         pairs["aborts"] = f"a round with a probability of at most {forecast.aborts:.2g}{cost}"
     return pairs
 
@@ -203,7 +206,8 @@ def _event(plan: Plan) -> str:
         return f"per round one {release.kind} release"
     change = CHANGE[plan.event.relation]
     doubled = " over two clips, as replacing a client moves a sum by both" if change == 2 else ""
-    said = f"per round one Gaussian(z = {ceiling(noise.noise_multiplier)}){doubled}"
+    kind = {"gaussian": "Gaussian", "skellam": "Skellam", "discrete_gaussians": "discrete Gaussian"}
+    said = f"per round one {kind[noise.kind]}(z = {ceiling(noise.noise_multiplier)}){doubled}"
     match release:
         case PoissonSampled(rate=rate):
             return f"{said}, Poisson-sampled at q = {rate:g}"
@@ -268,6 +272,8 @@ def outcome_table(outcome: Outcome) -> Table:
         "rounds": spent_rounds(outcome),
         "run": str(outcome.path),
     }
+    if other := outcome.plan.besides(outcome.charges):
+        pairs |= two_sided(outcome.plan.config.privacy.against, other)
     if examples := outcome.plan.examples(outcome.charges):
         pairs["examples"] = example_line(examples)
     if outcome.plan.simulation:
@@ -277,6 +283,19 @@ def outcome_table(outcome: Outcome) -> Table:
 
 def opinions(by_accountant: Mapping[str, float | None]) -> str:
     return ", ".join(f"{name} {ceiling(value)}" for name, value in by_accountant.items())
+
+
+def two_sided(against: str, other: Guarantee) -> dict[str, str]:
+    """Distributed noise protects against two parties: what the headline is about, and the other."""
+    whom = {
+        "server": "the server, by the noise of honest survivors alone; it knows the cohort",
+        "readers": "who reads the released aggregates, and not the messages",
+    }
+    found = f"ε = {ceiling(other.epsilon)} at δ = {other.delta:g} ({other.relation})"
+    return {
+        "against": whom[against],
+        "besides": f"{found} against {whom[OTHER[against]]}",
+    }
 
 
 def example_line(bound: Guarantee) -> str:

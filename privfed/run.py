@@ -96,7 +96,7 @@ class Outcome:
             "accountant": bound["accountant"],
             "accountants": bound["by_accountant"],
             "noise_multiplier": self.plan.noise_multiplier,
-            "guarantees": stated(self.guarantee, self.plan.examples(self.charges)),
+            "guarantees": stated(self.guarantee, *self.plan.also(self.charges)),
             "rounds": self.updates,
             "charges": self.charges,
             "aborted": len(self.aborts),
@@ -278,7 +278,9 @@ def _outcome(
         test_examples=len(setup.federation.test),
         updates=end.updates,
         charges=len(ledger.charges),
-        guarantee=spent(ledger, privacy.delta, privacy.accountant),
+        guarantee=replace(
+            spent(ledger, privacy.delta, privacy.accountant), against=setup.plan.guarantee.against
+        ),
         stopped_at_budget=stopped,
         public=len(setup.federation.public),
         aborts={round: why for round, why in directory.aborts().items() if round <= end.round},

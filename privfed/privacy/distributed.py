@@ -62,7 +62,6 @@ class Distributed(Part):
     tolerance: float = Field(0.2, ge=0, lt=1)
     """The part of an expected cohort that may be missing from a sum; secure.minimum replaces it."""
     _setting: Setting | None = PrivateAttr(None)
-    _against: str = PrivateAttr("server")
 
     trust: ClassVar[Literal["sum"]] = "sum"
     arithmetic: ClassVar[str] = "whole numbers, and noise exact but for what delta is charged"
@@ -71,7 +70,7 @@ class Distributed(Part):
 
     def resolved(self, setting: Setting) -> Self:
         found = self.model_copy()
-        found._setting, found._against = setting, setting.against
+        found._setting = setting
         return found
 
     def at(self, noise_multiplier: float | None) -> Self:
@@ -80,6 +79,10 @@ class Distributed(Part):
     @property
     def layered(self) -> bool:
         return False
+
+    @property
+    def against(self) -> str:
+        return self._known().against
 
     def grid(self) -> Grid:
         """The grid that the secure sum's bits allow for this noise. Raises `Refused`.
@@ -114,7 +117,7 @@ class Distributed(Part):
 
     def event(self, witness: Witness, exchanges: int) -> Event:
         """That of the guarantee which the budget gates (`privacy.against`)."""
-        return self.events(witness, exchanges)[self._against]
+        return self.events(witness, exchanges)[self.against]
 
     def events(self, witness: Witness, exchanges: int) -> dict[str, Event]:
         """Against the server, and against who reads the released aggregates (PRIVACY, section 5).

@@ -31,7 +31,11 @@ _REACH = 9.0
 
 def charged(mechanism: Mechanism, witness: Witness, exchanges: int, aborts: float) -> Event:
     """The event of a round that aborts with a probability of at most `aborts`."""
-    event = mechanism.event(witness, exchanges)
+    return with_aborts(mechanism.event(witness, exchanges), aborts)
+
+
+def with_aborts(event: Event, aborts: float) -> Event:
+    """`event`, charged for visible aborts where these tell of a secret draw."""
     amplified = isinstance(event.release, PoissonSampled | TruncatedPoisson | WithoutReplacement)
     return replace(event, slack=min(1.0, event.slack + aborts)) if amplified and aborts else event
 
