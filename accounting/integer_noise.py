@@ -21,7 +21,7 @@ any mechanism, with epsilon(l) its divergence of order l and q the rate,
         + C(alpha, 2) q^2 (1 - q)^(alpha - 2) e^epsilon(2)
         + 3 sum_{l=3}^{alpha} C(alpha, l) q^l (1 - q)^(alpha - l) e^((l - 1) epsilon(l)) )
 
-Divergences grow with alpha, so that a fractional order takes the next whole one's.
+Bounds at whole orders hold between them by convexity (`accounting.rdp`).
 """
 
 from __future__ import annotations

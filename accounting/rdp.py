@@ -63,9 +63,7 @@ def _curve(release: Known) -> tuple[np.ndarray, np.ndarray]:
             curve = [wor_divergence(m / n, z, order) for order in accountant.orders]
             return accountant.orders, np.array(curve) + _ROUNDING
         case Skellam() | DiscreteGaussians() | PoissonSampled(of=Skellam()):
-            whole = {math.ceil(order): 0.0 for order in accountant.orders}
-            whole = {order: integer_divergence(release, order) for order in whole}
-            curve = [whole[math.ceil(order)] for order in accountant.orders]
+            curve = [_between(release, order) for order in accountant.orders]
             return accountant.orders, np.array(curve) + _ROUNDING
         case PoissonSampled(rate=q, of=Gaussian(noise_multiplier=z)):
             event: dp_accounting.DpEvent = dp_accounting.PoissonSampledDpEvent(
@@ -78,13 +76,30 @@ def _curve(release: Known) -> tuple[np.ndarray, np.ndarray]:
     return accountant.orders, np.maximum(accountant.rdp, 0.0) + _ROUNDING
 
 
-def integer_divergence(release: Any, order: int) -> float:
-    """Of integer noise, Poisson-sampled or not, at a whole order from 2."""
+def _between(release: Any, order: float) -> float:
+    """Of integer noise: Skellam's bounds hold at whole orders only.
+
+    (order - 1) D_order is convex in the order (van Erven & Harremoes 2014, Corollary 2), and 0 at
+    order 1: between whole orders it lies below the line through their bounds.
+    """
+    if isinstance(release, DiscreteGaussians):
+        return integer_divergence(release, order)
+    low = math.floor(order)
+    below = (low - 1) * integer_divergence(release, low) if low > 1 else 0.0
+    if low == order:
+        return below / (order - 1)
+    above = low * integer_divergence(release, low + 1)
+    return (below + (order - low) * (above - below)) / (order - 1)
+
+
+@functools.lru_cache(maxsize=4096)
+def integer_divergence(release: Any, order: float) -> float:
+    """Of integer noise, Poisson-sampled or not, at a whole order from 2 (any, where discrete)."""
     match release:
         case PoissonSampled(rate=q, of=noise):
-            return poisson_sampled(functools.partial(integer_divergence, noise), q, order)
+            return poisson_sampled(functools.partial(integer_divergence, noise), q, int(order))
         case Skellam(variance=variance, l2=l2, l1=l1, exchanges=exchanges):
-            return exchanges * skellam_divergence(order, variance, l2, l1)
+            return exchanges * skellam_divergence(int(order), variance, l2, l1)
         case DiscreteGaussians(deviation=s, clients=n, l2=l2, l1=l1, length=d, exchanges=exchanges):
             return exchanges * discrete_gaussian_divergence(order, s, n, l2, l1, d)
     raise TypeError(f"{release!r} is no integer noise")
