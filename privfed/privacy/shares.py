@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfed.privacy.exact import discrete_gaussian
-from privfed.privacy.tables import discrete_gaussian_table, skellam_table
+from privfed.privacy.tables import TOTAL_VARIATION, discrete_gaussian_table, reach, skellam_table
 from privfed.streams import Keys
 
 Whole = NDArray[np.int64]
@@ -39,11 +39,11 @@ class SkellamShare:
 
     @property
     def total_variation(self) -> float:
-        return skellam_table(self.variance).total_variation if self.variance else 0.0
+        return TOTAL_VARIATION if self.variance else 0.0
 
     @property
     def most(self) -> int:
-        return -skellam_table(self.variance).first if self.variance else 0
+        return reach(math.sqrt(self.variance)) if self.variance else 0
 
     def draw(self, keys: Keys, count: int) -> Whole:
         if not self.variance:
@@ -61,9 +61,7 @@ class DiscreteGaussianShare:
 
     @property
     def total_variation(self) -> float:
-        if self.exact or not self.deviation:
-            return 0.0
-        return discrete_gaussian_table(self.deviation).total_variation
+        return 0.0 if self.exact or not self.deviation else TOTAL_VARIATION
 
     @property
     def most(self) -> int:
@@ -93,8 +91,7 @@ class Layers:
 
     @property
     def total_variation(self) -> float:
-        """Tables of all sizes have tails below this."""
-        return 1e-45
+        return TOTAL_VARIATION
 
     @property
     def most(self) -> int:

@@ -30,6 +30,8 @@ _GUIDE = 16
 """Leading bits that a draw is looked up by first."""
 LARGEST_DEVIATION = 5000.0
 """So that a table stays near a hundred thousand entries."""
+TOTAL_VARIATION = 1e-40
+"""Of a draw from any table here, at most: checked for each when it is made."""
 _REACH = 15.0
 """Deviations that a table reaches to: beyond them lie less than 1e-49 of a Gaussian."""
 
@@ -78,22 +80,23 @@ class Table:
 @functools.lru_cache(maxsize=128)
 def discrete_gaussian_table(deviation: float) -> Table:
     """P[X = k] ~ exp(-k^2 / (2 deviation^2)). Raises `ValueError` for a deviation beyond 5000."""
-    reach = _reach(deviation)
+    most = reach(deviation)
     with mpmath.workprec(_WORK + 64):
         step = mpmath.exp(-1 / (2 * mpmath.mpf(deviation) ** 2))
         ratio, square = (int(mpmath.floor(mpmath.ldexp(x, _WORK))) for x in (step, step**2))
     weights = [1 << _WORK]
-    for _ in range(reach):  # w_{k+1} = w_k r^{2k+1}
+    for _ in range(most):  # w_{k+1} = w_k r^{2k+1}
         weights.append((weights[-1] * ratio) >> _WORK)
         ratio = (ratio * square) >> _WORK
-    return _table(weights, reach)
+    return _table(weights, most)
 
 
 @functools.lru_cache(maxsize=1024)
 def skellam_table(variance: float) -> Table:
     """P[X = k] = e^-mu I_k(mu), mu = variance: a difference of two Poissons of mean mu / 2."""
     deviation = math.sqrt(variance)
-    reach, start = _reach(deviation), 2 * _reach(deviation) + 100
+    most = reach(deviation)
+    start = 2 * most + 100
     mean = Fraction(variance)
     above, here = 0, 1 << 64
     weights = [0] * (start + 1)
@@ -101,10 +104,10 @@ def skellam_table(variance: float) -> Table:
         weights[k] = here
         # I_{k-1} = I_{k+1} + (2 k / mu) I_k
         above, here = here, above + 2 * k * here * mean.denominator // mean.numerator
-    return _table(weights, reach)
+    return _table(weights, most)
 
 
-def _reach(deviation: float) -> int:
+def reach(deviation: float) -> int:
     """How far a table goes: Skellam's tails are Poisson's, heavier where the deviation is small."""
     if not 0.0 < deviation <= LARGEST_DEVIATION:
         raise ValueError(
@@ -125,4 +128,7 @@ def _table(weights: list[int], reach: int) -> Table:
     exact[-1] = 1 << _BITS  # the last entry takes what is beyond
     words = np.array([min(one >> (_BITS - 64), 2**64 - 1) for one in exact], dtype=np.uint64)
     beyond = float(Fraction(tail, total)) if tail else 1e-49
-    return Table(-reach, words, exact, beyond + len(both) * 2.0**-_BITS)
+    off = beyond + len(both) * 2.0**-_BITS
+    if off > TOTAL_VARIATION:
+        raise ValueError(f"a table that is off by {off:g}; expected at most {TOTAL_VARIATION:g}")
+    return Table(-reach, words, exact, off)

@@ -1,0 +1,536 @@
+"""Distributed noise: its distribution, what it is charged, and the faults that must be caught."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from small import model, same_run, small, trained
+
+from accounting.accountants import epsilon
+from accounting.events import ADD_REMOVE, ZERO_OUT
+from accounting.ledger import Ledger
+from accounting.releases import DiscreteGaussians, PoissonSampled, Separated, Skellam
+from privfed.audit import audit
+from privfed.cli import main
+from privfed.errors import Refused
+from privfed.plan import plan
+from privfed.privacy.distributed import DiscreteGaussianNoise, SkellamNoise
+from privfed.privacy.exact import discrete_gaussian
+from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding, Setting
+from privfed.privacy.rotation import hadamard, padded, rotate, signs, unrotate
+from privfed.privacy.shares import DiscreteGaussianShare, Layers, SkellamShare
+from privfed.privacy.tables import Table, discrete_gaussian_table, skellam_table
+from privfed.run import resume
+from privfed.samplers import CappedPoisson, Cyclic, FixedSize, Full, Poisson
+from privfed.secure import messages as wire
+from privfed.secure.codec import Codec
+from privfed.secure.dropout import Leaves
+from privfed.secure.limits import Limits
+from privfed.secure.masks import MaskedChannel, MaskedSums, Wire
+from privfed.secure.summation import Aborted, Session
+from privfed.streams import Keys, Streams
+from privfed.vector import Layout
+
+STREAMS = Streams(5, simulated=True)
+SETTING = Setting(size=20, capacity=24, minimum=16, honest=0.75, bits=20, length=10)
+SEEDED = "run.randomness=seeded"
+EVERYBODY = ("cohort.sampler=full", "cohort.size=0")
+DISTRIBUTED = ("privacy.mechanism=skellam", "secure.protocol=masks", *EVERYBODY)
+
+
+def fits(sample, cdf, low, high):
+    """P-value of chi-square of whole numbers against `cdf`, over 20 bins."""
+    edges = np.unique(np.linspace(low, high, 20).round().astype(int))
+    inside = np.array([cdf(edge) for edge in edges])
+    expected = np.diff(np.concatenate([[0.0], inside, [1.0]]))
+    counts = np.histogram(sample, np.concatenate([[-np.inf], edges + 0.5, [np.inf]]))[0]
+    keep = expected * len(sample) > 5
+    counts = np.append(counts[keep], counts[~keep].sum())
+    expected = np.append(expected[keep], expected[~keep].sum())
+    used = expected > 0
+    return stats.chisquare(counts[used], expected[used] * len(sample)).pvalue
+
+
+def skellam_cdf(variance):
+    return lambda k: float(stats.skellam.cdf(k, variance / 2, variance / 2))
+
+
+def gaussian_cdf(deviation):
+    k = np.arange(-40 * math.ceil(deviation), 40 * math.ceil(deviation) + 1)
+    weights = np.exp(-(k**2) / (2 * deviation**2))
+    below = np.cumsum(weights) / weights.sum()
+    return lambda at: float(below[at - k[0]])
+
+
+# --- samplers of noise ---
+
+
+@pytest.mark.parametrize("variance", [0.3, 4.0, 1500.0])
+def test_skellam_has_its_distribution_and_a_wrong_scale_is_rejected(variance):
+    sample, spread = SkellamShare(variance).draw(Keys(None), 200_000), 3 * math.sqrt(variance) + 2
+    assert fits(sample, skellam_cdf(variance), -spread, spread) > 1e-6
+    assert fits(sample, skellam_cdf(variance * 1.05), -spread, spread) < 1e-6
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("deviation", [2.0, 7.0, 60.0])
+def test_discrete_gaussians_have_their_distribution_and_a_wrong_scale_is_rejected(deviation, exact):
+    sample = DiscreteGaussianShare(deviation, exact).draw(Keys(None), 150_000)
+    assert fits(sample, gaussian_cdf(deviation), -3 * deviation, 3 * deviation) > 1e-6
+    assert fits(sample, gaussian_cdf(deviation * 1.03), -3 * deviation, 3 * deviation) < 1e-6
+
+
+def test_a_table_is_the_distribution_to_192_bits():
+    import mpmath
+
+    table = discrete_gaussian_table(3.5)
+    with mpmath.workdps(80):
+        weights = [
+            mpmath.exp(-(mpmath.mpf(k) ** 2) / (2 * mpmath.mpf(3.5) ** 2)) for k in range(900)
+        ]
+        total = weights[0] + 2 * sum(weights[1:])
+        for k in (-9, -1, 0, 4):
+            below = sum(weights[abs(j)] for j in range(-899, k + 1)) / total
+            assert (
+                abs(mpmath.mpf(table.exact[k - table.first]) / 2**192 - below)
+                < mpmath.mpf(2) ** -150
+            )
+        bessel = [mpmath.besseli(k, 7) * mpmath.exp(-7) for k in range(200)]
+        found = skellam_table(7.0)
+        for k in (-5, 0, 3):
+            below = sum(bessel[abs(j)] for j in range(-199, k + 1))
+            assert (
+                abs(mpmath.mpf(found.exact[k - found.first]) / 2**192 - below)
+                < mpmath.mpf(2) ** -100
+            )
+    assert table.total_variation < 1e-45
+    assert found.total_variation < 1e-40
+
+
+def test_further_bits_decide_where_64_tie():
+    """An entry that ends in the middle of a 64-bit word takes its half of the tied draws."""
+    word = 3 << 62
+    exact = [(word << 128) + (1 << 127), 1 << 192]
+    words = np.array([word, 2**64 - 1], dtype=np.uint64)
+    table = Table(0, words, exact, 0.0)
+
+    class Tied(Keys):
+        def bits(self, count):
+            if count == 2:  # the further ones
+                return super().bits(count)
+            return np.full(count, word, dtype=np.uint64)
+
+        def derived(self, what):
+            return Keys(None)
+
+    drawn = table.draw(Tied(None), 4000)
+    assert stats.binomtest(int((drawn == 0).sum()), 4000).pvalue > 1e-6
+    below = Table(0, words, exact, 0.0).draw(Keys(None), 40_000)
+    assert stats.binomtest(int((below == 0).sum()), 40_000, 0.75).pvalue > 1e-6
+
+
+def test_exact_draws_refuse_what_they_have_no_proof_for():
+    for variance in (0, 2.5, 400**2 + 1):
+        with pytest.raises(ValueError, match="whole number"):
+            discrete_gaussian(Keys(None), variance, 3)
+    with pytest.raises(ValueError, match="coarser grid"):
+        skellam_table(5001.0**2)
+
+
+# --- rotation and encoding ---
+
+
+@given(st.integers(1, 70), st.integers(0, 10**6), st.sampled_from(["any", "one", "aligned"]))
+@settings(max_examples=80, deadline=None)
+def test_no_rotated_and_encoded_row_is_longer_than_the_bound(length, seed, shape):
+    rng = np.random.default_rng(seed)
+    flips = signs(Keys(seed.to_bytes(16, "little")), length)
+    row = torch.from_numpy(rng.normal(size=(1, length)))
+    if shape == "one":
+        row = torch.zeros(1, length, dtype=torch.float64)
+        row[0, seed % length] = 1.0
+    elif shape == "aligned":  # the rotation gathers all of it in one coordinate
+        row = (hadamard(torch.eye(padded(length), dtype=torch.float64)[:1]) * flips)[:, :length]
+    row = row / row.norm()
+    turned = rotate(BoundedRows(row, 1.0), flips)
+    assert turned.rows.norm() <= 1.0
+    for step in (0.01, 0.3):
+        codec = Codec(1.0, step, padded(length), 32)
+        whole = codec.encode(turned.rows[0].numpy(), Keys(None))
+        assert np.linalg.norm(whole.astype(float)) <= codec.bound
+    assert torch.allclose(unrotate(turned.rows[0], flips, length), row[0], atol=1e-9)
+
+
+def test_the_rotation_is_walsh_and_hadamards():
+    from scipy.linalg import hadamard as matrix
+
+    for size in (1, 2, 16, 64, 512):
+        rows = torch.randn(3, size, dtype=torch.float64)
+        expected = rows.numpy() @ matrix(size) / math.sqrt(size)
+        np.testing.assert_allclose(hadamard(rows).numpy(), expected, atol=1e-10)
+
+
+def test_signs_are_public_and_fresh_after_every_release():
+    mechanism = SkellamNoise(noise_multiplier=1.0).resolved(SETTING)
+    rows, layout = torch.randn(2, 10), Layout.of({"delta": 10}) if hasattr(Layout, "of") else None
+    first, second = mechanism.init(), {"rotation": torch.tensor(1)}
+    one, again = (mechanism.bound(rows, layout, Keys(None), first).rows for _ in range(2))
+    other = mechanism.bound(rows, layout, Keys(None), second).rows
+    assert torch.equal(one, again)
+    assert not torch.allclose(one, other)
+    total = BoundedSum(one.sum(0), 1.0, 2)
+    _, after = mechanism.release(total, 1.0, Keys(None), first)
+    assert int(after["rotation"]) == 1
+
+
+# --- the distribution of the sum ---
+
+
+def summed(mechanism, leaves, rounds, *, protocol=None, arithmetic=False, tolerance=1.0, minimum=0):
+    """`[rounds, d]` whole numbers of the sum of zero rows: noise alone."""
+    clients, width = len(leaves), 16
+    limits = Limits(clients, minimum, arithmetic, tolerance)
+    summation = (protocol or MaskedSums(threshold=0.3, bits=20)).over(limits)
+    encoding = mechanism.encoding(mechanism.init())
+    found = []
+    for round in range(rounds):
+        session = Session(round, 0, b"h" * 32, np.arange(clients), np.array(leaves), STREAMS)
+        accumulator = summation.open(session, width, encoding)
+        for client in np.flatnonzero(np.isin(leaves, (Leaves.NEVER, Leaves.BEFORE_UNMASKING))):
+            accumulator.add(np.array([client]), BoundedRows(torch.zeros(1, width), mechanism.clip))
+        found.append((accumulator.close().total / encoding.step).numpy())
+    return np.concatenate(found)
+
+
+GONE = [Leaves.BEFORE_MASKING, Leaves.BEFORE_SHARING, Leaves.BEFORE_UNMASKING]
+
+
+@pytest.mark.parametrize("arithmetic", [False, True])
+@pytest.mark.parametrize("gone", [0, 1, 2, 3])
+def test_with_layers_the_total_is_the_same_whoever_dropped(gone, arithmetic):
+    setting = replace(SETTING, size=8, capacity=8, minimum=1, honest=1.0)
+    mechanism = SkellamNoise(noise_multiplier=2.0, sizing="layers", tolerance=0.3).resolved(setting)
+    leaves = [*GONE[:gone], *[Leaves.NEVER] * (8 - gone)]
+    sample = summed(mechanism, leaves, 300, arithmetic=arithmetic, tolerance=0.3)
+    variance = (2.0 * mechanism.clip / mechanism.grid().step) ** 2
+    spread = 3 * math.sqrt(variance)
+    assert mechanism._release(1.0, 1).variance == pytest.approx(variance)
+    assert fits(sample, skellam_cdf(variance), -spread, spread) > 1e-6
+    missing = skellam_cdf(variance * 7 / 8)
+    assert fits(sample, missing, -spread, spread) < 1e-3
+
+
+@pytest.mark.parametrize("kind", [SkellamNoise, DiscreteGaussianNoise])
+def test_sized_by_a_minimum_survivors_make_up_what_is_charged_or_more(kind):
+    setting = replace(SETTING, size=8, capacity=8, minimum=6, honest=1.0)
+    mechanism = kind(noise_multiplier=2.0).resolved(setting)
+    for gone in (0, 2):
+        leaves = [*[Leaves.BEFORE_MASKING] * gone, *[Leaves.NEVER] * (8 - gone)]
+        sample = summed(mechanism, leaves, 120, minimum=6)
+        share = mechanism.grid().share
+        spread = math.sqrt(8 - gone) * share
+        statistic = (sample.astype(float) ** 2).sum() / spread**2
+        tail = min(stats.chi2.cdf(statistic, len(sample)), stats.chi2.sf(statistic, len(sample)))
+        assert tail > 1e-6
+        charged = mechanism._release(1.0, 1).noise_multiplier * mechanism.grid().l2
+        assert spread >= charged * (1 - 1e-9)
+        if gone == 2:
+            assert spread == pytest.approx(charged)
+    with pytest.raises(Aborted):
+        summed(mechanism, [*[Leaves.BEFORE_MASKING] * 3, *[Leaves.NEVER] * 5], 1, minimum=6)
+
+
+def test_too_many_missing_for_the_layers_abort():
+    setting = replace(SETTING, size=8, capacity=8, minimum=1)
+    mechanism = SkellamNoise(noise_multiplier=1.0, sizing="layers", tolerance=0.3).resolved(setting)
+    leaves = [*[Leaves.BEFORE_MASKING] * 3, *[Leaves.NEVER] * 5]
+    with pytest.raises(Aborted, match="too few clients sent"):
+        summed(mechanism, leaves, 1, tolerance=0.3)
+
+
+def test_a_client_unmasks_no_sum_of_fewer_survivors_than_its_noise_needs():
+    """Whatever the server says: it knows how many there were, and what was promised."""
+    codec = Codec.finest(1.0, 1.0, 4, 32, 9, 2.0**20)
+
+    class Forging(Wire):
+        def carry(self, client, data, upward):
+            message = wire.decode(data)
+            if isinstance(message, wire.Survivors):
+                return wire.encode(replace(message, clients=message.clients[:6]))
+            return data
+
+    session = Session(1, 0, b"h" * 32, np.arange(9), streams=STREAMS)
+    channel = MaskedChannel(
+        session, codec, MaskedSums(threshold=0.4).policy, Limits(9, 8), wire=Forging()
+    )
+    for client in range(9):
+        channel.send(client, np.ones(4, dtype=np.int64))
+    with pytest.raises(Aborted):
+        channel.total()
+    assert any("fewer survivors than the noise" in fault for fault in channel.faults)
+
+
+def test_a_wrong_layer_aborts_and_never_makes_a_wrong_sum():
+    class Lying(Wire):
+        def carry(self, client, data, upward):
+            message = wire.decode(data)
+            if client == 2 and isinstance(message, wire.Unmask):
+                layers = tuple((who, value ^ 1) for who, value in message.layers)
+                return wire.encode(replace(message, layers=layers))
+            return data
+
+    codec = Codec.finest(1.0, 1.0, 4, 32, 8, 2.0**20)
+    session = Session(1, 0, b"h" * 32, np.arange(8), streams=STREAMS)
+    policy, limits = MaskedSums(threshold=0.6).policy, Limits(8, tolerance=0.3)
+    channel = MaskedChannel(session, codec, policy, limits, Layers(50.0, 0.3), wire=Lying())
+    for client in range(8):
+        channel.send(client, np.ones(4, dtype=np.int64))
+    with pytest.raises(Aborted, match=r"wrong layer|put together"):
+        channel.total()
+
+
+def test_layers_add_up_to_the_same_whatever_is_kept():
+    layers = Layers(100.0, 0.4)
+    for clients in (2, 7, 50):
+        for gone in range(layers.count(clients) + 1):
+            each = layers.base(clients).variance
+            each += sum(layers.layer(clients, k).variance for k in range(1, gone + 1))
+            assert (clients - gone) * each == pytest.approx(100.0)
+            assert layers.kept(clients, gone).variance == pytest.approx(each)
+
+
+# --- whole runs ---
+
+
+def test_masks_ciphertexts_and_arithmetic_release_the_same(tmp_path):
+    for name, keys in {
+        "masks": (),
+        "bfv": ("secure.protocol=bfv",),
+        "arithmetic": ("secure.simulate=arithmetic",),
+    }.items():
+        trained(tmp_path / name, SEEDED, *DISTRIBUTED, "secure.bits=20", *keys)
+    models = [model(tmp_path / name) for name in ("masks", "bfv", "arithmetic")]
+    for name in models[0]:
+        if name.startswith("model"):
+            assert torch.equal(models[0][name], models[2][name])
+            torch.testing.assert_close(models[0][name], models[1][name], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("noise", ["skellam", "discrete_gaussian"])
+def test_without_noise_a_run_is_the_plain_one_up_to_rounding(tmp_path, noise):
+    """decode(encode) is right on average, and its error small on a fine grid."""
+    keys = (SEEDED, *EVERYBODY, "privacy.noise_multiplier=0.0")
+    trained(tmp_path / "plain", *keys)
+    trained(tmp_path / "sum", *keys, "secure.protocol=masks", f"privacy.mechanism={noise}")
+    plain, found = model(tmp_path / "plain"), model(tmp_path / "sum")
+    for name in plain:
+        if name.startswith("model"):
+            torch.testing.assert_close(plain[name], found[name], rtol=0, atol=1e-4)
+
+
+def test_encoding_is_right_on_average_on_a_coarse_grid():
+    setting = replace(SETTING, bits=9, size=10, capacity=10, minimum=8)
+    mechanism = SkellamNoise(noise_multiplier=0.5).resolved(setting)
+    summation = MaskedSums(bits=9, threshold=0.3).over(Limits(10, 0, True))
+    rows = torch.nn.functional.normalize(torch.randn(10, 10), dim=1) * 0.3
+    encoding, state, found = mechanism.encoding(mechanism.init()), mechanism.init(), []
+    for round in range(300):
+        streams = Streams(round, simulated=True)
+        session = Session(round, 0, b"", np.arange(10), streams=streams)
+        accumulator = summation.open(session, 16, encoding)
+        accumulator.add(np.arange(10), mechanism.bound(rows, None, Keys(None), state))
+        released, state = mechanism.release(accumulator.close(), 1.0, Keys(None), state)
+        found.append(released.numpy())
+    found = np.array(found)
+    error = found.mean(0) - rows.sum(0).numpy()
+    deviation = found.std(0) / math.sqrt(len(found))
+    assert np.abs(error / deviation).max() < 5
+
+
+def test_both_guarantees_are_planned_charged_and_audited(tmp_path):
+    outcome = trained(tmp_path, *DISTRIBUTED, "privacy.sizing=layers", "secure.minimum=0")
+    plan_ = outcome.plan
+    assert plan_.event.relation == ZERO_OUT
+    assert isinstance(plan_.event.release, Skellam)
+    honest = plan_.summation.protocol.honest
+    assert plan_.event.release.variance == pytest.approx(
+        honest * plan_.other.release.variance, rel=1e-9
+    )
+    found = audit(tmp_path)
+    assert found.guarantee.against == "server"
+    assert found.other.against == "readers"
+    assert found.guarantee.epsilon > found.other.epsilon
+    assert found.guarantee.epsilon == epsilon({plan_.event: 7}, 1e-3, "rdp")
+    said = CliRunner().invoke(main, ["audit", str(tmp_path)], env={"COLUMNS": "250"}).output
+    assert "the server, by the noise of honest survivors alone" in said
+    assert "who reads the released aggregates" in said
+    stated = json.loads(CliRunner().invoke(main, ["audit", str(tmp_path), "--json"]).stdout)
+    assert [one["against"] for one in stated["guarantees"]] == ["server", "readers"]
+
+
+def test_a_run_in_layers_resumes_and_repeats_itself(tmp_path):
+    keys = (SEEDED, *DISTRIBUTED, "privacy.sizing=layers", "cohort.dropout=0.1")
+    trained(tmp_path / "whole", *keys, "run.rounds=8")
+    trained(tmp_path / "parts", *keys, "run.rounds=4")
+    resume(tmp_path / "parts", lambda stored: stored.with_run(rounds=8))
+    same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+# --- what is charged, and planted faults ---
+
+
+def events(mechanism, sampler, clients=240, exchanges=1):
+    return mechanism.events(sampler.of(clients).witness(0, clients), exchanges)
+
+
+def test_the_server_is_never_amplified_and_readers_only_where_the_total_is_fixed():
+    z = 1.0
+    layers = SkellamNoise(noise_multiplier=z, sizing="layers").resolved(SETTING)
+    minimum = SkellamNoise(noise_multiplier=z).resolved(SETTING)
+    discrete = DiscreteGaussianNoise(noise_multiplier=z).resolved(SETTING)
+    for mechanism in (layers, minimum, discrete):
+        for sampler in (Poisson(size=20), Full(), FixedSize(size=20)):
+            server = events(mechanism, sampler)["server"]
+            assert server.relation == ZERO_OUT
+            assert isinstance(server.release, Skellam | DiscreteGaussians)
+    assert isinstance(events(layers, Poisson(size=20))["readers"].release, PoissonSampled)
+    assert events(layers, Poisson(size=20))["readers"].relation == ADD_REMOVE
+    for mechanism in (minimum, discrete):
+        readers = events(mechanism, Poisson(size=20))["readers"]
+        assert isinstance(readers.release, Skellam | DiscreteGaussians)
+        assert readers.relation == ZERO_OUT
+    cyclic = events(minimum, Cyclic(separation=12))["server"]
+    assert isinstance(cyclic.release, Separated)
+    with pytest.raises(Refused, match="no proof with distributed"):
+        events(minimum, CappedPoisson(size=20))
+
+
+def honest_charge(mechanism):
+    """The check that every charge has to pass: the noise that honest survivors really add."""
+    setting, grid = mechanism._known(), mechanism.grid()
+    release = events(mechanism, Full())["server"].release
+    added = setting.honest * setting.minimum * mechanism.share().variance
+    assert release.variance <= added * (1 + 1e-9), "more noise charged than honest survivors add"
+    assert release.l2 >= Codec(mechanism.clip, grid.step, grid.length, setting.bits).bound
+    assert release.l1 >= release.l2 * (1 - 1e-9)
+
+
+class AllSurvive(SkellamNoise):
+    """Planted: noise is sized for the expected cohort, not for the guaranteed survivors."""
+
+    def share(self):
+        return SkellamShare(super().share().variance * self._known().minimum / self._known().size)
+
+
+class NobodyColludes(SkellamNoise):
+    """Planted: colluders' noise is counted."""
+
+    def _release(self, honest, exchanges):
+        return super()._release(1.0, exchanges)
+
+
+class RealClip(SkellamNoise):
+    """Planted: the sensitivity of real rows, not of encoded ones."""
+
+    def _release(self, honest, exchanges):
+        release = super()._release(honest, exchanges)
+        return replace(release, l2=self.clip / self.grid().step)
+
+
+class Amplified(SkellamNoise):
+    """Planted: amplification is claimed against the server."""
+
+    def events(self, witness, exchanges):
+        found = super().events(witness, exchanges)
+        sampled = PoissonSampled(witness.rate, found["server"].release)
+        return {**found, "server": replace(found["server"], release=sampled, relation=ADD_REMOVE)}
+
+
+def test_the_real_mechanism_passes_and_planted_faults_are_caught():
+    honest_charge(SkellamNoise(noise_multiplier=1.5).resolved(replace(SETTING, bits=10)))
+    for fault in (AllSurvive, NobodyColludes, RealClip, Amplified):
+        broken = fault(noise_multiplier=1.5).resolved(replace(SETTING, bits=10))
+        with pytest.raises((AssertionError, AttributeError)):
+            honest_charge(broken)
+
+
+def test_colluders_and_missing_clients_are_paid_for_in_noise():
+    """The calibrated noise per client grows with either."""
+
+    def share(**keys):
+        found = plan(
+            small(*DISTRIBUTED, "privacy.epsilon=2.0", *(f"{k}={v}" for k, v in keys.items()))
+        )
+        return found.mechanism.grid().share * found.mechanism.grid().step
+
+    bare = share(**{"secure.colluders": 0.0, "privacy.tolerance": 0.0})
+    missing = share(**{"secure.colluders": 0.0, "privacy.tolerance": 0.5})
+    colluding = share(**{"secure.colluders": 0.3, "privacy.tolerance": 0.0})
+    assert missing / bare == pytest.approx(math.sqrt(2), rel=1e-2)
+    assert colluding / bare == pytest.approx(math.sqrt(2), rel=1e-2)
+
+
+def test_the_budget_gates_whom_it_names():
+    keys = ("data.clients=400", "cohort.size=60", "privacy.epsilon=2.0", "secure.threshold=0.5")
+    layered = ("privacy.mechanism=skellam", "secure.protocol=masks", "privacy.sizing=layers")
+    by = {
+        whom: plan(small(*keys, *layered, f"privacy.against={whom}"))
+        for whom in ("server", "readers")
+    }
+    for whom, found in by.items():
+        assert found.guarantee.epsilon == pytest.approx(2.0, abs=0.01)
+        assert found.guarantee.against == whom
+    assert by["server"].noise_multiplier > 2 * by["readers"].noise_multiplier
+    assert by["readers"].event.slack >= by["readers"].aborts > 0
+
+
+@pytest.mark.parametrize(
+    "keys, said",
+    [
+        (("secure.protocol=none",), "makes up its noise in a secure sum"),
+        (("secure.protocol=bfv", "privacy.sizing=layers"), "secrets that masked sums share"),
+        (("secure.protocol=ckks",), "recovers the key"),
+        (("cohort.sampler=truncated_poisson", "cohort.size=4"), "no proof with distributed"),
+        (("secure.bits=8", "data.clients=4000", "secure.threshold=0.5"), "too few for the noise"),
+        (("privacy.mechanism=gaussian", "privacy.against=readers"), "which has two guarantees"),
+        (("aggregation.rule=median",), "median"),
+        (("privacy.accountant=pld",), "pld"),
+    ],
+)
+def test_what_has_no_proof_is_refused_with_what_would_work(tmp_path, keys, said):
+    with pytest.raises(Refused, match=said):
+        trained(tmp_path / "run", *DISTRIBUTED, *keys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_samplers_total_variation_is_charged():
+    mechanism = SkellamNoise(noise_multiplier=1.0).resolved(SETTING)
+    slack = events(mechanism, Full())["server"].slack
+    assert slack >= 16 * 24 * mechanism.share().total_variation > 0
+    exact = DiscreteGaussianNoise(noise_multiplier=1.0, noise_sampler="exact").resolved(SETTING)
+    assert events(exact, Full())["server"].slack == 0.0
+
+
+def test_the_ledger_says_whose_guarantee_its_charges_are(tmp_path):
+    trained(tmp_path, *DISTRIBUTED)
+    terms = Ledger.load(tmp_path / "ledger.jsonl").terms
+    assert terms["against"] == "server"
+    assert terms["other"]["against"] == "readers"
+    assert terms["trust"] == "sum"
+
+
+def test_what_is_no_bounded_sum_is_never_released():
+    mechanism = SkellamNoise(noise_multiplier=1.0).resolved(SETTING)
+    for total in (torch.zeros(16), BoundedSum(torch.zeros(16), math.inf, 2)):
+        with pytest.raises(TypeError, match="BoundedSum"):
+            mechanism.release(total, 1.0, Keys(None), mechanism.init())
+    with pytest.raises(ValueError, match="plan the run"):
+        SkellamNoise(noise_multiplier=1.0).grid()
+    assert Encoding().step is None
