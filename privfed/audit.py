@@ -23,6 +23,7 @@ from accounting.releases import (
     WithoutReplacement,
     noise_of,
 )
+from accounting.slack import with_slack
 from privfed.errors import Broken, Refused
 from privfed.rundir import RunDirectory
 
@@ -228,7 +229,9 @@ def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float |
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on orders that could be wider: it is a cross-check
-            return float(judge.get_epsilon(delta=delta)) if history else 0.0
+            slack = sum(event.slack * count for event, count in spending.items())
+            found = with_slack(lambda left: float(judge.get_epsilon(delta=left)), delta, slack)
+            return found if history else 0.0
     except (ArithmeticError, MemoryError, RuntimeError, ValueError) as error:
         raise Refused(f"{accountant} cannot account for this run: {error}") from error
 

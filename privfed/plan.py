@@ -113,7 +113,7 @@ def plan(
     noise: float | None = None
     try:
         bare = charged(at_noise(mechanism, 1.0), witness, releases, aborts)
-        refuse_aborts(aborts, bare.slack * rounds, privacy.epsilon, privacy.delta)
+        refuse_aborts(aborts, bare.slack * rounds, privacy.delta)
         if mechanism.private:
             noise = privacy.noise_multiplier
             if noise is None:
@@ -132,10 +132,12 @@ def plan(
                 )
             mechanism = at_noise(mechanism, noise)
             mechanism.noise_on_update(sampler.size)  # refuses a split that leaves nothing
+        _refuse_range(config, mechanism)
         event = charged(mechanism, witness, releases, aborts)
         refuse_unaccountable(event, privacy.accountant)
         total = Counter(before) + Counter({event: rounds})
         spent = guarantee(total, privacy.delta, privacy.accountant)
+        _refuse_nothing_left(total, spent, privacy.accountant)
         if mechanism.trust == "sum":
             spent = replace(spent, against=privacy.against)
     except AccountingError as error:
@@ -158,6 +160,32 @@ def plan(
         aborts,
         _other(mechanism, witness, releases, aborts),
     )
+
+
+def _refuse_range(config: Config, mechanism: Any) -> None:
+    """Where clients' own noise would leave the range of a secure sum."""
+    protocol, noise = config.parts["protocol"], getattr(mechanism, "noise_multiplier", None)
+    if config.names["protocol"] == "none" or mechanism.trust != "client" or not noise:
+        return
+    if mechanism.clip * (1 + 40 * noise) > protocol.range:
+        raise Refused(
+            f"secure.range is {protocol.range:g}, but clients' own noise has a deviation of "
+            f"{noise * mechanism.clip:g}; expected at least 40 times that: raise secure.range and "
+            "secure.bits, or lower privacy.clip"
+        )
+
+
+def _refuse_nothing_left(total: Spending, spent: Guarantee, accountant: str) -> None:
+    """Where visible aborts, at the epsilon that is spent, leave nothing of delta for the noise."""
+    if spent.epsilon < math.inf or not any(event.slack for event in total):
+        return
+    without = Counter({replace(event, slack=0.0): count for event, count in total.items()})
+    if guarantee(without, spent.delta, accountant).epsilon < math.inf:
+        raise Refused(
+            "visible aborts of secure sums leave nothing of privacy.delta for this much epsilon: "
+            "raise the noise or cohort.size, lower secure.threshold, secure.minimum or "
+            'cohort.dropout, or use cohort.sampler = "full" or "cyclic"'
+        )
 
 
 def _other(mechanism: Any, witness: Witness, releases: int, aborts: float) -> Event | None:

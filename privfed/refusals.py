@@ -154,15 +154,11 @@ def _secure_refusals(config: Config) -> Iterator[str]:
             'noise, which the key holder adds (privacy.mechanism = "gaussian"), or '
             'secure.protocol = "bfv"'
         )
-    if mechanism.trust in ("server", "sum") and config.client.drop_stragglers:
+    if config.client.drop_stragglers or config.parts["availability"].varies:
         yield (
-            "client.drop_stragglers leaves it open how many send to a secure sum, and whether it "
-            "aborts tells who was drawn; model it by cohort.dropout"
-        )
-    if mechanism.trust in ("server", "sum") and config.parts["availability"].varies:
-        yield (
-            "cohort.availability leaves it open how many send to a secure sum, and whether it "
-            'aborts tells who was drawn; use "always", and cohort.dropout'
+            "client.drop_stragglers and cohort.availability leave it open how many send to a "
+            "secure sum, and so how often it aborts; use cohort.dropout, client.drop_stragglers = "
+            'false and cohort.availability = "always"'
         )
 
 
@@ -278,4 +274,4 @@ def limits(config: Config) -> Limits:
         tolerance = mechanism.tolerance
     elif mechanism.trust == "sum":
         minimum = minimum or math.ceil((1 - mechanism.tolerance) * sampler.size - 1e-9)
-    return Limits(most, minimum, secure.simulate == "arithmetic", tolerance)
+    return Limits(most, minimum, secure.simulate == "arithmetic", tolerance, sampler.size)

@@ -296,7 +296,9 @@ def collect(
     if fixed:
         return total, cohort.divisor
     weight = float(wire.view(total.total, "weight"))
-    return BoundedSum(total.total[:-1], total.bound, total.survivors), weight or 1.0
+    if weight <= 0.0:  # nobody's: an average of nothing moves nothing
+        return BoundedSum(torch.zeros_like(total.total[:-1]), total.bound, total.survivors), 1.0
+    return BoundedSum(total.total[:-1], total.bound, total.survivors), weight
 
 
 def staying(

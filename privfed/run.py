@@ -157,6 +157,7 @@ def _loop(
     ledger.reexecutes = run.randomness == "seeded"
     begin = restored(setup, directory, ledger)
     directory.cut_metrics(begin.round)
+    directory.cut_aborts()
     expected = forecast(setup)
     tally = _tally(setup, expected) if run.simulation_metrics else None
     states = client_states(setup, directory, ledger, begin)
@@ -200,6 +201,8 @@ def _rounds(
             return now, True
         except Aborted as aborted:
             moved = None
+            if world.states:
+                world.states.discard()
             directory.aborted(round, str(aborted))
             for observer in observers:
                 observer.aborted(round, str(aborted))

@@ -304,6 +304,12 @@ class RunDirectory:
     def append_metrics(self, line: Mapping[str, Any]) -> None:
         append(self.metrics, (dump(line) + "\n").encode())
 
+    def cut_aborts(self) -> None:
+        """Forget a torn last line, or the next one would be lost with it."""
+        if self._aborts.exists():
+            lines = [dump({"round": at, "reason": why}) for at, why in self.aborts().items()]
+            write_atomically(self._aborts, "".join(f"{line}\n" for line in lines).encode())
+
     def cut_metrics(self, after: int) -> None:
         """Forget the lines of rounds after `after` (and a torn one): they will be written again."""
         if not self.metrics.exists():

@@ -76,6 +76,10 @@ class ClientStates:
         self._temporary = self._path.with_name(f".{self._path.name}.tmp")
         self._temporary.unlink(missing_ok=True)
 
+    def discard(self) -> None:
+        """What was scattered in an aborted round is forgotten."""
+        self._temporary.unlink(missing_ok=True)
+
     def gather(self, ids: Ids, unseen: Tensor) -> tuple[Tensor, Tensor]:
         """States `[c, k]` of clients `ids` `[c]`, and which of them `[c]` have one.
 

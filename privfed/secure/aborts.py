@@ -8,7 +8,6 @@ draw is no secret, dropping out follows public coins, and aborts cost nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -25,7 +24,7 @@ from privfed.secure.summation import Summation
 
 FEWEST_OF_DECLARED = 0.9
 """A population that joins by coins may be this part of `data.clients`, and not more than it."""
-_REACH = 9.0
+_REACH = 14.0
 """Deviations around the mean that are looked at one by one; beyond is counted as an abort."""
 
 
@@ -68,15 +67,17 @@ def _by_coins(stops: Callable[[int], float], rate: float, clients: int, cap: int
     low, high = _reach(smallest, rate)[0], min(_reach(clients, rate)[1], cap)
     sizes = np.arange(min(low, high), high + 1)
     each = np.array([stops(int(size)) for size in sizes])
-    fits = each < 1.0
-    if not fits.any():
-        return 1.0
-    largest = int(sizes[fits][-1])  # beyond it, too many
-    falling = np.maximum.accumulate(np.where(sizes > largest, 0.0, each)[::-1])[::-1]
-    few = float((falling * _chance(sizes, smallest, rate)).sum())
+    chance = _chance(sizes, smallest, rate)
     below = float(stats.binom.cdf(sizes[0] - 1, smallest, rate))
-    above = float(stats.binom.sf(largest, clients, rate)) if largest < cap else 0.0
-    return min(1.0, few + below + above)
+    ends = np.append((each[1:] == 1.0) & (each[:-1] < 1.0), True)  # of stretches that fit
+    found = 1.0
+    for cut in sizes[ends].tolist():
+        # Any cut gives a bound: what lies above it counts as an abort.
+        falling = np.maximum.accumulate(np.where(sizes > cut, 0.0, each)[::-1])[::-1]
+        few = float((falling * chance).sum())
+        above = float(stats.binom.sf(cut, clients, rate)) if cut < cap else 0.0
+        found = min(found, few + below + above)
+    return found
 
 
 def _chance(sizes: NDArray[np.int64], clients: int, rate: float) -> NDArray[np.float64]:
@@ -92,23 +93,24 @@ def _reach(clients: int, rate: float) -> tuple[int, int]:
     return low, min(clients, int(mean + _REACH * deviation + _REACH))
 
 
-def refuse_aborts(once: float, slack: float, epsilon: float | None, delta: float) -> None:
-    """Raises `Refused` where most rounds would abort, or where `slack` costs more than delta.
+def refuse_aborts(once: float, slack: float, delta: float) -> None:
+    """Raises `Refused` where most rounds would abort, or `slack` alone costs more than delta.
 
     `once` is the probability that a round aborts, `slack` what all rounds are charged of it.
     """
     if once > 0.5:
         raise Refused(
             f"a secure sum would abort in {once:.0%} of rounds: fewer clients stay than "
-            "secure.threshold and secure.minimum ask for, or more are drawn than secure.capacity; "
-            "raise cohort.size or secure.capacity, or lower the others or cohort.dropout"
+            "secure.threshold and secure.minimum ask for, more are drawn than secure.capacity, or "
+            "secure.neighbours are too few; raise cohort.size or secure.capacity, lower the others "
+            "or cohort.dropout, or remove secure.neighbours"
         )
-    cost = (1 + math.exp(min(epsilon or 0.0, 700.0))) * slack
+    cost = 2 * slack  # at an epsilon of 0
     if cost >= delta:
         raise Refused(
             f"secure sums would abort with probability {once:.2g} a round, which tells who was "
-            f"drawn, and over all rounds costs {cost:.2g} of delta = {delta:g}: nothing remains "
-            "for the noise. Raise cohort.size or secure.capacity, lower secure.threshold, "
+            f"drawn, and over all rounds costs at least {cost:.2g} of delta = {delta:g}: nothing "
+            "remains for the noise. Raise cohort.size or secure.capacity, lower secure.threshold, "
             "secure.minimum or cohort.dropout, or use a sampler whose draw is no secret: "
             'cohort.sampler = "full" or "cyclic"'
         )
@@ -118,7 +120,7 @@ def refuse_population(population: int, clients: int) -> None:
     """Raises `Refused` where aborts were charged for other populations than the one found."""
     if not FEWEST_OF_DECLARED * clients <= population <= clients:
         raise Refused(
-            f"data.clients is {clients}, but there are {population} clients; how likely a secure "
+            f"data.clients is {clients}, and there are other than so many; how likely a secure "
             "sum aborts is charged for populations from nine tenths of data.clients up to it: "
             "declare another number"
         )

@@ -7,6 +7,7 @@ The bound of the sum is the codec's, proved for the whole numbers that are reall
 from __future__ import annotations
 
 import functools
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -26,6 +27,9 @@ from privfed.secure.limits import Limits
 from privfed.secure.plain import Once
 from privfed.secure.summation import Aborted, Indices, Session
 from privfed.streams import Keys
+
+COARSEST = 0.01
+"""The largest step of rows without a proven norm: of updates, and weights of one and more."""
 
 
 class Channel(Protocol):
@@ -84,7 +88,7 @@ class SecureProtocol(Part):
     def refuse_limits(self, limits: Limits) -> None:
         """Raises `Refused` for limits that the protocol has no proof for."""
 
-    def abort_where_lost(self, session: Session) -> None:
+    def abort_where_lost(self, session: Session, limits: Limits) -> None:
         """Raises `Aborted` where too many of the session's clients leave to finish its sum."""
 
 
@@ -106,7 +110,15 @@ class EncodedSummation:
         if encoding.step is not None:  # sums may wrap: the mechanism's bits allow for its noise
             most = encoding.noise.most if encoding.noise else 0
             return Codec(bound, encoding.step, length, bits, reach, most)
-        return _finest(bound, reach, length, bits, self.limits.capacity, encoding.resolution)
+        codec = _finest(bound, reach, length, bits, self.limits.capacity, encoding.resolution)
+        if bound == math.inf and codec.step > COARSEST:
+            raise Refused(
+                f"secure.bits is {bits}: sums of {self.limits.capacity} rows with numbers up to "
+                f"secure.range = {reach:g} have steps of {codec.step:g}, which no update survives; "
+                f"expected at most {COARSEST:g}: raise secure.bits, or lower secure.range or "
+                "secure.capacity"
+            )
+        return codec
 
     def open(self, session: Session, length: int, encoding: Encoding) -> EncodedAccumulator:
         if len(session.clients) > self.limits.capacity:
@@ -216,5 +228,5 @@ class Arithmetic:
     def total(self) -> tuple[Whole, int]:
         if self._count < self._limits.least(len(self._session.clients)):
             raise Aborted("fewer clients sent than a sum needs")
-        self._protocol.abort_where_lost(self._session)
+        self._protocol.abort_where_lost(self._session, self._limits)
         return self._codec.unwrap(self._codec.wrap(self._sum.astype(np.int64))), self._count

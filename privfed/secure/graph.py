@@ -1,8 +1,8 @@
 """Who masks with whom, and how many have to stay: from public constants, computed by everybody.
 
 *Complete graph* (Bonawitz et al. 2017): each client shares its secrets with all, itself included,
-and t = ceil(threshold n) of them give them back. A server that follows the protocol learns nothing
-more while fewer than t collude with it. One that lies, telling some that a client survived and
+and t = ceil(threshold n) of them, or two more than may collude, give them back. A server that
+follows the protocol learns nothing more. One that lies, telling some that a client survived and
 others that it dropped, needs t shares of both kinds; of n clients that each reveal one kind, and
 n_C colluding ones that reveal both, it has n + n_C: nothing is learned where 2 t > n + n_C.
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,15 +37,24 @@ _EXACT = 1e-9
 
 @dataclass(frozen=True)
 class Graph:
-    """Of n clients: `degree` neighbours each, of whom (with itself) `threshold` have to stay."""
+    """Of `clients`, each with `degree` neighbours, `survivors` have to stay to the end.
+
+    And of everybody's holders, who keep shares of its secrets, `threshold`: its neighbours, and on
+    the complete graph itself.
+    """
 
     clients: int
     degree: int
     threshold: int
+    survivors: int = 0
 
     @property
     def complete(self) -> bool:
         return self.degree == self.clients - 1
+
+    def holders(self, me: int, near: Iterable[int]) -> tuple[int, ...]:
+        """Who holds shares of the secrets of `me`, whose neighbours are `near`."""
+        return tuple(sorted((*near, me))) if self.complete else tuple(near)
 
 
 @dataclass(frozen=True)
@@ -52,13 +62,20 @@ class Policy:
     """What each client insists on, whatever the server says.
 
     `threshold` is the fraction of a cohort that has to stay, `colluders` the largest fraction of it
-    that may collude with the server. `neighbours` 0 follows from the cohort.
+    that may collude with the server. `neighbours` 0 follows from the cohort. `size` is the cohort
+    that is expected, a public constant: colluders are counted of no fewer, and a cohort of less
+    than `threshold` of it is refused, or a server could make up a small one.
     """
 
     threshold: float
     colluders: float
     threat: Literal["curious", "lying"]
     neighbours: int = 0
+    size: int = 0
+
+    def corrupt(self, clients: int) -> int:
+        """How many of `clients` may collude with the server."""
+        return math.floor(self.colluders * max(clients, self.size) + _EXACT)
 
     def graph(self, clients: int) -> Graph:
         """The graph for `clients`. Raises `Aborted` where none keeps what is promised."""
@@ -66,20 +83,25 @@ class Policy:
 
     def withstands_lies(self, graph: Graph) -> bool:
         """Whether a server that lies about who dropped still learns nothing but a sum."""
-        corrupt = math.floor(self.colluders * graph.clients + _EXACT)
-        return graph.complete and 2 * graph.threshold > graph.clients + corrupt
+        twice = graph.clients + self.corrupt(graph.clients)
+        return graph.complete and 2 * graph.threshold > twice
 
 
 @functools.lru_cache(maxsize=4096)
 def _graph(policy: Policy, clients: int) -> Graph:
-    corrupt = math.floor(policy.colluders * clients + _EXACT)
+    if clients < max(2, math.ceil(policy.threshold * policy.size - _EXACT)):
+        raise Aborted("too few clients for the cohort that was expected")
+    corrupt = policy.corrupt(clients)
     lost = math.floor((1 - policy.threshold) * clients + _EXACT)
     sparse = policy.threat == "curious" and (policy.neighbours or clients > COMPLETE)
     if sparse and (found := sparsest(clients, corrupt, lost, policy.neighbours)):
         return found
-    graph = Graph(clients, clients - 1, max(clients - lost, corrupt + 1, 2))
-    if clients < 2 or (policy.threat == "lying" and not policy.withstands_lies(graph)):
-        raise Aborted("too few clients for a threshold that withstands the threat")
+    # t counts a client's own share: one other honest client at least has to help
+    graph = Graph(clients, clients - 1, max(clients - lost, corrupt + 2), clients - lost)
+    if graph.threshold > clients:
+        raise Aborted("too few clients for so many that may collude")
+    if policy.threat == "lying" and not policy.withstands_lies(graph):
+        raise Aborted("too few clients for a threshold that withstands a lying server")
     return graph
 
 
@@ -99,7 +121,7 @@ def sparsest(clients: int, corrupt: int, lost: int, degree: int = 0) -> Graph | 
     threshold = _keeps(clients, corrupt, lost, least)
     if threshold is None and degree:
         raise Aborted(f"secure.neighbours = {degree} are too few for these clients and colluders")
-    return Graph(clients, least, threshold) if threshold else None
+    return Graph(clients, least, threshold, clients - lost) if threshold else None
 
 
 def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> int | None:
@@ -141,19 +163,23 @@ def _log2_cut(clients: int, gone: int, degree: int) -> float:
     return float((ways + picks) / math.log(2))
 
 
-@functools.lru_cache(maxsize=8)
-def neighbours(seed: bytes, clients: tuple[int, ...], degree: int) -> dict[int, tuple[int, ...]]:
-    """Each client's neighbours, in order: the `degree` nearest on a circle drawn by `seed`."""
+def neighbours(seed: bytes, clients: tuple[int, ...], degree: int, me: int) -> tuple[int, ...]:
+    """The neighbours of `me`, in order: the `degree` nearest on a circle drawn by `seed`."""
     if degree == len(clients) - 1:
-        return {me: tuple(other for other in clients if other != me) for me in clients}
+        return tuple(other for other in clients if other != me)
+    circle, places = _circle(seed, clients)
+    at = places[me]
+    reach = range(1, degree // 2 + 1)
+    near = [circle[(at + sign * step) % len(circle)] for step in reach for sign in (-1, 1)]
+    return tuple(sorted(near))
+
+
+@functools.lru_cache(maxsize=2)
+def _circle(seed: bytes, clients: tuple[int, ...]) -> tuple[tuple[int, ...], dict[int, int]]:
+    """Clients in the order of their hashes, and the place of each."""
 
     def place(client: int) -> bytes:
         return hashlib.sha256(seed + client.to_bytes(8, "little")).digest()
 
-    circle = sorted(clients, key=place)
-    found = {}
-    for at, me in enumerate(circle):
-        reach = range(1, degree // 2 + 1)
-        near = [circle[(at + sign * step) % len(circle)] for step in reach for sign in (-1, 1)]
-        found[me] = tuple(sorted(near))
-    return found
+    circle = tuple(sorted(clients, key=place))
+    return circle, {client: at for at, client in enumerate(circle)}

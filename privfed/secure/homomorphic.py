@@ -193,7 +193,10 @@ class KeyHolder:
         if self._done:
             raise BadMessage("sent twice", "a second total in one session")
         self._done = True
-        whole = np.concatenate([self._scheme.decrypt(one) for one in ciphertexts])
+        try:
+            whole = np.concatenate([self._scheme.decrypt(one) for one in ciphertexts])
+        except (ValueError, RuntimeError) as error:
+            raise BadMessage("no ciphertext", "a total that cannot be decrypted") from error
         most = total.number * self._codec.largest
         if whole.min() < -most or whole.max() > most:
             raise Aborted("a sum is larger than its rows can be; its limits were broken")
@@ -201,12 +204,25 @@ class KeyHolder:
 
 
 class EncryptingClient:
-    """Encrypts encoded rows with the public key of an opening message, and nothing else."""
+    """Encrypts encoded rows with the public key of an opening message, and nothing else.
 
-    def __init__(self, opening: bytes, codec: Codec) -> None:
+    `session` and `scheme` are what the client knows by itself: it answers no other opening.
+    """
+
+    def __init__(self, opening: bytes, codec: Codec, session: Session, scheme: str) -> None:
         self._opening, self._codec = Opening.decode(opening), codec
-        if (self._opening.bits, self._opening.length) != (codec.bits, codec.length):
-            raise BadMessage("wrong opening", "one for rows of another length, or other bits")
+        found = self._opening
+        expected = {
+            "scheme": (found.scheme, scheme.encode()),
+            "round": (found.round, session.round),
+            "exchange": (found.exchange, session.exchange),
+            "model": (found.model_hash, session.model_hash),
+            "bits": (found.bits, codec.bits),
+            "length": (found.length, codec.length),
+        }
+        for name, (said, known) in expected.items():
+            if said != known:
+                raise BadMessage(f"wrong {name}", "an opening of another sum than this client's")
         self._scheme, self._context = self._opening.described(), self._opening.context
         self._key = read_public(self._opening.key)
 
@@ -249,11 +265,11 @@ class SummingServer:
         if len(self._senders) >= self._limits.capacity:
             raise BadMessage("too many", f"more than secure.capacity = {self._limits.capacity}")
         ciphertexts = row.ciphertexts(self._opening, self._key)
-        if not self._sum:
-            self._sum = ciphertexts
-        else:
-            for total, one in zip(self._sum, ciphertexts, strict=True):
-                total.add_(one)
+        try:  # into a new sum: a library's error half way leaves the old one as it was
+            pairs = zip(self._sum, ciphertexts, strict=True)
+            self._sum = [total + one for total, one in pairs] if self._sum else ciphertexts
+        except (ValueError, RuntimeError) as error:
+            raise BadMessage("no ciphertext", "one that cannot be added") from error
         self._senders.add(row.number)
 
     def total(self) -> bytes:
@@ -273,7 +289,7 @@ class EncryptedChannel:
 
     def __init__(self, session: Session, scheme: Scheme, codec: Codec, limits: Limits) -> None:
         self._holder = KeyHolder(session, scheme, codec, limits)
-        self._client = EncryptingClient(self._holder.opening, codec)
+        self._client = EncryptingClient(self._holder.opening, codec, session, scheme.name)
         self._server = SummingServer(self._holder.opening, limits)
 
     def send(self, client: int, whole: Whole) -> None:

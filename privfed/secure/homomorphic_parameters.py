@@ -75,6 +75,8 @@ class Scheme(ABC):
 
     bits: int
     name: ClassVar[str]
+    transformed: ClassVar[bool]
+    """Whether its ciphertexts are in the form of a number-theoretic transform."""
     slots: ClassVar[int]
 
     @abstractmethod
@@ -120,6 +122,8 @@ class Scheme(ABC):
             raise BadMessage("wrong length", f"a ciphertext that is not of {size} numbers")
         if parts[0].size() != 2 or parts[0].is_transparent() or parts[0].scale != self.scale:
             raise BadMessage("no ciphertext", "one of another form than this scheme's")
+        if parts[0].is_ntt_form() != self.transformed:
+            raise BadMessage("no ciphertext", "one of another form than this scheme's")
         return found
 
 
@@ -128,6 +132,7 @@ class BfvScheme(Scheme):
     """Exact: integers modulo the prime t, the first beyond 2^32 that is 1 modulo 2 N."""
 
     name: ClassVar[str] = "bfv"
+    transformed: ClassVar[bool] = False
     slots: ClassVar[int] = DEGREE
     modulus: ClassVar[int] = 2**32 + 24577
 
@@ -155,6 +160,7 @@ class CkksScheme(Scheme):
     """Approximate, and exact once rounded: real numbers times the scale 2^(53 - bits)."""
 
     name: ClassVar[str] = "ckks"
+    transformed: ClassVar[bool] = True
     slots: ClassVar[int] = DEGREE // 2
 
     def keys(self) -> Any:

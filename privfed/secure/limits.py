@@ -13,7 +13,8 @@ FEWEST = 2
 class Limits:
     """Sums of at most `capacity` clients and at least `minimum`, else they abort.
 
-    Of those who shared keys at most the part `tolerance` may be missing. `arithmetic`: no
+    Of those who shared keys at most the part `tolerance` may be missing. `size` is the cohort that
+    is expected, a public constant (0: none is known). `arithmetic`: no
     cryptography runs; numbers are encoded, summed and lost as it would do it.
     """
 
@@ -21,6 +22,7 @@ class Limits:
     minimum: int = 0
     arithmetic: bool = False
     tolerance: float = 1.0
+    size: int = 0
 
     def least(self, clients: int) -> int:
         """How many of `clients` have to send their row."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -47,12 +48,11 @@ from privfed.secure.primitives import (
     wipe,
 )
 from privfed.secure.shamir import share
-from privfed.secure.summation import Aborted
 from privfed.streams import Keys
 
 _FORGOTTEN = (
     *("_pair", "_channel", "_secrets", "_held", "_keys"),
-    *("_row", "_identity", "_noise", "_layers"),
+    *("_row", "_identity", "_noise", "_layers", "_voters"),
 )
 Directory = Mapping[int, bytes]
 """Everybody's long-term Ed25519 public key: without it a server could play all other clients."""
@@ -69,12 +69,17 @@ class Expected:
     length: int
 
 
+_Signed = TypeVar("_Signed", Shares, Masked, Unmask)
+
+
 class MaskingClient:
     """Answers invitation, roster, inbox, survivors and votes, in this order.
 
     `row` is asked once for the encoded row `[length]`, when it is masked. To it come the layers of
     `noise`, if there are any. A sum of fewer survivors than `limits` allow is not unmasked.
-    Raises `BadMessage` for what it will not answer; it then answers nothing more.
+    Raises `BadMessage` for what it will not answer; it then answers nothing more. One client takes
+    part in one session of a round's exchange: to open two and take their difference is up to its
+    owner to prevent.
     """
 
     def __init__(
@@ -100,7 +105,7 @@ class MaskingClient:
                 raise BadMessage("wrong session", "a message of another session")
             self._step += 1
             return self._answer(message)
-        except Aborted:
+        except Exception:
             self._end()
             raise
 
@@ -109,14 +114,19 @@ class MaskingClient:
             case (1, Invitation()):
                 return self._advertise(message)
             case (2, Roster()):
-                return self._share(message)
+                return self._signed(self._share(message))
             case (3, Inbox()):
-                return self._mask(message)
+                return self._signed(self._mask(message))
             case (4, Survivors()):
                 return self._vote(message)
             case (5, Votes()):
-                return self._unmask(message)
+                answer = self._signed(self._unmask(message))
+                self._end()
+                return answer
         raise BadMessage("wrong type", f"a {type(message).__name__} out of its turn")
+
+    def _signed(self, message: _Signed) -> _Signed:
+        return replace(message, signature=self._identity.sign(message.text))
 
     def _advertise(self, invitation: Invitation) -> Advertise:
         known = self._expected
@@ -134,19 +144,20 @@ class MaskingClient:
         self._graph = self._checked_graph(roster)
         self._agreed = roster.agreed()
         self._places = {client: place for place, client in enumerate(roster.clients, start=1)}
-        near = neighbours(roster.seed, roster.clients, self._graph.degree)[self.me]
+        near = neighbours(roster.seed, roster.clients, self._graph.degree, self.me)
         self._keys = self._checked_keys(roster, near)
         self._secrets = {
             other: _agree(self._channel, keys.channel) for other, keys in self._keys.items()
         }
-        holders = tuple(self._places[client] for client in (*near, self.me))
+        holders = tuple(self._places[client] for client in self._graph.holders(self.me, near))
         threshold = self._graph.threshold
         self._layers = self._noise.seeds(len(roster.clients)) if self._noise else ()
         secrets = (bytes(self._seed), bytes(self._mask_secret), *self._layers)
         dealt = [share(secret, threshold, holders) for secret in secrets]
         wipe(self._mask_secret)
-        held = {who: tuple(one[self._places[who]] for one in dealt) for who in (*near, self.me)}
-        self._held = {self.me: held[self.me]}
+        whole = self._graph.holders(self.me, near)
+        held = {who: tuple(one[self._places[who]] for one in dealt) for who in whole}
+        self._held = {who: held[who] for who in held.keys() & {self.me}}
         sealed = tuple((other, self._seal(other, held[other])) for other in near)
         commitment = commit(self._context, bytes(self._seed))
         last = commit(self._context, self._layers[-1] if self._layers else b"")
@@ -157,6 +168,8 @@ class MaskingClient:
         clients = roster.clients
         if list(clients) != sorted(set(clients)) or self.me not in clients:
             raise BadMessage("wrong roster", "clients out of order, twice, or without this one")
+        if not set(clients) <= self._directory.keys():
+            raise BadMessage("wrong roster", "clients that nobody knows")
         graph = self._policy.graph(len(clients))
         if (roster.degree, roster.threshold) != (graph.degree, graph.threshold):
             raise BadMessage(
@@ -193,7 +206,7 @@ class MaskingClient:
         senders = [client for client, _ in inbox.sealed]
         if len(set(senders)) != len(senders) or not set(senders) <= self._keys.keys():
             raise BadMessage("wrong senders", "shares twice, or of others than neighbours")
-        if len(senders) + 1 < self._graph.threshold:
+        if len(self._graph.holders(self.me, senders)) < self._graph.threshold:
             raise BadMessage("too few", "fewer neighbours shared their secrets than the threshold")
         self._shared = set(senders)
         for sender, sealed in inbox.sealed:
@@ -231,18 +244,19 @@ class MaskingClient:
         near = set(clients) & (self._keys.keys() | {self.me})
         if self.me not in near or not near - {self.me} <= self._shared:
             raise BadMessage("wrong survivors", "without this client, or with who never shared")
-        if len(near) < self._graph.threshold:
-            raise BadMessage("too few", "fewer survivors among the neighbours than the threshold")
+        voters = self._graph.holders(self.me, near - {self.me})
+        if len(voters) < self._graph.threshold or len(clients) < self._graph.survivors:
+            raise BadMessage("too few", "fewer survivors than the threshold")
         if len(clients) < self._limits.least(len(self._places)):
             raise BadMessage("too few", "fewer survivors than the noise, or the run, asks for")
-        self._survivors, self._near = survivors, near
+        self._survivors, self._near, self._voters = survivors, near, set(voters)
         text = survivors.signed(self._agreed)
         return Vote(self._context, self.me, self._identity.sign(text))
 
     def _unmask(self, votes: Votes) -> Unmask:
         """One share of each neighbour's: of its seed or of its key, never of both."""
         voters = [vote.sender for vote in votes.votes]
-        if len(set(voters)) != len(voters) or not set(voters) <= self._near:
+        if len(set(voters)) != len(voters) or not set(voters) <= self._voters:
             raise BadMessage("wrong voters", "votes twice, or of others than surviving neighbours")
         if len(voters) < self._graph.threshold:
             raise BadMessage("too few", "fewer votes than the threshold")
@@ -256,7 +270,6 @@ class MaskingClient:
         gone = len(self._places) - len(self._survivors.clients)
         too_much = self._near if gone < len(self._layers) else set()  # from layer gone + 1 on
         layers = tuple((who, shares[2 + gone]) for who, shares in held if who in too_much)
-        self._end()
         return Unmask(self._context, self.me, seeds, keys, layers)
 
     def _end(self) -> None:

@@ -1,6 +1,6 @@
 """The server of a masked sum: collects, forwards, and in the end takes the masks off the total.
 
-It holds one sum `[length]`, whoever many take part, public keys, and sealed shares that it cannot
+It holds one sum `[length]`, however many take part, public keys, and sealed shares that it cannot
 read. What a single client gets wrong is refused by name and leaves everything as it was, so that
 this client counts as dropped; where too few are left the session aborts.
 """
@@ -63,7 +63,8 @@ class MaskingServer:
         self._masks = Expander(invitation.length, invitation.bits)
         self._sum = self._masks.zeros()
         self._probe = KeyPair(random_key())
-        self._step, self._awaited = 0, set(clients)
+        self._step, self._awaited, self._alive = 0, set(clients), True
+        self._signed = b""
         self._keys: dict[int, Advertise] = {}
         self._taken: set[bytes] = set()
         self._shares: dict[int, Shares] = {}
@@ -71,16 +72,23 @@ class MaskingServer:
         self._votes: dict[int, Vote] = {}
         self._unmasks: dict[int, Unmask] = {}
 
-    def handle(self, message: Message) -> None:
-        """Take one client's answer. Raises `BadMessage`, and then nothing has changed."""
+    def handle(self, client: int, message: Message) -> None:
+        """Take the answer of `client`. Raises `BadMessage`, and then nothing has changed."""
+        self._require_alive()
         if not isinstance(message, _ORDER):
             raise BadMessage("wrong type", f"a {type(message).__name__} from a client")
         if message.context != self._context:
             raise BadMessage("wrong session", "a message of another session")
         if not isinstance(message, _ORDER[self._step]):
             raise BadMessage("wrong type", f"a {type(message).__name__} out of its turn")
-        if message.sender not in self._awaited:
+        if message.sender != client:
+            raise BadMessage("wrong sender", "a message in another client's name")
+        if client not in self._awaited:
             raise BadMessage("unknown sender", "nobody who is asked, or who answered already")
+        text = self._signed if isinstance(message, Vote) else message.text
+        if not verified(self._directory.get(client, b""), message.signature, text):
+            fault = "inconsistent" if isinstance(message, Vote) else "wrong signature"
+            raise BadMessage(fault, "not what its client signed")
         match message:
             case Advertise():
                 self._advertised(message)
@@ -96,15 +104,19 @@ class MaskingServer:
 
     def proceed(self) -> Mapping[int, FromServer]:
         """End the step: whom to send what next. Raises `Aborted` where too few are left."""
+        self._require_alive()
         self._step += 1
         step = (self._roster, self._inboxes, self._survivors, self._consistency)[self._step - 1]
+        self._alive = False  # unless the step succeeds
         sent = step()
-        self._awaited = set(sent)
+        self._alive, self._awaited = True, set(sent)
         return sent
 
+    def _require_alive(self) -> None:
+        if not self._alive:
+            raise Aborted("a session that has ended")
+
     def _advertised(self, message: Advertise) -> None:
-        if not verified(self._directory.get(message.sender, b""), message.signature, message.text):
-            raise BadMessage("wrong signature", "keys that their client did not sign")
         public = {message.channel, message.mask}
         if len(public) < 2 or public & self._taken:
             raise BadMessage("duplicate key", "a public key that is in use already")
@@ -120,7 +132,8 @@ class MaskingServer:
         clients, seed = tuple(sorted(self._keys)), self._graph_seed
         self._graph: Graph = self._policy.graph(len(clients))
         self._places = {client: place for place, client in enumerate(clients, start=1)}
-        self._near = neighbours(seed, clients, self._graph.degree)
+        degree = self._graph.degree
+        self._near = {me: neighbours(seed, clients, degree, me) for me in clients}
         alike = Roster(self._context, clients, self._graph.degree, self._graph.threshold, seed, ())
         self._agreed = alike.agreed()
         return {
@@ -163,22 +176,20 @@ class MaskingServer:
         return dict.fromkeys(said.clients, said)
 
     def _voted(self, message: Vote) -> None:
-        public = self._directory.get(message.sender, b"")
-        if not verified(public, message.signature, self._signed):
-            raise BadMessage("inconsistent", "a vote for other survivors, or not its client's")
         self._votes[message.sender] = message
 
     def _consistency(self) -> Mapping[int, Votes]:
         self._require(set(self._votes), "agreed on the survivors")
         sent: dict[int, Votes] = {}
         for me in sorted(self._votes):
-            others = [who for who in (me, *self._near[me]) if who in self._votes]
+            holders = self._graph.holders(me, self._near[me])
+            others = [who for who in holders if who in self._votes]
             some = others[: self._graph.threshold]
             sent[me] = Votes(self._context, tuple(self._votes[who] for who in some))
         return sent
 
     def _unmasked(self, message: Unmask) -> None:
-        near = {message.sender, *self._near[message.sender]}
+        near = set(self._graph.holders(message.sender, self._near[message.sender]))
         seeds, keys = ([who for who, _ in pairs] for pairs in (message.seeds, message.keys))
         if len(set(seeds)) != len(seeds) or not set(seeds) <= near & self._senders:
             raise BadMessage("wrong shares", "seeds twice, or of others than surviving neighbours")
@@ -194,6 +205,8 @@ class MaskingServer:
 
     def total(self) -> tuple[Words, int]:
         """The sum modulo 2^bits and the number of survivors. Raises `Aborted`."""
+        self._require_alive()
+        self._alive = False
         self._require(set(self._unmasks), "helped to take the masks off")
         seeds: dict[int, dict[int, int]] = {who: {} for who in self._senders}
         keys: dict[int, dict[int, int]] = {who: {} for who in self._shared_by - self._senders}
@@ -255,10 +268,9 @@ class MaskingServer:
 def recoverable(
     graph: Graph, near: Mapping[int, tuple[int, ...]], whose: set[int], left: set[int]
 ) -> bool:
-    """Whether of each of `whose` holders (its neighbours and itself) `threshold` are `left`."""
+    """Whether enough of all, and of the holders of each of `whose`, are `left`."""
+    if len(left) < max(graph.survivors, graph.threshold):
+        return False
     if graph.complete:
-        return len(left) >= graph.threshold
-    least = graph.threshold
-    return len(left) >= least and all(
-        sum(other in left for other in near[who]) + (who in left) >= least for who in whose
-    )
+        return True
+    return all(sum(other in left for other in near[who]) >= graph.threshold for who in whose)

@@ -18,7 +18,7 @@ from privfed.privacy.shares import Layers
 from privfed.secure.codec import Codec, Whole
 from privfed.secure.dropout import SENDS, Leaves
 from privfed.secure.encoded import Channel, SecureProtocol, at_most, noise_keys
-from privfed.secure.graph import Policy, neighbours
+from privfed.secure.graph import COMPLETE, Policy, neighbours
 from privfed.secure.limits import UNLIMITED, Limits
 from privfed.secure.masking_client import ClientNoise, Expected, MaskingClient
 from privfed.secure.masking_server import MaskingServer, recoverable
@@ -58,9 +58,9 @@ class MaskedSums(SecureProtocol):
     colluders: float = Field(0.1, ge=0, lt=1)
     threat: Literal["curious", "lying"] = "curious"
 
-    @property
-    def policy(self) -> Policy:
-        return Policy(self.threshold, self.colluders, self.threat, self.neighbours)
+    def policy(self, size: int) -> Policy:
+        """For cohorts of an expected `size`."""
+        return Policy(self.threshold, self.colluders, self.threat, self.neighbours, size)
 
     @property
     def honest(self) -> float:
@@ -70,24 +70,25 @@ class MaskedSums(SecureProtocol):
     def channel(
         self, session: Session, codec: Codec, limits: Limits, layers: Layers | None = None
     ) -> Channel:
-        return MaskedChannel(session, codec, self.policy, limits, layers)
+        return MaskedChannel(session, codec, self.policy(limits.size), limits, layers)
 
     def stops(self, clients: int, dropout: float, limits: Limits) -> float:
         missing = super().stops(clients, dropout, limits)
-        if not dropout and not self.neighbours and self.threat == "curious":
-            return missing
+        policy = self.policy(limits.size)
+        if not dropout and not self.neighbours and clients > COMPLETE and self.threat == "curious":
+            return missing if clients >= self.threshold * limits.size else 1.0
         try:
-            graph = self.policy.graph(clients)
+            graph = policy.graph(clients)
         except Aborted:
             return 1.0
-        few = at_most(graph.threshold - 1, clients, 1 - dropout)
+        few = at_most(max(graph.threshold, graph.survivors) - 1, clients, 1 - dropout)
         if not graph.complete:  # of somebody's neighbours, by the union bound
             few += clients * at_most(graph.threshold - 1, graph.degree, 1 - dropout)
         return min(1.0, missing + few)
 
     def _degree(self, clients: int) -> int:
         try:
-            return self.policy.graph(clients).degree
+            return self.policy(0).graph(clients).degree
         except Aborted:
             return max(clients - 1, 1)
 
@@ -103,13 +104,15 @@ class MaskedSums(SecureProtocol):
         return Expander(codec.length, codec.bits).size + degree * each + Advertise.size + 5 * 36
 
     def promise(self, clients: int) -> str:
-        graph = self.policy.graph(clients)
-        form = "complete graph" if graph.complete else f"{graph.degree} neighbours each"
-        share = f"{self.colluders:.0%}"
-        lies = ", also if it lies" if self.policy.withstands_lies(graph) else ""
+        policy = self.policy(clients)
+        graph = policy.graph(clients)
+        each = f"{graph.threshold} of each one's {graph.degree} neighbours"
+        form = "complete graph" if graph.complete else f"and {each}"
+        lies = "also if it lies" if self.threat == "lying" else "if it follows the protocol"
         return (
-            f"of {clients} ({form}) {graph.threshold} have to stay; the server learns no row{lies}"
-            f", while at most {share} of them collude with it"
+            f"of {clients} clients {max(graph.survivors, graph.threshold)} have to stay ({form}); "
+            f"the server learns no row, {lies}, while at most {policy.corrupt(clients)} of them "
+            "collude with it"
         )
 
     def refuse_limits(self, limits: Limits) -> None:
@@ -133,12 +136,13 @@ class MaskedSums(SecureProtocol):
         if self.neighbours % 2:
             raise Refused(f"secure.neighbours is {self.neighbours}; expected an even number")
 
-    def abort_where_lost(self, session: Session) -> None:
+    def abort_where_lost(self, session: Session, limits: Limits) -> None:
         clients = tuple(session.clients.tolist())
-        graph = self.policy.graph(len(clients))
+        graph = self.policy(limits.size).graph(len(clients))
         if not len(session.leaves):
             return
-        near = neighbours(graph_seed(session), clients, graph.degree)
+        seed = graph_seed(session)
+        near = {who: neighbours(seed, clients, graph.degree, who) for who in clients}
         gone = dict(zip(clients, session.leaves.tolist(), strict=True))
         shared = {who for who in clients if gone[who] != Leaves.BEFORE_SHARING}
         sent = {who for who in clients if gone[who] in SENDS}
@@ -242,7 +246,7 @@ class MaskedChannel:
                     continue
                 answer = self._carry(client, self.clients[client].handle(arrived), upward=True)
                 if answer is not None:
-                    self.server.handle(answer)
+                    self.server.handle(client, answer)
             except Aborted as refused:
                 self.faults.append(str(refused))
 

@@ -69,6 +69,11 @@ class Reader:
             raise BadMessage("wrong length", "the message goes on after its end")
 
 
+def signed_text(kind: int, context: bytes, body: bytes) -> bytes:
+    """What a client signs of its messages: a hash of all of it."""
+    return b"privfed message" + hashlib.sha256(bytes([kind]) + context + body).digest()
+
+
 def _number(value: int) -> bytes:
     return _PLACE.pack(value)
 
@@ -184,14 +189,24 @@ class Shares:
     commitment: bytes
     last: bytes
     sealed: tuple[tuple[int, bytes], ...]
+    signature: bytes = bytes(SIGNATURE)
     kind: ClassVar[int] = 4
 
+    @property
+    def text(self) -> bytes:
+        """What the signature is on."""
+        said = _number(self.sender) + self.commitment + self.last + _sealed(self.sealed)
+        return signed_text(self.kind, self.context, said)
+
     def body(self) -> bytes:
-        return _number(self.sender) + self.commitment + self.last + _sealed(self.sealed)
+        start = self.signature + _number(self.sender)
+        return start + self.commitment + self.last + _sealed(self.sealed)
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Shares:
-        return cls(context, data.number(), data.take(KEY), data.take(KEY), _unsealed(data))
+        signature, sender = data.take(SIGNATURE), data.number()
+        secrets = data.take(KEY), data.take(KEY)
+        return cls(context, sender, *secrets, _unsealed(data), signature)
 
 
 @dataclass(frozen=True)
@@ -227,14 +242,21 @@ class Masked:
     context: bytes
     sender: int
     words: bytes
+    signature: bytes = bytes(SIGNATURE)
     kind: ClassVar[int] = 6
 
+    @property
+    def text(self) -> bytes:
+        """What the signature is on."""
+        return signed_text(self.kind, self.context, _number(self.sender) + self.words)
+
     def body(self) -> bytes:
-        return _number(self.sender) + self.words
+        return self.signature + _number(self.sender) + self.words
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Masked:
-        return cls(context, data.number(), data.rest())
+        signature, sender = data.take(SIGNATURE), data.number()
+        return cls(context, sender, data.rest(), signature)
 
 
 @dataclass(frozen=True)
@@ -303,15 +325,25 @@ class Unmask:
     seeds: tuple[tuple[int, int], ...]
     keys: tuple[tuple[int, int], ...]
     layers: tuple[tuple[int, int], ...] = ()
+    signature: bytes = bytes(SIGNATURE)
     kind: ClassVar[int] = 10
 
-    def body(self) -> bytes:
+    @property
+    def text(self) -> bytes:
+        """What the signature is on."""
+        return signed_text(self.kind, self.context, self._said())
+
+    def _said(self) -> bytes:
         lists = (self.seeds, self.keys, self.layers)
         return _number(self.sender) + b"".join(map(_values, lists))
 
+    def body(self) -> bytes:
+        return self.signature + self._said()
+
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Unmask:
-        return cls(context, data.number(), _valued(data), _valued(data), _valued(data))
+        signature, sender = data.take(SIGNATURE), data.number()
+        return cls(context, sender, _valued(data), _valued(data), _valued(data), signature)
 
 
 def _values(pairs: tuple[tuple[int, int], ...]) -> bytes:

@@ -20,6 +20,7 @@ from privfed.secure.homomorphic import (
     SummingServer,
     Total,
 )
+from privfed.secure.homomorphic_parameters import DEGREE, read_public
 from privfed.secure.limits import Limits
 from privfed.secure.messages import BadMessage
 from privfed.secure.summation import Aborted, Session
@@ -55,8 +56,12 @@ class Parties:
     def __post_init__(self):
         self.codec = holding(self.largest, self.length, self.protocol.bits)
         self.holder = KeyHolder(SESSION, self.protocol.scheme, self.codec, self.limits)
-        self.client = EncryptingClient(self.holder.opening, self.codec)
+        self.client = self.answering(self.holder.opening)
         self.server = SummingServer(self.holder.opening, self.limits)
+
+    def answering(self, opening, codec=None, session=SESSION):
+        name = self.protocol.scheme.name
+        return EncryptingClient(opening, codec or self.codec, session, name)
 
     def row(self, client, value=7):
         return self.client.encrypt(client, np.full(self.length, value))
@@ -194,7 +199,7 @@ def test_a_context_with_the_secret_key_is_refused_by_everybody_else(protocol):
     with pytest.raises(ValueError, match="only the key holder"):
         SummingServer(told, parties.limits)
     with pytest.raises(ValueError, match="only the key holder"):
-        EncryptingClient(told, parties.codec)
+        parties.answering(told)
 
 
 def test_the_public_half_has_no_key_but_the_public_one():
@@ -345,9 +350,18 @@ def test_changed_bytes_never_crash_the_server():
 def test_openings_that_do_not_fit_are_refused(protocol):
     parties = Parties(protocol)
     opening = parties.holder.opening
-    for other in (holding(50, 6, protocol.bits), holding(50, 5, protocol.bits - 1)):
-        with pytest.raises(BadMessage, match="wrong opening"):
-            EncryptingClient(opening, other)
+    for other, name in (
+        (holding(50, 6, protocol.bits), "length"),
+        (holding(50, 5, protocol.bits - 1), "bits"),
+    ):
+        with pytest.raises(BadMessage, match=f"wrong {name}"):
+            parties.answering(opening, other)
+    for change in ({"round": 9}, {"exchange": 3}, {"model_hash": b"other"}):
+        with pytest.raises(BadMessage, match=f"wrong {next(iter(change)).split('_')[0]}"):
+            parties.answering(opening, session=dataclasses.replace(SESSION, **change))
+    swapped = Ckks(bits=20) if protocol.scheme.name == "bfv" else Bfv(bits=20)
+    with pytest.raises(BadMessage, match="wrong scheme"):
+        parties.answering(Parties(swapped).holder.opening)
     for spoiled in (opening[:-1], opening + b"\0"):
         with pytest.raises(BadMessage, match="wrong length"):
             SummingServer(spoiled, parties.limits)
@@ -518,3 +532,31 @@ def test_cryptography_sums_what_arithmetic_sums(protocol):
 def test_only_ckks_is_approximate():
     assert Ckks.approximate
     assert not Bfv.approximate
+
+
+@BOTH
+def test_uncompressed_ciphertexts_of_another_form_are_refused_and_change_nothing(protocol):
+    """The form's flag lies in the clear; a row of two blocks is added whole, or not at all."""
+    parties = Parties(protocol, length=DEGREE + 5)
+    server, row = parties.server, Row.decode(parties.row(1))
+    server.add(parties.row(2))
+    key = read_public(Opening.decode(parties.holder.opening).key)
+    sizes = protocol.scheme.blocks(parties.length)
+    for block in range(2):
+        found = protocol.scheme.read(key, row.blocks[block], sizes[block])
+        assert found.ciphertext()[0].is_ntt_form() is protocol.scheme.transformed
+    wrong = dataclasses.replace(type(protocol)(bits=protocol.bits).scheme)
+    object.__setattr__(wrong, "transformed", not protocol.scheme.transformed)
+    with pytest.raises(BadMessage, match="another form"):
+        wrong.read(key, row.blocks[0], sizes[0])
+
+    class Breaking:
+        def __add__(self, other):
+            raise ValueError("NTT form mismatch")
+
+    before = list(server._sum)
+    server._sum[1] = Breaking()
+    with pytest.raises(BadMessage, match="cannot be added"):
+        server.add(row.encode())
+    assert server._sum[0] is before[0]
+    assert 1 not in server._senders

@@ -17,6 +17,7 @@ from privfed.secure.dropout import SENDS, Leaves, leaving
 from privfed.secure.graph import Graph, Policy, neighbours
 from privfed.secure.limits import Limits
 from privfed.secure.masking_client import pair_key, self_key
+from privfed.secure.masking_server import recoverable
 from privfed.secure.masks import MaskedChannel, MaskedSums, Wire, graph_seed, identity
 from privfed.secure.messages import BadMessage
 from privfed.secure.primitives import Expander, KeyPair
@@ -36,7 +37,7 @@ class Fixed:
 
     def graph(self, clients):
         degree = clients - 1 if self.degree is None else min(self.degree, clients - 1)
-        return Graph(clients, degree, min(self.threshold, degree + 1))
+        return Graph(clients, degree, min(self.threshold, degree + (degree == clients - 1)))
 
 
 def codec(length=5, bits=32, capacity=50):
@@ -97,16 +98,17 @@ def _enough(of, policy):
     """Whether at each step every client that shared its secrets keeps enough who hold them."""
     graph = policy.graph(len(of.clients))
     gone = dict(zip(of.clients.tolist(), of.leaves.tolist(), strict=True))
-    near = neighbours(graph_seed(of), tuple(gone), graph.degree)
+    seed = graph_seed(of)
+    near = {who: neighbours(seed, tuple(gone), graph.degree, who) for who in gone}
     shared = {who for who in gone if gone[who] != Leaves.BEFORE_SHARING}
     sends = {who for who in gone if gone[who] in SENDS}
     stays = {who for who in gone if gone[who] == Leaves.NEVER}
     every = all(
-        sum(who in left for who in (me, *near[me])) >= graph.threshold
+        sum(who in left for who in graph.holders(me, near[me])) >= graph.threshold
         for me in shared
         for left in (shared, sends, stays)
     )
-    return every and len(sends) >= 2
+    return every and len(sends) >= 2 and len(stays) >= graph.threshold
 
 
 def test_arithmetic_aborts_where_the_protocol_does_and_sums_alike():
@@ -185,13 +187,25 @@ def resigned(message, **changes):
     return replace(changed, signature=identity(changed.sender).sign(changed.text))
 
 
+def signed(message, sender=8, **changes):
+    """A client's message, changed, in a name, and signed by the client itself."""
+    changed = replace(message, sender=sender, **changes)
+    return replace(changed, signature=identity(8).sign(changed.text))
+
+
+SIGNATURE = "wrong signature"
 BITS = 21  # so that a row of five numbers ends within a byte
 SHORT = "wrong length"
 LOW_ORDER = bytes(32)
 
 UP = {
-    "unknown id": (wire.Advertise, lambda m: replace(m, sender=999), "unknown sender"),
-    "another's id": (wire.Advertise, lambda m: replace(m, sender=28), "wrong signature"),
+    "unknown id": (wire.Advertise, lambda m: replace(m, sender=999), "wrong sender"),
+    "another's id": (wire.Advertise, lambda m: replace(m, sender=28), "wrong sender"),
+    "a row in another's name": (wire.Masked, lambda m: signed(m, 28), "wrong sender"),
+    "shares in another's name": (wire.Shares, lambda m: signed(m, 28), "wrong sender"),
+    "an unsigned row": (wire.Masked, lambda m: replace(m, words=bytes(len(m.words))), SIGNATURE),
+    "unsigned shares": (wire.Shares, lambda m: replace(m, commitment=b"c" * 32), SIGNATURE),
+    "unsigned help": (wire.Unmask, lambda m: replace(m, seeds=m.seeds[1:]), SIGNATURE),
     "unsigned keys": (wire.Advertise, lambda m: replace(m, mask=b"x" * 32), "wrong signature"),
     "low-order key": (wire.Advertise, lambda m: resigned(m, mask=LOW_ORDER), "low-order key"),
     "one key twice": (wire.Advertise, lambda m: resigned(m, mask=m.channel), "duplicate key"),
@@ -209,41 +223,41 @@ UP = {
     "from a server": (wire.Advertise, lambda m: wire.Survivors(m.context, (3,)), "wrong type"),
     "shares for others": (
         wire.Shares,
-        lambda m: replace(m, sealed=((999, m.sealed[0][1]), *m.sealed[1:])),
+        lambda m: signed(m, sealed=((999, m.sealed[0][1]), *m.sealed[1:])),
         "wrong receivers",
     ),
-    "shares for fewer": (wire.Shares, lambda m: replace(m, sealed=m.sealed[1:]), "wrong receivers"),
+    "shares for fewer": (wire.Shares, lambda m: signed(m, sealed=m.sealed[1:]), "wrong receivers"),
     "shares for itself": (
         wire.Shares,
-        lambda m: replace(m, sealed=((8, m.sealed[0][1]), *m.sealed[1:])),
+        lambda m: signed(m, sealed=((8, m.sealed[0][1]), *m.sealed[1:])),
         "wrong receivers",
     ),
     "count beyond the end": (
         wire.Shares,
-        lambda m: wire.encode(m)[: 4 + 32 + 8 + 32] + b"\xff\xff\xff\xff",
+        lambda m: wire.encode(m)[: 4 + 32 + 64 + 8 + 64 + 4] + b"\xff\xff\xff\xff",
         SHORT,
     ),
-    "short row": (wire.Masked, lambda m: replace(m, words=m.words[:-1]), SHORT),
-    "long row": (wire.Masked, lambda m: replace(m, words=m.words * 2), SHORT),
+    "short row": (wire.Masked, lambda m: signed(m, words=m.words[:-1]), SHORT),
+    "long row": (wire.Masked, lambda m: signed(m, words=m.words * 2), SHORT),
     "beyond the modulus": (
         wire.Masked,
-        lambda m: replace(m, words=b"\xff" * len(m.words)),
+        lambda m: signed(m, words=b"\xff" * len(m.words)),
         "wrong modulus",
     ),
     "other survivors": (wire.Vote, lambda m: replace(m, signature=b"s" * 64), "inconsistent"),
     "both secrets": (
         wire.Unmask,
-        lambda m: replace(m, keys=(*m.keys, (m.seeds[0][0], 5))),
+        lambda m: signed(m, keys=(*m.keys, (m.seeds[0][0], 5))),
         "wrong shares",
     ),
     "a seed twice": (
         wire.Unmask,
-        lambda m: replace(m, seeds=(*m.seeds, m.seeds[0])),
+        lambda m: signed(m, seeds=(*m.seeds, m.seeds[0])),
         "wrong shares",
     ),
     "outside the field": (
         wire.Unmask,
-        lambda m: replace(m, seeds=((m.seeds[0][0], PRIME), *m.seeds[1:])),
+        lambda m: signed(m, seeds=((m.seeds[0][0], PRIME), *m.seeds[1:])),
         "wrong shares",
     ),
 }
@@ -322,6 +336,11 @@ DOWN = {
         "wrong survivors",
     ),
     "few survivors": (wire.Survivors, lambda m: replace(m, clients=m.clients[:3]), "too few"),
+    "unknown clients": (
+        wire.Roster,
+        lambda m: replace(m, clients=(*m.clients, 999)),
+        "wrong roster",
+    ),
     "few votes": (wire.Votes, lambda m: replace(m, votes=m.votes[:3]), "too few"),
     "a vote twice": (
         wire.Votes,
@@ -370,7 +389,7 @@ def test_wrong_shares_abort_and_never_make_a_wrong_sum(which):
 
     def change(message):
         pairs = [(who, value ^ 1) for who, value in getattr(message, which)]
-        return replace(message, **{which: tuple(pairs)})
+        return signed(message, **{which: tuple(pairs)})
 
     leaves = [0, 0, 0, 0, 0, Leaves.BEFORE_MASKING]
     of, encoder = session(6, leaves), codec()
@@ -395,12 +414,12 @@ def test_a_message_is_taken_once():
     for client, row in zip(of.clients.tolist(), whole, strict=True):
         channel.send(client, row)
         with pytest.raises(BadMessage, match="unknown sender"):
-            channel.server.handle(wire.decode(replayed[-1]))
+            channel.server.handle(client, wire.decode(replayed[-1]))
     total, _ = channel.total()
     assert np.array_equal(total, whole.sum(0))
     other = MaskedChannel(session(4, round=2), encoder, Fixed(2))
     with pytest.raises(BadMessage, match="wrong session"):
-        other.server.handle(wire.decode(replayed[-1]))
+        other.server.handle(client, wire.decode(replayed[-1]))
 
 
 def test_secrets_are_forgotten_when_a_session_ends():
@@ -489,10 +508,14 @@ def test_below_the_threshold_shares_are_worth_nothing():
 @pytest.mark.parametrize("clients", [2, 3, 4, 10, 57, 200])
 @pytest.mark.parametrize("threshold, colluders", [(0.6, 0.1), (0.67, 0.0), (0.9, 0.3), (1.0, 0.5)])
 def test_thresholds_of_the_complete_graph(clients, threshold, colluders):
-    graph = Policy(threshold, colluders, "lying").graph(clients)
-    corrupt = int(colluders * clients + 1e-9)
+    policy, corrupt = Policy(threshold, colluders, "lying"), int(colluders * clients + 1e-9)
+    if corrupt + 2 > clients:
+        with pytest.raises(Aborted, match="so many that may collude"):
+            policy.graph(clients)
+        return
+    graph = policy.graph(clients)
     assert graph.complete
-    assert corrupt < graph.threshold <= clients
+    assert corrupt + 2 <= graph.threshold <= clients
     assert 2 * graph.threshold > clients + corrupt
     assert graph.threshold >= threshold * clients - 1e-9
 
@@ -523,10 +546,10 @@ def test_a_sparse_graph_is_the_smallest_that_keeps_the_four_conditions(
 
 def test_everybody_is_a_neighbour_of_its_neighbours_and_has_as_many():
     clients = tuple(range(5, 60))
-    near = neighbours(b"s" * 32, clients, 8)
+    near = {who: neighbours(b"s" * 32, clients, 8, who) for who in clients}
     assert all(len(others) == 8 and me not in others for me, others in near.items())
     assert all(me in near[other] for me in clients for other in near[me])
-    assert neighbours(b"t" * 32, clients, 8) != near
+    assert any(neighbours(b"t" * 32, clients, 8, who) != near[who] for who in clients)
 
 
 @pytest.mark.parametrize(
@@ -545,7 +568,7 @@ def test_keys_without_a_proof_are_refused(keys, said):
 
 def test_too_few_neighbours_abort():
     with pytest.raises(Aborted, match="neighbours = 4"):
-        MaskedSums(neighbours=4).policy.graph(300)
+        MaskedSums(neighbours=4).policy(300).graph(300)
 
 
 def test_memory_is_flat_in_the_cohort():
@@ -562,3 +585,137 @@ def test_memory_is_flat_in_the_cohort():
     ]
     assert held == ["_sum"]
     assert channel._rows == {}
+
+
+# --- what two reviews found ---
+
+
+def played(policy=None, clients=7, limits=None, **keys):
+    of, encoder = session(clients), codec()
+    channel = MaskedChannel(
+        of, encoder, policy or Fixed(4), **({"limits": limits} if limits else {})
+    )
+    sent(channel, of, rows(encoder, clients))
+    return channel, of.clients.tolist()
+
+
+def votes_of(channel, voters, survivors):
+    """Each voter's true signature on `survivors`."""
+    text = wire.Survivors(channel.server._context, survivors).signed(channel.server._agreed)
+    context = channel.server._context
+    return tuple(wire.Vote(context, who, identity(who).sign(text)) for who in voters)
+
+
+def test_valid_votes_for_other_survivors_are_inconsistent():
+    """Not garbage, but what other clients truly signed: for a set without the victim."""
+    channel, clients = played()
+    channel.server.proceed()
+    whole, less = tuple(clients), tuple(clients[:-1])
+    client = channel.clients[clients[1]]
+    client.handle(wire.Survivors(channel.server._context, whole))
+    mixed = (*votes_of(channel, clients[:3], whole), *votes_of(channel, clients[3:4], less))
+    with pytest.raises(BadMessage, match="inconsistent"):
+        client.handle(wire.Votes(channel.server._context, mixed))
+
+
+def test_votes_under_another_roster_are_inconsistent():
+    channel, clients = played()
+    channel.server.proceed()
+    whole = tuple(clients)
+    text = wire.Survivors(channel.server._context, whole).signed(b"another roster's hash")
+    client = channel.clients[clients[1]]
+    client.handle(wire.Survivors(channel.server._context, whole))
+    context = channel.server._context
+    forged = tuple(wire.Vote(context, who, identity(who).sign(text)) for who in clients[:4])
+    with pytest.raises(BadMessage, match="inconsistent"):
+        client.handle(wire.Votes(context, forged))
+
+
+def test_a_survivor_that_never_shared_is_refused():
+    leaves = [Leaves.BEFORE_SHARING, 0, 0, 0, 0, 0, 0]
+    of, encoder = session(7, leaves), codec()
+    channel = MaskedChannel(of, encoder, Fixed(4))
+    sent(channel, of, rows(encoder, 7))
+    channel.server.proceed()
+    client = channel.clients[of.clients.tolist()[3]]
+    with pytest.raises(BadMessage, match="never shared"):
+        client.handle(wire.Survivors(channel.server._context, tuple(of.clients.tolist())))
+
+
+def test_votes_of_others_than_neighbours_do_not_count():
+    of, encoder = session(9), codec()
+    channel = MaskedChannel(of, encoder, Fixed(2, 4))
+    sent(channel, of, rows(encoder, 9))
+    channel.server.proceed()
+    me, whole = of.clients.tolist()[0], tuple(of.clients.tolist())
+    strangers = [who for who in whole if who not in channel.server._near[me]]
+    channel.clients[me].handle(wire.Survivors(channel.server._context, whole))
+    with pytest.raises(BadMessage, match="wrong voters"):
+        channel.clients[me].handle(
+            wire.Votes(channel.server._context, votes_of(channel, strangers, whole))
+        )
+
+
+def test_too_few_senders_for_the_runs_minimum_abort_with_messages():
+    leaves = [Leaves.BEFORE_MASKING, 0, 0, 0, 0, 0, 0]
+    of, encoder = session(7, leaves), codec()
+    for minimum in (6, 7):
+        channel = MaskedChannel(of, encoder, Fixed(4), Limits(50, minimum))
+        sent(channel, of, rows(encoder, 7))
+        if minimum == 6:
+            assert channel.total()[1] == 6
+        else:
+            with pytest.raises(Aborted, match="too few clients sent"):
+                channel.total()
+
+
+def test_a_made_up_small_cohort_is_refused_by_everybody():
+    """Of a victim and a colluder, say: clients know how many are expected."""
+    small, large = Policy(0.6, 0.1, "lying"), Policy(0.6, 0.1, "lying", size=20)
+    assert small.graph(2).threshold == 2
+    for clients in (2, 11):
+        with pytest.raises(Aborted, match="cohort that was expected"):
+            large.graph(clients)
+    assert large.graph(12).threshold >= 2 + large.corrupt(12) == 4
+
+
+def test_the_share_of_survivors_is_kept_on_sparse_graphs_too():
+    """Else a neighbourhood of survivors that is cut off would be a sum of its own."""
+    policy = Policy(0.9, 0.0, "curious", size=300)
+    graph = policy.graph(300)
+    assert not graph.complete
+    assert graph.survivors == 270
+    near = {me: neighbours(b"s" * 32, tuple(range(300)), graph.degree, me) for me in range(300)}
+    everybody = set(range(300))
+    assert recoverable(graph, near, everybody, set(range(270)) | set(range(270, 300)))
+    assert not recoverable(graph, near, everybody, set(range(0, 300, 2)))
+    stops = MaskedSums(threshold=0.9, colluders=0.0).over(Limits(300, size=300)).stops
+    assert stops(300, 0.5) == 1.0
+
+
+def test_a_server_whose_session_has_ended_says_so():
+    of, encoder = session(6, [Leaves.BEFORE_SHARING] * 5 + [0]), codec()
+    with pytest.raises(Aborted):
+        MaskedChannel(of, encoder, Fixed(4))
+    channel, clients = played()
+    channel.total()
+    for late in (channel.server.proceed, channel.server.total):
+        with pytest.raises(Aborted, match="has ended"):
+            late()
+    with pytest.raises(Aborted, match="has ended"):
+        channel.server.handle(clients[0], wire.Vote(channel.server._context, clients[0], b"s" * 64))
+
+
+def test_only_a_run_that_asks_for_it_is_promised_safety_from_lies():
+    assert "if it follows the protocol" in MaskedSums().promise(100)
+    assert "also if it lies" in MaskedSums(threat="lying").promise(100)
+    assert MaskedSums(threat="lying").policy(500).graph(500).complete
+    assert "of 1000 clients 600 have to stay" in MaskedSums().promise(1000)
+
+
+def test_a_share_text_is_bound_to_sender_and_receiver():
+    text = wire.share_text(3, 8, (5, 6))
+    assert wire.read_shares(text, 3, 8, 2) == (5, 6)
+    assert wire.read_shares(text, 8, 3, 2) is None
+    assert wire.read_shares(text, 3, 8, 3) is None
+    assert wire.read_shares(wire.share_text(3, 8, (PRIME, 6)), 3, 8, 2) is None

@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +13,10 @@ from helpers import Rounds, assert_normal
 from scipy import stats
 from small import model, same_run, small, trained
 
+from accounting.accountants import epsilon
 from accounting.ledger import Ledger
-from privfed.audit import audit
+from defenses.median import Median
+from privfed.audit import audit, opacus_epsilon
 from privfed.cli import main
 from privfed.errors import Refused
 from privfed.plan import plan
@@ -20,6 +24,7 @@ from privfed.privacy.gaussian import CentralGaussian
 from privfed.privacy.mechanism import BoundedRows, Encoding
 from privfed.privacy.none import NoPrivacy
 from privfed.run import resume
+from privfed.rundir import RunDirectory
 from privfed.samplers import CappedPoisson, FixedSize, Full, Poisson
 from privfed.secure.aborts import probability
 from privfed.secure.dropout import Leaves, leaving, sending
@@ -310,6 +315,7 @@ delta = 1e-3
 rounds = 1
 [secure]
 protocol = "masks"
+threshold = 0.3
 """
     for declared, code in ((60, 0), (66, 0), (59, 2), (70, 2)):
         (tmp_path / "run.toml").write_text(text.replace("CLIENTS", str(declared)))
@@ -372,7 +378,7 @@ def test_a_plan_says_who_sees_what_and_what_encoding_costs():
     args = ["check", *(item for key in options for item in ("--set", key))]
     said = " ".join(CliRunner().invoke(main, args, env={"COLUMNS": "200"}).output.split())
     assert "masks: the server sees exact sums, never a row, and is trusted to add the noise" in said
-    assert "of 12 (complete graph) 6 have to stay" in said
+    assert "of 12 clients 6 have to stay (complete graph)" in said
     assert "10 bits for sums of up to 12 clients; rounding makes rows up to 1.0" in said
     found = json.loads(CliRunner().invoke(main, [*args, "--json"]).stdout)
     assert found["forecast"]["encoded"] > 1.02
@@ -383,3 +389,148 @@ def test_fixed_size_cohorts_of_one_would_show_a_row_and_are_refused():
     with pytest.raises(Refused, match="would abort in 100%"):
         plan(small(*MASKS, "cohort.sampler=fixed_size", "cohort.size=1", "privacy.accountant=rdp"))
     assert FixedSize(size=1).capacity() == 1
+
+
+# --- what two reviews found ---
+
+MANY = (*MASKS, "data.clients=200", "cohort.size=110", "cohort.dropout=0.02")
+
+
+def test_plan_run_ledger_and_audit_charge_the_same_slack(tmp_path):
+    outcome = trained(tmp_path, *MANY, "run.rounds=3", "secure.simulate=arithmetic")
+    slack = outcome.plan.event.slack
+    assert slack == outcome.plan.aborts > 1e-12
+    ledger = Ledger.load(tmp_path / "ledger.jsonl")
+    assert {charge.event for charge in ledger.charges} == {outcome.plan.event}
+    bare = Counter({replace(outcome.plan.event, slack=0.0): 3})
+    assert audit(tmp_path).guarantee.epsilon > epsilon(bare, 1e-3, "pld")
+
+
+def test_several_exchanges_may_each_abort():
+    one = plan(small(*MANY))
+    two = plan(small(*MANY, "client.objective=mime", "data.setting=cross_silo"))
+    assert two.aborts == pytest.approx(2 * one.aborts)
+
+
+def test_calibration_pays_for_aborts():
+    lossy = (*MANY, "cohort.dropout=0.2", "run.rounds=40", "privacy.epsilon=2.0")
+    with_, without = (plan(small(*lossy, *more)) for more in ((), ("cohort.dropout=0.0",)))
+    assert with_.noise_multiplier > without.noise_multiplier
+    assert with_.guarantee.epsilon == pytest.approx(2.0, abs=1e-3)
+
+
+def test_a_budget_that_is_never_spent_is_no_reason_to_refuse():
+    """The cost of aborts is taken at what is spent, not at what might be."""
+    assert plan(small(*MANY, "privacy.epsilon=inf")).guarantee.epsilon == math.inf
+    assert plan(small(*MANY, "privacy.epsilon=40")).guarantee.epsilon <= 40
+
+
+def test_more_rounds_that_leave_nothing_of_delta_are_refused(tmp_path):
+    lossy = (*MANY, "cohort.dropout=0.2", "privacy.noise_multiplier=1.0")
+    few = plan(small(*lossy, "run.rounds=3"))
+    assert few.guarantee.epsilon < math.inf
+    with pytest.raises(Refused, match=r"leave nothing|nothing remains"):
+        plan(small(*lossy, "run.rounds=4000"))
+
+
+def test_the_abort_bound_takes_the_best_of_all_stretches_that_fit():
+    """A few neighbours fit small cohorts, and again larger ones."""
+    summation = MaskedSums(neighbours=40).over(Limits(500, size=50))
+    assert probability(summation, Poisson(size=50), 500, 1, 0.0) < 1e-2
+
+
+def test_dropping_out_of_one_exchange_says_nothing_of_the_next():
+    ids = np.arange(3000)
+    first, second = (
+        leaving(0.4, Streams(1).at(f"dropout/{number}", 4, ids), 3000) > 0 for number in (0, 1)
+    )
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.1
+
+
+def test_rows_of_those_who_dropped_out_do_not_reach_a_row_rule(tmp_path):
+    rounds = Rounds(
+        tmp_path,
+        (3, 9, 4, 1, 6, 12, 5, 2),
+        mechanism=NoPrivacy(),
+        sampler=Full().of(8),
+        rule=Median(),
+        dropout=0.5,
+    )
+    world = rounds.world
+    leaves = leaving(0.5, world.streams.at("dropout/0", 1, np.arange(8)), 8)
+    here = np.flatnonzero((leaves == 0) | (leaves == 3))
+    keys = world.streams.at("shuffle", 1, here)
+    rows, _ = rounds.local.train(here, {"params": rounds.state.params}, None, keys)
+    np.testing.assert_allclose(rounds.released()[0], np.median(rows, axis=0), rtol=1e-5, atol=1e-6)
+
+
+def test_larger_cohorts_than_the_capacity_abort():
+    with pytest.raises(Aborted, match=r"secure\.capacity"):
+        sums(capacity=5, arithmetic=True).open(
+            Session(1, 0, b"", np.arange(6)), 2, Encoding(1.0, 2.0**20)
+        )
+
+
+def test_too_coarse_steps_without_a_norm_are_refused():
+    with pytest.raises(Refused, match="which no update survives"):
+        sums(bits=10, capacity=100).codec(Encoding(), 5)
+    assert sums(bits=32, capacity=500).codec(Encoding(), 5).step < 1e-3
+
+
+def test_noise_of_the_clients_own_has_to_fit_the_range():
+    local = ("privacy.mechanism=local_gaussian", *EVERYBODY, *MASKS)
+    with pytest.raises(Refused, match=r"secure\.range is 1000"):
+        plan(small(*local, "privacy.clip=100"))
+    assert plan(small(*local)).event.relation == "replace-one"
+
+
+def test_a_secret_run_that_aborted_goes_on_after_it(tmp_path):
+    """Aborts are consumed: what was charged is neither repeated nor forgotten."""
+    first = trained(tmp_path, *LOSSY, "run.rounds=9")
+    after = resume(tmp_path, lambda stored: stored.with_run(rounds=16))
+    assert set(first.aborts) <= set(after.aborts)
+    assert after.charges == 16
+    assert after.updates == 16 - len(after.aborts)
+    assert [charge.round for charge in Ledger.load(tmp_path / "ledger.jsonl").charges] == [
+        *range(1, 17)
+    ]
+
+
+def test_what_clients_remembered_in_an_aborted_round_is_deleted(tmp_path):
+    keys = ("client.objective=scaffold", "data.setting=cross_silo", *EVERYBODY, SEEDED)
+    minimum = ("secure.protocol=masks", "secure.threshold=0.65")
+    outcome = trained(tmp_path / "whole", *keys, *minimum)
+    assert outcome.updates == 7
+    assert not list((tmp_path / "whole" / "private").glob(".*tmp"))
+
+    class Aborting:
+        def open(self, *_):
+            raise Aborted("for a test")
+
+        def __getattr__(self, name):
+            return getattr(PlainSum(), name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MaskedSums, "over", lambda self, limits: Aborting())
+        outcome = trained(tmp_path / "aborted", *keys, *minimum)
+    assert outcome.updates == 0
+    assert len(outcome.aborts) == 7
+    assert not list((tmp_path / "aborted" / "private").glob(".*tmp"))
+
+
+def test_a_torn_record_of_an_abort_does_not_swallow_the_next(tmp_path):
+    directory = RunDirectory(tmp_path)
+    directory.aborted(3, "too few")
+    with (tmp_path / "aborts.jsonl").open("a") as file:
+        file.write('{"round": 4, "rea')
+    directory.cut_aborts()
+    directory.aborted(5, "too few")
+    assert directory.aborts() == {3: "too few", 5: "too few"}
+
+
+def test_an_independent_accountant_pays_for_aborts_too(tmp_path):
+    pytest.importorskip("opacus")
+    event = replace(plan(small(*MANY)).event, slack=1e-6)
+    bare = replace(event, slack=0.0)
+    found = [opacus_epsilon({one: 20}, 1e-3, "opacus_rdp") for one in (event, bare)]
+    assert found[0] > found[1]
