@@ -182,9 +182,10 @@ def _refuse_nothing_left(total: Spending, spent: Guarantee, accountant: str) -> 
     without = Counter({replace(event, slack=0.0): count for event, count in total.items()})
     if guarantee(without, spent.delta, accountant).epsilon < math.inf:
         raise Refused(
-            "visible aborts of secure sums leave nothing of privacy.delta for this much epsilon: "
-            "raise the noise or cohort.size, lower secure.threshold, secure.minimum or "
-            'cohort.dropout, or use cohort.sampler = "full" or "cyclic"'
+            "visible aborts of secure sums, or the sampler of noise, leave nothing of "
+            "privacy.delta at this much epsilon: raise the noise or cohort.size, lower "
+            "secure.threshold, secure.minimum or cohort.dropout, or use cohort.sampler = "
+            '"full" or "cyclic"'
         )
 
 

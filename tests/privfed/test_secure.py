@@ -429,7 +429,7 @@ def test_more_rounds_that_leave_nothing_of_delta_are_refused(tmp_path):
     lossy = (*MANY, "cohort.dropout=0.2", "privacy.noise_multiplier=1.0")
     few = plan(small(*lossy, "run.rounds=3"))
     assert few.guarantee.epsilon < math.inf
-    with pytest.raises(Refused, match=r"leave nothing|nothing remains"):
+    with pytest.raises(Refused, match=r"leave nothing|nothing remains|remains for"):
         plan(small(*lossy, "run.rounds=4000"))
 
 
