@@ -25,7 +25,7 @@ class Forecast:
     the expected norm of the noise on it; None without privacy. `seconds` is for all rounds, for
     clients of `examples` examples each: what public facts suggest, or else two batches (`guessed`).
     `encoded` is the norm of what a secure sum adds over the row's own, and `aborts` bounds the
-    probability that a round aborts.
+    probability that a round aborts, `step` is that of its whole numbers.
     """
 
     parameters: int
@@ -41,6 +41,7 @@ class Forecast:
     guessed: bool
     encoded: float
     aborts: float
+    step: float | None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -63,6 +64,8 @@ def forecast(setup: Setup) -> Forecast:
     sums = (
         config.run.rounds * algorithm.exchanges * algorithm.summation.seconds(width, round(cohort))
     )
+    broadcasts = algorithm.exchanges - 1 + algorithm.objective.broadcasts
+    keys = algorithm.summation.download(round(cohort))
     evaluations = -(-config.run.rounds // config.run.evaluate_every) + 1
     training = config.run.rounds * cohort * float(work[0]) * setup.speed.seconds
     signal = noise = None
@@ -79,7 +82,7 @@ def forecast(setup: Setup) -> Forecast:
         parameters=d,
         cohort=cohort,
         empty=(1.0 - witness.rate) ** algorithm.clients if witness.random else 0.0,
-        down=cohort * d * _NUMBER * (algorithm.exchanges - 1 + algorithm.objective.broadcasts),
+        down=cohort * (d * _NUMBER * broadcasts + algorithm.exchanges * keys),
         up=cohort * algorithm.summation.upload(width, round(cohort)) * algorithm.exchanges,
         kept=algorithm.objective.keeps * d * _NUMBER,
         signal=signal,
@@ -89,4 +92,5 @@ def forecast(setup: Setup) -> Forecast:
         guessed=typical is None,
         encoded=encoded,
         aborts=algorithm.aborts,
+        step=algorithm.step(d),
     )

@@ -74,7 +74,8 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
         **_secure_rows(plan, forecast),
         "traffic": (
             f"{size_of(forecast.down)} down, {size_of(forecast.up)} up per round (a client is sent "
-            f"{_vectors(forecast.down, forecast)} and sends {_sent(plan, forecast)})"
+            f"{_of_one(forecast.down, plan, forecast)} and sends "
+            f"{_of_one(forecast.up, plan, forecast)})"
         ),
         "time": _time(forecast),
     }
@@ -108,10 +109,11 @@ def _vectors(size: float, forecast: Forecast) -> str:
     return "d" if count == 1 else f"{count} d"
 
 
-def _sent(plan: Plan, forecast: Forecast) -> str:
+def _of_one(size: float, plan: Plan, forecast: Forecast) -> str:
+    """One client's part of a round's bytes."""
     if plan.config.names["protocol"] == "none":
-        return _vectors(forecast.up, forecast)
-    return size_of(forecast.up / forecast.cohort)
+        return _vectors(size, forecast)
+    return size_of(size / forecast.cohort)
 
 
 def _secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
@@ -120,14 +122,15 @@ def _secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     if config.names["protocol"] == "none":
         return {}
     protocol, most = config.parts["protocol"], limits(config).capacity
-    trusted = ", and is trusted to add the noise" if plan.mechanism.trust == "server" else ""
+    adds = "the server" if config.names["protocol"] == "masks" else "the key holder"
+    trusted = f"; {adds} is trusted to add the noise" if plan.mechanism.trust == "server" else ""
     pairs = {"secure": f"{config.names['protocol']}: {protocol.seen}{trusted}"}
     if said := protocol.promise(round(forecast.cohort)):
         pairs["holds"] = said
-    longer = ""
+    longer, steps = "", f", in steps of {forecast.step:.2g}" if forecast.step else ""
     if forecast.encoded > 1.0005:
         longer = f"; rounding makes rows up to {forecast.encoded:.4g} times as long, and noise too"
-    pairs["codec"] = f"{protocol.bits} bits for sums of up to {most} clients{longer}"
+    pairs["codec"] = f"{protocol.bits} bits for sums of up to {most} clients{steps}{longer}"
     if forecast.aborts:
         cost = " (charged)" if plan.event.slack >= forecast.aborts else ""
         pairs["aborts"] = f"a round with a probability of at most {forecast.aborts:.2g}{cost}"

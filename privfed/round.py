@@ -126,6 +126,11 @@ class Algorithm:
         found = self.summation.encoded(encoding, width)
         return found / encoding.bound if encoding.bound < math.inf else 1.0
 
+    def step(self, parameters: int) -> float | None:
+        """Of the whole numbers that are summed; None without a secure sum."""
+        width = self.mechanism.width(self.wire(self.objective.layout(parameters)))
+        return self.summation.step(self.mechanism.encoding(self.mechanism.init()), width)
+
     def event(self, round: int) -> Event:
         """What `round` is charged: a pure function of declared constants."""
         witness = self.sampler.witness(round, self.clients)

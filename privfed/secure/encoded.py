@@ -77,6 +77,10 @@ class SecureProtocol(Part):
         """Bytes that a client sends, about."""
         return codec.bits / 8 * codec.length
 
+    def download(self, clients: int) -> float:
+        """Bytes that a client is sent beside the model, about."""
+        return 0.0
+
     def seconds(self, codec: Codec, clients: int) -> float:
         """What a sum over `clients` takes when all of it runs on one core, about."""
         return 2e-8 * clients * codec.length
@@ -139,6 +143,12 @@ class EncodedSummation:
         if clients > self.limits.capacity:
             return 1.0
         return self.protocol.stops(clients, dropout, self.limits)
+
+    def step(self, encoding: Encoding, length: int) -> float | None:
+        return self.codec(encoding, length).step
+
+    def download(self, clients: int) -> float:
+        return self.protocol.download(clients)
 
     def seconds(self, length: int, clients: int) -> float:
         codec = Codec(1.0, 1.0, length, self.protocol.bits)

@@ -324,6 +324,10 @@ class _Homomorphic(SecureProtocol):
         blocks = len(self.scheme.blocks(codec.length))
         return super().seconds(codec, clients) + clients * blocks * each
 
+    def download(self, clients: int) -> float:
+        """The session's public key."""
+        return 124_000.0
+
     def upload(self, codec: Codec, clients: int) -> float:
         return _HEADER + len(self.scheme.blocks(codec.length)) * (_COUNT.size + CIPHERTEXT)
 

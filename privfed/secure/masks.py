@@ -27,6 +27,7 @@ from privfed.secure.messages import (
     FromServer,
     Invitation,
     Message,
+    Vote,
     decode,
     encode,
     sealed_size,
@@ -97,6 +98,11 @@ class MaskedSums(SecureProtocol):
         size = codec.length * Expander(1, codec.bits).word.itemsize
         each = 2e-4 + 2e-10 * size
         return super().seconds(codec, clients) + clients * self._degree(clients) * each
+
+    def download(self, clients: int) -> float:
+        degree = self._degree(clients)
+        keys, shares, votes = Advertise.size, sealed_size(0) + 8, Vote.size
+        return degree * (keys + shares + votes * self.threshold) + 2 * 8 * clients
 
     def upload(self, codec: Codec, clients: int) -> float:
         degree = self._degree(clients)

@@ -37,6 +37,12 @@ class PlainSum(Part):
     def seconds(self, length: int, clients: int) -> float:
         return 0.0
 
+    def step(self, encoding: Encoding, length: int) -> float | None:
+        return None
+
+    def download(self, clients: int) -> float:
+        return 0.0
+
     def upload(self, length: int, clients: int) -> float:
         return 4.0 * length
 

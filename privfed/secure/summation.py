@@ -68,6 +68,14 @@ class Summation(Protocol):
         """What a sum over `clients` takes when all of it runs on one core, about."""
         ...
 
+    def step(self, encoding: Encoding, length: int) -> float | None:
+        """Of the whole numbers that rows become; None where they stay real."""
+        ...
+
+    def download(self, clients: int) -> float:
+        """Bytes that one of `clients` is sent beside the model, about."""
+        ...
+
     def upload(self, length: int, clients: int) -> float:
         """Bytes that one of `clients` sends for a row `[length]`, about."""
         ...
