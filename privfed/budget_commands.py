@@ -78,11 +78,17 @@ def _plot(directory: Path, path: Path) -> dict[str, Any]:
 @click.option("--separation", type=click.IntRange(1, 10**6), help="cyclic: rounds between two.")
 @click.option(
     "--mechanism",
-    type=click.Choice(["gaussian", "local_gaussian", "banded"]),
+    type=click.Choice(["gaussian", "local_gaussian", "banded", "skellam", "discrete_gaussian"]),
     default="gaussian",
     show_default=True,
 )
 @click.option("--bands", type=click.IntRange(1, 10_000), help="banded: at most the separation.")
+@click.option("--bits", type=click.IntRange(8, 62), help="distributed noise: of the secure sum.")
+@click.option("--dimension", type=COUNT, help="distributed noise: numbers of an update.")
+@click.option("--minimum", type=COUNT, help="distributed noise: survivors; default 0.8 x cohort.")
+@click.option("--honest", type=RATE, default=1.0, help="distributed noise: part of survivors.")
+@click.option("--sizing", type=click.Choice(["minimum", "layers"]), help="skellam: how.")
+@click.option("--against", type=click.Choice(["server", "readers"]), default="server")
 @click.option("--rounds", type=click.IntRange(1, 10**6))
 @click.option("--delta", type=click.FloatRange(0, 1, True, True), required=True)
 @click.option("--epsilon", type=click.FloatRange(0, min_open=True))

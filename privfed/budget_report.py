@@ -91,10 +91,30 @@ def calibration_table(answer: Answer) -> Table:
             "accountants": opinions(bound.by_accountant),
             "rounds": shown("rounds", str(asked.rounds)),
             "cohort": shown("cohort", drawn),
+            **_grid_rows(answer),
             "meaning": f"{asked.mechanism}: unit {bound.unit}, {bound.relation}, {asked.sampler} "
             "sampling",
         }
     )
+
+
+def _grid_rows(answer: Answer) -> dict[str, str]:
+    """Of distributed noise: what a client does, and what few bits cost."""
+    found, asked = answer.grid_json(), answer.question
+    if not found:
+        return {}
+    return {
+        "against": "the server" if asked.against == "server" else "who reads the aggregates",
+        "grid": (
+            f"steps of {found['step']:.3g} for a clip of {found['clip']:g}; rounding makes rows up "
+            f"to {found['encoded']:.4g} times as long"
+        ),
+        "a client": (
+            f"adds noise of deviation {found['share_deviation']:.3g} and sends "
+            f"{found['bytes_per_client']:,.0f} bytes"
+        ),
+        "wraps": f"a number of the sum with a probability of {found['wraps']:.2g}",
+    }
 
 
 def alternatives_table(answer: Answer, others: Iterable[tuple[str, Answer]]) -> Table:

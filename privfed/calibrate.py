@@ -16,7 +16,7 @@ from accounting.releases import LARGEST_NOISE, PoissonSampled
 from privfed.cohort import Sampler, Witness
 from privfed.errors import Refused
 from privfed.parts import find
-from privfed.privacy.mechanism import Mechanism
+from privfed.privacy.mechanism import Mechanism, Setting
 
 _SMALLEST_RATE = 1e-9
 _UNKNOWN = ("epsilon", "noise_multiplier", "rounds", "cohort")
@@ -35,7 +35,9 @@ class Question:
     """A mechanism over a sampler, one of whose numbers is None: that is asked for.
 
     `population` and `cohort` are whole clients; `rate` replaces both under Poisson sampling, and
-    `separation` under cyclic. `cap` 0 and `bands` 0 take the part's own default.
+    `separation` under cyclic. `cap` 0 and `bands` 0 take the part's own default. Distributed noise
+    also follows from the secure sum's `bits`, the `dimension` of an update, how many survive at
+    least (`minimum`; four fifths of the cohort) and which part of them is `honest`.
     """
 
     mechanism: str
@@ -48,6 +50,12 @@ class Question:
     cap: int = 0
     separation: int | None = None
     bands: int = 0
+    bits: int | None = None
+    dimension: int | None = None
+    minimum: int | None = None
+    honest: float = 1.0
+    sizing: str | None = None
+    against: str = "server"
     rounds: int | None = None
     epsilon: float | None = None
     noise_multiplier: float | None = None
@@ -99,6 +107,16 @@ class Question:
             )
         if self.rate is not None and (self.population or self.cohort):
             raise Refused("--sampling-rate is --cohort / --population; give either it or these")
+        distributed = {
+            "--bits": self.bits,
+            "--dimension": self.dimension,
+            "--minimum": self.minimum,
+            "--sizing": self.sizing,
+        }
+        if not self.distributed and (wrong := [f for f, v in distributed.items() if v is not None]):
+            raise Refused(f"{', '.join(wrong)}: for --mechanism skellam or discrete_gaussian")
+        if self.distributed and not (self.bits and self.dimension):
+            raise Refused(f"{self.mechanism} needs --bits and --dimension: they make its grid")
         if self.bands and self.mechanism != "banded":
             raise Refused("--bands is for --mechanism banded; leave it out, or choose that")
 
@@ -106,10 +124,31 @@ class Question:
         return self.part(noise).event(self.witness(), 1)
 
     def part(self, noise: float | None = None) -> Mechanism:
-        keys = {"bands": self.bands} if self.bands else {}
+        keys: dict[str, Any] = {"bands": self.bands} if self.bands else {}
+        keys |= {"sizing": self.sizing} if self.sizing else {}
         part = find("mechanism", self.mechanism, "--mechanism")
         mechanism: Mechanism = part(noise_multiplier=noise, **keys)
-        return mechanism
+        return mechanism.resolved(self._setting()) if self.distributed else mechanism
+
+    @property
+    def distributed(self) -> bool:
+        return self.mechanism in ("skellam", "discrete_gaussian")
+
+    def _setting(self) -> Setting:
+        """The constants that distributed noise depends on."""
+        size = self.cohort or self.population
+        if size is None:
+            raise Refused(f"{self.mechanism} needs --cohort, or --population with --sampler full")
+        random = self.sampler == "poisson"
+        return Setting(
+            size=size,
+            capacity=self.population or size if random else size,
+            minimum=self.minimum or math.ceil(0.8 * size),
+            honest=self.honest,
+            bits=self.bits or 32,
+            length=self.dimension or 1,
+            against=self.against,
+        )
 
     def guarantee(self) -> Guarantee:
         """Of all rounds. Raises `AccountingError`."""
@@ -146,6 +185,23 @@ class Answer:
             "cohort": asked.cohort,
             "separation": asked.witness().separation,
             "solved": self.solved,
+            **self.grid_json(),
+        }
+
+    def grid_json(self) -> Mapping[str, Any]:
+        """Of distributed noise: its grid, a client's share, and the price of few bits."""
+        asked = self.question
+        if not asked.distributed:
+            return {}
+        mechanism: Any = asked.part(asked.noise_multiplier)
+        grid = mechanism.grid()
+        return {
+            "step": grid.step,
+            "share_deviation": grid.share * grid.step,
+            "encoded": grid.l2 * grid.step / mechanism.clip,
+            "wraps": grid.wraps,
+            "bytes_per_client": grid.length * (asked.bits or 0) / 8,
+            "clip": mechanism.clip,
         }
 
 
@@ -164,7 +220,8 @@ def solve(question: Question) -> Answer:
         whole = replace(question, **_solved(question, unknown))
         return Answer(whole, unknown, whole.guarantee())
     except AccountingError as error:
-        raise Refused(str(error)) from error
+        hint = "; or more --bits, as rounding alone makes rows longer" if question.bits else ""
+        raise Refused(f"{error}{hint}") from error
 
 
 def _solved(asked: Question, unknown: str) -> dict[str, Any]:

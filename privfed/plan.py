@@ -141,7 +141,9 @@ def plan(
         if mechanism.trust == "sum":
             spent = replace(spent, against=privacy.against)
     except AccountingError as error:
-        raise Refused(f"privacy: {error}") from error
+        coarse = mechanism.trust == "sum"
+        hint = "; or raise secure.bits, as rounding alone makes rows longer" if coarse else ""
+        raise Refused(f"privacy: {error}{hint}") from error
     weights = config.aggregation.weights
     alike = mechanism.private or config.parts["objective"].keeps > 0
     alike = alike or config.parts["client_mechanism"].private
@@ -216,8 +218,6 @@ def _setting(config: Config, length: int | None) -> Setting:
 
 def at_noise(mechanism: Any, noise: float | None) -> Any:
     """`mechanism` with its noise multiplier; as it is, where it has none."""
-    if not mechanism.private:
-        return mechanism
     return mechanism.at(noise)
 
 

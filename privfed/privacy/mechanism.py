@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,6 +126,14 @@ class Mechanism(Protocol):
 
     def width(self, layout: Layout) -> int:
         """The length of a bounded row whose message is laid out so."""
+        ...
+
+    def resolved(self, setting: Setting) -> Self:
+        """With what follows from the run's public constants filled in."""
+        ...
+
+    def at(self, noise_multiplier: float | None) -> Self:
+        """With this noise."""
         ...
 
     def noise_on_update(self, size: int) -> float:

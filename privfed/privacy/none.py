@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from torch import Tensor
 
@@ -11,7 +11,7 @@ from accounting.events import Event
 from accounting.releases import Unprotected
 from privfed.cohort import Witness
 from privfed.parts import Part
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding, State
+from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding, Setting, State
 from privfed.streams import Keys
 from privfed.vector import Layout
 
@@ -39,6 +39,12 @@ class NoPrivacy(Part):
 
     def width(self, layout: Layout) -> int:
         return layout.length
+
+    def resolved(self, setting: Setting) -> Self:
+        return self
+
+    def at(self, noise_multiplier: float | None) -> Self:
+        return self
 
     def noise_on_update(self, size: int) -> float:
         return 0.0

@@ -536,3 +536,56 @@ def test_what_is_no_bounded_sum_is_never_released():
     with pytest.raises(ValueError, match="plan the run"):
         SkellamNoise(noise_multiplier=1.0).grid()
     assert Encoding().step is None
+
+
+def calibrated(*flags):
+    return CliRunner().invoke(main, ["calibrate", "--delta", "1e-5", *flags, "--json"])
+
+
+FOR_SKELLAM = ("--mechanism", "skellam", "--sampler", "full", "--population", "100")
+
+
+def test_calibrate_solves_for_noise_and_for_what_few_bits_leave():
+    sized = (*FOR_SKELLAM, "--rounds", "20", "--dimension", "10000")
+    found = {}
+    for bits in ("14", "24"):
+        result = calibrated(*sized, "--bits", bits, "--epsilon", "6")
+        assert result.exit_code == 0, result.output
+        found[bits] = json.loads(result.stdout)
+        assert 5.9 < found[bits]["epsilon"] <= 6.0
+        assert found[bits]["relation"] == ZERO_OUT
+        assert found[bits]["bytes_per_client"] == 16384 * int(bits) / 8
+    assert found["14"]["noise_multiplier"] > found["24"]["noise_multiplier"]
+    assert found["14"]["encoded"] > found["24"]["encoded"] >= 1.0
+    assert found["14"]["wraps"] < 1e-4
+    noise = str(found["24"]["noise_multiplier"])
+    left = calibrated(*sized, "--bits", "14", "--noise-multiplier", noise)
+    assert json.loads(left.stdout)["epsilon"] > 6.0
+
+
+def test_calibrate_says_what_distributed_noise_needs():
+    cases = {
+        "needs --bits and --dimension": (*FOR_SKELLAM, "--rounds", "9", "--epsilon", "6"),
+        "more --bits": (
+            *(*FOR_SKELLAM, "--rounds", "100", "--epsilon", "1"),
+            *("--bits", "10", "--dimension", "100000"),
+        ),
+        "for --mechanism skellam": (
+            *("--sampling-rate", "0.1", "--rounds", "9"),
+            *("--bits", "20", "--epsilon", "6"),
+        ),
+    }
+    for said, flags in cases.items():
+        result = calibrated(*flags)
+        assert result.exit_code == 2
+        assert said in result.output.replace("\n", " ")
+
+
+def test_readers_of_layers_over_a_poisson_cohort_are_amplified_in_calibrate_too():
+    flags = ("--mechanism", "skellam", "--population", "2000", "--cohort", "100", "--rounds", "50")
+    flags = (*flags, "--bits", "20", "--dimension", "1000", "--sizing", "layers", "--epsilon", "2")
+    server, readers = (
+        json.loads(calibrated(*flags, "--against", whom).stdout) for whom in ("server", "readers")
+    )
+    assert readers["noise_multiplier"] < server["noise_multiplier"] / 3
+    assert readers["relation"] == ADD_REMOVE

@@ -1,0 +1,136 @@
+"""What distributed noise costs: samplers, rotations, and a round beside a masked one.
+
+    python -m experiments.benchmarks.distributed_noise
+
+Skellam and discrete Gaussian draws are compared with differences of NumPy's Poisson draws, which
+are no proof (its generator is not cryptographic, its arithmetic floating point); the rotation with
+a plain butterfly in NumPy; and a round of masked sums of encoded rows with and without noise. One
+thread, side by side, medians of several.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from privfed.privacy.distributed import SkellamNoise
+from privfed.privacy.gaussian import CentralGaussian
+from privfed.privacy.mechanism import BoundedRows, Encoding, Setting
+from privfed.privacy.rotation import hadamard, padded
+from privfed.privacy.shares import DiscreteGaussianShare, SkellamShare
+from privfed.secure.limits import Limits
+from privfed.secure.masks import MaskedSums
+from privfed.secure.summation import Session
+from privfed.streams import Keys
+
+REPEATS = 5
+
+
+def median(work: Callable[[], object]) -> float:
+    work()  # tables are made once
+    taken = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken)
+
+
+def butterfly(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Walsh and Hadamard's transform of each row, two numbers at a time."""
+    found, half = rows.copy(), 1
+    while half < rows.shape[1]:
+        pairs = found.reshape(len(rows), -1, 2, half)
+        first, second = pairs[:, :, 0].copy(), pairs[:, :, 1].copy()
+        pairs[:, :, 0], pairs[:, :, 1] = first + second, first - second
+        half *= 2
+    return found
+
+
+def samplers(table: Table, count: int) -> None:
+    generator = np.random.default_rng(0)
+
+    def poissons() -> NDArray[np.int64]:
+        return generator.poisson(5000.0, count) - generator.poisson(5000.0, count)
+
+    ours: dict[str, tuple[Callable[[], object], int]] = {
+        "Skellam, deviation 100": (lambda: SkellamShare(1e4).draw(Keys(None), count), count),
+        "discrete Gaussian, table": (
+            lambda: DiscreteGaussianShare(100.0).draw(Keys(None), count),
+            count,
+        ),
+        "discrete Gaussian, exact": (
+            lambda: DiscreteGaussianShare(100.0, True).draw(Keys(None), count // 10),
+            count // 10,
+        ),
+    }
+    reference = count / median(poissons) / 1e6
+    for name, (draw, drawn) in ours.items():
+        speed = drawn / median(draw) / 1e6
+        shown = f"{speed:.1f} M/s", f"NumPy's Poissons {reference:.1f} M/s", speed / reference
+        table.add_row(name, *shown[:2], f"{shown[2]:.2f} x")
+
+
+def rotation(table: Table, length: int) -> None:
+    rows = torch.randn(1, length, dtype=torch.float64)
+    own, plain = median(lambda: hadamard(rows)), median(lambda: butterfly(rows.numpy()))
+    shown = f"{1e3 * own:.0f} ms", f"a butterfly {1e3 * plain:.0f} ms", f"{plain / own:.2f} x"
+    table.add_row(f"rotation of {length:,}", *shown)
+
+
+def one_round(clients: int, length: int, noisy: bool) -> float:
+    """Seconds of a round over masks from clipped rows to the released average."""
+    limits = Limits(clients, size=clients)
+    summation = MaskedSums(bits=20 if noisy else 32).over(limits)
+    setting = Setting(clients, clients, int(0.8 * clients), 1.0, 20, length)
+    mechanism = (
+        SkellamNoise(noise_multiplier=1.0).resolved(setting)
+        if noisy
+        else CentralGaussian(noise_multiplier=1.0)
+    )
+    state = mechanism.init()
+    encoding: Encoding = mechanism.encoding(state)
+    rows = torch.randn(1, length)
+    session = Session(1, 0, bytes(32), np.arange(clients))
+
+    def play() -> None:
+        width = padded(length) if noisy else length
+        accumulator = summation.open(session, width, encoding)
+        for client in range(clients):
+            bounded: BoundedRows = mechanism.bound(rows, None, Keys(None), state)  # type: ignore[arg-type]
+            accumulator.add(np.array([client]), bounded)
+        mechanism.release(accumulator.close(), float(clients), Keys(None), state)
+
+    return median(play)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=2_000_000)
+    parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--length", type=int, default=100_000)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    table = Table(title="distributed noise, one thread")
+    for name in ("what", "privfed", "reference", "ratio"):
+        table.add_column(name)
+    samplers(table, asked.count)
+    rotation(table, 1 << 20)
+    plain, noisy = (one_round(asked.clients, asked.length, noisy) for noisy in (False, True))
+    what = f"a round of {asked.clients} clients, d = {asked.length:,}"
+    table.add_row(
+        what, f"{noisy:.2f} s", f"masks, central noise {plain:.2f} s", f"{noisy / plain:.2f}"
+    )
+    Console(width=110).print(table)
+
+
+if __name__ == "__main__":
+    main()
