@@ -89,7 +89,7 @@ def rotation(table: Table, length: int) -> None:
 def one_round(clients: int, length: int, noisy: bool) -> float:
     """Seconds of a round over masks from clipped rows to the released average."""
     limits = Limits(clients, size=clients)
-    summation = MaskedSums(bits=20 if noisy else 32).over(limits)
+    summation = MaskedSums(bits=20).over(limits)
     setting = Setting(clients, clients, int(0.8 * clients), 1.0, 20, length)
     mechanism = (
         SkellamNoise(noise_multiplier=1.0).resolved(setting)
