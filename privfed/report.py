@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -124,17 +125,39 @@ def _secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     protocol, most = config.parts["protocol"], limits(config).capacity
     adds = "the server" if config.names["protocol"] == "masks" else "the key holder"
     trusted = f"; {adds} is trusted to add the noise" if plan.mechanism.trust == "server" else ""
-    pairs = {"secure": f"{config.names['protocol']}: {protocol.seen}{trusted}"}
+    seen = protocol.seen
+    if plan.mechanism.trust == "sum":
+        seen = "whoever opens the sum sees it with its noise, and nobody sees a row"
+    pairs = {"secure": f"{config.names['protocol']}: {seen}{trusted}"}
     if said := protocol.promise(round(forecast.cohort)):
         pairs["holds"] = said
     longer, steps = "", f", in steps of {forecast.step:.2g}" if forecast.step else ""
     if forecast.encoded > 1.0005:
         longer = f"; rounding makes rows up to {forecast.encoded:.4g} times as long, and noise too"
     pairs["codec"] = f"{protocol.bits} bits for sums of up to {most} clients{steps}{longer}"
+    if plan.mechanism.trust == "sum":
+        pairs |= _distributed_rows(plan)
     if forecast.aborts:
         cost = " (charged)" if plan.event.slack >= forecast.aborts else ""
         pairs["aborts"] = f"a round with a probability of at most {forecast.aborts:.2g}{cost}"
     return pairs
+
+
+def _distributed_rows(plan: Plan) -> dict[str, str]:
+    """What each client adds, what that assumes, and how often a coordinate wraps."""
+    mechanism: Any = plan.mechanism
+    grid, bounds = mechanism.grid(), limits(plan.config)
+    honest = f"{plan.config.parts['protocol'].honest:.0%} of the survivors are honest"
+    sized = f"{bounds.minimum} clients make it up, and fewer abort"
+    if mechanism.layered:
+        sized = f"exact for up to {bounds.tolerance:.0%} missing, and with more the sum aborts"
+    return {
+        "noise": (
+            f"each client adds a deviation of {grid.share * grid.step:.3g} ({grid.share:.4g} "
+            f"steps); {sized}; while {honest}"
+        ),
+        "wraps": f"a number of the sum with a probability of {grid.wraps:.2g}",
+    }
 
 
 def _privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:

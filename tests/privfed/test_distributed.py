@@ -356,6 +356,18 @@ def test_encoding_is_right_on_average_on_a_coarse_grid():
     assert np.abs(error / deviation).max() < 5
 
 
+def test_a_plan_says_what_each_client_adds_and_what_that_assumes():
+    from small import SMALL
+
+    options = [*SMALL, *DISTRIBUTED, "secure.bits=16"]
+    args = ["check", *(item for key in options for item in ("--set", key))]
+    said = " ".join(CliRunner().invoke(main, args, env={"COLUMNS": "250"}).output.split())
+    assert "10 clients make it up, and fewer abort; while 83% of the survivors are honest" in said
+    assert "with its noise, and nobody sees a row" in said
+    assert "wraps a number of the sum with a probability of" in said
+    assert "the server, by the noise of honest survivors alone; it knows the cohort" in said
+
+
 def test_both_guarantees_are_planned_charged_and_audited(tmp_path):
     outcome = trained(tmp_path, *DISTRIBUTED, "privacy.sizing=layers", "secure.minimum=0")
     plan_ = outcome.plan
