@@ -63,6 +63,7 @@ def merge(paths: Sequence[Path], accountant: str | None = None) -> Merged:
         return Merged(audits, (), None, problems)
     for key, what in (("population", "population"), ("relation", "relation"), ("unit", "unit")):
         _refuse_different(audits, key, what)
+    _refuse_different(audits, "against", "party that epsilon is about")
     delta = _refuse_different(audits, "delta", "delta")
     different = {path.resolve(): path for path in paths}
     directories = [RunDirectory.open(path) for path in different.values()]
@@ -82,11 +83,13 @@ def _refuse_different(audits: Sequence[RunAudit], key: str, what: str) -> Any:
     first = audits[0]
     for other in audits[1:]:
         if other.terms.get(key) != first.terms.get(key):
-            said = "" if key == "population" else f" ({first.terms.get(key)}, {other.terms[key]})"
+            said = (
+                "" if key == "population" else f" ({first.terms.get(key)}, {other.terms.get(key)})"
+            )
             raise Refused(
                 f"{first.path} and {other.path} differ in their {what}{said}: ledgers are merged "
                 "over one population (data.population, or the same [data] and seed), unit, "
-                "relation and delta only; audit them one by one"
+                "relation, delta and party only; audit them one by one"
             )
     return first.terms.get(key)
 

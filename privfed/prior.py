@@ -134,6 +134,15 @@ def _refuse_other(name: str, terms: Mapping[str, Any], config: Config) -> None:
             f"privacy.prior: {name} is a simulation, whose epsilon is nominal: what it released is "
             "not covered; it can be composed with simulations only"
         )
+    distributed = config.parts["mechanism"].trust == "sum"
+    against = config.privacy.against if distributed else None
+    if terms.get("against") != against:
+        nobody = "all but a trusted server"
+        raise Refused(
+            f"privacy.prior: the epsilon of {name} is against {terms.get('against') or nobody}, "
+            f"and this run's against {against or nobody}: no sum of the two bounds what either "
+            "sees; use the same mechanism and privacy.against"
+        )
     ours, theirs = population(config), terms.get("population")
     theirs = theirs if isinstance(theirs, dict) else {}
     if theirs.get("unit") != ours["unit"]:

@@ -389,6 +389,22 @@ def test_both_guarantees_are_planned_charged_and_audited(tmp_path):
     assert [one["against"] for one in stated["guarantees"]] == ["server", "readers"]
 
 
+def test_epsilons_about_different_parties_are_never_summed(tmp_path):
+    keys = (SEEDED, *EVERYBODY, "data.population=people")
+    shared = (*keys, "secure.protocol=masks", "secure.simulate=arithmetic")
+    trained(tmp_path / "central", *shared)
+    trained(tmp_path / "server", *shared, "privacy.mechanism=skellam")
+    trained(tmp_path / "readers", *shared, "privacy.mechanism=skellam", "privacy.against=readers")
+    for first, second in (("central", "server"), ("server", "readers")):
+        found = CliRunner().invoke(main, ["audit", str(tmp_path / first), str(tmp_path / second)])
+        assert found.exit_code == 2
+        assert "party that epsilon is about" in " ".join(found.output.split())
+        prior = f'privacy.prior=["{tmp_path / first}"]'
+        mechanism = ("privacy.mechanism=skellam", f"privacy.against={second}")
+        with pytest.raises(Refused, match="no sum of the two"):
+            trained(tmp_path / "more", *shared, *mechanism, "run.seed=0", prior)
+
+
 def test_a_run_in_layers_resumes_and_repeats_itself(tmp_path):
     keys = (SEEDED, *DISTRIBUTED, "privacy.sizing=layers", "cohort.dropout=0.1")
     trained(tmp_path / "whole", *keys, "run.rounds=8")
