@@ -203,13 +203,19 @@ def _setting(config: Config, length: int | None) -> Setting:
     """The public constants that a mechanism may depend on."""
     protocol, bounds = config.parts["protocol"], limits(config)
     distributed = config.parts["mechanism"].trust == "sum"
+    honest = protocol.honest(bounds)
+    if distributed and honest <= 0.0:
+        raise Refused(
+            f"secure.colluders is {protocol.colluders:g}: all clients whose noise is counted might "
+            "collude; lower it, or raise secure.threshold or secure.minimum"
+        )
     if distributed and length is None:
         length = message_length(config)
     return Setting(
         size=config.parts["sampler"].size,
         capacity=bounds.capacity,
         minimum=bounds.minimum,
-        honest=protocol.honest,
+        honest=honest,
         bits=protocol.bits if distributed else 0,
         length=length or 0,
         against=config.privacy.against,

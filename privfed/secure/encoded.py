@@ -55,9 +55,8 @@ class SecureProtocol(Part):
     seen: ClassVar[str]
     """Who sees what, in words."""
 
-    @property
-    def honest(self) -> float:
-        """Of the survivors of a sum, at least this part does not collude with the server."""
+    def honest(self, limits: Limits) -> float:
+        """Of the survivors' noise, at least this part is of clients that do not collude."""
         return 1.0
 
     def over(self, limits: Limits) -> EncodedSummation:

@@ -63,10 +63,20 @@ class MaskedSums(SecureProtocol):
         """For cohorts of an expected `size`."""
         return Policy(self.threshold, self.colluders, self.threat, self.neighbours, size)
 
-    @property
-    def honest(self) -> float:
-        """Of n clients at most `colluders` n collude, and at least `threshold` n survive."""
-        return max(0.0, 1 - self.colluders / self.threshold)
+    def honest(self, limits: Limits) -> float:
+        """Of survivors' noise, the part that honest clients add at least.
+
+        Of n clients who share keys at most K = colluders max(n, size) collude; n is at least
+        threshold size, and at least threshold n survive. *Shares*: of `minimum` shares that are
+        counted, m survivors add at least m - K, so that a part colluders max(1 / threshold, size /
+        minimum) is lost at most. *Layers*: survivors' noise is always the whole, of which K / m is
+        lost, and m is at least max(threshold, 1 - tolerance) n.
+        """
+        if limits.tolerance < 1.0:
+            fewest = self.threshold * max(self.threshold, 1 - limits.tolerance)
+            return 1 - self.colluders / fewest
+        least = max(limits.minimum, 1)
+        return 1 - self.colluders * max(1 / self.threshold, limits.size / least)
 
     def channel(
         self, session: Session, codec: Codec, limits: Limits, layers: Layers | None = None

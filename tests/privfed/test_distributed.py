@@ -362,7 +362,7 @@ def test_a_plan_says_what_each_client_adds_and_what_that_assumes():
     options = [*SMALL, *DISTRIBUTED, "secure.bits=16"]
     args = ["check", *(item for key in options for item in ("--set", key))]
     said = " ".join(CliRunner().invoke(main, args, env={"COLUMNS": "250"}).output.split())
-    assert "10 clients make it up, and fewer abort; while 83% of the survivors are honest" in said
+    assert "10 clients make it up, and fewer abort; while 83% of that is honest clients" in said
     assert "with its noise, and nobody sees a row" in said
     assert "wraps a number of the sum with a probability of" in said
     assert "the server, by the noise of honest survivors alone; it knows the cohort" in said
@@ -373,7 +373,7 @@ def test_both_guarantees_are_planned_charged_and_audited(tmp_path):
     plan_ = outcome.plan
     assert plan_.event.relation == ZERO_OUT
     assert isinstance(plan_.event.release, Skellam)
-    honest = plan_.summation.protocol.honest
+    honest = plan_.summation.protocol.honest(plan_.summation.limits)
     assert plan_.event.release.variance == pytest.approx(
         honest * plan_.other.release.variance, rel=1e-9
     )
@@ -489,6 +489,29 @@ def test_the_real_mechanism_passes_and_planted_faults_are_caught():
         broken = fault(noise_multiplier=1.5).resolved(replace(SETTING, bits=10))
         with pytest.raises((AssertionError, AttributeError)):
             honest_charge(broken)
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.6, 0.9])
+@pytest.mark.parametrize("tolerance", [0.05, 0.2, 0.5])
+@pytest.mark.parametrize("layered", [False, True])
+def test_honest_noise_is_never_less_than_is_charged(threshold, tolerance, layered):
+    """By all cohorts and survivors that a protocol accepts, with as many colluders as may be."""
+    size, colluders = 40, 0.08
+    part = MaskedSums(threshold=threshold, colluders=colluders)
+    minimum = 0 if layered else math.ceil((1 - tolerance) * size)
+    limits = Limits(80, minimum, tolerance=tolerance if layered else 1.0, size=size)
+    policy, worst = part.policy(size), 1.0
+    for clients in range(1, 81):
+        try:
+            graph = policy.graph(clients)
+        except Aborted:
+            continue
+        corrupt = policy.corrupt(clients)
+        for survivors in range(max(graph.survivors, limits.least(clients)), clients + 1):
+            counted = survivors if layered else minimum
+            worst = min(worst, (survivors - corrupt) / counted)
+    assert part.honest(limits) <= worst + 1e-9
+    assert part.honest(limits) >= worst - 0.2
 
 
 def test_colluders_and_missing_clients_are_paid_for_in_noise():
