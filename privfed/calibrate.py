@@ -99,6 +99,8 @@ class Question:
         used = dict(_USES)[self.sampler]
         if self.mechanism == "local_gaussian" and self.sampler != "cyclic":
             used = ()  # nothing is amplified there, whoever is drawn
+        if self.distributed and self.sampler == "cyclic":
+            used = (*used, "--population")
         wrong = [flag for flag, value in given.items() if value is not None and flag not in used]
         if wrong:
             raise Refused(
@@ -138,7 +140,9 @@ class Question:
         """The constants that distributed noise depends on."""
         size = self.cohort or self.population
         if size is None:
-            raise Refused(f"{self.mechanism} needs --cohort, or --population with --sampler full")
+            raise Refused(f"{self.mechanism} needs --cohort, or --population (full, cyclic)")
+        if self.sampler == "cyclic":
+            size = max(1, size // (self.separation or 1))
         random = self.sampler == "poisson"
         return Setting(
             size=size,
@@ -148,6 +152,7 @@ class Question:
             bits=self.bits or 32,
             length=self.dimension or 1,
             against=self.against,
+            fewest=self.minimum or math.ceil(0.8 * size),
         )
 
     def guarantee(self) -> Guarantee:

@@ -219,7 +219,15 @@ def _setting(config: Config, length: int | None) -> Setting:
         bits=protocol.bits if distributed else 0,
         length=length or 0,
         against=config.privacy.against,
+        fewest=_fewest(config),
     )
+
+
+def _fewest(config: Config) -> int:
+    """The fewest survivors of any sum: cohorts below `threshold` of the expected one abort."""
+    bounds = limits(config)
+    accepted = math.ceil(getattr(config.parts["protocol"], "threshold", 1.0) * bounds.size - 1e-9)
+    return max(1, bounds.least(max(accepted, 2)))
 
 
 def at_noise(mechanism: Any, noise: float | None) -> Any:

@@ -21,6 +21,7 @@ from accounting.releases import (
     PoissonSampled,
     Separated,
     Skellam,
+    Unprotected,
 )
 from privfed.cohort import Witness
 from privfed.errors import Refused
@@ -102,10 +103,7 @@ class Distributed(Part):
         codec = Codec(self.clip, step, d, known.bits)
         l1 = codec.bound * min(math.sqrt(d), codec.bound)
         wraps = 2 * float(ndtr(-(2.0 ** (known.bits - 1)) * step / deviation))
-        return self._fitting(Grid(step, share / step, codec.bound, l1, d, wraps))
-
-    def _fitting(self, grid: Grid) -> Grid:
-        return grid
+        return Grid(step, share / step, codec.bound, l1, d, wraps)
 
     def _most_deviation(self) -> float:
         """Of a share, in steps: a finer grid gains nothing."""
@@ -144,7 +142,7 @@ class Distributed(Part):
         return found
 
     @abstractmethod
-    def _release(self, honest: float, exchanges: int) -> IntegerNoise: ...
+    def _release(self, honest: float, exchanges: int) -> IntegerNoise | Unprotected: ...
 
     @abstractmethod
     def share(self) -> Share | Layers: ...
@@ -218,8 +216,8 @@ class SkellamNoise(Distributed):
     make up the noise, more only add to it, and with fewer the sum aborts. With "layers" noise is
     taken off again for whoever stayed, so that the total is (z C)^2 exactly, whoever dropped.
 
-    *Trust*: honest survivors, and the secure sum. Colluding clients' noise is not counted, nor is
-    that of byzantine ones.
+    *Trust*: honest survivors, and the secure sum. Against the server, colluding clients' noise is
+    not counted; readers are taken to know nobody's share but their own.
 
     Source: Agarwal, Kairouz & Liu 2021; layers: Jiang et al. 2024 (add-then-remove).
     """
@@ -234,6 +232,12 @@ class SkellamNoise(Distributed):
         if self.layered:  # whatever the count, the total is z clip: that of a full expected cohort
             return self._noise() * self.clip / math.sqrt(self._known().size)
         return super()._share_deviation()
+
+    def _most_deviation(self) -> float:
+        """With few survivors each keeps more: their shares have to be drawn, too."""
+        most = super()._most_deviation()
+        known = self._known()
+        return most * math.sqrt(known.fewest / known.size) if self.layered else most
 
     def _release(self, honest: float, exchanges: int) -> Skellam:
         grid = self.grid()
@@ -263,19 +267,22 @@ class DiscreteGaussianNoise(Distributed):
     noise_sampler: Literal["table", "exact"] = "table"
     """"exact" draws from random bits and whole numbers alone, some twenty times slower."""
 
-    def _fitting(self, grid: Grid) -> Grid:
-        if self._noise() and grid.share < 2:
+    def noise_on_update(self, size: int) -> float:
+        if self._noise() and self.grid().share < 2:
             raise self._too_few_bits()
-        return grid
+        return super().noise_on_update(size)
 
     def _most_deviation(self) -> float:
         return 399.0 if self.noise_sampler == "exact" else super()._most_deviation()
 
-    def _release(self, honest: float, exchanges: int) -> DiscreteGaussians:
-        grid = self.grid()
-        clients = max(1, math.floor(self._known().minimum * honest))
+    def _release(self, honest: float, exchanges: int) -> DiscreteGaussians | Unprotected:
+        grid, clients = self.grid(), math.floor(self._known().minimum * honest)
+        if self._noise() and (grid.share < 2 or clients < 1):
+            return Unprotected("shares of less than 2 steps, or of nobody, have no proof")
         deviation = self.share().deviation
-        return DiscreteGaussians(deviation, clients, grid.l2, grid.l1, grid.length, exchanges)
+        return DiscreteGaussians(
+            deviation, max(clients, 1), grid.l2, grid.l1, grid.length, exchanges
+        )
 
     def share(self) -> DiscreteGaussianShare:
         exact = self.noise_sampler == "exact"
@@ -285,9 +292,11 @@ class DiscreteGaussianNoise(Distributed):
         return DiscreteGaussianShare(deviation, exact)
 
 
-def _once_in(witness: Witness, noise: IntegerNoise) -> IntegerNoise | Separated:
+def _once_in(
+    witness: Witness, noise: IntegerNoise | Unprotected
+) -> IntegerNoise | Unprotected | Separated:
     b = witness.separation
-    return Separated(b, noise) if b > 1 else noise
+    return Separated(b, noise) if b > 1 and not isinstance(noise, Unprotected) else noise
 
 
 def _likely_most(setting: Setting) -> int:

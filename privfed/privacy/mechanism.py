@@ -90,7 +90,7 @@ class Setting:
     `size` clients are expected in a cohort, and at most `capacity` drawn; at least `minimum` of
     them stay, or the sum aborts, and at least the part `honest` of those does not collude. `bits`
     is the secure sum's, 0 without one, and `length` that of a message. `against` says whose
-    guarantee the budget gates.
+    guarantee the budget gates. No sum has fewer than `fewest` survivors, whatever the cohort.
     """
 
     size: int
@@ -100,6 +100,7 @@ class Setting:
     bits: int = 0
     length: int = 0
     against: str = "server"
+    fewest: int = 1
 
 
 class Mechanism(Protocol):

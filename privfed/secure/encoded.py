@@ -91,6 +91,9 @@ class SecureProtocol(Part):
     def refuse_limits(self, limits: Limits) -> None:
         """Raises `Refused` for limits that the protocol has no proof for."""
 
+    def refuse_codec(self, codec: Codec, limits: Limits) -> None:
+        """Raises `Refused` where the protocol cannot carry such sums."""
+
     def abort_where_lost(self, session: Session, limits: Limits) -> None:
         """Raises `Aborted` where too many of the session's clients leave to finish its sum."""
 
@@ -112,7 +115,9 @@ class EncodedSummation:
         bound, bits, reach = encoding.bound, self.protocol.bits, self.protocol.range
         if encoding.step is not None:  # sums may wrap: the mechanism's bits allow for its noise
             most = encoding.noise.most if encoding.noise else 0
-            return Codec(bound, encoding.step, length, bits, reach, most)
+            fixed = Codec(bound, encoding.step, length, bits, reach, most)
+            self.protocol.refuse_codec(fixed, self.limits)
+            return fixed
         codec = _finest(bound, reach, length, bits, self.limits.capacity, encoding.resolution)
         if bound == math.inf and codec.step > COARSEST:
             raise Refused(

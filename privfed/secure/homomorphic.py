@@ -315,7 +315,7 @@ class _Homomorphic(SecureProtocol):
         if layers is not None:
             raise Refused('layers of noise need secure.protocol = "masks"')
         self.refuse_limits(limits)
-        codec.refuse_overflow(limits.capacity)
+        self.refuse_codec(codec, limits)
         return EncryptedChannel(session, self.scheme, codec, limits)
 
     def seconds(self, codec: Codec, clients: int) -> float:
@@ -336,6 +336,15 @@ class _Homomorphic(SecureProtocol):
             "the server learns no row (ring-LWE, 128 bits), while it and the key holder follow "
             "the protocol and do not collude"
         )
+
+    def refuse_codec(self, codec: Codec, limits: Limits) -> None:
+        """Sums are whole numbers below half the plaintext modulus; they do not wrap at 2^bits."""
+        if limits.capacity * codec.largest >= self.scheme.room:
+            raise Refused(
+                f"sums of {limits.capacity} rows of up to {codec.largest} do not fit "
+                f"{self.scheme.room:g}; use fewer secure.bits, a smaller secure.capacity, or "
+                'secure.protocol = "masks", whose sums may wrap'
+            )
 
     def refuse_limits(self, limits: Limits) -> None:
         most = self.scheme.most

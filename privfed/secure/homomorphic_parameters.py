@@ -76,6 +76,12 @@ class Scheme(ABC):
     bits: int
     name: ClassVar[str]
     transformed: ClassVar[bool]
+
+    @property
+    def room(self) -> float:
+        """What every sum's numbers have to stay below in size."""
+        return float(2 ** (self.bits - 1))
+
     """Whether its ciphertexts are in the form of a number-theoretic transform."""
     slots: ClassVar[int]
 
@@ -135,6 +141,10 @@ class BfvScheme(Scheme):
     transformed: ClassVar[bool] = False
     slots: ClassVar[int] = DEGREE
     modulus: ClassVar[int] = 2**32 + 24577
+
+    @property
+    def room(self) -> float:
+        return self.modulus // 2
 
     def keys(self) -> Any:
         library = tenseal()

@@ -640,3 +640,61 @@ def test_readers_of_layers_over_a_poisson_cohort_are_amplified_in_calibrate_too(
     )
     assert readers["noise_multiplier"] < server["noise_multiplier"] / 3
     assert readers["relation"] == ADD_REMOVE
+
+
+def test_layers_can_be_drawn_for_the_smallest_cohort_that_clients_accept():
+    """Few survivors keep more each: a table for it has to exist before the round is charged."""
+    keys = ("data.clients=200", "cohort.size=20", "secure.threshold=0.5", "privacy.epsilon=8.0")
+    layered = ("privacy.mechanism=skellam", "secure.protocol=masks", "privacy.sizing=layers")
+    found = plan(small(*keys, *layered, "privacy.tolerance=0.5"))
+    layers = found.mechanism.share()
+    for clients in range(10, 40):
+        for gone in (0, layers.count(clients)):
+            assert len(layers.kept(clients, gone).draw(Keys(None), 2)) == 2
+            assert len(layers.base(clients).draw(Keys(None), 2)) == 2
+        assert len(layers.layer(clients, max(layers.count(clients), 1)).draw(Keys(None), 2)) == 2
+
+
+@pytest.mark.parametrize("bits", [14, 20, 32])
+def test_ciphertexts_carry_sums_that_masks_would_wrap(tmp_path, bits):
+    trained(tmp_path, SEEDED, *DISTRIBUTED, "secure.protocol=bfv", f"secure.bits={bits}")
+    assert audit(tmp_path).guarantee.rounds == 7
+
+
+def test_sums_that_no_ciphertext_holds_are_refused_before_anybody_is_charged(tmp_path):
+    from privfed.secure.homomorphic import Bfv
+
+    with pytest.raises(Refused, match="do not fit"):
+        Bfv(bits=32).refuse_codec(Codec(1.0, 1e-7, 10, 32), Limits(400))
+    Bfv(bits=32).refuse_codec(Codec(1.0, 1e-6, 10, 32), Limits(400))
+
+
+def test_shares_below_two_steps_have_no_proof_and_more_noise_helps():
+    """Solving starts at noise whose shares are too small, and has to go on."""
+    discrete = ("--mechanism", "discrete_gaussian", *FOR_SKELLAM[2:4], "--population", "1000")
+    flags = (*discrete, "--rounds", "1", "--bits", "12", "--dimension", "1000")
+    solved = json.loads(calibrated(*flags, "--epsilon", "0.5").stdout)
+    assert 0.4 < solved["epsilon"] <= 0.5
+    given = json.loads(calibrated(*flags, "--noise-multiplier", "0.5").stdout)
+    assert given["epsilon"] == "inf" or given["epsilon"] > 1e6
+    keys = ("privacy.mechanism=discrete_gaussian", "privacy.noise_multiplier=0.02", "secure.bits=9")
+    with pytest.raises(Refused, match="too few for the noise"):
+        plan(small(*DISTRIBUTED, *keys))
+
+
+def test_calibrate_knows_cyclic_cohorts():
+    flags = ("--mechanism", "skellam", "--sampler", "cyclic", "--separation", "10")
+    flags = (
+        *flags,
+        "--population",
+        "1000",
+        "--rounds",
+        "50",
+        "--bits",
+        "20",
+        "--dimension",
+        "1000",
+    )
+    found = calibrated(*flags, "--epsilon", "4")
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["relation"] == ZERO_OUT
