@@ -430,7 +430,7 @@ def test_sums_that_do_not_fit_the_bits_are_refused_before_encryption(protocol):
     codec = holding(2 ** (protocol.bits - 1) // 4, 5, protocol.bits)
     protocol.channel(SESSION, codec, Limits(3))
     with pytest.raises(Refused, match=r"secure\.bits"):
-        protocol.channel(SESSION, codec, Limits(4))
+        protocol.channel(SESSION, codec, Limits(5))
 
 
 @pytest.mark.parametrize(
