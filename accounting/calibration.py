@@ -51,7 +51,7 @@ def noise_multiplier(
             f"earlier runs already spent epsilon {before:g} of {epsilon:g}; nothing is left: ask "
             "for more epsilon, or train on another population"
         )
-    if spent(1.0) == spent(_HIGH) == math.inf and not event(1.0).slack:
+    if spent(1.0) == math.inf and spent(_HIGH) == math.inf and not event(1.0).slack:
         raise Unaccountable(
             f"accountant {accountant!r} has no bound at delta {delta:g} over {rounds} rounds (its "
             "rounding is no longer far below delta); use 'rdp' or 'tightest', or a larger delta"

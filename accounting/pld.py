@@ -13,6 +13,7 @@ from dp_accounting.pld import privacy_loss_distribution as library
 from scipy.stats import binom
 
 from accounting.closed import composed, gaussian_epsilon
+from accounting.errors import Unaccountable
 from accounting.rdp import reach
 from accounting.releases import Gaussian, PoissonSampled, TruncatedPoisson
 
@@ -111,7 +112,8 @@ def _rate_and_noise(release: Gaussian | PoissonSampled | TruncatedPoisson) -> tu
     match release:
         case Gaussian(noise_multiplier=z):
             return 1.0, z
-        case PoissonSampled(rate=q, of=noise):
-            return q, noise.noise_multiplier
+        case PoissonSampled(rate=q, of=Gaussian(noise_multiplier=z)):
+            return q, z
         case TruncatedPoisson(rate=q, of=Gaussian(noise_multiplier=z)):
             return q, z / 2
+    raise Unaccountable(f"no privacy loss distribution is known here for {release}")

@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from privfed.config import Config
 from privfed.construct import network
-from privfed.data import populate
 from privfed.errors import Refused
 from privfed.federation import Federation
 from privfed.local.executor import InProcess
@@ -20,6 +18,7 @@ from privfed.local.per_example import PerExample
 from privfed.local.trainer import LocalTrainer
 from privfed.network import Network
 from privfed.plan import Plan
+from privfed.population import population
 from privfed.round import Algorithm, TrainingState
 from privfed.secure.aborts import refuse_population
 from privfed.streams import Streams
@@ -122,20 +121,6 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
     )
     measured = replace(plan, config=config.with_run(trainer=speed.way, chunk=speed.chunk))
     return Setup(measured, federation, net, algorithm, executor, streams, speed, evaluation)
-
-
-def population(config: Config, streams: Streams) -> Federation:
-    """The clients and the test set that `config` names. Raises `Refused`."""
-    federation = populate(
-        config.parts["source"],
-        config.parts["partition"],
-        config.data.clients,
-        config.data.holdout_fraction,
-        streams,
-        config.data.holdout,
-    )
-    shifted: Federation = config.parts["shift"].apply(federation, streams)
-    return shifted
 
 
 def _device(name: str) -> torch.device:

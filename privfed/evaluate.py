@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from accounting.durable import write_atomically
-from privfed.assemble import population
 from privfed.config import Config, overridden
 from privfed.construct import network
 from privfed.errors import Broken, Refused
 from privfed.federation import Examples, Meaning
 from privfed.network import Network
+from privfed.population import population
 from privfed.rundir import RunDirectory
 from privfed.streams import Streams
 from privfed.tensorfile import CPU

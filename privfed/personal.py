@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from privfed.assemble import population
 from privfed.errors import Refused
 from privfed.evaluate import trained
 from privfed.federation import Federation, Indices
 from privfed.heterogeneity import client_scores, distribution
 from privfed.local.sgd import Sgd
 from privfed.local.trainer import LocalTrainer
+from privfed.population import population
 from privfed.rundir import RunDirectory
 from privfed.streams import Streams
 

@@ -6,23 +6,14 @@ import torch
 
 from privfed.config import Config
 from privfed.construct import network
-from privfed.data import populate
+from privfed.population import population
 from privfed.streams import Streams
 
 
 def message_length(config: Config) -> int:
     """The numbers of a message of `config`'s objective: reads its data and builds its model."""
-    run, data = config.run, config.data
-    streams = Streams(run.seed, simulated=run.randomness == "seeded")
-    parts = config.parts
-    federation = populate(
-        parts["source"],
-        parts["partition"],
-        data.clients,
-        data.holdout_fraction,
-        streams,
-        data.holdout,
-    )
+    streams = Streams(config.run.seed, simulated=config.run.randomness == "seeded")
+    federation, parts = population(config, streams), config.parts
     net = network(
         parts["model"],
         federation.examples,

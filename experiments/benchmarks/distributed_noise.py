@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from privfed.local.sgd import Sgd
 from privfed.privacy.distributed import SkellamNoise
 from privfed.privacy.gaussian import CentralGaussian
-from privfed.privacy.mechanism import BoundedRows, Encoding, Setting
+from privfed.privacy.mechanism import Encoding, Setting
 from privfed.privacy.rotation import hadamard, padded
 from privfed.privacy.shares import DiscreteGaussianShare, SkellamShare
 from privfed.secure.limits import Limits
@@ -98,14 +99,14 @@ def one_round(clients: int, length: int, noisy: bool) -> float:
     )
     state = mechanism.init()
     encoding: Encoding = mechanism.encoding(state)
-    rows = torch.randn(1, length)
+    rows, layout = torch.randn(1, length), Sgd().layout(length)
     session = Session(1, 0, bytes(32), np.arange(clients))
 
     def play() -> None:
         width = padded(length) if noisy else length
         accumulator = summation.open(session, width, encoding)
         for client in range(clients):
-            bounded: BoundedRows = mechanism.bound(rows, None, Keys(None), state)  # type: ignore[arg-type]
+            bounded = mechanism.bound(rows, layout, Keys(None), state)
             accumulator.add(np.array([client]), bounded)
         mechanism.release(accumulator.close(), float(clients), Keys(None), state)
 

@@ -27,7 +27,14 @@ from privfed.cohort import Witness
 from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.privacy.clipping import clip_rows
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding, Setting, State
+from privfed.privacy.mechanism import (
+    BoundedRows,
+    BoundedSum,
+    Encoding,
+    Setting,
+    State,
+    require_bounded,
+)
 from privfed.privacy.rotation import padded, rotate, signs, unrotate
 from privfed.privacy.shares import DiscreteGaussianShare, Layers, Share, SkellamShare
 from privfed.secure.codec import Codec
@@ -173,8 +180,7 @@ class Distributed(Part):
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: State
     ) -> tuple[Tensor, State]:
-        if not isinstance(total, BoundedSum) or not total.bound < math.inf:
-            raise TypeError("distributed noise comes with a BoundedSum of encoded rows")
+        require_bounded(total, self.clip)
         length = self._known().length
         summed = unrotate(total.total, _signs(state, length), length)
         return (summed / divisor).float(), {"rotation": state["rotation"] + 1}

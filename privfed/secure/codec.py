@@ -93,17 +93,6 @@ class Codec:
         longest = min(math.floor(self.clip / self.step) + 1, math.floor(self.bound))
         return longest + self.noise
 
-    def refuse_overflow(self, capacity: int, noise: float = 0.0) -> None:
-        """Raises `Refused` where `capacity` rows and noise up to `noise` steps could wrap."""
-        most = capacity * self.largest + noise
-        if not most < 2 ** (self.bits - 1):
-            need = math.floor(math.log2(max(most, 1))) + 2
-            raise Refused(
-                f"secure.bits is {self.bits}, but sums of {capacity} rows of up to {self.largest} "
-                f"and their noise reach {most:.3g}; expected below {2 ** (self.bits - 1)}: use "
-                f"secure.bits = {need} or more, a coarser grid, or a smaller secure.capacity"
-            )
-
     def encode(self, row: NDArray[np.float64], keys: Keys) -> Whole:
         """Whole numbers `[d]` of norm at most `bound`, rounded by coins from `keys`.
 

@@ -149,14 +149,13 @@ class MaskingClient:
         self._secrets = {
             other: _agree(self._channel, keys.channel) for other, keys in self._keys.items()
         }
-        holders = tuple(self._places[client] for client in self._graph.holders(self.me, near))
-        threshold = self._graph.threshold
+        holders = self._graph.holders(self.me, near)
+        places, threshold = tuple(map(self._places.__getitem__, holders)), self._graph.threshold
         self._layers = self._noise.seeds(len(roster.clients)) if self._noise else ()
         secrets = (bytes(self._seed), bytes(self._mask_secret), *self._layers)
-        dealt = [share(secret, threshold, holders) for secret in secrets]
+        dealt = [share(secret, threshold, places) for secret in secrets]
         wipe(self._mask_secret)
-        whole = self._graph.holders(self.me, near)
-        held = {who: tuple(one[self._places[who]] for one in dealt) for who in whole}
+        held = {who: tuple(one[self._places[who]] for one in dealt) for who in holders}
         self._held = {who: held[who] for who in held.keys() & {self.me}}
         sealed = tuple((other, self._seal(other, held[other])) for other in near)
         commitment = commit(self._context, bytes(self._seed))

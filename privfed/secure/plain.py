@@ -28,6 +28,8 @@ class PlainSum(Part):
         return 1.0
 
     def open(self, session: Session, length: int, encoding: Encoding) -> PlainAccumulator:
+        if encoding.noise is not None:
+            raise TypeError("distributed noise comes with a secure sum; this one would add none")
         return PlainAccumulator(length, encoding.bound)
 
     def encoded(self, encoding: Encoding, length: int) -> float:

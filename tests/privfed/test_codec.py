@@ -1,5 +1,7 @@
 """The modular codec: bounds that hold for every row, means that are right, sums that never wrap."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -54,11 +56,10 @@ def test_rounding_is_right_on_average_and_its_error_is_as_stated():
 @given(st.integers(2, 30), st.integers(9, 62), st.integers(0, 10**6))
 @settings(max_examples=80, deadline=None)
 def test_sums_within_capacity_never_wrap(count, bits, seed):
-    codec = Codec(clip=1.0, step=0.1, length=20, bits=bits)
     try:
-        codec.refuse_overflow(count)
+        codec = Codec.finest(1.0, math.inf, 20, bits, count, 2.0**30)
     except Refused:
-        assert count * codec.largest >= 2 ** (bits - 1)
+        assert count * Codec(1.0, 1.0, 20, bits).largest >= 2 ** (bits - 1)
         return
     whole = [codec.encode(row, Keys(None)) for row in rows(seed, count, codec)]
     summed = np.zeros(20, dtype=np.uint64)
@@ -75,13 +76,18 @@ def test_every_residue_is_lifted_to_the_nearest_number(bits):
     assert np.array_equal(codec.unwrap(codec.wrap(numbers)), numbers)
 
 
+@pytest.mark.parametrize("count", [1, 7, 32, 33, 1000])
+@pytest.mark.parametrize("bits", [16, 24, 32])
+def test_the_finest_step_is_the_finest_that_cannot_wrap(count, bits):
+    codec = Codec.finest(1.0, math.inf, 10, bits, count, 2.0**30)
+    assert count * codec.largest < 2 ** (bits - 1)
+    finer = Codec(1.0, codec.step / 2, 10, bits)
+    assert count * finer.largest >= 2 ** (bits - 1) or finer.bound > 2.0**30
+
+
 def test_a_capacity_that_would_wrap_is_refused_with_the_bits_that_do():
-    codec = Codec(clip=1.0, step=1e-3, length=10, bits=16)
-    codec.refuse_overflow(32)
-    with pytest.raises(Refused, match=r"secure.bits = 17"):
-        codec.refuse_overflow(33)
-    with pytest.raises(Refused, match="and their noise"):
-        codec.refuse_overflow(32, noise=1000.0)
+    with pytest.raises(Refused, match=r"secure.bits is 8, too few for sums of 1000 rows"):
+        Codec.finest(1.0, math.inf, 10, 8, 1000, 2.0**30)
 
 
 @pytest.mark.parametrize(

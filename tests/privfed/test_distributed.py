@@ -20,6 +20,7 @@ from accounting.releases import DiscreteGaussians, PoissonSampled, Separated, Sk
 from privfed.audit import audit
 from privfed.cli import main
 from privfed.errors import Refused
+from privfed.local.sgd import Sgd
 from privfed.plan import plan
 from privfed.privacy.distributed import DiscreteGaussianNoise, SkellamNoise
 from privfed.privacy.exact import discrete_gaussian
@@ -34,9 +35,9 @@ from privfed.secure.codec import Codec
 from privfed.secure.dropout import Leaves
 from privfed.secure.limits import Limits
 from privfed.secure.masks import MaskedChannel, MaskedSums, Wire, identity
+from privfed.secure.plain import PlainSum
 from privfed.secure.summation import Aborted, Session
 from privfed.streams import Keys, Streams
-from privfed.vector import Layout
 
 STREAMS = Streams(5, simulated=True)
 SETTING = Setting(size=20, capacity=24, minimum=16, honest=0.75, bits=20, length=10)
@@ -179,7 +180,7 @@ def test_the_rotation_is_walsh_and_hadamards():
 
 def test_signs_are_public_and_fresh_after_every_release():
     mechanism = SkellamNoise(noise_multiplier=1.0).resolved(SETTING)
-    rows, layout = torch.randn(2, 10), Layout.of({"delta": 10}) if hasattr(Layout, "of") else None
+    rows, layout = torch.randn(2, 10), Sgd().layout(10)
     first, second = mechanism.init(), {"rotation": torch.tensor(1)}
     one, again = (mechanism.bound(rows, layout, Keys(None), first).rows for _ in range(2))
     other = mechanism.bound(rows, layout, Keys(None), second).rows
@@ -584,6 +585,9 @@ def test_what_is_no_bounded_sum_is_never_released():
     for total in (torch.zeros(16), BoundedSum(torch.zeros(16), math.inf, 2)):
         with pytest.raises(TypeError, match="BoundedSum"):
             mechanism.release(total, 1.0, Keys(None), mechanism.init())
+    encoding = mechanism.encoding(mechanism.init())
+    with pytest.raises(TypeError, match="would add none"):
+        PlainSum().open(Session(1, 0, b""), 16, encoding)
     with pytest.raises(ValueError, match="plan the run"):
         SkellamNoise(noise_multiplier=1.0).grid()
     assert Encoding().step is None

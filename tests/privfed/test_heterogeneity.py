@@ -12,7 +12,6 @@ from helpers import Rounds, population, trainer
 from scipy import stats
 from small import model, same_run, small, trained
 
-from privfed.assemble import population as assemble_population
 from privfed.cli import main
 from privfed.cohort import People
 from privfed.data.by_label import Dirichlet, LongTail, Pachinko
@@ -31,6 +30,7 @@ from privfed.local.sgd import Sgd
 from privfed.losses import BinaryCrossEntropy, SquaredError
 from privfed.personal import _halves
 from privfed.plan import plan
+from privfed.population import population as assemble_population
 from privfed.roundtime import Devices
 from privfed.run import resume
 from privfed.rundir import RunDirectory
