@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp
 
