@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
+from defenses.geometry import Geometry
+from defenses.types import SumRule
+from defenses.weighing import WeightRule
 
-class Mean(BaseModel):
+
+class Mean(SumRule, WeightRule):
     """The mean of all updates.
 
     F(x) = (1/n) sum of x_k, by one sum. Tolerates no byzantine client; O(nd).
@@ -21,8 +24,11 @@ class Mean(BaseModel):
     tensor([2., 2.])
     """
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+    robust: ClassVar[bool] = False
     passes: ClassVar[int] = 1
+
+    def most(self, n: int) -> int:
+        return 0
 
     def sensitivity(self, relation: str) -> float:
         return math.inf
@@ -32,3 +38,6 @@ class Mean(BaseModel):
 
     def step(self, center: Tensor, released: Tensor) -> Tensor:
         return released
+
+    def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
+        return geometry.gram.new_full((geometry.rows,), 1 / geometry.rows)

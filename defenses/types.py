@@ -2,41 +2,112 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+import math
+from typing import ClassVar, Self
 
+import torch
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 
-@runtime_checkable
-class RowRule(Protocol):
-    """Sees every client's row."""
+class Rule(BaseModel):
+    """A frozen, strict configuration that is also the rule."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    robust: ClassVar[bool] = True
+    """Whether hostile clients are expected. Then all clients weigh alike, since a client that may
+    lie about its update may lie about its number of examples."""
+
+    def most(self, n: int) -> int:
+        """How many hostile rows among n it is defined for, and tolerates."""
+        return max(0, (n - 1) // 2)
+
+    def robustness(self, n: int, byzantine: int) -> float:
+        """kappa, where it is published, for n rows; infinite where none is.
+
+        Whatever `byzantine` rows are, and for every set S of the n - byzantine others with mean m:
+        |F - m|^2 <= kappa / |S| sum over S of |x_k - m|^2 (Allouah et al. 2023, definition 2).
+        """
+        return math.inf
+
+
+class RowRule(Rule):
+    """Sees every client's row.
+
+    Rows that are not finite, or so long that their squares are not (`defenses.finite`), are known
+    to be hostile: they are left out, and so many fewer hostile ones are looked for in the rest.
+    With no row left the aggregate is zero. Rows are never modified, and their dtype is kept.
+    """
+
+    def needs(self) -> frozenset[str]:
+        """Which keyword arguments it is called with besides.
+
+        "generator" (fresh, secret randomness), "root" (the server's own update `[d]`), "center"
+        (the aggregate of the round before `[d]`).
+        """
+        return frozenset()
 
     def __call__(self, rows: Tensor, byzantine: int) -> Tensor:
-        """Rows `[n, d]`, up to `byzantine` of them hostile; the aggregate `[d]`."""
-        ...
+        """Rows `[n, d]`, up to `byzantine` of them hostile; the aggregate `[d]`.
+
+        Raises `ValueError` for more than `most` of them, `TypeError` for rows that are neither
+        float32 nor float64.
+        """
+        raise NotImplementedError
 
 
-@runtime_checkable
-class SumRule(Protocol):
+class SumRule(Rule):
     """Sees averages of what each client computes from its own row and a released center.
 
     `passes` times: every client computes `terms`, the terms are summed and averaged (plainly, under
     masks, or under noise), and `step` moves the center. The last center is the aggregate.
+
+    All passes ask about the same row, which stays with its client. Whoever cannot be trusted to
+    compute its terms (rather than to send an honest row from bad data) can send any terms of the
+    norm that the sum admits: what a rule tolerates is said of rows.
     """
 
-    passes: int
+    passes: ClassVar[int]
+    extra: ClassVar[int] = 0
+    """How much longer the terms are than a row."""
+    remembers: ClassVar[bool] = False
+    """Whether a round's first center is the last one of the round before; else it is zero."""
+
+    def within(self, clip: float | None) -> Self:
+        """Under privacy: with terms of norm at most `clip`, which noise is calibrated to.
+
+        None: without. Raises `ValueError` where a key is missing, or set twice over.
+        """
+        return self
 
     def sensitivity(self, relation: str) -> float:
         """L2 norm by which one client can change the sum of terms, or infinity.
 
         Infinite means that the rule bounds nothing: a mechanism's clip has to.
         """
-        ...
+        raise NotImplementedError
 
     def terms(self, rows: Tensor, center: Tensor) -> Tensor:
-        """On the client: rows `[c, d]` and center `[d]` to terms `[c, m]`."""
-        ...
+        """On the client: rows `[c, d]` and center `[d]` to terms `[c, d + extra]`."""
+        raise NotImplementedError
 
     def step(self, center: Tensor, released: Tensor) -> Tensor:
-        """The next center `[d]` from the released average of terms `[m]`."""
-        ...
+        """The next center `[d]` from the released average of terms `[d + extra]`."""
+        raise NotImplementedError
+
+    def on_rows(self, rows: Tensor, center: Tensor | None = None) -> Tensor:
+        """The aggregate `[d]` of `rows` `[n, d]`, all in one place: every pass, averaged over n."""
+        center = rows.new_zeros(rows.shape[1]) if center is None else center
+        for _ in range(self.passes if len(rows) else 0):
+            center = self.step(center, self.terms(rows, center).mean(0))
+        return center
+
+
+def require_floats(rows: Tensor) -> None:
+    """Raises `TypeError` for rows that no rule is written for."""
+    if rows.dtype not in (torch.float32, torch.float64) or rows.dim() != 2:
+        raise TypeError(
+            f"found rows of {rows.dtype} in {rows.dim()} dimensions; expected [n, d] of float32 "
+            "or float64"
+        )

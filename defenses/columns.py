@@ -1,0 +1,60 @@
+"""Coordinate by coordinate: chunks of columns, transposed so that clients lie side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+_CHUNK = 8192
+
+
+def by_column(
+    rows: Tensor,
+    keep: Tensor | None,
+    weights: Tensor | None,
+    reduce: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """`reduce` of every coordinate's values in `weights @ rows[keep]`, in ascending order: `[d]`.
+
+    weights `[m, n]` float64, None to take rows as they are. `reduce` is given `[c, m]` and returns
+    `[c]`. Needs memory for a few chunks.
+    """
+    out = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
+    mixing = None if weights is None else weights.to(rows.dtype).T
+    lanes = torch.get_num_threads() if rows.device.type == "cpu" else 1
+    step = _CHUNK * lanes
+    with ThreadPoolExecutor(lanes) as pool:
+        for start in range(0, rows.shape[1], step):
+            some = rows[:, start : start + step].T
+            if keep is not None:
+                some = some[:, keep]
+            columns = some.clone(memory_format=torch.contiguous_format)
+            if mixing is not None:
+                columns = columns @ mixing
+            out[start : start + step] = reduce(_ascending(columns, pool))
+    return out
+
+
+def _ascending(columns: Tensor, pool: ThreadPoolExecutor) -> Tensor:
+    """`columns` `[c, m]`, each one sorted; in place on a CPU, where NumPy's sort is vectorised."""
+    if columns.device.type != "cpu":
+        return columns.sort(dim=1).values
+    values = columns.numpy()
+    parts = (values[start : start + _CHUNK] for start in range(0, len(values), _CHUNK))
+    list(pool.map(lambda part: part.sort(axis=1), parts))
+    return columns
+
+
+def product(weights: Tensor, rows: Tensor, keep: Tensor | None) -> Tensor:
+    """`weights @ rows[keep]`, `[m, d]` in the rows' dtype; no copy of the rows is made."""
+    weights = weights.to(rows.dtype)
+    if keep is None:
+        return weights @ rows
+    out = torch.empty(len(weights), rows.shape[1], dtype=rows.dtype, device=rows.device)
+    for start in range(0, rows.shape[1], _CHUNK):
+        some = rows[:, start : start + _CHUNK]
+        out[:, start : start + _CHUNK] = weights @ some[keep]
+    return out

@@ -1,0 +1,43 @@
+"""Divide and conquer: hostile updates show in the direction of largest variance."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from defenses.geometry import Geometry
+from defenses.weighing import WeightRule
+
+
+class DivideAndConquer(WeightRule):
+    """The mean of the updates that stand out least in the direction of largest variance (DnC).
+
+    F(x) = mean of the x_k without the `share` f ones of largest <x_k - m, u>^2; m is the mean of
+    all, u the top singular direction of the rows x_k - m.
+
+    Needs rows. Tolerates fewer than half hostile that agree on a direction, which is what a poison
+    has to; hostile rows in different directions hide one another (no kappa). One Gram matrix,
+    O(n^2 d + n^3): the published rule samples coordinates to afford the decomposition, and
+    repeats; the Gram matrix affords all of them, once.
+
+    Source: Shejwalkar & Houmansadr 2021, "Manipulating the byzantine", algorithm 2.
+
+    >>> import torch
+    >>> rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0], [9.0, 9.0]])
+    >>> DivideAndConquer()(rows, byzantine=1)
+    tensor([0.5000, 0.5000])
+    """
+
+    share: float = Field(1.0, ge=1, le=2)
+
+    def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
+        n = geometry.rows
+        about = geometry.inner()
+        about = about - about.mean(0) - about.mean(1, keepdim=True) + about.mean()
+        vectors = torch.linalg.eigh(about).eigenvectors
+        scores = vectors[:, -1].abs()  # the projections, but for their common scale
+        kept = scores.argsort(stable=True)[: max(1, n - int(self.share * byzantine))]
+        weights = about.new_zeros(n)
+        weights[kept] = 1 / len(kept)
+        return weights

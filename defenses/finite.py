@@ -1,0 +1,23 @@
+"""Which rows can be computed with: what is not finite is known to be hostile, or broken."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+LONGEST = 1e15
+"""The norm up to which squared distances between float32 rows are finite, and far from it."""
+
+
+def usable(rows: Tensor) -> Tensor:
+    """Which of `rows` `[n, d]` are finite and no longer than 1e15: `[n]` bool."""
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return norms <= LONGEST
+
+
+def split(rows: Tensor, byzantine: int) -> tuple[Tensor | None, int]:
+    """Which rows to keep, `[m]` places or None for all, and how many of these may be hostile."""
+    good = usable(rows)
+    left_out = len(rows) - int(good.sum())
+    keep = good.nonzero().squeeze(1) if left_out else None
+    return keep, max(0, byzantine - left_out)

@@ -1,0 +1,74 @@
+"""Norm bounding: no update counts for more than a radius."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+from torch import Tensor
+
+from defenses.geometry import Geometry
+from defenses.pull import pull
+from defenses.types import SumRule
+from defenses.weighing import WeightRule
+
+
+class NormBound(SumRule, WeightRule):
+    """The mean of updates clipped to a norm.
+
+    F(x) = (1/n) sum of x_k min(1, radius / |x_k|), by one sum; O(nd). Any number of hostile clients
+    moves it by at most their part of the cohort times radius, away from the clipped mean of the
+    others; no robustness kappa, since honest updates are clipped like the rest.
+
+    *Sensitivity of the terms*: radius; twice that for replacing a client. Under privacy the radius
+    is privacy.clip.
+
+    Source: Sun, Kairouz, Suresh & McMahan 2019, "Can you really backdoor federated learning?".
+
+    >>> import torch
+    >>> NormBound(radius=1.0)(torch.tensor([[0.5, 0.0], [0.0, 1e9]]), byzantine=0)
+    tensor([0.2500, 0.5000])
+    """
+
+    radius: float | None = Field(None, gt=0, le=1e15)
+    passes: ClassVar[int] = 1
+
+    def most(self, n: int) -> int:
+        return n
+
+    def within(self, clip: float | None) -> NormBound:
+        return self.model_copy(update={"radius": radius_within(self.radius, clip)})
+
+    def sensitivity(self, relation: str) -> float:
+        return required(self.radius) * (2 if relation == "replace_one" else 1)
+
+    def terms(self, rows: Tensor, center: Tensor) -> Tensor:
+        return pull(rows, center, required(self.radius))[0]
+
+    def step(self, center: Tensor, released: Tensor) -> Tensor:
+        return released
+
+    def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
+        part = (required(self.radius) / geometry.norms().sqrt()).clamp(max=1.0)
+        return part / geometry.rows
+
+
+def radius_within(radius: float | None, clip: float | None) -> float:
+    """The radius to use: the key's, or under privacy the clip. Raises `ValueError`."""
+    if clip is None:
+        return required(radius)
+    if radius is not None:
+        raise ValueError(
+            "aggregation.radius is set, but under privacy it is privacy.clip; remove the key"
+        )
+    return clip
+
+
+def required(radius: float | None) -> float:
+    """Raises `ValueError` for a radius that was not given."""
+    if radius is None:
+        raise ValueError(
+            "aggregation.radius is missing: set the norm up to which an update counts in full, "
+            "about the median norm of honest ones"
+        )
+    return radius

@@ -1,0 +1,24 @@
+"""The one primitive of robustness by sums: how far each row pulls a released center, at most."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def pull(rows: Tensor, center: Tensor, radius: float) -> tuple[Tensor, Tensor]:
+    """Each row's way from `center`, clipped to `radius`, and what part of it that is.
+
+    rows `[c, d]`, center `[d]`. Returns clip(x_k - v) = b_k (x_k - v) `[c, d]` and b_k `[c, 1]`,
+    b_k = min(1, radius / |x_k - v|), both zero for rows that are not finite.
+
+    No way is longer than `radius` (up to rounding), and no part above 1: one client can change the
+    sum of ways by `radius`, whatever its row is. Averages S of a_k clip(x_k - v) and B of a_k b_k
+    are all that norm bounding (v = 0, move to S), centered clipping (move to v + S) and the
+    geometric median (move to v + S/B) need.
+    """
+    away = rows - center
+    norms = torch.linalg.vector_norm(away, dim=1, keepdim=True, dtype=torch.float64)
+    part = (radius / norms).clamp(max=1.0).nan_to_num(nan=1.0)  # a row at the center: 0/0
+    part = torch.where(norms.isfinite(), part, 0.0).to(rows.dtype)
+    return torch.where(part > 0, away * part, 0.0), part

@@ -1,0 +1,152 @@
+"""Rules that are weights on rows, what may go before a rule, and how they are carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from defenses.columns import by_column, product
+from defenses.finite import split
+from defenses.geometry import Geometry
+from defenses.types import RowRule, Rule, SumRule, require_floats
+
+Needs = frozenset[str]
+
+
+class PreAggregator(Rule):
+    """Turns n rows into m mixtures of them, which a rule aggregates in their stead.
+
+    Hostile mixtures are no more than hostile rows were.
+    """
+
+    def needs(self) -> Needs:
+        """As that of a `RowRule`: nothing, or "generator"."""
+        return frozenset()
+
+    def most(self, n: int) -> int:
+        """How many hostile rows among n it tolerates."""
+        raise NotImplementedError
+
+    def left(self, n: int) -> int:
+        """How many mixtures it makes of n rows."""
+        return n
+
+    def mix(self, geometry: Geometry, byzantine: int, generator: torch.Generator | None) -> Tensor:
+        """Weights `[m, n]` float64 that make the mixtures of rows with this geometry."""
+        raise NotImplementedError
+
+
+class WeightRule(RowRule):
+    """A rule that weighs, or picks, rows by their geometry, or works on each coordinate alone.
+
+    F(x) = columns(mix(geometry of x) @ x): `mix` makes m rows from n, and `columns` one number of
+    every coordinate's m. Where `mix` gives one row of weights, that is the aggregate.
+    """
+
+    geometric: ClassVar[bool] = True
+    """Whether `mix` is defined; else `columns` is given all rows, and no geometry is computed."""
+
+    def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
+        """Weights `[m, n]` float64, or `[n]`, on rows with this geometry."""
+        raise NotImplementedError
+
+    def columns(self, ordered: Tensor, byzantine: int) -> Tensor:
+        """Of coordinates `[c, m]`, each one's values in ascending order, the aggregate `[c]`."""
+        raise NotImplementedError
+
+    def __call__(self, rows: Tensor, byzantine: int) -> Tensor:
+        return aggregate(rows, byzantine, (), self)
+
+
+class Composed(RowRule):
+    """`rule` over what the parts `before` make of the rows, one after the other.
+
+    A `WeightRule` is composed with them in n x n, with one final product; for any other rule the
+    mixtures are computed. A rule of sums is carried out over rows, all its passes.
+    """
+
+    before: tuple[PreAggregator, ...]
+    rule: Rule
+
+    def needs(self) -> Needs:
+        own = self.rule.needs() if isinstance(self.rule, RowRule) else frozenset[str]()
+        center: Needs = frozenset({"center"} if self.remembers else ())
+        return own.union(center, *(part.needs() for part in self.before))
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it is called with "center", the aggregate of the round before."""
+        return isinstance(self.rule, SumRule) and self.rule.remembers
+
+    def most(self, n: int) -> int:
+        return tolerated(n, self.before, self.rule)
+
+    def __call__(
+        self,
+        rows: Tensor,
+        byzantine: int,
+        *,
+        generator: torch.Generator | None = None,
+        **given: Tensor,
+    ) -> Tensor:
+        return aggregate(rows, byzantine, self.before, self.rule, generator, **given)
+
+
+def aggregate(
+    rows: Tensor,
+    byzantine: int,
+    before: Sequence[PreAggregator],
+    rule: Rule,
+    generator: torch.Generator | None = None,
+    **given: Tensor,
+) -> Tensor:
+    """`rule` over what `before` makes of `rows` `[n, d]`: the aggregate `[d]`; see `RowRule`."""
+    require_floats(rows)
+    refuse_too_many(len(rows), byzantine, before, rule)
+    keep, hostile = split(rows, byzantine)
+    n = len(rows) if keep is None else len(keep)
+    if n == 0:
+        return rows.new_zeros(rows.shape[1])
+    weighs = isinstance(rule, WeightRule) and rule.geometric
+    weights: Tensor | None = None
+    if before or weighs:
+        geometry = Geometry.of(rows, keep)
+    for part in before:
+        made = part.mix(geometry, hostile, generator)
+        geometry, weights = geometry.mixed(made), made if weights is None else made @ weights
+    if not isinstance(rule, WeightRule):
+        if weights is not None:
+            rows = product(weights, rows, keep)
+        elif keep is not None:
+            rows = rows[keep]
+        if isinstance(rule, SumRule):
+            return rule.on_rows(rows, **given)
+        assert isinstance(rule, RowRule)
+        return rule(rows, hostile, **given)
+    if weighs:
+        made = rule.mix(geometry, hostile)
+        weights = made if weights is None else made @ weights
+    if weights is not None and weights.dim() == 1:
+        return product(weights[None], rows, keep)[0]
+    return by_column(rows, keep, weights, lambda ordered: rule.columns(ordered, hostile))
+
+
+def refuse_too_many(n: int, byzantine: int, before: Sequence[PreAggregator], rule: Rule) -> None:
+    """Raises `ValueError` for more hostile rows than these tolerate among n."""
+    most = tolerated(n, before, rule)
+    if not 0 <= byzantine <= most:
+        names = " and ".join(type(part).__name__ for part in (*before, rule))
+        raise ValueError(
+            f"byzantine is {byzantine}, but {names} tolerates at most {most} hostile rows among {n}"
+        )
+
+
+def tolerated(n: int, before: Sequence[PreAggregator], rule: Rule) -> int:
+    """How many hostile rows among n all of these tolerate."""
+    most = n
+    for part in before:
+        most, n = min(most, part.most(n)), part.left(n)
+    return max(0, min(most, rule.most(n)))
