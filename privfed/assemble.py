@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from privfed.aggregation import rule_of
 from privfed.construct import network
 from privfed.errors import Refused
 from privfed.federation import Federation
@@ -49,6 +50,7 @@ class Setup:
             algorithm.server.init(params),
             algorithm.mechanism.init(),
             algorithm.objective.init(params),
+            algorithm.center(params),
         )
 
 
@@ -97,7 +99,7 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
     algorithm = Algorithm(
         objective=config.parts["objective"],
         server=config.parts["optimizer"],
-        rule=config.parts["rule"],
+        rule=rule_of(config),
         mechanism=plan.mechanism,
         sampler=config.parts["sampler"],
         summation=plan.summation,

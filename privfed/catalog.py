@@ -46,6 +46,8 @@ def _vectors(count: float) -> str:
 
 def key_of(kind: str) -> str:
     """Where a run file names parts of `kind`: "server.optimizer". Raises `KeyError`."""
+    if kind == "before":  # the one list of parts
+        return "aggregation.before"
     for section, described in SECTIONS.items():
         for key, (named, _) in described.parts.items():
             if named == kind:

@@ -73,6 +73,13 @@ class Config:
         return self.own["secure"]  # type: ignore[no-any-return]
 
     @property
+    def before(self) -> tuple[Any, ...]:
+        """The pre-aggregators, in order."""
+        values = self.aggregation.model_dump()
+        found = (find("before", name, "aggregation.before") for name in self.aggregation.before)
+        return tuple(part(**{key: values[key] for key in part.model_fields}) for part in found)
+
+    @property
     def dropout(self) -> float:
         return float(self.own["cohort"].dropout)
 
@@ -272,6 +279,8 @@ def _assemble(raw: Raw, noise_multiplier: float | None) -> Config:
         )
     if problems:
         raise Refused("\n".join(dict.fromkeys(problems)))
+    for name in own["aggregation"].before:
+        find("before", name, "aggregation.before")
     parts["sampler"] = parts["sampler"].of(own["data"].clients)
     own["privacy"] = _one_budget(own["privacy"])
     return Config(own, parts, names, noise_multiplier)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privfed.cohort import People
+from privfed.errors import Refused
 from privfed.mapped import Mapped
 
 Indices = NDArray[np.int64]
@@ -78,7 +79,7 @@ class Federation:
     that its randomness does not depend on who else there is. `public` names the clients behind the
     test set, where it is theirs: no guarantee covers them. `typical` estimates a client's number of
     examples from public facts; None: nothing known. `relabelled` lists, in order of rounds, from
-    which round on class c is labelled `[c]`.
+    which round on class c is labelled `[c]`. `root` are public examples that the server trains on.
     """
 
     examples: Examples
@@ -88,6 +89,7 @@ class Federation:
     public: tuple[str, ...] = ()
     typical: float | None = None
     relabelled: tuple[tuple[int, Tensor], ...] = ()
+    root: Examples | None = None
     _stages: dict[int, Federation] = field(default_factory=dict, repr=False, compare=False)
 
     def at(self, round: int) -> Federation:
@@ -97,10 +99,9 @@ class Federation:
             return self
         if passed not in self._stages:
             labels = self.relabelled[passed - 1][1].to(self.examples.y.device)
-            moved = (replace(part, y=labels[part.y]) for part in (self.examples, self.test))
-            examples, test = moved
+            moved = self._each(lambda part: replace(part, y=labels[part.y]))
             self._stages.clear()
-            self._stages[passed] = replace(self, examples=examples, test=test, relabelled=())
+            self._stages[passed] = replace(moved, relabelled=())
         return self._stages[passed]
 
     @classmethod
@@ -136,8 +137,39 @@ class Federation:
         return self.examples.x[rows], self.examples.y[rows]
 
     def to(self, device: torch.device) -> Federation:
-        moved = self.examples.to(device), self.test.to(device)
-        return replace(self, examples=moved[0], test=moved[1], _stages={})
+        return self._each(lambda part: part.to(device))
+
+    def _each(self, change: Callable[[Examples], Examples]) -> Federation:
+        """With `change` made to all examples that there are, whosoever."""
+        root = None if self.root is None else change(self.root)
+        return replace(
+            self, examples=change(self.examples), test=change(self.test), root=root, _stages={}
+        )
+
+    def rooted(self, count: int) -> Federation:
+        """With `count` test examples, evenly spaced, as the server's own instead of scored.
+
+        Raises `Refused` where that leaves none to score.
+        """
+        if count == 0:
+            return self
+        if count >= len(self.test):
+            raise Refused(
+                f"aggregation.root is {count}, of {len(self.test)} public test examples; expected "
+                "fewer, so that some are left to score on"
+            )
+        every = np.arange(len(self.test))
+        taken = every * count // len(self.test)
+        own = np.diff(taken, prepend=-1) > 0
+        root, test = self.test.take(every[own]), self.test.take(every[~own])
+        return replace(self, root=root, test=test, _stages={})
+
+    def server(self) -> Federation:
+        """The server as the one client of a population of its own, its root set."""
+        if self.root is None:
+            raise ValueError("the server has no root set; set aggregation.root")
+        offsets = np.array([0, len(self.root)], dtype=np.int64)
+        return Federation(self.root, offsets, self.test)
 
 
 def identity(name: str) -> int:

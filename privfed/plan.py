@@ -15,6 +15,8 @@ from accounting.calibration import noise_multiplier
 from accounting.errors import AccountingError
 from accounting.events import Event, Spending
 from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable
+from defenses.types import SumRule
+from privfed.aggregation import rule_of
 from privfed.cohort import Witness
 from privfed.config import Config
 from privfed.errors import Refused
@@ -103,7 +105,8 @@ def plan(
     if reasons := list(refusals(config)):
         raise Refused("\n".join(reasons))
     before = dict(prior or {})
-    releases = exchanges(config.parts["objective"], config.parts["rule"])
+    rule = rule_of(config)
+    releases = exchanges(config.parts["objective"], rule)
     if mechanism.private:
         mechanism = mechanism.resolved(_setting(config, length))
     witness = sampler.witness(0, config.data.clients)
@@ -147,6 +150,7 @@ def plan(
     weights = config.aggregation.weights
     alike = mechanism.private or config.parts["objective"].keeps > 0
     alike = alike or config.parts["client_mechanism"].private
+    alike = alike or rule.robust or not isinstance(rule, SumRule)
     by_examples = not alike and weights != "uniform" and not config.aggregation.silo_weights
     resolved = replace(config, noise_multiplier=noise)
     return Plan(

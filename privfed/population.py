@@ -19,4 +19,4 @@ def population(config: Config, streams: Streams) -> Federation:
         config.data.holdout,
     )
     shifted: Federation = config.parts["shift"].apply(federation, streams)
-    return shifted
+    return shifted.rooted(config.aggregation.root)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from accounting.releases import Gaussian, PoissonSampled, Separated
 from defenses.types import SumRule
+from privfed.aggregation import rule_of, rules_by_sums, tolerates
 from privfed.config import Config
 from privfed.errors import Refused
 from privfed.local.objective import Objective
@@ -15,18 +16,13 @@ from privfed.secure.limits import Limits
 
 def refusals(config: Config) -> Iterator[str]:
     """Why this combination of parts has no proof, or cannot be: one reason each."""
-    mechanism, rule = config.parts["mechanism"], config.parts["rule"]
-    objective, name = config.parts["objective"], config.names["rule"]
-    sums, weights = isinstance(rule, SumRule), config.aggregation.weights
+    mechanism = config.parts["mechanism"]
+    objective, weights = config.parts["objective"], config.aggregation.weights
     try:
         config.parts["sampler"].witness(0, config.data.clients)
     except Refused as refused:
         yield str(refused)
-    if sums and rule.passes != 1:
-        yield (
-            f"aggregation.rule = {name!r} needs several passes over one cohort, which this version "
-            "cannot run"
-        )
+    yield from _rule_refusals(config)
     yield from _state_refusals(config)
     yield from _silo_refusals(config)
     for part in ("client", "server"):
@@ -36,22 +32,10 @@ def refusals(config: Config) -> Iterator[str]:
                 "that learn nothing would be run, and paid for; let it last longer, or lower "
                 "run.rounds"
             )
-    if mechanism.private and not sums and mechanism.trust != "client":
-        yield (
-            f"aggregation.rule = {name!r} needs to see every client's row, and a function of rows "
-            "has no proven sensitivity to calibrate central noise to; use "
-            'aggregation.rule = "mean", or noise on each client: privacy.mechanism = '
-            '"local_gaussian"'
-        )
     if mechanism.private and objective.unproven:
         yield (
             f"client.objective = {config.names['objective']!r} has no proof under privacy: "
             f'{objective.unproven}; use another objective, or privacy.mechanism = "none"'
-        )
-    if not sums and layout_parts(objective) != ("delta",):
-        yield (
-            f"client.objective = {config.names['objective']!r} sends more than an update, and "
-            f'aggregation.rule = {name!r} is for rows of updates; use aggregation.rule = "mean"'
         )
     if config.run.simulation_metrics and config.run.checkpoint_every % config.run.evaluate_every:
         yield (
@@ -100,22 +84,70 @@ def refusals(config: Config) -> Iterator[str]:
             'aggregation.weights is "examples", but under privacy example counts are private data '
             'and would leave unprotected; use "uniform" or "auto"'
         )
-    if not sums and weights == "examples":
+    yield from _secure_refusals(config)
+
+
+def _rule_refusals(config: Config) -> Iterator[str]:
+    """Of the aggregation rule: what it needs to see, and what its terms are proved for."""
+    mechanism, objective = config.parts["mechanism"], config.parts["objective"]
+    asked, name = config.aggregation, f"aggregation.rule = {config.names['rule']!r}"
+    try:
+        rule = rule_of(config)
+    except Refused as refused:
+        yield str(refused)
+        return
+    sums, plain = isinstance(rule, SumRule), isinstance(rule, SumRule) and not rule.robust
+    needs = frozenset[str]() if isinstance(rule, SumRule) else rule.needs()
+    if asked.before:
+        name = f"aggregation.before = {asked.before!r}"
+    by_sums = ", ".join(f'"{rule}"' for rule in rules_by_sums())
+    if mechanism.private and not sums and mechanism.trust != "client":
         yield (
-            f'aggregation.weights is "examples", but aggregation.rule = {name!r} weighs all rows '
-            'alike; use "uniform" or "auto"'
-        )
-    if sums and config.aggregation.byzantine:
-        yield (
-            f"aggregation.byzantine is {config.aggregation.byzantine}, but aggregation.rule = "
-            f"{name!r} tolerates none; remove the key, or choose a robust rule"
+            f"{name} needs to see every client's row, and a function of rows has no proven "
+            "sensitivity to calibrate central noise to; use a rule that sums suffice for "
+            f"({by_sums}) and no aggregation.before, or noise on each client: privacy.mechanism = "
+            '"local_gaussian"'
         )
     if not sums and config.names["protocol"] != "none":
         yield (
-            f"aggregation.rule = {name!r} needs rows, which a secure sum never shows; use "
-            'aggregation.rule = "mean", or secure.protocol = "none"'
+            f"{name} needs rows, which a secure sum never shows; use a rule that sums suffice for "
+            f'({by_sums}) and no aggregation.before, or secure.protocol = "none"'
         )
-    yield from _secure_refusals(config)
+    if not plain and (layout_parts(objective) != ("delta",) or objective.keeps):
+        yield (
+            f"client.objective = {config.names['objective']!r} has the server sum more than an "
+            f'update, and {name} is for rows of updates; use aggregation.rule = "mean", or an '
+            'objective that sends an update alone, as "sgd"'
+        )
+    elif objective.exchanges > 1 and not plain and (sums or needs & {"root", "center"}):
+        yield (
+            f"client.objective = {config.names['objective']!r} has the server average gradients "
+            f"before updates, and {name} is for updates; use another of the two"
+        )
+    if not plain and (asked.weights == "examples" or asked.silo_weights):
+        yield (
+            f"{name} weighs all rows alike, as a hostile client may lie about its size; remove "
+            'aggregation.silo_weights, and use aggregation.weights = "uniform" or "auto"'
+        )
+    if sums and not plain and getattr(mechanism, "adaptive_clip", False):
+        yield (
+            f"privacy.adaptive_clip moves the clip between rounds, and the terms of {name} are "
+            'bounded by a fixed one; set it to false, or use aggregation.rule = "mean"'
+        )
+    size = config.parts["sampler"].size
+    if asked.byzantine > tolerates(rule, size):
+        yield (
+            f"aggregation.byzantine is {asked.byzantine}, but {name} tolerates at most "
+            f"{tolerates(rule, size)} hostile clients in a cohort of {size}; lower it, choose a "
+            "rule that tolerates more, or raise cohort.size"
+        )
+    if ("root" in needs) != (asked.root > 0):
+        yield (
+            f"{name} needs a root set: set aggregation.root to how many of the public test "
+            "examples the server shall train on (they are not scored)"
+            if asked.root == 0
+            else f"aggregation.root is {asked.root}, but {name} uses no root set; remove the key"
+        )
 
 
 def _secure_refusals(config: Config) -> Iterator[str]:
@@ -181,11 +213,6 @@ def _silo_refusals(config: Config) -> Iterator[str]:
             'aggregation.silo_weights go with data.setting = "cross_silo" and '
             "aggregation.weights left out"
         )
-    elif given and not isinstance(config.parts["rule"], SumRule):
-        yield (
-            f"aggregation.silo_weights are set, but aggregation.rule = {config.names['rule']!r} "
-            "weighs all rows alike; remove the key"
-        )
     if not config.parts["client_mechanism"].private:
         return
     if config.data.setting != "cross_silo":
@@ -239,11 +266,6 @@ def _state_refusals(config: Config) -> Iterator[str]:
         yield (
             f'aggregation.weights is "examples", but with client.objective = {name!r} the server '
             'sums what clients remember, each alike; use "uniform" or "auto"'
-        )
-    if not isinstance(config.parts["rule"], SumRule):
-        yield (
-            f"aggregation.rule = {config.names['rule']!r} is no sum, but with client.objective = "
-            f'{name!r} the server sums what clients remember; use aggregation.rule = "mean"'
         )
 
 

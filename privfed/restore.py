@@ -55,7 +55,7 @@ def restored(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoin
             "the epsilon of this run can no longer be proved"
         )
     fresh = setup.start()
-    for kind in ("server", "mechanism", "objective"):
+    for kind in ("server", "mechanism", "objective", "rule"):
         found, wanted = getattr(checkpoint.state, kind), getattr(fresh, kind)
         if _form(found) != _form(wanted):
             raise Broken(

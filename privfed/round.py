@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 from accounting.events import Event
 from accounting.ledger import Charge, Ledger
 from defenses.types import RowRule, SumRule
+from defenses.weighing import Composed
 from privfed.cohort import Cohort, People, Sampler
 from privfed.errors import Refused
 from privfed.local.objective import ClientState, Cohorts, Exchange, Memory, Objective
@@ -69,6 +70,10 @@ class Executor(Protocol):
         """All answers at once, `[n, m]`: for rules that need rows."""
         ...
 
+    def root(self, exchange: Exchange, round: int) -> Tensor:
+        """The server's own answer `[m]`, from its root set."""
+        ...
+
 
 class ReleaseStore(Protocol):
     def write(self, charge: Charge, released: list[Tensor], state: PublicState) -> None:
@@ -108,12 +113,23 @@ class Algorithm:
         """Whether rows weigh one and their sum is divided by the configuration's constant."""
         return self.mechanism.private or self.objective.keeps > 0
 
+    def center(self, params: Tensor) -> Memory:
+        """What the rule keeps before round 1: its first center, no movement."""
+        return {"center": torch.zeros_like(params)} if self.remembers else {}
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the rule starts a round from what the round before released."""
+        return isinstance(self.rule, SumRule | Composed) and self.rule.remembers
+
     @property
     def exchanges(self) -> int:
         return exchanges(self.objective, self.rule)
 
     def wire(self, layout: Layout) -> Layout:
-        """What a client sends: beside its message the weight, where that is not public."""
+        """What a client sends: the rule's terms, and its weight where that is not public."""
+        if isinstance(self.rule, SumRule) and self.rule.extra:
+            layout = layout.plus("terms", self.rule.extra)
         return layout if self.fixed_divisor else layout.plus("weight", 1)
 
     def encoded(self, parameters: int) -> float:
@@ -147,13 +163,14 @@ def exchanges(objective: Objective, rule: SumRule | RowRule) -> int:
 class TrainingState:
     """All that a round changes, all of it public.
 
-    The model `[d]`, and what server optimizer, mechanism and objective remember.
+    The model `[d]`, and what server optimizer, mechanism, objective and rule remember.
     """
 
     params: Tensor
     server: ServerState
     mechanism: PublicState
     objective: Memory = field(default_factory=dict)
+    rule: Memory = field(default_factory=dict)
 
 
 def play(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
@@ -163,7 +180,7 @@ def play(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
     layout = algorithm.objective.layout(len(params))
     broadcast = {"params": params, **extra}
     if isinstance(algorithm.rule, SumRule):
-        center = params.new_zeros(layout.length)
+        center = state.rule.get("center", params.new_zeros(layout.length))
         for number in range(algorithm.rule.passes):
             task = "train" if number == 0 else "terms"
             released = yield Exchange(task, {**broadcast, "center": center}, layout)
@@ -174,7 +191,8 @@ def play(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
         broadcast, center, state.objective, algorithm.cohorts
     )
     moved, server = algorithm.server_in(round).step(params, delta, state.server)
-    return replace(state, params=moved, server=server, objective=memory)
+    kept = {"center": center} if algorithm.remembers else {}
+    return replace(state, params=moved, server=server, objective=memory, rule=kept)
 
 
 def drive(plan: Play, answer: Callable[[Exchange, int], Tensor]) -> TrainingState:
@@ -224,6 +242,7 @@ def run_round(
     if world.states:
         world.states.begin(round)
     releases: list[Tensor] = []
+    held: list[Chunk] = []
     public = state.mechanism
 
     def answer(exchange: Exchange, number: int) -> Tensor:
@@ -236,7 +255,7 @@ def run_round(
             )
         if isinstance(algorithm.rule, SumRule):
             total, divisor = collect(
-                algorithm, algorithm.rule, exchange, number, cohort, public, world
+                algorithm, algorithm.rule, exchange, number, cohort, public, world, held
             )
             noise = world.noise(round, number)
             released, public = mechanism.release(total, divisor, noise, public)
@@ -247,7 +266,9 @@ def run_round(
                 world.watch(round, here.clients, rows)
             own = world.streams.at(f"noise/client/{number}", round, here.clients)
             rows = mechanism.bound(rows, exchange.layout, own, public).rows
-            released = algorithm.rule(rows, algorithm.byzantine)
+            hostile = min(algorithm.byzantine, algorithm.rule.most(len(rows)))
+            given = _given(algorithm.rule, exchange, round, state, world)
+            released = algorithm.rule(rows, hostile, **given)
         if not bool(released.isfinite().all()):
             raise Refused(
                 f"what round {round} would release is not finite: training diverged; start a new "
@@ -263,6 +284,20 @@ def run_round(
     return replace(after, mechanism=public)
 
 
+def _given(
+    rule: RowRule, exchange: Exchange, round: int, state: TrainingState, world: World
+) -> dict[str, Any]:
+    """What `rule` is called with besides the rows."""
+    sources: dict[str, Callable[[], Any]] = {
+        "generator": lambda: torch.Generator().manual_seed(
+            world.streams.at("rule", round).integer()
+        ),
+        "root": lambda: world.executor.root(exchange, round),
+        "center": lambda: state.rule["center"],
+    }
+    return {name: sources[name]() for name in rule.needs()}
+
+
 def collect(
     algorithm: Algorithm,
     rule: SumRule,
@@ -271,8 +306,11 @@ def collect(
     cohort: Cohort,
     public: PublicState,
     world: World,
+    held: list[Chunk],
 ) -> tuple[BoundedSum, float]:
     """The cohort's bounded sum `[m]` for exchange `number` of its round, and the divisor.
+
+    Rows that later passes of the rule ask about again are kept in `held`.
 
     Under privacy, and where clients keep a state, every row weighs one and the divisor is the
     configuration's constant. Else a row is sent as (weight * row, weight), and the divisor is the
@@ -281,15 +319,20 @@ def collect(
     mechanism, fixed = algorithm.mechanism, algorithm.fixed_divisor
     wire = algorithm.wire(exchange.layout)
     model = _hash(exchange.broadcast["params"])
-    here, leaves = staying(cohort, algorithm.dropout, number, world)
+    # Passes ask about the same rows: who leaves the first of them leaves all.
+    first = min(number, algorithm.objective.exchanges - 1)
+    here, leaves = staying(cohort, algorithm.dropout, first, world)
     session = Session(cohort.round, number, model, cohort.clients, leaves, world.streams)
     accumulator = algorithm.summation.open(
         session, mechanism.width(wire), mechanism.encoding(public)
     )
-    for chunk in world.executor.chunks(exchange, here):
-        rows = rule.terms(chunk.rows, exchange.broadcast.get("center", chunk.rows.new_zeros(())))
+    asked = held if exchange.task == "terms" else world.executor.chunks(exchange, here)
+    for chunk in asked:
+        if exchange.task == "train" and rule.passes > 1:
+            held.append(chunk)
         if world.watch and exchange.task == "train":
-            world.watch(cohort.round, chunk.ids, rows)
+            world.watch(cohort.round, chunk.ids, chunk.rows)
+        rows = rule.terms(chunk.rows, exchange.broadcast.get("center", chunk.rows.new_zeros(())))
         if not fixed:
             weights = chunk.weights[:, None]
             rows = torch.cat([weights * rows, weights], dim=1)

@@ -251,6 +251,7 @@ class RunDirectory:
         tensors |= {f"server/{name}": tensor for name, tensor in state.server.items()}
         tensors |= {f"mechanism/{name}": tensor for name, tensor in state.mechanism.items()}
         tensors |= {f"objective/{name}": tensor for name, tensor in state.objective.items()}
+        tensors |= {f"rule/{name}": tensor for name, tensor in state.rule.items()}
         about = {
             "round": checkpoint.round,
             "updates": checkpoint.updates,
@@ -297,6 +298,7 @@ class RunDirectory:
                 under(tensors, "server/"),
                 under(tensors, "mechanism/"),
                 under(tensors, "objective/"),
+                under(tensors, "rule/"),
             )
             head = bytes.fromhex(str(about["ledger_head"]))
             return Checkpoint(int(about["round"]), int(about["updates"]), state, head)

@@ -70,7 +70,11 @@ class Privacy(Part):
 
 
 class Aggregation(Part):
-    before: Annotated[list[str], only([], "remove the key")] = []
+    before: list[str] = []
+    """Pre-aggregators, in order, whose mixtures of rows the rule is given."""
+    bucket_size: int = Field(2, ge=1, le=10_000)
+    root: int = Field(0, ge=0)
+    """So many of the public test examples are the server's own, to train on; none is scored."""
     weights: Literal["auto", "uniform", "examples"] = "auto"
     silo_weights: list[Annotated[float, Field(ge=0)]] = []
     byzantine: int = Field(0, ge=0)

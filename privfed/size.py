@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from defenses.types import SumRule
+from privfed.aggregation import rule_of
 from privfed.config import Config
 from privfed.construct import network
 from privfed.population import population
@@ -22,4 +24,6 @@ def message_length(config: Config) -> int:
         streams.at("init"),
         torch.device("cpu"),
     )
-    return int(parts["objective"].layout(net.shapes.length).length)
+    rule = rule_of(config)
+    more = rule.extra if isinstance(rule, SumRule) else 0
+    return int(parts["objective"].layout(net.shapes.length).length) + more

@@ -98,6 +98,13 @@ class InProcess:
             rows[torch.from_numpy(np.searchsorted(cohort.clients, chunk.ids))] = chunk.rows
         return rows
 
+    def root(self, exchange: Exchange, round: int) -> Tensor:
+        federation = self.trainer.federation.at(round).server()
+        lr = self.trainer.lr * self.schedule.factor(round)
+        trainer = replace(self.trainer, federation=federation, lr=lr)
+        keys = self.streams.at("root", round, np.zeros(1, dtype=np.int64))
+        return trainer.train(np.zeros(1, dtype=np.int64), exchange.broadcast, None, keys)[0][0]
+
     def work(self, round: int, ids: Indices) -> tuple[Indices, Indices]:
         """Local steps `[c]` of clients `ids` in `round`, and examples they process `[c]`.
 
