@@ -33,7 +33,7 @@ class CenteredClipping(SumRule):
     tensor([1.3333, 3.0000])
     """
 
-    passes: int = Field(1, ge=1, le=100)  # type: ignore[misc]
+    passes: int = Field(1, ge=1, le=100)
     radius: float | None = Field(None, gt=0, le=1e15)
     remembers: ClassVar[bool] = True
 

@@ -53,7 +53,7 @@ class GeometricMedian(SumRule, WeightRule):
     tensor([0.9000, 0.9000])
     """
 
-    passes: int = Field(2, ge=1, le=1000)  # type: ignore[misc]
+    passes: int = Field(2, ge=1, le=1000)
     smoothing: float | None = Field(None, ge=1e-3)
     balance: float = Field(0.5, gt=0, le=10)
     floor: float | None = Field(None, gt=0, le=1)

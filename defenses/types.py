@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -68,7 +68,11 @@ class SumRule(Rule):
     norm that the sum admits: what a rule tolerates is said of rows.
     """
 
-    passes: ClassVar[int]
+    if TYPE_CHECKING:  # of some rules a constant, of others a key
+
+        @property
+        def passes(self) -> int: ...
+
     extra: ClassVar[int] = 0
     """How much longer the terms are than a row."""
     remembers: ClassVar[bool] = False

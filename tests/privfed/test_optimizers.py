@@ -528,7 +528,7 @@ def test_what_has_no_proof_under_privacy_is_refused_with_its_reason():
             with pytest.raises(Refused, match="so the same clients have to return"):
                 plan(small(f"client.objective={name}", "privacy.mechanism=none"))
     settings = ["client.objective=mimelite", "aggregation.rule=median", "privacy.mechanism=none"]
-    with pytest.raises(Refused, match="sends more than an update"):
+    with pytest.raises(Refused, match="has the server sum more than an update"):
         plan(small(*settings))
 
 
