@@ -17,7 +17,7 @@ class MinimumDiameter(WeightRule):
     """The mean of the n - f updates that lie closest together (MDA).
 
     F(x) = mean of the x_k in S, where S minimises max |x_i - x_j| over i, j in S, over all S of
-    n - f.
+    n - f (of several such S, one).
 
     Needs rows. Tolerates fewer than half hostile; no published kappa. One Gram matrix, O(n^2 d),
     and a search: S has a diameter of at most t where the pairs farther apart than t can be broken

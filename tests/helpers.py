@@ -137,7 +137,8 @@ class Rounds:
         )
         start = self.local.network.start
         server, objective = self.algorithm.server, self.algorithm.objective
-        self.state = TrainingState(start, server.init(start), {}, objective.init(start))
+        center = self.algorithm.center(start)
+        self.state = TrainingState(start, server.init(start), {}, objective.init(start), center)
 
     def run(self, rounds: int = 1) -> TrainingState:
         state = self.state

@@ -1,49 +1,182 @@
-"""The first two aggregation rules."""
+"""What every rule keeps, whatever it computes."""
 
 import math
 
 import pytest
 import torch
+from rules import MOVES_WITH_ROWS, NNM, ROBUST, ROWS
 
+from defenses.bucketing import Bucketing
+from defenses.centered_clipping import CenteredClipping
+from defenses.fltrust import FlTrust
+from defenses.geometric_median import GeometricMedian
+from defenses.krum import Krum
 from defenses.mean import Mean
 from defenses.median import Median
+from defenses.sign_majority import SignMajority
 from defenses.types import RowRule, SumRule
+from defenses.weighing import Composed
+
+named = pytest.mark.parametrize("name", ROWS)
 
 
-def test_a_rule_says_by_its_shape_what_it_needs_to_see():
+def cloud(n, d=6, seed=0, dtype=torch.float64):
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def hostile_among(n, byzantine, bad, seed=0):
+    """`cloud`, its rows from the first on replaced by `bad`."""
+    rows = cloud(n, seed=seed, dtype=torch.float32)
+    rows[:byzantine] = bad
+    return rows
+
+
+def test_a_rule_says_by_its_type_what_it_needs_to_see():
     assert isinstance(Mean(), SumRule)
+    assert isinstance(GeometricMedian(), SumRule)
+    assert isinstance(GeometricMedian(), RowRule)
     assert isinstance(Median(), RowRule)
     assert not isinstance(Median(), SumRule)
     assert Mean().sensitivity("add/remove") == math.inf, "a mean bounds nothing by itself"
 
 
-def test_the_mean_by_its_sum_form():
-    rows, center = torch.randn(7, 5), torch.zeros(5)
-    rule = Mean()
-    result = rule.step(center, rule.terms(rows, center).sum(0) / 7)
-    torch.testing.assert_close(result, rows.mean(0))
-
-
-@pytest.mark.parametrize("n", [1, 2, 5, 8])
-def test_the_median_against_numpy(n):
-    rows = torch.randn(n, 11)
+@named
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_inputs_are_kept_and_dtypes_too(name, dtype):
+    rows = cloud(11, dtype=dtype)
     before = rows.clone()
-    expected = torch.from_numpy(__import__("numpy").median(rows.numpy(), axis=0))
-    torch.testing.assert_close(Median()(rows, 0), expected)
+    out = ROWS[name](rows, 2)
     assert torch.equal(rows, before)
+    assert out.dtype == dtype
+    assert out.shape == (6,)
+    transposed = rows.T.contiguous().T
+    torch.testing.assert_close(ROWS[name](transposed, 2), out)
 
 
-def test_the_median_holds_below_half_and_fails_beyond():
-    honest = torch.randn(11, 3)
-    hostile = torch.full((10, 3), 1e30)
-    assert Median()(torch.cat([honest, hostile]), 10).abs().max() < 10
-    assert Median()(torch.cat([honest, hostile, hostile]), 20).abs().max() > 1e20
+@named
+def test_the_order_of_rows_does_not_matter(name):
+    rows = cloud(15)  # of fewer, Bulyan picks among two that are each other's nearest
+    order = torch.randperm(15, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(ROWS[name](rows[order], 3), ROWS[name](rows, 3))
 
 
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_rows_that_are_not_finite_do_not_count(bad):
-    rows = torch.randn(5, 3)
-    spoiled = torch.cat([rows, torch.full((1, 3), bad)])
-    torch.testing.assert_close(Median()(spoiled, 1), Median()(rows, 0))
-    assert (Median()(torch.full((2, 3), bad), 2) == 0).all()
-    assert Median()(torch.empty(0, 3), 0).tolist() == [0.0, 0.0, 0.0]
+@pytest.mark.parametrize("name", MOVES_WITH_ROWS)
+def test_moving_all_rows_moves_the_aggregate(name):
+    rows, away = cloud(11), 3.0 * cloud(1, seed=9)[0]
+    rule = MOVES_WITH_ROWS[name]
+    torch.testing.assert_close(rule(rows + away, 2), rule(rows, 2) + away, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", MOVES_WITH_ROWS)
+def test_scaling_all_rows_scales_the_aggregate(name):
+    rule = MOVES_WITH_ROWS[name]
+    scaled = rule(1000.0 * cloud(11), 2) / 1000.0
+    torch.testing.assert_close(scaled, rule(cloud(11), 2), atol=2e-3, rtol=1e-3)
+
+
+@named
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf, 1e30, 3e38])
+@pytest.mark.parametrize("n", [9, 12])
+def test_rows_that_cannot_be_computed_with_are_left_out_and_counted(name, bad, n):
+    rule = ROWS[name]
+    byzantine = 1
+    rows = hostile_among(n, 1, bad)
+    torch.testing.assert_close(rule(rows, byzantine), rule(rows[1:], 0), atol=1e-5, rtol=1e-5)
+    one = rows.clone()
+    one[0] = 0.0
+    one[0, 3] = bad
+    torch.testing.assert_close(rule(one, byzantine), rule(rows, byzantine))
+
+
+@named
+def test_with_no_row_left_nothing_moves(name):
+    assert ROWS[name](torch.full((3, 2), torch.nan), 0).tolist() == [0.0, 0.0]
+    assert ROWS[name](torch.empty(0, 2), 0).tolist() == [0.0, 0.0]
+
+
+@named
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_few_rows_and_equal_rows_are_aggregated(name, n):
+    rows = torch.full((n, 3), 0.5)
+    if name in MOVES_WITH_ROWS:
+        torch.testing.assert_close(ROWS[name](rows, 0), rows[0])
+    assert ROWS[name](cloud(n, 1, dtype=torch.float32), 0).isfinite().all()
+
+
+@named
+@pytest.mark.parametrize("size", [1e3, 1e8, 1e14])
+def test_long_hostile_rows_stay_finite_wherever_they_stand(name, size):
+    for place in (0, 5, 10):
+        rows = cloud(11, dtype=torch.float32)
+        rows[place] = size
+        rows[(place + 3) % 11] = -size
+        out = ROWS[name](rows, 2)
+        assert out.isfinite().all()
+        if name in ROBUST:
+            assert float(out.norm()) < 8, f"row {place} of {size:g} moved it"
+
+
+@named
+def test_more_hostile_rows_than_a_rule_tolerates_are_refused(name):
+    rule = ROWS[name]
+    if rule.most(11) < 11:
+        with pytest.raises(ValueError, match="tolerates at most"):
+            rule(cloud(11), rule.most(11) + 1)
+    with pytest.raises(ValueError, match="tolerates at most"):
+        rule(cloud(11), -1)
+    with pytest.raises(TypeError, match="float32 or float64"):
+        rule(cloud(11).half(), 0)
+
+
+def test_bucketing_deals_by_its_generator_and_keeps_the_mean():
+    rows, rule = cloud(10), Composed(before=(Bucketing(bucket_size=5),), rule=Krum())
+
+    def dealt(seed):
+        return rule(rows, 0, generator=torch.Generator().manual_seed(seed))
+
+    torch.testing.assert_close(dealt(1), dealt(1))
+    assert any(not torch.equal(dealt(0), dealt(seed)) for seed in range(1, 5))
+    mean = Composed(before=(Bucketing(bucket_size=5),), rule=Mean())
+    torch.testing.assert_close(mean(rows, 0, generator=torch.Generator()), rows.mean(0))
+    with pytest.raises(ValueError, match="generator"):
+        mean(rows, 0)
+    assert rule.needs() == {"generator"}
+
+
+def test_any_rule_is_composed_whatever_it_needs():
+    """By rows that are mixed first, and then given to it."""
+    rows, root, before = cloud(9), cloud(1, seed=3)[0], (NNM,)
+    mixed = _mixed(rows, 2)
+    pairs = [
+        (Composed(before=before, rule=FlTrust()), {"root": root}, FlTrust()(mixed, 2, root=root)),
+        (Composed(before=before, rule=SignMajority()), {}, SignMajority().on_rows(mixed)),
+        (
+            Composed(before=before, rule=CenteredClipping(radius=1.0)),
+            {"center": root},
+            CenteredClipping(radius=1.0).on_rows(mixed, root),
+        ),
+        (Composed(before=before, rule=Median()), {}, Median()(mixed, 2)),
+    ]
+    for rule, given, expected in pairs:
+        assert rule.needs() == set(given)
+        torch.testing.assert_close(rule(rows, 2, **given), expected)
+
+
+def _mixed(rows, byzantine):
+    """Nearest-neighbour mixing by the letter."""
+    distances = torch.cdist(rows, rows)
+    nearest = distances.argsort(dim=1)[:, : len(rows) - byzantine]
+    return rows[nearest].mean(1)
+
+
+def test_pre_aggregators_follow_one_another():
+    rows, rule = (
+        cloud(12),
+        Composed(before=(Bucketing(bucket_size=2), ROWS["nnm"].before[0]), rule=Median()),
+    )
+    dealt = torch.randperm(12, generator=torch.Generator().manual_seed(4))
+    buckets = rows[dealt].reshape(6, 2, -1).mean(1)
+    expected = Median()(_mixed(buckets, 1), 1)
+    found = rule(rows, 1, generator=torch.Generator().manual_seed(4))
+    torch.testing.assert_close(found, expected)
+    assert rule.most(12) == 2, "six buckets, fewer than half of them spoiled"

@@ -1,0 +1,29 @@
+"""Other people's implementations, to compare with: loaded where they are installed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import types
+import warnings
+from typing import Any
+
+
+def byzfl(module: str) -> Any:
+    """A module of ByzFL's, "aggregators" or "preaggregators"; None where it is not installed.
+
+    Its own package imports torchvision, which its rules do not need: they are loaded without it.
+    """
+    if "byzfl" not in sys.modules:
+        found = importlib.util.find_spec("byzfl")
+        if found is None or not found.submodule_search_locations:
+            return None
+        for name in ("byzfl", "byzfl.aggregators"):
+            package = types.ModuleType(name)
+            folder = name.removeprefix("byzfl").replace(".", "/")
+            package.__path__ = [place + folder for place in found.submodule_search_locations]
+            sys.modules[name] = package
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return importlib.import_module(f"byzfl.aggregators.{module}")

@@ -1,0 +1,63 @@
+"""Agreement with an independent implementation, where its definition is the paper's."""
+
+import pytest
+import torch
+
+from defenses.centered_clipping import CenteredClipping
+from defenses.geometric_median import GeometricMedian
+from defenses.krum import Krum
+from defenses.mda import MinimumDiameter
+from defenses.mean_around_median import MeanAroundMedian
+from defenses.median import Median
+from defenses.nnm import NearestNeighbourMixing
+from defenses.trimmed_mean import TrimmedMean
+from defenses.weighing import Composed
+from experiments.peers import byzfl
+
+aggregators, preaggregators = byzfl("aggregators"), byzfl("preaggregators")
+pytestmark = pytest.mark.skipif(
+    aggregators is None, reason="ByzFL is not installed: pip install --no-deps byzfl==0.0.11"
+)
+
+
+def cloud(n=11, d=7, seed=0):
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("f", [0, 2, 4])
+def test_the_same_aggregates(seed, f):
+    rows = cloud(seed=seed)
+    pairs = [
+        (TrimmedMean()(rows, f), aggregators.TrMean(f)(rows)),
+        (Median()(rows, f), aggregators.Median()(rows)),
+        (MeanAroundMedian()(rows, f), aggregators.Meamed(f)(rows)),
+        (
+            GeometricMedian(passes=3, smoothing=0.1, balance=1.0).on_rows(rows),
+            aggregators.GeometricMedian(nu=0.1, T=3)(rows),
+        ),
+        (
+            CenteredClipping(radius=1.5, passes=2).on_rows(rows),
+            aggregators.CenteredClipping(L=2, tau=1.5)(rows),
+        ),
+        (
+            Composed(before=(NearestNeighbourMixing(),), rule=TrimmedMean())(rows, f),
+            aggregators.TrMean(f)(preaggregators.NNM(f)(rows)),
+        ),
+    ]
+    for ours, theirs in pairs:
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_krum_counts_one_neighbour_less(seed):
+    """Theirs sums n - f - 1 distances, the paper's n - f - 2: ours with f - 1."""
+    rows = cloud(seed=seed)
+    torch.testing.assert_close(Krum()(rows, 2), aggregators.Krum(3)(rows))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_subset_of_least_diameter_where_there_is_but_one(seed):
+    rows = cloud(9, seed=seed)
+    rows[[1, 4, 6]] += torch.tensor([[30.0], [-20.0], [50.0]])
+    torch.testing.assert_close(MinimumDiameter()(rows, 3), aggregators.MDA(3)(rows))

@@ -1,0 +1,117 @@
+"""Published tolerance and robustness: held where stated, and no further."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rules import NNM, ROBUST
+
+from defenses.centered_clipping import CenteredClipping
+from defenses.dnc import DivideAndConquer
+from defenses.geometric_median import GeometricMedian
+from defenses.krum import Krum
+from defenses.mean import Mean
+from defenses.median import Median
+from defenses.norm_bound import NormBound
+from defenses.sign_majority import SignMajority
+from defenses.trimmed_mean import TrimmedMean
+from defenses.weighing import Composed
+
+PUBLISHED = {
+    "geometric_median": GeometricMedian(smoothing=1e-3),
+    "trimmed_mean": TrimmedMean(),
+    "median": Median(),
+    "krum": Krum(),
+}
+
+
+@pytest.mark.parametrize("name", ROBUST)
+@pytest.mark.parametrize("n", [11, 16])
+@pytest.mark.parametrize("push", [3.0, 30.0, 1e6])
+def test_the_stated_number_is_tolerated(name, n, push):
+    """Hostile rows agree on one place: the aggregate stays within reach of the honest ones."""
+    rule = ROBUST[name]
+    generator = torch.Generator().manual_seed(n)
+    honest = torch.randn(n - rule.most(n), 5, generator=generator)
+    rows = torch.cat([torch.full((rule.most(n), 5), push), honest])
+    reach = (honest - honest.mean(0)).norm(dim=1).max()
+    away = (rule(rows, rule.most(n)) - honest.mean(0)).norm()
+    assert away <= 4 * reach
+
+
+@pytest.mark.parametrize("name", ROBUST)
+def test_a_majority_is_not_tolerated(name):
+    rule, n = ROBUST[name], 11
+    rows = torch.cat([torch.full((n - 2, 5), 100.0), torch.randn(2, 5)])
+    assert rule(rows, rule.most(n)).norm() > 50
+
+
+def test_beyond_its_tolerance_the_trimmed_mean_breaks():
+    rows = torch.cat([torch.full((3, 2), 1e6), torch.randn(8, 2)])
+    assert TrimmedMean()(rows, 3).norm() < 10
+    assert TrimmedMean()(rows, 2).norm() > 1e4, "one of the three is left in"
+
+
+def test_one_row_moves_a_mean_anywhere_and_bounded_rules_by_their_radius():
+    honest = torch.zeros(9, 3)
+    for far in (1e3, 1e9, 1e14):
+        rows = torch.cat([honest, torch.full((1, 3), far)])
+        assert Mean().on_rows(rows).norm() > far / 10
+        for rule in (NormBound(radius=0.5), CenteredClipping(radius=0.5)):
+            assert float(rule.on_rows(rows).norm()) <= 0.5 / 10 * (1 + 1e-5)
+        votes = torch.cat([torch.ones(5, 3), torch.full((4, 3), -far)])
+        assert SignMajority(move=0.1).on_rows(votes).tolist() == pytest.approx([0.1] * 3)
+
+
+def test_dnc_removes_those_who_agree_and_is_said_to_miss_those_who_do_not():
+    honest = torch.randn(9, 4, generator=torch.Generator().manual_seed(0)) / 10
+    together = torch.cat([honest, torch.full((2, 4), 50.0)])
+    assert DivideAndConquer()(together, 2).norm() < 1
+    apart = torch.zeros(2, 4)
+    apart[0, 0], apart[1, 1] = 1e4, 50.0
+    assert DivideAndConquer()(torch.cat([honest, apart]), 2).norm() > 1
+
+
+def excess(rule, rows, hostile, byzantine):
+    """|F - mean|^2 over the honest variance, of honest rows `rows` and hostile ones."""
+    every = torch.from_numpy(np.concatenate([rows, hostile]))
+    mean = rows.mean(0)
+    away = ((rule(every, byzantine).numpy() - mean) ** 2).sum()
+    return away, ((rows - mean) ** 2).sum(1).mean()
+
+
+@pytest.mark.parametrize("name", [*PUBLISHED, *(f"nnm, {name}" for name in PUBLISHED)])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_no_case_exceeds_the_published_robustness(name, data):
+    """|F - m|^2 <= kappa / |S| sum |x_k - m|^2 (the honest as S), for searched hostile rows."""
+    base = PUBLISHED[name.removeprefix("nnm, ")]
+    rule = Composed(before=(NNM,), rule=base) if name.startswith("nnm") else base
+    f = data.draw(st.integers(1, 3))
+    n = data.draw(st.integers(2 * f + 3, 12))
+    d = data.draw(st.integers(1, 3))
+    number = st.floats(-10, 10, width=32).map(lambda value: round(value, 2))
+    vector = st.lists(number, min_size=d, max_size=d)
+    honest = np.array(data.draw(st.lists(vector, min_size=n - f, max_size=n - f)))
+    hostile = np.array(data.draw(st.lists(vector, min_size=f, max_size=f)))
+    away, variance = excess(rule, honest, hostile, f)
+    kappa = base.robustness(n, f)
+    if rule is not base:
+        kappa = 8 * f / (n - f) * (kappa + 1)
+    assert away <= kappa * variance * (1 + 1e-9) + 1e-4 * (1 + variance**0.5)
+
+
+def test_the_search_would_notice_a_rule_that_is_not_robust():
+    honest, hostile = np.zeros((8, 1)), np.full((3, 1), 10.0)
+    honest[0] = 0.1
+    away, variance = excess(Composed(before=(), rule=Mean()), honest, hostile, 0)
+    assert away > 100 * TrimmedMean().robustness(11, 3) * variance
+
+
+@pytest.mark.parametrize("n, f", [(10, 1), (10, 3), (20, 4)])
+def test_no_rule_is_claimed_to_do_better_than_any_can(n, f):
+    least = f / (n - 2 * f)
+    for rule in PUBLISHED.values():
+        assert rule.robustness(n, f) >= least
+    assert Mean().robustness(n, f) == float("inf")

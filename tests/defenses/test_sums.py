@@ -1,0 +1,121 @@
+"""Rules by sums: their terms are bounded, and their passes give what the rows give."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from defenses.centered_clipping import CenteredClipping
+from defenses.geometric_median import GeometricMedian
+from defenses.mean import Mean
+from defenses.norm_bound import NormBound
+from defenses.pull import pull
+from defenses.sign_majority import SignMajority
+
+BOUNDED = {
+    "norm_bound": NormBound(),
+    "centered_clipping": CenteredClipping(),
+    "geometric_median": GeometricMedian(),
+    "sign_majority": SignMajority(),
+}
+
+
+def cloud(n, d=5, seed=0):
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_the_mean_by_its_sum_form():
+    rows, center = cloud(7), torch.zeros(5, dtype=torch.float64)
+    rule = Mean()
+    torch.testing.assert_close(rule.step(center, rule.terms(rows, center).mean(0)), rows.mean(0))
+
+
+@pytest.mark.parametrize("smoothing", [0.05, 0.5, 5.0])
+def test_passes_over_sums_reach_the_median_of_rows(smoothing):
+    rows = torch.cat([cloud(9), 30 + cloud(3)])
+    by_sums = GeometricMedian(passes=1000, smoothing=smoothing).on_rows(rows)
+    torch.testing.assert_close(
+        by_sums, GeometricMedian(smoothing=smoothing)(rows, 3), atol=1e-4, rtol=0
+    )
+
+
+def test_norm_bounding_by_rows_and_by_sums():
+    rows = 3 * cloud(9)
+    torch.testing.assert_close(NormBound(radius=1.0)(rows, 0), NormBound(radius=1.0).on_rows(rows))
+
+
+def test_one_pass_is_the_smoothed_weiszfeld_step():
+    rows, nu = cloud(6), 0.7
+    beta = 1 / rows.norm(dim=1).clamp(min=nu)
+    expected = (beta[:, None] * rows).sum(0) / beta.sum()
+    found = GeometricMedian(passes=1, smoothing=nu, balance=0.3).on_rows(rows)
+    torch.testing.assert_close(found, expected)
+
+
+def test_centered_clipping_goes_on_from_its_center():
+    rows, center = cloud(6), cloud(1, seed=5)[0]
+    away = rows - center
+    expected = center + (away * (1 / away.norm(dim=1, keepdim=True)).clamp(max=1.0)).mean(0)
+    torch.testing.assert_close(CenteredClipping(radius=1.0).on_rows(rows, center), expected)
+    twice = CenteredClipping(radius=1.0).on_rows(rows, expected)
+    torch.testing.assert_close(CenteredClipping(radius=1.0, passes=2).on_rows(rows, center), twice)
+
+
+def test_a_floor_keeps_a_noisy_share_from_blowing_up():
+    rule = GeometricMedian().within(1.0)
+    released = torch.tensor([1.0, -1.0, -5.0])
+    assert rule.step(torch.zeros(2), released).tolist() == pytest.approx([10.0, -10.0])
+    assert GeometricMedian(floor=0.5).within(1.0).step(torch.zeros(2), released).tolist() == [2, -2]
+
+
+NUMBERS = st.floats(allow_nan=True, allow_infinity=True, width=32)
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.lists(NUMBERS, min_size=3, max_size=3), min_size=2, max_size=2),
+    center=st.lists(st.floats(-1e3, 1e3, width=32), min_size=3, max_size=3),
+    clip=st.floats(1e-3, 1e3),
+)
+def test_no_row_moves_the_sum_by_more_than_the_sensitivity(name, rows, center, clip):
+    """One client more (or zeroed), and one replaced by any other; parts taken jointly."""
+    rule = BOUNDED[name].within(clip)
+    terms = rule.terms(torch.tensor(rows), torch.tensor(center)).double()
+    assert terms.isfinite().all()
+    one, two = terms
+    slack = 1 + 1e-6
+    assert float(one.norm()) <= rule.sensitivity("add/remove") * slack
+    assert float((one - two).norm()) <= rule.sensitivity("replace_one") * slack
+    assert rule.sensitivity("add/remove") == pytest.approx(clip), "what noise is calibrated to"
+
+
+def test_the_sensitivity_is_reached():
+    """A smaller claim would be false: terms of that norm exist, for adding and for replacing."""
+    rule = GeometricMedian().within(1.0)
+    nu, balance = 1 / math.hypot(1, 0.5), 0.5
+    center = torch.zeros(2, dtype=torch.float64)
+    at_radius = torch.tensor([[nu, 0.0], [-nu, 0.0], [1e12, 0.0]], dtype=torch.float64)
+    near, opposite, far = rule.terms(at_radius, center)
+    assert float(near.norm()) == pytest.approx(rule.sensitivity("add/remove"))
+    assert rule.sensitivity("replace_one") == pytest.approx(nu * math.sqrt(4 + balance**2))
+    assert float((opposite - far).norm()) == pytest.approx(rule.sensitivity("replace_one"))
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_a_row_that_is_not_finite_pulls_nothing(bad):
+    rows = torch.tensor([[1.0, bad], [3.0, 4.0]])
+    ways, parts = pull(rows, torch.zeros(2), 1.0)
+    assert ways[0].tolist() == [0.0, 0.0]
+    assert parts.tolist() == [[0.0], [pytest.approx(0.2)]]
+
+
+def test_keys_are_given_once():
+    with pytest.raises(ValueError, match="radius is missing"):
+        NormBound().within(None)
+    with pytest.raises(ValueError, match=r"it is privacy\.clip"):
+        CenteredClipping(radius=1.0).within(0.5)
+    with pytest.raises(ValueError, match=r"follows from privacy\.clip"):
+        GeometricMedian(smoothing=1.0).within(0.5)

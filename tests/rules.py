@@ -1,0 +1,40 @@
+"""Every rule over rows, by name, and how its tests are parametrised."""
+
+from defenses.bucketing import Bucketing
+from defenses.bulyan import Bulyan
+from defenses.dnc import DivideAndConquer
+from defenses.foolsgold import FoolsGold
+from defenses.geometric_median import GeometricMedian
+from defenses.krum import Krum, MultiKrum
+from defenses.mda import MinimumDiameter
+from defenses.mean_around_median import MeanAroundMedian
+from defenses.median import Median
+from defenses.nnm import NearestNeighbourMixing
+from defenses.norm_bound import NormBound
+from defenses.trimmed_mean import TrimmedMean
+from defenses.weighing import Composed
+
+MEDIAN = GeometricMedian(smoothing=1e-3)
+NNM, PAIRS = NearestNeighbourMixing(), Bucketing(bucket_size=2)
+ROBUST = {
+    "geometric_median": MEDIAN,
+    "trimmed_mean": TrimmedMean(),
+    "median": Median(),
+    "mean_around_median": MeanAroundMedian(),
+    "krum": Krum(),
+    "multi_krum": MultiKrum(),
+    "bulyan": Bulyan(),
+    "mda": MinimumDiameter(),
+    "nnm": Composed(before=(NNM,), rule=TrimmedMean()),
+    "nnm, geometric_median": Composed(before=(NNM,), rule=MEDIAN),
+}
+"""Rules whose aggregate stays with the honest rows, whatever up to `most` others are."""
+ROWS = {
+    **ROBUST,
+    "dnc": DivideAndConquer(),
+    "foolsgold": FoolsGold(),
+    "norm_bound": NormBound(radius=2.0),
+    "nnm, norm_bound": Composed(before=(NNM,), rule=NormBound(radius=2.0)),
+}
+MOVES_WITH_ROWS = {**ROBUST, "dnc": ROWS["dnc"]}
+"""Rules that look at differences of rows alone."""
