@@ -126,7 +126,7 @@ class Rounds:
                 self.local,
                 streams := Streams(seed, simulated),
                 chunk,
-                by_examples=not self.algorithm.fixed_divisor,
+                by_examples=not (self.algorithm.fixed_divisor or self.algorithm.rule.robust),
                 states=states,
             ),
             states=states,

@@ -7,11 +7,16 @@ Each takes a folder to work in, runs rounds of the code as it stands (mutated or
 from __future__ import annotations
 
 import numpy as np
+import torch
 from helpers import Memory, Rounds, assert_normal, population
 from scipy import stats
 
 from accounting.ledger import Ledger
 from accounting.releases import Gaussian, PoissonSampled
+from defenses.centered_clipping import CenteredClipping
+from defenses.geometric_median import GeometricMedian
+from defenses.norm_bound import NormBound
+from defenses.sign_majority import SignMajority
 from privfed.cohort import People
 
 SIZES = (3, 9, 4, 1, 6, 12, 5, 2)
@@ -165,6 +170,58 @@ def an_empty_cohort_is_charged_and_noised(folder) -> None:
     assert_normal(np.stack([rounds.store.releases[t][0].numpy() for t in empty]), 2.0 * 0.3 / 1)
 
 
+def passes_are_charged_together_and_noised_apart(folder) -> None:
+    """Three passes about zero rows: what is released, less what the cohort sums to, is noise.
+
+    One event of z / sqrt(3), and no two passes share their noise.
+    """
+    clip, size, passes, z = 0.3, 4, 3, 1.7
+    rule = GeometricMedian(passes=passes).within(clip)
+    rounds = Rounds(folder, SIZES, lr=0.0, noise=z, clip=clip, size=size, rule=rule)
+    rounds.run(60)
+    sampler, streams = rounds.algorithm.sampler, rounds.world.streams
+    noises = []
+    for t, charge in enumerate(rounds.world.ledger.charges, start=1):
+        assert charge.event.release == PoissonSampled(0.5, Gaussian(z / passes**0.5))
+        n = len(sampler.sample(t, 8, People.of(np.ones(8)), streams).clients)
+        releases = rounds.store.releases[t]
+        assert len(releases) == passes
+        center = torch.zeros(len(releases[0]) - 1)
+        for released in releases:
+            summed = rule.terms(torch.zeros(1, len(center)), center)[0] * n
+            noises.append((released - summed / size).numpy())
+            center = rule.step(center, released)
+    assert_normal(np.stack(noises), z * clip / size)
+    correlation = np.corrcoef(np.stack(noises))
+    np.fill_diagonal(correlation, 0)
+    assert np.abs(correlation).max() < 0.97, "two passes share their noise"
+
+
+def one_client_moves_a_rules_terms_by_at_most_the_clip(folder) -> None:
+    """Noiseless first passes with everybody, and with each client gone, huge updates included."""
+    clip, size = 0.05, len(SIZES)
+    for rule in (GeometricMedian(), NormBound(), CenteredClipping(), SignMajority()):
+        for lr in (0.5, 1e4):
+
+            def released(sizes, lr=lr, rule=rule):
+                rounds = Rounds(
+                    folder,
+                    SIZES,
+                    federation=population(sizes),
+                    noise=0.0,
+                    clip=clip,
+                    size=size,
+                    lr=lr,
+                    rule=rule.within(clip),
+                )
+                return rounds.released()[0].astype(np.float64)
+
+            everybody = released(SIZES)
+            gone = released(SIZES[:-1])
+            change = np.linalg.norm(everybody - gone) * size
+            assert change <= clip * (1 + 1e-5), f"{type(rule).__name__}: {change:g}"
+
+
 ALL = (
     noise_has_the_charged_scale,
     noise_is_fresh_every_round,
@@ -174,4 +231,6 @@ ALL = (
     the_sampler_is_the_one_charged_for,
     an_empty_cohort_is_charged_and_noised,
     exchanges_are_charged_together_and_noised_apart,
+    passes_are_charged_together_and_noised_apart,
+    one_client_moves_a_rules_terms_by_at_most_the_clip,
 )
