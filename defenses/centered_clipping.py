@@ -37,6 +37,9 @@ class CenteredClipping(SumRule):
     radius: float | None = Field(None, gt=0, le=1e15)
     remembers: ClassVar[bool] = True
 
+    def most(self, n: int) -> int:
+        return n
+
     def within(self, clip: float | None) -> CenteredClipping:
         return self.model_copy(update={"radius": radius_within(self.radius, clip)})
 

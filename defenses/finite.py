@@ -7,6 +7,8 @@ from torch import Tensor
 
 LONGEST = 1e15
 """The norm up to which squared distances between float32 rows are finite, and far from it."""
+SHORTEST = 1e-20
+"""The norm below which a row has no direction to speak of."""
 
 
 def usable(rows: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from defenses.finite import split
+from defenses.finite import SHORTEST, split
 from defenses.types import RowRule, require_floats
 
 
@@ -37,12 +37,13 @@ class FlTrust(RowRule):
     def __call__(self, rows: Tensor, byzantine: int, *, root: Tensor) -> Tensor:  # type: ignore[override]
         require_floats(rows)
         keep, _ = split(rows, byzantine)
-        rows = rows if keep is None else rows[keep]
-        norms = torch.linalg.vector_norm(rows, dim=1)
-        length = torch.linalg.vector_norm(root)
-        trust = ((rows @ root) / (norms * length)).nan_to_num(nan=0.0).clamp(min=0.0)
-        total = trust.sum()
-        if not float(total) > 0.0:
+        rows = rows.detach() if keep is None else rows.detach()[keep]
+        norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+        length = torch.linalg.vector_norm(root, dtype=torch.float64)
+        cosines = (rows @ root).double() / (norms * length)
+        directed = (norms > SHORTEST) & (length > SHORTEST)
+        trust = torch.where(directed, cosines.clamp(0.0, 1.0), 0.0)
+        if not float(trust.sum()) > 0.0:
             return torch.zeros_like(root)
-        weights = torch.where(norms > 0, trust * length / norms, 0.0) / total
-        return torch.mv(rows.T, weights)
+        weights = torch.where(directed, trust * length / norms, 0.0) / trust.sum()
+        return torch.mv(rows.T, weights.to(rows.dtype))

@@ -12,10 +12,10 @@ from defenses.weighing import WeightRule
 class FoolsGold(WeightRule):
     """Updates weighed down by how much they resemble another's.
 
-    F(x) = (1 / sum a_k) sum of a_k x_k. With s_ij the cosine of x_i and x_j and v_i the largest of
-    i's, s_ij is multiplied by v_i / v_j where v_j > v_i (pardoning), a_i = 1 - max_j s_ij, divided
-    by the largest a, and a_i <- ln(a_i / (1 - a_i)) + 1/2 within [0, 1]. Where all a are 0, so is
-    the aggregate.
+    F(x) = (1 / sum a_k) sum of a_k x_k. With s_ij the cosine of x_i and x_j, s_ii = 0, and v_i the
+    largest of i's, s_ij is multiplied by v_i / v_j where v_j > v_i (pardoning), a_i = 1 - max_j
+    s_ij, divided by the largest a, and a_i <- ln(a_i / (1 - a_i)) + 1/2 within [0, 1]. Where all a
+    are 0, so is the aggregate.
 
     Needs rows. Against sybils that push the same way, any number but all; honest clients have to
     differ (IID data makes them look like sybils), and one hostile client alone is not seen: no
@@ -39,14 +39,11 @@ class FoolsGold(WeightRule):
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
         if geometry.rows == 1:
             return geometry.gram.new_ones(1)
-        inner, norms = geometry.inner(), geometry.norms().sqrt()
-        alike = (inner / (norms[:, None] * norms[None, :])).nan_to_num(nan=0.0)
-        alike.fill_diagonal_(-torch.inf)
-        most = alike.max(dim=1).values
+        alike = geometry.cosines().fill_diagonal_(0.0)
+        most = alike.max(dim=1).values  # of nobody less than 0
         pardon = torch.where(most[None, :] > most[:, None], most[:, None] / most[None, :], 1.0)
-        alike = (alike * pardon).fill_diagonal_(-torch.inf)
-        weight = (1 - alike.max(dim=1).values).clamp(0.0, 1.0)
-        weight = (weight / weight.max()).nan_to_num(nan=0.0)
-        weight = (torch.logit(weight) + 0.5).clamp(0.0, 1.0)
-        total = weight.sum()
-        return weight / total if float(total) > 0 else weight
+        weight = 1 - (alike * pardon).max(dim=1).values
+        if not float(weight.max()) > 0.0:
+            return weight.clamp(min=0.0)
+        weight = (torch.logit(weight.clamp(min=0.0) / weight.max()) + 0.5).clamp(0.0, 1.0)
+        return weight / weight.sum()

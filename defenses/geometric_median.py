@@ -15,7 +15,7 @@ from defenses.types import SumRule
 from defenses.weighing import WeightRule
 
 SMOOTHING = 0.1
-_FLOORS = {"private": 0.1, "plain": 1e-3}
+_FLOORS = {"private": 0.1, "plain": 1e-6}
 _MOST_PASSES, _STILL = 1000, 1e-6
 
 
@@ -34,7 +34,8 @@ class GeometricMedian(SumRule, WeightRule):
     4 (1 + f / (n - 2f))^2 when converged, for nu -> 0 (Allouah et al. 2023, table 1).
 
     `smoothing` is nu; a client within nu of the center counts fully, so that a tiny one would let
-    a server that may choose the center look at one client alone. `floor` bounds B from below.
+    a server that may choose the center look at one client alone. `floor` bounds B from below (0.1
+    under noise, else 1e-6), so that further away than nu / floor a pass moves less than it might.
 
     *Sensitivity of the terms* (b_k (x_k - v), balance nu b_k), v a released value: adding,
     removing or zeroing a client moves the first part by at most nu and the second by at most

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 _CHUNK = 8192
+_ROUNDING = 1e-5
+"""Of squared norms, in multiples of those about the center; float32 sums are better."""
 _FAR = 100.0
 """Squared norms may be so many times the squared distances before precision is lost."""
 
@@ -32,11 +34,12 @@ class Geometry:
         """Of `rows[keep]`, `[n, d]`, about one of them that has most of the others near.
 
         It starts with the first. Where most rows are much nearer to another than to it, it was an
-        outlier, and the other is taken instead.
+        outlier, and the other is taken instead, until it is none. Hostile rows can hide behind one
+        another, each a thousandth as far out as the one before: so often it may take.
         """
         places = torch.arange(len(rows), device=rows.device) if keep is None else keep
         center = 0
-        for _ in range(4):
+        for _ in range(max(1, len(places))):
             gram = _about(rows, keep, rows[places[center]])
             found = cls(gram)
             if len(places) < 3:
@@ -67,6 +70,16 @@ class Geometry:
         squared = self._between()
         norms = squared[:-1, -1]
         return (norms[:, None] + norms[None, :] - squared[:-1, :-1]) / 2
+
+    def cosines(self) -> Tensor:
+        """Of the angles between rows, about the origin `[n, n]`; 0 with a row of no direction.
+
+        That is one whose norm drowns in the rounding of its inner products.
+        """
+        norms, diagonal = self.norms(), self.gram.diagonal()
+        directed = norms > _ROUNDING * (diagonal[:-1] + diagonal[-1])
+        scale = torch.where(directed, norms.rsqrt(), 0.0)
+        return (self.inner() * scale[:, None] * scale[None, :]).clamp(-1.0, 1.0)
 
     def mixed(self, weights: Tensor) -> Geometry:
         """Of the rows `weights @ rows`; weights `[m, n]` float64."""

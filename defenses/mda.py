@@ -23,8 +23,8 @@ class MinimumDiameter(WeightRule):
     and a search: S has a diameter of at most t where the pairs farther apart than t can be broken
     up by removing f rows (a vertex cover of size f), so that a bisection over the n (n - 1) / 2
     distances finds it. Finding a cover is exponential in f at worst, and fast where hostile rows
-    stand apart; a search of more than `search` branches gives up on its t, so that the diameter
-    found is the least up to a factor of two, which is guaranteed.
+    stand apart; after `search` branches in all the search gives up, and the diameter found is the
+    least up to a factor of two, which is guaranteed.
 
     Source: El Mhamdi, Guerraoui, Guirguis, Hoang & Rouault 2020, "Genuinely distributed byzantine
     machine learning" (after Rousseeuw 1985).
@@ -53,10 +53,11 @@ def closest_together(
     near = np.sort(distances, axis=1)[:, n - remove - 1]  # a ball that holds n - remove rows
     best = np.argsort(distances[near.argmin()], kind="stable")[: n - remove]
     values = np.unique(distances[np.triu_indices(n, 1)]) if n > 1 else np.zeros(1)
+    budget = [search]
     low, high = 0, int(np.searchsorted(values, distances[np.ix_(best, best)].max()))
     while low < high:
         middle = (low + high) // 2
-        cover = _cover(distances > values[middle], remove, [search])
+        cover = _cover(distances > values[middle], remove, budget)
         if cover is None:
             low = middle + 1
         else:

@@ -7,13 +7,11 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from defenses.geometry import Geometry
 from defenses.pull import pull
 from defenses.types import SumRule
-from defenses.weighing import WeightRule
 
 
-class NormBound(SumRule, WeightRule):
+class NormBound(SumRule):
     """The mean of updates clipped to a norm.
 
     F(x) = (1/n) sum of x_k min(1, radius / |x_k|), by one sum; O(nd). Any number of hostile clients
@@ -26,7 +24,7 @@ class NormBound(SumRule, WeightRule):
     Source: Sun, Kairouz, Suresh & McMahan 2019, "Can you really backdoor federated learning?".
 
     >>> import torch
-    >>> NormBound(radius=1.0)(torch.tensor([[0.5, 0.0], [0.0, 1e9]]), byzantine=0)
+    >>> NormBound(radius=1.0).on_rows(torch.tensor([[0.5, 0.0], [0.0, 1e9]]))
     tensor([0.2500, 0.5000])
     """
 
@@ -47,10 +45,6 @@ class NormBound(SumRule, WeightRule):
 
     def step(self, center: Tensor, released: Tensor) -> Tensor:
         return released
-
-    def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
-        part = (required(self.radius) / geometry.norms().sqrt()).clamp(max=1.0)
-        return part / geometry.rows
 
 
 def radius_within(radius: float | None, clip: float | None) -> float:

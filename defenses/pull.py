@@ -10,7 +10,7 @@ def pull(rows: Tensor, center: Tensor, radius: float) -> tuple[Tensor, Tensor]:
     """Each row's way from `center`, clipped to `radius`, and what part of it that is.
 
     rows `[c, d]`, center `[d]`. Returns clip(x_k - v) = b_k (x_k - v) `[c, d]` and b_k `[c, 1]`,
-    b_k = min(1, radius / |x_k - v|), both zero for rows that are not finite.
+    b_k = min(1, radius / |x_k - v|), both zero for rows whose norm is not finite.
 
     No way is longer than `radius` (up to rounding), and no part above 1: one client can change the
     sum of ways by `radius`, whatever its row is. Averages S of a_k clip(x_k - v) and B of a_k b_k

@@ -37,6 +37,9 @@ class SignMajority(SumRule):
     votes: float | None = Field(None, gt=0, le=1e15)
     passes: ClassVar[int] = 1
 
+    def most(self, n: int) -> int:
+        return n
+
     def within(self, clip: float | None) -> SignMajority:
         return self.model_copy(update={"votes": clip})
 

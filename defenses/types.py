@@ -20,7 +20,7 @@ class Rule(BaseModel):
     lie about its update may lie about its number of examples."""
 
     def most(self, n: int) -> int:
-        """How many hostile rows among n it is defined for, and tolerates."""
+        """How many hostile rows among n it is defined for: n where each is bounded by itself."""
         return max(0, (n - 1) // 2)
 
     def robustness(self, n: int, byzantine: int) -> float:
@@ -63,7 +63,8 @@ class SumRule(Rule):
     `passes` times: every client computes `terms`, the terms are summed and averaged (plainly, under
     masks, or under noise), and `step` moves the center. The last center is the aggregate.
 
-    All passes ask about the same row, which stays with its client. Whoever cannot be trusted to
+    All passes ask about the same row, which stays with its client. A row whose norm is not finite
+    adds nothing, and its client counts like any other. Whoever cannot be trusted to
     compute its terms (rather than to send an honest row from bad data) can send any terms of the
     norm that the sum admits: what a rule tolerates is said of rows.
     """

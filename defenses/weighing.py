@@ -104,34 +104,57 @@ def aggregate(
     **given: Tensor,
 ) -> Tensor:
     """`rule` over what `before` makes of `rows` `[n, d]`: the aggregate `[d]`; see `RowRule`."""
-    require_floats(rows)
     refuse_too_many(len(rows), byzantine, before, rule)
+    require_floats(rows)
+    rows = rows.detach()
     keep, hostile = split(rows, byzantine)
     n = len(rows) if keep is None else len(keep)
     if n == 0:
         return rows.new_zeros(rows.shape[1])
-    weighs = isinstance(rule, WeightRule) and rule.geometric
-    weights: Tensor | None = None
-    if before or weighs:
-        geometry = Geometry.of(rows, keep)
-    for part in before:
-        made = part.mix(geometry, hostile, generator)
-        geometry, weights = geometry.mixed(made), made if weights is None else made @ weights
     if not isinstance(rule, WeightRule):
-        if weights is not None:
-            rows = product(weights, rows, keep)
-        elif keep is not None:
-            rows = rows[keep]
+        mixed = mixtures(rows, byzantine, before, generator)
         if isinstance(rule, SumRule):
-            return rule.on_rows(rows, **given)
+            return rule.on_rows(mixed, **given)
         assert isinstance(rule, RowRule)
-        return rule(rows, hostile, **given)
-    if weighs:
+        return rule(mixed, hostile, **given)
+    weights: Tensor | None = None
+    if before or rule.geometric:
+        geometry, weights = _mix(Geometry.of(rows, keep), hostile, before, generator)
+    if rule.geometric:
         made = rule.mix(geometry, hostile)
         weights = made if weights is None else made @ weights
     if weights is not None and weights.dim() == 1:
         return product(weights[None], rows, keep)[0]
     return by_column(rows, keep, weights, lambda ordered: rule.columns(ordered, hostile))
+
+
+def mixtures(
+    rows: Tensor,
+    byzantine: int,
+    before: Sequence[PreAggregator],
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """What the parts `before` make of the usable ones of `rows` `[n, d]`: `[m, d]`."""
+    keep, hostile = split(rows, byzantine)
+    if not before or (keep is not None and not len(keep)):
+        return rows if keep is None else rows[keep]
+    _, weights = _mix(Geometry.of(rows, keep), hostile, before, generator)
+    assert weights is not None
+    return product(weights, rows, keep)
+
+
+def _mix(
+    geometry: Geometry,
+    byzantine: int,
+    before: Sequence[PreAggregator],
+    generator: torch.Generator | None,
+) -> tuple[Geometry, Tensor | None]:
+    """The geometry of what `before` makes, and its weights `[m, n]`; None where it changes none."""
+    weights: Tensor | None = None
+    for part in before:
+        made = part.mix(geometry, byzantine, generator)
+        geometry, weights = geometry.mixed(made), made if weights is None else made @ weights
+    return geometry, weights
 
 
 def refuse_too_many(n: int, byzantine: int, before: Sequence[PreAggregator], rule: Rule) -> None:

@@ -12,8 +12,8 @@ from privfed.parts import BUILT_IN, find
 def rule_of(config: Config) -> SumRule | RowRule:
     """The rule that `config` runs, tied to the mechanism's clip where noise follows its terms.
 
-    What goes before a rule mixes rows. A rule that has both forms and asks for several sums is
-    carried out on rows where the server may see them, which takes one. Raises `Refused`.
+    What goes before a rule mixes rows. A robust rule that has both forms is carried out on rows
+    where the server may see them, which takes one upload. Raises `Refused`.
     """
     rule = config.parts["rule"]
     mechanism, before = config.parts["mechanism"], config.before
@@ -22,7 +22,7 @@ def rule_of(config: Config) -> SumRule | RowRule:
             f"aggregation.rule = {config.names['rule']!r} is no rule; expected a subclass of "
             "defenses.types.RowRule or SumRule"
         )
-    both = isinstance(rule, SumRule) and isinstance(rule, WeightRule) and rule.passes > 1
+    both = isinstance(rule, SumRule) and isinstance(rule, WeightRule) and rule.robust
     try:
         if before or (both and not _sums_only(config)):
             return Composed(before=before, rule=_within(rule, None))
@@ -53,11 +53,14 @@ def rules_by_sums() -> tuple[str, ...]:
     return tuple(name for name in names if issubclass(find("rule", name, "rule"), SumRule))
 
 
-def told(rule: SumRule | RowRule, config: Config) -> str:
-    """What of the clients the server sees, and how often, in words."""
-    name = config.names["rule"]
-    if not isinstance(rule, SumRule):
-        first = "".join(f"{part} and then " for part in config.aggregation.before)
-        return f"{first}{name}, on every client's row"
-    times = "one sum" if rule.passes == 1 else f"{rule.passes} sums over one cohort"
-    return f"{name}, by {times}"
+def told(config: Config) -> str:
+    """What the rule sees of the clients, and how many hostile ones it tolerates, in words."""
+    rule, name = rule_of(config), config.names["rule"]
+    sees = "on every client's row"
+    if isinstance(rule, SumRule):
+        sees = "by one sum" if rule.passes == 1 else f"by {rule.passes} sums over one cohort"
+    first = "".join(f"{part}, then " for part in config.aggregation.before)
+    size = config.parts["sampler"].size
+    most = tolerates(rule, size)
+    bounded = "any number, each within its bound" if most == size else f"{most} of {size}"
+    return f"{first}{name}, {sees}; hostile clients: {bounded}"

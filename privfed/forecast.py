@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from defenses.types import SumRule
 from privfed.assemble import Setup
 from privfed.local.batches import steps
 
@@ -65,6 +66,7 @@ def forecast(setup: Setup) -> Forecast:
         config.run.rounds * algorithm.exchanges * algorithm.summation.seconds(width, round(cohort))
     )
     broadcasts = algorithm.exchanges - 1 + algorithm.objective.broadcasts
+    broadcasts += isinstance(algorithm.rule, SumRule) and algorithm.remembers  # its center
     keys = algorithm.summation.download(round(cohort))
     evaluations = -(-config.run.rounds // config.run.evaluate_every) + 1
     training = config.run.rounds * cohort * float(work[0]) * setup.speed.seconds

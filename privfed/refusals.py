@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from accounting.events import ZERO_OUT
 from accounting.releases import Gaussian, PoissonSampled, Separated
 from defenses.types import SumRule
 from privfed.aggregation import rule_of, rules_by_sums, tolerates
@@ -74,7 +75,7 @@ def refusals(config: Config) -> Iterator[str]:
                 f"{config.names['objective']!r} each client's state counts alike, at one sampling "
                 'rate; use "poisson"'
             )
-        elif weights != "uniform":
+        elif weights != "uniform" and not config.parts["rule"].robust:
             yield (
                 f'cohort.sampler is "by_size" and aggregation.weights {weights!r}, which counts '
                 'examples twice; use aggregation.weights = "uniform"'
@@ -99,7 +100,7 @@ def _rule_refusals(config: Config) -> Iterator[str]:
     sums, plain = isinstance(rule, SumRule), isinstance(rule, SumRule) and not rule.robust
     needs = frozenset[str]() if isinstance(rule, SumRule) else rule.needs()
     if asked.before:
-        name = f"aggregation.before = {asked.before!r}"
+        name = f"{name} after aggregation.before = {asked.before!r}"
     by_sums = ", ".join(f'"{rule}"' for rule in rules_by_sums())
     if mechanism.private and not sums and mechanism.trust != "client":
         yield (
@@ -126,14 +127,32 @@ def _rule_refusals(config: Config) -> Iterator[str]:
         )
     if not plain and (asked.weights == "examples" or asked.silo_weights):
         yield (
-            f"{name} weighs all rows alike, as a hostile client may lie about its size; remove "
-            'aggregation.silo_weights, and use aggregation.weights = "uniform" or "auto"'
+            f"{name} weighs all rows alike, as a hostile client may lie about its size; use "
+            'aggregation.weights = "uniform" or "auto", and no aggregation.silo_weights'
         )
     if sums and not plain and getattr(mechanism, "adaptive_clip", False):
         yield (
             f"privacy.adaptive_clip moves the clip between rounds, and the terms of {name} are "
             'bounded by a fixed one; set it to false, or use aggregation.rule = "mean"'
         )
+    if asked.bucket_size != 2 and "bucketing" not in asked.before:
+        yield (
+            f"aggregation.bucket_size is {asked.bucket_size}, but nothing is put into buckets; add "
+            '"bucketing" to aggregation.before, or remove the key'
+        )
+    if asked.root and config.data.holdout == "examples":
+        yield (
+            'aggregation.root is the server\'s own, and with data.holdout = "examples" it would be '
+            'examples of clients that train; use data.holdout = "test" or "clients"'
+        )
+    masked = config.names["protocol"] != "none" and not mechanism.private
+    if masked and isinstance(rule, SumRule) and rule.robust:
+        most, range = rule.sensitivity(ZERO_OUT), config.parts["protocol"].range
+        if range < most < math.inf:
+            yield (
+                f"secure.range is {range:g}, but the terms of {name} may be as long as {most:g}; "
+                "raise secure.range (and secure.bits), or lower the rule's bound"
+            )
     size = config.parts["sampler"].size
     if asked.byzantine > tolerates(rule, size):
         yield (

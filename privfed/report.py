@@ -20,6 +20,7 @@ from accounting.releases import (
     WithoutReplacement,
     noise_of,
 )
+from privfed.aggregation import told
 from privfed.catalog import key_of
 from privfed.evaluate import Evaluation
 from privfed.forecast import Forecast
@@ -71,6 +72,7 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
             f"{config.client.epochs} epochs, {names['optimizer']}, {config.run.rounds} rounds"
         ),
         "cohort": _cohort(plan, forecast),
+        **_rule_row(plan),
         **(_privacy_rows(plan, forecast) if plan.mechanism.private else {"privacy": "none: ε = ∞"}),
         **_secure_rows(plan, forecast),
         "traffic": (
@@ -102,6 +104,12 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
     if path:
         pairs["run"] = str(path)
     return rows(pairs)
+
+
+def _rule_row(plan: Plan) -> dict[str, str]:
+    """How updates are aggregated, where that is more than a mean."""
+    plain = plan.config.names["rule"] == "mean" and not plan.config.aggregation.before
+    return {} if plain else {"rule": told(plan.config)}
 
 
 def _vectors(size: float, forecast: Forecast) -> str:
@@ -189,8 +197,9 @@ def _privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     pairs["protects"] = f"{_unit(plan)}, {bound.relation}"
     if forecast.signal is not None and forecast.noise is not None:
         ratio = forecast.signal / forecast.noise if forecast.noise else math.inf
+        what = "of terms of" if config.parts["rule"].robust else "of"
         pairs["signal"] = (
-            f"{number(float(f'{ratio:.2g}'))} : 1 (an average of at most {forecast.signal:g}, "
+            f"{number(float(f'{ratio:.2g}'))} : 1 (an average {what} at most {forecast.signal:g}, "
             f"noise of norm {forecast.noise:.2g})"
         )
         if ratio < _FAINT:

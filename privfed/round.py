@@ -319,7 +319,7 @@ def collect(
     mechanism, fixed = algorithm.mechanism, algorithm.fixed_divisor
     wire = algorithm.wire(exchange.layout)
     model = _hash(exchange.broadcast["params"])
-    # Passes ask about the same rows: who leaves the first of them leaves all.
+    # Passes ask about the same rows: who sends none in the first of them sends none in any.
     first = min(number, algorithm.objective.exchanges - 1)
     here, leaves = staying(cohort, algorithm.dropout, first, world)
     session = Session(cohort.round, number, model, cohort.clients, leaves, world.streams)

@@ -33,7 +33,7 @@ ROWS = {
     **ROBUST,
     "dnc": DivideAndConquer(),
     "foolsgold": FoolsGold(),
-    "norm_bound": NormBound(radius=2.0),
+    "norm_bound": Composed(before=(), rule=NormBound(radius=2.0)),
     "nnm, norm_bound": Composed(before=(NNM,), rule=NormBound(radius=2.0)),
 }
 MOVES_WITH_ROWS = {**ROBUST, "dnc": ROWS["dnc"]}

@@ -82,7 +82,7 @@ class Banded(Part):
         if exchanges > 1:
             raise Refused(
                 f"banded noise has no proof for rounds of {exchanges} exchanges; use an objective "
-                'with one, or privacy.mechanism = "gaussian"'
+                'and a rule with one (aggregation.passes), or privacy.mechanism = "gaussian"'
             )
         noise = Gaussian(self._noise() / CHANGE[witness.relation])
         return Event(witness.sampled(noise), witness.sampler, witness.relation)

@@ -149,7 +149,8 @@ def foolsgold(rows):
     """By the letter."""
     n = len(rows)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    s = unit @ unit.T - 2 * np.eye(n)
+    s = unit @ unit.T
+    np.fill_diagonal(s, 0)
     most = s.max(1)
     for i, j in itertools.permutations(range(n), 2):
         if most[j] > most[i]:
@@ -159,6 +160,11 @@ def foolsgold(rows):
     a = np.array([0.0 if v == 0 else 1.0 if v == 1 else np.log(v / (1 - v)) + 0.5 for v in a])
     a = np.clip(a, 0, 1)
     return a @ rows / a.sum()
+
+
+def test_foolsgold_keeps_who_differs_from_all():
+    rows = torch.tensor([[1.0, 0.1], [1.0, -0.1], [-1.0, 0.02]])
+    torch.testing.assert_close(FoolsGold()(rows, 0), rows[2])
 
 
 def test_foolsgold_on_random_rows():

@@ -9,6 +9,7 @@ from rules import MOVES_WITH_ROWS, NNM, ROBUST, ROWS
 from defenses.bucketing import Bucketing
 from defenses.centered_clipping import CenteredClipping
 from defenses.fltrust import FlTrust
+from defenses.foolsgold import FoolsGold
 from defenses.geometric_median import GeometricMedian
 from defenses.krum import Krum
 from defenses.mean import Mean
@@ -114,6 +115,34 @@ def test_long_hostile_rows_stay_finite_wherever_they_stand(name, size):
         assert out.isfinite().all()
         if name in ROBUST:
             assert float(out.norm()) < 8, f"row {place} of {size:g} moved it"
+
+
+@pytest.mark.parametrize("name", ["krum", "multi_krum", "mda", "nnm", "geometric_median"])
+def test_hostile_rows_cannot_hide_behind_one_another(name):
+    """Each so far out that beside it the next ones, and all honest rows, look like one point."""
+    for seed in range(6):
+        rows = cloud(30, 500, seed=seed, dtype=torch.float32)
+        away = torch.nn.functional.normalize(cloud(4, 500, seed=99, dtype=torch.float32))
+        rows[:4] = away * torch.tensor([[9e14], [2e11], [4e7], [1e4]])
+        turned = rows.flip(0)
+        torch.testing.assert_close(ROWS[name](rows, 4), ROWS[name](turned, 4), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-3, 1e-5, 1e-7, 1e-23, 1e-30, 1e-38])
+def test_short_rows_do_not_silence_rules_that_look_at_directions(size):
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        rows = torch.randn(10, 50, generator=generator)
+        root = rows[:9].mean(0)
+        rows[9] = size * torch.sign(root)
+        assert FlTrust()(rows, 1, root=root).norm() > 0.3 * root.norm()
+        assert FoolsGold()(rows, 1).norm() > 0.3 * root.norm()
+
+
+@named
+def test_rows_that_carry_gradients_are_aggregated(name):
+    rows = cloud(9).requires_grad_()
+    torch.testing.assert_close(ROWS[name](rows, 1), ROWS[name](rows.detach(), 1))
 
 
 @named

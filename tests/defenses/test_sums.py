@@ -41,11 +41,6 @@ def test_passes_over_sums_reach_the_median_of_rows(smoothing):
     )
 
 
-def test_norm_bounding_by_rows_and_by_sums():
-    rows = 3 * cloud(9)
-    torch.testing.assert_close(NormBound(radius=1.0)(rows, 0), NormBound(radius=1.0).on_rows(rows))
-
-
 def test_one_pass_is_the_smoothed_weiszfeld_step():
     rows, nu = cloud(6), 0.7
     beta = 1 / rows.norm(dim=1).clamp(min=nu)

@@ -34,6 +34,7 @@ from privfed.secure.masks import MaskedSums
 SIZES = (3, 9, 4, 1, 6, 12, 5, 2)
 OPEN = ("privacy.mechanism=none",)
 MASKED = ("secure.protocol=masks", "cohort.sampler=full", "cohort.size=0", "data.clients=8")
+BUCKETS = ('aggregation.before=["bucketing"]',)
 EVERYBODY = Full().of(8)
 CLIPPING = (*OPEN, "aggregation.rule=centered_clipping", "aggregation.radius=0.5")
 KEYS = {
@@ -226,7 +227,7 @@ def test_the_center_of_clipping_is_the_aggregate_of_the_round_before(tmp_path):
             "aggregation.radius=0.5",
             'aggregation.before=["nnm"]',
         ),
-        (*OPEN, 'aggregation.before=["bucketing"]', "aggregation.rule=krum"),
+        (*OPEN, *BUCKETS, "aggregation.rule=krum"),
         (*OPEN, "aggregation.rule=fltrust", "aggregation.root=2"),
     ],
 )
@@ -300,7 +301,7 @@ def test_a_client_that_diverges_does_not_reach_a_robust_rule(tmp_path):
     "keys, said",
     [
         (("aggregation.rule=krum",), 'needs to see every client.*"geometric_median"'),
-        (('aggregation.before=["nnm"]',), "aggregation.before = .'nnm'. needs to see"),
+        (('aggregation.before=["nnm"]',), "'mean' after aggregation.before = .'nnm'. needs to see"),
         (("aggregation.rule=krum", *MASKED, *OPEN), "secure sum never shows"),
         (('aggregation.before=["nnm"]', *MASKED, *OPEN), "no aggregation.before"),
         (("aggregation.rule=norm_bound", *OPEN), "aggregation.radius is missing"),
@@ -311,6 +312,24 @@ def test_a_client_that_diverges_does_not_reach_a_robust_rule(tmp_path):
         (("aggregation.rule=median", "aggregation.byzantine=2", *OPEN), "at most 1"),
         (("aggregation.rule=fltrust", *OPEN), "needs a root set"),
         (("aggregation.root=5",), "uses no root set"),
+        (
+            ("aggregation.rule=fltrust", "aggregation.root=2", "data.holdout=examples", *OPEN),
+            "of clients that train",
+        ),
+        (("aggregation.bucket_size=3",), "nothing is put into buckets"),
+        (
+            (*MASKED, *CLIPPING, "aggregation.radius=2000.0"),
+            r"secure\.range is 1000, but the terms .* as long as 2000",
+        ),
+        (
+            (
+                *OPEN,
+                "aggregation.rule=krum",
+                'aggregation.before=["bucketing"]',
+                "aggregation.byzantine=1",
+            ),
+            r"'krum' after aggregation\.before = \['bucketing'\] tolerates",
+        ),
         (
             (
                 "aggregation.rule=norm_bound",

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from accounting.ledger import Charge, Ledger
+from defenses import centered_clipping, geometric_median, norm_bound
 from privfed import round as round_module
 from privfed.local.trainer import LocalTrainer
 from privfed.privacy import gaussian
@@ -58,6 +59,12 @@ def exchanges_charged_as_one(monkeypatch):
 
 def skipped_clip(monkeypatch):
     monkeypatch.setattr(gaussian, "clip_rows", lambda rows, clip: BoundedRows(rows, clip))
+
+
+def a_rule_and_a_clip_that_bound_nothing(monkeypatch):
+    skipped_clip(monkeypatch)
+    for module in (norm_bound, centered_clipping, geometric_median):
+        monkeypatch.setattr(module, "pull", lambda rows, center, _: (rows - center, rows[:, :1]))
 
 
 def sum_scaled_after_the_clip(monkeypatch):
@@ -157,6 +164,14 @@ def a_neighbour_in_the_batch(monkeypatch):
         (half_the_population_is_never_drawn, checks.the_sampler_is_the_one_charged_for),
         (one_noise_for_all_exchanges, checks.exchanges_are_charged_together_and_noised_apart),
         (exchanges_charged_as_one, checks.exchanges_are_charged_together_and_noised_apart),
+        (one_noise_for_all_exchanges, checks.passes_are_charged_together_and_noised_apart),
+        (exchanges_charged_as_one, checks.passes_are_charged_together_and_noised_apart),
+        (slightly_little_noise, checks.passes_are_charged_together_and_noised_apart),
+        (sum_scaled_after_the_clip, checks.one_client_moves_a_rules_terms_by_at_most_the_clip),
+        (
+            a_rule_and_a_clip_that_bound_nothing,
+            checks.one_client_moves_a_rules_terms_by_at_most_the_clip,
+        ),
         (silence_for_an_empty_cohort, checks.an_empty_cohort_is_charged_and_noised),
     ],
     ids=lambda value: value.__name__,
