@@ -18,7 +18,9 @@ def pull(rows: Tensor, center: Tensor, radius: float) -> tuple[Tensor, Tensor]:
     geometric median (move to v + S/B) need.
     """
     away = rows - center
-    norms = torch.linalg.vector_norm(away, dim=1, keepdim=True, dtype=torch.float64)
+    norms = torch.linalg.vector_norm(away, dim=1, keepdim=True)
     part = (radius / norms).clamp(max=1.0).nan_to_num(nan=1.0)  # a row at the center: 0/0
-    part = torch.where(norms.isfinite(), part, 0.0).to(rows.dtype)
-    return torch.where(part > 0, away * part, 0.0), part
+    part = torch.where(norms.isfinite(), part, 0.0)
+    away *= part
+    away[~norms.isfinite().squeeze(1)] = 0.0  # not 0 times infinity
+    return away, part

@@ -9,6 +9,9 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
+_AT_ONCE = 16
+"""Rows whose terms are computed together, so that these need little memory."""
+
 
 class Rule(BaseModel):
     """A frozen, strict configuration that is also the rule."""
@@ -105,7 +108,9 @@ class SumRule(Rule):
         """The aggregate `[d]` of `rows` `[n, d]`, all in one place: every pass, averaged over n."""
         center = rows.new_zeros(rows.shape[1]) if center is None else center
         for _ in range(self.passes if len(rows) else 0):
-            center = self.step(center, self.terms(rows, center).mean(0))
+            parts = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
+            sums = [self.terms(part, center).sum(0) for part in parts]
+            center = self.step(center, torch.stack(sums).sum(0) / len(rows))
         return center
 
 

@@ -114,12 +114,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rules", nargs="*", help="some of them, by name")
     asked = parser.parse_args()
-    console = Console()
+    console = Console(width=110)
     if byzfl("aggregators") is None:
         raise SystemExit("ByzFL is not installed: pip install --no-deps byzfl==0.0.11")
     table = Table(title=f"{asked.threads} threads, float32")
     for heading in ("rule", "n, f, d", "ours", "ByzFL", "ratio", "our memory", "ByzFL's"):
-        table.add_column(heading, justify="left" if heading == "rule" else "right")
+        table.add_column(heading, justify="left" if heading == "rule" else "right", no_wrap=True)
     for name in rules(1):
         if asked.rules and name not in asked.rules:
             continue

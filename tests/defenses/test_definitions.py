@@ -13,6 +13,7 @@ from defenses.dnc import DivideAndConquer
 from defenses.fltrust import FlTrust
 from defenses.foolsgold import FoolsGold
 from defenses.geometric_median import GeometricMedian
+from defenses.geometry import Geometry
 from defenses.krum import Krum, MultiKrum
 from defenses.mda import MinimumDiameter, closest_together
 from defenses.mean_around_median import MeanAroundMedian
@@ -181,6 +182,18 @@ def test_dnc_against_the_singular_vectors(n, f):
         direction = np.linalg.svd(centered)[2][0]
         kept = np.argsort((centered @ direction) ** 2)[: n - f]
         check(DivideAndConquer(), rows, f, rows[kept].mean(0))
+
+
+def test_distances_stay_precise_whoever_hides_behind_whom():
+    """Hostile rows first, each so far out that beside it all others look like one point."""
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        rows = rng.normal(size=(14, 30)).astype(np.float32)
+        rows[:4] *= np.array([[9e14], [2e11], [4e7], [1e4]], dtype=np.float32)
+        found = Geometry.of(torch.from_numpy(rows)).distances().numpy()[4:, 4:]
+        honest = rows[4:].astype(float)
+        exact = ((honest[:, None] - honest[None]) ** 2).sum(-1)
+        np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-4)
 
 
 def test_rows_far_from_the_origin_lose_no_precision():
