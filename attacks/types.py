@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 State = Mapping[str, Tensor]
@@ -27,7 +28,7 @@ class View:
     """The written threat model: what an attack is shown, None where it is shown nothing.
 
     `own` `[b, m]` are the byzantine clients' rows as honest training left them, `honest` `[h, m]`
-    the others', `rule` the aggregation as a callable on rows.
+    the others', `rule` the aggregation as a callable on rows `[n, m]` with the byzantine first.
     """
 
     round: int
@@ -36,17 +37,61 @@ class View:
     rule: Callable[[Tensor], Tensor] | None = None
 
 
-class UpdateAttack(Protocol):
-    """Replaces the byzantine clients' rows."""
+class Attack(BaseModel):
+    """What byzantine clients do: poison their examples, replace their rows, or both."""
 
-    knows: frozenset[Knowledge]
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    knows: ClassVar[frozenset[Knowledge]] = frozenset()
+    poisons: ClassVar[bool] = False
+
+    @property
+    def corrupts(self) -> bool:
+        """Whether rows are replaced."""
+        return False
+
+    def poison(
+        self, x: Tensor, y: Tensor, classes: int, rng: np.random.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """One client's examples x `[n, *]` and labels y `[n]` int64, poisoned; not in place."""
+        return x, y
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        """The rows `[b, m]` to send instead, and the attack's next state."""
-        ...
+        """The rows `[b, m]` to send instead, and what the attackers remember."""
+        return view.own, state
+
+    def targeted(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Of test examples, those that it wants misread, as they are fed in, and as what.
+
+        The part of them that is read so is its success. None where it has no such aim.
+        """
+        return None
 
 
-class DataAttack(Protocol):
-    """Poisons a byzantine client's examples, before training."""
+class NoAttack(Attack):
+    """Everybody is honest."""
 
-    def poison(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]: ...
+
+class UpdateAttack(Attack):
+    """Replaces rows."""
+
+    knows: ClassVar[frozenset[Knowledge]] = frozenset({Knowledge.OWN_UPDATES})
+
+    @property
+    def corrupts(self) -> bool:
+        return True
+
+
+class FullKnowledge(UpdateAttack):
+    """Reads all honest updates of the round before it sends its own: the worst case."""
+
+    knows: ClassVar[frozenset[Knowledge]] = frozenset({Knowledge.OWN_UPDATES, Knowledge.ALL_HONEST})
+
+    def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
+        """One row `[m]` that all byzantine clients send, from the honest rows `[h, m]`, h > 0."""
+        raise NotImplementedError
+
+    def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
+        if view.honest is None or not len(view.honest):
+            return view.own, state
+        return self.hostile(view.honest, view, rng).expand_as(view.own).clone(), state

@@ -1,0 +1,36 @@
+"""Noise on features."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from attacks.types import Attack, Knowledge
+
+
+class FeatureNoise(Attack):
+    """Train on examples that hardly show what they were.
+
+    x + N(0, (strength s)^2 I), s the deviation of the client's own numbers.
+
+    Knows its own data. Source: Pillutla, Kakade & Harchaoui 2022, section 5 (corrupted data).
+
+    >>> import torch, numpy
+    >>> x = torch.zeros(2, 3)
+    >>> FeatureNoise().poison(x, torch.zeros(2), 2, numpy.random.default_rng(0))[0].norm() == 0
+    tensor(True)
+    """
+
+    knows: ClassVar[frozenset[Knowledge]] = frozenset({Knowledge.OWN_DATA})
+    poisons: ClassVar[bool] = True
+    strength: float = Field(3.0, gt=0, le=1e6)
+
+    def poison(
+        self, x: Tensor, y: Tensor, classes: int, rng: np.random.Generator
+    ) -> tuple[Tensor, Tensor]:
+        noise = torch.from_numpy(rng.normal(size=tuple(x.shape))).to(x)
+        return x + self.strength * x.std(correction=0) * noise, y

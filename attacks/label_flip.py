@@ -1,0 +1,46 @@
+"""Label flipping."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from attacks.types import Attack, Knowledge
+
+
+class LabelFlip(Attack):
+    """Train on wrong labels.
+
+    "all": label y becomes classes - 1 - y. "one": label `source` becomes `target`, and success is
+    the part of test examples of `source` that are read as `target`.
+
+    Knows its own data. Source: Fang, Cao, Jia & Gong 2020, section 5.1; Tolpegin et al. 2020.
+
+    >>> import torch, numpy
+    >>> y = torch.tensor([0, 1, 9])
+    >>> LabelFlip().poison(torch.zeros(3, 1), y, 10, numpy.random.default_rng(0))[1]
+    tensor([9, 8, 0])
+    """
+
+    knows: ClassVar[frozenset[Knowledge]] = frozenset({Knowledge.OWN_DATA})
+    poisons: ClassVar[bool] = True
+    flip: Literal["all", "one"] = "all"
+    source: int = Field(1, ge=0)
+    target: int = Field(7, ge=0)
+
+    def poison(
+        self, x: Tensor, y: Tensor, classes: int, rng: np.random.Generator
+    ) -> tuple[Tensor, Tensor]:
+        if self.flip == "all":
+            return x, torch.where(y >= 0, classes - 1 - y, y)
+        return x, torch.where(y == self.source, self.target, y)
+
+    def targeted(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
+        if self.flip == "all":
+            return None
+        of_source = y == self.source
+        return x[of_source], torch.full_like(y[of_source], self.target)

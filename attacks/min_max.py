@@ -1,0 +1,77 @@
+"""Min-max and min-sum: as far from the honest mean as honest updates are from one another."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.types import FullKnowledge, View
+
+
+class Farthest(FullKnowledge):
+    """mu - gamma p for the largest gamma that hides; p is a direction of length one."""
+
+    direction: Literal["unit", "sign", "std"] = "std"
+
+    @abstractmethod
+    def reach(self, away: Tensor, p: Tensor) -> float:
+        """The largest gamma, of honest rows mu - x_k `[h, m]` and the direction p `[m]`."""
+
+    def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
+        rows = honest.double()
+        mean = rows.mean(0)
+        p = {
+            "unit": mean,
+            "sign": mean.sign(),
+            "std": rows.std(0, correction=0),
+        }[self.direction]
+        length = p.norm()
+        if not float(length) > 0.0:
+            return honest.mean(0)
+        p = p / length
+        row: Tensor = mean - self.reach(mean - rows, p) * p
+        return row.to(honest.dtype)
+
+
+class MinMax(Farthest):
+    """No farther from any honest update than two of these are from each other.
+
+    mu - gamma p, with p along mu, its signs, or the deviations, and the largest gamma for which
+    max_k |mu - gamma p - x_k| <= max_ij |x_i - x_j|: of h parabolas, the least root.
+
+    Knows all honest updates. Source: Shejwalkar & Houmansadr 2021, section IV-B, equation 4.
+
+    >>> import torch, numpy
+    >>> view = View(1, torch.zeros(1, 1), torch.tensor([[1.0], [3.0]]))
+    >>> MinMax(direction="unit").corrupt(view, {}, numpy.random.default_rng(0))[0]
+    tensor([[1.]])
+    """
+
+    def reach(self, away: Tensor, p: Tensor) -> float:
+        widest = float(torch.cdist(away, away).max()) ** 2
+        along, squared = away @ p, away.square().sum(1)
+        return float((along + (along**2 + (widest - squared).clamp(min=0.0)).sqrt()).min())
+
+
+class MinSum(Farthest):
+    """Its squared distances to honest updates sum to no more than those of any of these do.
+
+    mu - gamma p as in `MinMax`, with the largest gamma for which sum_k |mu - gamma p - x_k|^2 <=
+    max_i sum_j |x_i - x_j|^2 (the largest honest sum, as in the paper; its code took the least).
+
+    Knows all honest updates. Source: Shejwalkar & Houmansadr 2021, section IV-B, equation 5.
+
+    >>> import torch, numpy
+    >>> view = View(1, torch.zeros(1, 1), torch.tensor([[1.0], [3.0]]))
+    >>> MinSum(direction="unit").corrupt(view, {}, numpy.random.default_rng(0))[0]
+    tensor([[1.]])
+    """
+
+    def reach(self, away: Tensor, p: Tensor) -> float:
+        largest = float(torch.cdist(away, away).square().sum(1).max())
+        return math.sqrt(max(0.0, largest - float(away.square().sum())) / len(away))

@@ -1,0 +1,79 @@
+"""Attacks on updates that need nothing but the attacker's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from attacks.types import State, UpdateAttack, View
+
+
+class SignFlip(UpdateAttack):
+    """Send the opposite: -strength x.
+
+    Knows its own update. Source: Li, Xu, Chen, Giannakis & Ling 2019 (RSA), section 5.
+
+    >>> import torch, numpy
+    >>> view = View(1, torch.tensor([[1.0, -2.0]]))
+    >>> SignFlip(strength=2.0).corrupt(view, {}, numpy.random.default_rng(0))[0]
+    tensor([[-2.,  4.]])
+    """
+
+    strength: float = Field(1.0, gt=0, le=1e6)
+
+    def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
+        return -self.strength * view.own, state
+
+
+class Scaling(UpdateAttack):
+    """Send more of the same: strength x.
+
+    Knows its own update. Source: Bagdasaryan et al. 2020 (boosting, without a backdoor).
+
+    >>> import torch, numpy
+    >>> view = View(1, torch.tensor([[1.0, -2.0]]))
+    >>> Scaling(strength=3.0).corrupt(view, {}, numpy.random.default_rng(0))[0]
+    tensor([[ 3., -6.]])
+    """
+
+    strength: float = Field(10.0, gt=0, le=1e6)
+
+    def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
+        return self.strength * view.own, state
+
+
+class GaussianNoise(UpdateAttack):
+    """Send noise: N(0, s^2 I), of an expected length of `strength` times the own update's.
+
+    Knows its own update. Source: Blanchard et al. 2017, section 5.
+
+    >>> import torch, numpy
+    >>> view = View(1, torch.ones(1, 10_000))
+    >>> sent = GaussianNoise(strength=5.0).corrupt(view, {}, numpy.random.default_rng(0))[0]
+    >>> float(sent.norm() / view.own.norm()).__round__(1)
+    5.0
+    """
+
+    strength: float = Field(10.0, gt=0, le=1e6)
+
+    def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
+        own = view.own
+        noise = torch.from_numpy(rng.normal(size=tuple(own.shape))).to(own)
+        scale = self.strength * own.norm(dim=1, keepdim=True) / max(1, own.shape[1]) ** 0.5
+        return scale * noise, state
+
+
+class FreeRider(UpdateAttack):
+    """Send zero, and take the model all the same.
+
+    Knows nothing. Source: Lin, Du & Liu 2019, "Free-riders in federated learning".
+
+    >>> import torch, numpy
+    >>> FreeRider().corrupt(View(1, torch.ones(1, 2)), {}, numpy.random.default_rng(0))[0]
+    tensor([[0., 0.]])
+    """
+
+    def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
+        return torch.zeros_like(view.own), state

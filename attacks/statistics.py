@@ -1,0 +1,64 @@
+"""Attacks that hide in the spread of honest updates: ALIE, inner-product manipulation."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+from scipy.special import ndtri
+from torch import Tensor
+
+from attacks.types import FullKnowledge, View
+
+
+class Alie(FullKnowledge):
+    """A little is enough: the honest mean, off by z deviations in every coordinate.
+
+    mu - z sigma, where mu and sigma are the coordinate-wise mean and deviation of honest updates,
+    and by default z = z_max = Phi^-1((n - m - s) / (n - m)), s = floor(n / 2 + 1) - m, of n clients
+    of whom m are byzantine (within [0, inf): at small n it is tiny, so state z). To which side is
+    the same for all coordinates, as published: against updates that descend, this side.
+
+    Knows all honest updates. Source: Baruch, Baruch & Goldberg 2019, algorithm 3.
+
+    >>> import torch, numpy
+    >>> honest = torch.tensor([[0.0, 0.0], [2.0, 4.0]])
+    >>> view = View(1, torch.zeros(1, 2), honest)
+    >>> Alie(z=0.5).corrupt(view, {}, numpy.random.default_rng(0))[0]
+    tensor([[0.5000, 1.0000]])
+    """
+
+    z: float | None = Field(None, ge=-100, le=100)
+
+    def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
+        z = z_max(len(honest) + len(view.own), len(view.own)) if self.z is None else self.z
+        return honest.mean(0) - z * honest.std(0, correction=0)
+
+
+def z_max(n: int, byzantine: int) -> float:
+    """How far out enough honest updates still lie to hide among, in deviations.
+
+    >>> [round(z_max(*case), 3) for case in [(25, 5), (12, 2), (50, 24)]]
+    [0.253, 0.0, 1.426]
+    """
+    honest = n - byzantine
+    supporters = n // 2 + 1 - byzantine
+    if honest <= 0 or supporters >= honest:
+        return 0.0
+    return max(0.0, float(ndtri(min(1 - 1e-9, (honest - supporters) / honest))))
+
+
+class InnerProduct(FullKnowledge):
+    """The honest mean, turned round: -strength mu (inner-product manipulation).
+
+    Knows all honest updates. Source: Xie, Koyejo & Gupta 2019, "Fall of empires", section 4.
+
+    >>> import torch, numpy
+    >>> view = View(1, torch.zeros(1, 2), torch.tensor([[1.0, 0.0], [3.0, 2.0]]))
+    >>> InnerProduct(strength=0.5).corrupt(view, {}, numpy.random.default_rng(0))[0]
+    tensor([[-1.0000, -0.5000]])
+    """
+
+    strength: float = Field(1.0, gt=0, le=1e6)
+
+    def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
+        return -self.strength * honest.mean(0)
