@@ -3,12 +3,12 @@
 A draw depends on its key alone, never on what was drawn before, so a result does not change with
 the chunk size, the rank or a resume, and two methods can be compared on the same cohorts.
 
-Streams in `PRIVATE` carry the privacy proof. Unless the run is a seeded simulation they read the
-operating system's CSPRNG, and nothing of them is ever persisted. Those in `KEPT` have to be drawn
-again after a resume: they follow by SHAKE-256 from a secret key of 32 such bytes, which lies under
-private/. All others (initialisation, splits, shuffling) derive from the run's seed by BLAKE2b
-(keys) and Philox or a 64-bit mixer (draws). Every name hashes to its own key, so no two streams
-share randomness.
+Streams in `PRIVATE` carry the privacy proof, or must not be foreseen by attackers. Unless the run
+is a seeded simulation they read the operating system's CSPRNG, and nothing of them is ever
+persisted. Those in `KEPT` have to be drawn again after a resume: they follow by SHAKE-256 from a
+secret key of 32 such bytes, which lies under private/. All others (initialisation, splits,
+shuffling) derive from the run's seed by BLAKE2b (keys) and Philox or a 64-bit mixer (draws). Every
+name hashes to its own key, so no two streams share randomness.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-PRIVATE = frozenset({"cohort", "noise"})
+PRIVATE = frozenset({"cohort", "noise", "rule"})
 KEPT = frozenset({"slots", "matrix"})
 
 Words = NDArray[np.uint64]
