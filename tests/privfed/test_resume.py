@@ -457,7 +457,7 @@ def test_a_directory_is_held_by_one_process(tmp_path):
 def test_a_process_that_is_stopped_goes_on(tmp_path, stop):
     """The real thing: signals to a real process, a path with spaces, and the command line."""
     path, whole = tmp_path / "a run", tmp_path / "whole"
-    options = [*SMALL, "run.randomness=seeded", "run.rounds=400"]
+    options = [*SMALL, "run.randomness=seeded", "run.rounds=200"]
     command = [sys.executable, "-m", "privfed", "train"]
     settings = [word for option in options for word in ("--set", option)]
     ignored = stop == signal.SIGTERM  # as in a background job of a script
