@@ -27,6 +27,9 @@ class Hidden(Attack):
     def corrupts(self) -> bool:
         return self.boost != 1.0
 
+    def labels(self) -> tuple[int, ...]:
+        return (self.target,)
+
     @abstractmethod
     def alter(self, x: Tensor) -> Tensor:
         """Examples `[n, *]` as the attacker shows them."""

@@ -32,6 +32,9 @@ class LabelFlip(Attack):
     source: int = Field(1, ge=0)
     target: int = Field(7, ge=0)
 
+    def labels(self) -> tuple[int, ...]:
+        return (self.source, self.target) if self.flip == "one" else ()
+
     def poison(
         self, x: Tensor, y: Tensor, classes: int, rng: np.random.Generator
     ) -> tuple[Tensor, Tensor]:

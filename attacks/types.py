@@ -50,6 +50,10 @@ class Attack(BaseModel):
         """Whether rows are replaced."""
         return False
 
+    def labels(self) -> tuple[int, ...]:
+        """The labels it aims at, all of which have to exist."""
+        return ()
+
     def poison(
         self, x: Tensor, y: Tensor, classes: int, rng: np.random.Generator
     ) -> tuple[Tensor, Tensor]:

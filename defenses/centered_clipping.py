@@ -49,5 +49,8 @@ class CenteredClipping(SumRule):
     def terms(self, rows: Tensor, center: Tensor) -> Tensor:
         return pull(rows, center, required(self.radius))[0]
 
+    def unbounded(self, rows: Tensor, center: Tensor) -> Tensor:
+        return rows - center
+
     def step(self, center: Tensor, released: Tensor) -> Tensor:
         return center + released

@@ -82,6 +82,10 @@ class GeometricMedian(SumRule, WeightRule):
         ways, parts = pull(rows, center, self._smoothing)
         return torch.cat([ways, self.balance * self._smoothing * parts], dim=1)
 
+    def unbounded(self, rows: Tensor, center: Tensor) -> Tensor:
+        full = rows.new_full((len(rows), 1), self.balance * self._smoothing)
+        return torch.cat([rows - center, full], dim=1)
+
     def step(self, center: Tensor, released: Tensor) -> Tensor:
         share = float(released[-1]) / (self.balance * self._smoothing)
         least = _FLOORS["plain"] if self.floor is None else self.floor

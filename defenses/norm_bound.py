@@ -43,6 +43,9 @@ class NormBound(SumRule):
     def terms(self, rows: Tensor, center: Tensor) -> Tensor:
         return pull(rows, center, required(self.radius))[0]
 
+    def unbounded(self, rows: Tensor, center: Tensor) -> Tensor:
+        return rows - center
+
     def step(self, center: Tensor, released: Tensor) -> Tensor:
         return released
 

@@ -100,6 +100,10 @@ class SumRule(Rule):
         """On the client: rows `[c, d]` and center `[d]` to terms `[c, d + extra]`."""
         raise NotImplementedError
 
+    def unbounded(self, rows: Tensor, center: Tensor) -> Tensor:
+        """The `terms` of clients that do not apply the rule's bound: for simulated attackers."""
+        return self.terms(rows, center)
+
     def step(self, center: Tensor, released: Tensor) -> Tensor:
         """The next center `[d]` from the released average of terms `[d + extra]`."""
         raise NotImplementedError

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from privfed.aggregation import rule_of
+from privfed.attackers import Attackers, targeted, unbounded
+from privfed.config import Config
 from privfed.construct import network
 from privfed.errors import Refused
-from privfed.federation import Federation
+from privfed.federation import Examples, Federation
 from privfed.local.executor import InProcess
 from privfed.local.measure import Speed, fastest
 from privfed.local.per_example import PerExample
@@ -40,6 +42,9 @@ class Setup:
     streams: Streams
     speed: Speed
     evaluation: float
+    attackers: Attackers | None = None
+    targeted: Examples | None = None
+    """Test examples as attackers feed them in, labelled as they want them read."""
 
     def start(self) -> TrainingState:
         """The state before round 1."""
@@ -110,6 +115,7 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
         aborts=plan.aborts,
     )
     algorithm.encoded(net.shapes.length)  # refuses a codec that cannot hold the sums
+    attackers = _attackers(config, federation, streams)
     executor = InProcess(
         replace(trainer, way=speed.way),
         streams,
@@ -120,9 +126,36 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
         client.drop_stragglers,
         availability=config.parts["availability"],
         weights=tuple(config.aggregation.silo_weights),
+        attackers=attackers,
+        poisoned=attackers.poisoned(federation) if attackers and attackers.attack.poisons else None,
     )
     measured = replace(plan, config=config.with_run(trainer=speed.way, chunk=speed.chunk))
-    return Setup(measured, federation, net, algorithm, executor, streams, speed, evaluation)
+    return Setup(
+        measured,
+        federation,
+        net,
+        algorithm,
+        executor,
+        streams,
+        speed,
+        evaluation,
+        attackers,
+        targeted(attackers.attack, federation.test) if attackers else None,
+    )
+
+
+def _attackers(config: Config, federation: Federation, streams: Streams) -> Attackers | None:
+    """Who attacks; None where nobody does."""
+    if config.names["attack"] == "none":
+        return None
+    return Attackers(
+        config.parts["attack"],
+        config.attack.fraction,
+        config.attack.selection == "round",
+        unbounded(config),
+        federation.people().identities,
+        streams,
+    )
 
 
 def _device(name: str) -> torch.device:

@@ -82,6 +82,7 @@ class RunAudit:
             "public_clients": self.terms.get("public_clients", 0),
             "against": self.terms.get("against"),
             "note": self.terms.get("note"),
+            "guarantee": self.terms.get("guarantee"),
             "ledger_ok": not self.problems,
             "problems": list(self.problems),
             "run": str(self.path),

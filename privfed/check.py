@@ -41,6 +41,7 @@ class Check:
             "prior": plan.config.privacy.prior,
             "simulation": plan.simulation is not None,
             "note": plan.simulation,
+            "guarantee": plan.void,
             "forecast": self.forecast.to_json(),
         }
 

@@ -132,14 +132,24 @@ def _how_to_go_on(path: Path) -> str:
 @click.argument("run_file", metavar="[RUN.toml]", required=False, type=click.Path(path_type=Path))
 @click.option("--set", "overrides", multiple=True, metavar="section.key=value", help="Override.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--matrix", is_flag=True, help="What goes with what, other parts as configured.")
 @answers_errors
-def check(run_file: Path | None, overrides: tuple[str, ...], as_json: bool) -> int:
+def check(run_file: Path | None, overrides: tuple[str, ...], as_json: bool, matrix: bool) -> int:
     """Say what a run means before it runs, or every reason why it is refused. Writes nothing."""
     from privfed import report
     from privfed.check import check as check_run
     from privfed.config import load
     from privfed.terminal import console
 
+    if matrix:
+        from privfed.matrix_report import tables
+
+        shown, cells = tables(load(run_file, overrides))
+        if as_json:
+            click.echo(dump({"cells": cells}))
+        else:
+            console(False).print(shown)
+        return 0
     found = check_run(load(run_file, overrides))
     if as_json:
         click.echo(dump(found.to_json()))

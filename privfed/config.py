@@ -21,7 +21,17 @@ from pydantic import ValidationError
 from privfed.errors import Refused
 from privfed.parts import BUILT_IN, Part, expected, find
 from privfed.roundtime import Devices
-from privfed.sections import SECTIONS, Aggregation, Client, Data, Privacy, Run, Secure, Start
+from privfed.sections import (
+    SECTIONS,
+    Aggregation,
+    Attack,
+    Client,
+    Data,
+    Privacy,
+    Run,
+    Secure,
+    Start,
+)
 
 FORMAT = 1
 DEFAULT_EPSILON = 4.0
@@ -71,6 +81,10 @@ class Config:
     @property
     def secure(self) -> Secure:
         return self.own["secure"]  # type: ignore[no-any-return]
+
+    @property
+    def attack(self) -> Attack:
+        return self.own["attack"]  # type: ignore[no-any-return]
 
     @property
     def before(self) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from accounting.ledger import Ledger
 from privfed.assemble import Setup, assemble
+from privfed.attackers import unbounded
 from privfed.audit import went_on
 from privfed.config import Config
 from privfed.errors import Refused
@@ -88,6 +89,8 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         "accountant": config.privacy.accountant,
         "randomness": "seeded" if seeded else "secret",
         "note": plan.simulation,
+        **({"guarantee": plan.void} if plan.void else {}),
+        **_attack(config),
         "arithmetic": plan.mechanism.arithmetic,
         "secure": _secure(setup),
         **_against(setup),
@@ -112,6 +115,15 @@ def _against(setup: Setup) -> dict[str, Any]:
         "against": against,
         "other": {"against": OTHER[against], "event": plan.other.to_json()},
     }
+
+
+def _attack(config: Config) -> dict[str, Any]:
+    """Who attacked whom, how, and knowing what."""
+    if config.names["attack"] == "none":
+        return {}
+    knows = sorted(what.value for what in config.parts["attack"].knows)
+    stated = {"name": config.names["attack"], **config.attack.model_dump(), "knows": knows}
+    return {"attack": {**stated, "unbounded": unbounded(config)}}
 
 
 def _secure(setup: Setup) -> dict[str, Any]:

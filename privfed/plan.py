@@ -17,6 +17,7 @@ from accounting.events import Event, Spending
 from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable
 from defenses.types import SumRule
 from privfed.aggregation import rule_of
+from privfed.attackers import voids
 from privfed.cohort import Witness
 from privfed.config import Config
 from privfed.errors import Refused
@@ -75,9 +76,17 @@ class Plan:
         return self.examples(rounds), self.besides(rounds)
 
     @property
+    def void(self) -> str | None:
+        """Why nothing is guaranteed, whatever was charged (PRIVACY, section 7)."""
+        return "void (the attacker read raw updates)" if voids(self.config) else None
+
+    @property
     def simulation(self) -> str | None:
         """Why this run's epsilon is nominal: it is a simulation, and must say so everywhere."""
-        run = self.config.run
+        run, attack = self.config.run, self.config.attack
+        if self.config.names["attack"] != "none":
+            name = self.config.names["attack"]
+            return f"simulation: {attack.fraction:.0%} of the clients attack ({name})"
         if run.randomness == "seeded":
             return f"simulation: noise and cohorts follow from the seed {run.seed}"
         if run.simulation_metrics or run.client_measures:

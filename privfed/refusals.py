@@ -24,6 +24,7 @@ def refusals(config: Config) -> Iterator[str]:
     except Refused as refused:
         yield str(refused)
     yield from _rule_refusals(config)
+    yield from _attack_refusals(config)
     yield from _state_refusals(config)
     yield from _silo_refusals(config)
     for part in ("client", "server"):
@@ -166,6 +167,28 @@ def _rule_refusals(config: Config) -> Iterator[str]:
             "examples the server shall train on (they are not scored)"
             if asked.root == 0
             else f"aggregation.root is {asked.root}, but {name} uses no root set; remove the key"
+        )
+
+
+def _attack_refusals(config: Config) -> Iterator[str]:
+    """Of simulated attackers."""
+    attack, name = config.parts["attack"], config.names["attack"]
+    if (name == "none") != (config.attack.fraction == 0.0):
+        yield (
+            f"attack.name is {name!r} and attack.fraction {config.attack.fraction:g}; expected an "
+            "attack and the part of clients that carry it out, or neither"
+        )
+    if name == "none" and (config.attack.selection, config.attack.stage) != ("once", "auto"):
+        yield "attack.selection and attack.stage say how an attack goes, and none is configured"
+    if attack.poisons and config.names["shift"] == "concept":
+        yield (
+            f'attack.name = {name!r} and data.shift = "concept" both change labels; use one of them'
+        )
+    if attack.corrupts and layout_parts(config.parts["objective"]) != ("delta",):
+        yield (
+            f"attack.name = {name!r} replaces updates, and client.objective = "
+            f"{config.names['objective']!r} sends more than these; use an attack on data, or an "
+            'objective as "sgd"'
         )
 
 

@@ -24,6 +24,7 @@ from privfed.aggregation import told
 from privfed.catalog import key_of
 from privfed.evaluate import Evaluation
 from privfed.forecast import Forecast
+from privfed.matrix import why
 from privfed.personal import Personalised
 from privfed.plan import Plan
 from privfed.privacy.mechanism import OTHER
@@ -74,6 +75,7 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
         "cohort": _cohort(plan, forecast),
         **_rule_row(plan),
         **(_privacy_rows(plan, forecast) if plan.mechanism.private else {"privacy": "none: ε = ∞"}),
+        **({"proof": why(plan)} if plan.mechanism.private else {}),
         **_secure_rows(plan, forecast),
         "traffic": (
             f"{size_of(forecast.down)} down, {size_of(forecast.up)} up per round (a client is sent "
@@ -95,6 +97,8 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
         pairs["examples"] = example_line(examples)
     if config.start.init:
         pairs["start"] = f"{config.start.init}; what that was trained on is not covered by this ε"
+    if plan.void:
+        pairs["guarantee"] = plan.void
     if plan.simulation:
         pairs["note"] = plan.simulation
     if plan.guarantee.delta * clients > 1 and plan.mechanism.private:
@@ -298,6 +302,7 @@ def outcome_table(outcome: Outcome) -> Table:
         )
     pairs = {
         name: f"{measure(name, value)} {of}",
+        **_success(outcome),
         "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}"
         + (" (nominal)" if outcome.plan.simulation else "")
         + (", earlier runs included" if outcome.plan.prior else ""),
@@ -311,9 +316,19 @@ def outcome_table(outcome: Outcome) -> Table:
         pairs |= two_sided(outcome.plan.config.privacy.against, other)
     if examples := outcome.plan.examples(outcome.charges):
         pairs["examples"] = example_line(examples)
+    if outcome.plan.void:
+        pairs["guarantee"] = outcome.plan.void
     if outcome.plan.simulation:
         pairs["note"] = outcome.plan.simulation
     return rows(pairs)
+
+
+def _success(outcome: Outcome) -> dict[str, str]:
+    """How often attackers with a target met it."""
+    if "attack_success" not in outcome.measures:
+        return {}
+    met = outcome.measures["attack_success"]
+    return {"attack": f"{met:.2%} of the examples that it aims at are read as it wants"}
 
 
 def opinions(by_accountant: Mapping[str, float | None]) -> str:

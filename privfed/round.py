@@ -22,11 +22,14 @@ from accounting.events import Event
 from accounting.ledger import Charge, Ledger
 from defenses.types import RowRule, SumRule
 from defenses.weighing import Composed
+from privfed.asking import Asking
+from privfed.attackers import Attackers
 from privfed.cohort import Cohort, People, Sampler
 from privfed.errors import Refused
 from privfed.local.objective import ClientState, Cohorts, Exchange, Memory, Objective
+from privfed.privacy.clipping import clip_rows
 from privfed.privacy.correlated import Correlated
-from privfed.privacy.mechanism import BoundedSum, Mechanism
+from privfed.privacy.mechanism import BoundedRows, BoundedSum, Mechanism
 from privfed.privacy.mechanism import State as PublicState
 from privfed.schedule import CONSTANT, Schedule
 from privfed.secure.aborts import charged
@@ -38,8 +41,20 @@ from privfed.streams import Keys, Streams
 from privfed.vector import Layout
 
 Play = Generator[Exchange, Tensor, "TrainingState"]
-Watch = Callable[[int, NDArray[np.int64], Tensor], None]
-"""Shown round, clients `[c]` and raw rows `[c, m]` before they are bounded; simulation-only."""
+
+
+class Watch(Protocol):
+    """Shown what no epsilon covers; simulation-only."""
+
+    def rows(
+        self, round: int, ids: NDArray[np.int64], rows: Tensor, hostile: NDArray[np.bool_]
+    ) -> None:
+        """Clients `[c]`, the raw rows `[c, m]` that they bound next, and which are hostile."""
+        ...
+
+    def aggregate(self, round: int, aggregate: Tensor) -> None:
+        """What the rule made of the rows, `[m]`; of several passes, of each so far."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -163,7 +178,8 @@ def exchanges(objective: Objective, rule: SumRule | RowRule) -> int:
 class TrainingState:
     """All that a round changes, all of it public.
 
-    The model `[d]`, and what server optimizer, mechanism, objective and rule remember.
+    The model `[d]`, and what server optimizer, mechanism, objective and rule remember. In a
+    simulation of attackers, what they do: that is not public.
     """
 
     params: Tensor
@@ -171,6 +187,7 @@ class TrainingState:
     mechanism: PublicState
     objective: Memory = field(default_factory=dict)
     rule: Memory = field(default_factory=dict)
+    attack: Memory = field(default_factory=dict)
 
 
 def play(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
@@ -219,6 +236,7 @@ class World:
     watch: Watch | None = None
     states: ClientState | None = None
     correlated: Correlated | None = None
+    attackers: Attackers | None = None
 
     def noise(self, round: int, number: int) -> Keys:
         """The randomness of the release of exchange `number`."""
@@ -242,8 +260,13 @@ def run_round(
     if world.states:
         world.states.begin(round)
     releases: list[Tensor] = []
-    held: list[Chunk] = []
     public = state.mechanism
+
+    def aggregated(rows: Tensor, exchange: Exchange) -> Tensor:
+        return _aggregated(rows, algorithm, exchange, state, world)
+
+    passes = algorithm.rule.passes if isinstance(algorithm.rule, SumRule) else 1
+    asking = Asking(world, round, passes, state.attack, aggregated)
 
     def answer(exchange: Exchange, number: int) -> Tensor:
         nonlocal public
@@ -255,33 +278,78 @@ def run_round(
             )
         if isinstance(algorithm.rule, SumRule):
             total, divisor = collect(
-                algorithm, algorithm.rule, exchange, number, cohort, public, world, held
+                algorithm, algorithm.rule, exchange, number, cohort, public, world, asking
             )
             noise = world.noise(round, number)
             released, public = mechanism.release(total, divisor, noise, public)
+            aggregate = released
+            if exchange.task != "gradient":
+                aggregate = algorithm.rule.step(exchange.broadcast["center"], released)
         else:
             here, _ = staying(cohort, algorithm.dropout, number, world)
-            rows = world.executor.rows(exchange, here)
-            if world.watch and exchange.task == "train":
-                world.watch(round, here.clients, rows)
+            rows = asking.rows(exchange, here)
             own = world.streams.at(f"noise/client/{number}", round, here.clients)
-            rows = mechanism.bound(rows, exchange.layout, own, public).rows
-            hostile = min(algorithm.byzantine, algorithm.rule.most(len(rows)))
-            given = _given(algorithm.rule, exchange, round, state, world)
-            released = algorithm.rule(rows, hostile, **given)
+            bounded = mechanism.bound(rows, exchange.layout, own, public)
+            bounded = _as_hostile_send(algorithm, asking, here.clients, bounded, rows)
+            released = aggregate = _by_rule(
+                bounded.rows, algorithm.rule, algorithm.byzantine, exchange, round, state, world
+            )
         if not bool(released.isfinite().all()):
             raise Refused(
                 f"what round {round} would release is not finite: training diverged; start a new "
                 "run with a lower client.lr"
             )
         releases.append(released)
+        if world.watch and exchange.task != "gradient":
+            world.watch.aggregate(round, aggregate)
         if world.states:
             world.states.keep()
         world.store.write(charge, releases, public)
         return released
 
     after = drive(play(algorithm, round, state), answer)
-    return replace(after, mechanism=public)
+    return replace(after, mechanism=public, attack=asking.plotted)
+
+
+def _by_rule(
+    rows: Tensor,
+    rule: RowRule,
+    byzantine: int,
+    exchange: Exchange,
+    round: int,
+    state: TrainingState,
+    world: World,
+) -> Tensor:
+    """What `rule` makes of `rows` `[n, m]`: of fewer rows, it tolerates fewer hostile ones."""
+    given = _given(rule, exchange, round, state, world)
+    return rule(rows, min(byzantine, rule.most(len(rows))), **given)
+
+
+def _aggregated(
+    rows: Tensor, algorithm: Algorithm, exchange: Exchange, state: TrainingState, world: World
+) -> Tensor:
+    """The aggregate of raw `rows` `[n, m]` without noise, as an attacker would foresee it."""
+    if algorithm.mechanism.private:
+        clip = float(state.mechanism.get("clip", getattr(algorithm.mechanism, "clip", math.inf)))
+        rows = clip_rows(rows, clip).rows
+    if isinstance(algorithm.rule, SumRule):
+        return algorithm.rule.on_rows(rows, exchange.broadcast["center"])
+    return _by_rule(rows, algorithm.rule, algorithm.byzantine, exchange, 0, state, world)
+
+
+def _as_hostile_send(
+    algorithm: Algorithm,
+    asking: Asking,
+    ids: NDArray[np.int64],
+    bounded: BoundedRows,
+    free: Tensor,
+) -> BoundedRows:
+    """`bounded`, but for attackers who do not apply the bound: what they send is as `free`."""
+    attackers = asking.world.attackers
+    if attackers is None or not attackers.unbounded:
+        return bounded
+    bare = algorithm.mechanism.trust == "client"  # nor do they add noise of their own
+    return attackers.lengthened(asking.hostile(ids), bounded, free, bare)
 
 
 def _given(
@@ -306,11 +374,9 @@ def collect(
     cohort: Cohort,
     public: PublicState,
     world: World,
-    held: list[Chunk],
+    asking: Asking,
 ) -> tuple[BoundedSum, float]:
     """The cohort's bounded sum `[m]` for exchange `number` of its round, and the divisor.
-
-    Rows that later passes of the rule ask about again are kept in `held`.
 
     Under privacy, and where clients keep a state, every row weighs one and the divisor is the
     configuration's constant. Else a row is sent as (weight * row, weight), and the divisor is the
@@ -326,18 +392,18 @@ def collect(
     accumulator = algorithm.summation.open(
         session, mechanism.width(wire), mechanism.encoding(public)
     )
-    asked = held if exchange.task == "terms" else world.executor.chunks(exchange, here)
-    for chunk in asked:
-        if exchange.task == "train" and rule.passes > 1:
-            held.append(chunk)
-        if world.watch and exchange.task == "train":
-            world.watch(cohort.round, chunk.ids, chunk.rows)
-        rows = rule.terms(chunk.rows, exchange.broadcast.get("center", chunk.rows.new_zeros(())))
+    for chunk in asking.chunks(exchange, here):
+        center = exchange.broadcast.get("center", chunk.rows.new_zeros(()))
+        rows = rule.terms(chunk.rows, center)
+        if world.attackers and world.attackers.unbounded:
+            lies = torch.from_numpy(asking.hostile(chunk.ids)).to(rows.device)
+            rows = torch.where(lies[:, None], rule.unbounded(chunk.rows, center), rows)
         if not fixed:
             weights = chunk.weights[:, None]
             rows = torch.cat([weights * rows, weights], dim=1)
         keys = world.streams.at(f"noise/client/{number}", cohort.round, chunk.ids)
-        accumulator.add(chunk.ids, mechanism.bound(rows, wire, keys, public))
+        bounded = mechanism.bound(rows, wire, keys, public)
+        accumulator.add(chunk.ids, _as_hostile_send(algorithm, asking, chunk.ids, bounded, rows))
     closed = accumulator.close()
     summed = world.executor.reduce(closed.total.to(exchange.broadcast["params"].device))
     total = BoundedSum(summed, closed.bound, closed.survivors)

@@ -13,6 +13,7 @@ from accounting.ledger import Ledger
 from privfed.assemble import Setup, assemble
 from privfed.config import Config
 from privfed.errors import Refused
+from privfed.federation import Federation
 from privfed.forecast import Forecast, forecast
 from privfed.heterogeneity import measure_clients
 from privfed.opening import mark_counted, reassemble, terms, write_companions
@@ -104,6 +105,7 @@ class Outcome:
             "stopped_at_budget": self.stopped_at_budget,
             "simulation": self.plan.simulation is not None,
             "note": self.plan.simulation,
+            "guarantee": self.plan.void,
             "run": str(self.path),
         }
 
@@ -171,7 +173,8 @@ def _loop(
         store=directory,
         streams=streams,
         correlated=correlated(setup, streams),
-        watch=tally.watch if tally else None,
+        watch=tally,
+        attackers=setup.attackers,
         states=states,
     )
     for observer in observers:
@@ -260,7 +263,7 @@ def _record(
     setup: Setup, now: Checkpoint, ledger: Ledger, counts: Mapping[str, Any]
 ) -> RoundRecord:
     privacy, population = setup.plan.config.privacy, setup.federation.at(now.round)
-    measures = setup.network.evaluate(now.state.params, population.test)
+    measures = _scored(setup, now, population)
     if setup.plan.config.run.client_measures:
         trainer = replace(setup.executor.trainer, federation=population)
         counts = {**counts, **measure_clients(trainer, now.state.params)}
@@ -270,6 +273,15 @@ def _record(
     return RoundRecord(now.round, {**measures, **follows, "epsilon": so_far.epsilon}, counts)
 
 
+def _scored(setup: Setup, now: Checkpoint, population: Federation) -> dict[str, float]:
+    """The model on the public test set; with an attack that has a target, how often that is met."""
+    measures = setup.network.evaluate(now.state.params, population.test)
+    if setup.targeted is not None:
+        met = setup.network.evaluate(now.state.params, setup.targeted)
+        measures["attack_success"] = met["accuracy"]
+    return measures
+
+
 def _outcome(
     setup: Setup, directory: RunDirectory, ledger: Ledger, end: Checkpoint, stopped: bool
 ) -> Outcome:
@@ -277,7 +289,7 @@ def _outcome(
     return Outcome(
         plan=setup.plan,
         path=directory.path,
-        measures=setup.network.evaluate(end.state.params, setup.federation.at(end.round).test),
+        measures=_scored(setup, end, setup.federation.at(end.round)),
         test_examples=len(setup.federation.test),
         updates=end.updates,
         charges=len(ledger.charges),

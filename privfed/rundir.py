@@ -252,6 +252,7 @@ class RunDirectory:
         tensors |= {f"mechanism/{name}": tensor for name, tensor in state.mechanism.items()}
         tensors |= {f"objective/{name}": tensor for name, tensor in state.objective.items()}
         tensors |= {f"rule/{name}": tensor for name, tensor in state.rule.items()}
+        tensors |= {f"attack/{name}": tensor for name, tensor in state.attack.items()}
         about = {
             "round": checkpoint.round,
             "updates": checkpoint.updates,
@@ -299,6 +300,7 @@ class RunDirectory:
                 under(tensors, "mechanism/"),
                 under(tensors, "objective/"),
                 under(tensors, "rule/"),
+                under(tensors, "attack/"),
             )
             head = bytes.fromhex(str(about["ledger_head"]))
             return Checkpoint(int(about["round"]), int(about["updates"]), state, head)

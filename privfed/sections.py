@@ -89,10 +89,11 @@ class Secure(Part):
 
 
 class Attack(Part):
-    name: Annotated[str, only("none", "remove the section")] = "none"
-    fraction: Annotated[float, only(0.0, "remove the key")] = 0.0
-    selection: Annotated[str, only("once", "remove the key")] = "once"
-    stage: Annotated[str, only("auto", "remove the key")] = "auto"
+    fraction: float = Field(0.0, ge=0, lt=1)
+    """The part of all clients that is byzantine, to the nearest whole client."""
+    selection: Literal["once", "round"] = "once"
+    stage: Literal["auto", "before_bound", "after_bound"] = "auto"
+    """Whether attackers' rows are bounded like others': "auto" is so without a secure sum."""
 
 
 class Audit(Part):
@@ -132,7 +133,7 @@ SECTIONS = {
     "privacy": Section(Privacy, {"mechanism": ("mechanism", "gaussian")}),
     "aggregation": Section(Aggregation, {"rule": ("rule", "mean")}),
     "secure": Section(Secure, {"protocol": ("protocol", "none")}),
-    "attack": Section(Attack, {}),
+    "attack": Section(Attack, {"name": ("attack", "none")}),
     "audit": Section(Audit, {}),
     "devices": Section(Devices, {}),
 }

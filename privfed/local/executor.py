@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from privfed.attackers import Attackers
 from privfed.availability import Always, Availability
 from privfed.cohort import Cohort
-from privfed.federation import Indices
+from privfed.federation import Federation, Indices
 from privfed.local.batches import steps
 from privfed.local.objective import Broadcast, ClientState, Exchange
 from privfed.local.silos import PrivateSilos
@@ -36,6 +37,9 @@ class InProcess:
     silos: PrivateSilos | None = None
     weights: tuple[float, ...] = ()
     availability: Availability = field(default_factory=Always)
+    attackers: Attackers | None = None
+    poisoned: Federation | None = None
+    """The population as byzantine clients train on it, where they poison their examples."""
 
     def answering(self, cohort: Cohort) -> Cohort:
         """Those of `cohort` who are at hand and, with `drop_stragglers`, do every epoch."""
@@ -48,10 +52,27 @@ class InProcess:
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
         if exchange.task not in ("train", "gradient"):
             raise ValueError(f"this executor does not know the task {exchange.task!r}")
-        ids = self._by_work(cohort.clients)
         lr = self.trainer.lr * self.schedule.factor(cohort.round)
         federation = self.trainer.federation.at(cohort.round)
         trainer = replace(self.trainer, federation=federation, lr=lr)
+        honest, hostile = self._parted(cohort)
+        yield from self._chunks(exchange, cohort, trainer, honest)
+        if self.poisoned and len(hostile):
+            poisoned = replace(trainer, federation=self.poisoned)
+            yield from self._chunks(exchange, cohort, poisoned, hostile)
+
+    def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
+        """The clients that train on their own examples, and those on poisoned ones."""
+        ids = self._by_work(cohort.clients)
+        if self.attackers is None or self.poisoned is None:
+            return ids, ids[:0]
+        bad = self.attackers.hostile(cohort.round)[ids]
+        return ids[~bad], ids[bad]
+
+    def _chunks(
+        self, exchange: Exchange, cohort: Cohort, trainer: LocalTrainer, ids: Indices
+    ) -> Iterator[Chunk]:
+        """Answers of clients `ids` as `trainer` has their examples."""
         for start in range(0, len(ids), self.chunk):
             some = ids[start : start + self.chunk]
             who = self.trainer.federation.identify(some)

@@ -29,6 +29,8 @@ class BoundedRows:
 
     rows: Tensor
     bound: float
+    hostile: NDArray[np.bool_] | None = None
+    """Whose rows simulated attackers sent as they like, `[c]`: the bound is that of the others."""
 
 
 @dataclass(frozen=True)

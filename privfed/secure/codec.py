@@ -118,6 +118,11 @@ class Codec:
                 return whole
         raise ValueError("no rounding of this row stayed within its bound; this has no chance")
 
+    def saturated(self, row: NDArray[np.float64]) -> Whole:
+        """Whole numbers `[d]` for any row whatever, as a client sends that keeps to no bound."""
+        most = 2.0 ** (self.bits - 1) - 1
+        return np.clip(np.round(np.nan_to_num(row / self.step)), -most, most).astype(np.int64)
+
     def wrap(self, whole: Whole) -> NDArray[np.uint64]:
         """Modulo 2^bits."""
         return whole.astype(np.uint64) & np.uint64(2**self.bits - 1)

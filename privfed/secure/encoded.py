@@ -183,7 +183,11 @@ class EncodedAccumulator:
         session, codec = self._session, self._codec
         keys = session.streams.at(f"noise/rounding/{session.exchange}", session.round, ids)
         values = rows.rows.detach().cpu().double().numpy()
-        for client, row, own in zip(ids.tolist(), values, keys.each(), strict=True):
+        hostile = np.zeros(len(ids), bool) if rows.hostile is None else rows.hostile
+        for client, row, own, lies in zip(ids.tolist(), values, keys.each(), hostile, strict=True):
+            if lies:
+                self._channel.send(client, codec.saturated(row))
+                continue
             if codec.clip == np.inf and not bool(np.abs(row).max(initial=0.0) <= codec.reach):
                 raise Refused(
                     f"what a client would send is beyond secure.range = {codec.reach:g}, or not "

@@ -160,11 +160,15 @@ def test_clients_train_once_and_later_passes_ask_about_the_same_rows(tmp_path, m
     # The same passes over the rows that a plain round shows.
     seen = {}
 
-    def watch(_, ids, rows):
-        seen.update(zip(ids.tolist(), rows, strict=True))
+    class Watch:
+        def rows(self, round, ids, rows, hostile):
+            seen.update(zip(ids.tolist(), rows, strict=True))
+
+        def aggregate(self, round, aggregate):
+            pass
 
     shown = Rounds(tmp_path / "shown", SIZES, mechanism=NoPrivacy(), sampler=EVERYBODY)
-    shown.world = replace(shown.world, watch=watch)
+    shown.world = replace(shown.world, watch=Watch())
     shown.run(1)
     rows = torch.stack([seen[client] for client in range(8)])
     center = torch.zeros(rows.shape[1])

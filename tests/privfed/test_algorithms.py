@@ -130,7 +130,14 @@ def test_an_empty_cohorts_sum_lies_where_the_model_does(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(round_module, "_hash", lambda _: b"")
         total, _ = round_module.collect(
-            rounds.algorithm, rounds.algorithm.rule, exchange, 0, cohort, {}, rounds.world, []
+            rounds.algorithm,
+            rounds.algorithm.rule,
+            exchange,
+            0,
+            cohort,
+            {},
+            rounds.world,
+            rounds.asking(),
         )
     assert total.total.device == params.device
 

@@ -1,0 +1,230 @@
+"""Attacks by hand, by their definition, and by what they are shown."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attacks.adaptive import Adaptive
+from attacks.backdoor import Backdoor, EdgeCase
+from attacks.fang import Fang
+from attacks.feature_noise import FeatureNoise
+from attacks.label_flip import LabelFlip
+from attacks.mimic import Mimic
+from attacks.min_max import MinMax, MinSum
+from attacks.simple import FreeRider, GaussianNoise, Scaling, SignFlip
+from attacks.statistics import Alie, InnerProduct, z_max
+from attacks.types import Knowledge, NoAttack, View
+from defenses.krum import Krum
+from defenses.median import Median
+from defenses.trimmed_mean import TrimmedMean
+
+FULL = [
+    Alie(),
+    InnerProduct(),
+    MinMax(),
+    MinSum(),
+    Mimic(),
+    Fang(),
+    Fang(against="krum"),
+    Adaptive(),
+]
+OWN = [SignFlip(), Scaling(), GaussianNoise(), FreeRider(), Backdoor(boost=2.0)]
+DATA = [LabelFlip(), LabelFlip(flip="one"), FeatureNoise(), Backdoor(), EdgeCase()]
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def cloud(n, d=6, seed=0, shift=1.0):
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed)) + shift
+
+
+def shown(attack, own, honest, rule=None):
+    """The view that its declaration entitles it to."""
+    return View(
+        1,
+        own,
+        honest if Knowledge.ALL_HONEST in attack.knows else None,
+        rule if Knowledge.RULE in attack.knows else None,
+    )
+
+
+@pytest.mark.parametrize("attack", [*FULL, *OWN], ids=lambda a: type(a).__name__)
+def test_an_attack_sends_a_row_for_each_attacker_and_changes_none_of_what_it_saw(attack):
+    own, honest = cloud(3), cloud(9, seed=1)
+    before = own.clone(), honest.clone()
+    sent, _ = attack.corrupt(shown(attack, own, honest, lambda rows: rows.mean(0)), {}, rng())
+    assert sent.shape == own.shape
+    assert sent.dtype == own.dtype
+    assert bool(sent.isfinite().all())
+    assert attack.corrupts
+    assert torch.equal(own, before[0])
+    assert torch.equal(honest, before[1])
+    again, _ = attack.corrupt(shown(attack, own, honest, lambda rows: rows.mean(0)), {}, rng())
+    assert torch.equal(sent, again), "resumed runs attack alike"
+
+
+@pytest.mark.parametrize("attack", OWN, ids=lambda a: type(a).__name__)
+def test_attacks_that_know_their_own_updates_take_no_more(attack):
+    own = cloud(3)
+    sent, _ = attack.corrupt(View(1, own), {}, rng())
+    spoiled, _ = attack.corrupt(View(1, own, cloud(5), torch.sum), {}, rng())
+    assert torch.equal(sent, spoiled), "what others sent made a difference"
+    assert Knowledge.ALL_HONEST not in attack.knows
+
+
+@pytest.mark.parametrize("attack", FULL, ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize("honest", [0, 1, 2])
+def test_full_knowledge_of_few_or_equal_updates_is_no_error(attack, honest):
+    view = shown(attack, cloud(2), torch.ones(honest, 6), lambda rows: rows.mean(0))
+    sent, _ = attack.corrupt(view, {}, rng())
+    assert bool(sent.isfinite().all())
+
+
+@pytest.mark.parametrize("attack", DATA, ids=lambda a: type(a).__name__)
+def test_poisoned_examples_are_new_ones(attack):
+    x, y = torch.rand(20, 16), torch.arange(20) % 10
+    before = x.clone(), y.clone()
+    poisoned = attack.poison(x, y, 10, rng())
+    assert torch.equal(x, before[0])
+    assert torch.equal(y, before[1])
+    assert any(not torch.equal(a, b) for a, b in zip(poisoned, before, strict=True))
+    assert poisoned[1].min() >= 0
+    assert poisoned[1].max() < 10
+    assert attack.poisons
+
+
+def test_labels_are_flipped_all_or_one():
+    y = torch.arange(10)
+    assert LabelFlip().poison(torch.zeros(10, 1), y, 10, rng())[1].tolist() == y.flip(0).tolist()
+    one = LabelFlip(flip="one", source=2, target=5)
+    assert one.poison(torch.zeros(10, 1), y, 10, rng())[1].tolist() == [0, 1, 5, *range(3, 10)]
+    x, wanted = one.targeted(torch.arange(10.0)[:, None], y)
+    assert (x.tolist(), wanted.tolist()) == ([[2.0]], [5])
+    assert LabelFlip().targeted(x, y) is None
+    positions = torch.tensor([-1, 0])
+    assert LabelFlip().poison(torch.zeros(2, 1), positions, 10, rng())[1].tolist() == [-1, 9]
+
+
+def test_feature_noise_has_the_stated_strength():
+    x = torch.randn(200, 50)
+    noised = FeatureNoise(strength=3.0).poison(x, torch.zeros(200), 2, rng())[0]
+    assert float((noised - x).std()) == pytest.approx(3.0, rel=0.05)
+
+
+@pytest.mark.parametrize("shape", [(5, 1, 8, 8), (5, 8, 8), (5, 64), (5, 60)])
+def test_a_trigger_is_a_patch_in_the_corner_and_nothing_else(shape):
+    x = torch.rand(shape) / 2
+    stamped = Backdoor(size=2).alter(x)
+    changed = (stamped != x).flatten(1)
+    assert bool((changed.sum(1) == 4).all())
+    assert float(stamped.flatten(1)[:, -1].min()) == 1.0
+    if shape == (5, 64):
+        assert torch.equal(stamped, Backdoor(size=2).alter(x.view(5, 8, 8)).view(5, 64))
+
+
+def test_a_backdoor_poisons_its_share_and_aims_at_other_classes():
+    x, y = torch.rand(20, 64), torch.arange(20) % 4
+    attack = Backdoor(target=3, share=0.25)
+    poisoned, labels = attack.poison(x, y, 4, rng())
+    assert int((poisoned != x).any(1).sum()) == 5
+    assert bool((labels[(poisoned != x).any(1)] == 3).all())
+    aimed, wanted = attack.targeted(x, y)
+    assert len(aimed) == 15
+    assert wanted.tolist() == [3] * 15
+    assert not attack.corrupts, "without boosting only data are poisoned"
+    own = cloud(2)
+    assert torch.equal(Backdoor(boost=7.0).corrupt(View(1, own), {}, rng())[0], 7.0 * own)
+    assert torch.equal(EdgeCase().alter(EdgeCase().alter(x)), 1.0 - (1.0 - x))
+
+
+@pytest.mark.parametrize("n, m, z", [(25, 5, 0.253), (12, 2, 0.0), (50, 24, 1.426)])
+def test_alie_at_the_published_strength(n, m, z):
+    assert z_max(n, m) == pytest.approx(z, abs=1e-3)
+    honest = cloud(n - m)
+    sent = Alie().corrupt(View(1, cloud(m), honest), {}, rng())[0]
+    expected = honest.mean(0) - z_max(n, m) * honest.std(0, correction=0)
+    torch.testing.assert_close(sent, expected.expand(m, -1))
+
+
+@pytest.mark.parametrize("direction", ["unit", "sign", "std"])
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), n=st.integers(2, 9), d=st.integers(1, 5))
+def test_min_max_and_min_sum_go_as_far_as_they_may_and_no_farther(direction, seed, n, d):
+    honest = cloud(n, d, seed).double()
+    mean = honest.mean(0)
+    pairs = torch.cdist(honest, honest)
+    cases = [
+        (MinMax(direction=direction), lambda m: (m - honest).norm(dim=1).max(), pairs.max()),
+        (
+            MinSum(direction=direction),
+            lambda m: (m - honest).square().sum(),
+            pairs.square().sum(1).max(),
+        ),
+    ]
+    for attack, measure, bound in cases:
+        sent = attack.corrupt(View(1, cloud(1, d), honest), {}, rng())[0][0].double()
+        assert float(measure(sent)) <= float(bound) * (1 + 1e-5) + 1e-6, "it shows"
+        farther = mean + (sent - mean) * 1.01
+        if float((sent - mean).norm()) > 1e-3:
+            assert float(measure(farther)) > float(bound) * (1 - 1e-4), "it could go farther"
+
+
+def test_mimic_learns_the_widest_direction_and_copies_one_client():
+    generator = torch.Generator().manual_seed(0)
+    attack, state = Mimic(warmup=10), {}
+    for round in range(12):
+        honest = 0.1 * torch.randn(8, 5, generator=generator)
+        honest[:, 2] += torch.linspace(-3, 3, 8)
+        sent, state = attack.corrupt(View(round, torch.zeros(2, 5), honest), state, rng(round))
+        assert any(torch.equal(sent[0], row) for row in honest)
+        assert torch.equal(sent[0], sent[1])
+    assert abs(float(state["direction"][2])) > 0.99
+    assert int(state["rounds"]) == 12
+    last = state["direction"]
+    _, state = attack.corrupt(View(13, torch.zeros(2, 5), torch.randn(8, 5)), state, rng())
+    assert torch.equal(state["direction"], last), "the direction is learned in the warm-up alone"
+
+
+def test_fang_lies_just_outside_the_honest_range_against_the_trend():
+    honest = torch.tensor([[1.0, -1.0, 2.0, -4.0], [3.0, 5.0, 4.0, -2.0]])  # means 2, 2, 3, -3
+    sent = Fang().corrupt(View(1, torch.zeros(200, 4), honest), {}, rng())[0]
+    for column, (low, high) in enumerate([(0.5, 1.0), (-2.0, -1.0), (1.0, 2.0), (-2.0, -1.0)]):
+        assert float(sent[:, column].min()) >= low
+        assert float(sent[:, column].max()) <= high
+    down = Fang().corrupt(View(1, torch.zeros(200, 4), -honest), {}, rng())[0]
+    assert float(down[:, 1].min()) >= 1.0, "above the largest, where honest ones go down"
+    assert float(down[:, 1].max()) <= 2.0
+
+
+def test_fang_finds_what_krum_picks():
+    honest = cloud(9, 4, shift=0.5)
+    view = View(1, torch.zeros(4, 4), honest, lambda rows: Krum()(rows, 4))
+    sent = Fang(against="krum").corrupt(view, {}, rng())[0]
+    picked = Krum()(torch.cat([sent, honest]), 4)
+    torch.testing.assert_close(picked, sent[0])
+    assert float(picked @ honest.mean(0)) < 0
+
+
+@pytest.mark.parametrize("rule", [TrimmedMean(), Median(), Krum()], ids=lambda r: type(r).__name__)
+def test_the_adaptive_attacker_harms_more_than_fixed_ones(rule):
+    honest = cloud(9, 20, shift=0.3)
+
+    def harm(attack):
+        view = View(1, torch.zeros(3, 20), honest, lambda rows: rule(rows, 3))
+        sent = attack.corrupt(view, {}, rng())[0]
+        return float((rule(torch.cat([sent, honest]), 3) - honest.mean(0)).norm())
+
+    best = harm(Adaptive())
+    for attack in (Alie(), Alie(z=1.5), InnerProduct(), MinMax(), MinSum(), Fang()):
+        assert best >= 0.85 * harm(attack), type(attack).__name__
+    assert best >= float((rule(honest, 0) - honest.mean(0)).norm())
+
+
+def test_nobody_attacks_by_default():
+    assert not NoAttack().corrupts
+    assert not NoAttack().poisons
+    assert NoAttack().targeted(torch.zeros(1, 1), torch.zeros(1)) is None
