@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,6 +49,18 @@ class Attackers:
         chosen = np.zeros(n, dtype=bool)
         chosen[np.argsort(words.per_client(1)[:, 0], kind="stable")[:count]] = True
         return chosen
+
+    def to_json(self) -> dict[str, Any]:
+        """Who they are: by place, where they stay the same."""
+        whole = None if self.afresh else np.flatnonzero(self.hostile(0)).tolist()
+        selection = "round" if self.afresh else "once"
+        return {
+            "format": 1,
+            "attack": type(self.attack).__name__,
+            "fraction": self.fraction,
+            "selection": selection,
+            "clients": whole,
+        }
 
     def corrupt(
         self,

@@ -38,6 +38,8 @@ def audit_table(found: RunAudit) -> Table:
             f"of this, ε = {ceiling(found.alone.epsilon)} is this run's own; earlier runs: "
             f"{', '.join(facts['prior'])}"
         )
+    if facts["guarantee"]:
+        pairs |= {"meaning": "none: what it would mean is void", "guarantee": facts["guarantee"]}
     if facts["note"]:
         pairs["note"] = str(facts["note"])
     return rows(pairs)

@@ -58,6 +58,8 @@ def _refuse_grown(before: Priors) -> None:
 def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> None:
     directory.write_public(setup.federation.public, before.public)
     directory.write_constants(setup.network.constants)
+    if setup.attackers:
+        directory.write_attackers(setup.attackers.to_json())
 
 
 def mark_counted(before: Priors, directory: RunDirectory) -> None:

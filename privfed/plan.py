@@ -25,6 +25,7 @@ from privfed.privacy.mechanism import OTHER, Mechanism, Setting
 from privfed.refusals import limits, refusals
 from privfed.round import exchanges
 from privfed.secure.aborts import charged, probability, refuse_aborts, with_aborts
+from privfed.secure.limits import Limits
 from privfed.secure.plain import PlainSum
 from privfed.secure.summation import Summation
 from privfed.size import message_length
@@ -216,11 +217,12 @@ def _setting(config: Config, length: int | None) -> Setting:
     """The public constants that a mechanism may depend on."""
     protocol, bounds = config.parts["protocol"], limits(config)
     distributed = config.parts["mechanism"].trust == "sum"
-    honest = protocol.honest(bounds)
+    honest = protocol.honest(bounds) - (_hostile_share(config, bounds) if distributed else 0.0)
     if distributed and honest <= 0.0:
         raise Refused(
-            f"secure.colluders is {protocol.colluders:g}: all clients whose noise is counted might "
-            "collude; lower it, or raise secure.threshold or secure.minimum"
+            f"secure.colluders is {protocol.colluders:g}, and {hostile(config)} clients of a "
+            "cohort may be hostile: all whose noise is counted might add none; lower the one or "
+            "the other, or raise secure.threshold or secure.minimum"
         )
     if distributed and length is None:
         length = message_length(config)
@@ -234,6 +236,18 @@ def _setting(config: Config, length: int | None) -> Setting:
         against=config.privacy.against,
         fewest=_fewest(config),
     )
+
+
+def _hostile_share(config: Config, bounds: Limits) -> float:
+    """Of the survivors' noise, the part that hostile clients leave out at most."""
+    least = bounds.minimum or math.ceil((1 - bounds.tolerance) * bounds.size - 1e-9)
+    return hostile(config) / max(least, 1)
+
+
+def hostile(config: Config) -> int:
+    """How many of a cohort may be hostile: as declared, and at least as many as are simulated."""
+    size: int = config.parts["sampler"].size
+    return max(config.aggregation.byzantine, math.ceil(config.attack.fraction * size - 1e-9))
 
 
 def _fewest(config: Config) -> int:

@@ -155,7 +155,8 @@ def _rule_refusals(config: Config) -> Iterator[str]:
                 "raise secure.range (and secure.bits), or lower the rule's bound"
             )
     size = config.parts["sampler"].size
-    if asked.byzantine > tolerates(rule, size):
+    distributed = mechanism.trust == "sum"  # there it says how many may add no noise
+    if asked.byzantine > tolerates(rule, size) and not (plain and distributed):
         yield (
             f"aggregation.byzantine is {asked.byzantine}, but {name} tolerates at most "
             f"{tolerates(rule, size)} hostile clients in a cohort of {size}; lower it, choose a "

@@ -70,6 +70,7 @@ class RunDirectory:
         self._checkpoint = path / CHECKPOINT
         self._constants = path / CONSTANTS
         self._public = path / "report" / "public_clients.json"
+        self._attackers = path / "report" / "attackers.json"
         self._counted = path / "counted_by.txt"
         self._releases = path / "releases"
 
@@ -163,6 +164,10 @@ class RunDirectory:
         if clients or earlier:
             named = {"clients": list(clients), "earlier": sorted(earlier)}
             write_atomically(self._public, (dump(named, indent=1) + "\n").encode())
+
+    def write_attackers(self, found: Mapping[str, Any]) -> None:
+        """Say of a simulation who attacks."""
+        write_atomically(self._attackers, (dump(dict(found), indent=1) + "\n").encode())
 
     def public_now(self) -> list[str]:
         """The clients whom this run is scored on, as it declared them. Raises `Broken`."""

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from helpers import Rounds, population
 from small import model, same_run, small, trained
 
@@ -19,6 +20,7 @@ from defenses.geometric_median import GeometricMedian
 from defenses.median import Median
 from privfed.assemble import assemble
 from privfed.attackers import Attackers
+from privfed.cli import main
 from privfed.errors import Refused
 from privfed.parts import BUILT_IN, find
 from privfed.plan import plan
@@ -82,6 +84,44 @@ def test_who_attacks_is_a_fixed_part_of_all_once_or_afresh():
     both = (afresh.hostile(1) & afresh.hostile(2)).sum()
     assert 50 < both < 130, "another 300 each round"
     assert attackers(SignFlip(), 0.24).hostile(1).sum() == 2
+
+
+def test_who_attacks_is_written_down(tmp_path):
+    train(attacked("sign_flip", "run.rounds=1"), tmp_path / "run")
+    told = json.loads((tmp_path / "run/report/attackers.json").read_text())
+    setup = assemble(plan(attacked("sign_flip")))
+    assert told["clients"] == np.flatnonzero(setup.attackers.hostile(5)).tolist()
+    assert (told["selection"], told["fraction"], len(told["clients"])) == ("once", 0.25, 3)
+    train(attacked("sign_flip", "attack.selection=round", "run.rounds=1"), tmp_path / "b")
+    assert json.loads((tmp_path / "b/report/attackers.json").read_text())["clients"] is None
+    trained(tmp_path / "c", "run.rounds=1")
+    assert not (tmp_path / "c/report/attackers.json").exists()
+
+
+def test_an_audit_says_that_nothing_is_guaranteed(tmp_path):
+    train(attacked("alie", "run.rounds=1"), tmp_path / "run")
+    told = CliRunner().invoke(main, ["audit", str(tmp_path / "run")])
+    assert told.exit_code == 0
+    assert "void (the attacker read raw updates)" in told.output
+    assert "none: what it would mean is void" in told.output
+    found = json.loads(CliRunner().invoke(main, ["audit", str(tmp_path / "run"), "--json"]).output)
+    assert found["guarantee"] == "void (the attacker read raw updates)"
+
+
+def test_noise_that_hostile_clients_leave_out_is_not_counted():
+    keys = ("privacy.mechanism=skellam", "secure.protocol=masks", "cohort.sampler=full")
+    keys += ("cohort.size=0", "data.clients=40", "secure.colluders=0.0")
+
+    def guaranteed(*more):
+        return plan(small(*keys, *more), length=50).event.release.noise_multiplier
+
+    everybody = guaranteed()
+    some = guaranteed("aggregation.byzantine=8")
+    assert some == pytest.approx(everybody * (1 - 8 / 32) ** 0.5, rel=1e-6), "of at least 32"
+    simulated = guaranteed("attack.name=sign_flip", "attack.fraction=0.2")
+    assert simulated == some
+    with pytest.raises(Refused, match="40 clients of a cohort may be hostile"):
+        guaranteed("aggregation.byzantine=40")
 
 
 def test_data_poisoning_leaves_honest_clients_examples_alone():
