@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from attacks.types import State
+from defenses.types import RowRule, SumRule
 from privfed.attackers import Mask
 from privfed.cohort import Cohort
 from privfed.federation import Indices
 from privfed.local.objective import Exchange
+from privfed.privacy.clipping import clip_rows
+from privfed.privacy.mechanism import BoundedRows
 
 if TYPE_CHECKING:
-    from privfed.round import Chunk, World
+    from privfed.round import Algorithm, Chunk, TrainingState, World
 
 
 @dataclass
 class Asking:
-    """Asks the cohort of one round, chunk by chunk.
+    """Asks the cohort of one round, chunk by chunk, as its clients answer: attackers among them."""
 
-    `plotted` is what attackers remember. `aggregate` is the run's aggregation of rows `[n, m]`
-    about a center, which an attacker may know.
-    """
-
+    algorithm: Algorithm
     world: World
     round: int
-    passes: int
-    plotted: State
-    aggregate: Callable[[Tensor, Exchange], Tensor]
+    state: TrainingState
     held: list[Chunk] = field(default_factory=list)
+    plotted: State = field(init=False)
+    """What attackers remember."""
+
+    def __post_init__(self) -> None:
+        self.plotted = self.state.attack
 
     def chunks(self, exchange: Exchange, here: Cohort) -> Iterator[Chunk]:
         """The answers of those who are `here`; of later passes, the same rows as before."""
@@ -41,7 +45,7 @@ class Asking:
             yield from self.held
             return
         for chunk in self._corrupted(exchange, here):
-            if exchange.task == "train" and self.passes > 1:
+            if exchange.task == "train" and self._passes > 1:
                 self.held.append(chunk)
             self._show(exchange, chunk.ids, chunk.rows)
             yield chunk
@@ -59,6 +63,46 @@ class Asking:
         if attackers is None:
             return np.zeros(len(ids), dtype=bool)
         return attackers.hostile(self.round)[ids]
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether there are attackers who keep to no bound."""
+        return self.world.attackers is not None and self.world.attackers.unbounded
+
+    def as_sent(self, ids: Indices, bounded: BoundedRows, free: Tensor) -> BoundedRows:
+        """`bounded` rows `[c, m]`, but for attackers who keep to no bound: theirs are as `free`."""
+        if self.world.attackers is None or not self.unbounded:
+            return bounded
+        bare = self.algorithm.mechanism.trust == "client"  # nor do they add noise of their own
+        return self.world.attackers.lengthened(self.hostile(ids), bounded, free, bare)
+
+    def by_rule(self, rule: RowRule, rows: Tensor, exchange: Exchange) -> Tensor:
+        """What `rule` makes of `rows` `[n, m]`: of fewer rows, it tolerates fewer hostile ones."""
+        sources: dict[str, Callable[[], Any]] = {
+            "generator": self._generator,
+            "root": lambda: self.world.executor.root(exchange, self.round),
+            "center": lambda: self.state.rule["center"],
+        }
+        given = {name: sources[name]() for name in rule.needs()}
+        return rule(rows, min(self.algorithm.byzantine, rule.most(len(rows))), **given)
+
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.world.streams.at("rule", self.round).integer())
+
+    @property
+    def _passes(self) -> int:
+        rule = self.algorithm.rule
+        return rule.passes if isinstance(rule, SumRule) else 1
+
+    def _foreseen(self, rows: Tensor, exchange: Exchange) -> Tensor:
+        """The aggregate of raw `rows` `[n, m]` without noise, as an attacker may work it out."""
+        mechanism, rule = self.algorithm.mechanism, self.algorithm.rule
+        if mechanism.private:
+            clip = self.state.mechanism.get("clip", getattr(mechanism, "clip", math.inf))
+            rows = clip_rows(rows, float(clip)).rows
+        if isinstance(rule, SumRule):
+            return rule.on_rows(rows, exchange.broadcast["center"])
+        return self.by_rule(rule, rows, exchange)
 
     def _corrupted(self, exchange: Exchange, here: Cohort) -> Iterator[Chunk]:
         chunks = self.world.executor.chunks(exchange, here)
@@ -83,7 +127,7 @@ class Asking:
             self.hostile(ids),
             rows,
             self.plotted,
-            lambda every: self.aggregate(every, exchange),
+            lambda every: self._foreseen(every, exchange),
         )
         return rows
 

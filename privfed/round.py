@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -27,9 +27,8 @@ from privfed.attackers import Attackers
 from privfed.cohort import Cohort, People, Sampler
 from privfed.errors import Refused
 from privfed.local.objective import ClientState, Cohorts, Exchange, Memory, Objective
-from privfed.privacy.clipping import clip_rows
 from privfed.privacy.correlated import Correlated
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, Mechanism
+from privfed.privacy.mechanism import BoundedSum, Mechanism
 from privfed.privacy.mechanism import State as PublicState
 from privfed.schedule import CONSTANT, Schedule
 from privfed.secure.aborts import charged
@@ -262,11 +261,7 @@ def run_round(
     releases: list[Tensor] = []
     public = state.mechanism
 
-    def aggregated(rows: Tensor, exchange: Exchange) -> Tensor:
-        return _aggregated(rows, algorithm, exchange, state, world)
-
-    passes = algorithm.rule.passes if isinstance(algorithm.rule, SumRule) else 1
-    asking = Asking(world, round, passes, state.attack, aggregated)
+    asking = Asking(algorithm, world, round, state)
 
     def answer(exchange: Exchange, number: int) -> Tensor:
         nonlocal public
@@ -278,7 +273,7 @@ def run_round(
             )
         if isinstance(algorithm.rule, SumRule):
             total, divisor = collect(
-                algorithm, algorithm.rule, exchange, number, cohort, public, world, asking
+                algorithm, algorithm.rule, exchange, number, cohort, public, asking
             )
             noise = world.noise(round, number)
             released, public = mechanism.release(total, divisor, noise, public)
@@ -290,10 +285,8 @@ def run_round(
             rows = asking.rows(exchange, here)
             own = world.streams.at(f"noise/client/{number}", round, here.clients)
             bounded = mechanism.bound(rows, exchange.layout, own, public)
-            bounded = _as_hostile_send(algorithm, asking, here.clients, bounded, rows)
-            released = aggregate = _by_rule(
-                bounded.rows, algorithm.rule, algorithm.byzantine, exchange, round, state, world
-            )
+            sent = asking.as_sent(here.clients, bounded, rows)
+            released = aggregate = asking.by_rule(algorithm.rule, sent.rows, exchange)
         if not bool(released.isfinite().all()):
             raise Refused(
                 f"what round {round} would release is not finite: training diverged; start a new "
@@ -311,61 +304,6 @@ def run_round(
     return replace(after, mechanism=public, attack=asking.plotted)
 
 
-def _by_rule(
-    rows: Tensor,
-    rule: RowRule,
-    byzantine: int,
-    exchange: Exchange,
-    round: int,
-    state: TrainingState,
-    world: World,
-) -> Tensor:
-    """What `rule` makes of `rows` `[n, m]`: of fewer rows, it tolerates fewer hostile ones."""
-    given = _given(rule, exchange, round, state, world)
-    return rule(rows, min(byzantine, rule.most(len(rows))), **given)
-
-
-def _aggregated(
-    rows: Tensor, algorithm: Algorithm, exchange: Exchange, state: TrainingState, world: World
-) -> Tensor:
-    """The aggregate of raw `rows` `[n, m]` without noise, as an attacker would foresee it."""
-    if algorithm.mechanism.private:
-        clip = float(state.mechanism.get("clip", getattr(algorithm.mechanism, "clip", math.inf)))
-        rows = clip_rows(rows, clip).rows
-    if isinstance(algorithm.rule, SumRule):
-        return algorithm.rule.on_rows(rows, exchange.broadcast["center"])
-    return _by_rule(rows, algorithm.rule, algorithm.byzantine, exchange, 0, state, world)
-
-
-def _as_hostile_send(
-    algorithm: Algorithm,
-    asking: Asking,
-    ids: NDArray[np.int64],
-    bounded: BoundedRows,
-    free: Tensor,
-) -> BoundedRows:
-    """`bounded`, but for attackers who do not apply the bound: what they send is as `free`."""
-    attackers = asking.world.attackers
-    if attackers is None or not attackers.unbounded:
-        return bounded
-    bare = algorithm.mechanism.trust == "client"  # nor do they add noise of their own
-    return attackers.lengthened(asking.hostile(ids), bounded, free, bare)
-
-
-def _given(
-    rule: RowRule, exchange: Exchange, round: int, state: TrainingState, world: World
-) -> dict[str, Any]:
-    """What `rule` is called with besides the rows."""
-    sources: dict[str, Callable[[], Any]] = {
-        "generator": lambda: torch.Generator().manual_seed(
-            world.streams.at("rule", round).integer()
-        ),
-        "root": lambda: world.executor.root(exchange, round),
-        "center": lambda: state.rule["center"],
-    }
-    return {name: sources[name]() for name in rule.needs()}
-
-
 def collect(
     algorithm: Algorithm,
     rule: SumRule,
@@ -373,7 +311,6 @@ def collect(
     number: int,
     cohort: Cohort,
     public: PublicState,
-    world: World,
     asking: Asking,
 ) -> tuple[BoundedSum, float]:
     """The cohort's bounded sum `[m]` for exchange `number` of its round, and the divisor.
@@ -382,7 +319,7 @@ def collect(
     configuration's constant. Else a row is sent as (weight * row, weight), and the divisor is the
     summed weight.
     """
-    mechanism, fixed = algorithm.mechanism, algorithm.fixed_divisor
+    mechanism, fixed, world = algorithm.mechanism, algorithm.fixed_divisor, asking.world
     wire = algorithm.wire(exchange.layout)
     model = _hash(exchange.broadcast["params"])
     # Passes ask about the same rows: who sends none in the first of them sends none in any.
@@ -395,7 +332,7 @@ def collect(
     for chunk in asking.chunks(exchange, here):
         center = exchange.broadcast.get("center", chunk.rows.new_zeros(()))
         rows = rule.terms(chunk.rows, center)
-        if world.attackers and world.attackers.unbounded:
+        if asking.unbounded:
             lies = torch.from_numpy(asking.hostile(chunk.ids)).to(rows.device)
             rows = torch.where(lies[:, None], rule.unbounded(chunk.rows, center), rows)
         if not fixed:
@@ -403,7 +340,7 @@ def collect(
             rows = torch.cat([weights * rows, weights], dim=1)
         keys = world.streams.at(f"noise/client/{number}", cohort.round, chunk.ids)
         bounded = mechanism.bound(rows, wire, keys, public)
-        accumulator.add(chunk.ids, _as_hostile_send(algorithm, asking, chunk.ids, bounded, rows))
+        accumulator.add(chunk.ids, asking.as_sent(chunk.ids, bounded, rows))
     closed = accumulator.close()
     summed = world.executor.reduce(closed.total.to(exchange.broadcast["params"].device))
     total = BoundedSum(summed, closed.bound, closed.survivors)

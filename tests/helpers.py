@@ -143,7 +143,7 @@ class Rounds:
 
     def asking(self) -> Asking:
         """The answers of round 1, with nobody hostile."""
-        return Asking(self.world, 1, 1, {}, lambda rows, exchange: rows.mean(0))
+        return Asking(self.algorithm, self.world, 1, self.state)
 
     def run(self, rounds: int = 1) -> TrainingState:
         state = self.state

@@ -134,9 +134,7 @@ def test_one_client_more_moves_the_whole_release_by_at_most_the_joint_bound(tmp_
     def summed(clients):
         cohort = replace(drawn, clients=np.array(clients))
         state = mechanism.init()
-        return collect(
-            algorithm, algorithm.rule, exchange, 0, cohort, state, rounds.world, rounds.asking()
-        )[0]
+        return collect(algorithm, algorithm.rule, exchange, 0, cohort, state, rounds.asking())[0]
 
     whole = summed([0, 1, 2, 3])
     assert whole.bound == pytest.approx(Split.of(1.0, 2.0).bound(clip))

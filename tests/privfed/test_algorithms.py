@@ -136,7 +136,6 @@ def test_an_empty_cohorts_sum_lies_where_the_model_does(tmp_path):
             0,
             cohort,
             {},
-            rounds.world,
             rounds.asking(),
         )
     assert total.total.device == params.device
