@@ -84,13 +84,13 @@ def guarantee(spending: Spending, delta: float, accountant: str = TIGHTEST) -> G
     )
 
 
-def stated(*bounds: Guarantee | None) -> list[dict[str, Any]]:
-    """Every guarantee by itself: whom it protects, and how much."""
+def stated(*bounds: Guarantee | None, void: str | None = None) -> list[dict[str, Any]]:
+    """Every guarantee by itself: whom it protects, and how much; or why all of them are `void`."""
     keys = ("unit", "relation", "epsilon", "delta", "sampler", "rounds", "accountant")
     return [
         {
             **{key: getattr(bound, key) for key in keys},
-            "meaning": sentence(bound),
+            "meaning": void or sentence(bound),
             **({"against": bound.against} if bound.against else {}),
         }
         for bound in bounds

@@ -30,6 +30,9 @@ class Hidden(Attack):
     def labels(self) -> tuple[int, ...]:
         return (self.target,)
 
+    def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
+        return None if numbers else "it alters numbers, and these examples are tokens"
+
     @abstractmethod
     def alter(self, x: Tensor) -> Tensor:
         """Examples `[n, *]` as the attacker shows them."""
@@ -73,6 +76,11 @@ class Backdoor(Hidden):
 
     size: int = Field(2, ge=1, le=100)
     value: float = Field(1.0, ge=-1e6, le=1e6)
+
+    def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
+        if self.size**2 >= math.prod(shape):
+            return f"a patch of {self.size} x {self.size} covers all {math.prod(shape)} numbers"
+        return super().unfit(shape, numbers)
 
     def alter(self, x: Tensor) -> Tensor:
         stamped = x.clone()

@@ -29,6 +29,9 @@ class FeatureNoise(Attack):
     poisons: ClassVar[bool] = True
     strength: float = Field(3.0, gt=0, le=1e6)
 
+    def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
+        return None if numbers else "it adds noise to numbers, and these examples are tokens"
+
     def poison(
         self, x: Tensor, y: Tensor, classes: int, rng: np.random.Generator
     ) -> tuple[Tensor, Tensor]:

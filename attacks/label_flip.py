@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from attacks.types import Attack, Knowledge
@@ -31,6 +31,12 @@ class LabelFlip(Attack):
     flip: Literal["all", "one"] = "all"
     source: int = Field(1, ge=0)
     target: int = Field(7, ge=0)
+
+    @model_validator(mode="after")
+    def _refuse_itself(self) -> Self:
+        if self.flip == "one" and self.source == self.target:
+            raise ValueError("attack.source and attack.target are the same class")
+        return self
 
     def labels(self) -> tuple[int, ...]:
         return (self.source, self.target) if self.flip == "one" else ()

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.types import FullKnowledge, State, View
+from attacks.types import FullKnowledge, State, View, readable
 
 
 class Mimic(FullKnowledge):
@@ -28,8 +28,8 @@ class Mimic(FullKnowledge):
     warmup: int = Field(20, ge=1, le=10_000)
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        honest = view.honest
-        if honest is None or not len(honest):
+        honest = readable(view.honest)
+        if honest is None:
             return view.own, state
         z = state.get("direction")
         if z is None:

@@ -15,8 +15,8 @@ class Alie(FullKnowledge):
 
     mu - z sigma, where mu and sigma are the coordinate-wise mean and deviation of honest updates,
     and by default z = z_max = Phi^-1((n - m - s) / (n - m)), s = floor(n / 2 + 1) - m, of n clients
-    of whom m are byzantine (within [0, inf): at small n it is tiny, so state z). To which side is
-    the same for all coordinates, as published: against updates that descend, this side.
+    of whom m are byzantine (within [0, inf): at small n it is tiny, so state z). Published as mu +
+    z sigma for gradients, which updates are the negative of; a negative z is the other side.
 
     Knows all honest updates. Source: Baruch, Baruch & Goldberg 2019, algorithm 3.
 

@@ -8,10 +8,12 @@ from enum import Enum
 from typing import ClassVar
 
 import numpy as np
+import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 State = Mapping[str, Tensor]
+_LONGEST = 1e15
 
 
 class Knowledge(Enum):
@@ -49,6 +51,10 @@ class Attack(BaseModel):
     def corrupts(self) -> bool:
         """Whether rows are replaced."""
         return False
+
+    def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
+        """Why examples of this `shape`, numbers or tokens, are none to poison; None if they are."""
+        return None
 
     def labels(self) -> tuple[int, ...]:
         """The labels it aims at, all of which have to exist."""
@@ -96,6 +102,18 @@ class FullKnowledge(UpdateAttack):
         raise NotImplementedError
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        if view.honest is None or not len(view.honest):
+        honest = readable(view.honest)
+        if honest is None:
             return view.own, state
-        return self.hostile(view.honest, view, rng).expand_as(view.own).clone(), state
+        return self.hostile(honest, view, rng).expand_as(view.own).clone(), state
+
+
+def readable(honest: Tensor | None) -> Tensor | None:
+    """The honest rows `[h, m]` that can be computed with; None where there is none of them.
+
+    Others have diverged: a rule leaves them out, and so does who studies them.
+    """
+    if honest is None:
+        return None
+    rows = honest[torch.linalg.vector_norm(honest, dim=1) <= _LONGEST]
+    return rows if len(rows) else None

@@ -51,5 +51,8 @@ class SignMajority(SumRule):
         votes = rows.nan_to_num(nan=0.0).sign()
         return votes if self.votes is None else votes * (self.votes / math.sqrt(rows.shape[1]))
 
+    def unbounded(self, rows: Tensor, center: Tensor) -> Tensor:
+        return rows  # votes of any weight
+
     def step(self, center: Tensor, released: Tensor) -> Tensor:
         return self.move * torch.sign(released)

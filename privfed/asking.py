@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +33,7 @@ class Asking:
     round: int
     state: TrainingState
     held: list[Chunk] = field(default_factory=list)
+    root: Tensor | None = None
     plotted: State = field(init=False)
     """What attackers remember."""
 
@@ -71,8 +72,11 @@ class Asking:
 
     def as_sent(self, ids: Indices, bounded: BoundedRows, free: Tensor) -> BoundedRows:
         """`bounded` rows `[c, m]`, but for attackers who keep to no bound: theirs are as `free`."""
-        if self.world.attackers is None or not self.unbounded:
+        if self.world.attackers is None:
             return bounded
+        if not self.unbounded:  # a sum without a bound cuts hostile rows to what it can hold
+            free_of_bounds = bounded.bound == math.inf
+            return replace(bounded, hostile=self.hostile(ids)) if free_of_bounds else bounded
         bare = self.algorithm.mechanism.trust == "client"  # nor do they add noise of their own
         return self.world.attackers.lengthened(self.hostile(ids), bounded, free, bare)
 
@@ -80,11 +84,17 @@ class Asking:
         """What `rule` makes of `rows` `[n, m]`: of fewer rows, it tolerates fewer hostile ones."""
         sources: dict[str, Callable[[], Any]] = {
             "generator": self._generator,
-            "root": lambda: self.world.executor.root(exchange, self.round),
+            "root": lambda: self._own(exchange),
             "center": lambda: self.state.rule["center"],
         }
         given = {name: sources[name]() for name in rule.needs()}
         return rule(rows, min(self.algorithm.byzantine, rule.most(len(rows))), **given)
+
+    def _own(self, exchange: Exchange) -> Tensor:
+        """The server's own update: trained once, however often attackers try the rule."""
+        if self.root is None:
+            self.root = self.world.executor.root(exchange, self.round)
+        return self.root
 
     def _generator(self) -> torch.Generator:
         return torch.Generator().manual_seed(self.world.streams.at("rule", self.round).integer())
@@ -94,15 +104,31 @@ class Asking:
         rule = self.algorithm.rule
         return rule.passes if isinstance(rule, SumRule) else 1
 
-    def _foreseen(self, rows: Tensor, exchange: Exchange) -> Tensor:
-        """The aggregate of raw `rows` `[n, m]` without noise, as an attacker may work it out."""
-        mechanism, rule = self.algorithm.mechanism, self.algorithm.rule
-        if mechanism.private:
-            clip = self.state.mechanism.get("clip", getattr(mechanism, "clip", math.inf))
-            rows = clip_rows(rows, float(clip)).rows
-        if isinstance(rule, SumRule):
-            return rule.on_rows(rows, exchange.broadcast["center"])
-        return self.by_rule(rule, rows, exchange)
+    def _foreseen(self, rows: Tensor, hostile: int, exchange: Exchange) -> Tensor:
+        """The aggregate of raw `rows` `[n, m]`, the first of them `hostile`, without noise.
+
+        So an attacker may work it out who takes all clients to weigh alike, and keeps to the bound
+        as little as it will.
+        """
+        rule = self.algorithm.rule
+        if not isinstance(rule, SumRule):
+            return self.by_rule(rule, self._clipped(rows, hostile), exchange)
+        center = exchange.broadcast["center"]
+        for _ in range(rule.passes):
+            terms = rule.terms(rows, center)
+            if self.unbounded:
+                terms = torch.cat([rule.unbounded(rows[:hostile], center), terms[hostile:]])
+            center = rule.step(center, self._clipped(terms, hostile).mean(0))
+        return center
+
+    def _clipped(self, rows: Tensor, hostile: int) -> Tensor:
+        """As the mechanism clips; the first `hostile` ones not, where they keep to no bound."""
+        mechanism = self.algorithm.mechanism
+        if not mechanism.private:
+            return rows
+        clip = float(self.state.mechanism.get("clip", getattr(mechanism, "clip", math.inf)))
+        free = hostile if self.unbounded else 0
+        return torch.cat([rows[:free], clip_rows(rows[free:], clip).rows])
 
     def _corrupted(self, exchange: Exchange, here: Cohort) -> Iterator[Chunk]:
         chunks = self.world.executor.chunks(exchange, here)
@@ -122,12 +148,13 @@ class Asking:
         attackers = self.world.attackers
         if attackers is None or exchange.task != "train":
             return rows
+        hostile = self.hostile(ids)
         rows, self.plotted = attackers.corrupt(
             self.round,
-            self.hostile(ids),
+            hostile,
             rows,
             self.plotted,
-            lambda every: self._foreseen(every, exchange),
+            lambda every: self._foreseen(every, int(hostile.sum()), exchange),
         )
         return rows
 

@@ -155,6 +155,7 @@ def _attackers(config: Config, federation: Federation, streams: Streams) -> Atta
         unbounded(config),
         federation.people().identities,
         streams,
+        federation.clients if federation.identities is None else None,
     )
 
 

@@ -7,8 +7,9 @@ data; a cohort has as many of them as the sampler happens to draw.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,8 @@ class Attackers:
     """`fraction` of the clients with these `identities` `[N]`, who carry out `attack`.
 
     `afresh`: others each round. `unbounded`: they ignore the bound that honest clients keep, and
-    send their rows at full length.
+    send their rows at full length. `declared` is how many there are to be, where a client is but a
+    place among these.
     """
 
     attack: Attack
@@ -40,15 +42,29 @@ class Attackers:
     unbounded: bool
     identities: Indices
     streams: Streams
+    declared: int | None = None
+    _chosen: dict[int, Mask] = field(default_factory=dict, repr=False, compare=False)
 
     def hostile(self, round: int) -> Mask:
-        """Which clients are byzantine in `round`, `[N]`: the nearest whole number to `fraction`."""
-        n = len(self.identities)
-        count = round_half_up(self.fraction * n)
-        words = self.streams.at("attack/who", round if self.afresh else 0, self.identities)
-        chosen = np.zeros(n, dtype=bool)
-        chosen[np.argsort(words.per_client(1)[:, 0], kind="stable")[:count]] = True
-        return chosen
+        """Which clients are byzantine in `round`, `[N]`.
+
+        Of clients who are a place among `declared` ones, the nearest whole number to `fraction` of
+        these; else each by a coin of its own, so that it does not depend on who else there is.
+        """
+        drawn = round if self.afresh else 0
+        if drawn not in self._chosen:
+            everybody = self.identities if self.declared is None else np.arange(self.declared)
+            words = self.streams.at("attack/who", drawn, everybody).per_client(1)[:, 0]
+            if self.declared is None:
+                chosen = words < np.uint64(self.fraction * 2.0**64)
+            else:
+                chosen = np.zeros(self.declared, dtype=bool)
+                count = math.floor(self.fraction * self.declared + 0.5)
+                chosen[np.argsort(words, kind="stable")[:count]] = True
+                chosen = chosen[self.identities]
+            self._chosen.clear()
+            self._chosen[drawn] = chosen
+        return self._chosen[drawn]
 
     def to_json(self) -> dict[str, Any]:
         """Who they are: by place, where they stay the same."""
@@ -133,10 +149,6 @@ class Attackers:
         return self.streams.at("attack/update", round).generator()
 
 
-def round_half_up(value: float) -> int:
-    return int(np.floor(value + 0.5))
-
-
 def refuse_unfit(attack: Attack, examples: Examples) -> None:
     """Raises `Refused` where `attack` aims at other examples than these."""
     if examples.y.dtype != torch.int64 or examples.y.dim() != 1:
@@ -144,8 +156,9 @@ def refuse_unfit(attack: Attack, examples: Examples) -> None:
             "attack.name poisons examples with one class each, and these have other labels; use an "
             "attack on updates"
         )
-    if not examples.x.dtype.is_floating_point:
-        raise Refused("attack.name poisons numbers, and these examples are tokens")
+    why = attack.unfit(tuple(examples.x.shape[1:]), examples.x.dtype.is_floating_point)
+    if why:
+        raise Refused(f"attack.name does not fit these examples: {why}")
     for label in attack.labels():
         if label >= examples.classes:
             raise Refused(

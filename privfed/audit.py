@@ -69,8 +69,10 @@ class RunAudit:
             "sampler": self.terms.get("sampler"),
             "epsilon_alone": self.alone.epsilon if self.alone else math.inf,
             "prior": [run.get("run") for run in self.terms.get("prior", [])],
-            "guarantees": stated(bound, self.examples, self.other),
-            "meaning": sentence(bound) if bound else None,
+            "guarantees": stated(
+                bound, self.examples, self.other, void=self.terms.get("guarantee")
+            ),
+            "meaning": (self.terms.get("guarantee") or sentence(bound)) if bound else None,
             "rounds": self.charges,
             "accountant": bound.accountant if bound else None,
             "accountants": self.accountants,

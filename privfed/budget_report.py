@@ -18,7 +18,8 @@ def audit_table(found: RunAudit) -> Table:
     if found.problems:
         return rows({"ledger": "BROKEN", **{f"{n}": p for n, p in enumerate(found.problems, 1)}})
     pairs = {
-        "ε": f"{ceiling(facts['epsilon'])} at δ = {facts['delta']:g} ({facts['accountant']})",
+        "ε": f"{ceiling(facts['epsilon'])} at δ = {facts['delta']:g} ({facts['accountant']})"
+        + (" (nominal)" if facts["note"] else ""),
         "accountants": opinions(found.accountants),
         "unit": f"one {facts['unit']} with all its examples (partition {facts['partition']})",
         "relation": facts["relation"],
@@ -39,7 +40,7 @@ def audit_table(found: RunAudit) -> Table:
             f"{', '.join(facts['prior'])}"
         )
     if facts["guarantee"]:
-        pairs |= {"meaning": "none: what it would mean is void", "guarantee": facts["guarantee"]}
+        pairs |= {"meaning": "none", "guarantee": facts["guarantee"]}
     if facts["note"]:
         pairs["note"] = str(facts["note"])
     return rows(pairs)

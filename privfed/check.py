@@ -36,7 +36,7 @@ class Check:
             "budget": plan.budget,
             "noise_multiplier": plan.noise_multiplier,
             "sensitivity": _sensitivity(plan, self.forecast),
-            "guarantees": stated(bound, *plan.also(plan.config.run.rounds)),
+            "guarantees": stated(bound, *plan.also(plan.config.run.rounds), void=plan.void),
             "rounds": plan.config.run.rounds,
             "prior": plan.config.privacy.prior,
             "simulation": plan.simulation is not None,

@@ -142,9 +142,10 @@ def check(run_file: Path | None, overrides: tuple[str, ...], as_json: bool, matr
     from privfed.terminal import console
 
     if matrix:
+        from privfed.config import as_written
         from privfed.matrix_report import tables
 
-        shown, cells = tables(load(run_file, overrides))
+        shown, cells = tables(as_written(run_file, overrides))
         if as_json:
             click.echo(dump({"cells": cells}))
         else:

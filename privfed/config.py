@@ -142,10 +142,15 @@ def load(path: Path | None, overrides: Iterable[str] = ()) -> Config:
 
     The noise of a resolved file is solved for afresh. Raises `Refused` with every problem found.
     """
+    return assembled(as_written(path, overrides))
+
+
+def as_written(path: Path | None, overrides: Iterable[str] = ()) -> Raw:
+    """The keys that `load` reads, and no defaults."""
     raw = read_raw(path) if path else {}
     for override in overrides:
         _override(raw, override)
-    return assembled(raw)
+    return raw
 
 
 def read_raw(path: Path) -> Raw:

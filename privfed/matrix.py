@@ -32,7 +32,8 @@ AXES = {
 }
 """What is combined: kind of part -> the key that names it."""
 _LENGTH = 1000
-"""Of a message, where distributed noise asks for it; whether there is a proof hangs on none."""
+"""Of a message, where distributed noise asks for it."""
+_DISTRIBUTED = ("skellam", "discrete_gaussian")
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ class Cell:
         """In a word or two."""
         if self.event is None:
             return "refused"
-        if self.void:
-            return "void"
-        return "proved" if self.private else "no privacy"
+        if not self.private:
+            return "no privacy"
+        return "void" if self.void else "proved"
 
     @property
     def private(self) -> bool:
@@ -67,10 +68,10 @@ class Cell:
         return {**self.choice, "is": self.said, "event": event, "reasons": list(self.reasons)}
 
 
-def cells(base: Config, axes: Mapping[str, Sequence[str]]) -> Iterator[Cell]:
-    """`base` with each combination of `axes` (kind -> names); other parts as `base` has them."""
+def cells(written: Raw, axes: Mapping[str, Sequence[str]]) -> Iterator[Cell]:
+    """Each combination of `axes` (kind -> names), else as `written`; see `cell`."""
     for names in itertools.product(*axes.values()):
-        yield cell(base, dict(zip(axes, names, strict=True)))
+        yield cell(written, dict(zip(axes, names, strict=True)))
 
 
 def every(*kinds: str) -> dict[str, list[str]]:
@@ -78,13 +79,13 @@ def every(*kinds: str) -> dict[str, list[str]]:
     return {kind: list(BUILT_IN[kind]) for kind in kinds}
 
 
-def cell(base: Config, choice: Mapping[str, str]) -> Cell:
-    """`base` with these parts (kind -> name)."""
-    raw: Raw = copy.deepcopy(base.values())
+def cell(written: Raw, choice: Mapping[str, str]) -> Cell:
+    """These parts (kind -> name), and for the rest the keys as `written`."""
+    raw: Raw = copy.deepcopy(written)
     try:
         for kind, name in choice.items():
             assign(raw, AXES[kind], name)
-        _complete(raw, base)
+        _complete(raw, choice)
         config = assembled(raw)
         found = plan(config, length=_LENGTH)
     except Refused as refused:
@@ -92,24 +93,35 @@ def cell(base: Config, choice: Mapping[str, str]) -> Cell:
     return Cell(choice, config, found.event, void=found.void is not None)
 
 
-def _complete(raw: Raw, base: Config) -> None:
-    """Keys without which a part could not run, or that another part left behind."""
-    aggregation, private = raw["aggregation"], raw["privacy"]["mechanism"] != "none"
-    if aggregation["rule"] in ("norm_bound", "centered_clipping"):
-        aggregation.pop("radius", None)
-        aggregation |= {} if private else {"radius": 1.0}
-    if aggregation["rule"] == "geometric_median" and private:
+def _complete(raw: Raw, choice: Mapping[str, str]) -> None:
+    """Keys without which a part of `choice` could not run, or that another part left behind."""
+    aggregation, secure = raw.setdefault("aggregation", {}), raw.setdefault("secure", {})
+    privacy, cohort = raw.setdefault("privacy", {}), raw.setdefault("cohort", {})
+    attack, mechanism = raw.setdefault("attack", {}), privacy.get("mechanism", "gaussian")
+    rule, rows = aggregation.get("rule", "mean"), bool(aggregation.get("before"))
+    aggregation.pop("radius", None)
+    if rule in ("norm_bound", "centered_clipping") and (rows or mechanism == "none"):
+        aggregation["radius"] = 1.0
+    if mechanism != "none" and not rows:
         aggregation.pop("smoothing", None)
-    aggregation["root"] = (base.aggregation.root or 20) if aggregation["rule"] == "fltrust" else 0
-    attack = raw["attack"]
-    attack["fraction"] = (base.attack.fraction or 0.2) if attack["name"] != "none" else 0.0
-    if attack["name"] == "none":
-        attack |= {"selection": "once", "stage": "auto"}
-    if raw["cohort"]["sampler"] in ("full", "cyclic"):
-        raw["cohort"]["size"] = 0
+    if rule == "mean" and mechanism not in _DISTRIBUTED:
+        aggregation.pop("byzantine", None)
+    aggregation["root"] = (aggregation.get("root") or 20) if rule == "fltrust" else 0
+    if secure.get("protocol", "none") == "none":
+        for key in ("capacity", "minimum", "simulate"):
+            secure.pop(key, None)
+    if mechanism not in _DISTRIBUTED:
+        privacy.pop("against", None)
+    if attack.get("name", "none") == "none":
+        attack.clear()
     else:
-        raw["cohort"]["size"] = base.parts["sampler"].size
-    if base.privacy.noise_multiplier is None:  # whether there is a proof hangs on no epsilon
+        attack["fraction"] = attack.get("fraction") or 0.2
+    if cohort.get("sampler") in ("full", "cyclic"):
+        cohort["size"] = 0
+    elif not cohort.get("size", 1):
+        del cohort["size"]
+    if "noise_multiplier" not in privacy and mechanism != "none":
+        # Whether there is a proof hangs on epsilon only where it pays for aborts.
         assign(raw, "privacy.noise_multiplier", 4.0)
 
 
@@ -144,7 +156,8 @@ def why(found: Plan) -> str:
     bounded = "rows are clipped"
     if rule.sensitivity(relation) < math.inf:
         bounded = "its terms are bounded"
-    said = f"{name} needs sums alone, which noise may be added to: {bounded} to {clip:g}"
+    first = " at first" if getattr(mechanism, "adaptive_clip", False) else ""
+    said = f"{name} needs sums alone, which noise may be added to: {bounded} to {clip:g}{first}"
     releases = exchanges(config.parts["objective"], rule)
     if releases > 1:
         said += f"; {releases} sums over one cohort are one event, of noise z / sqrt({releases})"

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from privfed.catalog import key_of
-from privfed.config import Config
+from privfed.config import Config, Raw, assembled
 from privfed.matrix import Cell, cells, every, general, numbered
 
 _SHOWN = {"proved": "✓", "no privacy": "·", "void": "void"}
@@ -20,12 +20,13 @@ _LEGEND = (
 )
 
 
-def tables(base: Config) -> tuple[Group, list[dict[str, Any]]]:
-    """What goes with what, other parts being those of `base`: for the screen, and as JSON."""
+def tables(written: Raw) -> tuple[Group, list[dict[str, Any]]]:
+    """What goes with what, else as `written`: for the screen, and as JSON. Raises `Refused`."""
+    base = assembled(written)
     found = [
-        *cells(base, every("protocol", "rule", "mechanism")),
-        *cells(base, every("objective", "sampler")),
-        *cells(base, every("attack", "protocol")),
+        *cells(written, every("protocol", "rule", "mechanism")),
+        *cells(written, every("objective", "sampler")),
+        *cells(written, every("attack", "protocol")),
     ]
     numbers = numbered(found)
     return Group(*_shown(base, found, numbers)), [one.to_json() for one in found]

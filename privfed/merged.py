@@ -58,6 +58,9 @@ def merge(paths: Sequence[Path], accountant: str | None = None) -> Merged:
     if accountant is not None and accountant not in CHOICES:
         raise Refused(f"over several runs, --accountant is one of {', '.join(CHOICES)}")
     audits = tuple(audit(path) for path in paths)
+    for run in audits:
+        if run.terms.get("guarantee"):
+            raise Refused(f"the guarantee of {run.path} is {run.terms['guarantee']}")
     problems = tuple(f"{run.path}: {said}" for run in audits for said in run.problems)
     if problems:
         return Merged(audits, (), None, problems)

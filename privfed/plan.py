@@ -84,10 +84,17 @@ class Plan:
     @property
     def simulation(self) -> str | None:
         """Why this run's epsilon is nominal: it is a simulation, and must say so everywhere."""
-        run, attack = self.config.run, self.config.attack
-        if self.config.names["attack"] != "none":
-            name = self.config.names["attack"]
-            return f"simulation: {attack.fraction:.0%} of the clients attack ({name})"
+        attack, name = self.config.attack, self.config.names["attack"]
+        if name == "none":
+            return self._simulated
+        also = (self._simulated or "").removeprefix("simulation: ")
+        attacked = f"simulation: {attack.fraction:.0%} of the clients attack ({name})"
+        return f"{attacked}; {also}" if also else attacked
+
+    @property
+    def _simulated(self) -> str | None:
+        """Beside attackers."""
+        run = self.config.run
         if run.randomness == "seeded":
             return f"simulation: noise and cohorts follow from the seed {run.seed}"
         if run.simulation_metrics or run.client_measures:

@@ -129,6 +129,8 @@ def priors(config: Config) -> Priors:
 
 
 def _refuse_other(name: str, terms: Mapping[str, Any], config: Config) -> None:
+    if terms.get("guarantee"):
+        raise Refused(f"privacy.prior: the guarantee of {name} is {terms['guarantee']}")
     if terms.get("note") and config.run.randomness != "seeded":
         raise Refused(
             f"privacy.prior: {name} is a simulation, whose epsilon is nominal: what it released is "

@@ -179,6 +179,11 @@ def _attack_refusals(config: Config) -> Iterator[str]:
             f"attack.name is {name!r} and attack.fraction {config.attack.fraction:g}; expected an "
             "attack and the part of clients that carry it out, or neither"
         )
+    elif name != "none" and config.attack.fraction * config.data.clients < 0.5:
+        yield (
+            f"attack.fraction is {config.attack.fraction:g} of {config.data.clients} clients, and "
+            "so nobody; raise it"
+        )
     if name == "none" and (config.attack.selection, config.attack.stage) != ("once", "auto"):
         yield "attack.selection and attack.stage say how an attack goes, and none is configured"
     if attack.poisons and config.names["shift"] == "concept":

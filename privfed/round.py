@@ -177,8 +177,8 @@ def exchanges(objective: Objective, rule: SumRule | RowRule) -> int:
 class TrainingState:
     """All that a round changes, all of it public.
 
-    The model `[d]`, and what server optimizer, mechanism, objective and rule remember. In a
-    simulation of attackers, what they do: that is not public.
+    The model `[d]`, and what server optimizer, mechanism, objective and rule remember. Of simulated
+    attackers who read raw updates, what they remember: such a run guarantees nothing.
     """
 
     params: Tensor

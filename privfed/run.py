@@ -97,7 +97,9 @@ class Outcome:
             "accountant": bound["accountant"],
             "accountants": bound["by_accountant"],
             "noise_multiplier": self.plan.noise_multiplier,
-            "guarantees": stated(self.guarantee, *self.plan.also(self.charges)),
+            "guarantees": stated(
+                self.guarantee, *self.plan.also(self.charges), void=self.plan.void
+            ),
             "rounds": self.updates,
             "charges": self.charges,
             "aborted": len(self.aborts),

@@ -118,9 +118,13 @@ class Codec:
                 return whole
         raise ValueError("no rounding of this row stayed within its bound; this has no chance")
 
-    def saturated(self, row: NDArray[np.float64]) -> Whole:
-        """Whole numbers `[d]` for any row whatever, as a client sends that keeps to no bound."""
-        most = 2.0 ** (self.bits - 1) - 1
+    def saturated(self, row: NDArray[np.float64], hostile: int, most: float) -> Whole:
+        """Whole numbers `[d]` for any row whatever, as a client sends that keeps to no bound.
+
+        `hostile` of them share half of the numbers that a sum can hold, so that they do not wrap
+        and cancel each other; none is above `most`, which the protocol takes.
+        """
+        most = min(most, self.reach / self.step, (2.0 ** (self.bits - 1) - 1) // (2 * hostile))
         return np.clip(np.round(np.nan_to_num(row / self.step)), -most, most).astype(np.int64)
 
     def wrap(self, whole: Whole) -> NDArray[np.uint64]:

@@ -35,6 +35,9 @@ COARSEST = 0.01
 class Channel(Protocol):
     """Carries whole numbers of clients to their sum. Whoever runs it sees no client's numbers."""
 
+    most: float
+    """The largest number that it takes from a client."""
+
     def send(self, client: int, whole: Whole) -> None:
         """One client's encoded row `[m]`, to which layers of noise are yet to come."""
         ...
@@ -186,7 +189,8 @@ class EncodedAccumulator:
         hostile = np.zeros(len(ids), bool) if rows.hostile is None else rows.hostile
         for client, row, own, lies in zip(ids.tolist(), values, keys.each(), hostile, strict=True):
             if lies:
-                self._channel.send(client, codec.saturated(row))
+                whole = codec.saturated(row, int(hostile.sum()), self._channel.most)
+                self._channel.send(client, whole)
                 continue
             if codec.clip == np.inf and not bool(np.abs(row).max(initial=0.0) <= codec.reach):
                 raise Refused(
@@ -221,6 +225,8 @@ def noise_keys(session: Session, client: int) -> Keys:
 
 class Arithmetic:
     """No cryptography: encoded rows summed modulo 2^bits, and aborts where the protocol would."""
+
+    most = math.inf
 
     def __init__(
         self,

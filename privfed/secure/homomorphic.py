@@ -288,6 +288,7 @@ class EncryptedChannel:
     """All three parties of one session in one process; every message passes as bytes."""
 
     def __init__(self, session: Session, scheme: Scheme, codec: Codec, limits: Limits) -> None:
+        self.most: float = codec.largest
         self._holder = KeyHolder(session, scheme, codec, limits)
         self._client = EncryptingClient(self._holder.opening, codec, session, scheme.name)
         self._server = SummingServer(self._holder.opening, limits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -195,6 +196,8 @@ class MaskedChannel:
 
     Who is refused by name, or refuses, counts as dropped; `faults` lists the names.
     """
+
+    most = math.inf
 
     def __init__(
         self,

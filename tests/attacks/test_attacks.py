@@ -84,6 +84,22 @@ def test_full_knowledge_of_few_or_equal_updates_is_no_error(attack, honest):
     assert bool(sent.isfinite().all())
 
 
+@pytest.mark.parametrize("attack", FULL, ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e25])
+def test_an_honest_row_that_diverged_does_not_disarm_an_attack(attack, bad):
+    """A rule leaves it out, and so do they."""
+    own, honest = cloud(3), cloud(9, seed=1)
+    spoiled = honest.clone()
+    spoiled[4] = bad
+    left = torch.cat([honest[:4], honest[5:]])
+    sent, state = attack.corrupt(shown(attack, own, spoiled, lambda r: r.mean(0)), {}, rng())
+    expected, clean = attack.corrupt(shown(attack, own, left, lambda r: r.mean(0)), {}, rng())
+    assert torch.equal(sent, expected)
+    assert all(torch.equal(state[key], clean[key]) for key in clean)
+    none, _ = attack.corrupt(shown(attack, own, torch.full((2, 6), bad), torch.sum), {}, rng())
+    assert torch.equal(none, own)
+
+
 @pytest.mark.parametrize("attack", DATA, ids=lambda a: type(a).__name__)
 def test_poisoned_examples_are_new_ones(attack):
     x, y = torch.rand(20, 16), torch.arange(20) % 10
@@ -138,7 +154,7 @@ def test_a_backdoor_poisons_its_share_and_aims_at_other_classes():
     assert not attack.corrupts, "without boosting only data are poisoned"
     own = cloud(2)
     assert torch.equal(Backdoor(boost=7.0).corrupt(View(1, own), {}, rng())[0], 7.0 * own)
-    assert torch.equal(EdgeCase().alter(EdgeCase().alter(x)), 1.0 - (1.0 - x))
+    torch.testing.assert_close(EdgeCase(low=-1.0, high=3.0).alter(x), 2.0 - x)
 
 
 @pytest.mark.parametrize("n, m, z", [(25, 5, 0.253), (12, 2, 0.0), (50, 24, 1.426)])

@@ -16,8 +16,11 @@ from attacks.mimic import Mimic
 from attacks.simple import FreeRider, Scaling, SignFlip
 from attacks.statistics import InnerProduct
 from attacks.types import Knowledge, UpdateAttack
+from defenses.centered_clipping import CenteredClipping
 from defenses.geometric_median import GeometricMedian
+from defenses.mean import Mean
 from defenses.median import Median
+from defenses.norm_bound import NormBound
 from privfed.assemble import assemble
 from privfed.attackers import Attackers
 from privfed.cli import main
@@ -30,6 +33,7 @@ from privfed.run import resume, train
 from privfed.samplers import Full
 from privfed.secure.limits import Limits
 from privfed.secure.masks import MaskedSums
+from privfed.server.fedavg import FedAvg
 from privfed.streams import Streams
 
 SIZES = (3, 9, 4, 1, 6, 12, 5, 2)
@@ -44,8 +48,8 @@ def attacked(name, *overrides):
 
 
 def attackers(attack, fraction=0.25, *, afresh=False, unbounded=False, people=8):
-    identities = np.arange(people)
-    return Attackers(attack, fraction, afresh, unbounded, identities, Streams(0, simulated=True))
+    identities, streams = np.arange(people), Streams(0, simulated=True)
+    return Attackers(attack, fraction, afresh, unbounded, identities, streams, people)
 
 
 def world_of(folder, attack, *, unbounded=False, fraction=0.25, **changes):
@@ -103,7 +107,8 @@ def test_an_audit_says_that_nothing_is_guaranteed(tmp_path):
     told = CliRunner().invoke(main, ["audit", str(tmp_path / "run")])
     assert told.exit_code == 0
     assert "void (the attacker read raw updates)" in told.output
-    assert "none: what it would mean is void" in told.output
+    assert "(nominal)" in told.output
+    assert "changes the probability" not in told.output, "it has no meaning"
     found = json.loads(CliRunner().invoke(main, ["audit", str(tmp_path / "run"), "--json"]).output)
     assert found["guarantee"] == "void (the attacker read raw updates)"
 
@@ -139,6 +144,9 @@ def test_data_poisoning_leaves_honest_clients_examples_alone():
     assert bool((afresh.examples.y == 1).all()), "anybody may be next"
 
 
+seen: list = []
+
+
 class Spy(UpdateAttack):
     """Remembers its view."""
 
@@ -149,22 +157,42 @@ class Spy(UpdateAttack):
         return view.own, state
 
 
-seen: list = []
+class ReadingSpy(Spy):
+    knows = Spy.knows | {Knowledge.ALL_HONEST}
 
 
 def test_an_attack_is_shown_what_it_declares_and_no_more(tmp_path):
     seen.clear()
-    rounds = world_of(tmp_path, Spy(), rule=Median())
-    rounds.run(2)
+    world_of(tmp_path, Spy(), rule=Median()).run(2)
     first = seen[0]
     assert first.own.shape == (2, 18)
     assert first.honest is None
     rows = torch.randn(8, 18)
     torch.testing.assert_close(first.rule(rows), Median()(rows, 0))
     seen.clear()
-    blind = world_of(tmp_path, InnerProduct())
-    blind.run(1)
-    assert seen == []
+    world_of(tmp_path, ReadingSpy(), rule=Median()).run(1)
+    assert seen[0].honest.shape == (6, 18)
+
+
+@pytest.mark.parametrize("unbounded", [False, True])
+@pytest.mark.parametrize("rule", [Mean(), NormBound(), CenteredClipping(), GeometricMedian()])
+def test_what_attackers_foresee_is_what_the_run_does(tmp_path, rule, unbounded):
+    """On the rows that are then sent, at the same center, but for the noise, which is none here."""
+    seen.clear()
+    clip = 0.05
+    rounds = world_of(
+        tmp_path,
+        ReadingSpy(),
+        unbounded=unbounded,
+        mechanism=CentralGaussian(clip=clip, noise_multiplier=0.0),
+        rule=rule.within(clip),
+        server=FedAvg(),
+    )
+    start = rounds.state.params
+    after = rounds.run(1)
+    view = seen[0]
+    foreseen = view.rule(torch.cat([view.own, view.honest]))
+    torch.testing.assert_close(after.params - start, foreseen, atol=1e-6, rtol=1e-4)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 8])
@@ -178,8 +206,6 @@ def test_hostile_rows_are_replaced_whatever_the_chunk(tmp_path, chunk, rule):
 
 def test_what_is_sent_is_what_the_formula_says(tmp_path):
     """Two of eight send -2 mu: the mean is (6 mu - 4 mu) / 8."""
-    from defenses.mean import Mean
-
     weighs = {"rule": Mean()}
     honest = world_of(tmp_path / "a", FreeRider(), **weighs)
     turned = world_of(tmp_path / "b", InnerProduct(strength=2.0), **weighs)
@@ -213,15 +239,71 @@ def test_the_stage_says_whether_attackers_keep_to_the_bound(tmp_path, summation)
     assert moved(True) > 10.0
 
 
+@pytest.mark.parametrize("protocol", ["masks", "bfv", "ckks"])
 @pytest.mark.parametrize("mechanism", ["gaussian", "local_gaussian", "skellam"])
-def test_attackers_ignore_the_bound_under_every_mechanism(mechanism, tmp_path):
+def test_attackers_ignore_the_bound_under_every_mechanism_and_protocol(
+    protocol, mechanism, tmp_path
+):
+    """A million times too long: cut to what a sum can hold, and never a crash."""
+    if protocol == "ckks" and mechanism != "gaussian":
+        return
     keys = (f"privacy.mechanism={mechanism}", "cohort.sampler=full", "cohort.size=0")
-    keys += ("secure.protocol=masks", "secure.simulate=arithmetic", "run.rounds=2")
-    keys += ("attack.strength=100.0",)
-    outcome = train(attacked("sign_flip", *keys), tmp_path / "run")
-    assert outcome.updates == 2
-    terms = Ledger.load(tmp_path / "run/ledger.jsonl").terms
-    assert terms["attack"]["unbounded"] is True
+    keys += (f"secure.protocol={protocol}", "run.rounds=1", "run.randomness=seeded")
+    keys += () if mechanism == "skellam" else ("privacy.noise_multiplier=0.01",)
+    keys += ("secure.bits=28",) if protocol == "ckks" else ()
+    moved = {}
+    for strength in (1e-6, 1e6):
+        path = tmp_path / f"{strength}"
+        found = attacked("sign_flip", *keys, f"attack.strength={strength}", "attack.fraction=0.17")
+        train(found, path)
+        assert Ledger.load(path / "ledger.jsonl").terms["attack"]["unbounded"] is True
+        moved[strength] = model(path)
+    names = [name for name in moved[1e6] if name.startswith("model/")]
+    change = torch.cat([(moved[1e6][name] - moved[1e-6][name]).flatten() for name in names])
+    assert float(change.norm()) > 1.5 * 2 * 0.4 / 12, "more than two within the clip could do"
+
+
+def test_two_attackers_at_full_length_do_not_cancel_each_other(tmp_path):
+    """Modulo 2^bits, twice the largest number would be almost nothing."""
+    limits = Limits(8, 0, True, 1.0, 8)
+
+    def moved(fraction):
+        rounds = world_of(
+            tmp_path / str(fraction),
+            Scaling(strength=1e6),
+            unbounded=True,
+            fraction=fraction,
+            mechanism=CentralGaussian(clip=0.05, noise_multiplier=0.0),
+            summation=MaskedSums(bits=28).over(limits),
+        )
+        rounds.run(1)
+        return float(rounds.store.releases[1][0].norm())
+
+    assert moved(0.25) > 0.3 * moved(0.125)
+
+
+def test_who_attacks_does_not_depend_on_who_else_there_is():
+    named = np.random.default_rng(0).integers(0, 2**62, size=400)
+    streams = Streams(0, simulated=True)
+    everybody = Attackers(SignFlip(), 0.3, False, False, named, streams).hostile(1)
+    fewer = Attackers(SignFlip(), 0.3, False, False, named[1:], streams).hostile(1)
+    assert np.array_equal(everybody[1:], fewer)
+    assert 80 < everybody.sum() < 160
+
+
+def plan_with_prior(path):
+    return train(small(f'privacy.prior=["{path}"]', "run.randomness=seeded"), path.parent / "b")
+
+
+def test_a_void_run_counts_for_nothing_as_a_prior(tmp_path):
+    train(attacked("alie", "run.rounds=1", "run.randomness=seeded"), tmp_path / "void")
+    with pytest.raises(Refused, match="is void"):
+        train(
+            small(f'privacy.prior=["{tmp_path / "void"}"]', "run.randomness=seeded"), tmp_path / "b"
+        )
+    told = CliRunner().invoke(main, ["audit", str(tmp_path / "void"), str(tmp_path / "void")])
+    assert told.exit_code == 2
+    assert "is void" in told.output
 
 
 @pytest.mark.parametrize(
@@ -321,6 +403,11 @@ def test_a_robust_rule_withstands_what_breaks_a_mean(tmp_path):
         (("attack.name=alie",), r"'alie' and attack\.fraction 0; expected an attack and the part"),
         (("attack.fraction=0.2",), "expected an attack and the part of clients"),
         (("attack.selection=round",), "none is configured"),
+        (("attack.name=alie", "attack.fraction=0.01"), "and so nobody; raise it"),
+        (
+            ("attack.name=label_flip", "attack.fraction=0.2", "attack.flip=one", "attack.target=1"),
+            "are the same class",
+        ),
         (("attack.name=sgin_flip", "attack.fraction=0.2"), "did you mean 'sign_flip'"),
         (
             ("attack.name=alie", "attack.fraction=0.2", "client.objective=fednova", *OPEN),

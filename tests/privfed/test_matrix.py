@@ -10,7 +10,7 @@ from small import SMALL, small
 
 from accounting.ledger import Ledger
 from privfed.cli import main
-from privfed.config import overridden
+from privfed.config import as_written, overridden
 from privfed.errors import Refused
 from privfed.matrix import Cell, cell, cells, every, general, numbered
 from privfed.plan import plan
@@ -31,7 +31,7 @@ HELPS = re.compile(r"\b(use|set|raise|lower|remove|expected|choose|add|declare)\
 
 
 def base():
-    return small(*BASE)
+    return as_written(None, [*SMALL, *BASE])
 
 
 def sound(one: Cell) -> None:
