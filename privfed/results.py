@@ -24,9 +24,9 @@ Row = dict[str, Any]
 DONE, REFUSED, FAILED = "done", "refused", "failed"
 _FACTS = (
     "epsilon", "delta", "unit", "relation", "sampler", "accountant", "noise_multiplier",
-    "rounds", "charges", "aborted", "stopped_at_budget", "simulation", "test_examples",
+    "rounds", "charges", "aborted", "stopped_at_budget", "simulation", "guarantee", "test_examples",
 )  # fmt: skip
-_SAID = ("delta", "unit", "relation", "sampler", "accountant", "simulation")
+_SAID = ("delta", "unit", "relation", "sampler", "accountant", "simulation", "guarantee")
 _BEFORE = ("seed", "status", "reason")
 _AFTER = ("seconds", "version", "cell")
 _NO_MEASURE = {

@@ -679,3 +679,19 @@ def test_a_grid_of_which_nothing_runs_says_so(tmp_path, quick):
     assert "no cell is done" in result.stderr
     assert "cohort.size is 100" in table(path)[0]["reason"]
     assert "cohort.size is" in run(path, "--dry-run").stdout
+
+
+def test_a_void_guarantee_is_a_word_in_the_table_and_no_measure(tmp_path):
+    (tmp_path / "base.toml").write_text(BASE)
+    (tmp_path / "grid.toml").write_text(
+        'base = "base.toml"\nseeds = [1, 2]\n[grid]\n'
+        '"attack.name" = ["alie", "sign_flip"]\n"attack.fraction" = [0.5]\n'
+    )
+    told = CliRunner().invoke(main, ["experiment", str(tmp_path / "grid.toml")])
+    assert told.exit_code == 0, told.output
+    rows = list(csv.DictReader((tmp_path / "grid.csv").open()))
+    words = {row["attack.name"]: row["guarantee"] for row in rows}
+    assert words == {"alie": "void (the attacker read raw updates)", "sign_flip": ""}
+    averages = list(csv.DictReader((tmp_path / "grid.summary.csv").open()))
+    assert averages[0]["guarantee"].startswith("void")
+    assert not [key for key in averages[0] if key.startswith("guarantee_")]
