@@ -146,7 +146,7 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
 
 def _attackers(config: Config, federation: Federation, streams: Streams) -> Attackers | None:
     """Who attacks; None where nobody does."""
-    if config.names["attack"] == "none":
+    if not config.attacked:
         return None
     return Attackers(
         config.parts["attack"],

@@ -191,4 +191,4 @@ def unbounded(config: Config) -> bool:
 
 def voids(config: Config) -> bool:
     """Whether attackers read raw updates, so that others' rows depend on a member's data."""
-    return Knowledge.ALL_HONEST in config.parts["attack"].knows
+    return config.attacked and Knowledge.ALL_HONEST in config.parts["attack"].knows

@@ -87,6 +87,11 @@ class Config:
         return self.own["attack"]  # type: ignore[no-any-return]
 
     @property
+    def attacked(self) -> bool:
+        """Whether anybody attacks."""
+        return self.names["attack"] != "none" and self.attack.fraction > 0.0
+
+    @property
     def before(self) -> tuple[Any, ...]:
         """The pre-aggregators, in order."""
         values = self.aggregation.model_dump()

@@ -218,7 +218,7 @@ def _heat(figure: Figure, rows: Sequence[Row], everything: Sequence[Row], axes: 
         for column in range(len(columns)):
             value = field[line, column]
             bright = not math.isnan(value) and value > (low + high) / 2
-            shown = "—" if math.isnan(value) else text(float(f"{value:.3g}"))
+            shown = "—" if math.isnan(value) else _short(value)
             colour = "black" if bright or math.isnan(value) else "white"
             axes.text(column, line, shown, ha="center", va="center", color=colour, fontsize=8)
     axes.grid(visible=False)
@@ -339,3 +339,8 @@ def _all_spreads(figure: Figure, rows: Sequence[Row]) -> Iterator[Spread]:
 def _spread(figure: Figure, rows: Sequence[Row]) -> Spread:
     numbers = [row[figure.measure] for row in rows if row.get(figure.measure) is not None]
     return spread([float(number) for number in numbers])
+
+
+def _short(value: float) -> str:
+    """A number that fits a field of a map."""
+    return f"{value:.3f}" if 0 < abs(value) < 1 else text(float(f"{value:.3g}"))

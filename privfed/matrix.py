@@ -104,8 +104,6 @@ def _complete(raw: Raw, choice: Mapping[str, str]) -> None:
         aggregation["radius"] = 1.0
     if mechanism != "none" and not rows:
         aggregation.pop("smoothing", None)
-    if rule == "mean" and mechanism not in _DISTRIBUTED:
-        aggregation.pop("byzantine", None)
     aggregation["root"] = (aggregation.get("root") or 20) if rule == "fltrust" else 0
     if secure.get("protocol", "none") == "none":
         for key in ("capacity", "minimum", "simulate"):

@@ -121,7 +121,7 @@ def _against(setup: Setup) -> dict[str, Any]:
 
 def _attack(config: Config) -> dict[str, Any]:
     """Who attacked whom, how, and knowing what."""
-    if config.names["attack"] == "none":
+    if not config.attacked:
         return {}
     knows = sorted(what.value for what in config.parts["attack"].knows)
     stated = {"name": config.names["attack"], **config.attack.model_dump(), "knows": knows}

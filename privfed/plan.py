@@ -85,7 +85,7 @@ class Plan:
     def simulation(self) -> str | None:
         """Why this run's epsilon is nominal: it is a simulation, and must say so everywhere."""
         attack, name = self.config.attack, self.config.names["attack"]
-        if name == "none":
+        if not self.config.attacked:
             return self._simulated
         also = (self._simulated or "").removeprefix("simulation: ")
         attacked = f"simulation: {attack.fraction:.0%} of the clients attack ({name})"

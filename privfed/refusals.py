@@ -155,8 +155,7 @@ def _rule_refusals(config: Config) -> Iterator[str]:
                 "raise secure.range (and secure.bits), or lower the rule's bound"
             )
     size = config.parts["sampler"].size
-    distributed = mechanism.trust == "sum"  # there it says how many may add no noise
-    if asked.byzantine > tolerates(rule, size) and not (plain and distributed):
+    if asked.byzantine > tolerates(rule, size):
         yield (
             f"aggregation.byzantine is {asked.byzantine}, but {name} tolerates at most "
             f"{tolerates(rule, size)} hostile clients in a cohort of {size}; lower it, choose a "
@@ -174,15 +173,16 @@ def _rule_refusals(config: Config) -> Iterator[str]:
 def _attack_refusals(config: Config) -> Iterator[str]:
     """Of simulated attackers."""
     attack, name = config.parts["attack"], config.names["attack"]
-    if (name == "none") != (config.attack.fraction == 0.0):
+    fraction, given = config.attack.fraction, "fraction" in config.attack.model_fields_set
+    if (name == "none") == (fraction > 0.0) and not (name != "none" and given):
         yield (
-            f"attack.name is {name!r} and attack.fraction {config.attack.fraction:g}; expected an "
-            "attack and the part of clients that carry it out, or neither"
+            f"attack.name is {name!r} and attack.fraction {fraction:g}; expected an attack and the "
+            "part of clients that carry it out (0.0 for nobody), or neither"
         )
-    elif name != "none" and config.attack.fraction * config.data.clients < 0.5:
+    elif 0.0 < fraction * config.data.clients < 0.5:
         yield (
-            f"attack.fraction is {config.attack.fraction:g} of {config.data.clients} clients, and "
-            "so nobody; raise it"
+            f"attack.fraction is {fraction:g} of {config.data.clients} clients, and so nobody; "
+            "raise it"
         )
     if name == "none" and (config.attack.selection, config.attack.stage) != ("once", "auto"):
         yield "attack.selection and attack.stage say how an attack goes, and none is configured"

@@ -689,9 +689,9 @@ def test_a_void_guarantee_is_a_word_in_the_table_and_no_measure(tmp_path):
     )
     told = CliRunner().invoke(main, ["experiment", str(tmp_path / "grid.toml")])
     assert told.exit_code == 0, told.output
-    rows = list(csv.DictReader((tmp_path / "grid.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "grid.csv").read_text().splitlines()))
     words = {row["attack.name"]: row["guarantee"] for row in rows}
     assert words == {"alie": "void (the attacker read raw updates)", "sign_flip": ""}
-    averages = list(csv.DictReader((tmp_path / "grid.summary.csv").open()))
+    averages = list(csv.DictReader((tmp_path / "grid.summary.csv").read_text().splitlines()))
     assert averages[0]["guarantee"].startswith("void")
     assert not [key for key in averages[0] if key.startswith("guarantee_")]
