@@ -343,4 +343,4 @@ def _spread(figure: Figure, rows: Sequence[Row]) -> Spread:
 
 def _short(value: float) -> str:
     """A number that fits a field of a map."""
-    return f"{value:.3f}" if 0 < abs(value) < 1 else text(float(f"{value:.3g}"))
+    return text(round(value, 3) if abs(value) < 1 else float(f"{value:.3g}"))
