@@ -52,7 +52,7 @@ class SignMajority(SumRule):
         return votes if self.votes is None else votes * (self.votes / math.sqrt(rows.shape[1]))
 
     def unbounded(self, rows: Tensor, center: Tensor) -> Tensor:
-        return rows  # votes of any weight
+        return 100.0 * self.terms(rows, center)  # each votes a hundred times
 
     def step(self, center: Tensor, released: Tensor) -> Tensor:
         return self.move * torch.sign(released)
