@@ -80,6 +80,19 @@ class Memory:
         self.releases[charge.round] = [tensor.clone() for tensor in released]
 
 
+class Seen:
+    """A watch that remembers each client's raw row."""
+
+    def __init__(self) -> None:
+        self.by_client: dict[int, torch.Tensor] = {}
+
+    def rows(self, round, ids, rows, hostile) -> None:
+        self.by_client |= dict(zip(ids.tolist(), rows, strict=True))
+
+    def aggregate(self, round, aggregate) -> None:
+        pass
+
+
 class Rounds:
     """A tiny federation with a real ledger, to run single rounds in."""
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import Rounds, population
+from helpers import Rounds, Seen, population
 from small import model, small, trained
 
 from accounting.accountants import epsilon
@@ -158,19 +158,13 @@ def test_clients_train_once_and_later_passes_ask_about_the_same_rows(tmp_path, m
     releases = rounds.store.releases[1]
     assert len(releases) == 6
     # The same passes over the rows that a plain round shows.
-    seen = {}
-
-    class Watch:
-        def rows(self, round, ids, rows, hostile):
-            seen.update(zip(ids.tolist(), rows, strict=True))
-
-        def aggregate(self, round, aggregate):
-            pass
-
-    shown = Rounds(tmp_path / "shown", SIZES, mechanism=NoPrivacy(), sampler=EVERYBODY)
-    shown.world = replace(shown.world, watch=Watch())
+    shown, seen = (
+        Rounds(tmp_path / "shown", SIZES, mechanism=NoPrivacy(), sampler=EVERYBODY),
+        Seen(),
+    )
+    shown.world = replace(shown.world, watch=seen)
     shown.run(1)
-    rows = torch.stack([seen[client] for client in range(8)])
+    rows = torch.stack([seen.by_client[client] for client in range(8)])
     center = torch.zeros(rows.shape[1])
     for released in releases:
         expected = rule.terms(rows, center).mean(0)

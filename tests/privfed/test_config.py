@@ -179,7 +179,7 @@ def test_every_registered_part_exists_is_frozen_strict_and_documented(kind, name
         (["model.name=mlp", "model.hidden=[0]"], r"model\.hidden\.0"),
         (["server.lr=1\nfoo=3"], r"server\.lr is"),
         (["server.optimizer=no.such:Thing"], "cannot be imported"),
-        (["attack.name=alie"], "only 'none' is available in this version"),
+        (["attack.name=aile"], "did you mean 'alie'"),
         (["run.workers=2"], r"run\.workers is 2"),
         (["data.holdout=some"], "data.holdout is 'some': .*'clients'"),
         (["aggregation.before=['nmm']"], r"aggregation\.before.*did you mean 'nnm'"),

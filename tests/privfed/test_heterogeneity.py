@@ -357,11 +357,12 @@ def test_a_tally_adds_up_until_it_is_asked():
         return ids + round, 10 * ids
 
     tally = Tally(1.0, {}, work, Devices(overhead=0.0, slowdown=1.0, step_seconds=1.0), 75.0, 25.0)
-    tally.watch(1, np.array([1, 2]), torch.tensor([[3.0], [0.5]]))
-    tally.watch(1, np.array([5]), torch.tensor([[math.nan]]))
+    nobody = np.zeros(2, dtype=bool)
+    tally.rows(1, np.array([1, 2]), torch.tensor([[3.0], [0.5]]), nobody)
+    tally.rows(1, np.array([5]), torch.tensor([[math.nan]]), nobody[:1])
     counts = tally.take()
     assert (counts["cohort"], counts["clipped"], counts["not_finite"]) == (3, 1, 1)
-    tally.watch(2, np.array([1]), torch.tensor([[3.0]]))
+    tally.rows(2, np.array([1]), torch.tensor([[3.0]]), nobody[:1])
     tally.take()
     totals = tally.totals()
     assert totals["examples"] == 90

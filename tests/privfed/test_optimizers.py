@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import Rounds, population, trainer
+from helpers import Rounds, Seen, population, trainer
 from small import model, same_run, small, trained
 
 from privfed.check import check
@@ -306,10 +306,9 @@ def test_dropped_stragglers_do_not_answer(tmp_path):
     assert (executor._epochs(left.clients, 1) == 4).all()
     assert (executor._epochs(lost, 1) < 4).all()
     assert left.divisor == cohort.divisor
-    seen: list[int] = []
-    watched = replace(rounds.world, watch=lambda _, ids, rows: seen.extend(ids.tolist()))
-    run_round(1, rounds.algorithm, rounds.state, watched)
-    assert sorted(seen) == left.clients.tolist()
+    seen = Seen()
+    run_round(1, rounds.algorithm, rounds.state, replace(rounds.world, watch=seen))
+    assert sorted(seen.by_client) == left.clients.tolist()
     for share in (0.0, 1.0):
         with pytest.raises(Refused, match="nobody to drop"):
             plan(small("client.drop_stragglers=true", f"client.stragglers={share}"))
