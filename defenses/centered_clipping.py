@@ -37,6 +37,8 @@ class CenteredClipping(SumRule):
     radius: float | None = Field(None, gt=0, le=1e15)
     remembers: ClassVar[bool] = True
 
+    tolerance: ClassVar[str] = "any number, each by its radius at most"
+
     def most(self, n: int) -> int:
         return n
 

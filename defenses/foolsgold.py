@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -32,6 +34,8 @@ class FoolsGold(WeightRule):
     >>> FoolsGold()(rows, byzantine=2)
     tensor([0.5000, 0.5000])
     """
+
+    tolerance: ClassVar[str] = "sybils that push the same way"
 
     def most(self, n: int) -> int:
         return n

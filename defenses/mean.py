@@ -25,10 +25,11 @@ class Mean(SumRule, WeightRule):
     """
 
     robust: ClassVar[bool] = False
+    tolerance: ClassVar[str] = "none"
     passes: ClassVar[int] = 1
 
     def most(self, n: int) -> int:
-        return n  # it is defined for any, and tolerates none
+        return n
 
     def sensitivity(self, relation: str) -> float:
         return math.inf

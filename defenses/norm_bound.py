@@ -31,6 +31,8 @@ class NormBound(SumRule):
     radius: float | None = Field(None, gt=0, le=1e15)
     passes: ClassVar[int] = 1
 
+    tolerance: ClassVar[str] = "any number, each by its radius at most"
+
     def most(self, n: int) -> int:
         return n
 

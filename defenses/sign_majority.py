@@ -37,6 +37,8 @@ class SignMajority(SumRule):
     votes: float | None = Field(None, gt=0, le=1e15)
     passes: ClassVar[int] = 1
 
+    tolerance: ClassVar[str] = "any number, each by one vote"
+
     def most(self, n: int) -> int:
         return n
 

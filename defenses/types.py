@@ -22,8 +22,11 @@ class Rule(BaseModel):
     """Whether hostile clients are expected. Then all clients weigh alike, since a client that may
     lie about its update may lie about its number of examples."""
 
+    tolerance: ClassVar[str] = ""
+    """What it withstands, in words, where that is no number of hostile rows."""
+
     def most(self, n: int) -> int:
-        """How many hostile rows among n it is defined for: n where each is bounded by itself."""
+        """How many hostile rows among n it is defined for."""
         return max(0, (n - 1) // 2)
 
     def robustness(self, n: int, byzantine: int) -> float:

@@ -61,6 +61,5 @@ def told(config: Config) -> str:
         sees = "by one sum" if rule.passes == 1 else f"by {rule.passes} sums over one cohort"
     first = "".join(f"{part}, then " for part in config.aggregation.before)
     size = config.parts["sampler"].size
-    most = tolerates(rule, size) if config.parts["rule"].robust else 0
-    bounded = "any number, each within its bound" if most == size else f"{most} of {size}"
-    return f"{first}{name}, {sees}; hostile clients: {bounded}"
+    withstood = config.parts["rule"].tolerance or f"{tolerates(rule, size)} of {size}"
+    return f"{first}{name}, {sees}; hostile clients it withstands: {withstood}"

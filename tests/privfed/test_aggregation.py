@@ -1,6 +1,7 @@
 """Rules in runs: rows or sums, passes over one cohort, what they keep, and what is refused."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ from defenses.mean import Mean
 from defenses.median import Median
 from defenses.norm_bound import NormBound
 from defenses.weighing import Composed
-from privfed.aggregation import rule_of, rules_by_sums
+from privfed.aggregation import rule_of, rules_by_sums, told
 from privfed.assemble import assemble
 from privfed.config import load
 from privfed.errors import Refused
@@ -372,3 +373,18 @@ def test_what_has_no_proof_or_meaning_is_refused_with_what_would_work(keys, said
 def test_a_rule_from_outside_has_to_be_one():
     with pytest.raises(Refused, match="is no rule; expected a subclass"):
         plan(small("aggregation.rule=privfed.server.fedavg:FedAvg"))
+
+
+@pytest.mark.parametrize(
+    "keys, said",
+    [
+        (("aggregation.rule=median",), "on every client's row; .* withstands: 1 of 4"),
+        (("aggregation.rule=norm_bound", "aggregation.radius=1.0"), "by one sum; .* its radius"),
+        (("aggregation.rule=fltrust", "aggregation.root=2"), "as far as the root set tells"),
+        ((*BUCKETS, "aggregation.rule=median"), "^bucketing, then median.* withstands: 0 of 4"),
+        (("aggregation.rule=geometric_median", *MASKED), "by 2 sums .* withstands: 3 of 8"),
+        (("aggregation.rule=mean",), "withstands: none"),
+    ],
+)
+def test_a_plan_says_what_a_rule_sees_and_withstands(keys, said):
+    assert re.search(said, told(small(*OPEN, *keys)))
