@@ -7,10 +7,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.types import FullKnowledge, State, View, readable
+from attacks.types import ReadingAttack, State, View, readable
 
 
-class Mimic(FullKnowledge):
+class Mimic(ReadingAttack):
     """Copy the honest client that stands out most: nothing that it sends can be called hostile.
 
     All send the honest row x_k with the largest <z, x_k>; z is the direction in which honest

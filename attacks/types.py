@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -92,14 +93,18 @@ class UpdateAttack(Attack):
         return True
 
 
-class FullKnowledge(UpdateAttack):
+class ReadingAttack(UpdateAttack):
     """Reads all honest updates of the round before it sends its own: the worst case."""
 
-    knows: ClassVar[frozenset[Knowledge]] = frozenset({Knowledge.OWN_UPDATES, Knowledge.ALL_HONEST})
+    knows: ClassVar[frozenset[Knowledge]] = UpdateAttack.knows | {Knowledge.ALL_HONEST}
 
+
+class FullKnowledge(ReadingAttack):
+    """Reads all honest updates, and has all byzantine clients send one row, or one each."""
+
+    @abstractmethod
     def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         """One row `[m]` that all byzantine clients send, from the honest rows `[h, m]`, h > 0."""
-        raise NotImplementedError
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         honest = readable(view.honest)

@@ -7,12 +7,10 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from defenses.norm_bound import radius_within, required
-from defenses.pull import pull
-from defenses.types import SumRule
+from defenses.norm_bound import WithinRadius
 
 
-class CenteredClipping(SumRule):
+class CenteredClipping(WithinRadius):
     """Updates clipped about the last aggregate.
 
     v <- v + (1/n) sum of (x_k - v) min(1, radius / |x_k - v|), `passes` times (one is enough once
@@ -34,25 +32,7 @@ class CenteredClipping(SumRule):
     """
 
     passes: int = Field(1, ge=1, le=100)
-    radius: float | None = Field(None, gt=0, le=1e15)
     remembers: ClassVar[bool] = True
-
-    tolerance: ClassVar[str] = "any number, each by its radius at most"
-
-    def most(self, n: int) -> int:
-        return n
-
-    def within(self, clip: float | None) -> CenteredClipping:
-        return self.model_copy(update={"radius": radius_within(self.radius, clip)})
-
-    def sensitivity(self, relation: str) -> float:
-        return required(self.radius) * (2 if relation == "replace_one" else 1)
-
-    def terms(self, rows: Tensor, center: Tensor) -> Tensor:
-        return pull(rows, center, required(self.radius))[0]
-
-    def unbounded(self, rows: Tensor, center: Tensor) -> Tensor:
-        return rows - center
 
     def step(self, center: Tensor, released: Tensor) -> Tensor:
         return center + released

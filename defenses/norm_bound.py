@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pydantic import Field
 from torch import Tensor
@@ -11,7 +11,29 @@ from defenses.pull import pull
 from defenses.types import SumRule
 
 
-class NormBound(SumRule):
+class WithinRadius(SumRule):
+    """A rule whose terms are ways from the center, clipped to `radius`; see `pull`."""
+
+    tolerance: ClassVar[str] = "any number, each by its radius at most"
+    radius: float | None = Field(None, gt=0, le=1e15)
+
+    def most(self, n: int) -> int:
+        return n
+
+    def within(self, clip: float | None) -> Self:
+        return self.model_copy(update={"radius": radius_within(self.radius, clip)})
+
+    def sensitivity(self, relation: str) -> float:
+        return required(self.radius) * (2 if relation == "replace_one" else 1)
+
+    def terms(self, rows: Tensor, center: Tensor) -> Tensor:
+        return pull(rows, center, required(self.radius))[0]
+
+    def unbounded(self, rows: Tensor, center: Tensor) -> Tensor:
+        return rows - center
+
+
+class NormBound(WithinRadius):
     """The mean of updates clipped to a norm.
 
     F(x) = (1/n) sum of x_k min(1, radius / |x_k|), by one sum; O(nd). Any number of hostile clients
@@ -28,25 +50,7 @@ class NormBound(SumRule):
     tensor([0.2500, 0.5000])
     """
 
-    radius: float | None = Field(None, gt=0, le=1e15)
     passes: ClassVar[int] = 1
-
-    tolerance: ClassVar[str] = "any number, each by its radius at most"
-
-    def most(self, n: int) -> int:
-        return n
-
-    def within(self, clip: float | None) -> NormBound:
-        return self.model_copy(update={"radius": radius_within(self.radius, clip)})
-
-    def sensitivity(self, relation: str) -> float:
-        return required(self.radius) * (2 if relation == "replace_one" else 1)
-
-    def terms(self, rows: Tensor, center: Tensor) -> Tensor:
-        return pull(rows, center, required(self.radius))[0]
-
-    def unbounded(self, rows: Tensor, center: Tensor) -> Tensor:
-        return rows - center
 
     def step(self, center: Tensor, released: Tensor) -> Tensor:
         return released

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
@@ -54,13 +55,13 @@ class RowRule(Rule):
         """
         return frozenset()
 
+    @abstractmethod
     def __call__(self, rows: Tensor, byzantine: int) -> Tensor:
         """Rows `[n, d]`, up to `byzantine` of them hostile; the aggregate `[d]`.
 
         Raises `ValueError` for more than `most` of them, `TypeError` for rows that are neither
         float32 nor float64.
         """
-        raise NotImplementedError
 
 
 class SumRule(Rule):
@@ -92,24 +93,24 @@ class SumRule(Rule):
         """
         return self
 
+    @abstractmethod
     def sensitivity(self, relation: str) -> float:
         """L2 norm by which one client can change the sum of terms, or infinity.
 
         Infinite means that the rule bounds nothing: a mechanism's clip has to.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def terms(self, rows: Tensor, center: Tensor) -> Tensor:
         """On the client: rows `[c, d]` and center `[d]` to terms `[c, d + extra]`."""
-        raise NotImplementedError
 
     def unbounded(self, rows: Tensor, center: Tensor) -> Tensor:
         """The `terms` of clients that do not apply the rule's bound: for simulated attackers."""
         return self.terms(rows, center)
 
+    @abstractmethod
     def step(self, center: Tensor, released: Tensor) -> Tensor:
         """The next center `[d]` from the released average of terms `[d + extra]`."""
-        raise NotImplementedError
 
     def on_rows(self, rows: Tensor, center: Tensor | None = None) -> Tensor:
         """The aggregate `[d]` of `rows` `[n, d]`, all in one place: every pass, averaged over n."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -26,17 +27,17 @@ class PreAggregator(Rule):
         """As that of a `RowRule`: nothing, or "generator"."""
         return frozenset()
 
+    @abstractmethod
     def most(self, n: int) -> int:
         """How many hostile rows among n it tolerates."""
-        raise NotImplementedError
 
     def left(self, n: int) -> int:
         """How many mixtures it makes of n rows."""
         return n
 
+    @abstractmethod
     def mix(self, geometry: Geometry, byzantine: int, generator: torch.Generator | None) -> Tensor:
         """Weights `[m, n]` float64 that make the mixtures of rows with this geometry."""
-        raise NotImplementedError
 
 
 class WeightRule(RowRule):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from accounting.ledger import Charge, Ledger
-from defenses import centered_clipping, geometric_median, norm_bound
+from defenses import geometric_median, norm_bound
 from privfed import round as round_module
 from privfed.local.trainer import LocalTrainer
 from privfed.privacy import gaussian
@@ -63,7 +63,7 @@ def skipped_clip(monkeypatch):
 
 def a_rule_and_a_clip_that_bound_nothing(monkeypatch):
     skipped_clip(monkeypatch)
-    for module in (norm_bound, centered_clipping, geometric_median):
+    for module in (norm_bound, geometric_median):
         monkeypatch.setattr(module, "pull", lambda rows, center, _: (rows - center, rows[:, :1]))
 
 
