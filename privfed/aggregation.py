@@ -54,7 +54,7 @@ def rules_by_sums() -> tuple[str, ...]:
 
 
 def told(config: Config) -> str:
-    """What the rule sees of the clients, and how many hostile ones it tolerates, in words."""
+    """What the rule sees of the clients, and which hostile ones it withstands, in words."""
     rule, name = rule_of(config), config.names["rule"]
     sees = "on every client's row"
     if isinstance(rule, SumRule):

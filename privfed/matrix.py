@@ -85,7 +85,7 @@ def cell(written: Raw, choice: Mapping[str, str]) -> Cell:
     try:
         for kind, name in choice.items():
             assign(raw, AXES[kind], name)
-        _complete(raw, choice)
+        _complete(raw)
         config = assembled(raw)
         found = plan(config, length=_LENGTH)
     except Refused as refused:
@@ -93,8 +93,8 @@ def cell(written: Raw, choice: Mapping[str, str]) -> Cell:
     return Cell(choice, config, found.event, void=found.void is not None)
 
 
-def _complete(raw: Raw, choice: Mapping[str, str]) -> None:
-    """Keys without which a part of `choice` could not run, or that another part left behind."""
+def _complete(raw: Raw) -> None:
+    """Set the keys that its parts cannot do without; drop those that other parts left behind."""
     aggregation, secure = raw.setdefault("aggregation", {}), raw.setdefault("secure", {})
     privacy, cohort = raw.setdefault("privacy", {}), raw.setdefault("cohort", {})
     attack, mechanism = raw.setdefault("attack", {}), privacy.get("mechanism", "gaussian")
