@@ -21,6 +21,7 @@ from privfed.answers import (
     fail,
     what,
 )
+from privfed.attack_commands import attack
 from privfed.budget_commands import audit, calibrate
 from privfed.errors import Broken, Refused
 from privfed.jsons import dump
@@ -44,6 +45,7 @@ def main() -> None:
     """Private and robust federated learning, with an epsilon that can be proved."""
 
 
+main.add_command(attack)
 main.add_command(audit)
 main.add_command(calibrate)
 
