@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.events import Event
-from accounting.ledger import Charge, Ledger
+from accounting.ledger import Charge
 from defenses.types import RowRule, SumRule
 from defenses.weighing import Composed
 from privfed.asking import Asking
@@ -86,6 +86,14 @@ class Executor(Protocol):
 
     def root(self, exchange: Exchange, round: int) -> Tensor:
         """The server's own answer `[m]`, from its root set."""
+        ...
+
+
+class Charges(Protocol):
+    """Where rounds are charged: a ledger."""
+
+    def charge(self, round: int, event: Event) -> Charge:
+        """Make the round's charge durable. Raises `BudgetExceeded` with nothing charged."""
         ...
 
 
@@ -229,7 +237,7 @@ class World:
 
     executor: Executor
     people: People
-    ledger: Ledger
+    ledger: Charges
     store: ReleaseStore
     streams: Streams
     watch: Watch | None = None

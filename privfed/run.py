@@ -181,7 +181,7 @@ def _loop(
     )
     for observer in observers:
         observer.before(setup.plan, expected, directory.path, begin.round)
-    end, stopped = _rounds(setup, directory, world, begin, tally, observers)
+    end, stopped = _rounds(setup, directory, ledger, world, begin, tally, observers)
     _save(end, setup, world, directory)
     outcome = _outcome(setup, directory, ledger, end, stopped)
     directory.write_summary(outcome.to_json())
@@ -191,6 +191,7 @@ def _loop(
 def _rounds(
     setup: Setup,
     directory: RunDirectory,
+    ledger: Ledger,
     world: World,
     now: Checkpoint,
     tally: Tally | None,
@@ -201,7 +202,7 @@ def _rounds(
     constants = setup.network.digest()
     for round in range(now.round + 1, run.rounds + 1):
         try:
-            moved = _advance(round, setup, now.state, world, directory)
+            moved = _advance(round, setup, now.state, ledger, world, directory)
         except BudgetExceeded:
             return now, True
         except Aborted as aborted:
@@ -212,12 +213,12 @@ def _rounds(
             for observer in observers:
                 observer.aborted(round, str(aborted))
         updates, state = (now.updates + 1, moved) if moved else (now.updates, now.state)
-        now = Checkpoint(round, updates, state, world.ledger.head())
+        now = Checkpoint(round, updates, state, ledger.head())
         _require_finite(now)
         counts = tally.take() if tally else {}
         if round % run.evaluate_every == 0 or round == run.rounds:
             counts |= tally.totals() if tally else {}
-            record = _record(setup, now, world.ledger, counts)
+            record = _record(setup, now, ledger, counts)
             _write_metrics(directory, record)
             for observer in observers:
                 observer.after(record)
@@ -230,15 +231,20 @@ def _rounds(
 
 
 def _advance(
-    round: int, setup: Setup, state: TrainingState, world: World, directory: RunDirectory
+    round: int,
+    setup: Setup,
+    state: TrainingState,
+    ledger: Ledger,
+    world: World,
+    directory: RunDirectory,
 ) -> TrainingState | None:
     """The state after `round`, or None where the round was consumed without an update.
 
     A round that a secret run charged before it crashed is never drawn again: what it released is
     replayed byte for byte, and if it released nothing (or not all), it is spent. Raises `Aborted`.
     """
-    charge = world.ledger.charged(round)
-    if charge is not None and not world.ledger.reexecutes:
+    charge = ledger.charged(round)
+    if charge is not None and not ledger.reexecutes:
         replayed = replay(charge, setup, state, directory)
         if world.states:
             world.states.replay(round, released=replayed is not None)
