@@ -40,15 +40,20 @@ def pld_epsilon(counts: Counts, delta: float) -> float | None:
 
 @functools.lru_cache(maxsize=1024)
 def _composed(counts: tuple[tuple[Any, int], ...], delta: float) -> float:
+    with np.errstate(over="ignore", divide="ignore"):  # of ratios to masses of nearly nothing
+        return float(_distribution(counts).get_epsilon_for_delta(delta))
+
+
+@functools.lru_cache(maxsize=4)
+def _distribution(counts: tuple[tuple[Any, int], ...]) -> Any:
+    """Of all events' losses together; some megabytes, asked for at several deltas."""
     grid = _grid(dict(counts))
     total = None
     for release, count in counts:
         losses = _losses(release, grid)
         losses = losses.self_compose(count) if count > 1 else losses
         total = losses if total is None else total.compose(losses)
-    assert total is not None
-    with np.errstate(over="ignore", divide="ignore"):  # of ratios to masses of nearly nothing
-        return float(total.get_epsilon_for_delta(delta))
+    return total
 
 
 def _losses(release: Gaussian | PoissonSampled | TruncatedPoisson, grid: float) -> Any:

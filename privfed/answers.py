@@ -12,7 +12,7 @@ import click
 
 from privfed.errors import PrivfedError, Refused
 
-OUR_FAULT, STOPPED_AT_BUDGET, BROKEN, INTERRUPTED = 1, 3, 5, 130
+OUR_FAULT, STOPPED_AT_BUDGET, REFUTED, BROKEN, INTERRUPTED = 1, 3, 4, 5, 130
 
 
 def answers_errors(command: Callable[..., int]) -> Callable[..., None]:

@@ -48,15 +48,7 @@ class Setup:
 
     def start(self) -> TrainingState:
         """The state before round 1."""
-        params = self.network.start
-        algorithm = self.algorithm
-        return TrainingState(
-            params,
-            algorithm.server.init(params),
-            algorithm.mechanism.init(),
-            algorithm.objective.init(params),
-            algorithm.center(params),
-        )
+        return self.algorithm.start(self.network.start)
 
 
 def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup:
@@ -101,19 +93,7 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
         "stacked",
     )
     speed = fastest(trainer, config.parts["sampler"].size, config.run.trainer, config.run.chunk)
-    algorithm = Algorithm(
-        objective=config.parts["objective"],
-        server=config.parts["optimizer"],
-        rule=rule_of(config),
-        mechanism=plan.mechanism,
-        sampler=config.parts["sampler"],
-        summation=plan.summation,
-        clients=config.data.clients,
-        byzantine=config.aggregation.byzantine,
-        schedule=config.parts["server_schedule"],
-        dropout=config.dropout,
-        aborts=plan.aborts,
-    )
+    algorithm = algorithm_of(plan)
     algorithm.encoded(net.shapes.length)  # refuses a codec that cannot hold the sums
     attackers = _attackers(config, federation, streams)
     executor = InProcess(
@@ -141,6 +121,24 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
         evaluation,
         attackers,
         targeted(attackers.attack, federation.test) if attackers else None,
+    )
+
+
+def algorithm_of(plan: Plan) -> Algorithm:
+    """What happens each round, as planned."""
+    config = plan.config
+    return Algorithm(
+        objective=config.parts["objective"],
+        server=config.parts["optimizer"],
+        rule=rule_of(config),
+        mechanism=plan.mechanism,
+        sampler=config.parts["sampler"],
+        summation=plan.summation,
+        clients=config.data.clients,
+        byzantine=config.aggregation.byzantine,
+        schedule=config.parts["server_schedule"],
+        dropout=config.dropout,
+        aborts=plan.aborts,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from privfed.answers import BROKEN, answers_errors
+from privfed.answers import BROKEN, REFUTED, answers_errors
 from privfed.errors import Refused
 from privfed.jsons import dump
 
@@ -17,7 +17,15 @@ COUNT = click.IntRange(1, 10**12)
 
 
 @click.command()
-@click.argument("directories", metavar="RUN_DIR...", type=DIRECTORY, nargs=-1, required=True)
+@click.argument("directories", metavar="RUN_DIR...", type=DIRECTORY, nargs=-1)
+@click.option(
+    "--mechanism",
+    metavar="RUN.toml",
+    type=click.Path(path_type=Path),
+    help="Test the mechanism that this file configures, without training.",
+)
+@click.option("--set", "overrides", multiple=True, metavar="section.key=value", help="Override.")
+@click.option("--releases", type=click.IntRange(20, 10**7), help="How many to test it on.")
 @click.option(
     "--accountant",
     help="tightest, rdp, pld; or a cross-check beside these: opacus_rdp, opacus_prv, or all.",
@@ -30,14 +38,31 @@ COUNT = click.IntRange(1, 10**12)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @answers_errors
 def audit(
-    directories: tuple[Path, ...], accountant: str | None, plot: Path | None, as_json: bool
+    directories: tuple[Path, ...],
+    mechanism: Path | None,
+    overrides: tuple[str, ...],
+    releases: int | None,
+    accountant: str | None,
+    plot: Path | None,
+    as_json: bool,
 ) -> int:
-    """Re-compute the ε that a run spent, or several together, from their ledgers alone."""
+    """Re-compute the ε that a run spent, or several together, from their ledgers alone.
+
+    And hold it against what the run's canaries show, or a mechanism against its claim.
+    """
     from privfed import budget_report as report
     from privfed.audit import audit as audit_run
     from privfed.merged import merge
     from privfed.terminal import console
 
+    if mechanism is not None:
+        if directories or accountant or plot:
+            raise Refused("--mechanism tests a run file by itself; leave out the other arguments")
+        return _audit_mechanism(mechanism, overrides, releases, as_json)
+    if overrides or releases:
+        raise Refused("--set and --releases go with --mechanism")
+    if not directories:
+        raise Refused("expected a run directory to audit, or --mechanism RUN.toml")
     if len(directories) > 1:
         if plot:
             raise Refused("--plot draws one run; audit them one by one")
@@ -54,6 +79,23 @@ def audit(
     else:
         console(False).print(report.audit_table(found))
     return BROKEN if found.problems else 0
+
+
+def _audit_mechanism(
+    run_file: Path, overrides: tuple[str, ...], releases: int | None, as_json: bool
+) -> int:
+    from privfed import budget_report as report
+    from privfed.config import load
+    from privfed.mechanism_audit import audit_mechanism
+    from privfed.terminal import console
+
+    screen = console(as_json)
+    with screen.status("releasing on neighbouring populations"):
+        found = audit_mechanism(load(run_file, overrides), releases)
+    screen.print(report.mechanism_table(found))
+    if as_json:
+        click.echo(dump(found.to_json()))
+    return REFUTED if found.refuted else 0
 
 
 def _plot(directory: Path, path: Path) -> dict[str, Any]:

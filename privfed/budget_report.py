@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rich.console import Group
 from rich.table import Table
 
 from accounting.guarantee import sentence
+from accounting.two_sample import REFUTED_BELOW
 from privfed.audit import RunAudit
 from privfed.calibrate import Answer
+from privfed.mechanism_audit import MechanismAudit
 from privfed.merged import Merged
 from privfed.report import ceiling, example_line, number, opinions, rows, two_sided
 
@@ -44,6 +47,33 @@ def audit_table(found: RunAudit) -> Table:
     if facts["note"]:
         pairs["note"] = str(facts["note"])
     return rows(pairs)
+
+
+def mechanism_table(found: MechanismAudit) -> Group:
+    """What was claimed for each scene, and what releases say; then the verdict."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("scene", "ε claimed", f"lower bound ({found.confidence:.0%})", "p-value"):
+        table.add_column(name, justify="left" if name == "scene" else "right")
+    for one in found.tested:
+        bound = one.verdict
+        table.add_row(
+            one.scene, ceiling(one.epsilon), f"{bound.epsilon_lower:.3g}", f"{bound.p_value:.2g}"
+        )
+    event = found.event
+    said = "the releases are what the claim allows"
+    if found.refuted:
+        said = "REFUTED: the mechanism does not deliver what the ledger claims"
+    facts = rows(
+        {
+            "noise": f"{found.noise:.4f} of what is charged (p = {found.noise_p_value:.2g} that "
+            "it is no less)",
+            "releases": f"{found.releases} of each neighbour and scene",
+            "relation": f"{event.relation}, {event.sampler} sampling",
+            "verdict": f"{said} (p = {found.p_value:.2g}, corrected over all tests; refuted below "
+            f"{REFUTED_BELOW:g})",
+        }
+    )
+    return Group(table, "", facts)
 
 
 def merged_table(found: Merged) -> Table:

@@ -25,6 +25,7 @@ from privfed.sections import (
     SECTIONS,
     Aggregation,
     Attack,
+    Audit,
     Client,
     Data,
     Privacy,
@@ -85,6 +86,10 @@ class Config:
     @property
     def attack(self) -> Attack:
         return self.own["attack"]  # type: ignore[no-any-return]
+
+    @property
+    def audit(self) -> Audit:
+        return self.own["audit"]  # type: ignore[no-any-return]
 
     @property
     def attacked(self) -> bool:

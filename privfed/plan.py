@@ -259,9 +259,13 @@ def hostile(config: Config) -> int:
 
 def _fewest(config: Config) -> int:
     """The fewest survivors of any sum: cohorts below `threshold` of the expected one abort."""
-    bounds = limits(config)
-    accepted = math.ceil(getattr(config.parts["protocol"], "threshold", 1.0) * bounds.size - 1e-9)
-    return max(1, bounds.least(max(accepted, 2)))
+    return max(1, limits(config).least(fewest_accepted(config)))
+
+
+def fewest_accepted(config: Config) -> int:
+    """The smallest cohort that a secure sum is begun with."""
+    share = getattr(config.parts["protocol"], "threshold", 1.0)
+    return max(2, math.ceil(share * limits(config).size - 1e-9))
 
 
 def at_noise(mechanism: Any, noise: float | None) -> Any:

@@ -135,9 +135,15 @@ class Algorithm:
         """Whether rows weigh one and their sum is divided by the configuration's constant."""
         return self.mechanism.private or self.objective.keeps > 0
 
-    def center(self, params: Tensor) -> Memory:
-        """What the rule keeps before round 1: its first center, no movement."""
-        return {"center": torch.zeros_like(params)} if self.remembers else {}
+    def start(self, params: Tensor) -> TrainingState:
+        """The state before round 1; a rule that keeps a center starts from no movement."""
+        return TrainingState(
+            params,
+            self.server.init(params),
+            self.mechanism.init(),
+            self.objective.init(params),
+            {"center": torch.zeros_like(params)} if self.remembers else {},
+        )
 
     @property
     def remembers(self) -> bool:

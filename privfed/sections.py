@@ -97,8 +97,10 @@ class Attack(Part):
 
 
 class Audit(Part):
-    canaries: Annotated[int, only(0, "remove the key")] = 0
-    confidence: Annotated[float, only(0.95, "remove the key")] = 0.95
+    canaries: int = Field(0, ge=0, le=1_000_000)
+    """Made-up clients that test the claim (`privfed.canaries`)."""
+    confidence: float = Field(0.95, ge=0.5, lt=1)
+    """Of the lower bounds on epsilon."""
 
 
 @dataclass(frozen=True)

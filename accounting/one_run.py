@@ -1,0 +1,79 @@
+"""A lower bound on epsilon from one run: coins that were guessed too well.
+
+Each of m canaries enters the population by an independent fair coin. From what the run released, r
+of the coins are guessed, r fixed in advance, and v guesses are right. Were the run (epsilon,
+delta)-private about one canary, then with probability at most
+
+    P[Bin(r, q) >= v] + 2 m delta max_i P[v > Bin(r, q) >= v - i] / i,      q = 1 / (1 + e^-epsilon)
+
+as many would be right, i from 1 to m. Source: Steinke, Nasr & Jagielski 2023, "Privacy auditing
+with one (1) training run", Theorem 5.2. It holds whatever the canaries do to each other, and is
+loose: to refute a claim of epsilon takes some e^epsilon right guesses.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.stats import binom
+
+from accounting.errors import Unaccountable
+
+_LARGEST = 50.0
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """Of `coins` fair coins, `made` were guessed, and `right` of these guesses were right."""
+
+    coins: int
+    made: int
+    right: int
+
+    def p_value(self, epsilon: float, delta: float) -> float:
+        """At most the probability of as many right guesses in an (epsilon, delta)-private run.
+
+        >>> round(Guesses(100, 20, 20).p_value(0.0, 0.0) * 2**20, 6)
+        1.0
+        """
+        rate = 1 / (1 + math.exp(-epsilon))
+        beta = float(binom.sf(self.right - 1, self.made, rate))
+        if not delta or not self.right:
+            return min(beta, 1.0)
+        steps = np.arange(1, min(self.right, self.coins) + 1)  # further ones reach below zero
+        between = binom.sf(self.right - 1 - steps, self.made, rate) - beta
+        return min(1.0, beta + 2 * self.coins * delta * float((between / steps).max()))
+
+    def epsilon_lower(self, delta: float, confidence: float) -> float:
+        """With `confidence`, epsilon is at least this; 0 where the guesses show nothing."""
+        miss = 1 - confidence
+
+        def above(epsilon: float) -> float:
+            return self.p_value(epsilon, delta) - miss
+
+        if above(0.0) >= 0:
+            return 0.0
+        if above(_LARGEST) < 0:
+            return _LARGEST
+        return float(brentq(above, 0.0, _LARGEST, xtol=1e-9))
+
+
+def guess(scores: NDArray[np.float64], coins: NDArray[np.bool_], made: int) -> Guesses:
+    """Guess `made` of the `coins` `[m]`: in at the highest `scores` `[m]`, out at the lowest.
+
+    `made` is to be fixed before the scores are seen. Raises `Unaccountable` for more than there
+    are coins.
+
+    >>> guess(np.array([0.9, 0.1, 0.8, 0.2]), np.array([True, False, False, True]), 2)
+    Guesses(coins=4, made=2, right=2)
+    """
+    if not 0 < made <= len(coins):
+        raise Unaccountable(f"{made} guesses about {len(coins)} canaries; expected 1 to all")
+    order = np.argsort(scores, kind="stable")
+    high = -(-made // 2)
+    right = int(coins[order[len(coins) - high :]].sum()) + int((~coins[order[: made - high]]).sum())
+    return Guesses(len(coins), made, right)

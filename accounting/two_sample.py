@@ -1,0 +1,172 @@
+"""What independent releases on two neighbouring populations say about a claimed epsilon.
+
+A score is computed of each release. Were the mechanism (epsilon, delta)-private, then for every set
+S of scores P1(S) <= e^epsilon P0(S) + delta, whichever of the neighbours is called 1. S is chosen
+on one half of the releases. On the other half the counts in S are binomial, and give
+
+- a *lower bound* on epsilon, by bounds on both probabilities (Clopper & Pearson 1934). A threshold
+  chosen on the releases that are counted would exceed the truth in up to a third of such bounds.
+- a *p-value* for a claim: the likelihood of the counts at their best under the claim, over that at
+  the rates of the first half (universal inference: Wasserman, Ramdas & Balakrishnan 2020, theorem
+  3). By Markov's inequality it is valid for any number of releases.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betaincinv, xlog1py, xlogy
+
+from accounting.errors import Unaccountable
+
+Numbers = NDArray[np.float64]
+Claim = tuple[float, float]
+"""(epsilon, delta)."""
+REFUTED_BELOW = 1e-6
+"""The p-value, corrected over all tests, below which a claim is refuted."""
+_TAILS, _BINS, _STEPS = 50, 40, 80
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the releases say: `epsilon_lower` at `delta` and `confidence`.
+
+    And of several claims, the one that they speak against most, with its `p_value`.
+    """
+
+    epsilon_lower: float
+    delta: float
+    confidence: float
+    claim: Claim
+    p_value: float
+    releases: int
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of sets of scores `[s]`: how many of `n0` and of `n1` scores fell into each."""
+
+    in0: Numbers
+    n0: int
+    in1: Numbers
+    n1: int
+
+    def of(self, index: int) -> Counts:
+        return Counts(self.in0[[index]], self.n0, self.in1[[index]], self.n1)
+
+    def rates(self) -> tuple[Numbers, Numbers]:
+        """Never quite 0 or 1."""
+        return (self.in0 + 0.5) / (self.n0 + 1), (self.in1 + 0.5) / (self.n1 + 1)
+
+    def log_likelihood(self, p0: Numbers, p1: Numbers) -> Numbers:
+        zero = xlogy(self.in0, p0) + xlog1py(self.n0 - self.in0, -p0)
+        one = xlogy(self.in1, p1) + xlog1py(self.n1 - self.in1, -p1)
+        return np.asarray(zero + one)
+
+    def under(self, claim: Claim) -> Numbers:
+        """The largest log likelihood of each, `[s]`, with p1 <= e^epsilon p0 + delta.
+
+        Where the counts break that, it is reached on the boundary; concave there in p0, by golden
+        sections.
+        """
+        factor, delta = math.exp(min(claim[0], 300.0)), claim[1]
+
+        def at(p0: Numbers) -> Numbers:
+            return self.log_likelihood(p0, np.minimum(factor * p0 + delta, 1.0))
+
+        low = np.zeros_like(self.in0, dtype=float)
+        high = np.full_like(low, min(1.0, (1 - delta) / factor))
+        golden = (math.sqrt(5) - 1) / 2
+        for _ in range(_STEPS):
+            left, right = high - golden * (high - low), low + golden * (high - low)
+            up = at(left) < at(right)
+            low, high = np.where(up, left, low), np.where(up, high, right)
+        free0, free1 = self.in0 / self.n0, self.in1 / self.n1
+        allowed = free1 <= factor * free0 + delta
+        return np.where(allowed, self.log_likelihood(free0, free1), at((low + high) / 2))
+
+    def epsilon_lower(self, delta: float, miss: float) -> Numbers:
+        """With probability 1 - `miss`, epsilon is at least this `[s]`."""
+        least = np.where(
+            self.in1 > 0, betaincinv(np.maximum(self.in1, 1), self.n1 - self.in1 + 1, miss / 2), 0.0
+        )
+        outside = np.maximum(self.n0 - self.in0, 1)
+        most = np.where(self.in0 < self.n0, 1 - betaincinv(outside, self.in0 + 1, miss / 2), 1.0)
+        ratio = np.maximum(least - delta, 0.0) / most
+        return np.log(np.maximum(ratio, 1.0))
+
+
+def judge(
+    zero: Numbers, one: Numbers, delta: float, confidence: float, claims: Sequence[Claim]
+) -> Verdict:
+    """Of scores `[n]` of either neighbour's releases: the first half chooses, the second counts.
+
+    `claims` are points of one privacy profile: were the mechanism as claimed, all would hold.
+    Raises `Unaccountable` for fewer than 20 releases on a side, or not as many on both.
+    """
+    if len(zero) != len(one) or len(zero) < 20:
+        raise Unaccountable(
+            f"{len(zero)} and {len(one)} releases of two neighbours; expected as many of both, and "
+            "at least 20"
+        )
+    halves = [scores[: len(scores) // 2] for scores in (zero, one)]
+    others = [scores[len(scores) // 2 :] for scores in (zero, one)]
+    sets = Sets.chosen(*halves)
+    tried, fresh = sets.counts(*halves), sets.counts(*others)
+    miss = 1 - confidence
+    widest = int(np.argmax(tried.epsilon_lower(delta, miss)))
+    found = tried.log_likelihood(tried.in0 / tried.n0, tried.in1 / tried.n1)
+    against = np.stack([found - tried.under(claim) for claim in claims])
+    number, best = (int(n) for n in np.unravel_index(np.argmax(against), against.shape))
+    expected, counted = tried.of(best).rates(), fresh.of(best)
+    ratio = float((counted.under(claims[number]) - counted.log_likelihood(*expected))[0])
+    return Verdict(
+        float(fresh.of(widest).epsilon_lower(delta, miss)[0]),
+        delta,
+        confidence,
+        claims[number],
+        math.exp(min(ratio, 0.0)),
+        sum(map(len, others)),
+    )
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Sets of scores: both sides of every one of `thresholds`, and the first j bins in an order.
+
+    Bins between `edges` come in the order of how much more often they hold scores of one neighbour:
+    where densities cross more than once, no threshold tells as much.
+    """
+
+    thresholds: Numbers
+    edges: Numbers
+    order: NDArray[np.int64]
+
+    @classmethod
+    def chosen(cls, zero: Numbers, one: Numbers) -> Sets:
+        """By scores that are not counted later. Thresholds are finest in the tails."""
+        tails = np.geomspace(1 / (1 + len(zero)), 0.5, _TAILS)
+        at = np.concatenate([tails, 1 - tails])
+        thresholds = np.unique(np.concatenate([np.quantile(zero, at), np.quantile(one, at)]))
+        both = np.concatenate([zero, one])
+        edges = np.unique(np.quantile(both, np.arange(1, _BINS) / _BINS))
+        in0, in1 = (_binned(scores, edges) for scores in (zero, one))
+        return cls(thresholds, edges, np.argsort((in0 + 1) / (in1 + 1)))
+
+    def counts(self, zero: Numbers, one: Numbers) -> Counts:
+        """With either neighbour called 1."""
+        found = []
+        for scores in (zero, one):
+            above = len(scores) - np.searchsorted(np.sort(scores), self.thresholds, side="right")
+            bins = np.cumsum(_binned(scores, self.edges)[self.order])
+            found.append(np.concatenate([above, len(scores) - above, bins, len(scores) - bins]))
+        in0, in1 = (np.asarray(one, dtype=float) for one in found)
+        return Counts(np.concatenate([in0, in1]), len(zero), np.concatenate([in1, in0]), len(one))
+
+
+def _binned(scores: Numbers, edges: Numbers) -> NDArray[np.int64]:
+    return np.bincount(np.searchsorted(edges, scores, side="right"), minlength=len(edges) + 1)
