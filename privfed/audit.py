@@ -24,6 +24,8 @@ from accounting.releases import (
     noise_of,
 )
 from accounting.slack import with_slack
+from privfed.canary_evidence import Evidence, evidence
+from privfed.canary_scores import Scale
 from privfed.errors import Broken, Refused
 from privfed.rundir import RunDirectory
 
@@ -31,6 +33,13 @@ _ROUNDING = 1 - 1e-9
 _GRID, _GRID_ABSOLUTE = 1.02, 0.02
 """What PLD's grid may add."""
 CROSS_CHECKS = ("opacus_rdp", "opacus_prv")
+SHOWN = (
+    "epsilon_estimate_all_iterates",
+    "epsilon_estimate_final",
+    "epsilon_lower_bound",
+    "confidence",
+)
+"""What an audit says of canaries in its first level."""
 ALL = "all"
 """Every accountant that applies, cross-checks included."""
 
@@ -56,6 +65,12 @@ class RunAudit:
     problems: tuple[str, ...]
     examples: Guarantee | None = None
     other: Guarantee | None = None
+    canaries: Evidence | None = None
+
+    @property
+    def refuted(self) -> bool:
+        """Whether canaries refute what is claimed."""
+        return self.canaries is not None and self.canaries.refuted
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed audit --json` prints."""
@@ -85,6 +100,8 @@ class RunAudit:
             "against": self.terms.get("against"),
             "note": self.terms.get("note"),
             "guarantee": self.terms.get("guarantee"),
+            **{name: getattr(self.canaries, name, None) for name in SHOWN},
+            "canaries": self.canaries.to_json() if self.canaries else None,
             "ledger_ok": not self.problems,
             "problems": list(self.problems),
             "run": str(self.path),
@@ -142,7 +159,20 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
         claims,
         examples,
         _other(ledger),
+        _canaries(directory, ledger, alone),
     )
+
+
+def _canaries(directory: RunDirectory, ledger: Ledger, alone: Guarantee) -> Evidence | None:
+    """What the run's canaries say of its own charges; None without any, or without private/."""
+    count = ledger.terms.get("canaries", 0)
+    seen = directory.canary_log(count).read() if count else None
+    if seen is None or not ledger.own:
+        return None
+    config = directory.read_config()
+    (event, *_) = ledger.own
+    claim = (alone.epsilon, alone.delta)
+    return evidence(seen, event, Scale.of(config), claim, config.audit.confidence)
 
 
 def _crossed(bound: Guarantee) -> Iterator[str]:

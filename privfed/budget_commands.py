@@ -78,7 +78,9 @@ def audit(
         click.echo(dump({**found.to_json(), **curves}))
     else:
         console(False).print(report.audit_table(found))
-    return BROKEN if found.problems else 0
+    if found.problems:
+        return BROKEN
+    return REFUTED if found.refuted else 0
 
 
 def _audit_mechanism(

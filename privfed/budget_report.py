@@ -11,6 +11,7 @@ from accounting.guarantee import sentence
 from accounting.two_sample import REFUTED_BELOW
 from privfed.audit import RunAudit
 from privfed.calibrate import Answer
+from privfed.canary_evidence import words
 from privfed.mechanism_audit import MechanismAudit
 from privfed.merged import Merged
 from privfed.report import ceiling, example_line, number, opinions, rows, two_sided
@@ -44,6 +45,10 @@ def audit_table(found: RunAudit) -> Table:
         )
     if facts["guarantee"]:
         pairs |= {"meaning": "none", "guarantee": facts["guarantee"]}
+    if found.canaries:
+        pairs |= words(found.canaries)
+    elif found.terms.get("canaries"):
+        pairs["canaries"] = "there were some; what they saw lies under private/, which is not here"
     if facts["note"]:
         pairs["note"] = str(facts["note"])
     return rows(pairs)
@@ -155,11 +160,11 @@ def alternatives_table(answer: Answer, others: Iterable[tuple[str, Answer]]) -> 
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("with", "noise multiplier", "ε", "δ", "rounds", "cohort"):
         table.add_column(name, justify="left" if name == "with" else "right")
-    for words, other in [("as asked", answer), *others]:
+    for change, other in [("as asked", answer), *others]:
         asked = other.question
         drawn = asked.cohort if asked.cohort is not None else asked.witness().rate
         table.add_row(
-            words,
+            change,
             ceiling(asked.noise_multiplier),
             ceiling(other.bound.epsilon),
             f"{asked.delta:g}",

@@ -93,6 +93,7 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         "note": plan.simulation,
         **({"guarantee": plan.void} if plan.void else {}),
         **_attack(config),
+        **({"canaries": config.audit.canaries} if config.audit.canaries else {}),
         "arithmetic": plan.mechanism.arithmetic,
         "secure": _secure(setup),
         **_against(setup),

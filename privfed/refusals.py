@@ -87,6 +87,40 @@ def refusals(config: Config) -> Iterator[str]:
             'and would leave unprotected; use "uniform" or "auto"'
         )
     yield from _secure_refusals(config)
+    yield from _canary_refusals(config)
+
+
+def _canary_refusals(config: Config) -> Iterator[str]:
+    """Of canaries among the clients."""
+    mechanism, count = config.parts["mechanism"], config.audit.canaries
+    if not count:
+        return
+    named = f"audit.canaries is {count}"
+    if not mechanism.private:
+        yield (
+            f'{named}, but with privacy.mechanism = "none" nothing is claimed that they could '
+            "test; configure one, or remove the key"
+        )
+    if count > config.data.clients:
+        yield (
+            f"{named}, more than the {config.data.clients} clients that learn something; expected "
+            "at most as many, better a tenth"
+        )
+    if config.names["sampler"] in ("fixed_size", "truncated_poisson"):
+        yield (
+            f"{named}, but under cohort.sampler = {config.names['sampler']!r} they would take "
+            'places of real clients, and change the sampling rate; use "poisson", "full" or '
+            '"cyclic"'
+        )
+    if config.names["protocol"] != "none":
+        yield (
+            f"{named}, and under secure.protocol = {config.names['protocol']!r} how often a sum "
+            "aborts is charged for cohorts of real clients, and the noise that made-up ones add "
+            'is known to who made them up; use secure.protocol = "none", or test the mechanism '
+            "alone: privfed audit --mechanism"
+        )
+    if config.attacked:
+        yield f"{named}, and there are attackers, whose runs claim nothing; use one of the two"
 
 
 def _rule_refusals(config: Config) -> Iterator[str]:

@@ -95,6 +95,8 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
         pairs |= two_sided(config.privacy.against, other)
     if examples := plan.examples(config.run.rounds):
         pairs["examples"] = example_line(examples)
+    if config.audit.canaries:
+        pairs["canaries"] = _canaries(plan, forecast)
     if config.start.init:
         pairs["start"] = f"{config.start.init}; what that was trained on is not covered by this ε"
     if plan.void:
@@ -108,6 +110,19 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
     if path:
         pairs["run"] = str(path)
     return rows(pairs)
+
+
+def _canaries(plan: Plan, forecast: Forecast) -> str:
+    """How many there are, and what they cost learning: directions at random are noise."""
+    count, rate = plan.config.audit.canaries, plan.config.parts["sampler"].size
+    share = rate / plan.config.data.clients * count / 2
+    said = f"{count}, of which half enter, {share:.3g} in a cohort"
+    if not forecast.noise or not forecast.signal:
+        return said
+    own = forecast.signal * math.sqrt(share) / forecast.cohort
+    louder = math.hypot(1.0, own / forecast.noise) - 1
+    advice = "; WARNING: use fewer, or the model will suffer" if louder > 0.05 else ""
+    return f"{said}: noise is {louder:.1%} louder{advice}"
 
 
 def _rule_row(plan: Plan) -> dict[str, str]:

@@ -12,6 +12,8 @@ from torch import Tensor
 from accounting.guarantee import TIGHTEST
 from accounting.ledger import Charge, Ledger
 from privfed.assemble import Setup
+from privfed.canaries import Canaries
+from privfed.canary_log import CanaryLog
 from privfed.config import Config
 from privfed.errors import Broken, Refused
 from privfed.local.silos import PrivateSilos, SiloLedgers
@@ -104,10 +106,24 @@ def with_kept_key(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Stre
     Raises `Broken` where it is missing from a run that was charged.
     """
     parts = (setup.algorithm.sampler, setup.algorithm.mechanism)
-    if setup.streams.simulated or not any(part.remembers for part in parts):
+    kept = any(part.remembers for part in parts) or setup.plan.config.audit.canaries > 0
+    if setup.streams.simulated or not kept:
         return setup.streams
-    kept = directory.kept_key(str(ledger.terms["id"]), fresh=not ledger.charges)
-    return replace(setup.streams, kept=kept)
+    key = directory.kept_key(str(ledger.terms["id"]), fresh=not ledger.charges)
+    return replace(setup.streams, kept=key)
+
+
+def canaries(
+    setup: Setup, directory: RunDirectory, streams: Streams
+) -> tuple[Canaries, CanaryLog] | None:
+    """The run's canaries, and what they saw so far; None where there are none."""
+    count, length = setup.plan.config.audit.canaries, setup.network.shapes.length
+    if not count:
+        return None
+    drawn = Canaries.drawn(count, length, streams)
+    log = directory.canary_log(count)
+    log.begin(drawn.coins, length)
+    return drawn, log
 
 
 def correlated(setup: Setup, streams: Streams) -> Correlated | None:

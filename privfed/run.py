@@ -11,6 +11,8 @@ from accounting.errors import BudgetExceeded
 from accounting.guarantee import Gate, Guarantee, guarantee, spent, stated
 from accounting.ledger import Ledger
 from privfed.assemble import Setup, assemble
+from privfed.canaries import with_canaries
+from privfed.canary_log import FINAL
 from privfed.config import Config
 from privfed.errors import Refused
 from privfed.federation import Federation
@@ -21,6 +23,7 @@ from privfed.plan import Plan, plan
 from privfed.prior import priors, refuse_once_public
 from privfed.restore import (
     allowed_change,
+    canaries,
     client_states,
     correlated,
     private_silos,
@@ -179,10 +182,15 @@ def _loop(
         attackers=setup.attackers,
         states=states,
     )
+    made_up = canaries(setup, directory, streams)
+    world = with_canaries(world, setup, *made_up) if made_up else world
     for observer in observers:
         observer.before(setup.plan, expected, directory.path, begin.round)
     end, stopped = _rounds(setup, directory, ledger, world, begin, tally, observers)
     _save(end, setup, world, directory)
+    if made_up:
+        drawn, log = made_up
+        log.append(FINAL, drawn.found_in([end.state.params - setup.network.start]))
     outcome = _outcome(setup, directory, ledger, end, stopped)
     directory.write_summary(outcome.to_json())
     return outcome

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from accounting.durable import append, make_folder, sync_folder, write_atomically
 from accounting.ledger import Charge
+from privfed.canary_log import CanaryLog
 from privfed.config import Config, digest, load_resolved
 from privfed.errors import Broken, Busy, Refused
 from privfed.jsons import dump
@@ -122,6 +123,10 @@ class RunDirectory:
             )
         path.chmod(0o600)
         return bytes.fromhex(key)
+
+    def canary_log(self, count: int) -> CanaryLog:
+        """What `count` canaries saw."""
+        return CanaryLog(self.private / "canaries.f64", count)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 PRIVATE = frozenset({"cohort", "noise", "rule"})
-KEPT = frozenset({"slots", "matrix"})
+KEPT = frozenset({"slots", "matrix", "canaries"})
 
 Words = NDArray[np.uint64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -1,0 +1,143 @@
+"""What a run's canaries say about the epsilon that it claims: estimates, and bounds.
+
+Two adversaries: one who sees every release, and one who sees the final model only. Each canary gets
+one number from either, and `accounting` judges these. An *estimate* takes them to be Gaussian and
+may err on either side. A *lower bound* holds with its confidence, whatever the canaries do to each
+other; the one that splits them holds if they leave each other alone, as random directions nearly
+do, and never fails a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.events import Event
+from accounting.one_run import guess
+from accounting.one_shot import Bell, epsilon_between
+from accounting.two_sample import REFUTED_BELOW, judge
+from privfed.canary_log import Seen
+from privfed.canary_scores import Scale, likelihood_ratios
+
+Numbers = NDArray[np.float64]
+_KNOWN_NULL = 1000
+"""From this dimension on a random direction's cosine is Gaussian to within what is fitted."""
+_PARTS = (10, 2, 1)
+"""A tenth, a half and all of the coins are guessed."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Of `canaries`, of which `entered` were in the population; None where it needs more of them.
+
+    `p_value` is the smallest of all one-run tests of the claim, times their number.
+    """
+
+    canaries: int
+    entered: int
+    confidence: float
+    epsilon_claimed: float
+    delta: float
+    epsilon_estimate_all_iterates: float
+    epsilon_estimate_largest_cosine: float
+    epsilon_estimate_final: float | None
+    epsilon_lower_bound: float
+    epsilon_lower_bound_final: float | None
+    epsilon_lower_bound_split: float | None
+    p_value: float
+
+    @property
+    def refuted(self) -> bool:
+        return self.p_value < REFUTED_BELOW
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "refuted": self.refuted}
+
+
+def evidence(
+    seen: Seen, event: Event, scale: Scale, claim: tuple[float, float], confidence: float
+) -> Evidence | None:
+    """Hold what canaries saw against `claim`; None before there is anything to judge."""
+    coins = seen.coins
+    if not len(seen.rounds) or min(coins.sum(), (~coins).sum()) < 2:
+        return None
+    epsilon, delta = claim
+    ratio = likelihood_ratios(seen, event, scale)
+    cosines = seen.products / seen.lengths[:, None]
+    statistics = {"iterates": ratio}
+    if seen.final is not None:
+        statistics["final"] = seen.final
+    p_values, bounds = [], {}
+    for name, scores in statistics.items():
+        all_guesses = [guess(scores, coins, max(1, len(coins) // part)) for part in _PARTS]
+        sure = 1 - (1 - confidence) / len(all_guesses)
+        bounds[name] = max(guesses.epsilon_lower(delta, sure) for guesses in all_guesses)
+        p_values += [guesses.p_value(epsilon, delta) for guesses in all_guesses]
+    return Evidence(
+        canaries=len(coins),
+        entered=int(coins.sum()),
+        confidence=confidence,
+        epsilon_claimed=epsilon,
+        delta=delta,
+        epsilon_estimate_all_iterates=_estimate(ratio, coins, delta),
+        epsilon_estimate_largest_cosine=_estimate(cosines.max(0), coins, delta),
+        epsilon_estimate_final=_final(seen, delta),
+        epsilon_lower_bound=bounds["iterates"],
+        epsilon_lower_bound_final=bounds.get("final"),
+        epsilon_lower_bound_split=_split(ratio, coins, delta, confidence),
+        p_value=min(1.0, min(p_values) * len(p_values)),
+    )
+
+
+def _estimate(scores: Numbers, coins: NDArray[np.bool_], delta: float) -> float:
+    return epsilon_between(Bell.fitted(scores[~coins]), Bell.fitted(scores[coins]), delta)
+
+
+def _final(seen: Seen, delta: float) -> float | None:
+    """By cosines with the final model, whose null is known in high dimension."""
+    if seen.final is None:
+        return None
+    null = Bell(0.0, seen.dimension**-0.5)
+    if seen.dimension < _KNOWN_NULL:
+        null = Bell.fitted(seen.final[~seen.coins])
+    return epsilon_between(null, Bell.fitted(seen.final[seen.coins]), delta)
+
+
+def _split(
+    scores: Numbers, coins: NDArray[np.bool_], delta: float, confidence: float
+) -> float | None:
+    """The threshold chosen on one half of the canaries, counted on the other."""
+    out, into = scores[~coins], scores[coins]
+    many = min(len(out), len(into))
+    if many < 20:
+        return None
+    return judge(out[:many], into[:many], delta, confidence, [(0.0, delta)]).epsilon_lower
+
+
+def words(found: Evidence) -> Mapping[str, str]:
+    """What the evidence says, estimates and bounds apart."""
+
+    def shown(value: float | None) -> str:
+        return "—" if value is None else f"{value:.3g}"
+
+    sure = f"{found.confidence:.0%}"
+    verdict = (
+        "REFUTED: the mechanism does not deliver what the ledger claims"
+        if found.refuted
+        else "they do not contradict the claim"
+    )
+    return {
+        "canaries": f"{found.canaries}, of which {found.entered} were in the population",
+        "estimate": f"ε ≈ {shown(found.epsilon_estimate_all_iterates)} for who saw every release, "
+        f"{shown(found.epsilon_estimate_final)} for who sees the final model (not bounds; by the "
+        f"largest cosine of a round: {shown(found.epsilon_estimate_largest_cosine)})",
+        "lower bound": f"ε ≥ {shown(found.epsilon_lower_bound)} with {sure} confidence for who saw "
+        f"every release, {shown(found.epsilon_lower_bound_final)} for who sees the final model; "
+        f"{shown(found.epsilon_lower_bound_split)} if canaries do not touch each other",
+        "verdict": f"{verdict} of ε = {found.epsilon_claimed:.4g} (p = {found.p_value:.2g}; "
+        f"refuted below {REFUTED_BELOW:g})",
+    }
