@@ -62,9 +62,10 @@ def membership(
     from privfed import membership as attacks
     from privfed.config import load
     from privfed.membership_report import exposure_table, to_json, write
+    from privfed.targets import Level
     from privfed.terminal import console
 
-    asked: attacks.Level = "user" if level == "user" else "example"
+    asked: Level = "user" if level == "user" else "example"
     screen = console(as_json)
     with screen.status("training shadow runs") as status:
 

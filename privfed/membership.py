@@ -7,36 +7,23 @@ is: its clients are the members, its public test set, who took no part, the othe
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from accounting.guarantee import Guarantee
-from attacks.membership import RULES, Shadows, confidence, leave_one_out, means_of
+from attacks.membership import RULES, Shadows, leave_one_out, lira_offline
 from attacks.roc import Roc, roc
 from privfed.assemble import Setup, assemble
 from privfed.audit import audit
 from privfed.config import Config
 from privfed.errors import Broken, Refused
-from privfed.federation import Examples, Indices
-from privfed.network import Network
 from privfed.outsiders import outsiders
 from privfed.plan import plan
 from privfed.prior import priors
-from privfed.rehearsal import keeping, rehearse
-from privfed.rundir import RunDirectory
-from privfed.streams import Streams
-
-Level = Literal["user", "example"]
-Told = Callable[[int, int], None]
-"""Runs done, of how many."""
-Reals = NDArray[np.float64]
+from privfed.rundir import Checkpoint, RunDirectory
+from privfed.targets import Flags, Level, Reals, Told, coins, rehearsed, shown
 
 
 @dataclass(frozen=True)
@@ -62,14 +49,6 @@ class Exposure:
     others: str
 
 
-@dataclass(frozen=True)
-class _Scored:
-    """Mean losses and statistics of targets, each `[s, t]`, under s models."""
-
-    losses: Reals
-    statistics: Reals
-
-
 def attack_configuration(
     config: Config, level: Level, shadows: int, seed: int, told: Told, of: Path | None = None
 ) -> Exposure:
@@ -79,24 +58,25 @@ def attack_configuration(
     """
     before = priors(config)
     setup = assemble(plan(config, before.spending, before.examples))
-    params, inside = _rehearsed(setup, level, shadows + 1, seed, config.run.rounds, told)
-    people = setup.federation.at(config.run.rounds)
-    found = _under(setup.network, params, people.examples, _groups(people.offsets, level))
+    rounds = config.run.rounds
+    models, inside = rehearsed(setup, level, shadows + 1, seed, rounds, told)
+    people = setup.federation.at(rounds)
+    found = shown(setup.network, models, people.examples, people.offsets, level)
     runs = Shadows(found.statistics, inside)
     scores = {"loss": -found.losses}
     scores |= {name: leave_one_out(rule, runs) for name, rule in RULES.items()}
-    measures = [setup.network.evaluate(one, people.test) for one in params]
+    measures = [setup.network.evaluate(model, people.test) for model in models]
     measure = next(iter(measures[0]))
     return Exposure(
         of=of,
         level=level,
-        curves={name: _roc(each.ravel(), inside.ravel()) for name, each in scores.items()},
+        curves={name: _roc(each, inside) for name, each in scores.items()},
         targets=inside.shape[1],
-        attacked=shadows + 1,
+        attacked=len(models),
         shadows=shadows,
         seed=seed,
         guarantee=setup.plan.guarantee,
-        examples=setup.plan.examples(config.run.rounds),
+        examples=setup.plan.examples(rounds),
         measure=measure,
         score=float(np.mean([one[measure] for one in measures])),
         others=f"{level}s left out of a run by a fair coin each",
@@ -113,35 +93,19 @@ def attack_run(path: Path, level: Level, shadows: int, seed: int, told: Told) ->
     Raises `Refused` where the test set has nobody like the run's targets, `Broken` where the ledger
     proves nothing.
     """
-    directory = RunDirectory.open(path)
-    config = directory.read_config()
-    claimed = audit(path)
-    if claimed.guarantee is None or claimed.problems:
-        raise Broken(f"{path}: {'; '.join(claimed.problems)}")
-    if not directory.has_checkpoint():
-        raise Refused(f"{path} has no checkpoint: its run had not begun")
-    setup = assemble(plan(config), directory.read_constants())
-    last = directory.load_checkpoint(setup.network, setup.network.start.device)
-    if not last.round:
-        raise Refused(f"{path} has trained no round yet; there is nothing to attack")
+    setup, last, claimed = _ended(path)
     people = setup.federation.at(last.round)
-    test, offsets = outsiders(config, people, level, seed, path)
-    params, inside = _rehearsed(setup, level, shadows, seed, last.round, told)
-    sides = [
-        _under(setup.network, [*params, last.state.params], *side)
-        for side in (
-            (people.examples, _groups(people.offsets, level)),
-            (test, _groups(offsets, level)),
-        )
-    ]
-    losses = np.concatenate([side.losses for side in sides], axis=1)
-    statistics = np.concatenate([side.statistics for side in sides], axis=1)
-    ignored = _coins(seed, "membership/others", shadows, sides[1].losses.shape[1])
-    known = Shadows(statistics[:-1], np.concatenate([inside, ignored], axis=1))
-    member = np.arange(losses.shape[1]) < inside.shape[1]
-    scores = {"loss": -losses[-1], "lira_offline": RULES["lira_offline"](statistics[-1], known)}
-    measures = setup.network.evaluate(last.state.params, people.test)
-    measure, score = next(iter(measures.items()))
+    test, offsets = outsiders(setup.plan.config, people, level, seed, path)
+    models, inside = rehearsed(setup, level, shadows, seed, last.round, told)
+    models.append(last.state.params)
+    members = shown(setup.network, models, people.examples, people.offsets, level)
+    others = shown(setup.network, models, test, offsets, level)
+    found = members.beside(others)
+    ignored = coins(seed, "membership/others", shadows, others.losses.shape[1])
+    known = Shadows(found.statistics[:-1], np.concatenate([inside, ignored], axis=1))
+    scores = {"loss": -found.losses[-1], "lira_offline": lira_offline(found.statistics[-1], known)}
+    member = np.arange(found.losses.shape[1]) < inside.shape[1]
+    measure, score = next(iter(setup.network.evaluate(last.state.params, people.test).items()))
     return Exposure(
         of=path,
         level=level,
@@ -150,74 +114,33 @@ def attack_run(path: Path, level: Level, shadows: int, seed: int, told: Told) ->
         attacked=1,
         shadows=shadows,
         seed=seed,
-        guarantee=claimed.guarantee,
-        examples=claimed.examples,
+        guarantee=claimed[0],
+        examples=claimed[1],
         measure=measure,
         score=score,
         others=f"{level}s of the public test set, taken to be drawn as the clients' data were",
     )
 
 
-def _rehearsed(
-    setup: Setup, level: Level, runs: int, seed: int, rounds: int, told: Told
-) -> tuple[list[Tensor], NDArray[np.bool_]]:
-    """The final models `[d]` of `runs` runs, and who was inside, `[runs, targets]`."""
-    people = setup.federation
-    sizes = people.sizes(np.arange(people.clients))
-    coins = _coins(
-        seed,
-        "membership",
-        runs,
-        int((sizes > 0).sum()) if level == "user" else len(people.examples),
-    )
-    models = []
-    for run, coin in enumerate(coins):
-        told(run, runs)
-        kept = np.repeat(coin, sizes[sizes > 0]) if level == "user" else coin
-        if not kept.any():
-            raise Refused(
-                f"coins leave nobody in one of {runs} runs; take more clients, or another --seed"
-            )
-        own = Streams(seed).at("membership/run", run).integer()
-        models.append(rehearse(setup, keeping(people, kept), own, rounds).params)
-    told(runs, runs)
-    return models, coins
+def _ended(path: Path) -> tuple[Setup, Checkpoint, tuple[Guarantee, Guarantee | None]]:
+    """The run at `path`, where it stands, and what its ledger guarantees of users and examples."""
+    directory = RunDirectory.open(path)
+    config = directory.read_config()
+    if not directory.round():
+        raise Refused(f"{path} has trained no round yet: there is nothing to attack")
+    claimed = audit(path)
+    if claimed.guarantee is None or claimed.problems:
+        raise Broken(f"{path}: {'; '.join(claimed.problems)}")
+    setup = assemble(plan(config), directory.read_constants())
+    last = directory.load_checkpoint(setup.network, setup.network.start.device)
+    return setup, last, (claimed.guarantee, claimed.examples)
 
 
-def _under(
-    net: Network, models: list[Tensor], examples: Examples, groups: Indices | None
-) -> _Scored:
-    """What every target scores under each of `models`; targets are groups of examples, or each."""
-    losses = np.stack([_losses(net, params, examples) for params in models])
-    statistics = confidence(losses)
-    if groups is None:
-        return _Scored(losses, statistics)
-    means = [[means_of(row, groups) for row in of] for of in (losses, statistics)]
-    return _Scored(np.stack(means[0]), np.stack(means[1]))
-
-
-def _losses(net: Network, params: Tensor, examples: Examples) -> Reals:
-    """The loss of each example `[N]`, in float64, as a confident model's would be cut off."""
-    losses = [
-        net.loss.losses(outputs.double(), y.double() if y.is_floating_point() else y)
-        for outputs, y in net.scored(params, examples)
-    ]
-    return np.asarray(torch.cat(losses).cpu().numpy(), dtype=np.float64)
-
-
-def _groups(offsets: Indices, level: Level) -> Indices | None:
-    """Where the examples of each user who holds any begin and end; None: each for itself."""
-    return np.unique(offsets) if level == "user" else None
-
-
-def _coins(seed: int, stream: str, runs: int, targets: int) -> NDArray[np.bool_]:
-    return Streams(seed).at(stream).generator().random((runs, targets)) < 0.5
-
-
-def _roc(scores: Reals, member: NDArray[np.bool_]) -> Roc:
+def _roc(scores: Reals, member: Flags) -> Roc:
+    """Over all trials, of any shape."""
     if member.all() or not member.any():
         raise Refused(
-            f"all of {len(member)} trials are on one side, so nothing can be told apart; take more "
+            f"all of {member.size} trials are on one side, so nothing can be told apart; take more "
             "clients, more --shadows, or another --seed"
         )
-    return roc(scores, member)
+    return roc(scores.ravel(), member.ravel())

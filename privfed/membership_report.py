@@ -114,7 +114,8 @@ def _said(found: Exposure, about: str, delta: float, folder: Path) -> Iterator[t
     yield "intervals", "Clopper-Pearson, 95 %; trials of one run share its noise"
     if not curve.resolves(RATES[0]):
         least = math.ceil(1 / RATES[0])
-        yield "FPR 0.1 %", f"not resolved: needs at least {least} non-members; take more --shadows"
+        how = "take more --shadows" if found.attacked > 1 else f"attack {found.of}/config.toml"
+        yield "FPR 0.1 %", f"not resolved: needs at least {least} non-members; {how}"
     yield "note", NOTE
     yield "written", f"{folder / 'roc.svg'}, roc.png, membership.json"
 
