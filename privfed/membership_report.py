@@ -165,13 +165,13 @@ def _panel(axes: Any, found: Exposure, title: str) -> None:
         axes.plot(grid, bound, color="black", linestyle=":", linewidth=1.2, label=said)
         axes.fill_between(grid, bound, 1, color="#888888", alpha=0.15, linewidth=0)
     for (name, curve), colour, dash in zip(found.curves.items(), COLOURS, DASHES, strict=False):
-        # A step holds from its own FPR on; what few non-members cannot show is not drawn.
-        fpr = np.maximum(curve.fpr, 1 / curve.nonmembers)
+        shown = grid[grid >= 1 / curve.nonmembers]  # fewer false positives were none
+        tpr = curve.tpr[np.searchsorted(curve.fpr, shown, side="right") - 1]
         said = f"{_NAMES[name]} (AUC {curve.auc:.2f})"
-        axes.step(
-            fpr,
-            np.maximum(curve.tpr, _LEAST / 10),
-            where="post",
+        axes.plot(
+            shown,
+            np.maximum(tpr, _LEAST / 10),
+            drawstyle="steps-post",
             color=colour,
             linestyle=dash,
             linewidth=1.4,

@@ -69,7 +69,8 @@ def rehearsed(
     Beside them, who was inside, `[runs, targets]`. Raises `Refused` where nobody was.
     """
     people = setup.federation
-    sizes: Indices = np.diff(np.unique(people.offsets))
+    sizes = people.sizes(np.arange(people.clients))
+    sizes = sizes[sizes > 0]
     targets = len(sizes) if level == "user" else len(people.examples)
     inside = coins(seed, "membership", runs, targets)
     models = []
