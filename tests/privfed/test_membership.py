@@ -18,6 +18,7 @@ from privfed.errors import Refused
 from privfed.membership import Exposure, attack_configuration, attack_run
 from privfed.membership_report import claim, to_json
 from privfed.report import ceiling
+from privfed.run import train
 
 OVERFIT = (
     "data.source=synthetic",
@@ -112,6 +113,16 @@ def test_a_run_is_attacked_as_it_is(finished, level):
     assert curve.members + curve.nonmembers == found.targets
     assert found.guarantee.epsilon > 0.5
     assert sorted((path, path.stat().st_mtime_ns) for path in finished.rglob("*")) == before
+
+
+def test_it_is_the_model_of_the_run_that_is_attacked(tmp_path):
+    """One that knows all its clients by heart; a shadow knows half of them."""
+    overrides = ("privacy.mechanism=none", "data.holdout_fraction=0.5", "client.epochs=20")
+    train(load(None, [*OVERFIT, *overrides, "run.randomness=seeded"]), tmp_path / "r")
+    found = attack_run(tmp_path / "r", "user", 4, 0, quietly)
+    assert (found.curves["loss"].members, found.curves["loss"].nonmembers) == (40, 20)
+    assert found.curves["loss"].auc > 0.75
+    assert found.curves["lira_offline"].auc > 0.65
 
 
 def test_a_dealt_test_set_makes_up_clients_of_the_same_sizes(tmp_path):
