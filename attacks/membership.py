@@ -1,0 +1,128 @@
+"""Membership inference: was this example, or this user, among those a model was trained on?
+
+Scores are high for members. A *statistic* is one number for each target (an example, a user) under
+one model: `confidence` of an example, its mean over a user's examples for a user. LiRA compares it
+with the same statistic under shadow models, each trained with a random half of the targets.
+
+A user's statistic is the mean over examples, not a sum of the examples' likelihood ratios: they
+enter together, so their statistics move together, and a product of densities would count one piece
+of evidence many times, most for those with many examples. The mean is one number with one Gaussian,
+which few shadows suffice to fit, and it calibrates as the user-inference attack of Kandpal et al.
+2024 does (section 3: the likelihood ratio, averaged over the user's samples).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Reals = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+MANY = 64
+"""Shadow models from which each target has a variance of its own (Carlini et al. 2022, VI-C)."""
+_LEAST = 2.0**-53
+"""Losses below it are not told apart from none."""
+
+
+@dataclass(frozen=True)
+class Shadows:
+    """Statistics `[s, t]` of t targets under s models; `inside` says which were trained on which.
+
+    Which are inside has to be drawn by independent coins: were it exactly half of the models, the
+    others would give a held-out one away.
+    """
+
+    statistics: Reals
+    inside: Flags
+
+    def __len__(self) -> int:
+        return len(self.statistics)
+
+    def without(self, model: int) -> Shadows:
+        """All but one, which is then attacked."""
+        others = np.arange(len(self)) != model
+        return Shadows(self.statistics[others], self.inside[others])
+
+
+def confidence(losses: Reals) -> Reals:
+    """φ = log(p / (1 - p)) where p = e^-loss is what the model gives the truth.
+
+    φ = -(loss + log(1 - e^-loss)): near a Gaussian where p itself is crowded at 1. Source: Carlini
+    et al. 2022, section V-A and equation 4.
+
+    >>> confidence(np.array([0.0, np.log(4), 800.0])).round(3)
+    array([  36.737,   -1.099, -800.   ])
+    """
+    held = np.maximum(losses, _LEAST)
+    logit: Reals = -(held + np.log(-np.expm1(-held)))
+    return logit
+
+
+def means_of(values: Reals, offsets: NDArray[np.int64]) -> Reals:
+    """The mean of each user's values, who owns `values[offsets[k]:offsets[k + 1]]`, one or more.
+
+    >>> means_of(np.array([1.0, 3.0, 5.0]), np.array([0, 2, 3]))
+    array([2., 5.])
+    """
+    return np.asarray(np.add.reduceat(values, offsets[:-1]) / np.diff(offsets))
+
+
+def lira(target: Reals, shadows: Shadows) -> Reals:
+    """The log-likelihood ratio `[t]` of the target model's statistics `[t]`, in against out.
+
+    log N(φ; μ_in, σ_in²) - log N(φ; μ_out, σ_out²), each target's means fitted over the shadows
+    that it is in, or out of. A target with no shadow on one side scores 0: no evidence. Source:
+    Carlini et al. 2022, algorithm 1 (online).
+    """
+    means, variances = zip(*(_gaussian(shadows, side) for side in (True, False)), strict=True)
+    logs = [
+        -np.log(v) / 2 - (target - m) ** 2 / (2 * v) for m, v in zip(means, variances, strict=True)
+    ]
+    return np.asarray(np.nan_to_num(logs[0] - logs[1]))
+
+
+def lira_offline(target: Reals, shadows: Shadows) -> Reals:
+    """How far `[t]` the statistics lie above those of models without the target, in deviations.
+
+    (φ - μ_out) / σ_out, which orders targets as the one-sided test 1 - Pr[N(μ_out, σ_out²) > φ]
+    does. A target that no shadow is without scores 0. Source: Carlini et al. 2022, section VI-A
+    (offline).
+    """
+    mean, variance = _gaussian(shadows, False)
+    return np.asarray(np.nan_to_num((target - mean) / np.sqrt(variance)))
+
+
+def _gaussian(shadows: Shadows, inside: bool) -> tuple[Reals, Reals]:
+    """Each target's mean `[t]` over its shadows on one side (NaN: none), and variance `[t]`.
+
+    With fewer than `MANY` models the variance is one for all targets, pooled over what their own
+    means leave.
+    """
+    here = shadows.inside == inside
+    count = here.sum(0)
+    total = np.where(here, shadows.statistics, 0.0).sum(0)
+    mean = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+    squares = np.where(here, (shadows.statistics - mean) ** 2, 0.0).sum(0)
+    free = np.maximum(count - 1, 0)
+    pooled = squares.sum() / max(int(free.sum()), 1)
+    if len(shadows) < MANY:
+        variance = np.full(len(count), pooled)
+    else:
+        variance = np.divide(squares, free, out=np.full(len(count), pooled), where=free > 1)
+    return mean, np.maximum(variance, 1e-12)
+
+
+Rule = Callable[[Reals, Shadows], Reals]
+RULES: dict[str, Rule] = {"lira": lira, "lira_offline": lira_offline}
+"""Attacks that need shadow models, by name."""
+
+
+def leave_one_out(rule: Rule, runs: Shadows) -> Reals:
+    """Scores `[s, t]`: each model in turn is attacked, and all the others are its shadows.
+
+    It makes s times as many trials of the same models (Carlini et al. 2022, section VI).
+    """
+    return np.stack([rule(runs.statistics[n], runs.without(n)) for n in range(len(runs))])

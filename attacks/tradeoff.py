@@ -1,0 +1,49 @@
+"""What (ε, δ)-differential privacy leaves to anybody who tells two neighbours apart."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Reals = NDArray[np.float64]
+
+
+def tpr_bound(fpr: Reals, epsilon: float, delta: float) -> Reals:
+    """The largest TPR `[k]` of any test at `fpr` `[k]`, where both neighbours bound each other.
+
+    min(e^ε FPR + δ, 1 - e^-ε (1 - δ - FPR)), at most 1. Source: Wasserman & Zhou 2010, theorem
+    2.4; Kairouz, Oh & Viswanath 2015, theorem 2.1. Infinite ε bounds nothing.
+
+    >>> tpr_bound(np.array([0.0, 0.25, 0.5]), math.log(3), 0.0).round(4)
+    array([0.    , 0.75  , 0.8333])
+    """
+    if epsilon == math.inf:
+        return np.ones_like(fpr)
+    # e^min(ε, 700): beyond it every FPR that a float can hold is bounded by nothing.
+    few = math.exp(min(epsilon, 700.0)) * fpr + delta
+    many = 1 - math.exp(-epsilon) * (1 - delta - fpr)
+    return np.clip(np.minimum(few, many), 0.0, 1.0)
+
+
+def advantage_bound(epsilon: float, delta: float) -> float:
+    """The largest TPR - FPR of any test: (e^ε - 1 + 2δ) / (e^ε + 1), where the two lines meet.
+
+    >>> round(advantage_bound(math.log(3), 0.0), 9)
+    0.5
+    """
+    return min(1.0, math.tanh(epsilon / 2) + 2 * delta / (math.exp(min(epsilon, 700.0)) + 1))
+
+
+def twice(epsilon: float, delta: float) -> tuple[float, float]:
+    """For what is two steps of neighbours apart: (2ε, (1 + e^ε) δ).
+
+    Source: Dwork & Roth 2014, theorem 2.2 and its proof.
+
+    >>> twice(0.0, 1e-3)
+    (0.0, 0.002)
+    """
+    if epsilon == math.inf:
+        return epsilon, delta
+    return 2 * epsilon, min(1.0, (1 + math.exp(min(epsilon, 700.0))) * delta)
