@@ -9,7 +9,7 @@ do, and never fails a run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.events import Event
-from accounting.one_run import guess
+from accounting.one_run import Guesses, guess
 from accounting.one_shot import Bell, epsilon_between
-from accounting.two_sample import REFUTED_BELOW, judge
+from accounting.two_sample import REFUTED_BELOW, Claim, judge
 from privfed.canary_log import Seen
 from privfed.canary_scores import Scale, likelihood_ratios
 
@@ -34,6 +34,7 @@ _PARTS = (10, 2, 1)
 class Evidence:
     """Of `canaries`, of which `entered` were in the population; None where it needs more of them.
 
+    `epsilon_lower_bound_most` is what so many canaries could show, were all guesses right.
     `p_value` is the smallest of all one-run tests of the claim, times their number.
     """
 
@@ -48,6 +49,7 @@ class Evidence:
     epsilon_lower_bound: float
     epsilon_lower_bound_final: float | None
     epsilon_lower_bound_split: float | None
+    epsilon_lower_bound_most: float
     p_value: float
 
     @property
@@ -59,13 +61,17 @@ class Evidence:
 
 
 def evidence(
-    seen: Seen, event: Event, scale: Scale, claim: tuple[float, float], confidence: float
+    seen: Seen, event: Event, scale: Scale, claims: Sequence[Claim], confidence: float
 ) -> Evidence | None:
-    """Hold what canaries saw against `claim`; None before there is anything to judge."""
+    """Hold what canaries saw against `claims`, the run's own first; None before there is enough.
+
+    All claims are points of one privacy profile. At a smaller delta more is claimed of rare
+    events, and less is lost to delta for every canary.
+    """
     coins = seen.coins
     if not len(seen.rounds) or min(coins.sum(), (~coins).sum()) < 2:
         return None
-    epsilon, delta = claim
+    epsilon, delta = claims[0]
     ratio = likelihood_ratios(seen, event, scale)
     cosines = seen.products / seen.lengths[:, None]
     statistics = {"iterates": ratio}
@@ -76,7 +82,7 @@ def evidence(
         all_guesses = [guess(scores, coins, max(1, len(coins) // part)) for part in _PARTS]
         sure = 1 - (1 - confidence) / len(all_guesses)
         bounds[name] = max(guesses.epsilon_lower(delta, sure) for guesses in all_guesses)
-        p_values += [guesses.p_value(epsilon, delta) for guesses in all_guesses]
+        p_values += [one.p_value(*claim) for one in all_guesses for claim in claims]
     return Evidence(
         canaries=len(coins),
         entered=int(coins.sum()),
@@ -89,6 +95,9 @@ def evidence(
         epsilon_lower_bound=bounds["iterates"],
         epsilon_lower_bound_final=bounds.get("final"),
         epsilon_lower_bound_split=_split(ratio, coins, delta, confidence),
+        epsilon_lower_bound_most=Guesses(len(coins), len(coins), len(coins)).epsilon_lower(
+            delta, 1 - (1 - confidence) / len(_PARTS)
+        ),
         p_value=min(1.0, min(p_values) * len(p_values)),
     )
 
@@ -137,7 +146,8 @@ def words(found: Evidence) -> Mapping[str, str]:
         f"largest cosine of a round: {shown(found.epsilon_estimate_largest_cosine)})",
         "lower bound": f"ε ≥ {shown(found.epsilon_lower_bound)} with {sure} confidence for who saw "
         f"every release, {shown(found.epsilon_lower_bound_final)} for who sees the final model; "
-        f"{shown(found.epsilon_lower_bound_split)} if canaries do not touch each other",
+        f"{shown(found.epsilon_lower_bound_split)} if canaries do not touch each other (so many "
+        f"could show {shown(found.epsilon_lower_bound_most)} at most)",
         "verdict": f"{verdict} of ε = {found.epsilon_claimed:.4g} (p = {found.p_value:.2g}; "
         f"refuted below {REFUTED_BELOW:g})",
     }
