@@ -116,16 +116,18 @@ def judge(
     halves = [scores[: len(scores) // 2] for scores in (zero, one)]
     others = [scores[len(scores) // 2 :] for scores in (zero, one)]
     sets = Sets.chosen(*halves)
-    tried, fresh = sets.counts(*halves), sets.counts(*others)
     miss = 1 - confidence
-    widest = int(np.argmax(tried.epsilon_lower(delta, miss)))
+    # Bins were put in order by the same scores, so that the best of them says too much of itself.
+    widest = int(np.argmax(sets.counts(*halves, bins=False).epsilon_lower(delta, miss)))
+    bound = sets.counts(*others, bins=False).of(widest).epsilon_lower(delta, miss)
+    tried, fresh = sets.counts(*halves), sets.counts(*others)
     found = tried.log_likelihood(tried.in0 / tried.n0, tried.in1 / tried.n1)
     against = np.stack([found - tried.under(claim) for claim in claims])
     number, best = (int(n) for n in np.unravel_index(np.argmax(against), against.shape))
     expected, counted = tried.of(best).rates(), fresh.of(best)
     ratio = float((counted.under(claims[number]) - counted.log_likelihood(*expected))[0])
     return Verdict(
-        float(fresh.of(widest).epsilon_lower(delta, miss)[0]),
+        float(bound[0]),
         delta,
         confidence,
         claims[number],
@@ -157,13 +159,15 @@ class Sets:
         in0, in1 = (_binned(scores, edges) for scores in (zero, one))
         return cls(thresholds, edges, np.argsort((in0 + 1) / (in1 + 1)))
 
-    def counts(self, zero: Numbers, one: Numbers) -> Counts:
-        """With either neighbour called 1."""
+    def counts(self, zero: Numbers, one: Numbers, bins: bool = True) -> Counts:
+        """With either neighbour called 1. Without `bins`, of the thresholds alone."""
         found = []
         for scores in (zero, one):
-            above = len(scores) - np.searchsorted(np.sort(scores), self.thresholds, side="right")
-            bins = np.cumsum(_binned(scores, self.edges)[self.order])
-            found.append(np.concatenate([above, len(scores) - above, bins, len(scores) - bins]))
+            within = len(scores) - np.searchsorted(np.sort(scores), self.thresholds, side="right")
+            if bins:
+                first = np.cumsum(_binned(scores, self.edges)[self.order])
+                within = np.concatenate([within, first])
+            found.append(np.concatenate([within, len(scores) - within]))
         in0, in1 = (np.asarray(one, dtype=float) for one in found)
         return Counts(np.concatenate([in0, in1]), len(zero), np.concatenate([in1, in0]), len(one))
 

@@ -1,0 +1,1 @@
+"""A study: what canaries find of the claimed epsilon."""
