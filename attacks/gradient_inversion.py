@@ -66,8 +66,8 @@ def match_direction(
     search: Search,
     iterations: int,
     generator: torch.Generator,
-    variation: float = 1e-3,
-    rate: float = 0.1,
+    variation: float = 1e-2,
+    rate: float = 0.5,
 ) -> Tensor:
     """Minimise 1 - cos(update(x), seen) + `variation` TV(x) by signed Adam, within the range.
 

@@ -2,9 +2,136 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
+
+from privfed.answers import answers_errors
+from privfed.jsons import dump
+
+TARGET = click.Path(path_type=Path)
+OUT = click.Path(path_type=Path)
 
 
 @click.group()
 def attack() -> None:
     """Read clients' data out of updates and models: inversion, membership, property."""
+
+
+@attack.command()
+@click.argument("target", metavar="RUN_OR_TOML", type=TARGET)
+@click.option("--set", "overrides", multiple=True, metavar="section.key=value", help="Override.")
+@click.option("--client", "clients", multiple=True, type=click.IntRange(0), help="Whom to attack.")
+@click.option(
+    "--columns", type=click.IntRange(1, 64), default=3, show_default=True, help="Or how many."
+)
+@click.option(
+    "--examples",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="On how many of its examples each client trains.",
+)
+@click.option(
+    "--steps", type=click.IntRange(1, 100), default=1, show_default=True, help="Its local steps."
+)
+@click.option(
+    "--epsilon",
+    "epsilons",
+    multiple=True,
+    type=click.FloatRange(0, 1e9, min_open=True),
+    help="Noise to look through, as a budget of the whole run; repeatable. [1e6, 1e5, 1000, own]",
+)
+@click.option(
+    "--method",
+    type=click.Choice(["analytic", "cosine", "dlg"]),
+    help="Default: analytic where the model's first layer is linear, else cosine.",
+)
+@click.option("--iterations", type=click.IntRange(1, 100_000), help="Of the search.")
+@click.option("--out", type=OUT, help="Default: a new folder in runs/.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@answers_errors
+def inversion(
+    target: Path,
+    overrides: tuple[str, ...],
+    clients: tuple[int, ...],
+    columns: int,
+    examples: int,
+    steps: int,
+    epsilons: tuple[float, ...],
+    method: str | None,
+    iterations: int | None,
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Reconstruct clients' examples from the updates they would send, defence by defence."""
+    from typing import cast
+
+    from privfed.inference.contact_sheet import contact_sheet
+    from privfed.inference.folder import new_folder, refuse_taken, write
+    from privfed.inference.inversion import Question, invert
+    from privfed.inference.reconstruct import Method
+    from privfed.inference.subject import subject
+    from privfed.inference.tables import inversion_table
+    from privfed.inference.views import usual
+    from privfed.terminal import console
+
+    folder = out or new_folder("inversion")
+    refuse_taken(folder)
+    attacked = subject(target, overrides)
+    levels = epsilons or usual(attacked.setup.plan)
+    chosen = cast("Method | None", method)
+    question = Question(clients, columns, examples, steps, levels, chosen, iterations)
+    found = invert(attacked, question)
+    sheet = contact_sheet(found)
+    files = {"inversion.json": dump(found.to_json(), indent=2).encode()}
+    write(folder, files if sheet is None else {**files, "contact_sheet.png": sheet})
+    if as_json:
+        click.echo(dump({**found.to_json(), "out": str(folder)}))
+    else:
+        console(False).print(inversion_table(found, folder))
+    return 0
+
+
+@attack.command("property")
+@click.argument("target", metavar="RUN_OR_TOML", type=TARGET)
+@click.option("--set", "overrides", multiple=True, metavar="section.key=value", help="Override.")
+@click.option(
+    "--clients", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many."
+)
+@click.option(
+    "--epsilon",
+    "epsilons",
+    multiple=True,
+    type=click.FloatRange(0, 1e9, min_open=True),
+    help="Noise to look through, as a budget of the whole run; repeatable. [1e6, 1e5, 1000, own]",
+)
+@click.option("--out", type=OUT, help="Default: a new folder in runs/.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@answers_errors
+def properties(
+    target: Path,
+    overrides: tuple[str, ...],
+    clients: int,
+    epsilons: tuple[float, ...],
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Tell clients' label distributions from the updates they would send, defence by defence."""
+    from privfed.inference.folder import new_folder, refuse_taken, write
+    from privfed.inference.properties import infer
+    from privfed.inference.subject import subject
+    from privfed.inference.tables import property_table
+    from privfed.inference.views import usual
+    from privfed.terminal import console
+
+    folder = out or new_folder("property")
+    refuse_taken(folder)
+    attacked = subject(target, overrides)
+    found = infer(attacked, clients, epsilons or usual(attacked.setup.plan))
+    write(folder, {"property.json": dump(found.to_json(), indent=2).encode()})
+    if as_json:
+        click.echo(dump({**found.to_json(), "out": str(folder)}))
+    else:
+        console(False).print(property_table(found, folder))
+    return 0

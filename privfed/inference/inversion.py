@@ -35,7 +35,7 @@ class Question:
     """
 
     clients: tuple[int, ...] = ()
-    columns: int = 4
+    columns: int = 3
     examples: int = 1
     steps: int = 1
     epsilons: tuple[float, ...] = ()

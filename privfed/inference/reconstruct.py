@@ -19,7 +19,7 @@ from privfed.inference.subject import Subject
 from privfed.network import Network
 
 Method = Literal["analytic", "cosine", "dlg"]
-_ITERATIONS = {"analytic": 1, "cosine": 300, "dlg": 60}
+_ITERATIONS = {"analytic": 1, "cosine": 400, "dlg": 60}
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from privfed.round import exchanges
 
 MANY, SOME = 10, 2
 """How many clients a secure sum holds, beside a whole cohort."""
+_LOOSE = (1e6, 1e5, 1e3)
 
 
 @dataclass(frozen=True)
@@ -101,3 +102,11 @@ def noise(plan: Plan, epsilon: float) -> float:
         raise Refused(f"--epsilon {epsilon:g}: {error}") from error
     size = 1 if plan.mechanism.trust == "client" else sampler.size
     return plan.mechanism.at(multiplier).noise_on_update(size)
+
+
+def usual(plan: Plan) -> tuple[float, ...]:
+    """Budgets to look through: far too large ones, and the run's own; none without noise."""
+    if not plan.mechanism.private:
+        return ()
+    own = plan.budget or plan.guarantee.epsilon
+    return (*_LOOSE, *((own,) if 0 < own < min(_LOOSE) else ()))
