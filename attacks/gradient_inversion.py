@@ -48,9 +48,9 @@ def match_gradients(
         optimizer.zero_grad()
         distance = (update(guess, search.labels) - seen).square().sum() / scale
         (guess.grad,) = torch.autograd.grad(distance, guess)
-        if float(distance) < least:
-            best, least = guess.detach().clone(), float(distance)
-        return distance
+        if float(distance.detach()) < least:
+            best, least = guess.detach().clone(), float(distance.detach())
+        return distance.detach()
 
     for _ in range(iterations):
         before = least

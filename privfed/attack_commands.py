@@ -11,6 +11,13 @@ from privfed.jsons import dump
 
 TARGET = click.Path(path_type=Path)
 OUT = click.Path(path_type=Path)
+_EPSILON = click.option(
+    "--epsilon",
+    "epsilons",
+    multiple=True,
+    type=click.FloatRange(0, 1e6, min_open=True),
+    help="Noise to look through, a budget of all rounds. Default: 1e6, 1e5, 1000 and the run's.",
+)
 
 
 @click.group()
@@ -35,13 +42,7 @@ def attack() -> None:
 @click.option(
     "--steps", type=click.IntRange(1, 100), default=1, show_default=True, help="Its local steps."
 )
-@click.option(
-    "--epsilon",
-    "epsilons",
-    multiple=True,
-    type=click.FloatRange(0, 1e9, min_open=True),
-    help="Noise to look through, as a budget of the whole run; repeatable. [1e6, 1e5, 1000, own]",
-)
+@_EPSILON
 @click.option(
     "--method",
     type=click.Choice(["analytic", "cosine", "dlg"]),
@@ -64,7 +65,7 @@ def inversion(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Reconstruct clients' examples from the updates they would send, defence by defence."""
+    """Reconstruct clients' examples from updates."""
     from typing import cast
 
     from privfed.inference.contact_sheet import contact_sheet
@@ -99,13 +100,7 @@ def inversion(
 @click.option(
     "--clients", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many."
 )
-@click.option(
-    "--epsilon",
-    "epsilons",
-    multiple=True,
-    type=click.FloatRange(0, 1e9, min_open=True),
-    help="Noise to look through, as a budget of the whole run; repeatable. [1e6, 1e5, 1000, own]",
-)
+@_EPSILON
 @click.option("--out", type=OUT, help="Default: a new folder in runs/.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @answers_errors
@@ -117,7 +112,7 @@ def properties(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Tell clients' label distributions from the updates they would send, defence by defence."""
+    """Tell clients' label distributions from updates."""
     from privfed.inference.folder import new_folder, refuse_taken, write
     from privfed.inference.properties import infer
     from privfed.inference.subject import subject

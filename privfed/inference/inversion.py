@@ -23,7 +23,7 @@ from privfed.inference.views import View, views
 
 JOINTLY = 10
 """Up to so many examples of a sum are looked for together; of more, as if it were one client's."""
-GUESS = View("nothing", "anybody: the mean public example")
+GUESS = View("no update", "anybody: the mean public example")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from privfed.inference.subject import Subject, examples_of
 from privfed.inference.views import View, views
 from privfed.local.batches import steps
 
-GUESS = View("nothing", "anybody: the public examples' labels")
+GUESS = View("no update", "anybody: the public examples' labels")
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,8 @@ class Adversary:
         bias = -last_bias(self.network, seen, len(self.predictions)) / (self.lr * self.steps)
         if count == 1:
             return torch.tensor([recover_label(bias)])
-        return counted(label_shares(bias, self.predictions, None if scaled else 1.0), count)
+        known = 1.0 if self.steps == 1 and not scaled else None  # later gradients are shorter
+        return counted(label_shares(bias, self.predictions, known), count)
 
     def reconstruct(
         self, seen: Tensor, count: int, scaled: bool, generator: torch.Generator

@@ -27,14 +27,14 @@ def inversion_table(found: Inverted, out: Path) -> Group:
         table.add_row(each.view.name, each.view.who, quality, alike, error, labels)
     question, attack = found.question, found.attack
     searched = "" if attack.method == "analytic" else f", {attack.iterations} iterations"
+    taken = f"{_count(question.examples, 'example')} each, {_count(question.steps, 'local step')}"
     return Group(
         table,
         "",
         rows(
             {
                 "attack": f"{attack.method}{searched}, on {_model(found.target)}",
-                "clients": f"{', '.join(map(str, found.clients))}: {question.examples} examples "
-                f"each, {question.steps} local steps",
+                "clients": f"{', '.join(map(str, found.clients))}: {taken}",
                 **_meaning(found.target),
                 "out": str(out),
             }
@@ -68,6 +68,10 @@ def _views(*columns: str) -> Table:
     for place, name in enumerate(columns):
         table.add_column(Text(name), justify="left" if place < 2 else "right", no_wrap=place != 1)
     return table
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _model(target: Subject) -> str:

@@ -23,6 +23,7 @@ from privfed.round import exchanges
 
 MANY, SOME = 10, 2
 """How many clients a secure sum holds, beside a whole cohort."""
+_READER = "a server that reads updates"
 _LOOSE = (1e6, 1e5, 1e3)
 
 
@@ -56,9 +57,9 @@ def views(plan: Plan, epsilons: Sequence[float], clients: int) -> list[View]:
     `epsilons` are budgets for all of the run's rounds at its delta. Raises `Refused`.
     """
     clip = plan.config.parts["mechanism"].clip if plan.mechanism.private else math.inf
-    found = [View("as sent", "the server")]
+    found = [View("as sent", _READER)]
     if plan.mechanism.private:
-        found.append(View(f"clipped to {clip:g}", "the server", clip=clip))
+        found.append(View(f"clipped to {clip:g}", _READER, clip=clip))
         found += [_noised(plan, epsilon, clip) for epsilon in sorted(set(epsilons), reverse=True)]
     elif epsilons:
         raise Refused(
@@ -68,15 +69,15 @@ def views(plan: Plan, epsilons: Sequence[float], clients: int) -> list[View]:
     cohort = plan.config.parts["sampler"].size
     for count in sorted({SOME, MANY, cohort}):
         if count <= min(cohort, clients):
-            who = "the server, under secure aggregation"
+            who = "a server that sees sums alone"
             found.append(View(f"sum of {count} clients", who, count, clip))
     return found
 
 
 def _noised(plan: Plan, epsilon: float, clip: float) -> View:
     local = plan.mechanism.trust == "client"
-    who = "the server" if local else "a reader who knows all other updates"
-    return View(f"ε = {epsilon:g}", who, 1, clip, noise(plan, epsilon) * clip, epsilon)
+    who = _READER if local else "a reader who knows all other updates"
+    return View(f"ε = {epsilon:,.10g}", who, 1, clip, noise(plan, epsilon) * clip, epsilon)
 
 
 def noise(plan: Plan, epsilon: float) -> float:
