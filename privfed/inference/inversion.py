@@ -59,6 +59,7 @@ class Seen:
     labels: float | None
 
     def to_json(self) -> dict[str, Any]:
+        """Medians: one exact find among several would outweigh all in a mean of decibels."""
         return {
             "view": self.view.name,
             "seen_by": self.view.who,
@@ -66,9 +67,9 @@ class Seen:
             "clip": self.view.clip if self.view.clip < math.inf else None,
             "noise_deviation": self.view.deviation,
             "epsilon": self.view.epsilon,
-            "mse": float(np.mean(self.mse)),
-            "psnr": float(np.mean(self.psnr)),
-            "ssim": float(np.mean(self.ssim)) if self.ssim else None,
+            "mse": float(np.median(self.mse)),
+            "psnr": float(np.median(self.psnr)),
+            "ssim": float(np.median(self.ssim)) if self.ssim else None,
             "labels_found": self.labels,
             "psnr_each": list(self.psnr),
         }

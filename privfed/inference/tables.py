@@ -20,10 +20,10 @@ def inversion_table(found: Inverted, out: Path) -> Group:
     """Quality by view, and what was attacked how."""
     table = _views("what is seen", "by whom", "PSNR", "SSIM", "MSE", "labels found")
     for each in found.seen:
-        alike = f"{np.mean(each.ssim):.2f}" if each.ssim else "—"
+        alike = f"{np.median(each.ssim):.2f}" if each.ssim else "—"
         labels = "—" if each.labels is None else f"{each.labels:.0%}"
-        quality = decibels(float(np.mean(each.psnr)))
-        error = f"{np.mean(each.mse):.2g}"
+        quality = decibels(float(np.median(each.psnr)))
+        error = f"{np.median(each.mse):.2g}"
         table.add_row(each.view.name, each.view.who, quality, alike, error, labels)
     question, attack = found.question, found.attack
     searched = "" if attack.method == "analytic" else f", {attack.iterations} iterations"
@@ -34,6 +34,7 @@ def inversion_table(found: Inverted, out: Path) -> Group:
         rows(
             {
                 "attack": f"{attack.method}{searched}, on {_model(found.target)}",
+                "quality": "medians over the attacked examples",
                 "clients": f"{', '.join(map(str, found.clients))}: {taken}",
                 **_meaning(found.target),
                 "out": str(out),
