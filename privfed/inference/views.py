@@ -68,7 +68,7 @@ def views(plan: Plan, epsilons: Sequence[float], clients: int) -> list[View]:
         )
     cohort = plan.config.parts["sampler"].size
     for count in sorted({SOME, MANY, cohort}):
-        if count <= min(cohort, clients):
+        if 1 < count <= min(cohort, clients):
             who = "a server that sees sums alone"
             found.append(View(f"sum of {count} clients", who, count, clip))
     return found
