@@ -68,8 +68,8 @@ def inversion(
     """Reconstruct clients' examples from updates."""
     from typing import cast
 
+    from privfed.folders import new_folder, refuse_taken, write_private
     from privfed.inference.contact_sheet import contact_sheet
-    from privfed.inference.folder import new_folder, refuse_taken, write
     from privfed.inference.inversion import Question, invert
     from privfed.inference.reconstruct import Method
     from privfed.inference.subject import subject
@@ -86,7 +86,7 @@ def inversion(
     found = invert(attacked, question)
     sheet = contact_sheet(found)
     files = {"inversion.json": dump(found.to_json(), indent=2).encode()}
-    write(folder, files if sheet is None else {**files, "contact_sheet.png": sheet})
+    write_private(folder, files if sheet is None else {**files, "contact_sheet.png": sheet})
     if as_json:
         click.echo(dump({**found.to_json(), "out": str(folder)}))
     else:
@@ -113,7 +113,7 @@ def properties(
     as_json: bool,
 ) -> int:
     """Tell clients' label distributions from updates."""
-    from privfed.inference.folder import new_folder, refuse_taken, write
+    from privfed.folders import new_folder, refuse_taken, write_private
     from privfed.inference.properties import infer
     from privfed.inference.subject import subject
     from privfed.inference.tables import property_table
@@ -124,7 +124,7 @@ def properties(
     refuse_taken(folder)
     attacked = subject(target, overrides)
     found = infer(attacked, clients, epsilons or usual(attacked.setup.plan))
-    write(folder, {"property.json": dump(found.to_json(), indent=2).encode()})
+    write_private(folder, {"property.json": dump(found.to_json(), indent=2).encode()})
     if as_json:
         click.echo(dump({**found.to_json(), "out": str(folder)}))
     else:

@@ -5,8 +5,6 @@ The same clients, the same attack, and less and less to see: raw, clipped, with 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,15 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.image_quality import matched, mse, psnr, ssim
+from attacks.image_quality import matched
 from privfed.errors import Refused
 from privfed.federation import Indices
+from privfed.inference.quality import Seen, measured
 from privfed.inference.reconstruct import Adversary, Method, adversary
 from privfed.inference.subject import Subject, examples_of
 from privfed.inference.views import View, views
 
 JOINTLY = 10
-"""Up to so many examples of a sum are looked for together; of more, as if it were one client's."""
+"""So many examples of a sum are searched together at most; else, as if it were one client's."""
 GUESS = View("no update", "anybody: the mean public example")
 
 
@@ -41,38 +40,6 @@ class Question:
     epsilons: tuple[float, ...] = ()
     method: Method | None = None
     iterations: int | None = None
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What came out of one view: reconstructions `[N, *features]`, and their quality `[N]`.
-
-    `ssim` is empty where examples are no pictures; `labels` is the part of labels found, None where
-    an adversary had to guess whose they are.
-    """
-
-    view: View
-    x: Tensor
-    mse: tuple[float, ...]
-    psnr: tuple[float, ...]
-    ssim: tuple[float, ...]
-    labels: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Medians: one exact find among several would outweigh all in a mean of decibels."""
-        return {
-            "view": self.view.name,
-            "seen_by": self.view.who,
-            "clients": self.view.clients,
-            "clip": self.view.clip if self.view.clip < math.inf else None,
-            "noise_deviation": self.view.deviation,
-            "epsilon": self.view.epsilon,
-            "mse": float(np.median(self.mse)),
-            "psnr": float(np.median(self.psnr)),
-            "ssim": float(np.median(self.ssim)) if self.ssim else None,
-            "labels_found": self.labels,
-            "psnr_each": list(self.psnr),
-        }
 
 
 @dataclass(frozen=True)
@@ -124,7 +91,7 @@ def invert(target: Subject, question: Question) -> Inverted:
         labels = [right for _, right in parts if right is not None]
         x = torch.cat([x for x, _ in parts])
         share = float(np.mean(labels)) if labels else None
-        found.append(_measured(view, attack, x, originals, share))
+        found.append(measured(view, attack, x, originals, share))
     norms = tuple(float(torch.linalg.vector_norm(rows[0])) for rows in updates)
     return Inverted(target, question, attack, clients, norms, originals, tuple(found))
 
@@ -173,7 +140,8 @@ def _attacked(
     generator = torch.Generator().manual_seed(seed.integer())
     seen = view.seen(updates, generator)
     together = len(x) * view.clients
-    count = together if together <= JOINTLY else len(x)
+    jointly = attack.method == "analytic" or together <= JOINTLY
+    count = together if jointly else len(x)
     found = attack.reconstruct(seen, count, not view.keeps_length(updates[0]), generator)
     right = _found(found.labels, y) if view.clients == 1 else None
     return matched(found.x, x), right
@@ -190,23 +158,4 @@ def _guess(target: Subject, attack: Adversary, originals: Tensor) -> Seen:
     """What is known without any update."""
     test = target.setup.federation.test
     mean = test.x[torch.arange(len(test))].mean(0)
-    return _measured(GUESS, attack, mean.expand_as(originals), originals, None)
-
-
-def _measured(
-    view: View, attack: Adversary, found: Tensor, originals: Tensor, labels: float | None
-) -> Seen:
-    span = attack.high - attack.low
-    pairs: Sequence[tuple[Tensor, Tensor]] = list(zip(found, originals, strict=True))
-    alike: tuple[float, ...] = ()
-    if attack.picture:
-        shape = attack.picture
-        alike = tuple(ssim(a.reshape(shape), b.reshape(shape), span) for a, b in pairs)
-    return Seen(
-        view,
-        found,
-        tuple(mse(a, b) for a, b in pairs),
-        tuple(psnr(a, b, span) for a, b in pairs),
-        alike,
-        labels,
-    )
+    return measured(GUESS, attack, mean.expand_as(originals), originals, None)

@@ -24,7 +24,10 @@ _ITERATIONS = {"analytic": 1, "cosine": 400, "dlg": 60}
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """Examples `[B, *features]`, and the labels `[B]` that they were taken to have."""
+    """Examples `[M, *features]`, and the labels `[B]` that they were taken to have.
+
+    A search finds M = B; of several examples a linear layer gives a candidate per neuron, M >= B.
+    """
 
     x: Tensor
     labels: Tensor
@@ -82,8 +85,10 @@ class Adversary:
         layer = first_layer(self.network, seen, self.features)
         if layer is None:
             raise Refused(_NOT_LINEAR)
-        flat = recover_one(*layer)[None] if count == 1 else recover_candidates(*layer, count)
-        return self._within(flat.reshape(count, *self.features))
+        if count == 1:
+            return self._within(recover_one(*layer).reshape(1, *self.features))
+        flat = recover_candidates(*layer, max(count, len(layer[1])))
+        return self._within(flat.reshape(len(flat), *self.features))
 
     def _within(self, x: Tensor) -> Tensor:
         """Pictures have a range of values that everybody knows; other numbers are left alone."""

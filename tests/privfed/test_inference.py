@@ -127,6 +127,15 @@ def test_one_example_is_exact_after_any_number_of_steps(empty):
     assert [each.view.name for each in found.seen][:2] == ["no update", "as sent"]
 
 
+def test_several_examples_are_told_apart_where_neurons_are_many(empty):
+    target = digits(empty, "model.name=mlp", "model.hidden=[400]", "privacy.mechanism=none")
+    found = invert(target, Question(columns=2, examples=3))
+    guess, seen = found.seen[:2]
+    assert len(seen.psnr) == 6
+    assert np.mean(seen.psnr) > np.mean(guess.psnr) + 2
+    assert seen.labels == 1.0
+
+
 @pytest.mark.parametrize("method", ["cosine", "dlg"])
 def test_a_search_finds_what_is_there(empty, method):
     target = digits(empty, "privacy.mechanism=none")

@@ -1,4 +1,4 @@
-"""Where an attack writes what it found: a folder of its own, for its owner's eyes alone."""
+"""New folders: where a run goes, and where an attack writes what it found."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ def refuse_taken(out: Path) -> None:
         raise Refused(f"--out {out} is not empty; nothing was changed. Name a new directory")
 
 
-def new_folder(kind: str) -> Path:
-    """runs/<time>-<kind>, with a number behind it where that is taken."""
-    stamp = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{kind}"
+def new_folder(kind: str = "") -> Path:
+    """runs/<time>, or runs/<time>-<kind>, with a number behind it where that is taken."""
+    stamp = Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    stamp = stamp.with_name(f"{stamp.name}-{kind}") if kind else stamp
     path, taken = stamp, 0
     while path.exists():
         taken += 1
@@ -26,7 +27,7 @@ def new_folder(kind: str) -> Path:
     return path
 
 
-def write(out: Path, files: Mapping[str, bytes]) -> None:
+def write_private(out: Path, files: Mapping[str, bytes]) -> None:
     """Write `files`, by name, into `out`, which nobody else may read."""
     make_folder(out)
     out.chmod(0o700)
