@@ -113,14 +113,13 @@ def judge(
             f"{len(zero)} and {len(one)} releases of two neighbours; expected as many of both, and "
             "at least 20"
         )
-    halves = [scores[: len(scores) // 2] for scores in (zero, one)]
-    others = [scores[len(scores) // 2 :] for scores in (zero, one)]
-    sets = Sets.chosen(*halves)
-    miss = 1 - confidence
+    half = len(zero) // 2
+    first, second = (zero[:half], one[:half]), (zero[half:], one[half:])
+    sets, miss = Sets.chosen(*first), 1 - confidence
     # Bins were put in order by the same scores, so that the best of them says too much of itself.
-    widest = int(np.argmax(sets.counts(*halves, bins=False).epsilon_lower(delta, miss)))
-    bound = sets.counts(*others, bins=False).of(widest).epsilon_lower(delta, miss)
-    tried, fresh = sets.counts(*halves), sets.counts(*others)
+    widest = int(np.argmax(sets.counts(first, bins=False).epsilon_lower(delta, miss)))
+    bound = sets.counts(second, bins=False).of(widest).epsilon_lower(delta, miss)
+    tried, fresh = sets.counts(first), sets.counts(second)
     found = tried.log_likelihood(tried.in0 / tried.n0, tried.in1 / tried.n1)
     against = np.stack([found - tried.under(claim) for claim in claims])
     number, best = (int(n) for n in np.unravel_index(np.argmax(against), against.shape))
@@ -132,7 +131,7 @@ def judge(
         confidence,
         claims[number],
         math.exp(min(ratio, 0.0)),
-        sum(map(len, others)),
+        2 * (len(zero) - half),
     )
 
 
@@ -159,17 +158,18 @@ class Sets:
         in0, in1 = (_binned(scores, edges) for scores in (zero, one))
         return cls(thresholds, edges, np.argsort((in0 + 1) / (in1 + 1)))
 
-    def counts(self, zero: Numbers, one: Numbers, bins: bool = True) -> Counts:
-        """With either neighbour called 1. Without `bins`, of the thresholds alone."""
+    def counts(self, sides: tuple[Numbers, Numbers], bins: bool = True) -> Counts:
+        """With either of the `sides` called 1. Without `bins`, of the thresholds alone."""
         found = []
-        for scores in (zero, one):
+        for scores in sides:
             within = len(scores) - np.searchsorted(np.sort(scores), self.thresholds, side="right")
             if bins:
                 first = np.cumsum(_binned(scores, self.edges)[self.order])
                 within = np.concatenate([within, first])
             found.append(np.concatenate([within, len(scores) - within]))
         in0, in1 = (np.asarray(one, dtype=float) for one in found)
-        return Counts(np.concatenate([in0, in1]), len(zero), np.concatenate([in1, in0]), len(one))
+        many = len(sides[0])
+        return Counts(np.concatenate([in0, in1]), many, np.concatenate([in1, in0]), many)
 
 
 def _binned(scores: Numbers, edges: Numbers) -> NDArray[np.int64]:

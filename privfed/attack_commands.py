@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 
 import click
@@ -11,6 +10,16 @@ from privfed.answers import answers_errors
 from privfed.errors import Refused
 from privfed.jsons import dump
 
+TARGET = click.Path(path_type=Path)
+OUT = click.Path(path_type=Path)
+_EPSILON = click.option(
+    "--epsilon",
+    "epsilons",
+    multiple=True,
+    type=click.FloatRange(0, 1e6, min_open=True),
+    help="Noise to look through, a budget of all rounds. Default: 1e6, 1e5, 1000 and the run's.",
+)
+
 
 @click.group()
 def attack() -> None:
@@ -18,7 +27,114 @@ def attack() -> None:
 
 
 @attack.command()
-@click.argument("of", metavar="RUN_OR_TOML", type=click.Path(path_type=Path))
+@click.argument("target", metavar="RUN_OR_TOML", type=TARGET)
+@click.option("--set", "overrides", multiple=True, metavar="section.key=value", help="Override.")
+@click.option("--client", "clients", multiple=True, type=click.IntRange(0), help="Whom to attack.")
+@click.option(
+    "--columns", type=click.IntRange(1, 64), default=3, show_default=True, help="Or how many."
+)
+@click.option(
+    "--examples",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="On how many of its examples each client trains.",
+)
+@click.option(
+    "--steps", type=click.IntRange(1, 100), default=1, show_default=True, help="Its local steps."
+)
+@_EPSILON
+@click.option(
+    "--method",
+    type=click.Choice(["analytic", "cosine", "dlg"]),
+    help="Default: analytic where the model's first layer is linear, else cosine.",
+)
+@click.option("--iterations", type=click.IntRange(1, 100_000), help="Of the search.")
+@click.option("--out", type=OUT, help="Default: a new folder in runs/.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@answers_errors
+def inversion(
+    target: Path,
+    overrides: tuple[str, ...],
+    clients: tuple[int, ...],
+    columns: int,
+    examples: int,
+    steps: int,
+    epsilons: tuple[float, ...],
+    method: str | None,
+    iterations: int | None,
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Reconstruct clients' examples from updates."""
+    from typing import cast
+
+    from privfed.folders import new_folder, refuse_taken, write_private
+    from privfed.inference.contact_sheet import contact_sheet
+    from privfed.inference.inversion import Question, invert
+    from privfed.inference.reconstruct import Method
+    from privfed.inference.subject import subject
+    from privfed.inference.tables import inversion_table
+    from privfed.inference.views import usual
+    from privfed.terminal import console
+
+    folder = out or new_folder("inversion")
+    refuse_taken(folder)
+    attacked = subject(target, overrides)
+    levels = epsilons or usual(attacked.setup.plan)
+    chosen = cast("Method | None", method)
+    question = Question(clients, columns, examples, steps, levels, chosen, iterations)
+    found = invert(attacked, question)
+    sheet = contact_sheet(found)
+    files = {"inversion.json": dump(found.to_json(), indent=2).encode()}
+    write_private(folder, files if sheet is None else {**files, "contact_sheet.png": sheet})
+    if as_json:
+        click.echo(dump({**found.to_json(), "out": str(folder)}))
+    else:
+        console(False).print(inversion_table(found, folder))
+    return 0
+
+
+@attack.command("property")
+@click.argument("target", metavar="RUN_OR_TOML", type=TARGET)
+@click.option("--set", "overrides", multiple=True, metavar="section.key=value", help="Override.")
+@click.option(
+    "--clients", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many."
+)
+@_EPSILON
+@click.option("--out", type=OUT, help="Default: a new folder in runs/.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@answers_errors
+def properties(
+    target: Path,
+    overrides: tuple[str, ...],
+    clients: int,
+    epsilons: tuple[float, ...],
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Tell clients' label distributions from updates."""
+    from privfed.folders import new_folder, refuse_taken, write_private
+    from privfed.inference.properties import infer
+    from privfed.inference.subject import subject
+    from privfed.inference.tables import property_table
+    from privfed.inference.views import usual
+    from privfed.terminal import console
+
+    folder = out or new_folder("property")
+    refuse_taken(folder)
+    attacked = subject(target, overrides)
+    found = infer(attacked, clients, epsilons or usual(attacked.setup.plan))
+    write_private(folder, {"property.json": dump(found.to_json(), indent=2).encode()})
+    if as_json:
+        click.echo(dump({**found.to_json(), "out": str(folder)}))
+    else:
+        console(False).print(property_table(found, folder))
+    return 0
+
+
+@attack.command()
+@click.argument("of", metavar="RUN_OR_TOML", type=TARGET)
 @click.option(
     "--level",
     type=click.Choice(["user", "example"]),
@@ -35,11 +151,7 @@ def attack() -> None:
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all coins.")
 @click.option("--set", "overrides", multiple=True, metavar="section.key=value", help="Override.")
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where the picture and the numbers go; default: a new folder in runs/.",
-)
+@click.option("--out", type=OUT, help="Default: a new folder in runs/.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @answers_errors
 def membership(
@@ -58,13 +170,15 @@ def membership(
     """
     if of.is_dir() and overrides:
         raise Refused(f"--set changes a run file, and {of} is a run that was; leave it out")
-    folder = _new_folder(out, "membership")
     from privfed import membership as attacks
     from privfed.config import load
-    from privfed.membership_report import exposure_table, to_json, write
+    from privfed.folders import new_folder, refuse_taken, write_private
+    from privfed.membership_report import exposure_table, files, to_json
     from privfed.targets import Level
     from privfed.terminal import console
 
+    folder = out or new_folder("membership")
+    refuse_taken(folder)
     asked: Level = "user" if level == "user" else "example"
     screen = console(as_json)
     with screen.status("training shadow runs") as status:
@@ -77,25 +191,8 @@ def membership(
         else:
             config = load(of, overrides)
             found = attacks.attack_configuration(config, asked, shadows, seed, told, of)
-    write(found, folder)
+    write_private(folder, files(found))
     screen.print(exposure_table(found, folder))
     if as_json:
         click.echo(dump({**to_json(found), "out": str(folder)}))
     return 0
-
-
-def _new_folder(out: Path | None, kind: str) -> Path:
-    """`out`, or runs/<time>-<kind>, with a number behind it where that is taken.
-
-    Raises `Refused` where anything lies in it.
-    """
-    if out is not None:
-        if out.is_dir() and any(out.iterdir()):
-            raise Refused(f"--out {out} holds files; name a new or empty directory")
-        return out
-    stamp = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{kind}"
-    path, taken = stamp, 0
-    while path.exists():
-        taken += 1
-        path = stamp.with_name(f"{stamp.name}-{taken}")
-    return path

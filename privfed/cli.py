@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from privfed.answers import (
 from privfed.attack_commands import attack
 from privfed.budget_commands import audit, calibrate
 from privfed.errors import Broken, Refused
+from privfed.folders import new_folder
 from privfed.jsons import dump
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def train(
     """Train within a privacy budget. Without a file: digits over 500 clients, epsilon 4."""
     if out and resume:
         raise Refused("--out and --resume exclude each other; --resume goes on in its own folder")
-    path = resume or out or _new_folder()
+    path = resume or out or new_folder()
     if out:
         _refuse_taken(out)
     try:
@@ -110,17 +110,6 @@ def _refuse_taken(out: Path) -> None:
             f"--out {out} holds another run; nothing was changed. Name a new directory, or use "
             f"--resume {shlex.quote(str(out))} to go on with it"
         )
-
-
-def _new_folder() -> Path:
-    """runs/<time>, with a number behind it where that is taken."""
-    stamp = Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
-    taken = 0
-    path = stamp
-    while path.exists():
-        taken += 1
-        path = stamp.with_name(f"{stamp.name}-{taken}")
-    return path
 
 
 def _how_to_go_on(path: Path) -> str:

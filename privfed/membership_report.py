@@ -12,7 +12,6 @@ import numpy as np
 from rich.console import Group
 from rich.table import Table
 
-from accounting.durable import write_atomically
 from accounting.events import REPLACE_ONE
 from attacks.roc import Roc, clopper_pearson
 from attacks.tradeoff import advantage_bound, tpr_bound, twice
@@ -126,13 +125,10 @@ def _cell(rate: dict[str, Any], curve: Roc) -> str:
     return f"{rate['tpr']:.2%} [{rate['low']:.2%}, {rate['high']:.2%}]"
 
 
-def write(found: Exposure, folder: Path) -> None:
-    """The picture and the numbers, into `folder`, which only its owner may read."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.chmod(0o700)
-    for kind in ("svg", "png"):
-        write_atomically(folder / f"roc.{kind}", picture({"": found}, kind))
-    write_atomically(folder / "membership.json", (dump(to_json(found), indent=1) + "\n").encode())
+def files(found: Exposure) -> dict[str, bytes]:
+    """The picture and the numbers, by the names of their files."""
+    pictures = {f"roc.{kind}": picture({"": found}, kind) for kind in ("svg", "png")}
+    return {**pictures, "membership.json": (dump(to_json(found), indent=1) + "\n").encode()}
 
 
 def picture(panels: dict[str, Exposure], kind: str) -> bytes:

@@ -22,6 +22,8 @@ class Digits(Part):
 
     natural_partition: ClassVar[bool] = False
     found: ClassVar[bool] = False
+    picture: ClassVar[tuple[int, ...]] = (1, 8, 8)
+    """The shape `[channels, height, width]` in which people look at an example."""
 
     def load(self, clients: int, streams: Streams) -> Examples:
         from sklearn.datasets import load_digits

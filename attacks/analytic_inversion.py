@@ -1,0 +1,47 @@
+"""Inputs read off the update of a linear first layer with bias: no search, no model needed.
+
+For z = W x + b the chain rule gives dW_i = db_i x for every row i, so that one example's update
+holds the example itself, times a number that it holds too (Phong et al. 2018, section 3). Ratios
+and projections stay the same when the update is scaled: the rate, the sign of an update against a
+gradient, and clipping change nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def recover_one(weight: Tensor, bias: Tensor) -> Tensor:
+    """The one example `[k]` behind the first layer's update: weight `[h, k]`, bias `[h]`.
+
+    x = sum_i db_i dW_i / sum_i db_i^2, the least squares solution of dW = db x^T. Exact where one
+    row is, after any number of local steps on that example, and the best there is against equal
+    noise on all rows. Of several examples it is a mixture. Zero where nothing was updated.
+
+    >>> x, db = torch.tensor([3.0, -1.0]), torch.tensor([0.5, 0.0, -2.0])
+    >>> recover_one(torch.outer(db, x), db)
+    tensor([ 3., -1.])
+    """
+    square = bias.double().square().sum()
+    if square == 0:
+        return torch.zeros_like(weight[0])
+    return (bias.double() @ weight.double() / square).to(weight)
+
+
+def recover_candidates(weight: Tensor, bias: Tensor, count: int) -> Tensor:
+    """Of several examples: `count` candidates `[count, k]`, x = dW_i / db_i by descending |db_i|.
+
+    Row i is one example exactly where that one alone activated neuron i, and a mixture otherwise
+    (Fowl et al. 2022; Boenisch et al. 2023). A row that did not move gives
+    zeros, and so do places beyond the number of rows.
+
+    >>> weight = torch.tensor([[2.0, 4.0], [0.0, 0.0], [-9.0, 3.0]])
+    >>> recover_candidates(weight, torch.tensor([2.0, 0.0, -3.0]), 2)
+    tensor([[ 3., -1.],
+            [ 1.,  2.]])
+    """
+    rows = bias.abs().argsort(descending=True, stable=True)[:count]
+    below = bias[rows][:, None]
+    found = torch.where(below == 0, 0.0, weight[rows] / torch.where(below == 0, 1.0, below))
+    return torch.cat([found, found.new_zeros(count - len(found), found.shape[1])])

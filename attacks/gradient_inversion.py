@@ -1,0 +1,109 @@
+"""Inputs found by search: those whose simulated update is most like the one that was seen.
+
+`update(x, y)` simulates what a client with x `[B, *shape]` and labels y `[B]` sends, `[d]`, by one
+gradient or by several local steps, and is differentiable in x: the attacker knows the model and how
+clients train. Labels are known here: see `attacks.label_recovery`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Update = Callable[[Tensor, Tensor], Tensor]
+_DECAYS = (3 / 8, 5 / 8, 7 / 8)
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is looked for: x of `shape` `[B, *]`, labelled `labels` `[B]`, within [low, high]."""
+
+    shape: tuple[int, ...]
+    labels: Tensor
+    low: float
+    high: float
+
+
+def match_gradients(
+    update: Update, seen: Tensor, search: Search, iterations: int, generator: torch.Generator
+) -> Tensor:
+    """Deep leakage: minimise |update(x) - seen|^2 / |seen|^2 over x by L-BFGS from normal noise.
+
+    Needs a model that is smooth in x (sigmoid, tanh; not ReLU or max-pooling). Where it gets
+    stuck, draw another start. Returns x `[B, *]`, the best seen, as found: not clamped to the
+    range. Source: Zhu, Liu & Han 2019 (DLG), algorithm 1.
+    """
+    guess = torch.randn(search.shape, generator=generator, dtype=seen.dtype)
+    guess.requires_grad_()
+    optimizer: Any = torch.optim.LBFGS([guess], history_size=100, line_search_fn="strong_wolfe")
+    scale = seen.square().sum().clamp(min=1e-30)
+    best, least = guess.detach().clone(), float("inf")
+
+    def closure() -> Tensor:
+        nonlocal best, least
+        optimizer.zero_grad()
+        distance = (update(guess, search.labels) - seen).square().sum() / scale
+        (guess.grad,) = torch.autograd.grad(distance, guess)
+        if float(distance.detach()) < least:
+            best, least = guess.detach().clone(), float(distance.detach())
+        return distance.detach()
+
+    for _ in range(iterations):
+        before = least
+        optimizer.step(closure)
+        if not guess.detach().isfinite().all() or least >= before:
+            break
+    return best
+
+
+def match_direction(
+    update: Update,
+    seen: Tensor,
+    search: Search,
+    iterations: int,
+    generator: torch.Generator,
+    variation: float = 1e-2,
+    rate: float = 0.5,
+) -> Tensor:
+    """Minimise 1 - cos(update(x), seen) + `variation` TV(x) by signed Adam, within the range.
+
+    The rate, in units of half the range, falls tenfold after 3/8, 5/8 and 7/8 of the iterations;
+    total variation is that of images `[B, *, h, w]`, and none for vectors `[B, k]`. The length of
+    what was seen does not enter: a clip changes nothing. Returns x `[B, *]`, the best seen.
+    Source: Geiping et al. 2020, section 4 and equation 4.
+    """
+    middle, half = (search.low + search.high) / 2, (search.high - search.low) / 2
+    guess = torch.randn(search.shape, generator=generator, dtype=seen.dtype) * half / 2 + middle
+    guess = guess.clamp(search.low, search.high).requires_grad_()
+    optimizer = torch.optim.Adam([guess], lr=rate * half)
+    milestones = sorted({max(int(part * iterations), 1) for part in _DECAYS})
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.1)
+    best, least = guess.detach().clone(), float("inf")
+    for _ in range(iterations):
+        cosine = torch.cosine_similarity(update(guess, search.labels), seen, dim=0)
+        loss = 1 - cosine + variation * total_variation(guess / half)
+        if float(loss.detach()) < least:
+            best, least = guess.detach().clone(), float(loss.detach())
+        (grad,) = torch.autograd.grad(loss, guess)
+        guess.grad = grad.sign()
+        optimizer.step()
+        schedule.step()
+        with torch.no_grad():
+            guess.clamp_(search.low, search.high)
+    return best
+
+
+def total_variation(x: Tensor) -> Tensor:
+    """Mean absolute difference of neighbours, down plus across; 0 for vectors `[B, k]`.
+
+    >>> total_variation(torch.tensor([[[0.0, 1.0], [0.0, 3.0]]]))
+    tensor(3.)
+    """
+    if x.dim() < 3:
+        return x.new_zeros(())
+    down = (x[..., 1:, :] - x[..., :-1, :]).abs().mean()
+    return down + (x[..., :, 1:] - x[..., :, :-1]).abs().mean()

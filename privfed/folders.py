@@ -1,0 +1,35 @@
+"""New folders: where a run goes, and where an attack writes what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+
+from accounting.durable import make_folder, write_atomically
+from privfed.errors import Refused
+
+
+def refuse_taken(out: Path) -> None:
+    """Early, before an attack takes its time. Raises `Refused` where something lies at `out`."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise Refused(f"--out {out} is not empty; nothing was changed. Name a new directory")
+
+
+def new_folder(kind: str = "") -> Path:
+    """runs/<time>, or runs/<time>-<kind>, with a number behind it where that is taken."""
+    stamp = Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    stamp = stamp.with_name(f"{stamp.name}-{kind}") if kind else stamp
+    path, taken = stamp, 0
+    while path.exists():
+        taken += 1
+        path = stamp.with_name(f"{stamp.name}-{taken}")
+    return path
+
+
+def write_private(out: Path, files: Mapping[str, bytes]) -> None:
+    """Write `files`, by name, into `out`, which nobody else may read."""
+    make_folder(out)
+    out.chmod(0o700)
+    for name, content in files.items():
+        write_atomically(out / name, content)
