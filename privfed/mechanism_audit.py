@@ -39,7 +39,7 @@ from privfed.round import Algorithm
 from privfed.stage import AIMED, LENGTH, Numbers, Present, Scene, Stage
 from privfed.streams import Streams
 
-_DELTAS = (1e-8, 1e-6, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+_DELTAS = (1e-6, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 _ONE, _SPREAD = (1.0, 0.0, 0.0, 0.0), (1.0, -1.0, 1.0, -1.0)
 _WEAK = 0.5
 """The noise multiplier at which what a client may do, and may not, are told apart best."""
