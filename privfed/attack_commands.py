@@ -83,7 +83,9 @@ def inversion(
     attacked = subject(target, overrides)
     levels = epsilons or usual(attacked.setup.plan)
     chosen = cast("Method | None", method)
-    question = Question(clients, columns, examples, steps, levels, chosen, iterations)
+    question = Question(
+        tuple(dict.fromkeys(clients)), columns, examples, steps, levels, chosen, iterations
+    )
     found = invert(attacked, question)
     sheet = contact_sheet(found)
     files = {"inversion.json": dump(found.to_json(), indent=2).encode()}

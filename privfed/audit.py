@@ -138,14 +138,17 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
         claims = (*_lower_claims(evidence, ledger), *_uncounted(ledger.terms), *_crossed(bound))
         examples, foreign = _examples(directory, ledger)
         claims = (*claims, *foreign, *_lower_examples(evidence, examples))
+        alone = guarantee(ledger.own, delta, headline) if ledger.prior else bound
+        canaries = _canaries(directory, ledger, alone)
     except (AccountingError, TypeError, KeyError) as error:
         return _broken(path, dict(ledger.terms), f"{directory.ledger}: {error}")
+    except Broken as error:
+        return _broken(path, dict(ledger.terms), str(error))
     accountants = dict(bound.by_accountant)
     for name in CROSS_CHECKS:
         if accountant in (name, ALL):
             accountants[name] = opacus_epsilon(ledger.spending, delta, name)
     noise, rate = _mechanism(ledger.own)
-    alone = guarantee(ledger.own, delta, headline) if ledger.prior else bound
     charges = len(ledger.charges)
     return RunAudit(
         path,
@@ -159,15 +162,18 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
         claims,
         examples,
         _other(ledger),
-        _canaries(directory, ledger, alone),
+        canaries,
     )
 
 
 def _canaries(directory: RunDirectory, ledger: Ledger, alone: Guarantee) -> Evidence | None:
-    """What the run's canaries say of its own charges; None without any, or without private/."""
+    """What the run's canaries say of its own charges.
+
+    None without any, without private/, before the run has ended, or for too few of them.
+    """
     count = ledger.terms.get("canaries", 0)
     seen = directory.canary_log(count).read() if count else None
-    if seen is None or not ledger.own:
+    if seen is None or not seen.ended or not ledger.own:
         return None
     config = directory.read_config()
     (event, *_) = ledger.own

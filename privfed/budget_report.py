@@ -48,7 +48,10 @@ def audit_table(found: RunAudit) -> Table:
     if found.canaries:
         pairs |= words(found.canaries)
     elif found.terms.get("canaries"):
-        pairs["canaries"] = "there were some; what they saw lies under private/, which is not here"
+        pairs["canaries"] = (
+            "nothing to say: the run has not ended, too few of them entered, or what they saw "
+            "(under private/) is not here"
+        )
     if facts["note"]:
         pairs["note"] = str(facts["note"])
     return rows(pairs)
@@ -57,7 +60,7 @@ def audit_table(found: RunAudit) -> Table:
 def mechanism_table(found: MechanismAudit) -> Group:
     """What was claimed for each scene, and what releases say; then the verdict."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("scene", "ε claimed", f"lower bound ({found.confidence:.0%})", "p-value"):
+    for name in ("scene", "ε claimed", f"lower bound ({found.confidence:.0%} each)", "p-value"):
         table.add_column(name, justify="left" if name == "scene" else "right")
     for one in found.tested:
         bound = one.verdict

@@ -155,7 +155,11 @@ class Listening:
 
     def write(self, charge: Charge, released: list[Tensor], state: State) -> None:
         self.inner.write(charge, released, state)
-        self.told.append(charge.round, self.canaries.found_in(released))
+        self.hear(charge.round, released)
+
+    def hear(self, round: int, released: list[Tensor]) -> None:
+        """Note a release, which may have been noted before."""
+        self.told.append(round, self.canaries.found_in(released))
 
 
 def with_canaries(world: World, setup: Setup, canaries: Canaries, told: Told) -> World:

@@ -26,6 +26,7 @@ from privfed.canary_scores import Scale, likelihood_ratios
 Numbers = NDArray[np.float64]
 _KNOWN_NULL = 1000
 """From this dimension on a random direction's cosine is Gaussian to within what is fitted."""
+_FEWEST = 5
 _PARTS = (10, 2, 1)
 """A tenth, a half and all of the coins are guessed."""
 
@@ -63,13 +64,13 @@ class Evidence:
 def evidence(
     seen: Seen, event: Event, scale: Scale, claims: Sequence[Claim], confidence: float
 ) -> Evidence | None:
-    """Hold what canaries saw against `claims`, the run's own first; None before there is enough.
+    """Hold what canaries saw against `claims`, the run's own first; None for too few of a kind.
 
     All claims are points of one privacy profile. At a smaller delta more is claimed of rare
     events, and less is lost to delta for every canary.
     """
     coins = seen.coins
-    if not len(seen.rounds) or min(coins.sum(), (~coins).sum()) < 2:
+    if not len(seen.rounds) or min(coins.sum(), (~coins).sum()) < _FEWEST:
         return None
     epsilon, delta = claims[0]
     ratio = likelihood_ratios(seen, event, scale)
@@ -145,9 +146,10 @@ def words(found: Evidence) -> Mapping[str, str]:
         f"{shown(found.epsilon_estimate_final)} for who sees the final model (not bounds; by the "
         f"largest cosine of a round: {shown(found.epsilon_estimate_largest_cosine)})",
         "lower bound": f"ε ≥ {shown(found.epsilon_lower_bound)} with {sure} confidence for who saw "
-        f"every release, {shown(found.epsilon_lower_bound_final)} for who sees the final model; "
-        f"{shown(found.epsilon_lower_bound_split)} if canaries do not touch each other (so many "
-        f"could show {shown(found.epsilon_lower_bound_most)} at most)",
+        f"every release, {shown(found.epsilon_lower_bound_final)} for who sees the final model (so "
+        f"many could show {shown(found.epsilon_lower_bound_most)} at most)",
+        "if alone": f"were canaries independent of each other: ε ≥ "
+        f"{shown(found.epsilon_lower_bound_split)} with {sure} confidence",
         "verdict": f"{verdict} of ε = {found.epsilon_claimed:.4g} (p = {found.p_value:.2g}; "
         f"refuted below {REFUTED_BELOW:g})",
     }

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.durable import append, write_atomically
+from privfed.errors import Broken
 
 COINS, FINAL = 0, -1
 """The rounds under which coins, and the final model, are noted."""
@@ -28,6 +29,8 @@ class Seen:
     lengths: NDArray[np.float64]
     products: NDArray[np.float64]
     final: NDArray[np.float64] | None
+    ended: bool
+    """Whether the run was at its end when the last of this was noted."""
 
 
 class CanaryLog:
@@ -44,27 +47,31 @@ class CanaryLog:
             write_atomically(self._path, whole.tobytes())
         else:
             write_atomically(self._path, self._record(COINS, np.append(float(dimension), coins)))
+        self._path.chmod(0o600)
 
     def append(self, round: int, found: NDArray[np.float64]) -> None:
         """Note a length and K products, `[1 + K]`."""
         append(self._path, self._record(round, found))
 
     def read(self) -> Seen | None:
-        """None where nothing was noted (or is not here)."""
-        records = self._records()
-        latest = {int(record[0]): record[1:] for record in records}
-        if COINS not in latest:
+        """What was noted; None where the log is not here. Raises `Broken` for a damaged one."""
+        if not self._path.is_file():
             return None
+        records = self._records()
+        if not len(records) or records[0, 0] != COINS or not np.isfinite(records).all():
+            raise Broken(f"{self._path} is damaged: what canaries saw cannot be read")
+        latest = {int(record[0]): record[1:] for record in records}
         rounds = np.array(sorted(round for round in latest if round > 0), dtype=np.int64)
         table = np.array([latest[round] for round in rounds]).reshape(len(rounds), self._size - 1)
-        final = latest.get(FINAL)
+        final, ended = latest.get(FINAL, np.zeros(1)), bool(records[-1, 0] == FINAL)
         return Seen(
             coins=latest[COINS][1:] > 0.5,
             dimension=int(latest[COINS][0]),
             rounds=rounds,
             lengths=table[:, 0],
             products=table[:, 1:],
-            final=None if final is None or not final[0] else final[1:] / final[0],
+            final=final[1:] / final[0] if ended and final[0] else None,
+            ended=ended,
         )
 
     def _record(self, round: int, found: NDArray[np.float64]) -> bytes:

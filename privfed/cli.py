@@ -55,6 +55,7 @@ main.add_command(calibrate)
 @click.option("--set", "overrides", multiple=True, metavar="section.key=value", help="Override.")
 @click.option("--out", type=DIRECTORY, help="Where the run goes; default: a new folder in runs/.")
 @click.option("--resume", type=DIRECTORY, help="Go on with the run in this folder.")
+@click.option("--workers", type=click.IntRange(1, 256), help="Processes that share each cohort.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object on stdout.")
 @answers_errors
 def train(
@@ -62,6 +63,7 @@ def train(
     overrides: tuple[str, ...],
     out: Path | None,
     resume: Path | None,
+    workers: int | None,
     as_json: bool,
 ) -> int:
     """Train within a privacy budget. Without a file: digits over 500 clients, epsilon 4."""
@@ -75,19 +77,26 @@ def train(
         from privfed import report
         from privfed import run as runs
         from privfed.config import load, overridden
+        from privfed.follow import follow
         from privfed.progress import progress
+        from privfed.ranks import joined
         from privfed.terminal import console
 
+        def change(stored: Config) -> Config:
+            return load(run_file, overrides) if run_file else overridden(stored, overrides)
+
         screen = console(as_json)
-        with progress(screen) as shown:
-            if resume:
-
-                def change(stored: Config) -> Config:
-                    return load(run_file, overrides) if run_file else overridden(stored, overrides)
-
-                outcome = runs.resume(resume, change, [shown])
-            else:
-                outcome = runs.train(load(run_file, overrides), path, [shown])
+        config = None if resume else load(run_file, overrides)
+        with joined(workers or (config.run.workers if config else 1)) as ranks:
+            if ranks.rank:
+                follow(ranks)
+                return 0
+            with progress(screen) as shown:
+                if config is None:
+                    assert resume is not None
+                    outcome = runs.resume(resume, change, [shown], ranks)
+                else:
+                    outcome = runs.train(config, path, [shown], ranks)
     except KeyboardInterrupt:
         return fail(f"interrupted; {_how_to_go_on(path)}", INTERRUPTED)
     except OSError as error:

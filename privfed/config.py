@@ -178,6 +178,13 @@ def load_resolved(path: Path) -> Config:
     return _assemble(*_read(path))
 
 
+def resolved(text: str) -> Config:
+    """The configuration whose `toml` is `text`, with the noise it was calibrated to."""
+    document = tomllib.loads(text)
+    document.pop("format")
+    return _assemble(*_parted(document, "the configuration"))
+
+
 def overridden(config: Config, overrides: Iterable[str]) -> Config:
     """`config` with `section.key=value` overrides. Raises `Refused`."""
     raw = config.values()
@@ -206,9 +213,13 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 def _read(path: Path) -> tuple[Raw, float | None]:
-    document = read_toml(path, "run")
-    resolved = document.pop("resolved", None)
-    noise = resolved.get("noise_multiplier") if isinstance(resolved, dict) else None
+    return _parted(read_toml(path, "run"), str(path))
+
+
+def _parted(document: dict[str, Any], path: str) -> tuple[Raw, float | None]:
+    """The sections of a run file, and the noise that was solved for."""
+    found = document.pop("resolved", None)
+    noise = found.get("noise_multiplier") if isinstance(found, dict) else None
     client = document.get("client")
     if isinstance(client, dict) and "privacy" in client:
         document["client.privacy"] = client.pop("privacy")

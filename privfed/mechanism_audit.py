@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import ndtr
+from scipy.special import chdtr
 
 from accounting.errors import AccountingError
 from accounting.events import ADD_REMOVE, CHANGE, Event
@@ -260,14 +260,16 @@ def _scale(seen: Numbers, algorithm: Algorithm, event: Event) -> tuple[float, fl
     """Of releases `[n, k]` on clients that send nothing: noise over what was charged, and p.
 
     In clips, one exchange's noise deviates by at least z times what one client can change, times
-    the root of the exchanges, as together they are charged as one. p is that of squares so small.
+    the root of the exchanges, as together they are charged as one. p is the probability of squares
+    so small, of Gaussians: chi-squared, with a degree less for the mean of every number.
     """
     noise = noise_of(event.release)
     if noise is None:
         raise ValueError("an event without noise claims nothing")
     charged = noise.noise_multiplier * CHANGE[event.relation] * math.sqrt(algorithm.exchanges)
     idle = seen[~np.isnan(seen).any(1), AIMED:LENGTH]
-    squares = ((idle - idle.mean(0)) / charged) ** 2
-    mean = float(squares.mean()) * len(idle) / max(len(idle) - 1, 1)
-    error = float(squares.std()) / math.sqrt(squares.size)
-    return math.sqrt(mean), float(ndtr((mean - 1) / error))
+    if len(idle) < 2:
+        return math.nan, 1.0
+    squares = float((((idle - idle.mean(0)) / charged) ** 2).sum())
+    freedom = (len(idle) - 1) * idle.shape[1]
+    return math.sqrt(squares / freedom), float(chdtr(freedom, squares))

@@ -33,12 +33,16 @@ _LEAST = 1e-4
 def claim(found: Exposure) -> tuple[float, float, str]:
     """ε, δ and in words whom they are about: a bound for targets of the attack's level.
 
-    Membership of a client is one step of each relation. One example more or less replaces a
-    client's data: one step of replace-one, two (out and in again) of the others.
+    Membership of a client, by a coin, is one step of each relation. Of a run as it is, the members
+    were in and the others never were: one in another's place. One example more or less replaces a
+    client's data, too: one step of replace-one, two (out and in again) of the others.
     """
     user = found.guarantee
     if found.level == "user":
-        return user.epsilon, user.delta, f"one client, {user.relation}"
+        if found.attacked > 1 or user.relation == REPLACE_ONE:
+            return user.epsilon, user.delta, f"one client, {user.relation}"
+        said = f"one client in another's place: two steps of {user.relation}"
+        return (*twice(user.epsilon, user.delta), said)
     if user.relation == REPLACE_ONE:
         ways = [(user.epsilon, user.delta, "one client's data, of which an example is part")]
     else:
@@ -80,7 +84,8 @@ def _numbers(curve: Roc, found: Exposure) -> dict[str, Any]:
     for fpr in RATES:
         tpr = curve.tpr_at(fpr)
         low, high = clopper_pearson(round(tpr * curve.members), curve.members, CONFIDENCE)
-        bound = float(tpr_bound(np.array([fpr]), epsilon, delta)[0])
+        seen = clopper_pearson(round(fpr * curve.nonmembers), curve.nonmembers, CONFIDENCE)
+        bound = float(tpr_bound(np.array([max(fpr, seen[1])]), epsilon, delta)[0])
         one = {"fpr": fpr, "tpr": tpr, "low": low, "high": high, "bound": bound}
         rates.append({**one, "resolved": curve.resolves(fpr)})
     return {"auc": curve.auc, "advantage": curve.advantage, "tpr_at_fpr": rates}

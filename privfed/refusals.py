@@ -106,6 +106,19 @@ def _canary_refusals(config: Config) -> Iterator[str]:
             f"{named}, more than the {config.data.clients} clients that learn something; expected "
             "at most as many, better a tenth"
         )
+    if count < 20:
+        yield f"{named}, too few to say anything; expected at least 20, better 1000"
+    if mechanism.private and mechanism.trust == "client":
+        yield (
+            f"{named}, but with privacy.mechanism = {config.names['mechanism']!r} it is public who "
+            "takes part, and what is claimed is about somebody's data, not about being there; test "
+            "the mechanism alone: privfed audit --mechanism"
+        )
+    if getattr(mechanism, "adaptive_clip", False):
+        yield (
+            f"{named}, and privacy.adaptive_clip would follow their norms, which are long; set it "
+            "to false, or test the mechanism alone: privfed audit --mechanism"
+        )
     if config.names["sampler"] in ("fixed_size", "truncated_poisson"):
         yield (
             f"{named}, but under cohort.sampler = {config.names['sampler']!r} they would take "

@@ -30,6 +30,7 @@ from privfed.local.objective import ClientState, Cohorts, Exchange, Memory, Obje
 from privfed.privacy.correlated import Correlated
 from privfed.privacy.mechanism import BoundedSum, Mechanism
 from privfed.privacy.mechanism import State as PublicState
+from privfed.ranks import Alone, Ranks
 from privfed.schedule import CONSTANT, Schedule
 from privfed.secure.aborts import charged
 from privfed.secure.dropout import SENDS, leaving
@@ -250,6 +251,8 @@ class World:
     states: ClientState | None = None
     correlated: Correlated | None = None
     attackers: Attackers | None = None
+    ranks: Ranks = field(default_factory=Alone)
+    """Who plays this run together: the first charges, draws, adds noise and writes."""
 
     def noise(self, round: int, number: int) -> Keys:
         """The randomness of the release of exchange `number`."""
@@ -267,8 +270,7 @@ def run_round(
     charged and consumed.
     """
     mechanism = algorithm.mechanism
-    charge = world.ledger.charge(round, algorithm.event(round))
-    drawn = algorithm.sampler.sample(round, algorithm.clients, world.people, world.streams)
+    charge, drawn = world.ranks.first(lambda: charge_and_draw(round, algorithm, world))
     cohort = world.executor.answering(drawn)
     if world.states:
         world.states.begin(round)
@@ -289,18 +291,29 @@ def run_round(
             total, divisor = collect(
                 algorithm, algorithm.rule, exchange, number, cohort, public, asking
             )
-            noise = world.noise(round, number)
-            released, public = mechanism.release(total, divisor, noise, public)
-            aggregate = released
+            device, before = total.total.device, public
+
+            def noised() -> tuple[Tensor, PublicState]:
+                noise = world.noise(round, number)
+                found, after = mechanism.release(total, divisor, noise, before)
+                return found.cpu(), after
+
+            found, public = world.ranks.first(noised)
+            released = aggregate = found.to(device)
             if exchange.task != "gradient":
                 aggregate = algorithm.rule.step(exchange.broadcast["center"], released)
         else:
             here, _ = staying(cohort, algorithm.dropout, number, world)
             rows = asking.rows(exchange, here)
-            own = world.streams.at(f"noise/client/{number}", round, here.clients)
-            bounded = mechanism.bound(rows, exchange.layout, own, public)
-            sent = asking.as_sent(here.clients, bounded, rows)
-            released = aggregate = asking.by_rule(algorithm.rule, sent.rows, exchange)
+            rule, known = algorithm.rule, public
+
+            def ruled() -> Tensor:
+                own = world.streams.at(f"noise/client/{number}", round, here.clients)
+                bounded = mechanism.bound(rows, exchange.layout, own, known)
+                sent = asking.as_sent(here.clients, bounded, rows)
+                return asking.by_rule(rule, sent.rows, exchange).cpu()
+
+            released = aggregate = world.ranks.first(ruled).to(rows.device)
         if not bool(released.isfinite().all()):
             raise Refused(
                 f"what round {round} would release is not finite: training diverged; start a new "
@@ -311,11 +324,18 @@ def run_round(
             world.watch.aggregate(round, aggregate)
         if world.states:
             world.states.keep()
-        world.store.write(charge, releases, public)
+        durable = public
+        world.ranks.first(lambda: world.store.write(charge, releases, durable))
         return released
 
     after = drive(play(algorithm, round, state), answer)
     return replace(after, mechanism=public, attack=asking.plotted)
+
+
+def charge_and_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Charge, Cohort]:
+    """In this order: nobody is drawn before it is paid for."""
+    charge = world.ledger.charge(round, algorithm.event(round))
+    return charge, algorithm.sampler.sample(round, algorithm.clients, world.people, world.streams)
 
 
 def collect(

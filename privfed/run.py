@@ -11,16 +11,18 @@ from accounting.errors import BudgetExceeded
 from accounting.guarantee import Gate, Guarantee, guarantee, spent, stated
 from accounting.ledger import Ledger
 from privfed.assemble import Setup, assemble
-from privfed.canaries import with_canaries
+from privfed.canaries import Listening, with_canaries
 from privfed.canary_log import FINAL
 from privfed.config import Config
 from privfed.errors import Refused
 from privfed.federation import Federation
+from privfed.follow import Leading, refuse_ranks
 from privfed.forecast import Forecast, forecast
 from privfed.heterogeneity import measure_clients
 from privfed.opening import mark_counted, reassemble, terms, write_companions
 from privfed.plan import Plan, plan
 from privfed.prior import priors, refuse_once_public
+from privfed.ranks import ALONE, Ranks
 from privfed.restore import (
     allowed_change,
     canaries,
@@ -115,11 +117,14 @@ class Outcome:
         }
 
 
-def train(config: Config, out: Path, observers: Sequence[Observer] = ()) -> Outcome:
-    """Train `config` into the new directory `out`.
+def train(
+    config: Config, out: Path, observers: Sequence[Observer] = (), ranks: Ranks = ALONE
+) -> Outcome:
+    """Train `config` into the new directory `out`, together with all other `ranks`.
 
     Raises `Refused`, having written nothing, where the configuration cannot run.
     """
+    refuse_ranks(config, ranks.count)
     before = priors(config)
     setup = assemble(plan(config, before.spending, before.examples))
     refuse_once_public(before, setup.federation)
@@ -131,11 +136,14 @@ def train(config: Config, out: Path, observers: Sequence[Observer] = ()) -> Outc
         mark_counted(before, directory)
         ledger = Ledger.create(directory.ledger, terms(setup, before, directory))
         directory.save_checkpoint(Checkpoint(0, 0, setup.start(), ledger.head()), setup.network)
-        return _loop(setup, directory, ledger, observers)
+        return _loop(setup, directory, ledger, observers, ranks)
 
 
 def resume(
-    path: Path, change: Callable[[Config], Config], observers: Sequence[Observer] = ()
+    path: Path,
+    change: Callable[[Config], Config],
+    observers: Sequence[Observer] = (),
+    ranks: Ranks = ALONE,
 ) -> Outcome:
     """Go on with the run at `path`. `change` gives the configuration wanted from the stored one.
 
@@ -147,15 +155,20 @@ def resume(
         directory.make_folders()
         stored = directory.read_config()
         wanted = allowed_change(stored, change(stored))
+        refuse_ranks(wanted, ranks.count)
         setup, ledger = reassemble(wanted, directory)
         _refuse_less_than_spent(setup.plan, ledger)
         if wanted.values() != stored.values():
             directory.change_config(wanted.run.rounds, wanted.privacy.epsilon)
-        return _loop(setup, directory, ledger, observers)
+        return _loop(setup, directory, ledger, observers, ranks)
 
 
 def _loop(
-    setup: Setup, directory: RunDirectory, ledger: Ledger, observers: Sequence[Observer]
+    setup: Setup,
+    directory: RunDirectory,
+    ledger: Ledger,
+    observers: Sequence[Observer],
+    ranks: Ranks,
 ) -> Outcome:
     """From the last checkpoint to the last round, or to the budget."""
     run, privacy = setup.plan.config.run, setup.plan.config.privacy
@@ -171,7 +184,10 @@ def _loop(
     streams = with_kept_key(setup, directory, ledger)
     world = World(
         executor=replace(
-            setup.executor, states=states, silos=private_silos(setup, directory, ledger)
+            setup.executor,
+            states=states,
+            silos=private_silos(setup, directory, ledger),
+            ranks=ranks,
         ),
         people=setup.federation.people(),
         ledger=ledger,
@@ -181,6 +197,7 @@ def _loop(
         watch=tally,
         attackers=setup.attackers,
         states=states,
+        ranks=ranks,
     )
     made_up = canaries(setup, directory, streams)
     world = with_canaries(world, setup, *made_up) if made_up else world
@@ -208,10 +225,13 @@ def _rounds(
     """Every round after `now`: where they ended, and whether that was at the budget."""
     run = setup.plan.config.run
     constants = setup.network.digest()
+    leading = Leading(world.ranks)
+    leading.begin(setup)
     for round in range(now.round + 1, run.rounds + 1):
         try:
-            moved = _advance(round, setup, now.state, ledger, world, directory)
+            moved = _advance(round, setup, now.state, ledger, world, directory, leading)
         except BudgetExceeded:
+            leading.end()
             return now, True
         except Aborted as aborted:
             moved = None
@@ -235,6 +255,7 @@ def _rounds(
         if round % run.checkpoint_every == 0 or round == run.rounds:
             _require_constant(setup, constants)
             _save(now, setup, world, directory)
+    leading.end()
     return now, False
 
 
@@ -245,6 +266,7 @@ def _advance(
     ledger: Ledger,
     world: World,
     directory: RunDirectory,
+    leading: Leading,
 ) -> TrainingState | None:
     """The state after `round`, or None where the round was consumed without an update.
 
@@ -254,10 +276,14 @@ def _advance(
     charge = ledger.charged(round)
     if charge is not None and not ledger.reexecutes:
         replayed = replay(charge, setup, state, directory)
+        if isinstance(world.store, Listening) and (stored := directory.release(round)):
+            world.store.hear(round, stored.released)
         if world.states:
             world.states.replay(round, released=replayed is not None)
         return replayed
-    return run_round(round, setup.algorithm, state, world)
+    leading.round(round, state)
+    leading.known = run_round(round, setup.algorithm, state, world)
+    return leading.known
 
 
 def _save(now: Checkpoint, setup: Setup, world: World, directory: RunDirectory) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from accounting.releases import LARGEST_NOISE
-from privfed.parts import Part, only
+from privfed.parts import Part
 from privfed.roundtime import Devices
 
 
@@ -21,7 +21,8 @@ class Run(Part):
     randomness: Literal["secret", "seeded"] = "secret"
     seed: int = Field(0, ge=0)
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    workers: Annotated[int, only(1, "remove the key")] = 1
+    workers: int = Field(1, ge=1, le=256)
+    """Processes on this machine, that share each cohort."""
     threads: int = Field(1, ge=1, le=1024)
     trainer: Literal["auto", "stacked", "loop"] = "auto"
     chunk: int = Field(0, ge=0)

@@ -17,6 +17,7 @@ from privfed.local.batches import steps
 from privfed.local.objective import Broadcast, ClientState, Exchange
 from privfed.local.silos import PrivateSilos
 from privfed.local.trainer import LocalTrainer
+from privfed.ranks import Alone, Ranks
 from privfed.round import Chunk
 from privfed.schedule import CONSTANT, Schedule
 from privfed.streams import Keys, Streams
@@ -40,6 +41,7 @@ class InProcess:
     attackers: Attackers | None = None
     poisoned: Federation | None = None
     """The population as byzantine clients train on it, where they poison their examples."""
+    ranks: Ranks = field(default_factory=Alone)
 
     def answering(self, cohort: Cohort) -> Cohort:
         """Those of `cohort` who are at hand and, with `drop_stragglers`, do every epoch."""
@@ -73,6 +75,7 @@ class InProcess:
         self, exchange: Exchange, cohort: Cohort, trainer: LocalTrainer, ids: Indices
     ) -> Iterator[Chunk]:
         """Answers of clients `ids` as `trainer` has their examples."""
+        ids = ids[self.ranks.rank :: self.ranks.count]  # by work, so that shares are alike
         for start in range(0, len(ids), self.chunk):
             some = ids[start : start + self.chunk]
             who = self.trainer.federation.identify(some)
@@ -110,14 +113,14 @@ class InProcess:
         return rows
 
     def reduce(self, total: Tensor) -> Tensor:
-        return total
+        return self.ranks.reduce(total)
 
     def rows(self, exchange: Exchange, cohort: Cohort) -> Tensor:
         """Rows in the order of `cohort.clients`."""
         rows = exchange.broadcast["params"].new_zeros(len(cohort.clients), exchange.layout.length)
         for chunk in self.chunks(exchange, cohort):
             rows[torch.from_numpy(np.searchsorted(cohort.clients, chunk.ids))] = chunk.rows
-        return rows
+        return self.ranks.reduce(rows)
 
     def root(self, exchange: Exchange, round: int) -> Tensor:
         federation = self.trainer.federation.at(round).server()

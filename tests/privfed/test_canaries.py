@@ -18,7 +18,8 @@ from privfed.privacy.clipping import clip_rows
 from privfed.rundir import RunDirectory
 from privfed.streams import Streams
 
-SEEDED = ("run.randomness=seeded", "audit.canaries=8")
+MORE = ("data.clients=24", "audit.canaries=20")
+SEEDED = ("run.randomness=seeded", *MORE)
 WIDE = (
     "data.features=60",
     "data.classes=10",
@@ -47,7 +48,7 @@ def test_directions_have_length_one_and_coins_are_fair():
 def test_real_clients_are_drawn_counted_and_charged_as_without(tmp_path):
     counted = ("run.simulation_metrics=true", "run.checkpoint_every=2")
     with_them = trained(tmp_path / "a", *SEEDED, *counted)
-    without = trained(tmp_path / "b", SEEDED[0], *counted)
+    without = trained(tmp_path / "b", *SEEDED, *counted, "audit.canaries=0")
     assert with_them.guarantee.epsilon == without.guarantee.epsilon
     assert with_them.plan.event == without.plan.event
     cohorts = [
@@ -64,10 +65,10 @@ def test_a_canary_sends_its_direction_at_the_clip(tmp_path):
     still = ("client.lr=0.0", "privacy.epsilon=inf", "cohort.sampler=full", "cohort.size=0")
     trained(tmp_path / "run", *SEEDED, *still, "privacy.clip=0.3", "run.rounds=1")
     directory = RunDirectory.open(tmp_path / "run")
-    seen = directory.canary_log(8).read()
-    canaries = Canaries.drawn(8, seen.dimension, Streams(0, simulated=True))
+    seen = directory.canary_log(20).read()
+    canaries = Canaries.drawn(20, seen.dimension, Streams(0, simulated=True))
     rows = clip_rows(0.3 * canaries.directions[canaries.entered], 0.3).rows
-    expected = canaries.directions @ rows.sum(0) / 12
+    expected = canaries.directions @ rows.sum(0) / 24
     np.testing.assert_allclose(seen.products[0], expected, atol=1e-6)
     assert np.array_equal(seen.coins, canaries.coins)
 
@@ -81,18 +82,19 @@ def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path):
     runs.resume(tmp_path / "parts", lambda _: small(*SEEDED))
     same_run(tmp_path / "whole", tmp_path / "parts")
     ours, theirs = (
-        RunDirectory.open(tmp_path / name).canary_log(8).read() for name in ("whole", "parts")
+        RunDirectory.open(tmp_path / name).canary_log(20).read() for name in ("whole", "parts")
     )
     assert ours.rounds.tolist() == [*range(1, 8)]
     np.testing.assert_array_equal(ours.products, theirs.products)
     np.testing.assert_array_equal(ours.final, theirs.final)
+    assert ours.ended
 
 
 def test_in_secret_mode_a_resume_keeps_coins_and_directions(tmp_path):
-    trained(tmp_path / "run", "audit.canaries=8", "run.rounds=4")
-    before = RunDirectory.open(tmp_path / "run").canary_log(8).read()
-    runs.resume(tmp_path / "run", lambda _: small("audit.canaries=8"))
-    after = RunDirectory.open(tmp_path / "run").canary_log(8).read()
+    trained(tmp_path / "run", *MORE, "run.rounds=4")
+    before = RunDirectory.open(tmp_path / "run").canary_log(20).read()
+    runs.resume(tmp_path / "run", lambda _: small(*MORE))
+    after = RunDirectory.open(tmp_path / "run").canary_log(20).read()
     assert np.array_equal(before.coins, after.coins)
     np.testing.assert_array_equal(before.products, after.products[:4])
     assert (tmp_path / "run/private").stat().st_mode & 0o077 == 0
@@ -133,8 +135,6 @@ def test_a_run_without_its_noise_is_refuted_loudly(tmp_path, monkeypatch):
         ("client.objective=scaffold", "data.setting=cross_silo"),
         ("client.objective=feddane",),
         ("aggregation.rule=geometric_median", "aggregation.passes=2"),
-        ("privacy.adaptive_clip=true", "privacy.count_noise=3.0"),
-        ("privacy.mechanism=local_gaussian", "aggregation.rule=median"),
         (
             "privacy.mechanism=banded",
             "privacy.bands=2",
@@ -156,7 +156,10 @@ def test_canaries_go_with(overrides, tmp_path):
     ("overrides", "why"),
     [
         (("privacy.mechanism=none",), "nothing is claimed"),
-        (("audit.canaries=13",), "more than the 12 clients"),
+        (("audit.canaries=30",), "more than the 24 clients"),
+        (("audit.canaries=19",), "too few to say anything"),
+        (("privacy.adaptive_clip=true", "privacy.count_noise=3.0"), "follow their norms"),
+        (("privacy.mechanism=local_gaussian",), "public who takes part"),
         (("cohort.sampler=fixed_size",), "places of real clients"),
         (("secure.protocol=masks", "cohort.sampler=full", "cohort.size=0"), "audit --mechanism"),
         (("attack.name=sign_flip", "attack.fraction=0.2"), "there are attackers"),
@@ -164,7 +167,7 @@ def test_canaries_go_with(overrides, tmp_path):
 )
 def test_canaries_are_refused_with_a_reason(overrides, why, tmp_path):
     with pytest.raises(Refused, match=why):
-        trained(tmp_path / "run", "audit.canaries=8", *overrides)
+        trained(tmp_path / "run", *MORE, *overrides)
 
 
 def test_a_published_run_without_private_says_so(tmp_path):
@@ -172,4 +175,19 @@ def test_a_published_run_without_private_says_so(tmp_path):
     (tmp_path / "run/private/canaries.f64").unlink()
     assert audit(tmp_path / "run").canaries is None
     told = CliRunner().invoke(main, ["audit", str(tmp_path / "run")])
-    assert "lies under private/, which is not here" in " ".join(told.output.split())
+    assert "what they saw (under private/) is not here" in " ".join(told.output.split())
+
+
+def test_a_damaged_log_is_no_silence(tmp_path):
+    trained(tmp_path / "run", *SEEDED)
+    log = tmp_path / "run/private/canaries.f64"
+    assert log.stat().st_mode & 0o077 == 0
+    log.write_bytes(log.read_bytes()[:100])
+    assert CliRunner().invoke(main, ["audit", str(tmp_path / "run")]).exit_code == 5
+
+
+def test_nothing_is_said_before_the_end(tmp_path):
+    trained(tmp_path / "run", *SEEDED)
+    log = tmp_path / "run/private/canaries.f64"
+    log.write_bytes(log.read_bytes()[: -8 * 22])  # the last record: the final model
+    assert audit(tmp_path / "run").canaries is None

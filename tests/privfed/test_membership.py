@@ -84,15 +84,16 @@ def test_everything_follows_from_the_seed():
     assert first == again
 
 
-def exposure(level, relation, epsilon, examples=None):
+def exposure(level, relation, epsilon, examples=None, attacked=9):
     bound = Guarantee(epsilon, 1e-5, "client", relation, "poisson", 3, "rdp", {})
-    return Exposure(None, level, {}, 1, 1, 1, 0, bound, examples, "accuracy", 0.5, "")
+    return Exposure(None, level, {}, 1, attacked, 1, 0, bound, examples, "accuracy", 0.5, "")
 
 
 @pytest.mark.parametrize("relation", [ADD_REMOVE, ZERO_OUT, REPLACE_ONE])
 def test_one_client_is_one_step_and_one_example_is_two_unless_it_replaces(relation):
     assert claim(exposure("user", relation, 1.5))[:2] == (1.5, 1e-5)
     expected = (1.5, 1e-5) if relation == REPLACE_ONE else twice(1.5, 1e-5)
+    assert claim(exposure("user", relation, 1.5, attacked=1))[:2] == expected
     assert claim(exposure("example", relation, 1.5))[:2] == expected
 
 

@@ -1,0 +1,162 @@
+"""Several processes that play one run: every rank trains its share, and rank 0 decides.
+
+All ranks go through the same rounds. Rank 0 alone has the ledger and the run directory, draws
+cohorts and noise, and tells the others; each trains its share of the cohort, and sums are
+all-reduced. What ranks say to each other is not encrypted: they are one party, on one trusted
+network.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from privfed.errors import PrivfedError
+
+T = TypeVar("T")
+_HERE = "127.0.0.1"
+_PATIENCE = timedelta(days=2)
+"""A rank that dies is noticed at once; one that waits may wait for a long evaluation."""
+
+
+class RankLost(PrivfedError):
+    """Another rank has died, or cannot be reached."""
+
+
+class Ranks(Protocol):
+    """This process, number `rank` of `count`."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def count(self) -> int: ...
+
+    def first(self, act: Callable[[], T]) -> T:
+        """What `act` gives on rank 0, which alone calls it; or what it raises, on all ranks."""
+        ...
+
+    def reduce(self, total: Tensor) -> Tensor:
+        """The sum over all ranks."""
+        ...
+
+
+@dataclass(frozen=True)
+class Alone:
+    """One process is the whole run."""
+
+    rank: int = 0
+    count: int = 1
+
+    def first(self, act: Callable[[], T]) -> T:
+        return act()
+
+    def reduce(self, total: Tensor) -> Tensor:
+        return total
+
+
+ALONE = Alone()
+
+
+@dataclass(frozen=True)
+class Together:
+    """Ranks of a `torch.distributed` process group (gloo; nccl for tensors on GPUs)."""
+
+    rank: int
+    count: int
+
+    def first(self, act: Callable[[], T]) -> T:
+        said: list[Any] = [None, None]
+        if self.rank == 0:
+            try:
+                said[0] = act()
+            except Exception as error:
+                said[1] = error
+        with _noticing():
+            dist.broadcast_object_list(said, src=0)
+        if said[1] is not None:
+            raise said[1]
+        return said[0]  # type: ignore[no-any-return]
+
+    def reduce(self, total: Tensor) -> Tensor:
+        with _noticing():
+            dist.all_reduce(total)
+        return total
+
+
+@contextmanager
+def _noticing() -> Iterator[None]:
+    """Raises `RankLost` where another rank is gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise RankLost(
+            f"another process of this run has died or cannot be reached: {first}"
+        ) from error
+
+
+def under_torchrun() -> bool:
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
+
+
+@contextmanager
+def joined(workers: int) -> Iterator[Ranks]:
+    """This process among the ranks of its run: those that torchrun started, or `workers` here."""
+    if under_torchrun() and int(os.environ["WORLD_SIZE"]) > 1:
+        with _group(None, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])) as ranks:
+            yield ranks
+    elif workers > 1 and not under_torchrun():
+        store = _store(0, workers, is_master=True)
+        started = [_worker(rank, workers, store.port) for rank in range(1, workers)]
+        try:
+            with _group(store, 0, workers) as ranks:
+                yield ranks
+        finally:
+            for worker in started:
+                worker.terminate()
+                worker.wait()
+    else:
+        yield ALONE
+
+
+@contextmanager
+def joining(rank: int, workers: int, port: int) -> Iterator[Ranks]:
+    """The worker that `joined` started as `rank`."""
+    with _noticing():
+        store = _store(port, workers, is_master=False)
+    with _group(store, rank, workers) as ranks:
+        yield ranks
+
+
+@contextmanager
+def _group(store: Any, rank: int, count: int) -> Iterator[Ranks]:
+    """The process group that meets at `store`; None: where torchrun says."""
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    known: Any = {} if store is None else {"store": store, "rank": rank, "world_size": count}
+    with _noticing():
+        dist.init_process_group(backend, timeout=_PATIENCE, **known)
+    try:
+        yield Together(rank, count)
+    finally:
+        dist.destroy_process_group()
+
+
+def _store(port: int, count: int, is_master: bool) -> Any:
+    store: Any = dist.TCPStore  # type: ignore[attr-defined]
+    return store(_HERE, port, count, is_master=is_master, wait_for_workers=False)
+
+
+def _worker(rank: int, workers: int, port: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "privfed.follow", str(rank), str(workers), str(port)]
+    return subprocess.Popen(command, env={**os.environ, "LOCAL_RANK": str(rank)})
