@@ -2,7 +2,8 @@
 
 Two adversaries: one who sees every release, and one who sees the final model only. Each canary gets
 one number from either, and `accounting` judges these. An *estimate* takes them to be Gaussian and
-may err on either side. A *lower bound* holds with its confidence, whatever the canaries do to each
+may err on either side: by the largest cosine of a round, and the cosine with the final model, as
+Andrew et al. 2024. A *lower bound* holds with its confidence, whatever the canaries do to each
 other; the one that splits them holds if they leave each other alone, as random directions nearly
 do, and never fails a run.
 """
@@ -45,7 +46,7 @@ class Evidence:
     epsilon_claimed: float
     delta: float
     epsilon_estimate_all_iterates: float
-    epsilon_estimate_largest_cosine: float
+    epsilon_estimate_likelihood: float
     epsilon_estimate_final: float | None
     epsilon_lower_bound: float
     epsilon_lower_bound_final: float | None
@@ -90,8 +91,8 @@ def evidence(
         confidence=confidence,
         epsilon_claimed=epsilon,
         delta=delta,
-        epsilon_estimate_all_iterates=_estimate(ratio, coins, delta),
-        epsilon_estimate_largest_cosine=_estimate(cosines.max(0), coins, delta),
+        epsilon_estimate_all_iterates=_estimate(cosines.max(0), coins, delta),
+        epsilon_estimate_likelihood=_estimate(ratio, coins, delta),
         epsilon_estimate_final=_final(seen, delta),
         epsilon_lower_bound=bounds["iterates"],
         epsilon_lower_bound_final=bounds.get("final"),
@@ -143,8 +144,8 @@ def words(found: Evidence) -> Mapping[str, str]:
     return {
         "canaries": f"{found.canaries}, of which {found.entered} were in the population",
         "estimate": f"ε ≈ {shown(found.epsilon_estimate_all_iterates)} for who saw every release, "
-        f"{shown(found.epsilon_estimate_final)} for who sees the final model (not bounds; by the "
-        f"largest cosine of a round: {shown(found.epsilon_estimate_largest_cosine)})",
+        f"{shown(found.epsilon_estimate_final)} for who sees the final model (not bounds; by "
+        f"likelihoods, which are no Gaussians: {shown(found.epsilon_estimate_likelihood)})",
         "lower bound": f"ε ≥ {shown(found.epsilon_lower_bound)} with {sure} confidence for who saw "
         f"every release, {shown(found.epsilon_lower_bound_final)} for who sees the final model (so "
         f"many could show {shown(found.epsilon_lower_bound_most)} at most)",

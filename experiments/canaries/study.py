@@ -28,8 +28,8 @@ HERE = Path(__file__).parent
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 SHOWN = {
     "epsilon_estimate_all_iterates": "estimate, every release",
-    "epsilon_estimate_largest_cosine": "estimate, largest cosine",
     "epsilon_estimate_final": "estimate, final model",
+    "epsilon_estimate_likelihood": "estimate, by likelihoods",
     "epsilon_lower_bound": "95 % bound, every release",
     "epsilon_lower_bound_final": "95 % bound, final model",
 }
@@ -95,11 +95,12 @@ def picture(found: list[dict[str, Any]]) -> bytes:
             axes.fill_between(EPSILONS, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.set(xscale="log", xlabel="claimed ε", ylabel="found ε")
         axes.set_yscale("symlog", linthresh=0.5)
+        axes.set_ylim(-0.05, 40)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter("{x:g}")
         axes.set_xticks(EPSILONS)
         axes.minorticks_off()
-        axes.set_yticks([0, 0.5, 1, 2, 4, 8, 16])
+        axes.set_yticks([0, 0.5, 1, 2, 4, 8, 16, 32])
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         out = io.BytesIO()
         canvas.savefig(out, format="svg", metadata={"Date": None})
