@@ -79,7 +79,7 @@ def train(
         from privfed.config import load, overridden
         from privfed.follow import follow
         from privfed.progress import progress
-        from privfed.ranks import joined
+        from privfed.ranks import RankLost, joined
         from privfed.terminal import console
 
         def change(stored: Config) -> Config:
@@ -101,6 +101,8 @@ def train(
         return fail(f"interrupted; {_how_to_go_on(path)}", INTERRUPTED)
     except OSError as error:
         return fail(f"{what(error)}; {_how_to_go_on(path)}", Refused.exit_code)
+    except RankLost as error:
+        return fail(f"{error}; {_how_to_go_on(path)}", error.exit_code)
     except (LedgerBroken, Broken) as error:
         if as_json:
             problem = {"epsilon": math.inf, "ledger_ok": False, "problems": [str(error)]}

@@ -100,10 +100,7 @@ def _noticing() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        first = (str(error).splitlines() or [""])[0]
-        raise RankLost(
-            f"another process of this run has died or cannot be reached: {first}"
-        ) from error
+        raise RankLost("another process of this run has died or cannot be reached") from error
 
 
 def under_torchrun() -> bool:

@@ -1,0 +1,107 @@
+"""Several processes play one run: bit for bit what one process does."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from click.testing import CliRunner
+from small import SMALL, same_run, small, trained
+
+from privfed import ranks as module
+from privfed import run as runs
+from privfed.cli import main
+from privfed.errors import Refused
+from privfed.follow import refuse_ranks
+from privfed.ranks import ALONE, RankLost, joined
+
+SEEDED = "run.randomness=seeded"
+KINDS = {
+    "sum": ("privacy.noise_multiplier=1.0", "server.optimizer=fedadam"),
+    "passes": ("aggregation.rule=geometric_median", "aggregation.passes=2"),
+    "rows": ("privacy.mechanism=local_gaussian", "aggregation.rule=median"),
+    "exchanges": ("client.objective=feddane",),
+    "no privacy": ("privacy.mechanism=none",),
+}
+
+
+class Quiet:
+    def before(self, *_) -> None: ...
+    def after_round(self, round) -> None: ...
+    def aborted(self, *_) -> None: ...
+    def after(self, record) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[] if k == "sum" else pytest.mark.slow) for k in KINDS]
+)
+def test_two_processes_do_what_one_does(kind, tmp_path):
+    alone = trained(tmp_path / "one", SEEDED, *KINDS[kind])
+    with joined(2) as ranks:
+        assert (ranks.rank, ranks.count) == (0, 2)
+        outcome = runs.train(small(SEEDED, *KINDS[kind]), tmp_path / "two", ranks=ranks)
+    assert outcome.updates == 7
+    if alone.plan.mechanism.private and kind != "rows":  # sums on a grid are exact
+        same_run(tmp_path / "one", tmp_path / "two")
+    else:
+        assert outcome.measures["loss"] == pytest.approx(alone.measures["loss"], rel=1e-5)
+
+
+def test_under_torchrun_the_first_rank_writes(tmp_path):
+    budget = ("privacy.noise_multiplier=2.0", "run.rounds=4")
+    trained(tmp_path / "one", SEEDED, *budget)
+    settings = [word for one in (*SMALL, SEEDED, *budget) for word in ("--set", one)]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    where = ["-m", "privfed", "train", "--out", str(tmp_path / "two")]
+    subprocess.run([*launch, *where, *settings, "--json"], check=True, timeout=120)
+    same_run(tmp_path / "one", tmp_path / "two")
+
+
+def test_a_rank_that_dies_ends_the_run_cleanly_and_it_resumes(tmp_path, monkeypatch):
+    workers = []
+    started = module._worker
+    monkeypatch.setattr(module, "_worker", lambda *of: workers.append(started(*of)) or workers[-1])
+
+    class Kills(Quiet):
+        def after_round(self, round):
+            if round == 4:
+                workers[0].kill()
+                workers[0].wait()
+
+    with pytest.raises(RankLost, match="has died or cannot be reached"), joined(2) as ranks:
+        runs.train(small(SEEDED), tmp_path / "run", [Kills()], ranks)
+    runs.resume(tmp_path / "run", lambda _: small(SEEDED))
+    trained(tmp_path / "whole", SEEDED)
+    same_run(tmp_path / "whole", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        ("secure.protocol=masks", "a secure sum is simulated in one process"),
+        ("audit.canaries=20", "canaries are played"),
+        ("run.simulation_metrics=true", "counted in one process"),
+        ("client.objective=scaffold", "what clients remember"),
+    ],
+)
+def test_what_is_simulated_in_one_process_is_refused(override, why):
+    config = small(override)
+    refuse_ranks(config, 1)
+    with pytest.raises(Refused, match=why):
+        refuse_ranks(config, 2)
+
+
+def test_refused_before_anything_is_written(tmp_path):
+    told = CliRunner().invoke(
+        main,
+        ["train", "--out", str(tmp_path / "run"), "--workers", "2"]
+        + [word for one in (*SMALL, "audit.canaries=20") for word in ("--set", one)],
+    )
+    assert told.exit_code == 2
+    assert "use run.workers = 1" in told.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_alone_asks_nobody():
+    assert ALONE.first(lambda: 3) == 3
+    assert torch.equal(ALONE.reduce(torch.ones(2)), torch.ones(2))
