@@ -77,7 +77,7 @@ def train(
         from privfed import report
         from privfed import run as runs
         from privfed.config import load, overridden
-        from privfed.follow import follow
+        from privfed.follow import follow, refuse_ranks
         from privfed.progress import progress
         from privfed.ranks import RankLost, joined
         from privfed.terminal import console
@@ -87,7 +87,10 @@ def train(
 
         screen = console(as_json)
         config = None if resume else load(run_file, overrides)
-        with joined(workers or (config.run.workers if config else 1)) as ranks:
+        together = workers or (config.run.workers if config else 1)
+        if config:
+            refuse_ranks(config, together)
+        with joined(together) as ranks:
             if ranks.rank:
                 follow(ranks)
                 return 0
