@@ -43,6 +43,8 @@ class Forecast:
     encoded: float
     aborts: float
     step: float | None
+    unstacked: str | None = None
+    """Why clients are trained one after the other, where that was not chosen for its speed."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -95,4 +97,5 @@ def forecast(setup: Setup) -> Forecast:
         encoded=encoded,
         aborts=algorithm.aborts,
         step=algorithm.step(d),
+        unstacked=setup.speed.unstacked,
     )

@@ -83,6 +83,7 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
             f"{_of_one(forecast.up, plan, forecast)})"
         ),
         "time": _time(forecast),
+        "trainer": _trainer(plan, forecast),
     }
     if forecast.kept:
         pairs["clients"] = (
@@ -290,6 +291,15 @@ def duration(seconds: float) -> str:
     if seconds < 6000:
         return f"{seconds / 60:.2g} min"
     return f"{seconds / 3600:.2g} h"
+
+
+def _trainer(plan: Plan, forecast: Forecast) -> str:
+    """How clients' models are trained here, as measured or asked for."""
+    run = plan.config.run
+    if run.trainer == "stacked":
+        return f"{run.chunk} models at once, as one batched computation"
+    why = f": {forecast.unstacked}" if forecast.unstacked else ""
+    return f"one client after the other{why}"
 
 
 def _time(forecast: Forecast) -> str:

@@ -27,11 +27,15 @@ _MOST_EXAMPLES = 32
 
 @dataclass(frozen=True)
 class Speed:
-    """How clients are trained here, and the seconds that one local step of one of them takes."""
+    """How clients are trained here, and the seconds that one local step of one of them takes.
+
+    `unstacked` says why models could not be stacked, where that was left open.
+    """
 
     way: Way
     chunk: int
     seconds: float
+    unstacked: str | None = None
 
 
 def fastest(trainer: LocalTrainer, cohort: int, way: Way | Literal["auto"], chunk: int) -> Speed:
@@ -41,7 +45,8 @@ def fastest(trainer: LocalTrainer, cohort: int, way: Way | Literal["auto"], chun
     one client after the other. Raises `Refused` where "stacked" was asked for nevertheless.
     """
     ways: tuple[Way, ...] = ("stacked", "loop") if way == "auto" else (way,)
-    if "stacked" in ways and (reason := _not_stackable(trainer)):
+    reason = _not_stackable(trainer) if "stacked" in ways else None
+    if reason:
         if way == "stacked":
             raise Refused(f'run.trainer is "stacked", but {reason}; use "loop" or "auto"')
         ways = ("loop",)
@@ -52,7 +57,8 @@ def fastest(trainer: LocalTrainer, cohort: int, way: Way | Literal["auto"], chun
     ]
     repeats = _REPEATS if options[1:] else 1
     speeds = [_speed(trainer, kind, size, repeats) for kind, size in options]
-    return min(speeds, key=lambda speed: speed.seconds)
+    best = min(speeds, key=lambda speed: speed.seconds)
+    return replace(best, unstacked=reason)
 
 
 def _not_stackable(trainer: LocalTrainer) -> str | None:
