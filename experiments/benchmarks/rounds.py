@@ -100,7 +100,7 @@ def timed(
         ways = [way for n in threads for way in contenders(workload, work, n, stack)]
         apart: list[Way] = []
         for peer in peers:
-            for n in threads:
+            for n in sorted({*threads} & {*peer.peer.threads}):
 
                 def go(rounds: int, peer: Environment = peer, n: int = n) -> list[float]:
                     took = peer.play(work, min(rounds, peer.peer.rounds), n, private=True)

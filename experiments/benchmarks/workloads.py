@@ -58,7 +58,7 @@ LOGISTIC = Workload(
         "cohort.size=100",
         "client.lr=0.05",
     ),
-    30,
+    20,
 )
 CNN = Workload(
     "CNN",
@@ -69,7 +69,7 @@ CNN = Workload(
         "cohort.size=50",
         "client.lr=0.05",
     ),
-    4,
+    3,
 )
 WORKLOADS = (LOGISTIC, CNN)
 MANY = Workload(

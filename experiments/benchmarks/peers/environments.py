@@ -28,17 +28,22 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Peer:
-    """A framework: what to install, what drives it, and how many rounds at a time at most."""
+    """A framework: what to install, what drives it, how many rounds at a time at most, threads.
+
+    Threads of each worker: Flower starts as many workers as fit the cores, and with two threads
+    each there would be one.
+    """
 
     name: str
     requirement: str
     driver: str
     rounds: int
+    threads: tuple[int, ...]
 
 
 PEERS = (
-    Peer("pfl-research 0.6.0", "pfl[pytorch]==0.6.0", "pfl_driver", 1000),
-    Peer("Flower 1.41", "flwr[simulation]==1.41.0", "flower_driver", 4),
+    Peer("pfl-research 0.6.0", "pfl[pytorch]==0.6.0", "pfl_driver", 1000, (1, 2)),
+    Peer("Flower 1.41", "flwr[simulation]==1.41.0", "flower_driver", 4, (1,)),
 )
 
 
