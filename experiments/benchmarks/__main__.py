@@ -52,11 +52,17 @@ def run(name: str, options: list[str]) -> Report:
 
 
 def reports(names: list[str], more: dict[str, list[str]], spread: list[float]) -> Iterator[Report]:
-    """One after the other; the machine's reference is timed before each, and after the last."""
+    """One after the other; the machine's reference is timed after each."""
     for name in names:
+        report = run(name, SHORT[name] + more.get(name, []))
         spread += [noise.reference() for _ in range(3)]
-        yield run(name, SHORT[name] + more.get(name, []))
-    spread += [noise.reference() for _ in range(3)]
+        yield report
+
+
+def written(today: str, machine: str, spread: list[float], found: list[Report]) -> str:
+    """The dated file."""
+    head = f"# Benchmarks, {today}\n\n{machine}. Between the benchmarks, {noise.spread(spread)}.\n"
+    return "\n".join([head, *(each.markdown() for each in found)])
 
 
 def main() -> None:
@@ -71,13 +77,12 @@ def main() -> None:
     if asked.peers:
         more["rounds"] = ["--peers", str(asked.peers)]
     spread: list[float] = []
-    found = []
+    found: list[Report] = []
+    path = asked.out / f"{today}.md"
     for report in reports(asked.only, more, spread):
         print(f"{report.name}\n{report.said}", flush=True)
         found.append(report)
-    head = f"# Benchmarks, {today}\n\n{machine}. Between the benchmarks, {noise.spread(spread)}.\n"
-    path = asked.out / f"{today}.md"
-    path.write_text("\n".join([head, *(each.markdown() for each in found)]), "utf-8")
+        path.write_text(written(today, machine, spread, found), "utf-8")  # so far
     print(f"written to {path}")
     if any(each.code for each in found):
         raise SystemExit(1)
