@@ -64,6 +64,7 @@ def draw(growths: Sequence[Growth], path: Path) -> None:
 
     matplotlib.use("agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import EngFormatter
 
     with matplotlib.rc_context(STYLE):
         canvas, panels = pyplot.subplots(1, len(growths), figsize=(3.4 * len(growths), 2.9))
@@ -92,6 +93,7 @@ def draw(growths: Sequence[Growth], path: Path) -> None:
                     linestyle=DASHES[1],
                     label="straight line",
                 )
+                axes.xaxis.set_major_formatter(EngFormatter(sep=""))
                 axes.set(xlabel=growth.what, xlim=(0, None), ylim=(0, None))
             np.atleast_1d(panels)[0].set_ylabel("ms per round")
             np.atleast_1d(panels)[0].legend()
