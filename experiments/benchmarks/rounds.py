@@ -2,14 +2,10 @@
 
     python -m experiments.benchmarks.rounds --peers          # installs the peers from PyPI
 
-Two workloads (`workloads`): logistic regression on Synthetic(1, 1), 1,000 clients, a cohort of 100;
-and a network of 421,642 parameters on 28 x 28 images, a cohort of 50. One epoch of batches of 10,
-central DP. All take turns, some rounds each, again and again, so that noise of the machine meets
-all of them. Before, all train the same cohorts in whole-client batches without noise, where nothing
-is random: that their losses are equal shows that the arithmetic is the same.
-
-Privfed's rounds are a run's: charged to a ledger and stored, durably, with noise of the operating
-system's randomness, exact on its grid. The others keep nothing.
+Two workloads (`workloads`), one epoch of batches of 10, central DP. All take turns, so that noise of
+the machine meets all. Before, all train the same cohorts in whole-client batches without noise,
+where nothing is random: equal losses show that the arithmetic is the same. Privfed's rounds are a
+run's, charged and stored durably; the others keep nothing.
 """
 
 from __future__ import annotations
