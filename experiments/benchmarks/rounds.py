@@ -2,8 +2,8 @@
 
     python -m experiments.benchmarks.rounds --peers          # installs the peers from PyPI
 
-Two workloads (`workloads`), one epoch of batches of 10, central DP. All take turns, so that noise of
-the machine meets all. Before, all train the same cohorts in whole-client batches without noise,
+Two workloads (`workloads`), one epoch of batches of 10, central DP. All take turns, so that noise
+of the machine meets all. Before, all train the same cohorts in whole-client batches without noise,
 where nothing is random: equal losses show that the arithmetic is the same. Privfed's rounds are a
 run's, charged and stored durably; the others keep nothing.
 """
