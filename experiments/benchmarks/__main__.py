@@ -1,0 +1,92 @@
+"""Every benchmark, each in a process of its own, in a short setting; a dated file of what came out.
+
+python -m experiments.benchmarks --peers
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from experiments.benchmarks import noise
+from experiments.benchmarks.peers.environments import DEFAULT, ROOT
+
+RESULTS = Path(__file__).parent / "results"
+SHORT: dict[str, list[str]] = {
+    "rounds": ["--repeats", "3"],
+    "scaling": ["--repeats", "9"],
+    "local_training": ["--rounds", "15"],
+    "accounting_speed": ["--rounds", "1000", "--queries", "50"],
+    "secure_sums": ["--clients", "50", "--length", "100000"],
+    "distributed_noise": ["--count", "500000", "--clients", "20"],
+    "aggregation": ["--clients", "50", "--dimension", "100000"],
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a benchmark printed, and whether it went through."""
+
+    name: str
+    said: str
+    code: int
+
+    def markdown(self) -> str:
+        failed = f" (stopped with exit code {self.code})" if self.code else ""
+        return f"## {self.name}{failed}\n\n```\n{self.said.strip()}\n```\n"
+
+
+def run(name: str, options: list[str]) -> Report:
+    """The benchmark in a process of its own."""
+    command = [sys.executable, "-m", f"experiments.benchmarks.{name}", *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "110", "NO_COLOR": "1"}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    said = ran.stdout if ran.returncode == 0 else f"{ran.stdout}\n{ran.stderr[-1000:]}"
+    return Report(name, said, ran.returncode)
+
+
+def reports(names: list[str], more: dict[str, list[str]], spread: list[float]) -> Iterator[Report]:
+    """One after the other; the machine's reference is timed after each."""
+    for name in names:
+        report = run(name, SHORT[name] + more.get(name, []))
+        spread += [noise.reference() for _ in range(3)]
+        yield report
+
+
+def written(today: str, machine: str, spread: list[float], found: list[Report]) -> str:
+    """The dated file."""
+    head = f"# Benchmarks, {today}\n\n{machine}. Between the benchmarks, {noise.spread(spread)}.\n"
+    return "\n".join([head, *(each.markdown() for each in found)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", nargs="*", choices=[*SHORT], default=[*SHORT])
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the dated file")
+    parser.add_argument("--peers", nargs="?", type=Path, const=DEFAULT, help="see rounds")
+    asked = parser.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    today, machine = date.today().isoformat(), noise.machine()
+    more = {"scaling": ["--out", str(asked.out / f"{today}-growth.svg")]}
+    if asked.peers:
+        more["rounds"] = ["--peers", str(asked.peers)]
+    spread: list[float] = []
+    found: list[Report] = []
+    path = asked.out / f"{today}.md"
+    for report in reports(asked.only, more, spread):
+        print(f"{report.name}\n{report.said}", flush=True)
+        found.append(report)
+        path.write_text(written(today, machine, spread, found), "utf-8")  # so far
+    print(f"written to {path}")
+    if any(each.code for each in found):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

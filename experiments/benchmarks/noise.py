@@ -1,0 +1,45 @@
+"""How steady the machine is: one fixed computation, timed again and again between measurements."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+
+import torch
+
+
+def reference() -> float:
+    """Milliseconds of a fixed piece of work on one thread: small calls, and a matrix product."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    small, large = torch.ones(100, 60), torch.ones(512, 512)
+    began = time.perf_counter()
+    for _ in range(1000):
+        small = torch.tanh(small)
+    for _ in range(10):
+        large = (large @ large).clamp(max=1.0)
+    taken = time.perf_counter() - began
+    torch.set_num_threads(threads)
+    return 1e3 * taken
+
+
+def spread(found: list[float]) -> str:
+    """What repeats of the reference say of the machine.
+
+    >>> spread([10.0, 10.0, 12.0, 20.0])
+    'a fixed computation took 10.0 to 20.0 ms, median 11.0 (4 times): the slowest 2.0 x the fastest'
+    """
+    low, high = min(found), max(found)
+    return (
+        f"a fixed computation took {low:.1f} to {high:.1f} ms, median "
+        f"{statistics.median(found):.1f} ({len(found)} times): the slowest {high / low:.1f} x "
+        "the fastest"
+    )
+
+
+def machine() -> str:
+    """What it is, in words."""
+    cores, load = os.cpu_count(), os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    busy = "" if load is None else f", load {load:.1f} before this"
+    return f"{cores} cores, torch {torch.__version__}{busy}"

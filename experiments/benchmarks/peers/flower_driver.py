@@ -1,0 +1,95 @@
+"""Flower's simulation on a task: its FedAvg strategy, within its central DP if asked for.
+
+    python -m experiments.benchmarks.peers.flower_driver TASK.npz OUT.json --rounds 10 [--private]
+
+Runs in an environment that holds flwr[simulation] and torch, and not privfed. Every client of the
+population is a node of the simulation; which ones take part follows from the task, so that all
+frameworks train the same ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from flwr.simulation import run_simulation
+
+from experiments.benchmarks.peers import flower_client
+from experiments.benchmarks.task import Task
+
+
+class Chosen(FedAvg):  # type: ignore[misc]
+    """FedAvg over the task's cohorts, with the time at which each round begins."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(fraction_train=1.0, fraction_evaluate=0.0)
+        self.task = task
+        self.began: list[float] = []
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        clients = self.task.cohorts[(server_round - 1) % len(self.task.cohorts)].tolist()
+        while len(nodes := list(grid.get_node_ids())) < len(self.task.offsets) - 1:
+            time.sleep(0.01)  # they are still signing up
+        self.began.append(time.perf_counter())
+        for client in clients:
+            own = ConfigRecord({"client": client, "server-round": server_round})
+            record = RecordDict({"arrays": arrays, "config": own})
+            yield Message(content=record, message_type=MessageType.TRAIN, dst_node_id=nodes[client])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("task", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--private", action="store_true")
+    asked = parser.parse_args()
+    os.environ[flower_client.TASK] = str(asked.task.resolve())
+    os.environ[flower_client.THREADS] = str(asked.threads)
+    task = Task.load(asked.task)
+    chosen = Chosen(task)
+    strategy: Any = chosen
+    if asked.private:
+        strategy = DifferentialPrivacyServerSideFixedClipping(
+            chosen, task.noise_multiplier, task.clip, task.cohorts.shape[1]
+        )
+    found: dict[str, Any] = {}
+    server = ServerApp()
+
+    @server.main()  # type: ignore[untyped-decorator, unused-ignore]
+    def serve(grid: Grid, context: Context) -> None:
+        arrays = ArrayRecord(task.model().state_dict())
+        result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=asked.rounds)
+        chosen.began.append(time.perf_counter())
+        found["model"] = result.arrays.to_torch_state_dict()
+
+    began = time.perf_counter()
+    run_simulation(
+        server,
+        flower_client.app,
+        num_supernodes=len(task.offsets) - 1,
+        backend_config={"client_resources": {"num_cpus": asked.threads, "num_gpus": 0.0}},
+    )
+    module = task.model()
+    module.load_state_dict(found["model"])
+    seconds = [after - before for before, after in itertools.pairwise(chosen.began)]
+    start = chosen.began[1] - began  # its worker processes start within the first round
+    asked.out.write_text(
+        json.dumps({"seconds": seconds, "loss": task.loss(module), "start": start})
+    )
+
+
+if __name__ == "__main__":
+    main()

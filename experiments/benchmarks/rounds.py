@@ -1,0 +1,199 @@
+"""Seconds per round: privfed, a bare PyTorch loop, and other frameworks, on the same work.
+
+    python -m experiments.benchmarks.rounds --peers          # installs the peers from PyPI
+
+Two workloads (`workloads`), one epoch of batches of 10, central DP. All take turns, so that noise
+of the machine meets all. Before, all train the same cohorts in whole-client batches without noise,
+where nothing is random: equal losses show that the arithmetic is the same. Privfed's rounds are a
+run's, charged and stored durably; the others keep nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from experiments.benchmarks import noise
+from experiments.benchmarks.bare import BareLoop
+from experiments.benchmarks.peers.environments import DEFAULT, PEERS, Environment, Unavailable
+from experiments.benchmarks.running import Running
+from experiments.benchmarks.task import Task
+from experiments.benchmarks.workloads import NO_DP, WORKLOADS, Workload, task
+
+WHOLE = ("client.batch_size=100000", "run.randomness=seeded", *NO_DP)
+"""Nothing random: every client's examples in one batch, and no noise."""
+TARGETS = {("logistic", "pfl"): 10.0, ("logistic", "Flower"): 100.0, ("CNN", "pfl"): 1.5}
+COHORTS, EQUAL = 10, 3
+BARE = "bare loop"
+
+
+@dataclass
+class Way:
+    """A contender: plays rounds, and remembers how long they took."""
+
+    name: str
+    threads: int
+    private: bool
+    go: Callable[[int], list[float]]
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+
+def losses(workload: Workload, peers: list[Environment]) -> dict[str, float]:
+    """Each one's loss after the same rounds of the same arithmetic."""
+    work = task(workload, COHORTS, *WHOLE)
+    bare = BareLoop(work, private=False, threads=1)
+    bare.go(EQUAL)
+    found = {BARE: bare.loss()}
+    for trainer in ("stacked", "loop"):
+        with Running(workload.setup(*WHOLE, f"run.trainer={trainer}")) as run:
+            run.go(EQUAL)
+            module = work.model()
+            torch.nn.utils.vector_to_parameters(run.state.params, module.parameters())
+            found[f"privfed {trainer}"] = work.loss(module)
+    for peer in peers:
+        found[peer.peer.name] = peer.play(work, EQUAL - 1, 1, private=False).loss
+    return found
+
+
+def contenders(workload: Workload, work: Task, threads: int, stack: ExitStack) -> list[Way]:
+    """Those who run in this process."""
+
+    def own(name: str, *overrides: str, private: bool = True) -> Way:
+        setup = workload.setup(*overrides, f"run.threads={threads}")
+        run = stack.enter_context(Running(setup))
+        speed = setup.speed
+        chosen = f"stacked by {speed.chunk}" if speed.way == "stacked" else "loop"
+        return Way(f"privfed{name}, {chosen}", threads, private, run.go)
+
+    ways = [
+        own(" auto"),
+        own(" auto", *NO_DP, private=False),
+        own("", "run.trainer=stacked"),
+        own("", "run.trainer=loop"),
+    ]
+    bare = ((private, BareLoop(work, private, threads)) for private in (True, False))
+    return [*ways, *(Way(BARE, threads, private, loop.go) for private, loop in bare)]
+
+
+def timed(
+    workload: Workload, peers: list[Environment], rounds: int, repeats: int, threads: list[int]
+) -> tuple[list[Way], list[float], dict[str, float]]:
+    """All contenders in turn; how long the machine's reference took, and peers to start."""
+    work, spread, starts = task(workload, COHORTS), [], {}
+    with ExitStack() as stack:
+        ways = [way for n in threads for way in contenders(workload, work, n, stack)]
+        apart: list[Way] = []
+        for peer in peers:
+            for n in sorted({*threads} & {*peer.peer.threads}):
+
+                def go(rounds: int, peer: Environment = peer, n: int = n) -> list[float]:
+                    took = peer.play(work, min(rounds, peer.peer.rounds), n, private=True)
+                    starts[peer.peer.name] = took.start
+                    return took.seconds
+
+                apart.append(Way(peer.peer.name, n, True, go))
+        for way in ways:
+            way.go(2)  # to warm up; a peer does so each time
+        for _ in range(repeats):
+            for _ in range(rounds):
+                for way in ways:
+                    way.seconds += way.go(1)
+            for way in apart:
+                spread.append(noise.reference())
+                way.seconds += way.go(rounds)
+            spread.append(noise.reference())
+    return [*ways, *apart], spread, starts
+
+
+def show(console: Console, workload: Workload, ways: list[Way]) -> None:
+    """Medians, and ratios to the best of privfed's automatic ways under DP."""
+    best = fastest(ways, "privfed auto")
+    table = Table(
+        title=f"{workload.name}: ms per round; ratio to {best.name}, {best.threads} threads"
+    )
+    columns = ("way", "threads", "DP", "median", "25 %", "75 %", "ratio")
+    for name in columns:
+        table.add_column(name, justify="left" if name == "way" else "right")
+    for way in sorted(ways, key=lambda way: (not way.private, way.median)):
+        low, _, high = statistics.quantiles(way.seconds, n=4)
+        cells = [f"{1e3 * value:.1f}" for value in (way.median, low, high)]
+        ratio = f"{way.median / best.median:.2f}"
+        table.add_row(way.name, str(way.threads), "yes" if way.private else "no", *cells, ratio)
+    console.print(table)
+
+
+def fastest(ways: list[Way], name: str, private: bool = True) -> Way:
+    """The best setting of those called so."""
+    return min(
+        (way for way in ways if way.name.startswith(name) and way.private == private),
+        key=lambda way: way.median,
+    )
+
+
+def verdicts(workload: Workload, ways: list[Way]) -> list[str]:
+    """What was aimed at, and what came out: each framework at its own best threads."""
+    ours = fastest(ways, "privfed auto")
+    lines = []
+    for name in (BARE, *(peer.name for peer in PEERS)):
+        if not any(way.name == name for way in ways):
+            continue
+        theirs = fastest(ways, name)
+        target = TARGETS.get((workload.name, name.partition(" ")[0].partition("-")[0]), 1.0)
+        ratio = theirs.median / ours.median
+        lines.append(f"{ratio:.2f} x as fast as {name} (aim: {target:g})")
+    plain = fastest(ways, "privfed auto", private=False)
+    lines.append(f"DP costs {100 * (ours.median / plain.median - 1):+.0f} % (aim: at most 10 %)")
+    return [f"{workload.name}: {line}" for line in lines]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--workloads", nargs="*", default=[w.name for w in WORKLOADS])
+    parser.add_argument(
+        "--peers",
+        nargs="?",
+        type=Path,
+        const=DEFAULT,
+        help=f"compare with peers in environments in this folder, made if need be ({DEFAULT})",
+    )
+    asked = parser.parse_args()
+    console = Console(width=110)
+    peers = []
+    for peer in PEERS if asked.peers else ():
+        try:
+            peers.append(Environment.of(peer, asked.peers))
+        except Unavailable as reason:
+            console.print(f"{peer.name} is skipped: {reason}")
+    if not asked.peers:
+        console.print("peers are skipped: ask for them by --peers")
+    for workload in WORKLOADS:
+        if workload.name not in asked.workloads:
+            continue
+        console.print(f"{workload.name}: losses after {EQUAL} rounds in which nothing is random")
+        for name, loss in losses(workload, peers).items():
+            console.print(f"  {name:<20} {loss:.7f}")
+        ways, spread, starts = timed(workload, peers, workload.rounds, asked.repeats, asked.threads)
+        show(console, workload, ways)
+        for line in verdicts(workload, ways):
+            console.print(line)
+        for name, start in starts.items():
+            console.print(f"{workload.name}: {name} takes {start:.1f} s to the end of round 1")
+        console.print(f"{noise.machine()}; {noise.spread(spread)}\n")
+
+
+if __name__ == "__main__":
+    main()

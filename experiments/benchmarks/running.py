@@ -1,0 +1,64 @@
+"""Privfed's rounds one at a time, just as a run does them: charged and stored durably."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Self
+
+import torch
+
+from accounting.ledger import Ledger
+from privfed.assemble import Setup
+from privfed.round import World, run_round
+from privfed.rundir import Checkpoint, RunDirectory
+
+
+class Running:
+    """Rounds of `setup` in a run directory of their own, which is gone at the end.
+
+    A checkpoint every `checkpoint_every` rounds, as configured, is part of the round it follows.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self._folder = TemporaryDirectory()
+        self._directory = RunDirectory.create(Path(self._folder.name) / "run")
+        self._ledger = Ledger.create(self._directory.ledger, {})
+        self.state = setup.start()
+        self.round = 0
+        self._world = World(
+            executor=setup.executor,
+            people=setup.federation.people(),
+            ledger=self._ledger,
+            store=self._directory,
+            streams=setup.streams,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._folder.cleanup()
+
+    def go(self, rounds: int = 1) -> list[float]:
+        """Play `rounds` more; the seconds that each took."""
+        torch.set_num_threads(self.setup.plan.config.run.threads)
+        every = self.setup.plan.config.run.checkpoint_every
+        taken = []
+        for _ in range(rounds):
+            began = time.perf_counter()
+            self.round += 1
+            self.state = run_round(self.round, self.setup.algorithm, self.state, self._world)
+            if self.round % every == 0:
+                done = Checkpoint(self.round, self.round, self.state, self._ledger.head())
+                self._directory.save_checkpoint(done, self.setup.network)
+            taken.append(time.perf_counter() - began)
+        return taken

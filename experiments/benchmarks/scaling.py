@@ -1,0 +1,153 @@
+"""How privfed's rounds grow: time with the cohort, with local steps and with the model; memory.
+
+    python -m experiments.benchmarks.scaling --out growth.svg
+
+Time has to be linear in the cohort and in local steps, with any number of clients in the
+population; memory flat in the cohort, measured each in a process of its own. Then a population of a
+million clients, and how long `privfed train` takes to its first round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+from rich.table import Table
+
+from experiments.benchmarks import memory, noise
+from experiments.benchmarks.growth import Growth, draw, rounded
+from experiments.benchmarks.running import Running
+from experiments.benchmarks.workloads import LOGISTIC, MANY, Workload
+from privfed.streams import Streams
+
+STACKED = ("run.trainer=stacked", "run.chunk=32")
+"""The same everywhere, so that nothing but x changes."""
+CLIENTS = 12_000
+MLP = LOGISTIC.with_("model.name=mlp", "cohort.size=50", "run.trainer=auto")
+
+
+def by_cohort(sizes: Sequence[int]) -> list[tuple[float, Workload]]:
+    return [(size, LOGISTIC.with_(*STACKED, f"cohort.size={size}")) for size in sizes]
+
+
+def by_steps(epochs: Sequence[int]) -> list[tuple[float, Workload]]:
+    """Three steps an epoch for most clients."""
+    return [(3 * n, LOGISTIC.with_(*STACKED, f"client.epochs={n}")) for n in epochs]
+
+
+def by_model(widths: Sequence[int]) -> list[tuple[float, Workload]]:
+    """One hidden layer of so many units: 71 numbers each, and ten."""
+    return [(71 * width + 10, MLP.with_(f"model.hidden=[{width}]")) for width in widths]
+
+
+def grown(what: str, points: list[tuple[float, Workload]], repeats: int) -> Growth:
+    """Seconds per round at each point, all in turn."""
+    with ExitStack() as stack:
+        runs = [stack.enter_context(Running(work.setup())) for _, work in points]
+        for run in runs:
+            run.go(2)
+        taken = [[run.go()[0] for run in runs] for _ in range(repeats)]
+    quartiles = [statistics.quantiles(times, n=4) for times in zip(*taken, strict=True)]
+    low, middle, high = zip(*quartiles, strict=True)
+    return Growth(what, tuple(x for x, _ in points), low, middle, high)
+
+
+def memory_of(cohort: int, clients: int) -> tuple[float, float]:
+    """MB that this process held before and at most in two rounds of a model of 36,362 numbers."""
+    work = MLP.with_(f"data.clients={clients}", f"cohort.size={cohort}", "model.hidden=[512]")
+    with Running(work.with_(*STACKED).setup()) as run:
+        run.go()
+        memory.forget_peak()
+        before = memory.peak() / 1e6
+        run.go(2)
+        return before, memory.peak() / 1e6
+
+
+def apart(cohort: int, clients: int) -> tuple[float, float]:
+    """`memory_of` in a fresh process."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(memory_of, cohort, clients).result()
+
+
+def crowd(clients: int, draws: int) -> tuple[float, float, float]:
+    """Of so many clients: seconds to set up, median to draw a cohort, and of a round."""
+    began = time.perf_counter()
+    setup = MANY.with_(f"data.clients={clients}").setup()
+    ready = time.perf_counter() - began
+    people, streams = setup.federation.people(), Streams(0)
+    times = []
+    for t in range(draws):
+        began = time.perf_counter()
+        setup.algorithm.sampler.sample(t, clients, people, streams)
+        times.append(time.perf_counter() - began)
+    with Running(setup) as run:
+        return ready, statistics.median(times), statistics.median(run.go(draws))
+
+
+def first_round() -> float:
+    """Seconds of the whole `privfed train` of the default run with one round, scoring included."""
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        command = [sys.executable, "-m", "privfed", "train", "--set", "run.rounds=1"]
+        began = time.perf_counter()
+        subprocess.run([*command, "--out", str(out)], check=True, capture_output=True)
+        return time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--clients", type=int, default=1_000_000, help="of the large population")
+    parser.add_argument("--largest", type=int, default=10_000, help="the largest cohort, of memory")
+    parser.add_argument("--out", type=Path, help="draw the growth here (.svg)")
+    asked = parser.parse_args()
+    console, spread = Console(width=110), [noise.reference()]
+    growths = []
+    for what, points in (
+        ("clients per cohort", by_cohort([25, 50, 100, 200, 400, 800])),
+        ("local steps", by_steps([1, 2, 4, 8, 16])),
+        ("model parameters", by_model([16, 64, 256, 1024, 2048])),
+    ):
+        growths.append(grown(what, points, asked.repeats))
+        spread.append(noise.reference())
+    table = Table(title=f"ms per round, one thread, medians of {asked.repeats}")
+    for name in ("grows with", "at", "", "ms per unit", "off a line", "exponent"):
+        table.add_column(name, justify="left" if name in ("grows with", "at") else "right")
+    for growth in growths:
+        places = " ".join(f"{x:,g}" if x < 1e5 else f"{x:,.0f}" for x in growth.xs)
+        times = " ".join(rounded(1e3 * value) for value in growth.seconds)
+        line = growth.line
+        cells = rounded(1e3 * line.slope), f"{100 * line.deviation:.0f} %", f"{line.exponent:.2f}"
+        table.add_row(growth.what, places, times, *cells)
+    console.print(table)
+    if asked.out:
+        draw(growths, asked.out)
+    held = {n: apart(n, CLIENTS) for n in (100, 1000, asked.largest)}
+    said = ", ".join(f"{n:,}: {most:.0f} MB ({start:.0f})" for n, (start, most) in held.items())
+    ratio, rows = held[asked.largest][1] / held[100][1], asked.largest * 36_362 * 4 / 1e6
+    console.print(f"memory at most (before the round), by cohort: {said}")
+    console.print(f"that is {ratio:.2f} x (aim: at most 1.1); its rows would be {rows:,.0f} MB")
+    ready, drawn, round_ = crowd(asked.clients, 7)
+    console.print(
+        f"{asked.clients:,} clients: set up in {ready:.1f} s, a cohort of 100 drawn in "
+        f"{1e3 * drawn:.1f} ms, a round takes {1e3 * round_:.1f} ms"
+    )
+    starts = [first_round() for _ in range(3)]
+    console.print(f"`privfed train` with one round: {statistics.median(starts):.2f} s (aim: 3)")
+    spread.append(noise.reference())
+    console.print(f"{noise.machine()}; {noise.spread(spread)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""A workload as plain arrays, and its model in plain PyTorch: all that a peer is told.
+
+Imports nothing of privfed: peers run this in environments that have not got it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Task:
+    """Client k owns rows `offsets[k]:offsets[k + 1]` of x and y; `cohorts` `[rounds, n]` take part.
+
+    `start` `[d]` is the model's flat vector at the start. A `clip` of 0 means no privacy.
+    """
+
+    name: str
+    x: NDArray[np.float32]
+    y: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    cohorts: NDArray[np.int64]
+    start: NDArray[np.float32]
+    lr: float
+    batch_size: int
+    clip: float
+    noise_multiplier: float
+
+    def save(self, path: Path) -> None:
+        np.savez(path, **asdict(self))
+
+    @classmethod
+    def load(cls, path: Path) -> Task:
+        with np.load(path) as found:
+            values = {name: found[name] for name in found.files}
+        return cls(**{k: v if v.ndim else v.item() for k, v in values.items()})
+
+    def examples(self, client: int) -> tuple[Tensor, Tensor]:
+        """The client's own, in the order in which they are stored."""
+        own = slice(self.offsets[client], self.offsets[client + 1])
+        return torch.from_numpy(self.x[own]), torch.from_numpy(self.y[own])
+
+    def model(self) -> nn.Module:
+        """The module at the start."""
+        features, classes = self.x.shape[1:], int(self.y.max()) + 1
+        build = convolutional if len(features) == 3 else logistic
+        module = build(features, classes)
+        nn.utils.vector_to_parameters(torch.tensor(self.start), module.parameters())
+        return module
+
+    def loss(self, module: nn.Module) -> float:
+        """Over all examples of all clients."""
+        x, y = torch.from_numpy(self.x), torch.from_numpy(self.y)
+        with torch.no_grad():
+            pieces = [
+                nn.functional.cross_entropy(module(a), b, reduction="sum").double()
+                for a, b in zip(torch.split(x, 1000), torch.split(y, 1000), strict=True)
+            ]
+        return float(sum(pieces)) / len(y)
+
+
+def logistic(features: tuple[int, ...], width: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(features)), width))
+
+
+def convolutional(features: tuple[int, ...], width: int) -> nn.Module:
+    """Two convolutions with pooling and two linear layers.
+
+    >>> sum(p.numel() for p in convolutional((1, 28, 28), 10).parameters())
+    421642
+    """
+    depth, height, across = features
+    return nn.Sequential(
+        nn.Conv2d(depth, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * (height // 4) * (across // 4), 128),
+        nn.ReLU(),
+        nn.Linear(128, width),
+    )

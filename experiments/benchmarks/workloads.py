@@ -1,0 +1,153 @@
+"""The work that rounds are timed on: a small convex model, and a network of 421,642 parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from experiments.benchmarks.task import Task
+from privfed.assemble import Setup, assemble
+from privfed.config import load
+from privfed.federation import Examples
+from privfed.parts import Part
+from privfed.plan import plan
+from privfed.streams import Streams
+
+SIDE, CLASSES = 28, 10
+NO_DP = ("privacy.mechanism=none", "aggregation.weights=uniform")
+SAME_FOR_ALL = (
+    "run.rounds=9999",
+    "server.optimizer=fedavg",
+    "server.lr=1.0",
+    "cohort.sampler=fixed_size",
+    "client.epochs=1",
+    "client.batch_size=10",
+    "privacy.noise_multiplier=1.0",
+    "privacy.clip=0.4",
+)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A task by name: overrides of the default run, and the rounds that one timing takes."""
+
+    name: str
+    settings: tuple[str, ...]
+    rounds: int
+
+    def setup(self, *overrides: str) -> Setup:
+        """The run of this work, ready to start."""
+        return assemble(plan(load(None, (*SAME_FOR_ALL, *self.settings, *overrides))))
+
+    def with_(self, *settings: str) -> Workload:
+        return replace(self, settings=(*self.settings, *settings))
+
+
+LOGISTIC = Workload(
+    "logistic",
+    (
+        "data.source=synthetic",
+        "data.clients=1000",
+        "data.size_min=20",
+        "data.size_mean=2.0",
+        "data.size_deviation=0.5",
+        "cohort.size=100",
+        "client.lr=0.05",
+    ),
+    20,
+)
+CNN = Workload(
+    "CNN",
+    (
+        f"data.source={__name__}:Images",
+        "model.name=experiments.benchmarks.task:convolutional",
+        "data.clients=200",
+        "cohort.size=50",
+        "client.lr=0.05",
+    ),
+    3,
+)
+WORKLOADS = (LOGISTIC, CNN)
+MANY = Workload(
+    "many",
+    (f"data.source={__name__}:Many", "cohort.sampler=poisson", "cohort.size=100"),
+    10,
+)
+
+
+class Images(Part):
+    """Made-up images `[N, 1, 28, 28]`: a faint pattern of its class, under noise."""
+
+    size: int = 20
+    """Examples per client."""
+    natural_partition: ClassVar[bool] = True
+    found: ClassVar[bool] = False
+
+    def load(self, clients: int, streams: Streams) -> Examples:
+        return self._made("images", clients, streams)
+
+    def load_test(self, clients: int, streams: Streams) -> Examples:
+        return self._made("images/public", clients, streams)
+
+    def _made(self, stream: str, clients: int, streams: Streams) -> Examples:
+        shape = (1, SIDE, SIDE)
+        patterns = streams.at("images/classes").generator().standard_normal((CLASSES, *shape))
+        rng = streams.at(stream).generator()
+        y = rng.integers(0, CLASSES, clients * self.size)
+        x = rng.standard_normal((len(y), *shape), dtype=np.float32)
+        x += 0.3 * patterns[y].astype(np.float32)
+        owners = np.repeat(np.arange(clients), self.size)
+        return Examples(torch.from_numpy(x), torch.from_numpy(y), CLASSES, owners=owners)
+
+
+class Many(Part):
+    """Made-up examples `[N, 20]`, `size` for each client: quick to make for a million of them."""
+
+    size: int = 4
+    natural_partition: ClassVar[bool] = True
+    found: ClassVar[bool] = False
+
+    def load(self, clients: int, streams: Streams) -> Examples:
+        return self._made("many", clients, streams)
+
+    def load_test(self, clients: int, streams: Streams) -> Examples:
+        return self._made("many/public", min(clients, 1000), streams)
+
+    def _made(self, stream: str, clients: int, streams: Streams) -> Examples:
+        rng = streams.at(stream).generator()
+        x = rng.standard_normal((clients * self.size, 20), dtype=np.float32)
+        y = (x[:, :2] > 0).astype(np.int64) @ np.array([1, 2])
+        owners = np.repeat(np.arange(clients), self.size)
+        return Examples(torch.from_numpy(x), torch.from_numpy(y), 4, owners=owners)
+
+
+def cohorts(setup: Setup, rounds: int) -> NDArray[np.int64]:
+    """Who takes part in each of `rounds` rounds `[rounds, n]`: the same for everybody compared."""
+    sampler, people = setup.algorithm.sampler, setup.federation.people()
+    streams = Streams(0, simulated=True)
+    drawn = (sampler.sample(t, len(people), people, streams) for t in range(1, rounds + 1))
+    return np.stack([cohort.clients for cohort in drawn])
+
+
+def task(workload: Workload, rounds: int, *overrides: str) -> Task:
+    """The work as plain arrays, for programs that know nothing of privfed."""
+    setup = workload.setup(*overrides)
+    examples = setup.federation.examples
+    if not isinstance(examples.x, torch.Tensor):
+        raise TypeError("these examples are mapped from a file; benchmarks hold theirs in memory")
+    return Task(
+        workload.name,
+        examples.x.numpy(),
+        examples.y.numpy(),
+        setup.federation.offsets,
+        cohorts(setup, rounds),
+        setup.network.start.numpy(),
+        setup.plan.config.client.lr,
+        setup.plan.config.client.batch_size,
+        getattr(setup.plan.mechanism, "clip", 0.0),
+        setup.plan.noise_multiplier or 0.0,
+    )

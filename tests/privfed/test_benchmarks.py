@@ -1,0 +1,59 @@
+"""Benchmarks measure what they say: the same arithmetic, rounds that happen, lines that fit."""
+
+import pytest
+import torch
+
+from experiments.benchmarks.bare import BareLoop
+from experiments.benchmarks.growth import Growth, draw
+from experiments.benchmarks.rounds import WHOLE
+from experiments.benchmarks.running import Running
+from experiments.benchmarks.scaling import crowd, grown
+from experiments.benchmarks.task import Task
+from experiments.benchmarks.workloads import LOGISTIC, task
+
+TINY = LOGISTIC.with_("data.clients=12", "cohort.size=4", "data.features=5", "run.trainer=stacked")
+
+
+def test_a_task_survives_its_file(tmp_path):
+    work = task(TINY, 2)
+    work.save(tmp_path / "task.npz")
+    again = Task.load(tmp_path / "task.npz")
+    assert (again.clip, again.batch_size, again.name) == (0.4, 10, "logistic")
+    assert (again.x == work.x).all()
+    assert again.cohorts.shape == (2, 4)
+
+
+def test_the_bare_loop_and_privfed_agree_where_nothing_is_random():
+    work = task(TINY, 3, *WHOLE)
+    start = work.start.copy()
+    bare = BareLoop(work, private=False, threads=1)
+    bare.go(3)
+    with Running(TINY.setup(*WHOLE)) as run:
+        assert len(run.go(3)) == 3
+    theirs = torch.cat([part.ravel() for part in bare.model])
+    assert theirs.norm() > 0.01
+    assert torch.allclose(run.state.params, theirs, atol=1e-6)
+    assert (work.start == start).all()  # peers start from it after this
+
+
+def test_private_rounds_of_the_bare_loop_are_clipped_and_noised():
+    still = task(TINY, 1, "client.lr=0.0", "privacy.clip=0.01")
+    bare = BareLoop(still, private=True, threads=1)
+    bare.go()
+    noise = torch.cat([part.ravel() for part in bare.model]) - torch.from_numpy(still.start)
+    assert float(noise.std()) == pytest.approx(0.01 / 4, rel=0.6)
+
+
+def test_growth_is_drawn(tmp_path):
+    times = (1.0, 2.0, 3.0)
+    growth = Growth("clients", (1.0, 2.0, 3.0), times, times, times)
+    draw([growth, growth], tmp_path / "growth.svg")
+    assert (tmp_path / "growth.svg").read_text().startswith("<?xml")
+    assert growth.line.slope == pytest.approx(1.0)
+
+
+def test_rounds_are_timed():
+    growth = grown("clients", [(n, TINY.with_(f"cohort.size={n}")) for n in (2, 8)], repeats=2)
+    assert growth.xs == (2, 8)
+    assert all(0 < low <= high for low, high in zip(growth.low, growth.high, strict=True))
+    assert all(0 < seconds < 60 for seconds in crowd(200, 2))
