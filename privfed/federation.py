@@ -134,7 +134,11 @@ class Federation:
 
         Padding is a row index like any other; the caller masks it.
         """
-        return self.examples.x[rows], self.examples.y[rows]
+        x, y, flat = self.examples.x, self.examples.y, rows.reshape(-1)
+        labels = y.index_select(0, flat).view(*rows.shape, *y.shape[1:])
+        if isinstance(x, Mapped):
+            return x[rows], labels
+        return x.index_select(0, flat).view(*rows.shape, *x.shape[1:]), labels
 
     def to(self, device: torch.device) -> Federation:
         return self._each(lambda part: part.to(device))

@@ -54,12 +54,12 @@ class Network:
 
     def stacked_outputs(self, rows: Tensor, x: Tensor) -> Tensor:
         """C models `[c, d]`, each on its own x `[c, B, *features]`."""
+        out: Tensor = torch.func.vmap(self._call)(self.shapes.views(rows), x)
+        return out
 
-        def one(parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
-            out: Tensor = torch.func.functional_call(self.module, parameters, (inputs,))
-            return out
-
-        return torch.func.vmap(one)(self.shapes.views(rows), x)
+    def _call(self, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        out: Tensor = torch.func.functional_call(self.module, parameters, (x,))
+        return out
 
     def losses(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """One model's loss on each example `[B]`."""
@@ -70,6 +70,31 @@ class Network:
         outputs = self.stacked_outputs(rows, x)
         flat = self.loss.losses(outputs.flatten(0, 1), y.flatten(0, 1))
         return flat.view(y.shape[:2])
+
+    def gradient(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """One model's gradient `[d]` of its mean loss on its examples."""
+        leaves = self._leaves(flat)
+        with torch.enable_grad():
+            outputs = torch.func.functional_call(self.module, leaves, (_channels_last(x),))
+            mean = self.loss.losses(outputs, y).mean()
+        return torch.cat([grad.reshape(-1) for grad in _gradients(mean, leaves)])
+
+    def stacked_gradients(self, rows: Tensor, x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
+        """C models' gradients `[c, d]` of their losses on their own examples, weighed `[c, B]`."""
+        leaves = self._leaves(rows)
+        with torch.enable_grad():
+            outputs = torch.func.vmap(self._call)(leaves, x)
+            losses = self.loss.losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
+        grads = _gradients(losses, leaves, shares.to(losses))
+        return torch.cat([grad.reshape(len(rows), -1) for grad in grads], dim=1)
+
+    def _leaves(self, flat: Tensor) -> dict[str, Tensor]:
+        """The parameters in `flat` `[..., d]`, each a leaf of its own.
+
+        A gradient with respect to the flat vector would add up as many vectors `[d]`, mostly zeros.
+        """
+        views = self.shapes.views(flat)
+        return {name: view.detach().requires_grad_() for name, view in views.items()}
 
     def evaluate(self, flat: Tensor, examples: Examples) -> dict[str, float]:
         """The loss's measures on `examples`, and "loss", its mean over them."""
@@ -87,3 +112,24 @@ class Network:
         with scoring(self.module):
             for rows in torch.split(torch.arange(len(examples)), _AT_ONCE):
                 yield self.outputs(flat, examples.x[rows]), examples.y[rows]
+
+
+def _gradients(
+    of: Tensor, leaves: Mapping[str, Tensor], shares: Tensor | None = None
+) -> Sequence[Tensor]:
+    """Of `of` weighed by `shares`, with respect to each leaf; zeros for those it does not use."""
+    found = torch.autograd.grad(
+        of, list(leaves.values()), shares, allow_unused=True, materialize_grads=True
+    )
+    return list(found)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """Images `[B, C, H, W]` in the order in which convolutions and pooling are fastest on CPUs."""
+    if x.dim() != 4 or not x.is_floating_point() or x.is_cuda:
+        return x
+    channels, height, width = x.shape[1:]
+    if channels == 1:  # in both orders at once, but for what its strides say
+        size = height * width
+        return x.contiguous().as_strided(x.shape, (size, 1, width, 1))
+    return x.contiguous(memory_format=torch.channels_last)

@@ -9,8 +9,10 @@ network.
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,8 +27,9 @@ from privfed.errors import PrivfedError
 
 T = TypeVar("T")
 _HERE = "127.0.0.1"
-_PATIENCE = timedelta(days=2)
-"""A rank that dies is noticed at once; one that waits may wait for a long evaluation."""
+_PATIENCE = timedelta(hours=1)
+"""To meet, and for what one rank does alone: an evaluation, say."""
+_SPIN = 0.001
 
 
 class RankLost(PrivfedError):
@@ -70,28 +73,54 @@ ALONE = Alone()
 
 @dataclass(frozen=True)
 class Together:
-    """Ranks of a `torch.distributed` process group (gloo; nccl for tensors on GPUs)."""
+    """Ranks of a `torch.distributed` process group (gloo; nccl for tensors on GPUs).
+
+    `alive` says whether those are still there whose end this process would see.
+    """
 
     rank: int
     count: int
+    alive: Callable[[], bool]
 
     def first(self, act: Callable[[], T]) -> T:
-        said: list[Any] = [None, None]
+        said: tuple[Any, Exception | None] = (None, None)
         if self.rank == 0:
             try:
-                said[0] = act()
+                said = act(), None
             except Exception as error:
-                said[1] = error
-        with _noticing():
-            dist.broadcast_object_list(said, src=0)
-        if said[1] is not None:
-            raise said[1]
-        return said[0]  # type: ignore[no-any-return]
+                said = None, error
+        given, raised = pickle.loads(self._heard(pickle.dumps(said)))
+        if raised is not None:
+            raise raised
+        return given  # type: ignore[no-any-return]
 
     def reduce(self, total: Tensor) -> Tensor:
-        with _noticing():
-            dist.all_reduce(total)
+        self._wait(lambda: dist.all_reduce(total, async_op=True))
         return total
+
+    def _heard(self, said: bytes) -> bytes:
+        """What rank 0 said, on all ranks: its length goes before it."""
+        size = torch.tensor([len(said)])
+        self._wait(lambda: dist.broadcast(size, 0, async_op=True))
+        message = torch.frombuffer(bytearray(said), dtype=torch.uint8)
+        if self.rank:
+            message = torch.empty(int(size), dtype=torch.uint8)
+        self._wait(lambda: dist.broadcast(message, 0, async_op=True))
+        return message.numpy().tobytes()
+
+    def _wait(self, begin: Callable[[], Any]) -> None:
+        """Until it is done. What was sent to a process that died may never be: so look for it.
+
+        Raises `RankLost`.
+        """
+        with _noticing():
+            work, began = begin(), time.monotonic()
+            while not work.is_completed():
+                waited = time.monotonic() - began
+                time.sleep(0.0 if waited < _SPIN else _SPIN)
+                if waited >= _SPIN and not self.alive():
+                    raise RuntimeError("a process ended")
+            work.wait()
 
 
 @contextmanager
@@ -111,13 +140,14 @@ def under_torchrun() -> bool:
 def joined(workers: int) -> Iterator[Ranks]:
     """This process among the ranks of its run: those that torchrun started, or `workers` here."""
     if under_torchrun() and int(os.environ["WORLD_SIZE"]) > 1:
-        with _group(None, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])) as ranks:
+        rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        with _group(None, rank, count, lambda: True) as ranks:  # torchrun ends them together
             yield ranks
     elif workers > 1 and not under_torchrun():
         store = _store(0, workers, is_master=True)
         started = [_worker(rank, workers, store.port) for rank in range(1, workers)]
         try:
-            with _group(store, 0, workers) as ranks:
+            with _group(store, 0, workers, lambda: all(w.poll() is None for w in started)) as ranks:
                 yield ranks
         finally:
             for worker in started:
@@ -132,19 +162,20 @@ def joining(rank: int, workers: int, port: int) -> Iterator[Ranks]:
     """The worker that `joined` started as `rank`."""
     with _noticing():
         store = _store(port, workers, is_master=False)
-    with _group(store, rank, workers) as ranks:
+    parent = os.getppid()
+    with _group(store, rank, workers, lambda: os.getppid() == parent) as ranks:
         yield ranks
 
 
 @contextmanager
-def _group(store: Any, rank: int, count: int) -> Iterator[Ranks]:
+def _group(store: Any, rank: int, count: int, alive: Callable[[], bool]) -> Iterator[Ranks]:
     """The process group that meets at `store`; None: where torchrun says."""
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     known: Any = {} if store is None else {"store": store, "rank": rank, "world_size": count}
     with _noticing():
         dist.init_process_group(backend, timeout=_PATIENCE, **known)
     try:
-        yield Together(rank, count)
+        yield Together(rank, count, alive)
     finally:
         dist.destroy_process_group()
 

@@ -149,10 +149,7 @@ class Rounds:
             store=self.store,
             streams=streams,
         )
-        start = self.local.network.start
-        server, objective = self.algorithm.server, self.algorithm.objective
-        center = self.algorithm.center(start)
-        self.state = TrainingState(start, server.init(start), {}, objective.init(start), center)
+        self.state = self.algorithm.start(self.local.network.start)
 
     def asking(self) -> Asking:
         """The answers of round 1, with nobody hostile."""

@@ -114,7 +114,7 @@ class LocalTrainer:
     def _gradient(self, w: Tensor, x: Tensor, y: Tensor, real: Tensor) -> Tensor:
         if self.way == "stacked":
             return self._stacked_gradient(w, x, y, real)
-        return self._one_gradient(w[0], x[real], y[real])[None]
+        return self.network.gradient(w[0], x[real], y[real])[None]
 
     def _loss(self, w: Tensor, x: Tensor, y: Tensor, real: Tensor) -> Tensor:
         if self.way == "loop":
@@ -149,12 +149,8 @@ class LocalTrainer:
 
     def _stacked_gradient(self, w: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         """Each client's gradient `[c, d]` of its mean loss over its real examples."""
-        with torch.enable_grad():
-            leaf = w.detach().requires_grad_()
-            losses = self.network.stacked_losses(leaf, x, y)
-            means = (losses * mask).sum(1) / mask.sum(1).clamp(min=1)
-            (grad,) = torch.autograd.grad(means.sum(), leaf)
-        return grad
+        shares = mask / mask.sum(1, keepdim=True).clamp(min=1)
+        return self.network.stacked_gradients(w, x, y, shares)
 
     def _loop(
         self, batches: Batches, broadcast: Broadcast, own: Tensor | None, keys: Keys
@@ -172,19 +168,12 @@ class LocalTrainer:
                     x, y = self.federation.gather(torch.from_numpy(real).to(device))
                     twice = self.objective.anchored == "batch"
                     same = _draws(device) if twice else None
-                    grad = self._one_gradient(now[0], x, y)
+                    grad = self.network.gradient(now[0], x, y)
                     if same is not None:
                         _draw_again(same, device)  # the same batch, dropout included
-                        state = self._one_gradient(broadcast["params"], x, y)[None]
+                        state = self.network.gradient(broadcast["params"], x, y)[None]
                     now -= self.lr * self.objective.direction(grad[None], now, broadcast, state)
         return w
-
-    def _one_gradient(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        with torch.enable_grad():
-            leaf = w.detach().requires_grad_()
-            loss = self.network.losses(leaf, x, y).mean()
-            (grad,) = torch.autograd.grad(loss, leaf)
-        return grad
 
 
 def own_draws(device: torch.device) -> AbstractContextManager[None]:

@@ -49,7 +49,10 @@ def clip_rows(rows: Tensor, clip: float) -> BoundedRows:
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
     usable = norms <= _LARGEST_NORM
     scale = (clip * _SLACK / norms).clamp(max=1.0).to(rows.dtype)
-    return BoundedRows(torch.where(usable, rows * scale, 0.0), bound=float(clip))
+    clipped = rows * scale
+    if not bool(usable.all()):
+        clipped = torch.where(usable, clipped, 0.0)
+    return BoundedRows(clipped, bound=float(clip))
 
 
 def on_grid(bounded: BoundedRows, grid: float | None) -> BoundedRows:
@@ -64,8 +67,8 @@ def on_grid(bounded: BoundedRows, grid: float | None) -> BoundedRows:
         return bounded
     if math.frexp(grid)[0] != 0.5:
         raise ValueError(f"a grid of {grid!r} is no power of two")
-    rows = bounded.rows
-    return BoundedRows(torch.trunc(rows / grid) * grid, bounded.bound)
+    rows = bounded.rows.mul(1 / grid).trunc_().mul_(grid)  # exact, as the grid is a power of two
+    return BoundedRows(rows, bounded.bound)
 
 
 def clip_rows_and_tell(rows: Tensor, clip: float, weight: float) -> BoundedRows:
