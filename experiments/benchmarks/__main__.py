@@ -21,6 +21,7 @@ RESULTS = Path(__file__).parent / "results"
 SHORT: dict[str, list[str]] = {
     "rounds": ["--repeats", "3"],
     "scaling": ["--repeats", "9"],
+    "workers": ["--repeats", "1"],
     "local_training": ["--rounds", "15"],
     "accounting_speed": ["--rounds", "1000", "--queries", "50"],
     "secure_sums": ["--clients", "50", "--length", "100000"],
