@@ -172,7 +172,8 @@ class LocalTrainer:
                     if same is not None:
                         _draw_again(same, device)  # the same batch, dropout included
                         state = self.network.gradient(broadcast["params"], x, y)[None]
-                    now -= self.lr * self.objective.direction(grad[None], now, broadcast, state)
+                    direction = self.objective.direction(grad[None], now, broadcast, state)
+                    now.sub_(direction, alpha=self.lr)
         return w
 
 
