@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -160,6 +161,8 @@ def _attackers(config: Config, federation: Federation, streams: Streams) -> Atta
 def _device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
+        name = f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise Refused(f'run.device is {name!r}, but no GPU is at hand; use "cpu" or "auto"')
     return torch.device(name)

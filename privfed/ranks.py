@@ -73,7 +73,7 @@ ALONE = Alone()
 
 @dataclass(frozen=True)
 class Together:
-    """Ranks of a `torch.distributed` process group (gloo; nccl for tensors on GPUs).
+    """Ranks of a `torch.distributed` process group: gloo, by way of the CPU.
 
     `alive` says whether those are still there whose end this process would see.
     """
@@ -95,8 +95,9 @@ class Together:
         return given  # type: ignore[no-any-return]
 
     def reduce(self, total: Tensor) -> Tensor:
-        self._wait(lambda: dist.all_reduce(total, async_op=True))
-        return total
+        here = total.cpu()
+        self._wait(lambda: dist.all_reduce(here, async_op=True))
+        return here.to(total.device)
 
     def _heard(self, said: bytes) -> bytes:
         """What rank 0 said, on all ranks: its length goes before it."""
@@ -170,10 +171,9 @@ def joining(rank: int, workers: int, port: int) -> Iterator[Ranks]:
 @contextmanager
 def _group(store: Any, rank: int, count: int, alive: Callable[[], bool]) -> Iterator[Ranks]:
     """The process group that meets at `store`; None: where torchrun says."""
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     known: Any = {} if store is None else {"store": store, "rank": rank, "world_size": count}
     with _noticing():
-        dist.init_process_group(backend, timeout=_PATIENCE, **known)
+        dist.init_process_group("gloo", timeout=_PATIENCE, **known)
     try:
         yield Together(rank, count, alive)
     finally:

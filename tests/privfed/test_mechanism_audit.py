@@ -10,12 +10,13 @@ from accounting.releases import PoissonSampled, Repeated, noise_of
 from privfed.cohort import Cohort
 from privfed.config import load
 from privfed.errors import Refused
-from privfed.mechanism_audit import _cast, _planned, audit_mechanism, examine
+from privfed.mechanism_audit import _cast, _planned, _scale, audit_mechanism, examine
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.gaussian import CentralGaussian
 from privfed.privacy.mechanism import BoundedRows
 from privfed.round import World
 from privfed.samplers import Poisson
+from privfed.stage import LENGTH
 
 BASE = ("data.clients=20", "cohort.size=10", "privacy.noise_multiplier=1.0", "privacy.clip=0.4")
 MASKS = (
@@ -51,9 +52,10 @@ def judged(algorithm, scenes, releases=1000):
     return examine(algorithm, scenes, releases, delta=1e-4, confidence=0.95, seed=1)
 
 
+@pytest.mark.parametrize("releases", [60, pytest.param(3000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SHIPPED)
-def test_what_is_shipped_keeps_its_claims(name):
-    found = judged(*cast(*SHIPPED[name]), releases=60)
+def test_what_is_shipped_keeps_its_claims(name, releases):
+    found = judged(*cast(*SHIPPED[name]), releases)
     assert not found.refuted
     assert found.p_value > 1e-3
     assert all(one.verdict.epsilon_lower <= one.epsilon for one in found.tested)
@@ -180,6 +182,22 @@ def test_passes_over_one_cohort_charged_apart_are_refuted():
     charged = CountsPassesApart(**algorithm.mechanism.model_dump())
     assert not judged(algorithm, scenes[1:2]).refuted
     assert judged(replace(algorithm, mechanism=charged), scenes[1:2]).refuted
+
+
+def test_the_p_value_of_honest_noise_is_one():
+    """Few releases, many times: no more of them are below a level than it says."""
+    algorithm, _ = cast("privacy.noise_multiplier=2.0")
+    rng = np.random.default_rng(0)
+    found = np.array(
+        [
+            _scale(2.0 * rng.normal(size=(20, LENGTH)), algorithm, algorithm.event(1))
+            for _ in range(4000)
+        ]
+    )
+    assert found[:, 0].mean() == pytest.approx(1.0, abs=0.01)
+    for level in (0.5, 0.1, 0.01):
+        expected = 4000 * level
+        assert abs((found[:, 1] < level).sum() - expected) < 5 * expected**0.5
 
 
 def test_what_claims_nothing_is_not_tested():
