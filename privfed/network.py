@@ -85,7 +85,8 @@ class Network:
         with torch.enable_grad():
             outputs = torch.func.vmap(self._call)(leaves, x)
             losses = self.loss.losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
-        grads = _gradients(losses, leaves, shares.to(losses))
+            total = (losses * shares).sum()
+        grads = _gradients(total, leaves)
         return torch.cat([grad.reshape(len(rows), -1) for grad in grads], dim=1)
 
     def _leaves(self, flat: Tensor) -> dict[str, Tensor]:
@@ -114,14 +115,10 @@ class Network:
                 yield self.outputs(flat, examples.x[rows]), examples.y[rows]
 
 
-def _gradients(
-    of: Tensor, leaves: Mapping[str, Tensor], shares: Tensor | None = None
-) -> Sequence[Tensor]:
-    """Of `of` weighed by `shares`, with respect to each leaf; zeros for those it does not use."""
-    found = torch.autograd.grad(
-        of, list(leaves.values()), shares, allow_unused=True, materialize_grads=True
-    )
-    return list(found)
+def _gradients(of: Tensor, leaves: Mapping[str, Tensor]) -> Sequence[Tensor]:
+    """With respect to each leaf; zeros for those that are not used."""
+    wanted = list(leaves.values())
+    return torch.autograd.grad(of, wanted, allow_unused=True, materialize_grads=True)
 
 
 def _channels_last(x: Tensor) -> Tensor:

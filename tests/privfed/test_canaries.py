@@ -115,7 +115,7 @@ def test_an_honest_run_is_not_refuted_and_its_estimate_is_near_the_claim(tmp_pat
 
 def test_a_run_without_its_noise_is_refuted_loudly(tmp_path, monkeypatch):
     monkeypatch.setattr(gaussian, "gaussian_on_grid", lambda keys, deviation, n: np.zeros(n))
-    trained(tmp_path / "run", *WIDE, "privacy.noise_multiplier=20.0")
+    trained(tmp_path / "run", *WIDE, "run.randomness=seeded", "privacy.noise_multiplier=60.0")
     found = audit(tmp_path / "run")
     assert found.refuted
     assert found.canaries.epsilon_claimed < 1.5
