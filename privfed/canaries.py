@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from accounting.ledger import Charge
 from privfed.assemble import Setup
+from privfed.canary_log import CanaryLog
 from privfed.cohort import Cohort, People
 from privfed.errors import Refused
 from privfed.federation import Indices, identity
@@ -33,12 +33,6 @@ from privfed.streams import Streams
 _LONG = 1e3
 """A canary's row, in clips."""
 _MOST_BYTES = 4 * 2**30
-
-
-class Told(Protocol):
-    """Remembers what canaries' directions found in a release."""
-
-    def append(self, round: int, found: NDArray[np.float64]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -151,7 +145,7 @@ class Listening:
 
     inner: ReleaseStore
     canaries: Canaries
-    told: Told
+    log: CanaryLog
 
     def write(self, charge: Charge, released: list[Tensor], state: State) -> None:
         self.inner.write(charge, released, state)
@@ -159,10 +153,10 @@ class Listening:
 
     def hear(self, round: int, released: list[Tensor]) -> None:
         """Note a release, which may have been noted before."""
-        self.told.append(round, self.canaries.found_in(released))
+        self.log.append(round, self.canaries.found_in(released))
 
 
-def with_canaries(world: World, setup: Setup, canaries: Canaries, told: Told) -> World:
+def with_canaries(world: World, setup: Setup, canaries: Canaries, log: CanaryLog) -> World:
     """The world with them in its population."""
     clients = setup.federation.clients
     clip = float(setup.plan.config.parts["mechanism"].clip)
@@ -170,6 +164,6 @@ def with_canaries(world: World, setup: Setup, canaries: Canaries, told: Told) ->
         world,
         executor=WithCanaries(world.executor, canaries, clients, clip),
         people=canaries.among(world.people),
-        store=Listening(world.store, canaries, told),
+        store=Listening(world.store, canaries, log),
         watch=WithoutCanaries(world.watch, clients) if world.watch else None,
     )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from accounting.events import Event
 from accounting.one_run import Guesses, guess
-from accounting.one_shot import Bell, epsilon_between
+from accounting.one_shot import Bell, epsilon_between, estimate
 from accounting.two_sample import REFUTED_BELOW, Claim, judge
 from privfed.canary_log import Seen
 from privfed.canary_scores import Scale, likelihood_ratios
@@ -75,7 +75,7 @@ def evidence(
         return None
     epsilon, delta = claims[0]
     ratio = likelihood_ratios(seen, event, scale)
-    cosines = seen.products / seen.lengths[:, None]
+    largest = (seen.products / seen.lengths[:, None]).max(0)
     statistics = {"iterates": ratio}
     if seen.final is not None:
         statistics["final"] = seen.final
@@ -91,8 +91,8 @@ def evidence(
         confidence=confidence,
         epsilon_claimed=epsilon,
         delta=delta,
-        epsilon_estimate_all_iterates=_estimate(cosines.max(0), coins, delta),
-        epsilon_estimate_likelihood=_estimate(ratio, coins, delta),
+        epsilon_estimate_all_iterates=estimate(largest[~coins], largest[coins], delta),
+        epsilon_estimate_likelihood=estimate(ratio[~coins], ratio[coins], delta),
         epsilon_estimate_final=_final(seen, delta),
         epsilon_lower_bound=bounds["iterates"],
         epsilon_lower_bound_final=bounds.get("final"),
@@ -102,10 +102,6 @@ def evidence(
         ),
         p_value=min(1.0, min(p_values) * len(p_values)),
     )
-
-
-def _estimate(scores: Numbers, coins: NDArray[np.bool_], delta: float) -> float:
-    return epsilon_between(Bell.fitted(scores[~coins]), Bell.fitted(scores[coins]), delta)
 
 
 def _final(seen: Seen, delta: float) -> float | None:

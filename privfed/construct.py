@@ -65,7 +65,14 @@ def network(
     module.to(device).requires_grad_(False)
     constants = _constants(module, shapes)
     return Network(
-        module, shapes, flat.to(device), loss, trial.random, constants, trial.fingerprint
+        module,
+        shapes,
+        flat.to(device),
+        loss,
+        trial.random,
+        constants,
+        trial.fingerprint,
+        trial.channels_last,
     )
 
 

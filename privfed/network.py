@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from privfed.federation import Examples
 from privfed.losses import Loss
-from privfed.trial import scoring
+from privfed.trial import channels_last, scoring
 from privfed.vector import Shapes
 
 _AT_ONCE = 1024
@@ -24,6 +24,7 @@ class Network:
     Only trainable parameters are in the vector; `constants` are the frozen ones and the buffers,
     which are public and stay as they are. `random`: training draws (dropout). `fingerprint` is what
     the module gives for made-up examples: another one means that its code has changed.
+    `channels_last`: it takes images in that order of memory, which is faster on CPUs.
     """
 
     module: nn.Module
@@ -33,6 +34,7 @@ class Network:
     random: bool = False
     constants: Mapping[str, Tensor] = field(default_factory=dict)
     fingerprint: tuple[float, ...] = ()
+    channels_last: bool = False
 
     def digest(self) -> str:
         """SHA-256 of the constants as they are now."""
@@ -74,8 +76,9 @@ class Network:
     def gradient(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """One model's gradient `[d]` of its mean loss on its examples."""
         leaves = self._leaves(flat)
+        x = channels_last(x) if self.channels_last and not x.is_cuda else x
         with torch.enable_grad():
-            outputs = torch.func.functional_call(self.module, leaves, (_channels_last(x),))
+            outputs = self._call(leaves, x)
             mean = self.loss.losses(outputs, y).mean()
         return torch.cat([grad.reshape(-1) for grad in _gradients(mean, leaves)])
 
@@ -119,14 +122,3 @@ def _gradients(of: Tensor, leaves: Mapping[str, Tensor]) -> Sequence[Tensor]:
     """With respect to each leaf; zeros for those that are not used."""
     wanted = list(leaves.values())
     return torch.autograd.grad(of, wanted, allow_unused=True, materialize_grads=True)
-
-
-def _channels_last(x: Tensor) -> Tensor:
-    """Images `[B, C, H, W]` in the order in which convolutions and pooling are fastest on CPUs."""
-    if x.dim() != 4 or not x.is_floating_point() or x.is_cuda:
-        return x
-    channels, height, width = x.shape[1:]
-    if channels == 1:  # in both orders at once, but for what its strides say
-        size = height * width
-        return x.contiguous().as_strided(x.shape, (size, 1, width, 1))
-    return x.contiguous(memory_format=torch.channels_last)

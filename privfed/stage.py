@@ -22,7 +22,7 @@ from privfed.cohort import Cohort, People, Sampler, Witness
 from privfed.federation import Indices
 from privfed.local.objective import Exchange
 from privfed.privacy.banded import Banded
-from privfed.privacy.mechanism import Mechanism, State
+from privfed.privacy.mechanism import State
 from privfed.round import Algorithm, Chunk, World, run_round
 from privfed.secure.summation import Aborted
 from privfed.streams import Streams
@@ -195,9 +195,5 @@ class Stage:
 
     @property
     def _clip(self) -> float:
-        return clip_of(self.algorithm.mechanism)
-
-
-def clip_of(mechanism: Mechanism) -> float:
-    """The clip that a run starts with. Infinite: nothing is clipped."""
-    return float(getattr(mechanism, "clip", math.inf))
+        """What a run starts with; whatever claims something has one."""
+        return float(getattr(self.algorithm.mechanism, "clip", math.inf))

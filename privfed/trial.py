@@ -29,10 +29,15 @@ _CLOSE: dict[str, float] = {"rtol": 1e-3, "atol": 1e-5}
 
 @dataclass(frozen=True)
 class Trial:
-    """`random`: training draws (dropout). `fingerprint`: a few outputs, at fixed parameters."""
+    """`random`: training draws (dropout). `fingerprint`: a few outputs, at fixed parameters.
+
+    `channels_last`: images may come in that order of memory; a module that flattens by `view`, say,
+    takes them in the usual one only.
+    """
 
     random: bool
     fingerprint: tuple[float, ...]
+    channels_last: bool = False
 
 
 def try_module(
@@ -89,7 +94,26 @@ def try_module(
             "batch normalisation. Use a normalisation within each example",
         )
     fingerprint = scored.double().flatten()[:_KEPT].nan_to_num().tolist()
-    return Trial(random, tuple(fingerprint))
+    return Trial(
+        random, tuple(fingerprint), _takes_channels_last(lambda other: run(other, seed), x, once)
+    )
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Images `[B, C, H, W]` in the order in which convolutions and pooling are fastest on CPUs."""
+    channels, height, width = x.shape[1:]
+    if channels == 1:  # in both orders at once, but for what its strides say
+        return x.contiguous().as_strided(x.shape, (height * width, 1, width, 1))
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def _takes_channels_last(run: Callable[[Tensor], Tensor], x: Tensor, once: Tensor) -> bool:
+    """Whether the module gives the same, `once`, for images in that order."""
+    if x.dim() != 4 or not x.is_floating_point():
+        return False
+    with contextlib.suppress(Refused):
+        return _same(once, run(channels_last(x)).detach())
+    return False
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from small import same_run, small, trained
 from privfed import run as runs
 from privfed.audit import audit
 from privfed.canaries import Canaries
+from privfed.canary_log import CanaryLog
 from privfed.cli import main
 from privfed.errors import Refused
 from privfed.privacy import gaussian
@@ -193,3 +194,20 @@ def test_nothing_is_said_before_the_end(tmp_path):
     log = tmp_path / "run/private/canaries.f64"
     log.write_bytes(log.read_bytes()[: -8 * 22])  # the last record: the final model
     assert audit(tmp_path / "run").canaries is None
+
+
+def test_a_release_that_a_crash_left_unheard_is_heard_when_it_is_replayed(tmp_path, monkeypatch):
+    append = CanaryLog.append
+
+    def crashes(log, round, found):
+        if round == 5:
+            raise KeyboardInterrupt  # its release is durable already
+        append(log, round, found)
+
+    monkeypatch.setattr(CanaryLog, "append", crashes)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "run", *MORE, "run.checkpoint_every=100")
+    monkeypatch.undo()
+    runs.resume(tmp_path / "run", lambda _: small(*MORE, "run.checkpoint_every=100"))
+    seen = RunDirectory.open(tmp_path / "run").canary_log(20).read()
+    assert seen.rounds.tolist() == [*range(1, 8)]

@@ -58,3 +58,30 @@ def test_flat_features_and_odd_groups_are_refused():
         Cnn().build((64,), 10)
     with pytest.raises(Refused, match="does not divide"):
         Cnn(channels=[6]).build((1, 8, 8), 10)
+
+
+class Viewing(nn.Module):
+    """Flattens by `view`, which takes no tensor in another order."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.last = nn.Conv2d(2, 4, 3), nn.Linear(4 * 4 * 4, 3)
+
+    def forward(self, x):
+        hidden = torch.relu(self.conv(x))
+        return self.last(hidden.view(hidden.shape[0], -1))
+
+
+class ViewingRecipe(Cnn):
+    def build(self, features, width):
+        return Viewing()
+
+
+@pytest.mark.parametrize(("recipe", "fast"), [(ViewingRecipe(), False), (Cnn(channels=[4]), True)])
+def test_images_are_reordered_only_for_modules_that_take_them_so(recipe, fast):
+    net = build(recipe, (2, 6, 6))
+    assert net.channels_last == fast
+    x, y = torch.randn(5, 2, 6, 6), torch.tensor([0, 1, 2, 0, 1])
+    leaf = net.start.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(net.losses(leaf, x, y).mean(), leaf)
+    torch.testing.assert_close(net.gradient(net.start, x, y), expected, rtol=1e-4, atol=1e-6)
