@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
+from experiments.benchmarks.workloads import LOGISTIC, SAME_FOR_ALL
 from privfed.assemble import Setup, assemble
 from privfed.config import load
 from privfed.federation import Indices
@@ -30,20 +31,7 @@ from privfed.local.trainer import Way
 from privfed.plan import plan
 from privfed.privacy.clipping import clip_rows
 
-SETTINGS = (
-    "data.source=synthetic",
-    "data.clients=1000",
-    "data.size_min=20",
-    "data.size_mean=2.0",
-    "data.size_deviation=0.5",
-    "cohort.size=100",
-    "client.epochs=1",
-    "client.batch_size=10",
-    "client.lr=0.05",
-    "privacy.noise_multiplier=1.0",
-    "run.randomness=seeded",
-    "run.trainer=stacked",
-)
+SETTINGS = (*SAME_FOR_ALL, *LOGISTIC.settings, "run.randomness=seeded", "run.trainer=stacked")
 REFERENCE = "bare PyTorch loop"
 
 
