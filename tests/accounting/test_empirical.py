@@ -123,6 +123,16 @@ def test_bounds_by_two_samples_exceed_the_truth_no_more_often_than_they_say(epsi
     assert epsilon < 2 or np.mean([one.epsilon_lower for one in found]) > 0.05
 
 
+def test_where_there_is_nothing_to_find_a_bound_is_seldom_above_zero():
+    """The best of many thresholds, counted on the scores it was chosen by, would often be."""
+    rng = np.random.default_rng(2)
+    found = [
+        judge(rng.normal(size=400), rng.normal(size=400), 0.0, 0.9, [(0.0, 1e-3)])
+        for _ in range(80)
+    ]
+    assert np.mean([one.epsilon_lower > 0 for one in found]) <= 0.1
+
+
 @pytest.mark.parametrize("part", [0.5, 0.8])
 def test_two_samples_refute_too_little_noise(part):
     rng = np.random.default_rng(1)

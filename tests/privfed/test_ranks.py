@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from click.testing import CliRunner
+from helpers import Rounds
 from small import SMALL, same_run, small, trained
 
 from privfed import ranks as module
@@ -14,6 +16,7 @@ from privfed.cli import main
 from privfed.errors import Refused
 from privfed.follow import refuse_ranks
 from privfed.ranks import ALONE, RankLost, joined
+from privfed.round import run_round
 
 SEEDED = "run.randomness=seeded"
 KINDS = {
@@ -105,3 +108,44 @@ def test_refused_before_anything_is_written(tmp_path):
 def test_alone_asks_nobody():
     assert ALONE.first(lambda: 3) == 3
     assert torch.equal(ALONE.reduce(torch.ones(2)), torch.ones(2))
+
+
+class First:
+    """Rank 0, which notes what it tells the others."""
+
+    rank, count = 0, 2
+
+    def __init__(self):
+        self.told = []
+
+    def first(self, act):
+        self.told.append(act())
+        return self.told[-1]
+
+    def reduce(self, total):
+        return total
+
+
+class Second(First):
+    """Rank 1, which hears it, and is never asked to act itself."""
+
+    rank = 1
+
+    def first(self, act):
+        return self.told.pop(0)
+
+
+def test_the_second_rank_neither_charges_nor_draws_nor_adds_noise(tmp_path):
+    """In secret mode, where noise that was drawn twice would never be the same."""
+    rounds = Rounds(tmp_path, simulated=False)
+    one, two = First(), Second()
+    after = run_round(1, rounds.algorithm, rounds.state, replace(rounds.world, ranks=one))
+    two.told, charges = one.told, len(rounds.world.ledger.charges)
+    released = dict(rounds.store.releases)
+    rounds.store.releases.clear()
+    again = run_round(1, rounds.algorithm, rounds.state, replace(rounds.world, ranks=two))
+    assert torch.equal(after.params, again.params)
+    assert not two.told  # all that was told was asked for
+    assert len(rounds.world.ledger.charges) == charges == 1
+    assert released
+    assert not rounds.store.releases
