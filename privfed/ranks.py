@@ -87,7 +87,7 @@ class Together:
         if self.rank == 0:
             try:
                 said = act(), None
-            except Exception as error:
+            except Exception as error:  # whatever it is: the others wait to hear of it
                 said = None, error
         given, raised = pickle.loads(self._heard(pickle.dumps(said)))
         if raised is not None:
