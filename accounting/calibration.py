@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from scipy.optimize import brentq
 
+from accounting.accountants import epsilon as one_epsilon
 from accounting.errors import Unaccountable
 from accounting.events import Event, Spending
 from accounting.guarantee import TIGHTEST, guarantee, refuse_unaccountable
@@ -40,10 +41,15 @@ def noise_multiplier(
         raise Unaccountable(f"epsilon is {epsilon!r}; expected a positive finite number")
     refuse_unaccountable(event(1.0), accountant)
 
+    def total(z: float) -> Spending:
+        return Counter(prior or {}) + Counter({event(z): rounds})
+
     def spent(z: float) -> float:
-        return guarantee(
-            Counter(prior or {}) + Counter({event(z): rounds}), delta, accountant
-        ).epsilon
+        return guarantee(total(z), delta, accountant).epsilon
+
+    def spent_by_pld(z: float) -> float:
+        found = one_epsilon(total(z), delta, "pld")
+        return math.inf if found is None else found
 
     before = guarantee(prior, delta, accountant).epsilon if prior else 0.0
     if before >= epsilon:
@@ -51,13 +57,27 @@ def noise_multiplier(
             f"earlier runs already spent epsilon {before:g} of {epsilon:g}; nothing is left: ask "
             "for more epsilon, or train on another population"
         )
+    target = epsilon * _MARGIN
+    if accountant == TIGHTEST:  # nearly always this one: half the time, and tried on the other
+        z = _least(spent_by_pld, target)
+        if z is not None and spent(z) >= spent_by_pld(z):
+            return z
     if spent(1.0) == math.inf and spent(_HIGH) == math.inf and not event(1.0).slack:
         raise Unaccountable(
             f"accountant {accountant!r} has no bound at delta {delta:g} over {rounds} rounds (its "
             "rounding is no longer far below delta); use 'rdp' or 'tightest', or a larger delta"
         )
+    z = _least(spent, target)
+    if z is None:
+        raise Unaccountable(
+            f"epsilon {epsilon:g} at delta {delta:g} over {rounds} rounds needs a noise "
+            f"multiplier above {_HIGH:g}; ask for more epsilon or delta, or fewer rounds"
+        )
+    return z
 
-    target = epsilon * _MARGIN
+
+def _least(spent: Callable[[float], float], target: float) -> float | None:
+    """The least z in [1e-3, 1e6], nearly, whose epsilon `spent(z)` is at most `target`, if any."""
     tried: dict[float, float] = {}
 
     def excess(z: float) -> float:
@@ -69,10 +89,7 @@ def noise_multiplier(
     while excess(high) > 0:
         low, high = high, high * 2
         if high > _HIGH:
-            raise Unaccountable(
-                f"epsilon {epsilon:g} at delta {delta:g} over {rounds} rounds needs a noise "
-                f"multiplier above {_HIGH:g}; ask for more epsilon or delta, or fewer rounds"
-            )
+            return None
     while excess(low) <= 0:
         low, high = low / 2, low
         if low < _LOW:

@@ -59,8 +59,8 @@ class Network:
         out: Tensor = torch.func.vmap(self._call)(self.shapes.views(rows), x)
         return out
 
-    def _call(self, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
-        out: Tensor = torch.func.functional_call(self.module, parameters, (x,))
+    def _call(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        out: Tensor = torch.func.functional_call(self.module, dict(parameters), (x,))
         return out
 
     def losses(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -75,16 +75,20 @@ class Network:
 
     def gradient(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """One model's gradient `[d]` of its mean loss on its examples."""
-        leaves = self._leaves(flat)
+        gradients = self.gradients(self.leaves(flat), x, y)
+        return torch.cat([gradient.reshape(-1) for gradient in gradients])
+
+    def gradients(self, leaves: Mapping[str, Tensor], x: Tensor, y: Tensor) -> list[Tensor]:
+        """`gradient`, of each of one model's `leaves`."""
         x = channels_last(x) if self.channels_last and not x.is_cuda else x
         with torch.enable_grad():
             outputs = self._call(leaves, x)
             mean = self.loss.losses(outputs, y).mean()
-        return torch.cat([grad.reshape(-1) for grad in _gradients(mean, leaves)])
+        return _gradients(mean, leaves)
 
     def stacked_gradients(self, rows: Tensor, x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
         """C models' gradients `[c, d]` of their losses on their own examples, weighed `[c, B]`."""
-        leaves = self._leaves(rows)
+        leaves = self.leaves(rows)
         with torch.enable_grad():
             outputs = torch.func.vmap(self._call)(leaves, x)
             losses = self.loss.losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
@@ -92,8 +96,8 @@ class Network:
         grads = _gradients(total, leaves)
         return torch.cat([grad.reshape(len(rows), -1) for grad in grads], dim=1)
 
-    def _leaves(self, flat: Tensor) -> dict[str, Tensor]:
-        """The parameters in `flat` `[..., d]`, each a leaf of its own.
+    def leaves(self, flat: Tensor) -> dict[str, Tensor]:
+        """The parameters in `flat` `[..., d]`, which they share, each a leaf of its own.
 
         A gradient with respect to the flat vector would add up as many vectors `[d]`, mostly zeros.
         """
@@ -118,7 +122,7 @@ class Network:
                 yield self.outputs(flat, examples.x[rows]), examples.y[rows]
 
 
-def _gradients(of: Tensor, leaves: Mapping[str, Tensor]) -> Sequence[Tensor]:
+def _gradients(of: Tensor, leaves: Mapping[str, Tensor]) -> list[Tensor]:
     """With respect to each leaf; zeros for those that are not used."""
     wanted = list(leaves.values())
-    return torch.autograd.grad(of, wanted, allow_unused=True, materialize_grads=True)
+    return list(torch.autograd.grad(of, wanted, allow_unused=True, materialize_grads=True))

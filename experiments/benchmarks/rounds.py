@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from rich.console import Console
@@ -26,6 +27,7 @@ from experiments.benchmarks.bare import BareLoop
 from experiments.benchmarks.peers.environments import DEFAULT, PEERS, Environment, Unavailable
 from experiments.benchmarks.running import Running
 from experiments.benchmarks.task import Task
+from experiments.benchmarks.together import played
 from experiments.benchmarks.workloads import NO_DP, WORKLOADS, Workload, task
 
 WHOLE = ("client.batch_size=100000", "run.randomness=seeded", *NO_DP)
@@ -87,6 +89,20 @@ def contenders(workload: Workload, work: Task, threads: int, stack: ExitStack) -
     return [*ways, *(Way(BARE, threads, private, loop.go) for private, loop in bare)]
 
 
+def by_workers(workload: Workload, workers: int, stack: ExitStack) -> list[Way]:
+    """Privfed in so many processes of one thread each: runs of their own, as those of peers are."""
+    folder = Path(stack.enter_context(TemporaryDirectory()))
+
+    def way(*overrides: str, private: bool) -> Way:
+        def go(rounds: int) -> list[float]:
+            out = folder / f"{len(list(folder.iterdir()))}"
+            return played(workload, workers, rounds, out, *overrides)
+
+        return Way(f"privfed auto, {workers} processes", 1, private, go)
+
+    return [way(private=True), way(*NO_DP, private=False)]
+
+
 def timed(
     workload: Workload, peers: list[Environment], rounds: int, repeats: int, threads: list[int]
 ) -> tuple[list[Way], list[float], dict[str, float]]:
@@ -94,7 +110,7 @@ def timed(
     work, spread, starts = task(workload, COHORTS), [], {}
     with ExitStack() as stack:
         ways = [way for n in threads for way in contenders(workload, work, n, stack)]
-        apart: list[Way] = []
+        apart = [way for n in workload.workers for way in by_workers(workload, n, stack)]
         for peer in peers:
             for n in sorted({*threads} & {*peer.peer.threads}):
 

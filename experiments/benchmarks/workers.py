@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,43 +16,11 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.benchmarks import noise
-from experiments.benchmarks.workloads import CNN, SAME_FOR_ALL
-from privfed.config import load
-from privfed.forecast import Forecast
-from privfed.plan import Plan
-from privfed.ranks import joined
-from privfed.run import RoundRecord, train
+from experiments.benchmarks.together import played
+from experiments.benchmarks.workloads import CNN
 
-
-class Clock:
-    """An observer that notes when rounds end."""
-
-    def __init__(self) -> None:
-        self.ends: list[float] = []
-
-    def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
-        self.ends.append(time.perf_counter())
-
-    def after_round(self, round: int) -> None:
-        self.ends.append(time.perf_counter())
-
-    def aborted(self, round: int, reason: str) -> None: ...
-
-    def after(self, record: RoundRecord) -> None: ...
-
-    def seconds(self) -> list[float]:
-        """Of each round but the first, which warms up."""
-        return [end - start for start, end in zip(self.ends[1:], self.ends[2:], strict=False)]
-
-
-def played(workers: int, rounds: int, out: Path) -> list[float]:
-    """The seconds of each round of a run by so many processes, which is left at `out`."""
-    also = (f"run.rounds={rounds}", "run.trainer=loop", "run.chunk=8", "run.randomness=seeded")
-    still = (f"run.evaluate_every={rounds}", f"run.checkpoint_every={rounds}")
-    clock = Clock()
-    with joined(workers) as ranks:
-        train(load(None, (*SAME_FOR_ALL, *CNN.settings, *also, *still)), out, [clock], ranks)
-    return clock.seconds()[:-1]  # the last one evaluates and saves
+SAME = ("run.trainer=loop", "run.chunk=2", "run.randomness=seeded")
+"""So that all end in the same model."""
 
 
 def main() -> None:
@@ -69,7 +36,7 @@ def main() -> None:
         for repeat in range(asked.repeats):
             for count in asked.workers:
                 out = Path(folder) / f"{count} {repeat}"
-                taken[count] += played(count, asked.rounds, out)
+                taken[count] += played(CNN, count, asked.rounds, out, *SAME)
                 models.add((out / "checkpoint.safetensors").read_bytes())
                 spread.append(noise.reference())
     table = Table(title="CNN, cohort 50, one thread per process")

@@ -33,11 +33,15 @@ SAME_FOR_ALL = (
 
 @dataclass(frozen=True)
 class Workload:
-    """A task by name: overrides of the default run, and the rounds that one timing takes."""
+    """A task by name: overrides of the default run, and the rounds that one timing takes.
+
+    `workers`: as many processes are tried, too.
+    """
 
     name: str
     settings: tuple[str, ...]
     rounds: int
+    workers: tuple[int, ...] = ()
 
     def setup(self, *overrides: str) -> Setup:
         """The run of this work, ready to start."""
@@ -70,6 +74,7 @@ CNN = Workload(
         "client.lr=0.05",
     ),
     3,
+    workers=(2,),
 )
 WORKLOADS = (LOGISTIC, CNN)
 MANY = Workload(

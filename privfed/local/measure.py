@@ -21,6 +21,8 @@ from privfed.local.trainer import LocalTrainer, Way
 from privfed.streams import Streams
 
 _CHUNKS = (8, 32, 128)
+_CACHED = 1 << 20
+"""Numbers: models one after the other that a cache holds until they are clipped and summed."""
 _REPEATS = 3
 _LOOPED = 4
 """One after the other: enough that what a call costs by itself is shared as in a round."""
@@ -54,8 +56,11 @@ def fastest(trainer: LocalTrainer, cohort: int, way: Way | Literal["auto"], chun
         ways = ("loop",)
     largest = max(min(2 * cohort, _CHUNKS[-1]), 1)
     sizes = (chunk,) if chunk else tuple(sorted({min(size, largest) for size in _CHUNKS}))
+    cached = max(1, _CACHED // max(len(trainer.network.start), 1))
     options = [
-        (kind, size) for kind in ways for size in (sizes if kind == "stacked" else sizes[:1])
+        (kind, size)
+        for kind in ways
+        for size in (sizes if kind == "stacked" else (chunk or min(cached, sizes[0]),))
     ]
     repeats = _REPEATS if options[1:] else 1
     speeds = [_speed(trainer, kind, size, repeats) for kind, size in options]

@@ -19,6 +19,7 @@ from torch import Tensor
 from privfed.federation import Federation, Indices
 from privfed.local.batches import Batches, plan
 from privfed.local.objective import Broadcast, Objective, Work
+from privfed.local.sgd import Sgd
 from privfed.network import Network
 from privfed.streams import Keys
 
@@ -158,14 +159,21 @@ class LocalTrainer:
         device = broadcast["params"].device
         w = broadcast["params"].repeat(len(batches.rows), 1)
         seeds = keys.per_client(1, salt=DROPOUT)[:, 0] >> np.uint64(1)
+        plain = getattr(type(self.objective), "direction", None) is Sgd.direction
         with own_draws(device):
             for client, steps in enumerate(batches.steps):
                 seed_draws(int(seeds[client]), device)  # dropout is its own, not the chunk's
                 now = w[client : client + 1]
                 state = None if own is None else own[client : client + 1]
+                leaves = self.network.leaves(now[0])
                 for step in range(steps):
                     real = batches.rows[client, step][batches.mask[client, step]]
                     x, y = self.federation.gather(torch.from_numpy(real).to(device))
+                    if plain:
+                        gradients = self.network.gradients(leaves, x, y)
+                        with torch.no_grad():
+                            torch._foreach_add_(list(leaves.values()), gradients, alpha=-self.lr)
+                        continue
                     twice = self.objective.anchored == "batch"
                     same = _draws(device) if twice else None
                     grad = self.network.gradient(now[0], x, y)

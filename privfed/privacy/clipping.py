@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from privfed.blocks import blocks
 from privfed.errors import Refused
 from privfed.privacy.mechanism import BoundedRows
 
@@ -46,13 +48,24 @@ def clip_rows(rows: Tensor, clip: float) -> BoundedRows:
         )
     if rows.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"clip_rows has no proof for {rows.dtype}; expected float32 or float64")
-    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
+    norms = _norms(rows)
     usable = norms <= _LARGEST_NORM
     scale = (clip * _SLACK / norms).clamp(max=1.0).to(rows.dtype)
     clipped = rows * scale
     if not bool(usable.all()):
         clipped = torch.where(usable, clipped, 0.0)
     return BoundedRows(clipped, bound=float(clip))
+
+
+def _norms(rows: Tensor) -> Tensor:
+    """L2 norms `[c, 1]` of rows `[c, m]`, in float64."""
+
+    def norms(some: Tensor) -> Tensor:
+        norm: Tensor = torch.linalg.vector_norm(some, dim=1, keepdim=True, dtype=torch.float64)
+        return norm
+
+    parts = [norms(rows[:, some]) for some in blocks(rows)]
+    return norms(torch.cat(parts, dim=1)) if parts else norms(rows)
 
 
 def on_grid(bounded: BoundedRows, grid: float | None) -> BoundedRows:
@@ -67,8 +80,16 @@ def on_grid(bounded: BoundedRows, grid: float | None) -> BoundedRows:
         return bounded
     if math.frexp(grid)[0] != 0.5:
         raise ValueError(f"a grid of {grid!r} is no power of two")
-    rows = bounded.rows.mul(1 / grid).trunc_().mul_(grid)  # exact, as the grid is a power of two
-    return BoundedRows(rows, bounded.bound)
+    whole = toward_zero(bounded.rows.mul(1 / grid))  # exact, as the grid is a power of two
+    return BoundedRows(whole.mul_(grid), bounded.bound)
+
+
+def toward_zero(numbers: Tensor) -> Tensor:
+    """`numbers` rounded to whole ones, in place. On a CPU `torch.trunc` takes 40 times as long."""
+    if numbers.device.type != "cpu":
+        return numbers.trunc_()
+    np.trunc(numbers.numpy(), out=numbers.numpy())
+    return numbers
 
 
 def clip_rows_and_tell(rows: Tensor, clip: float, weight: float) -> BoundedRows:
@@ -82,7 +103,7 @@ def clip_rows_and_tell(rows: Tensor, clip: float, weight: float) -> BoundedRows:
     Source: Andrew, Thakkar, McMahan & Ramaswamy 2021, section 3.1 (the centred indicator).
     """
     clipped = clip_rows(rows, clip)
-    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
+    norms = _norms(rows)
     told = torch.where(norms <= clip, 0.5, -0.5).to(rows.dtype) * (weight * _SLACK)
     joint = math.hypot(clipped.bound, weight / 2)
     return BoundedRows(torch.cat([clipped.rows, told], dim=1), joint)

@@ -27,6 +27,8 @@ from privfed.streams import Keys, Words
 
 _ERROR = 1e-13
 """Of a quantile z, over 1 + z."""
+_BLOCK = 1 << 13
+"""Numbers at once, which the cache holds."""
 _TAIL = 1 << 24
 """Below this many 2^-64, 64 bits say too little of a quantile."""
 FINENESS = 2.0**30
@@ -78,33 +80,45 @@ def rounded_normal(words: Words, scale: float, more: Callable[[int], Words]) -> 
     if not 0.0 <= scale <= LARGEST_SCALE:
         raise ValueError(f"a scale of {scale!r} is not between 0 and 2^32")
     flat = words.ravel()
-    low = flat >> np.uint64(1)  # the tail is in [low, low + 1) 2^-64
+    rounded, doubtful = np.empty(len(flat)), np.empty(len(flat), dtype=np.bool_)
+    for start in range(0, len(flat), _BLOCK):
+        some = slice(start, start + _BLOCK)
+        rounded[some], doubtful[some] = _quickly(flat[some], scale)
+    unsure = np.flatnonzero(doubtful)
+    if len(unsure):
+        further = more(2 * len(unsure)).reshape(-1, 2)
+        rounded[unsure] = _exactly(flat[unsure], further, scale)
+    return rounded.reshape(words.shape)
+
+
+def _quickly(words: Words, scale: float) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """In double precision, and where that is in doubt."""
+    low = words >> np.uint64(1)  # the tail is in [low, low + 1) 2^-64
     tail = (low.astype(np.float64) + 0.5) * 2.0**-64
     z = -ndtri(np.minimum(tail, 0.5))
     width = 0.51 * 2.0**-64 / tail * np.minimum(1.2534, 1 / np.maximum(z, 1e-300))
     value = scale * z
     slack = scale * (width + _ERROR * (1 + z)) + 4e-16 * value
-    whole = np.floor(value)
-    doubtful = np.abs(value - whole - 0.5) <= slack
-    unsure = np.flatnonzero(doubtful | (low < _TAIL)) if scale else np.empty(0, np.int64)
-    rounded = np.floor(value + 0.5)
-    if len(unsure):
-        further = more(2 * len(unsure)).reshape(-1, 2)
-        for place, bits in zip(unsure.tolist(), further.tolist(), strict=True):
-            rounded[place] = _exactly(int(low[place]), bits, scale)
-    signs = np.where(flat & np.uint64(1), 1.0, -1.0)
-    # Adding zero turns -0.0, which would show the sign of what it is added to, into 0.0.
-    return np.asarray((signs * rounded + 0.0).reshape(words.shape), dtype=np.float64)
+    doubtful = (np.abs(value - np.floor(value) - 0.5) <= slack) | (low < _TAIL)
+    return _signed(words, np.floor(value + 0.5)), doubtful & (scale > 0.0)
 
 
-def _exactly(low: int, bits: list[int], scale: float) -> float:
-    """The rounded value of tail (low + U) 2^-64, U of 128 `bits`: one comparison at 80 digits.
+def _exactly(words: Words, further: Words, scale: float) -> NDArray[np.float64]:
+    """Of tails (low + U) 2^-64, U of the 128 `further` bits `[n, 2]`: a comparison at 80 digits.
 
     The nearest boundary to the double-precision value is the only one in doubt.
     """
+    rounded = np.empty(len(words))
     with mpmath.workdps(80):
-        tail = mpmath.ldexp((low << 128) + (bits[0] << 64) + bits[1] + mpmath.mpf(0.5), -192)
-        whole = math.floor(scale * -float(ndtri(min(float(tail), 0.5))))
-        boundary = (whole + mpmath.mpf(0.5)) / mpmath.mpf(scale)
-        beyond = tail < mpmath.erfc(boundary / mpmath.sqrt(2)) / 2
-    return float(whole + beyond)
+        over, half = 1 / (mpmath.mpf(scale) * mpmath.sqrt(2)), mpmath.mpf(0.5)
+        for place, (word, bits) in enumerate(zip(words.tolist(), further.tolist(), strict=True)):
+            tail = mpmath.ldexp((word >> 1 << 128) + (bits[0] << 64) + bits[1] + half, -192)
+            whole = math.floor(scale * -float(ndtri(min(float(tail), 0.5))))
+            beyond = 2 * tail < mpmath.erfc((whole + half) * over)
+            rounded[place] = whole + beyond
+    return _signed(words, rounded)
+
+
+def _signed(words: Words, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """By the last bit. Adding zero turns -0.0, which would show a row's sign, into 0.0."""
+    return np.where(words & np.uint64(1), sizes, -sizes) + 0.0

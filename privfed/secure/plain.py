@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from privfed.blocks import blocks
 from privfed.parts import Part
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.secure.limits import Limits
@@ -61,7 +62,9 @@ class PlainAccumulator:
 
     def add(self, ids: Indices, rows: BoundedRows) -> None:
         self._seen.check(ids, rows, self._bound)
-        self._total = self._total.to(rows.rows.device) + rows.rows.sum(0, dtype=torch.float64)
+        self._total = self._total.to(rows.rows.device)
+        for some in blocks(rows.rows):
+            self._total[some] += rows.rows[:, some].sum(0, dtype=torch.float64)
 
     def close(self) -> BoundedSum:
         return BoundedSum(self._total, self._bound, len(self._seen))

@@ -1,0 +1,50 @@
+"""A whole run by several processes of this machine, and the seconds of its rounds."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from experiments.benchmarks.workloads import SAME_FOR_ALL, Workload
+from privfed.config import load
+from privfed.forecast import Forecast
+from privfed.plan import Plan
+from privfed.ranks import joined
+from privfed.run import RoundRecord, train
+
+
+class Clock:
+    """An observer that notes when rounds end."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
+        self.ends.append(time.perf_counter())
+
+    def after_round(self, round: int) -> None:
+        self.ends.append(time.perf_counter())
+
+    def aborted(self, round: int, reason: str) -> None: ...
+
+    def after(self, record: RoundRecord) -> None: ...
+
+    def seconds(self) -> list[float]:
+        """Of each round but the first, which warms up."""
+        return [end - start for start, end in zip(self.ends[1:], self.ends[2:], strict=False)]
+
+
+def played(
+    workload: Workload, workers: int, rounds: int, out: Path, *overrides: str
+) -> list[float]:
+    """The seconds of each of `rounds` rounds by so many processes; the run is left at `out`.
+
+    Two more are played: the first warms up, the last evaluates and saves.
+    """
+    last = rounds + 2
+    still = (f"run.rounds={last}", f"run.evaluate_every={last}", f"run.checkpoint_every={last}")
+    clock = Clock()
+    with joined(workers) as ranks:
+        settings = (*SAME_FOR_ALL, *workload.settings, *still, *overrides)
+        train(load(None, settings), out, [clock], ranks)
+    return clock.seconds()[:-1]

@@ -1,0 +1,23 @@
+"""Wide rows in blocks of columns whose float64 copies stay in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+_NUMBERS = 1 << 16
+"""In a block: half a megabyte as float64."""
+
+
+def blocks(rows: Tensor) -> Iterator[slice]:
+    """Slices that part the columns of `rows` `[c, m]`; elsewhere than on a CPU, all at once.
+
+    >>> import torch
+    >>> list(blocks(torch.zeros(4, 40000)))
+    [slice(0, 16384, None), slice(16384, 32768, None), slice(32768, 40000, None)]
+    """
+    count, width = rows.shape
+    step = _NUMBERS // max(count, 1) if rows.device.type == "cpu" else width
+    for start in range(0, width, max(step, 1)):
+        yield slice(start, min(start + max(step, 1), width))
