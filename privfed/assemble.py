@@ -23,6 +23,7 @@ from privfed.local.trainer import LocalTrainer
 from privfed.network import Network
 from privfed.plan import Plan
 from privfed.population import population
+from privfed.precision import mixed
 from privfed.round import Algorithm, TrainingState
 from privfed.secure.aborts import refuse_population
 from privfed.streams import Streams
@@ -77,6 +78,8 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
         device,
         constants,
     )
+    if config.run.precision == "mixed":
+        net = mixed(net, federation.examples)
     if config.parts["client_mechanism"].private:
         # Refuses a model whose examples it cannot tell apart.
         PerExample(net).verify(*federation.examples.made_up(3))

@@ -35,6 +35,8 @@ class Network:
     constants: Mapping[str, Tensor] = field(default_factory=dict)
     fingerprint: tuple[float, ...] = ()
     channels_last: bool = False
+    mixed: bool = False
+    """Gradients are computed in mixed precision (`privfed.precision`)."""
 
     def digest(self) -> str:
         """SHA-256 of the constants as they are now."""
@@ -82,19 +84,28 @@ class Network:
         """`gradient`, of each of one model's `leaves`."""
         x = channels_last(x) if self.channels_last and not x.is_cuda else x
         with torch.enable_grad():
-            outputs = self._call(leaves, x)
-            mean = self.loss.losses(outputs, y).mean()
+            with self._casting(x):
+                outputs = self._call(leaves, x)
+            mean = self.loss.losses(self._full(outputs), y).mean()
         return _gradients(mean, leaves)
 
     def stacked_gradients(self, rows: Tensor, x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
         """C models' gradients `[c, d]` of their losses on their own examples, weighed `[c, B]`."""
         leaves = self.leaves(rows)
         with torch.enable_grad():
-            outputs = torch.func.vmap(self._call)(leaves, x)
-            losses = self.loss.losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
+            with self._casting(x):
+                outputs = torch.func.vmap(self._call)(leaves, x)
+            flat = self._full(outputs.flatten(0, 1))
+            losses = self.loss.losses(flat, y.flatten(0, 1)).view(y.shape[:2])
             total = (losses * shares).sum()
         grads = _gradients(total, leaves)
         return torch.cat([grad.reshape(len(rows), -1) for grad in grads], dim=1)
+
+    def _casting(self, x: Tensor) -> torch.autocast:
+        return torch.autocast(x.device.type, torch.bfloat16, enabled=self.mixed)
+
+    def _full(self, outputs: Tensor) -> Tensor:
+        return outputs.float() if self.mixed else outputs
 
     def leaves(self, flat: Tensor) -> dict[str, Tensor]:
         """The parameters in `flat` `[..., d]`, which they share, each a leaf of its own.

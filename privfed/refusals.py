@@ -315,6 +315,11 @@ def _silo_refusals(config: Config) -> Iterator[str]:
             'client.privacy.mechanism is "dp_sgd", which protects single examples of a silo; set '
             'data.setting = "cross_silo", or protect whole clients by privacy.mechanism'
         )
+    if config.run.precision == "mixed":
+        yield (
+            'run.precision is "mixed", but client.privacy.mechanism = "dp_sgd" takes gradients of '
+            'single examples, which stay in full precision; use "full"'
+        )
     if objective.anchored or objective.measures or objective.exchanges > 1:
         yield (
             f"client.objective = {name!r} reads a silo's examples beside its local steps, and "

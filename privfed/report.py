@@ -296,10 +296,11 @@ def duration(seconds: float) -> str:
 def _trainer(plan: Plan, forecast: Forecast) -> str:
     """How clients' models are trained here, as measured or asked for."""
     run = plan.config.run
+    how = ", in mixed precision" if run.precision == "mixed" else ""
     if run.trainer == "stacked":
-        return f"{run.chunk} models at once, as one batched computation"
+        return f"{run.chunk} models at once, as one batched computation{how}"
     why = f": {forecast.unstacked}" if forecast.unstacked else ""
-    return f"one client after the other{why}"
+    return f"one client after the other{how}{why}"
 
 
 def _time(forecast: Forecast) -> str:

@@ -26,6 +26,8 @@ class Run(Part):
     threads: int = Field(1, ge=1, le=1024)
     trainer: Literal["auto", "stacked", "loop"] = "auto"
     chunk: int = Field(0, ge=0)
+    precision: Literal["full", "mixed"] = "full"
+    """Of local steps: see `privfed.precision`."""
     evaluate_every: int = Field(5, ge=1)
     simulation_metrics: bool = False
     client_measures: bool = False

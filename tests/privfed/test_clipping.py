@@ -1,5 +1,7 @@
 """Clipped rows are finite and within the clip, in float64, for any input whatever."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from privfed.errors import Refused
-from privfed.privacy.clipping import clip_rows
+from privfed.privacy.clipping import clip_rows, toward_zero
+from privfed.privacy.mechanism import BoundedRows
+from privfed.secure.plain import PlainAccumulator
 
 ANY_ROWS = hnp.arrays(
     np.float32,
@@ -80,3 +84,20 @@ def test_a_type_without_proof_is_refused():
 
 def test_no_rows_stay_no_rows():
     assert clip_rows(torch.empty(0, 4), 1.0).rows.shape == (0, 4)
+
+
+def test_rows_wider_than_a_block_are_clipped_by_their_whole_norm():
+    rows = torch.zeros(2, 150_001)
+    rows[0, [0, 70_000, 150_000]] = 3.0
+    bounded = clip_rows(rows, 1.0)
+    torch.testing.assert_close(bounded.rows[0, [0, 70_000, 150_000]], torch.full((3,), 3**-0.5))
+    summing = PlainAccumulator(150_001, 1.0)
+    summing.add(np.arange(2), bounded)
+    summing.add(np.array([2]), BoundedRows(bounded.rows[:1], 1.0))
+    assert torch.equal(summing.close().total, 2 * bounded.rows[0].double())
+
+
+@given(st.lists(st.floats(-1e9, 1e9, width=32), max_size=20))
+def test_whole_numbers_lie_toward_zero(numbers):
+    found = toward_zero(torch.tensor(numbers, dtype=torch.float32))
+    assert found.tolist() == [math.trunc(number) for number in numbers]

@@ -114,6 +114,13 @@ def test_the_grid_is_a_power_of_two_far_below_the_noise():
         rounded_normal(np.zeros(1, np.uint64), 2.0**40, more)
 
 
+def test_many_numbers_are_rounded_as_few_are():
+    words = SEEDED.at("noise", 3).bits(20_000)
+    whole = rounded_normal(words, 1e9, more)
+    parts = [rounded_normal(part, 1e9, more) for part in np.split(words, [5, 9_000])]
+    assert (whole == np.concatenate(parts)).all()
+
+
 @given(st.integers(0, 2**32), st.floats(1e-5, 1e3), st.floats(1e-3, 100))
 @settings(max_examples=60, deadline=None)
 def test_rows_on_the_grid_keep_their_bound_and_sum_exactly(seed, clip, z):
