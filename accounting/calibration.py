@@ -83,7 +83,7 @@ def _least(spent: Callable[[float], float], target: float) -> float | None:
     def excess(z: float) -> float:
         if z not in tried:
             tried[z] = spent(z)
-        return min(tried[z], 1e300) - target
+        return math.log(min(max(tried[z], 1e-300), 1e300) / target)  # nearly a line in z
 
     low = high = 1.0
     while excess(high) > 0:
