@@ -14,6 +14,8 @@ from privfed.losses import Loss
 from privfed.trial import channels_last, scoring
 from privfed.vector import Shapes
 
+Leaves = dict[str, Tensor]
+"""Parameters by name: of one model, or `[c, *shape]` of c models."""
 _AT_ONCE = 1024
 
 
@@ -61,8 +63,8 @@ class Network:
         out: Tensor = torch.func.vmap(self._call)(self.shapes.views(rows), x)
         return out
 
-    def _call(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        out: Tensor = torch.func.functional_call(self.module, dict(parameters), (x,))
+    def _call(self, parameters: Leaves, x: Tensor) -> Tensor:
+        out: Tensor = torch.func.functional_call(self.module, parameters, (x,))
         return out
 
     def losses(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -77,11 +79,11 @@ class Network:
 
     def gradient(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """One model's gradient `[d]` of its mean loss on its examples."""
-        gradients = self.gradients(self.leaves(flat), x, y)
-        return torch.cat([gradient.reshape(-1) for gradient in gradients])
+        parts = self.gradient_parts(self.leaves(flat), x, y)
+        return torch.cat([part.reshape(-1) for part in parts])
 
-    def gradients(self, leaves: Mapping[str, Tensor], x: Tensor, y: Tensor) -> list[Tensor]:
-        """`gradient`, of each of one model's `leaves`."""
+    def gradient_parts(self, leaves: Leaves, x: Tensor, y: Tensor) -> list[Tensor]:
+        """`gradient`, with respect to each of one model's leaves."""
         x = channels_last(x) if self.channels_last and not x.is_cuda else x
         with torch.enable_grad():
             with self._casting(x):
@@ -89,17 +91,22 @@ class Network:
             mean = self.loss.losses(self._full(outputs), y).mean()
         return _gradients(mean, leaves)
 
-    def stacked_gradients(self, rows: Tensor, x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
+    def stacked_gradient(self, rows: Tensor, x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
         """C models' gradients `[c, d]` of their losses on their own examples, weighed `[c, B]`."""
-        leaves = self.leaves(rows)
+        parts = self.stacked_gradient_parts(self.leaves(rows), x, y, shares)
+        return torch.cat([part.reshape(len(rows), -1) for part in parts], dim=1)
+
+    def stacked_gradient_parts(
+        self, leaves: Leaves, x: Tensor, y: Tensor, shares: Tensor
+    ) -> list[Tensor]:
+        """`stacked_gradient`, with respect to each of c models' leaves."""
         with torch.enable_grad():
             with self._casting(x):
                 outputs = torch.func.vmap(self._call)(leaves, x)
             flat = self._full(outputs.flatten(0, 1))
             losses = self.loss.losses(flat, y.flatten(0, 1)).view(y.shape[:2])
             total = (losses * shares).sum()
-        grads = _gradients(total, leaves)
-        return torch.cat([grad.reshape(len(rows), -1) for grad in grads], dim=1)
+        return _gradients(total, leaves)
 
     def _casting(self, x: Tensor) -> torch.autocast:
         return torch.autocast(x.device.type, torch.bfloat16, enabled=self.mixed)
@@ -107,7 +114,7 @@ class Network:
     def _full(self, outputs: Tensor) -> Tensor:
         return outputs.float() if self.mixed else outputs
 
-    def leaves(self, flat: Tensor) -> dict[str, Tensor]:
+    def leaves(self, flat: Tensor) -> Leaves:
         """The parameters in `flat` `[..., d]`, which they share, each a leaf of its own.
 
         A gradient with respect to the flat vector would add up as many vectors `[d]`, mostly zeros.
@@ -133,7 +140,7 @@ class Network:
                 yield self.outputs(flat, examples.x[rows]), examples.y[rows]
 
 
-def _gradients(of: Tensor, leaves: Mapping[str, Tensor]) -> list[Tensor]:
+def _gradients(of: Tensor, leaves: Leaves) -> list[Tensor]:
     """With respect to each leaf; zeros for those that are not used."""
     wanted = list(leaves.values())
     return list(torch.autograd.grad(of, wanted, allow_unused=True, materialize_grads=True))

@@ -20,7 +20,7 @@ from privfed.federation import Federation, Indices
 from privfed.local.batches import Batches, plan
 from privfed.local.objective import Broadcast, Objective, Work
 from privfed.local.sgd import Sgd
-from privfed.network import Network
+from privfed.network import Leaves, Network
 from privfed.streams import Keys
 
 Way = Literal["stacked", "loop"]
@@ -135,11 +135,20 @@ class LocalTrainer:
         rows = torch.from_numpy(batches.rows).to(device)
         mask = torch.from_numpy(batches.mask).to(device)
         w = broadcast["params"].repeat(len(rows), 1)
+        leaves: Leaves = {}
         for step in range(rows.shape[1]):
             # Those still training; a prefix when clients come in descending order of steps.
-            count = int((batches.steps > step).nonzero()[0].max()) + 1
+            training = batches.steps > step
+            count = int(training.nonzero()[0].max()) + 1
             real, now = mask[:count, step], w[:count]
             x, y = self.federation.gather(rows[:count, step])
+            if self._plain and training[:count].all():
+                if not leaves or len(next(iter(leaves.values()))) != count:
+                    leaves = self.network.leaves(now)
+                shares = real / real.sum(1, keepdim=True)
+                parts = self.network.stacked_gradient_parts(leaves, x, y, shares)
+                self._descend(leaves, parts)
+                continue
             grad = self._stacked_gradient(now, x, y, real)
             state = None if own is None else own[:count]
             if self.objective.anchored == "batch":
@@ -151,7 +160,16 @@ class LocalTrainer:
     def _stacked_gradient(self, w: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         """Each client's gradient `[c, d]` of its mean loss over its real examples."""
         shares = mask / mask.sum(1, keepdim=True).clamp(min=1)
-        return self.network.stacked_gradients(w, x, y, shares)
+        return self.network.stacked_gradient(w, x, y, shares)
+
+    @property
+    def _plain(self) -> bool:
+        """Whether steps go along the gradient, so that each parameter can step by itself."""
+        return getattr(type(self.objective), "direction", None) is Sgd.direction
+
+    @torch.no_grad()
+    def _descend(self, leaves: Leaves, parts: list[Tensor]) -> None:
+        torch._foreach_add_(list(leaves.values()), parts, alpha=-self.lr)
 
     def _loop(
         self, batches: Batches, broadcast: Broadcast, own: Tensor | None, keys: Keys
@@ -159,7 +177,6 @@ class LocalTrainer:
         device = broadcast["params"].device
         w = broadcast["params"].repeat(len(batches.rows), 1)
         seeds = keys.per_client(1, salt=DROPOUT)[:, 0] >> np.uint64(1)
-        plain = getattr(type(self.objective), "direction", None) is Sgd.direction
         with own_draws(device):
             for client, steps in enumerate(batches.steps):
                 seed_draws(int(seeds[client]), device)  # dropout is its own, not the chunk's
@@ -169,10 +186,8 @@ class LocalTrainer:
                 for step in range(steps):
                     real = batches.rows[client, step][batches.mask[client, step]]
                     x, y = self.federation.gather(torch.from_numpy(real).to(device))
-                    if plain:
-                        gradients = self.network.gradients(leaves, x, y)
-                        with torch.no_grad():
-                            torch._foreach_add_(list(leaves.values()), gradients, alpha=-self.lr)
+                    if self._plain:
+                        self._descend(leaves, self.network.gradient_parts(leaves, x, y))
                         continue
                     twice = self.objective.anchored == "batch"
                     same = _draws(device) if twice else None
