@@ -84,6 +84,7 @@ def contenders(workload: Workload, work: Task, threads: int, stack: ExitStack) -
         own(" auto", *NO_DP, private=False),
         own("", "run.trainer=stacked"),
         own("", "run.trainer=loop"),
+        own(" mixed precision", "run.precision=mixed"),
     ]
     bare = ((private, BareLoop(work, private, threads)) for private in (True, False))
     return [*ways, *(Way(BARE, threads, private, loop.go) for private, loop in bare)]
