@@ -243,8 +243,8 @@ def _setting(config: Config, length: int | None) -> Setting:
         raise Refused(
             f"as few as {setting.fewest} clients may make up the noise of a sum, but "
             f"{bounds.hostile} clients of a cohort may be hostile, and colluders may know "
-            f"{protocol.colluding(bounds):.0%} of it: all whose noise is counted might add none; "
-            "lower aggregation.byzantine, attack.fraction or secure.colluders, or raise "
+            f"{min(protocol.colluding(bounds), 1.0):.0%} of it: all whose noise is counted might "
+            "add none; lower aggregation.byzantine, attack.fraction or secure.colluders, or raise "
             "secure.minimum (or secure.threshold, of masks)"
         )
     return setting

@@ -377,6 +377,7 @@ def test_a_plan_says_what_each_client_adds_and_what_that_assumes():
     args = ["check", *(item for key in options for item in ("--set", key))]
     said = " ".join(CliRunner().invoke(main, args, env={"COLUMNS": "250"}).output.split())
     assert "10 clients make it up, and fewer abort; while 53% of that is honest clients" in said
+    assert "hostile 3 of a cohort at most; they add no noise, and are told who was drawn" in said
     assert "with its noise, and nobody sees a row" in said
     assert "wraps a number of the sum with a probability of" in said
     assert "the server, by the noise of honest survivors alone; it knows the cohort" in said
@@ -734,6 +735,7 @@ def test_the_samplers_total_variation_is_charged():
     mechanism = SkellamNoise(noise_multiplier=1.0).resolved(SETTING)
     slack = events(mechanism, Full())["server"].slack
     assert slack >= 16 * 24 * mechanism.share().total_variation > 0
+    assert events(mechanism, Full(), exchanges=3)["server"].slack >= 3 * slack
     layers = SkellamNoise(noise_multiplier=1.0, sizing="layers").resolved(SETTING)
     each, most = layers.share().total_variation, 1 + layers.share().count(24)
     assert most == 5
