@@ -189,6 +189,12 @@ def unbounded(config: Config) -> bool:
     return stage == "after_bound" or (stage == "auto" and config.names["protocol"] != "none")
 
 
+def hostile(config: Config) -> int:
+    """How many of a cohort may be hostile: as declared, and at least as many as are simulated."""
+    size: int = config.parts["sampler"].size
+    return max(config.aggregation.byzantine, math.ceil(config.attack.fraction * size - 1e-9))
+
+
 def voids(config: Config) -> bool:
     """Whether attackers read raw updates, so that others' rows depend on a member's data."""
     return config.attacked and Knowledge.ALL_HONEST in config.parts["attack"].knows

@@ -130,7 +130,7 @@ def _plot(directory: Path, path: Path) -> dict[str, Any]:
 @click.option("--bits", type=click.IntRange(8, 62), help="distributed noise: of the secure sum.")
 @click.option("--dimension", type=COUNT, help="distributed noise: numbers of an update.")
 @click.option("--minimum", type=COUNT, help="distributed noise: survivors; default 0.8 x cohort.")
-@click.option("--honest", type=RATE, default=1.0, help="distributed noise: part of survivors.")
+@click.option("--honest", type=RATE, default=1.0, help="distributed noise: part that counts.")
 @click.option("--sizing", type=click.Choice(["minimum", "layers"]), help="skellam: how.")
 @click.option("--against", type=click.Choice(["server", "readers"]), default="server")
 @click.option("--rounds", type=click.IntRange(1, 10**6))

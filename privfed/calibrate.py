@@ -37,7 +37,8 @@ class Question:
     `population` and `cohort` are whole clients; `rate` replaces both under Poisson sampling, and
     `separation` under cyclic. `cap` 0 and `bands` 0 take the part's own default. Distributed noise
     also follows from the secure sum's `bits`, the `dimension` of an update, how many survive at
-    least (`minimum`; four fifths of the cohort) and which part of them is `honest`.
+    least (`minimum`; four fifths of the cohort) and which part of their noise is `honest`: not of
+    hostile clients, nor, against the server, of colluding ones.
     """
 
     mechanism: str
@@ -149,6 +150,7 @@ class Question:
             capacity=self.population or size if random else size,
             minimum=self.minimum or math.ceil(0.8 * size),
             honest=self.honest,
+            added=self.honest if self.against == "readers" else 1.0,
             bits=self.bits or 32,
             length=self.dimension or 1,
             against=self.against,

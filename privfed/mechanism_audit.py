@@ -33,7 +33,7 @@ from defenses.mean import Mean
 from privfed.assemble import algorithm_of
 from privfed.config import Config, overridden
 from privfed.errors import Refused
-from privfed.plan import Plan, fewest_accepted, plan
+from privfed.plan import Plan, plan
 from privfed.refusals import limits
 from privfed.round import Algorithm
 from privfed.stage import AIMED, LENGTH, Numbers, Present, Scene, Stage
@@ -197,8 +197,9 @@ def _cast(planned: Plan) -> tuple[Algorithm, list[Scene]]:
         algorithm, sampler=Present(algorithm.sampler, algorithm.sampler.size), dropout=0.0
     )
     some = 0 if config.names["protocol"] == "none" else everybody
-    if planned.mechanism.trust == "sum" and (fewest := limits(config).minimum):
-        some = max(fewest, fewest_accepted(config)) - 1  # who, with the target, make up the noise
+    if planned.mechanism.trust == "sum" and limits(config).minimum:
+        begun: int = config.parts["protocol"].begun(limits(config))
+        some = begun - 1  # who, with the target, make up the noise
     return algorithm, [
         Scene("as configured", 1, _ONE, some, weak=False),
         Scene(f"{separation + 1} rounds, several numbers", separation + 1, _SPREAD, some),

@@ -25,7 +25,6 @@ from privfed.privacy.mechanism import OTHER, Mechanism, Setting
 from privfed.refusals import limits, refusals
 from privfed.round import exchanges
 from privfed.secure.aborts import charged, probability, refuse_aborts, with_aborts
-from privfed.secure.limits import Limits
 from privfed.secure.plain import PlainSum
 from privfed.secure.summation import Summation
 from privfed.size import message_length
@@ -223,49 +222,32 @@ def _other(mechanism: Any, witness: Witness, releases: int, aborts: float) -> Ev
 def _setting(config: Config, length: int | None) -> Setting:
     """The public constants that a mechanism may depend on."""
     protocol, bounds = config.parts["protocol"], limits(config)
-    distributed = config.parts["mechanism"].trust == "sum"
-    honest = protocol.honest(bounds) - (_hostile_share(config, bounds) if distributed else 0.0)
-    if distributed and honest <= 0.0:
-        raise Refused(
-            f"secure.colluders is {protocol.colluders:g}, and {hostile(config)} clients of a "
-            "cohort may be hostile: all whose noise is counted might add none; lower the one or "
-            "the other, or raise secure.threshold or secure.minimum"
-        )
-    if distributed and length is None:
-        length = message_length(config)
-    return Setting(
+    setting = Setting(
         size=config.parts["sampler"].size,
         capacity=bounds.capacity,
         minimum=bounds.minimum,
-        honest=honest,
-        bits=protocol.bits if distributed else 0,
         length=length or 0,
         against=config.privacy.against,
-        fewest=_fewest(config),
     )
-
-
-def _hostile_share(config: Config, bounds: Limits) -> float:
-    """Of the survivors' noise, the part that hostile clients leave out at most."""
-    least = bounds.minimum or math.ceil((1 - bounds.tolerance) * bounds.size - 1e-9)
-    return hostile(config) / max(least, 1)
-
-
-def hostile(config: Config) -> int:
-    """How many of a cohort may be hostile: as declared, and at least as many as are simulated."""
-    size: int = config.parts["sampler"].size
-    return max(config.aggregation.byzantine, math.ceil(config.attack.fraction * size - 1e-9))
-
-
-def _fewest(config: Config) -> int:
-    """The fewest survivors of any sum: cohorts below `threshold` of the expected one abort."""
-    return max(1, limits(config).least(fewest_accepted(config)))
-
-
-def fewest_accepted(config: Config) -> int:
-    """The smallest cohort that a secure sum is begun with."""
-    share = getattr(config.parts["protocol"], "threshold", 1.0)
-    return max(2, math.ceil(share * limits(config).size - 1e-9))
+    if config.parts["mechanism"].trust != "sum":
+        return setting
+    setting = replace(
+        setting,
+        honest=protocol.honest(bounds),
+        added=protocol.added(bounds),
+        bits=protocol.bits,
+        length=message_length(config) if length is None else length,
+        fewest=protocol.fewest(bounds),
+    )
+    if setting.honest <= 0.0:
+        raise Refused(
+            f"as few as {setting.fewest} clients may make up the noise of a sum, but "
+            f"{bounds.hostile} clients of a cohort may be hostile, and colluders may know "
+            f"{min(protocol.colluding(bounds), 1.0):.0%} of it: all whose noise is counted might "
+            "add none; lower aggregation.byzantine, attack.fraction or secure.colluders, or raise "
+            "secure.minimum (or secure.threshold, of masks)"
+        )
+    return setting
 
 
 def at_noise(mechanism: Any, noise: float | None) -> Any:

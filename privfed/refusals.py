@@ -9,6 +9,7 @@ from accounting.events import ZERO_OUT
 from accounting.releases import Gaussian, PoissonSampled, Separated
 from defenses.types import SumRule
 from privfed.aggregation import rule_of, rules_by_sums, tolerates
+from privfed.attackers import hostile
 from privfed.config import Config
 from privfed.errors import Refused
 from privfed.local.objective import Objective
@@ -396,4 +397,5 @@ def limits(config: Config) -> Limits:
         tolerance = mechanism.tolerance
     elif mechanism.trust == "sum":
         minimum = minimum or math.ceil((1 - mechanism.tolerance) * sampler.size - 1e-9)
-    return Limits(most, minimum, secure.simulate == "arithmetic", tolerance, sampler.size)
+    arithmetic = secure.simulate == "arithmetic"
+    return Limits(most, minimum, arithmetic, tolerance, sampler.size, hostile(config))

@@ -175,15 +175,17 @@ def _distributed_rows(plan: Plan) -> dict[str, str]:
     """What each client adds, what that assumes, and how often a coordinate wraps."""
     mechanism: Any = plan.mechanism
     grid, bounds = mechanism.grid(), limits(plan.config)
-    honest = f"{plan.config.parts['protocol'].honest(bounds):.0%} of that is honest clients'"
+    honest = f"{mechanism.honest:.0%} of that is honest clients'"
     sized = f"{bounds.minimum} clients make it up, and fewer abort"
     if mechanism.layered:
         sized = f"exact for up to {bounds.tolerance:.0%} missing, and with more the sum aborts"
+    absent = f"{bounds.hostile} of a cohort at most; they add no noise, and are told who was drawn"
     return {
         "noise": (
             f"each client adds a deviation of {grid.share * grid.step:.3g} ({grid.share:.4g} "
             f"steps); {sized}; while {honest}"
         ),
+        **({"hostile": absent} if bounds.hostile else {}),
         "wraps": f"a number of the sum with a probability of {grid.wraps:.2g}",
     }
 

@@ -92,6 +92,11 @@ class Distributed(Part):
     def against(self) -> str:
         return self._known().against
 
+    @property
+    def honest(self) -> float:
+        """Of the noise, at least this part is added by clients who keep it to themselves."""
+        return self._known().honest
+
     def grid(self) -> Grid:
         """The grid that the secure sum's bits allow for this noise. Raises `Refused`.
 
@@ -128,8 +133,18 @@ class Distributed(Part):
         """Against the server, and against who reads the released aggregates (PRIVACY, section 5).
 
         *Server*: it knows the cohort, so nothing is amplified; one client's contribution against
-        zero, whose noise it still adds; the noise of honest survivors alone. *Readers*: the noise
-        of all survivors; amplified where the total noise is the same whatever the count.
+        zero, whose noise it still adds; the noise of honest survivors alone.
+
+        *Readers*: the noise of all survivors who are not hostile. It may be more than is counted,
+        but a sum of Skellams is Skellam, and one of discrete Gaussians has more terms: what is more
+        is independent noise on top, a post-processing, which moves no divergence up. For that it
+        has to be as much on both neighbours, as it is under zero-out: who was drawn, stayed or is
+        hostile does not follow from what one client contributes.
+
+        Amplified are readers where the total noise is the same whatever the count (layers), and
+        nobody is hostile: of m survivors h hostile ones leave out h / m, so that the noise itself
+        would tell m, on which a client more or less is one more or less; and whoever shares keys
+        is told the cohort, and could write into its row who is in it.
         """
         if witness.sampler == "truncated_poisson":
             raise Refused(
@@ -138,18 +153,20 @@ class Distributed(Part):
             )
         slack = self._total_variation() * exchanges
         server = self._release(self._known().honest, exchanges)
-        readers = self._release(1.0, exchanges)
+        readers = self._release(self._known().added, exchanges)
         found = {
             "server": Event(_once_in(witness, server), witness.sampler, ZERO_OUT, slack=slack),
             "readers": Event(_once_in(witness, readers), witness.sampler, ZERO_OUT, slack=slack),
         }
-        if self.layered and witness.sampler == "poisson" and isinstance(readers, Skellam):
+        exact = self.layered and self._known().added == 1.0
+        if exact and witness.sampler == "poisson" and isinstance(readers, Skellam):
             amplified = PoissonSampled(witness.rate, readers)
             found["readers"] = Event(amplified, "poisson", witness.relation, slack=slack)
         return found
 
     @abstractmethod
-    def _release(self, honest: float, exchanges: int) -> IntegerNoise | Unprotected: ...
+    def _release(self, counted: float, exchanges: int) -> IntegerNoise | Unprotected:
+        """What is released, with the part `counted` of the noise."""
 
     @abstractmethod
     def share(self) -> Share | Layers: ...
@@ -212,8 +229,8 @@ class SkellamNoise(Distributed):
     and unwrapping, rotating back and dividing are post-processing.
 
     *Unit and relation*: one client; against the server its contribution against zero (zero-out,
-    not amplified), as against readers of the aggregates, unless the noise is `layers` and the
-    cohort is Poisson: then adding or removing a client, amplified.
+    not amplified), as against readers of the aggregates, unless the noise is `layers`, the cohort
+    Poisson and no client hostile: then adding or removing a client, amplified.
 
     *Sensitivity*: of the encoded whole numbers, `Codec.bound` in L2 and min(sqrt(d), L2) times that
     in L1, d the padded length.
@@ -222,8 +239,9 @@ class SkellamNoise(Distributed):
     make up the noise, more only add to it, and with fewer the sum aborts. With "layers" noise is
     taken off again for whoever stayed, so that the total is (z C)^2 exactly, whoever dropped.
 
-    *Trust*: honest survivors, and the secure sum. Against the server, colluding clients' noise is
-    not counted; readers are taken to know nobody's share but their own.
+    *Trust*: honest survivors, and the secure sum. Hostile clients' noise (`aggregation.byzantine`)
+    is never counted, and colluding clients' (`secure.colluders`) not against the server. Readers
+    take no part: a client, who knows its own share and the cohort, is one of the colluders.
 
     Source: Agarwal, Kairouz & Liu 2021; layers: Jiang et al. 2024 (add-then-remove).
     """
@@ -245,10 +263,10 @@ class SkellamNoise(Distributed):
         known = self._known()
         return most * math.sqrt(known.fewest / known.size) if self.layered else most
 
-    def _release(self, honest: float, exchanges: int) -> Skellam:
+    def _release(self, counted: float, exchanges: int) -> Skellam:
         grid = self.grid()
         variance = (self._noise() * self.clip / grid.step) ** 2
-        return Skellam(variance * honest, grid.l2, grid.l1, exchanges)
+        return Skellam(variance * counted, grid.l2, grid.l1, exchanges)
 
     def share(self) -> Share | Layers:
         grid = self.grid()
@@ -281,8 +299,8 @@ class DiscreteGaussianNoise(Distributed):
     def _most_deviation(self) -> float:
         return 399.0 if self.noise_sampler == "exact" else super()._most_deviation()
 
-    def _release(self, honest: float, exchanges: int) -> DiscreteGaussians | Unprotected:
-        grid, clients = self.grid(), math.floor(self._known().minimum * honest)
+    def _release(self, counted: float, exchanges: int) -> DiscreteGaussians | Unprotected:
+        grid, clients = self.grid(), math.floor(self._known().minimum * counted)
         if self._noise() and (grid.share < 2 or clients < 1):
             return Unprotected("shares of less than 2 steps, or of nobody, have no proof")
         deviation = self.share().deviation

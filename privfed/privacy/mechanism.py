@@ -90,15 +90,17 @@ class Setting:
     """What of a run a mechanism may depend on: public constants.
 
     `size` clients are expected in a cohort, and at most `capacity` drawn; at least `minimum` of
-    them stay, or the sum aborts, and at least the part `honest` of those does not collude. `bits`
-    is the secure sum's, 0 without one, and `length` that of a message. `against` says whose
-    guarantee the budget gates. No sum has fewer than `fewest` survivors, whatever the cohort.
+    them stay, or the sum aborts. Of the distributed noise that is counted hostile clients leave out
+    all but the part `added`; all but the part `honest` they leave out or colluders know. `bits` is
+    the secure sum's, 0 without one, and `length` that of a message. `against` says whose guarantee
+    the budget gates. No sum has fewer than `fewest` survivors, whatever the cohort.
     """
 
     size: int
     capacity: int
     minimum: int
     honest: float = 1.0
+    added: float = 1.0
     bits: int = 0
     length: int = 0
     against: str = "server"

@@ -23,7 +23,7 @@ from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.privacy.shares import Layers
 from privfed.secure.codec import Codec, Whole
 from privfed.secure.dropout import SENDS, sending
-from privfed.secure.limits import Limits
+from privfed.secure.limits import FEWEST, Limits
 from privfed.secure.plain import Once
 from privfed.secure.summation import Aborted, Indices, Session
 from privfed.streams import Keys
@@ -58,9 +58,34 @@ class SecureProtocol(Part):
     seen: ClassVar[str]
     """Who sees what, in words."""
 
-    def honest(self, limits: Limits) -> float:
-        """Of the survivors' noise, at least this part is of clients that do not collude."""
+    def begun(self, limits: Limits) -> int:
+        """The smallest cohort with which a sum is begun."""
+        return max(limits.minimum, FEWEST)
+
+    def fewest(self, limits: Limits) -> int:
+        """The fewest survivors of any sum, whatever the cohort: with fewer it aborts."""
+        return limits.least(self.begun(limits))
+
+    def added(self, limits: Limits) -> float:
+        """Of the noise that is counted, at least this part is added, as hostile clients add none.
+
+        Of m survivors m - `hostile` add theirs, and m is at least `fewest`. *Minimum*: m shares,
+        of which `minimum` are counted, and (m - h) / minimum >= 1 - h / m. *Layers*: survivors'
+        noise is the whole, whatever m.
+        """
+        return 1.0 - limits.hostile / self.fewest(limits)
+
+    def colluding(self, limits: Limits) -> float:
+        """The part of it that those who collude with who opens sums know at most: any, unless
+        a protocol says less.
+        """
         return 1.0
+
+    def honest(self, limits: Limits) -> float:
+        """Of the noise that is counted, at least this part is added by clients who keep it to
+        themselves: those hostile and those who collude may be others.
+        """
+        return self.added(limits) - self.colluding(limits)
 
     def over(self, limits: Limits) -> EncodedSummation:
         self.refuse_limits(limits)
@@ -239,6 +264,8 @@ class Arithmetic:
         self._session, self._codec, self._protocol = session, codec, protocol
         self._limits, self._layers, self._count = limits, layers, 0
         self._sum = np.zeros(codec.length, dtype=np.uint64)
+        if layers:  # what so few keep of a sum that nobody finishes may be too much to draw
+            self._abort_where_lost(senders(session))
 
     def send(self, client: int, whole: Whole) -> None:
         if self._layers:
@@ -250,7 +277,10 @@ class Arithmetic:
         self._count += 1
 
     def total(self) -> tuple[Whole, int]:
-        if self._count < self._limits.least(len(self._session.clients)):
+        self._abort_where_lost(self._count)
+        return self._codec.unwrap(self._codec.wrap(self._sum.astype(np.int64))), self._count
+
+    def _abort_where_lost(self, count: int) -> None:
+        if count < self._limits.least(len(self._session.clients)):
             raise Aborted("fewer clients sent than a sum needs")
         self._protocol.abort_where_lost(self._session, self._limits)
-        return self._codec.unwrap(self._codec.wrap(self._sum.astype(np.int64))), self._count

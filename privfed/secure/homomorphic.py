@@ -18,6 +18,7 @@ beyond the sum is not proved. Messages are not signed; transport has to say who 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import struct
 from abc import abstractmethod
@@ -364,9 +365,13 @@ class Bfv(_Homomorphic):
     """Homomorphic sums (BFV): exact; the server adds ciphertexts, a key holder sees the sum.
 
     Whole numbers modulo a prime of 33 bits, 4096 to a ciphertext: 15.4 bytes a number.
+
+    Of distributed noise the key holder, a client or all of them, knows its own share, and those of
+    `colluders`: one client's at least, and a fraction `colluders` of an expected cohort at most.
     """
 
     bits: int = Field(32, ge=8, le=32)
+    colluders: float = Field(0.1, ge=0, lt=1)
     seen: ClassVar[str] = (
         "the server sees ciphertexts, a key holder the exact sum; together they read every row"
     )
@@ -375,6 +380,10 @@ class Bfv(_Homomorphic):
     @property
     def scheme(self) -> Scheme:
         return BfvScheme(self.bits)
+
+    def colluding(self, limits: Limits) -> float:
+        """The key holder is a client, or all are: one at least knows its own share of the noise."""
+        return max(1, math.floor(self.colluders * limits.size + 1e-9)) / self.fewest(limits)
 
 
 class Ckks(_Homomorphic):

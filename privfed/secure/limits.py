@@ -14,8 +14,9 @@ class Limits:
     """Sums of at most `capacity` clients and at least `minimum`, else they abort.
 
     Of those who shared keys at most the part `tolerance` may be missing. `size` is the cohort that
-    is expected, a public constant (0: none is known). `arithmetic`: no
-    cryptography runs; numbers are encoded, summed and lost as it would do it.
+    is expected, a public constant (0: none is known). Of a cohort at most `hostile` are hostile,
+    and add no noise. `arithmetic`: no cryptography runs; numbers are encoded, summed and lost as it
+    would do it.
     """
 
     capacity: int
@@ -23,6 +24,7 @@ class Limits:
     arithmetic: bool = False
     tolerance: float = 1.0
     size: int = 0
+    hostile: int = 0
 
     def least(self, clients: int) -> int:
         """How many of `clients` have to send their row."""

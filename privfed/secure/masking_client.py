@@ -192,13 +192,9 @@ class MaskingClient:
                 raise BadMessage("wrong signature", "keys that their client did not sign")
         return {keys.sender: keys for keys in roster.keys}
 
-    def _channel_key(self, secret: bytes, sender: int, receiver: int) -> bytes:
-        """One key for each direction, so that no nonce is used twice."""
-        return derive(secret, self._context, between(b"channel", sender, receiver))
-
     def _seal(self, other: int, shares: tuple[int, ...]) -> bytes:
         text = share_text(self.me, other, shares)
-        own = self._channel_key(self._secrets[other], self.me, other)
+        own = channel_key(self._context, self._secrets[other], self.me, other)
         return seal(own, text, between(self._context, self.me, other))
 
     def _mask(self, inbox: Inbox) -> Masked:
@@ -210,7 +206,7 @@ class MaskingClient:
         self._shared = set(senders)
         for sender, sealed in inbox.sealed:
             text = unseal(
-                self._channel_key(self._secrets[sender], sender, self.me),
+                channel_key(self._context, self._secrets[sender], sender, self.me),
                 sealed,
                 between(self._context, sender, self.me),
             )
@@ -322,6 +318,11 @@ def commit(context: bytes, secret: bytes) -> bytes:
 def self_key(context: bytes, seed: bytes | bytearray) -> bytes:
     """What a client's own mask is expanded from."""
     return derive(seed, context, b"self")
+
+
+def channel_key(context: bytes, secret: bytes, sender: int, receiver: int) -> bytes:
+    """What shares are sealed with: a key for each direction, so that no nonce is used twice."""
+    return derive(secret, context, between(b"channel", sender, receiver))
 
 
 def pair_key(context: bytes, secret: bytes, one: int, other: int) -> bytes:

@@ -64,20 +64,22 @@ class MaskedSums(SecureProtocol):
         """For cohorts of an expected `size`."""
         return Policy(self.threshold, self.colluders, self.threat, self.neighbours, size)
 
-    def honest(self, limits: Limits) -> float:
-        """Of survivors' noise, the part that honest clients add at least.
+    def begun(self, limits: Limits) -> int:
+        return max(super().begun(limits), math.ceil(self.threshold * limits.size - 1e-9))
 
-        Of n clients who share keys at most K = colluders max(n, size) collude; n is at least
-        threshold size, and at least threshold n survive. *Shares*: of `minimum` shares that are
-        counted, m survivors add at least m - K, so that a part colluders max(1 / threshold, size /
-        minimum) is lost at most. *Layers*: survivors' noise is always the whole, of which K / m is
-        lost, and m is at least max(threshold, 1 - tolerance) n.
+    def fewest(self, limits: Limits) -> int:
+        """Of n clients who share keys, at least `threshold` n stay."""
+        stay = math.ceil(self.threshold * self.begun(limits) - 1e-9)
+        return max(super().fewest(limits), stay)
+
+    def colluding(self, limits: Limits) -> float:
+        """Of n clients who share keys at most K = colluders max(n, size) work with the server.
+
+        They know K / m of what m survivors add. For n <= size, K is colluders size and m at least
+        `fewest`; for larger n, K / m is at most colluders / max(threshold, 1 - tolerance).
         """
-        if limits.tolerance < 1.0:
-            fewest = self.threshold * max(self.threshold, 1 - limits.tolerance)
-            return 1 - self.colluders / fewest
-        least = max(limits.minimum, 1)
-        return 1 - self.colluders * max(1 / self.threshold, limits.size / least)
+        stay = max(self.threshold, 1 - limits.tolerance)
+        return self.colluders * max(limits.size / self.fewest(limits), 1 / stay)
 
     def channel(
         self, session: Session, codec: Codec, limits: Limits, layers: Layers | None = None

@@ -125,8 +125,10 @@ def test_noise_that_hostile_clients_leave_out_is_not_counted():
     assert some == pytest.approx(everybody * (1 - 8 / 32) ** 0.5, rel=1e-6), "of at least 32"
     simulated = guaranteed("attack.name=sign_flip", "attack.fraction=0.2")
     assert simulated == some
-    with pytest.raises(Refused, match="40 clients of a cohort may be hostile"):
-        guaranteed("aggregation.byzantine=40")
+    for protocol in ("masks", "bfv"):
+        keys = (*keys, f"secure.protocol={protocol}", "secure.simulate=arithmetic")
+        with pytest.raises(Refused, match="40 clients of a cohort may be hostile"):
+            guaranteed("aggregation.byzantine=40")
 
 
 def test_data_poisoning_leaves_honest_clients_examples_alone():

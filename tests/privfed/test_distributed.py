@@ -33,6 +33,7 @@ from privfed.samplers import CappedPoisson, Cyclic, FixedSize, Full, Poisson
 from privfed.secure import messages as wire
 from privfed.secure.codec import Codec
 from privfed.secure.dropout import Leaves
+from privfed.secure.homomorphic import Bfv
 from privfed.secure.limits import Limits
 from privfed.secure.masks import MaskedChannel, MaskedSums, Wire, identity
 from privfed.secure.plain import PlainSum
@@ -278,6 +279,18 @@ def test_a_client_unmasks_no_sum_of_fewer_survivors_than_its_noise_needs():
     assert any("fewer survivors than the noise" in fault for fault in channel.faults)
 
 
+def test_arithmetic_draws_no_noise_for_a_sum_that_is_lost():
+    """Of so few that a share of theirs could not be drawn: it aborts, as real ones do."""
+    setting = replace(SETTING, size=20, capacity=200, minimum=1, fewest=10, bits=32)
+    mechanism = SkellamNoise(noise_multiplier=2.0, sizing="layers", tolerance=0.5).resolved(setting)
+    limits = Limits(200, 0, True, 0.5, 20)
+    for protocol in (MaskedSums(threshold=0.5), MaskedSums(threshold=0.9)):
+        summation = protocol.over(limits)
+        session = Session(1, 0, b"h" * 32, np.arange(3), streams=STREAMS)
+        with pytest.raises(Aborted, match="cohort that was expected"):
+            summation.open(session, 16, mechanism.encoding(mechanism.init()))
+
+
 def test_a_wrong_layer_aborts_and_never_makes_a_wrong_sum():
     class Lying(Wire):
         def carry(self, client, data, upward):
@@ -360,10 +373,11 @@ def test_encoding_is_right_on_average_on_a_coarse_grid():
 def test_a_plan_says_what_each_client_adds_and_what_that_assumes():
     from small import SMALL
 
-    options = [*SMALL, *DISTRIBUTED, "secure.bits=16"]
+    options = [*SMALL, *DISTRIBUTED, "secure.bits=16", "aggregation.byzantine=3"]
     args = ["check", *(item for key in options for item in ("--set", key))]
     said = " ".join(CliRunner().invoke(main, args, env={"COLUMNS": "250"}).output.split())
-    assert "10 clients make it up, and fewer abort; while 83% of that is honest clients" in said
+    assert "10 clients make it up, and fewer abort; while 53% of that is honest clients" in said
+    assert "hostile 3 of a cohort at most; they add no noise, and are told who was drawn" in said
     assert "with its noise, and nobody sees a row" in said
     assert "wraps a number of the sum with a probability of" in said
     assert "the server, by the noise of honest survivors alone; it knows the cohort" in said
@@ -443,39 +457,76 @@ def test_the_server_is_never_amplified_and_readers_only_where_the_total_is_fixed
         events(minimum, CappedPoisson(size=20))
 
 
+def guaranteed(mechanism):
+    """The least variance, in steps, that survivors' shares add up to."""
+    setting, share = mechanism._known(), mechanism.share()
+    if isinstance(share, Layers):
+        clients = range(setting.fewest, setting.capacity + 1)
+        every = ((n, gone) for n in clients for gone in range(share.count(n) + 1))
+        return min((n - gone) * share.kept(n, gone).variance for n, gone in every)
+    one = share.variance if isinstance(share, SkellamShare) else share.deviation**2
+    return setting.minimum * one
+
+
 def honest_charge(mechanism):
-    """The check that every charge has to pass: the noise that honest survivors really add."""
+    """The check that every charge has to pass: the noise that is really added, and unknown."""
     setting, grid = mechanism._known(), mechanism.grid()
-    release = events(mechanism, Full())["server"].release
-    added = setting.honest * setting.minimum * mechanism.share().variance
-    assert release.variance <= added * (1 + 1e-9), "more noise charged than honest survivors add"
-    assert release.l2 >= Codec(mechanism.clip, grid.step, grid.length, setting.bits).bound
-    assert release.l1 >= release.l2 * (1 - 1e-9)
+    bound = Codec(mechanism.clip, grid.step, grid.length, setting.bits).bound
+    found = events(mechanism, Full(), exchanges=3)
+    for whom, part in (("server", setting.honest), ("readers", setting.added)):
+        release = found[whom].release
+        assert isinstance(release, Skellam | DiscreteGaussians), f"amplified against the {whom}"
+        discrete = isinstance(release, DiscreteGaussians)
+        charged = release.clients * release.deviation**2 if discrete else release.variance
+        assert charged <= part * guaranteed(mechanism) * (1 + 1e-9), f"too much noise: {whom}"
+        assert charged >= 0.9 * part * guaranteed(mechanism), "noise is given away"
+        assert release.l2 >= bound, "the norm of real rows"
+        assert release.l1 >= release.l2 * (1 - 1e-9)
+        assert release.exchanges == 3, "passes over one cohort count once"
 
 
-class AllSurvive(SkellamNoise):
-    """Planted: noise is sized for the expected cohort, not for the guaranteed survivors."""
+class AllSurvive:
+    """Planted: the noise of more than the guaranteed survivors is counted."""
 
-    def share(self):
-        return SkellamShare(super().share().variance * self._known().minimum / self._known().size)
+    def _release(self, counted, exchanges):
+        found, more = super()._release(counted, exchanges), self._known().size / 16
+        if isinstance(found, DiscreteGaussians):
+            return replace(found, clients=math.ceil(found.clients * more))
+        return replace(found, variance=found.variance * more)
 
 
-class NobodyColludes(SkellamNoise):
-    """Planted: colluders' noise is counted."""
+class EverybodyIsHonest:
+    """Planted: the noise of colluders and of hostile clients is counted."""
 
-    def _release(self, honest, exchanges):
+    def _release(self, counted, exchanges):
         return super()._release(1.0, exchanges)
 
 
-class RealClip(SkellamNoise):
+class HostileAddNoise:
+    """Planted: against readers, the noise of hostile clients is counted."""
+
+    def events(self, witness, exchanges):
+        found = super().events(witness, exchanges)
+        whole = replace(found["readers"], release=self._release(1.0, exchanges))
+        return {**found, "readers": whole}
+
+
+class RealClip:
     """Planted: the sensitivity of real rows, not of encoded ones."""
 
-    def _release(self, honest, exchanges):
-        release = super()._release(honest, exchanges)
+    def _release(self, counted, exchanges):
+        release = super()._release(counted, exchanges)
         return replace(release, l2=self.clip / self.grid().step)
 
 
-class Amplified(SkellamNoise):
+class OnePass:
+    """Planted: of a round's exchanges one is charged."""
+
+    def _release(self, counted, exchanges):
+        return super()._release(counted, 1)
+
+
+class Amplified:
     """Planted: amplification is claimed against the server."""
 
     def events(self, witness, exchanges):
@@ -484,35 +535,148 @@ class Amplified(SkellamNoise):
         return {**found, "server": replace(found["server"], release=sampled, relation=ADD_REMOVE)}
 
 
-def test_the_real_mechanism_passes_and_planted_faults_are_caught():
-    honest_charge(SkellamNoise(noise_multiplier=1.5).resolved(replace(SETTING, bits=10)))
-    for fault in (AllSurvive, NobodyColludes, RealClip, Amplified):
-        broken = fault(noise_multiplier=1.5).resolved(replace(SETTING, bits=10))
-        with pytest.raises((AssertionError, AttributeError)):
-            honest_charge(broken)
+KINDS = {
+    "minimum": (SkellamNoise, {}),
+    "layers": (SkellamNoise, {"sizing": "layers"}),
+    "discrete": (DiscreteGaussianNoise, {}),
+}
 
 
-@pytest.mark.parametrize("threshold", [0.5, 0.6, 0.9])
-@pytest.mark.parametrize("tolerance", [0.05, 0.2, 0.5])
-@pytest.mark.parametrize("layered", [False, True])
-def test_honest_noise_is_never_less_than_is_charged(threshold, tolerance, layered):
-    """By all cohorts and survivors that a protocol accepts, with as many colluders as may be."""
-    size, colluders = 40, 0.08
-    part = MaskedSums(threshold=threshold, colluders=colluders)
-    minimum = 0 if layered else math.ceil((1 - tolerance) * size)
-    limits = Limits(80, minimum, tolerance=tolerance if layered else 1.0, size=size)
-    policy, worst = part.policy(size), 1.0
-    for clients in range(1, 81):
+@pytest.mark.parametrize("kind, keys", KINDS.values(), ids=KINDS.keys())
+def test_the_real_mechanism_passes_and_planted_faults_are_caught(kind, keys):
+    setting = replace(SETTING, bits=12, honest=0.75, added=0.875, fewest=16)
+    honest_charge(kind(noise_multiplier=1.5, **keys).resolved(setting))
+    for fault, said in (
+        (AllSurvive, "too much noise: server"),
+        (EverybodyIsHonest, "too much noise: server"),
+        (HostileAddNoise, "too much noise: readers"),
+        (RealClip, "the norm of real rows"),
+        (OnePass, "count once"),
+        (Amplified, "amplified against the server"),
+    ):
+        broken = type(fault.__name__, (fault, kind), {})(noise_multiplier=1.5, **keys)
+        with pytest.raises(AssertionError, match=said):
+            honest_charge(broken.resolved(setting))
+
+
+@pytest.mark.parametrize("kind, keys", KINDS.values(), ids=KINDS.keys())
+def test_exchanges_over_one_cohort_cost_as_much_as_each_by_itself(kind, keys):
+    mechanism = kind(noise_multiplier=2.0, **keys).resolved(SETTING)
+    together = {events(mechanism, Full(), exchanges=3)["server"]: 1}
+    apart = {events(mechanism, Full())["server"]: 3}
+    assert epsilon(together, 1e-5, "rdp") == pytest.approx(epsilon(apart, 1e-5, "rdp"), rel=1e-9)
+    readers = events(mechanism, Poisson(size=20), exchanges=3)["readers"].release
+    sampled = readers.of if isinstance(readers, PoissonSampled) else readers
+    assert sampled.exchanges == 3
+
+
+def accepted(part, limits):
+    """Of all sums that are not aborted: how many survive, and how many of these may collude."""
+    if isinstance(part, Bfv):
+        corrupt = max(1, math.floor(part.colluders * limits.size))
+        return [(survivors, corrupt) for survivors in range(limits.minimum, limits.capacity + 1)]
+    policy, found = part.policy(limits.size), []
+    for clients in range(1, limits.capacity + 1):
         try:
             graph = policy.graph(clients)
         except Aborted:
             continue
+        least = max(graph.survivors, limits.least(clients))
         corrupt = policy.corrupt(clients)
-        for survivors in range(max(graph.survivors, limits.least(clients)), clients + 1):
-            counted = survivors if layered else minimum
-            worst = min(worst, (survivors - corrupt) / counted)
-    assert part.honest(limits) <= worst + 1e-9
-    assert part.honest(limits) >= worst - 0.2
+        found += [(survivors, corrupt) for survivors in range(least, clients + 1)]
+    return found
+
+
+@pytest.mark.parametrize("byzantine", [0, 4])
+@pytest.mark.parametrize("threshold", [0.5, 0.6, 0.9])
+@pytest.mark.parametrize("tolerance", [0.05, 0.2, 0.5])
+@pytest.mark.parametrize("protocol", ["masks", "masks in layers", "bfv"])
+def test_honest_noise_is_never_less_than_is_charged(threshold, tolerance, protocol, byzantine):
+    """By all cohorts and survivors that a protocol accepts, with as many colluders as may be."""
+    size, colluders, layered = 40, 0.08, protocol == "masks in layers"
+    minimum = 0 if layered else math.ceil((1 - tolerance) * size)
+    limits = Limits(
+        80, minimum, tolerance=tolerance if layered else 1.0, size=size, hostile=byzantine
+    )
+    masks = MaskedSums(threshold=threshold, colluders=colluders)
+    part = Bfv(colluders=colluders) if protocol == "bfv" else masks
+    sums = accepted(part, limits)
+    assert part.fewest(limits) == min(survivors for survivors, _ in sums)
+    counted = [survivors if layered else minimum for survivors, _ in sums]
+    pairs = list(zip(sums, counted, strict=True))
+    honest = min(1.0, *((left - corrupt - byzantine) / of for (left, corrupt), of in pairs))
+    added = min(1.0, *((left - byzantine) / of for (left, _), of in pairs))
+    assert honest - 0.25 <= part.honest(limits) <= honest + 1e-9
+    assert added - 0.25 <= part.added(limits) <= added + 1e-9
+    assert part.honest(limits) < 1.0 - byzantine / 80
+    assert (part.added(limits) == 1.0) == (byzantine == 0)
+
+
+LAYERED = (
+    *("data.clients=400", "cohort.size=160", "secure.protocol=masks", "secure.threshold=0.5"),
+    *("privacy.mechanism=skellam", "privacy.sizing=layers", "secure.colluders=0.05"),
+)
+
+
+def test_hostile_clients_are_taken_off_the_fewest_survivors_of_layers():
+    """Of 80 who share keys 64 stay: 16 hostile ones are a quarter of these, and 8 collude."""
+    found = plan(small(*LAYERED, "aggregation.byzantine=16"), length=50)
+    whole = plan(small(*LAYERED, "secure.colluders=0.0"), length=50)
+    assert found.mechanism.honest == pytest.approx(1 - 16 / 64 - 8 / 64)
+    full = whole.event.release.variance
+    assert found.event.release.variance == pytest.approx(full * 0.625, rel=1e-9)
+
+
+def test_readers_are_not_protected_by_noise_that_hostile_clients_leave_out():
+    """Nor by a secret draw, of which those are told."""
+    keys = (*DISTRIBUTED, "data.clients=40", "privacy.against=readers", "secure.colluders=0.1")
+    whole, less = (
+        plan(small(*keys, f"aggregation.byzantine={count}"), length=50).event.release.variance
+        for count in (0, 8)
+    )
+    assert less == pytest.approx(whole * (1 - 8 / 32), rel=1e-9)
+    readers = (*LAYERED, "privacy.against=readers")
+    nobody, some = (
+        plan(small(*readers, f"aggregation.byzantine={count}"), length=50).event for count in (0, 1)
+    )
+    assert isinstance(nobody.release, PoissonSampled)
+    assert (nobody.relation, some.relation) == (ADD_REMOVE, ZERO_OUT)
+    assert some.release.variance == pytest.approx(nobody.release.of.variance * 63 / 64, rel=1e-9)
+    asked = ("--honest", "0.5", "--against", "readers", "--sizing", "layers", "--population", "200")
+    flags = ("--mechanism", "skellam", "--cohort", "20", "--rounds", "5", "--bits", "20")
+    said = calibrated(*flags, *asked, "--dimension", "100", "--noise-multiplier", "2")
+    assert json.loads(said.stdout)["relation"] == ZERO_OUT
+
+
+def test_why_noise_that_tells_the_count_is_not_amplified():
+    """Of one client more or less: as much noise on both sides is a post-processing, but if a part
+    of it depends on the count, many coordinates tell that, whatever anybody contributes."""
+
+    def order_two(variance, other, shift=0):
+        """Renyi divergence, by brute force, of one coordinate."""
+        at = np.arange(-120, 121)
+        first, second = (
+            stats.skellam.pmf(at - by, v / 2, v / 2) for v, by in ((variance, shift), (other, 0))
+        )
+        return math.log(float((first**2 / second).sum()))
+
+    counted, more = 100 * (1 - 4 / 16), 100 * (1 - 4 / 20)
+    assert order_two(more, more, shift=3) < order_two(counted, counted, shift=3)
+    one_more = 100 * (1 - 4 / 21)
+    assert 2**16 * order_two(one_more, more) > 10 * order_two(counted, counted, shift=3)
+
+
+def test_a_key_holder_knows_its_own_share():
+    keys = (*DISTRIBUTED, "secure.protocol=bfv", "secure.simulate=arithmetic", "data.clients=40")
+    told = {
+        share: plan(small(*keys, f"secure.colluders={share}"), length=50)
+        for share in (0.0, 0.01, 0.2)
+    }
+    assert [round(32 * found.mechanism.honest) for found in told.values()] == [31, 31, 24]
+    for share, found in told.items():
+        lost = found.event.release.variance / found.other.release.variance
+        assert lost == pytest.approx(1 - max(1, 40 * share // 1) / 32, rel=1e-9)
+        assert found.guarantee.epsilon > found.besides(7).epsilon
 
 
 def test_colluders_and_missing_clients_are_paid_for_in_noise():
@@ -543,6 +707,9 @@ def test_the_budget_gates_whom_it_names():
         assert found.guarantee.against == whom
     assert by["server"].noise_multiplier > 1.5 * by["readers"].noise_multiplier
     assert by["readers"].event.slack >= by["readers"].aborts > 0
+    other = by["server"].other
+    assert isinstance(other.release, PoissonSampled)
+    assert other.slack >= by["server"].aborts > 0, "what is not gated is charged for aborts, too"
 
 
 @pytest.mark.parametrize(
@@ -568,6 +735,12 @@ def test_the_samplers_total_variation_is_charged():
     mechanism = SkellamNoise(noise_multiplier=1.0).resolved(SETTING)
     slack = events(mechanism, Full())["server"].slack
     assert slack >= 16 * 24 * mechanism.share().total_variation > 0
+    assert events(mechanism, Full(), exchanges=3)["server"].slack >= 3 * slack
+    layers = SkellamNoise(noise_multiplier=1.0, sizing="layers").resolved(SETTING)
+    each, most = layers.share().total_variation, 1 + layers.share().count(24)
+    assert most == 5
+    for event in events(layers, Full(), exchanges=3).values():
+        assert event.slack >= 3 * 16 * 24 * most * each > 0, "a base, and as many layers"
     exact = DiscreteGaussianNoise(noise_multiplier=1.0, noise_sampler="exact").resolved(SETTING)
     assert events(exact, Full())["server"].slack == 0.0
 
@@ -666,8 +839,6 @@ def test_ciphertexts_carry_sums_that_masks_would_wrap(tmp_path, bits):
 
 
 def test_sums_that_no_ciphertext_holds_are_refused_before_anybody_is_charged(tmp_path):
-    from privfed.secure.homomorphic import Bfv
-
     with pytest.raises(Refused, match="do not fit"):
         Bfv(bits=32).refuse_codec(Codec(1.0, 1e-7, 10, 32), Limits(400))
     Bfv(bits=32).refuse_codec(Codec(1.0, 1e-6, 10, 32), Limits(400))

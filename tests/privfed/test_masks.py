@@ -16,11 +16,11 @@ from privfed.secure.codec import Codec
 from privfed.secure.dropout import SENDS, Leaves, leaving
 from privfed.secure.graph import Graph, Policy, neighbours
 from privfed.secure.limits import Limits
-from privfed.secure.masking_client import pair_key, self_key
+from privfed.secure.masking_client import channel_key, pair_key, self_key
 from privfed.secure.masking_server import recoverable
 from privfed.secure.masks import MaskedChannel, MaskedSums, Wire, graph_seed, identity
 from privfed.secure.messages import BadMessage
-from privfed.secure.primitives import Expander, KeyPair
+from privfed.secure.primitives import Expander, KeyPair, unseal
 from privfed.secure.shamir import PRIME, reconstruct
 from privfed.secure.summation import Aborted, Session
 from privfed.streams import Streams
@@ -34,10 +34,12 @@ class Fixed:
 
     threshold: int
     degree: int | None = None
+    survivors: int = 0
 
     def graph(self, clients):
         degree = clients - 1 if self.degree is None else min(self.degree, clients - 1)
-        return Graph(clients, degree, min(self.threshold, degree + (degree == clients - 1)))
+        threshold = min(self.threshold, degree + (degree == clients - 1))
+        return Graph(clients, degree, threshold, self.survivors)
 
 
 def codec(length=5, bits=32, capacity=50):
@@ -201,6 +203,7 @@ LOW_ORDER = bytes(32)
 UP = {
     "unknown id": (wire.Advertise, lambda m: replace(m, sender=999), "wrong sender"),
     "another's id": (wire.Advertise, lambda m: replace(m, sender=28), "wrong sender"),
+    "keys in another's name": (wire.Advertise, lambda m: signed(m, 28), "wrong sender"),
     "a row in another's name": (wire.Masked, lambda m: signed(m, 28), "wrong sender"),
     "shares in another's name": (wire.Shares, lambda m: signed(m, 28), "wrong sender"),
     "an unsigned row": (wire.Masked, lambda m: replace(m, words=bytes(len(m.words))), SIGNATURE),
@@ -275,6 +278,48 @@ def test_a_clients_malformed_message_is_refused_by_name_and_harms_nobody_else(ki
     drops = kind in (wire.Advertise, wire.Shares, wire.Masked)
     assert survivors == (5 if drops else 6)
     assert np.array_equal(total, whole.sum(0) - (whole[1] if drops else 0))
+
+
+@pytest.mark.parametrize("which", ["channel", "mask"])
+def test_a_public_key_of_another_client_is_refused(which):
+    """Who signs another's key as its own cannot use it, but would be sent what is sealed for it."""
+
+    class Copying(Wire):
+        first = None
+
+        def carry(self, client, data, upward):
+            message = wire.decode(data)
+            if not isinstance(message, wire.Advertise):
+                return data
+            self.first = self.first or message
+            return data if client != 8 else wire.encode(copied(message, self.first))
+
+    def copied(message, other):
+        return resigned(message, **{which: getattr(other, which)})
+
+    of, encoder = session(6), codec()
+    channel = MaskedChannel(of, encoder, Fixed(4), wire=Copying())
+    whole = rows(encoder, 6)
+    sent(channel, of, whole)
+    total, survivors = channel.total()
+    assert channel.faults == ["duplicate key: a public key that is in use already"]
+    assert survivors == 5
+    assert np.array_equal(total, whole.sum(0) - whole[1])
+
+
+def test_shares_are_sealed_with_a_key_of_their_session():
+    of = session(3)
+    channel = MaskedChannel(of, codec(), Fixed(2))
+    (one, two, _), context = of.clients.tolist(), channel.server._context
+    secret = channel.clients[two]._secrets[one]
+    ((sender, sealed), _) = channel._inboxes[two].sealed
+    assert sender == one
+    text = unseal(
+        channel_key(context, secret, one, two), sealed, wire.between(context, sender, two)
+    )
+    assert wire.read_shares(text, one, two, 2)
+    keys = {channel_key(c, secret, *way) for c in (context, b"o" * 32) for way in ((1, 2), (2, 1))}
+    assert len(keys) == 4, "each session and each direction has its own"
 
 
 def _swapped(message):
@@ -569,6 +614,19 @@ def test_keys_without_a_proof_are_refused(keys, said):
 def test_too_few_neighbours_abort():
     with pytest.raises(Aborted, match="neighbours = 4"):
         MaskedSums(neighbours=4).policy(300).graph(300)
+
+
+def test_on_a_sparse_graph_a_client_insists_on_enough_survivors_of_all():
+    """Its own neighbours are enough to unmask it, and a sum of them alone tells more of it."""
+    of, encoder = session(9), codec()
+    channel = MaskedChannel(of, encoder, Fixed(2, 4, survivors=8))
+    sent(channel, of, rows(encoder, 9))
+    channel.server.proceed()
+    me, context = of.clients.tolist()[0], channel.server._context
+    near = tuple(sorted((me, *channel.server._near[me])))
+    assert len(near) == 5
+    with pytest.raises(BadMessage, match="fewer survivors than the threshold"):
+        channel.clients[me].handle(wire.Survivors(context, near))
 
 
 def test_memory_is_flat_in_the_cohort():

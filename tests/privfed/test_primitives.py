@@ -8,8 +8,22 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from privfed.secure.graph import neighbours
-from privfed.secure.masking_client import pair_key, self_key
-from privfed.secure.messages import Advertise, Invitation, Unmask, encode
+from privfed.secure.masking_client import channel_key, pair_key, self_key
+from privfed.secure.messages import (
+    Advertise,
+    Inbox,
+    Invitation,
+    Masked,
+    Roster,
+    Shares,
+    Survivors,
+    Unmask,
+    Vote,
+    Votes,
+    decode,
+    encode,
+    share_text,
+)
 from privfed.secure.primitives import (
     Expander,
     KeyPair,
@@ -142,20 +156,61 @@ def test_what_we_derive_and_send_is_frozen():
 
     everybody, seed = tuple(range(20)), b"g" * 32
     invitation = Invitation(b"s" * 32, 7, 1, b"m" * 32, 32, 650)
+    keys = Advertise(context, 5, b"a" * 32, b"b" * 32, b"s" * 64)
+    sealed, signature = ((3, b"x" * 40), (9, b"y" * 40)), b"s" * 64
+    shares = Shares(context, 5, b"a" * 32, b"b" * 32, sealed, signature)
+    masked, vote = Masked(context, 5, b"w" * 10, signature), Vote(context, 5, signature)
+    roster = Roster(context, (3, 5, 9), 2, 2, seed, (keys,))
+    survivors = Survivors(context, (3, 5))
+    unmask = Unmask(context, 5, ((1, 2),), ((3, 2**256),))
+    sent = {
+        "invitation": invitation,
+        "keys": keys,
+        "roster": roster,
+        "shares": shares,
+        "inbox": Inbox(context, sealed),
+        "masked": masked,
+        "survivors": survivors,
+        "vote": vote,
+        "votes": Votes(context, (vote,)),
+        "unmask": unmask,
+    }
+    assert all(decode(encode(message)) == message for message in sent.values())
     found = {
+        **{name: digest(encode(message)) for name, message in sent.items()},
+        "roster, agreed": digest(roster.agreed()),
+        "keys, signed": digest(keys.text),
+        "shares, signed": digest(shares.text),
+        "masked, signed": digest(masked.text),
+        "survivors, signed": digest(survivors.signed(roster.agreed())),
+        "unmask, signed": digest(unmask.text),
+        "shares, sealed": digest(share_text(5, 9, (1, 2**256))),
+        "channel": digest(channel_key(context, b"s" * 32, 9, 4)),
         "self": digest(self_key(context, b"b" * 32)),
         "pair": digest(pair_key(context, b"s" * 32, 9, 4)),
-        "invitation": digest(encode(invitation)),
-        "keys": digest(encode(Advertise(context, 5, b"a" * 32, b"b" * 32, b"s" * 64))),
-        "unmask": digest(encode(Unmask(context, 5, ((1, 2),), ((3, 2**256),)))),
         "graph": digest(repr([neighbours(seed, everybody, 6, me) for me in everybody]).encode()),
     }
     assert pair_key(context, b"s" * 32, 4, 9) == pair_key(context, b"s" * 32, 9, 4)
     assert found == {
-        "self": "3d31ef5483128da5",
-        "pair": "362e44011b1b13e9",
         "invitation": "e2db8dbd9c98f035",
         "keys": "3f80708e8070b968",
+        "roster": "315d8fe744829b15",
+        "shares": "17400451b68f6aa6",
+        "inbox": "73160b47317a0f6e",
+        "masked": "35d725f679deb5fa",
+        "survivors": "56f28175b4c75634",
+        "vote": "5aed237ff2e20438",
+        "votes": "b71d14f093fc9fde",
         "unmask": "1f105b2facf55295",
+        "roster, agreed": "64bb92b04e7375ec",
+        "keys, signed": "917bc17ca40fabe7",
+        "shares, signed": "3467da800eef2922",
+        "masked, signed": "c6a5efb0345d1c6c",
+        "survivors, signed": "514ba89c324f003e",
+        "unmask, signed": "e01121d25e1a2ae6",
+        "shares, sealed": "50823cecf5d8f355",
+        "channel": "345b25e1d0c97b1c",
+        "self": "3d31ef5483128da5",
+        "pair": "362e44011b1b13e9",
         "graph": "8145ee98bd2916e2",
     }
