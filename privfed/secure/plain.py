@@ -25,9 +25,6 @@ class PlainSum(Part):
     def over(self, limits: Limits) -> PlainSum:
         return self
 
-    def honest(self, limits: Limits) -> float:
-        return 1.0
-
     def open(self, session: Session, length: int, encoding: Encoding) -> PlainAccumulator:
         if encoding.noise is not None:
             raise TypeError("distributed noise comes with a secure sum; this one would add none")
