@@ -76,7 +76,7 @@ def main() -> None:
     today, machine = date.today().isoformat(), noise.machine()
     more = {"scaling": ["--out", str(asked.out / f"{today}-growth.svg")]}
     if asked.peers:
-        more["rounds"] = ["--peers", str(asked.peers)]
+        more |= {name: ["--peers", str(asked.peers)] for name in ("rounds", "secure_sums")}
     spread: list[float] = []
     found: list[Report] = []
     path = asked.out / f"{today}.md"

@@ -1,11 +1,11 @@
 """What masked sums cost a client and the server, beside Flower's SecAgg+ primitives on equal sizes.
 
-    python -m experiments.benchmarks.secure_sums [--clients 100] [--length 1000000]
+    python -m experiments.benchmarks.secure_sums [--clients 100] [--length 1000000] [--peers]
 
 Flower's steps are put together of its own primitives as its client and its server do it, without
 network or files. Ours are whole answers to real messages, bytes to bytes, with signatures and a
-consistency check that it has not. One client in ten drops out after it shared its keys. Flower
-belongs in an environment that holds both; without it only ours is measured.
+consistency check that it has not. One client in ten drops out after it shared its keys. Flower's
+modules are taken from where `rounds --peers` installs it; without it only ours is measured.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import argparse
 import importlib.util
 import os
 import statistics
+import sys
 import time
 from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from experiments.benchmarks.peers.environments import DEFAULT, FLOWER, Environment, Unavailable
 from privfed.secure.codec import Codec
 from privfed.secure.dropout import Leaves
 from privfed.secure.graph import Graph
@@ -156,14 +159,21 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--length", type=int, default=1_000_000)
     parser.add_argument("--neighbours", type=int, nargs="*", default=[0, 30], help="0: all")
+    parser.add_argument("--peers", nargs="?", type=Path, const=DEFAULT, help="see rounds")
     asked = parser.parse_args()
+    console = Console(width=110)
+    if asked.peers:
+        try:
+            sys.path.append(str(Environment.of(FLOWER, asked.peers).packages))
+        except Unavailable as reason:
+            console.print(f"{FLOWER.name} is skipped: {reason}")
     peer = importlib.util.find_spec("flwr") is not None
     table = Table(title=f"n = {asked.clients}, d = {asked.length:,}, 32 bits, one thread")
     columns = ("neighbours", "step", "privfed", "generator alone", "Flower's primitives", "ratio")
     for name in columns:
         table.add_column(name, justify="left" if name == "step" else "right")
     for degree in asked.neighbours:
-        k = degree or asked.clients - 1
+        k = min(degree or asked.clients, asked.clients - 1)
         found = ours(asked.clients, asked.length, k)
         beside = flowers(asked.clients, asked.length, k) if peer else {}
         for step in STEPS:
@@ -174,7 +184,7 @@ def main() -> None:
             else:
                 shown += ["not installed", ""]
             table.add_row(str(k), step, *shown)
-    Console(width=110).print(table)
+    console.print(table)
 
 
 if __name__ == "__main__":

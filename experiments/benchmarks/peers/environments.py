@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import venv
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,10 +42,8 @@ class Peer:
     threads: tuple[int, ...]
 
 
-PEERS = (
-    Peer("pfl-research 0.6.0", "pfl[pytorch]==0.6.0", "pfl_driver", 1000, (1, 2)),
-    Peer("Flower 1.41", "flwr[simulation]==1.41.0", "flower_driver", 4, (1,)),
-)
+FLOWER = Peer("Flower 1.41", "flwr[simulation]==1.41.0", "flower_driver", 4, (1,))
+PEERS = (Peer("pfl-research 0.6.0", "pfl[pytorch]==0.6.0", "pfl_driver", 1000, (1, 2)), FLOWER)
 
 
 @dataclass(frozen=True)
@@ -78,6 +77,12 @@ class Environment:
                 _called([str(python), "-m", "pip", "install", "--quiet", requirement])
             ready.write_text(peer.requirement, "utf-8")
         return cls(peer, python)
+
+    @property
+    def packages(self) -> Path:
+        """Where its modules lie; for an interpreter of the same version, after its own."""
+        places = {"base": str(self.python.parents[1]), "platbase": str(self.python.parents[1])}
+        return Path(sysconfig.get_path("purelib", "venv", places))
 
     def play(self, task: Task, rounds: int, threads: int, private: bool) -> Took:
         """`rounds` rounds of `task` after one to warm up. Raises `Unavailable`."""
