@@ -87,11 +87,11 @@ def _least(spent: Callable[[float], float], target: float) -> float | None:
 
     low = high = 1.0
     while excess(high) > 0:
-        low, high = high, high * 2
+        low, high = high, high * _stride(tried[high] / target)
         if high > _HIGH:
             return None
     while excess(low) <= 0:
-        low, high = low / 2, low
+        low, high = low / _stride(target / max(tried[low], 1e-300)), low
         if low < _LOW:
             return high
     brentq(excess, low, high, xtol=_PRECISION * low, rtol=_PRECISION)
@@ -102,6 +102,11 @@ def _least(spent: Callable[[float], float], target: float) -> float | None:
         middle = (best + worst) / 2
         best, worst = (middle, worst) if excess(middle) <= 0 else (best, middle)
     return best
+
+
+def _stride(ratio: float) -> float:
+    """A factor of z, 2 at most, that mostly changes epsilon by more than `ratio`."""
+    return min(1.1 * ratio, 2.0)
 
 
 def most_rounds(

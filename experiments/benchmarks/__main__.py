@@ -24,7 +24,7 @@ SHORT: dict[str, list[str]] = {
     "workers": ["--repeats", "1"],
     "local_training": ["--rounds", "15"],
     "accounting_speed": ["--rounds", "1000", "--queries", "50"],
-    "secure_sums": ["--clients", "50", "--length", "100000"],
+    "secure_sums": [],
     "distributed_noise": ["--count", "500000", "--clients", "20"],
     "aggregation": ["--clients", "50", "--dimension", "100000"],
 }
