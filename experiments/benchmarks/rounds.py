@@ -11,6 +11,7 @@ run's, charged and stored durably; the others keep nothing.
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -34,6 +35,8 @@ WHOLE = ("client.batch_size=100000", "run.randomness=seeded", *NO_DP)
 """Nothing random: every client's examples in one batch, and no noise."""
 TARGETS = {("logistic", "pfl"): 10.0, ("logistic", "Flower"): 100.0, ("CNN", "pfl"): 1.5}
 COHORTS, EQUAL = 10, 3
+TURN = 5
+"""Rounds in a row, before the next one's turn."""
 BARE = "bare loop"
 
 
@@ -121,12 +124,11 @@ def timed(
                     return took.seconds
 
                 apart.append(Way(peer.peer.name, n, True, go))
-        for way in ways:
-            way.go(2)  # to warm up; a peer does so each time
         for _ in range(repeats):
-            for _ in range(rounds):
+            for _ in range(math.ceil(rounds / TURN)):
                 for way in ways:
-                    way.seconds += way.go(1)
+                    way.go(1)  # to warm up, after another's work; a peer does so each time
+                    way.seconds += way.go(min(rounds, TURN))
             for way in apart:
                 spread.append(noise.reference())
                 way.seconds += way.go(rounds)
