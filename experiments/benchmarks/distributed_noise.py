@@ -91,7 +91,9 @@ def one_round(clients: int, length: int, noisy: bool) -> float:
     """Seconds of a round over masks from clipped rows to the released average."""
     limits = Limits(clients, size=clients)
     summation = MaskedSums(bits=20).over(limits)
-    setting = Setting(clients, clients, int(0.8 * clients), 1.0, 20, length)
+    setting = Setting(
+        size=clients, capacity=clients, minimum=int(0.8 * clients), bits=20, length=length
+    )
     mechanism = (
         SkellamNoise(noise_multiplier=1.0).resolved(setting)
         if noisy

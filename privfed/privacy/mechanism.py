@@ -85,7 +85,7 @@ def require_bounded(total: BoundedSum, norm: float) -> None:
         raise TypeError("noise needs a BoundedSum of rows with a norm: nothing else is private")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Setting:
     """What of a run a mechanism may depend on: public constants.
 
