@@ -60,7 +60,7 @@ def noise_multiplier(
     target = epsilon * _MARGIN
     if accountant == TIGHTEST:  # nearly always this one: half the time, and tried on the other
         z = _least(spent_by_pld, target)
-        if z is not None and spent(z) >= spent_by_pld(z):
+        if z is not None and 0.999 * target <= spent_by_pld(z) <= spent(z):
             return z
     if spent(1.0) == math.inf and spent(_HIGH) == math.inf and not event(1.0).slack:
         raise Unaccountable(
@@ -86,12 +86,14 @@ def _least(spent: Callable[[float], float], target: float) -> float | None:
         return math.log(min(max(tried[z], 1e-300), 1e300) / target)  # nearly a line in z
 
     low = high = 1.0
+    # Epsilon mostly falls faster than 1 / z: one stride then brackets z, else the next are doubled.
+    stride = min(1.1 * math.exp(min(abs(excess(1.0)), 1.0)), 2.0)
     while excess(high) > 0:
-        low, high = high, high * _stride(tried[high] / target)
+        low, high, stride = high, high * stride, 2.0
         if high > _HIGH:
             return None
     while excess(low) <= 0:
-        low, high = low / _stride(target / max(tried[low], 1e-300)), low
+        low, high, stride = low / stride, low, 2.0
         if low < _LOW:
             return high
     brentq(excess, low, high, xtol=_PRECISION * low, rtol=_PRECISION)
@@ -102,11 +104,6 @@ def _least(spent: Callable[[float], float], target: float) -> float | None:
         middle = (best + worst) / 2
         best, worst = (middle, worst) if excess(middle) <= 0 else (best, middle)
     return best
-
-
-def _stride(ratio: float) -> float:
-    """A factor of z, 2 at most, that mostly changes epsilon by more than `ratio`."""
-    return min(1.1 * ratio, 2.0)
 
 
 def most_rounds(

@@ -190,7 +190,9 @@ def unbounded(config: Config) -> bool:
 
 
 def hostile(config: Config) -> int:
-    """How many of a cohort may be hostile: as declared, and at least as many as are simulated."""
+    """How many of a cohort are taken to be hostile: as declared, and no fewer than are expected
+    where attackers are simulated, whose number may be drawn (such a run is a simulation).
+    """
     size: int = config.parts["sampler"].size
     return max(config.aggregation.byzantine, math.ceil(config.attack.fraction * size - 1e-9))
 

@@ -179,7 +179,10 @@ def _distributed_rows(plan: Plan) -> dict[str, str]:
     sized = f"{bounds.minimum} clients make it up, and fewer abort"
     if mechanism.layered:
         sized = f"exact for up to {bounds.tolerance:.0%} missing, and with more the sum aborts"
-    absent = f"{bounds.hostile} of a cohort at most; they add no noise, and are told who was drawn"
+    absent = (
+        f"taken to be {bounds.hostile} of a cohort at most; they add no noise, and are told who "
+        "was drawn"
+    )
     return {
         "noise": (
             f"each client adds a deviation of {grid.share * grid.step:.3g} ({grid.share:.4g} "

@@ -59,12 +59,14 @@ class PlainAccumulator:
 
     def add(self, ids: Indices, rows: BoundedRows) -> None:
         self._seen.check(ids, rows, self._bound)
+        if rows.rows.shape[1] != len(self._total):
+            raise ValueError(f"rows of {rows.rows.shape[1]} for a sum of {len(self._total)}")
         self._total = self._total.to(rows.rows.device)
         for some in blocks(rows.rows):
             self._total[some] += rows.rows[:, some].sum(0, dtype=torch.float64)
 
     def close(self) -> BoundedSum:
-        return BoundedSum(self._total, self._bound, len(self._seen))
+        return BoundedSum(self._total.clone(), self._bound, len(self._seen))
 
 
 class Once:

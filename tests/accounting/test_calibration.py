@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from accounting.calibration import noise_multiplier
+from accounting.calibration import _least, noise_multiplier
 from accounting.errors import Unaccountable
 from accounting.events import Event
 from accounting.guarantee import guarantee
@@ -51,3 +51,19 @@ def test_an_accountant_without_proof_is_refused():
 
     with pytest.raises(Unaccountable, match="no proof"):
         noise_multiplier(event, 10, 1.0, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("spent", "least"), [(7.9, 30.0), (7.9999, 3e4), (0.0, 0.375), (8.1, None)]
+)
+def test_few_accountings_find_the_noise_however_much_was_spent_before(spent, least):
+    """Epsilon spent + 3 / z, for a target of 8."""
+    asked = []
+
+    def epsilon(z):
+        asked.append(z)
+        return spent + 3 / z
+
+    found = _least(epsilon, 8.0)
+    assert found == pytest.approx(least, rel=3e-5) if least else found is None
+    assert len(asked) < 40

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from privfed.errors import Refused
-from privfed.privacy.clipping import clip_rows, toward_zero
+from privfed.privacy.clipping import clip_rows, on_grid, toward_zero
 from privfed.privacy.mechanism import BoundedRows
 from privfed.secure.plain import PlainAccumulator
 
@@ -94,7 +94,20 @@ def test_rows_wider_than_a_block_are_clipped_by_their_whole_norm():
     summing = PlainAccumulator(150_001, 1.0)
     summing.add(np.arange(2), bounded)
     summing.add(np.array([2]), BoundedRows(bounded.rows[:1], 1.0))
-    assert torch.equal(summing.close().total, 2 * bounded.rows[0].double())
+    total = summing.close().total
+    assert torch.equal(total, 2 * bounded.rows[0].double())
+    summing.add(np.array([3]), BoundedRows(bounded.rows[:1], 1.0))
+    assert torch.equal(total, 2 * bounded.rows[0].double())
+    with pytest.raises(ValueError, match="for a sum of"):
+        summing.add(np.array([4]), BoundedRows(bounded.rows[:1, :70_000], 1.0))
+
+
+def test_rows_given_are_never_changed():
+    rows = torch.randn(3, 5)
+    before = rows.clone()
+    on_grid(BoundedRows(rows, 10.0), 0.25)
+    clip_rows(rows, 0.1)
+    assert torch.equal(rows, before)
 
 
 @given(st.lists(st.floats(-1e9, 1e9, width=32), max_size=20))

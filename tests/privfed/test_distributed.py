@@ -377,7 +377,7 @@ def test_a_plan_says_what_each_client_adds_and_what_that_assumes():
     args = ["check", *(item for key in options for item in ("--set", key))]
     said = " ".join(CliRunner().invoke(main, args, env={"COLUMNS": "250"}).output.split())
     assert "10 clients make it up, and fewer abort; while 53% of that is honest clients" in said
-    assert "hostile 3 of a cohort at most; they add no noise, and are told who was drawn" in said
+    assert "hostile taken to be 3 of a cohort at most; they add no noise, and are told who" in said
     assert "with its noise, and nobody sees a row" in said
     assert "wraps a number of the sum with a probability of" in said
     assert "the server, by the noise of honest survivors alone; it knows the cohort" in said

@@ -77,6 +77,11 @@ def test_doubt_is_settled_by_further_bits(monkeypatch):
         for bits in (0, 2**64 - 1)
     }
     assert outcomes == {0.0, 1.0}
+    further = SEEDED.at("noise", 9).bits(80)
+    together = rounded_normal(np.repeat(word, 40), 1.0, lambda n: further[:n])
+    alone = [rounded_normal(word, 1.0, lambda n, k=k: further[2 * k :][:n])[0] for k in range(40)]
+    assert together.tolist() == alone
+    assert set(alone) == {0.0, 1.0}
 
 
 @pytest.mark.parametrize("streams", [SEEDED, Streams(0)], ids=["seeded", "secret"])
