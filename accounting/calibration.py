@@ -9,6 +9,7 @@ from collections.abc import Callable
 from scipy.optimize import brentq
 
 from accounting.accountants import epsilon as one_epsilon
+from accounting.accountants import supports
 from accounting.errors import Unaccountable
 from accounting.events import Event, Spending
 from accounting.guarantee import TIGHTEST, guarantee, refuse_unaccountable
@@ -58,7 +59,8 @@ def noise_multiplier(
             "for more epsilon, or train on another population"
         )
     target = epsilon * _MARGIN
-    if accountant == TIGHTEST:  # nearly always this one: half the time, and tried on the other
+    if accountant == TIGHTEST and all(supports(one, "pld") for one in total(1.0)):
+        # Nearly always the tighter one, in half the time; where it is not, both are asked.
         z = _least(spent_by_pld, target)
         if z is not None and 0.999 * target <= spent_by_pld(z) <= spent(z):
             return z

@@ -35,7 +35,8 @@ def mixed(network: Network, examples: Examples) -> Network:
             raise Refused(
                 f'run.precision = "mixed" does not go with this model: {error}; use "full"'
             ) from error
-    off = float(torch.linalg.vector_norm(rough - exact) / torch.linalg.vector_norm(exact))
+    size = float(torch.linalg.vector_norm(exact))
+    off = float(torch.linalg.vector_norm(rough - exact)) / max(size, 1e-30)
     if not off <= TOLERANCE:
         raise Refused(
             f'run.precision = "mixed" moves this model\'s gradient by {off:.0%} of its norm, on '

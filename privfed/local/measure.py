@@ -116,10 +116,11 @@ def _made_up(trainer: LocalTrainer, clients: int) -> Federation:
     """`clients` clients of up to two batches each, of random numbers in the shape of the real ones.
 
     Not more than a few dozen examples: "one batch of everything" is often written as a huge size.
-    Random, since the largest of equal numbers (pooling) is found in half the time.
+    Random, since the largest of equal numbers (pooling) is found in half the time; the same for
+    all, as many large images take long to draw.
     """
     real = trainer.federation.examples
     size = min(2 * trainer.batch_size, _MOST_EXAMPLES)
-    x, y = real.made_up(clients * size)
+    x, y = (one.repeat(clients, *(1 for _ in one.shape[1:])) for one in real.made_up(size))
     examples = Examples(x, y, real.classes)
     return Federation(examples, np.arange(clients + 1) * size, examples)
