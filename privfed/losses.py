@@ -7,6 +7,7 @@ one number per example. A measure is a mean over all examples scored, so scoring
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Protocol
 
 import torch
@@ -20,6 +21,8 @@ from privfed.parts import Part
 
 _NONE = -1
 """The label of a position that has none (padding)."""
+_VECTOR = 16
+"""Numbers that a CPU takes at once."""
 
 
 class Loss(Protocol):
@@ -77,9 +80,9 @@ class CrossEntropy(_Scored):
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         if y.dim() == 1:
-            return F.cross_entropy(outputs, y, reduction="none")
+            return F.cross_entropy(_widened(outputs), y, reduction="none")
         flat = F.cross_entropy(
-            outputs.flatten(0, -2), y.flatten(), ignore_index=_NONE, reduction="none"
+            _widened(outputs.flatten(0, -2)), y.flatten(), ignore_index=_NONE, reduction="none"
         ).view(y.shape)
         return flat.flatten(1).sum(1) / (y != _NONE).flatten(1).sum(1).clamp(min=1)
 
@@ -196,6 +199,17 @@ class SquaredError(_Scored):
 
     def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
         return {"prediction": (outputs * meaning.scale + meaning.shift).squeeze(-1)}
+
+
+def _widened(outputs: Tensor) -> Tensor:
+    """`outputs` `[n, width]` with impossible classes added, where that makes a softmax faster.
+
+    Of fewer classes than a vector holds, a CPU's softmax takes one number at a time.
+    """
+    count, width = outputs.shape
+    if outputs.is_cuda or count < 8 * _VECTOR or not _VECTOR // 2 <= width < _VECTOR:
+        return outputs
+    return F.pad(outputs, (0, _VECTOR - width), value=-math.inf)
 
 
 def _expect(fits: bool, loss: str, wanted: str, examples: Examples) -> None:

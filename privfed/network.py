@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from privfed.federation import Examples
 from privfed.losses import Loss
+from privfed.stacking import Layers, layers, stacked
 from privfed.trial import channels_last, scoring
 from privfed.vector import Shapes
 
@@ -60,12 +63,22 @@ class Network:
 
     def stacked_outputs(self, rows: Tensor, x: Tensor) -> Tensor:
         """C models `[c, d]`, each on its own x `[c, B, *features]`."""
-        out: Tensor = torch.func.vmap(self._call)(self.shapes.views(rows), x)
-        return out
+        return self._stacked_call(self.shapes.views(rows), x)
 
     def _call(self, parameters: Leaves, x: Tensor) -> Tensor:
         out: Tensor = torch.func.functional_call(self.module, parameters, (x,))
         return out
+
+    def _stacked_call(self, parameters: Leaves, x: Tensor) -> Tensor:
+        if self._layers and not self.mixed:
+            return stacked(self._layers, parameters, x)
+        out: Tensor = torch.func.vmap(self._call)(parameters, x)
+        return out
+
+    @cached_property
+    def _layers(self) -> Layers | None:
+        """Of a module that can be stacked without `vmap`."""
+        return layers(self.module, frozenset(self.shapes.names))
 
     def losses(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """One model's loss on each example `[B]`."""
@@ -102,14 +115,14 @@ class Network:
         """`stacked_gradient`, with respect to each of c models' leaves."""
         with torch.enable_grad():
             with self._casting(x):
-                outputs = torch.func.vmap(self._call)(leaves, x)
+                outputs = self._stacked_call(leaves, x)
             flat = self._full(outputs.flatten(0, 1))
             losses = self.loss.losses(flat, y.flatten(0, 1)).view(y.shape[:2])
             total = (losses * shares).sum()
         return _gradients(total, leaves)
 
-    def _casting(self, x: Tensor) -> torch.autocast:
-        return torch.autocast(x.device.type, torch.bfloat16, enabled=self.mixed)
+    def _casting(self, x: Tensor) -> AbstractContextManager[None]:
+        return torch.autocast(x.device.type, torch.bfloat16) if self.mixed else nullcontext()
 
     def _full(self, outputs: Tensor) -> Tensor:
         return outputs.float() if self.mixed else outputs

@@ -393,6 +393,8 @@ def staying(
     who = world.people.identities[cohort.clients]
     keys = world.streams.at(f"dropout/{number}", cohort.round, who)
     leaves = leaving(dropout, keys, len(who))
+    if not dropout:
+        return cohort, leaves
     return replace(cohort, clients=cohort.clients[np.isin(leaves, SENDS)]), leaves
 
 

@@ -29,6 +29,15 @@ class Batches:
     mask: NDArray[np.bool_]
     steps: Indices
 
+    def training(self) -> list[tuple[int, bool]]:
+        """At each step, up to which client there are some who train, and whether those before do.
+
+        They do where clients come in descending order of their steps.
+        """
+        going = self.steps[:, None] > np.arange(self.rows.shape[1])
+        counts = len(going) - going[::-1].argmax(0)
+        return list(zip(counts.tolist(), (going.sum(0) == counts).tolist(), strict=True))
+
 
 def steps(sizes: Indices, epochs: Indices | int, batch_size: int) -> Indices:
     """Local steps of clients with `sizes` `[c]` examples, over `epochs` of all or `[c]` of each."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from privfed.federation import Federation, Indices
@@ -132,21 +133,17 @@ class LocalTrainer:
 
     def _stacked(self, batches: Batches, broadcast: Broadcast, own: Tensor | None) -> Tensor:
         device = broadcast["params"].device
-        rows = torch.from_numpy(batches.rows).to(device)
-        mask = torch.from_numpy(batches.mask).to(device)
-        w = broadcast["params"].repeat(len(rows), 1)
-        leaves: Leaves = {}
-        for step in range(rows.shape[1]):
-            # Those still training; a prefix when clients come in descending order of steps.
-            training = batches.steps > step
-            count = int(training.nonzero()[0].max()) + 1
-            real, now = mask[:count, step], w[:count]
-            x, y = self.federation.gather(rows[:count, step])
-            if self._plain and training[:count].all():
-                if not leaves or len(next(iter(leaves.values()))) != count:
-                    leaves = self.network.leaves(now)
-                shares = real / real.sum(1, keepdim=True)
-                parts = self.network.stacked_gradient_parts(leaves, x, y, shares)
+        rows, mask = (_by_step(one).to(device) for one in (batches.rows, batches.mask))
+        shares = mask / mask.sum(2, keepdim=True).clamp(min=1)
+        w = broadcast["params"].repeat(len(batches.steps), 1)
+        leaves, stacked = {}, 0
+        for step, (count, all_train) in enumerate(batches.training()):
+            real, now = mask[step, :count], w[:count]
+            x, y = self.federation.gather(rows[step, :count])
+            if self._plain and all_train:
+                if count != stacked:
+                    leaves, stacked = self.network.leaves(now), count
+                parts = self.network.stacked_gradient_parts(leaves, x, y, shares[step, :count])
                 self._descend(leaves, parts)
                 continue
             grad = self._stacked_gradient(now, x, y, real)
@@ -198,6 +195,11 @@ class LocalTrainer:
                     direction = self.objective.direction(grad[None], now, broadcast, state)
                     now.sub_(direction, alpha=self.lr)
         return w
+
+
+def _by_step(each: NDArray[Any]) -> Tensor:
+    """`[c, S, B]` as `[S, c, B]`, the clients of a step side by side."""
+    return torch.from_numpy(np.ascontiguousarray(each.swapaxes(0, 1)))
 
 
 def own_draws(device: torch.device) -> AbstractContextManager[None]:

@@ -65,7 +65,9 @@ def _norms(rows: Tensor) -> Tensor:
         return norm
 
     parts = [norms(rows[:, some]) for some in blocks(rows)]
-    return norms(torch.cat(parts, dim=1)) if parts else norms(rows)
+    if len(parts) == 1:
+        return parts[0]
+    return norms(torch.cat(parts, dim=1) if parts else rows)
 
 
 def on_grid(bounded: BoundedRows, grid: float | None) -> BoundedRows:
