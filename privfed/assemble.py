@@ -112,6 +112,7 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
         weights=tuple(config.aggregation.silo_weights),
         attackers=attackers,
         poisoned=attackers.poisoned(federation) if attackers and attackers.attack.poisons else None,
+        unordered=speed.way == "loop" and plan.mechanism.private,  # exact sums of equal rows
     )
     measured = replace(plan, config=config.with_run(trainer=speed.way, chunk=speed.chunk))
     return Setup(

@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from privfed.errors import PrivfedError
 
@@ -53,6 +54,13 @@ class Ranks(Protocol):
         """The sum over all ranks."""
         ...
 
+    def claimed(self, task: str, count: int) -> Iterator[int]:
+        """0 … count - 1 in this order, each on one rank: whoever is done with one takes the next.
+
+        `task` is a name that all ranks give it, and that was never used before.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class Alone:
@@ -67,6 +75,9 @@ class Alone:
     def reduce(self, total: Tensor) -> Tensor:
         return total
 
+    def claimed(self, task: str, count: int) -> Iterator[int]:
+        return iter(range(count))
+
 
 ALONE = Alone()
 
@@ -75,11 +86,13 @@ ALONE = Alone()
 class Together:
     """Ranks of a `torch.distributed` process group: gloo, by way of the CPU.
 
-    `alive` says whether those are still there whose end this process would see.
+    They count at `store` what is claimed. `alive` says whether those are still there whose end this
+    process would see.
     """
 
     rank: int
     count: int
+    store: Any
     alive: Callable[[], bool]
 
     def first(self, act: Callable[[], T]) -> T:
@@ -98,6 +111,14 @@ class Together:
         here = total.cpu()
         self._wait(lambda: dist.all_reduce(here, async_op=True))
         return here.to(total.device)
+
+    def claimed(self, task: str, count: int) -> Iterator[int]:
+        while (number := self._next(task)) < count:
+            yield number
+
+    def _next(self, task: str) -> int:
+        with _noticing():
+            return int(self.store.add(f"privfed/{task}", 1)) - 1
 
     def _heard(self, said: bytes) -> bytes:
         """What rank 0 said, on all ranks: its length goes before it."""
@@ -142,7 +163,9 @@ def joined(workers: int) -> Iterator[Ranks]:
     """This process among the ranks of its run: those that torchrun started, or `workers` here."""
     if under_torchrun() and int(os.environ["WORLD_SIZE"]) > 1:
         rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        with _group(None, rank, count, lambda: True) as ranks:  # torchrun ends them together
+        with _noticing():
+            store, _, _ = next(rendezvous("env://", timeout=_PATIENCE))
+        with _group(store, rank, count, lambda: True) as ranks:  # torchrun ends them together
             yield ranks
     elif workers > 1 and not under_torchrun():
         store = _store(0, workers, is_master=True)
@@ -170,12 +193,11 @@ def joining(rank: int, workers: int, port: int) -> Iterator[Ranks]:
 
 @contextmanager
 def _group(store: Any, rank: int, count: int, alive: Callable[[], bool]) -> Iterator[Ranks]:
-    """The process group that meets at `store`; None: where torchrun says."""
-    known: Any = {} if store is None else {"store": store, "rank": rank, "world_size": count}
+    """The process group that meets at `store`."""
     with _noticing():
-        dist.init_process_group("gloo", timeout=_PATIENCE, **known)
+        dist.init_process_group("gloo", timeout=_PATIENCE, store=store, rank=rank, world_size=count)
     try:
-        yield Together(rank, count, alive)
+        yield Together(rank, count, store, alive)
     finally:
         dist.destroy_process_group()
 

@@ -42,6 +42,8 @@ class InProcess:
     poisoned: Federation | None = None
     """The population as byzantine clients train on it, where they poison their examples."""
     ranks: Ranks = field(default_factory=Alone)
+    unordered: bool = False
+    """Whether ranks may take clients as they come: the sums of rows are the same in any order."""
 
     def answering(self, cohort: Cohort) -> Cohort:
         """Those of `cohort` who are at hand and, with `drop_stragglers`, do every epoch."""
@@ -75,9 +77,7 @@ class InProcess:
         self, exchange: Exchange, cohort: Cohort, trainer: LocalTrainer, ids: Indices
     ) -> Iterator[Chunk]:
         """Answers of clients `ids` as `trainer` has their examples."""
-        ids = ids[self.ranks.rank :: self.ranks.count]  # by work, so that shares are alike
-        for start in range(0, len(ids), self.chunk):
-            some = ids[start : start + self.chunk]
+        for some in self._mine(ids, f"{cohort.round}/{exchange.task}"):
             who = self.trainer.federation.identify(some)
             keys = self.streams.at("shuffle", cohort.round, who)
             if exchange.task == "gradient":
@@ -86,6 +86,15 @@ class InProcess:
             else:
                 rows = self._train(trainer, some, exchange.broadcast, keys, cohort.round)
             yield Chunk(some, rows, self._weights(some).to(rows))
+
+    def _mine(self, ids: Indices, task: str) -> Iterator[Indices]:
+        """This rank's of clients `ids`, most work first, a chunk at a time."""
+        if not self.unordered:
+            ids = ids[self.ranks.rank :: self.ranks.count]  # by work, so that shares are alike
+        chunks = [ids[start : start + self.chunk] for start in range(0, len(ids), self.chunk)]
+        numbers = range(len(chunks))
+        for number in self.ranks.claimed(task, len(chunks)) if self.unordered else numbers:
+            yield chunks[number]
 
     def _train(
         self, trainer: LocalTrainer, some: Indices, broadcast: Broadcast, keys: Keys, round: int
