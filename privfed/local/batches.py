@@ -35,7 +35,7 @@ class Batches:
         They do where clients come in descending order of their steps.
         """
         going = self.steps[:, None] > np.arange(self.rows.shape[1])
-        counts = len(going) - going[::-1].argmax(0)
+        counts = (going * np.arange(1, len(going) + 1)[:, None]).max(0, initial=0)
         return list(zip(counts.tolist(), (going.sum(0) == counts).tolist(), strict=True))
 
 

@@ -41,6 +41,28 @@ def test_an_example_without_any_label_has_no_loss():
     assert losses[1] > 0
 
 
+@pytest.mark.parametrize("width", [2, 10, 15, 16, 30])
+@pytest.mark.parametrize("count", [3, 400])
+def test_the_cross_entropy_of_any_width_and_its_gradient(width, count):
+    outputs = torch.randn(count, width, generator=torch.Generator().manual_seed(1)) * 5
+    outputs.requires_grad_()
+    y = torch.arange(count) % width
+    losses = CrossEntropy().losses(outputs, y)
+    expected = outputs.double().exp().sum(1).log() - outputs.double()[torch.arange(count), y]
+    torch.testing.assert_close(losses.double(), expected, rtol=1e-5, atol=1e-5)
+    (gradient,) = torch.autograd.grad(losses.sum(), outputs)
+    right = outputs.double().softmax(1) - F.one_hot(y, width)
+    torch.testing.assert_close(gradient.double(), right, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_an_output_that_is_no_number_spoils_its_own_loss_only(bad):
+    outputs = torch.zeros(400, 10)
+    outputs[7, 3] = bad
+    losses = CrossEntropy().losses(outputs, torch.full((400,), 3))
+    assert losses.isnan().nonzero().flatten().tolist() == [7]
+
+
 def test_the_area_under_the_curve_is_the_share_of_ordered_pairs():
     score, y = [[0.1], [0.9], [0.5], [0.5], [-2.0]], [0, 1, 1, 0, 0]
     pairs = [

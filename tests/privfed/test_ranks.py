@@ -25,7 +25,10 @@ KINDS = {
     "rows": ("privacy.mechanism=local_gaussian", "aggregation.rule=median"),
     "exchanges": ("client.objective=feddane",),
     "no privacy": ("privacy.mechanism=none",),
+    "one by one": ("run.trainer=loop", "run.chunk=1", "privacy.noise_multiplier=1.0"),
+    "one by one, no privacy": ("run.trainer=loop", "run.chunk=1", "privacy.mechanism=none"),
 }
+DEFAULT = ("sum", "one by one")
 
 
 class Quiet:
@@ -36,7 +39,7 @@ class Quiet:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=[] if k == "sum" else pytest.mark.slow) for k in KINDS]
+    "kind", [pytest.param(k, marks=[] if k in DEFAULT else pytest.mark.slow) for k in KINDS]
 )
 def test_two_processes_do_what_one_does(kind, tmp_path):
     alone = trained(tmp_path / "one", SEEDED, *KINDS[kind])
@@ -108,6 +111,28 @@ def test_refused_before_anything_is_written(tmp_path):
 def test_alone_asks_nobody():
     assert ALONE.first(lambda: 3) == 3
     assert torch.equal(ALONE.reduce(torch.ones(2)), torch.ones(2))
+    assert list(ALONE.claimed("this", 3)) == [0, 1, 2]
+
+
+class Counter:
+    """A store, as ranks see it."""
+
+    def __init__(self):
+        self.counts = {}
+
+    def add(self, name, more):
+        self.counts[name] = self.counts.get(name, 0) + more
+        return self.counts[name]
+
+
+def test_whoever_is_done_takes_the_next_and_nobody_takes_it_twice():
+    store = Counter()
+    one, other = (module.Together(rank, 2, store, lambda: True) for rank in (0, 1))
+    fast, slow = one.claimed("1/train", 5), other.claimed("1/train", 5)
+    taken = [next(fast), next(slow), next(fast), next(fast), next(slow)]
+    assert taken == [0, 1, 2, 3, 4]
+    assert [*fast, *slow] == []
+    assert next(one.claimed("2/train", 5)) == 0
 
 
 class First:
