@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -57,7 +57,7 @@ class Ranks(Protocol):
     def claimed(self, task: str, count: int) -> Iterator[int]:
         """0 … count - 1 in this order, each on one rank: whoever is done with one takes the next.
 
-        `task` is a name that all ranks give it, and that was never used before.
+        `task` is a name that all ranks give it. Raises `ValueError` for one that was used before.
         """
         ...
 
@@ -94,6 +94,7 @@ class Together:
     count: int
     store: Any
     alive: Callable[[], bool]
+    _tasks: set[str] = field(default_factory=set)
 
     def first(self, act: Callable[[], T]) -> T:
         said: tuple[Any, Exception | None] = (None, None)
@@ -113,6 +114,9 @@ class Together:
         return here.to(total.device)
 
     def claimed(self, task: str, count: int) -> Iterator[int]:
+        if task in self._tasks:
+            raise ValueError(f"the ranks have shared {task!r} already")
+        self._tasks.add(task)
         while (number := self._next(task)) < count:
             yield number
 

@@ -133,6 +133,8 @@ def test_whoever_is_done_takes_the_next_and_nobody_takes_it_twice():
     assert taken == [0, 1, 2, 3, 4]
     assert [*fast, *slow] == []
     assert next(one.claimed("2/train", 5)) == 0
+    with pytest.raises(ValueError, match="shared '1/train' already"):
+        next(one.claimed("1/train", 5))
 
 
 class First:
