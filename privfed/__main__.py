@@ -4,6 +4,7 @@ import atexit
 import gc
 
 from privfed.cli import main
+from privfed.heap import keep_freed
 
 
 def run() -> None:
@@ -12,6 +13,7 @@ def run() -> None:
     The libraries that a command imports make objects that last as long as it. Looking through them
     for garbage again and again, and once more at exit, took a quarter of a short command's time.
     """
+    keep_freed()
     gc.set_threshold(100_000, 50, 50)
     atexit.register(gc.freeze)
     main()

@@ -17,6 +17,7 @@ from accounting.ledger import Charge
 from privfed.assemble import Setup, assemble
 from privfed.config import Config, resolved
 from privfed.errors import PrivfedError, Refused
+from privfed.heap import keep_freed
 from privfed.plan import plan
 from privfed.ranks import Ranks, joining
 from privfed.round import TrainingState, World, run_round
@@ -131,6 +132,7 @@ def refuse_ranks(config: Config, count: int) -> None:
 
 def main() -> None:
     """A rank that another process started: it ends with that one."""
+    keep_freed()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with joining(*map(int, sys.argv[1:])) as ranks:

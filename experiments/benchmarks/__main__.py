@@ -23,6 +23,7 @@ SHORT: dict[str, list[str]] = {
     "scaling": ["--repeats", "9"],
     "workers": ["--repeats", "1"],
     "local_training": ["--rounds", "15"],
+    "device": ["--repeats", "5"],
     "accounting_speed": ["--rounds", "1000", "--queries", "50"],
     "secure_sums": [],
     "distributed_noise": ["--count", "500000", "--clients", "20"],

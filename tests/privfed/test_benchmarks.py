@@ -1,8 +1,10 @@
 """Benchmarks measure what they say: the same arithmetic, rounds that happen, lines that fit."""
 
+import numpy as np
 import pytest
 import torch
 
+from experiments.benchmarks import device
 from experiments.benchmarks.bare import BareLoop
 from experiments.benchmarks.growth import Growth, draw
 from experiments.benchmarks.rounds import WHOLE
@@ -50,6 +52,14 @@ def test_growth_is_drawn(tmp_path):
     draw([growth, growth], tmp_path / "growth.svg")
     assert (tmp_path / "growth.svg").read_text().startswith("<?xml")
     assert growth.line.slope == pytest.approx(1.0)
+
+
+def test_a_device_is_timed_and_what_it_could_do():
+    assert min(device.limits(torch.device("cpu"), 1)) > 0
+    setup, stacked, looped = device.both((4,), "cpu", threads=1, repeats=1)
+    assert len(setup.network.start) == 60 * 4 + 4 + 4 * 10 + 10
+    assert setup.federation.sizes(np.arange(device.COHORT)).tolist() == [20] * device.COHORT
+    assert 0 < stacked < looped
 
 
 def test_rounds_are_timed():

@@ -1,0 +1,149 @@
+"""Stacked clients against one after the other on one device, and how much of the device they use.
+
+    python -m experiments.benchmarks.device                  # a GPU where there is one
+    python -m experiments.benchmarks.device --device cpu
+
+A cohort of 100 trains two batches of 10 each, for models of 610 to a million parameters. What the
+device can do is measured beside it: a large matrix product, and a copy in memory. A local step
+needs at least its products, and to read and write the model once: the shares printed are of that
+least work, so what is moved or computed twice counts against them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from experiments.benchmarks import noise
+from experiments.benchmarks.workloads import LOGISTIC, Workload
+from privfed.assemble import Setup
+from privfed.heap import keep_freed
+from privfed.local.trainer import Way
+
+COHORT, BATCH, STEPS, FEATURES, CLASSES = 100, 10, 2, 60, 10
+HIDDEN: tuple[tuple[int, ...], ...] = ((), (128,), (1024,), (950, 950))
+AIM = 5.0
+_WHOLE = {"cpu": (1024, 1 << 24), "cuda": (8192, 1 << 28)}
+"""A product of matrices so wide, and a copy of so many numbers, keep a device of that kind busy."""
+
+
+def workload(hidden: tuple[int, ...], device: str) -> Workload:
+    model = ("model.name=mlp", f"model.hidden={list(hidden)}") if hidden else ()
+    each = BATCH * STEPS
+    sizes = (f"data.size_min={each}", "data.size_mean=-9.0", f"data.clients={COHORT}")
+    return LOGISTIC.with_(*sizes, *model, f"run.device={device}")
+
+
+def products(hidden: tuple[int, ...]) -> int:
+    """Multiplications and additions of one example: forward, and both gradients of each layer.
+
+    >>> products(())  # nobody asks for the gradient of the input
+    2400
+    """
+    widths = (FEATURES, *hidden, CLASSES)
+    layers = [2 * a * b for a, b in pairwise(widths)]
+    return 3 * sum(layers) - layers[0]
+
+
+def seconds(device: torch.device, act: Callable[[], object], repeats: int) -> float:
+    """The median of `repeats` after one that warms up; the device is waited for."""
+    taken = []
+    for _ in range(repeats + 1):
+        _wait(device)
+        began = time.perf_counter()
+        act()
+        _wait(device)
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken[1:])
+
+
+def limits(device: torch.device, repeats: int) -> tuple[float, float]:
+    """What the device does in a second: operations of a product, and bytes read and written."""
+    wide, long = _WHOLE[device.type]
+    square, line = torch.rand(wide, wide, device=device), torch.rand(long, device=device)
+    other = torch.empty_like(line)
+    product = seconds(device, lambda: square @ square, repeats)
+    copy = seconds(device, lambda: other.copy_(line), repeats)
+    return 2 * wide**3 / product, 8 * long / copy
+
+
+def train(setup: Setup, way: Way, chunk: int, number: int) -> torch.Tensor:
+    """The cohort's rows, chunk by chunk, added up."""
+    local = replace(setup.executor.trainer, way=way)
+    total = torch.zeros_like(setup.network.start)
+    for start in range(0, COHORT, chunk):
+        some = np.arange(start, min(start + chunk, COHORT))
+        keys = setup.streams.at("shuffle", number, some)
+        total += local.train(some, {"params": setup.network.start}, None, keys)[0].sum(0)
+    return total
+
+
+def both(
+    hidden: tuple[int, ...], device: str, threads: int, repeats: int
+) -> tuple[Setup, float, float]:
+    """Seconds of the cohort's training, stacked and one by one, in turn."""
+    setup = workload(hidden, device).setup("run.trainer=stacked", f"run.threads={threads}")
+    torch.set_num_threads(threads)
+    where, chunk = setup.network.start.device, setup.speed.chunk
+    ways = partial(train, setup, "stacked", chunk), partial(train, setup, "loop", 1)
+    taken = [[seconds(where, partial(way, number), 1) for way in ways] for number in range(repeats)]
+    stacked, looped = (statistics.median(times) for times in zip(*taken, strict=True))
+    return setup, stacked, looped
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=5)
+    asked = parser.parse_args()
+    keep_freed()  # as a run does
+    device, console = torch.device(asked.device), Console(width=110)
+    torch.set_num_threads(asked.threads)
+    arithmetic, memory = limits(device, asked.repeats)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    table = Table(title=f"{name}: ms of a cohort of {COHORT}, {STEPS} steps of {BATCH}")
+    for column in ("parameters", "by", "stacked", "one by one", "ratio", "arithmetic", "memory"):
+        table.add_column(column, justify="right")
+    slowest = float("inf")
+    for hidden in HIDDEN:
+        setup, stacked, looped = both(hidden, asked.device, asked.threads, asked.repeats)
+        d = len(setup.network.start)
+        steps = COHORT * STEPS
+        used = steps * BATCH * products(hidden) / stacked / arithmetic
+        moved = steps * 8 * d / stacked / memory
+        slowest = min(slowest, looped / stacked)
+        table.add_row(
+            f"{d:,}",
+            str(setup.speed.chunk),
+            *(f"{1e3 * taken:.2f}" for taken in (stacked, looped)),
+            f"{looped / stacked:.1f}",
+            *(f"{100 * share:.1f} %" for share in (used, moved)),
+        )
+    console.print(table)
+    console.print(
+        f"the device: {arithmetic / 1e9:,.0f} GFLOP/s (float32 product), {memory / 1e9:,.0f} GB/s "
+        f"(copy); {asked.threads} thread{'s' * (asked.threads > 1)}"
+    )
+    aim = f" (aim on a GPU: {AIM:.0f})" if device.type == "cuda" else ""
+    console.print(f"stacked is at least {slowest:.1f} x as fast as one by one{aim}")
+    console.print(noise.machine())
+
+
+if __name__ == "__main__":
+    main()
