@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from privfed.network import Network
 from privfed.plan import Plan
 from privfed.population import population
 from privfed.precision import mixed
+from privfed.privacy.mechanism import Mechanism
 from privfed.round import Algorithm, TrainingState
 from privfed.secure.aborts import refuse_population
 from privfed.streams import Streams
@@ -112,7 +114,7 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
         weights=tuple(config.aggregation.silo_weights),
         attackers=attackers,
         poisoned=attackers.poisoned(federation) if attackers and attackers.attack.poisons else None,
-        unordered=speed.way == "loop" and plan.mechanism.private,  # exact sums of equal rows
+        unordered=speed.way == "loop" and _exact(plan.mechanism),
     )
     measured = replace(plan, config=config.with_run(trainer=speed.way, chunk=speed.chunk))
     return Setup(
@@ -160,6 +162,11 @@ def _attackers(config: Config, federation: Federation, streams: Streams) -> Atta
         streams,
         federation.clients if federation.identities is None else None,
     )
+
+
+def _exact(mechanism: Mechanism) -> bool:
+    """Whether sums of its rows lie on a grid, so that they are the same in any order."""
+    return mechanism.encoding(mechanism.init()).resolution < math.inf
 
 
 def _device(name: str) -> torch.device:

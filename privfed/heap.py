@@ -7,7 +7,8 @@ import platform
 
 _TRIM, _MAPPED = -1, -3
 """M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of `mallopt(3)`."""
-_NEVER = 1 << 30
+_NEVER, _SELDOM = 1 << 30, 32 << 20
+"""Bytes; some versions take no more than the second for what they map."""
 
 
 def keep_freed() -> bool:
@@ -15,9 +16,10 @@ def keep_freed() -> bool:
 
     A chunk of stacked models takes megabytes, which glibc hands back to the system and asks for
     again, with a page fault for every 4 KB: up to a quarter of a round. For a process that is
-    privfed's own; what it holds at most stays the same.
+    privfed's own.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
     library = ctypes.CDLL(None)
-    return all(library.mallopt(limit, _NEVER) for limit in (_MAPPED, _TRIM))
+    mapped = library.mallopt(_MAPPED, _NEVER) or library.mallopt(_MAPPED, _SELDOM)
+    return bool(library.mallopt(_TRIM, _NEVER) and mapped)

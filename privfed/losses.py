@@ -39,6 +39,10 @@ class Loss(Protocol):
         """The loss of each example `[B]`."""
         ...
 
+    def stacked(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """`losses` `[c, B]` of c models' outputs; each one's whatever the others are."""
+        ...
+
     def keep(self, outputs: Tensor, y: Tensor, meaning: Meaning) -> Tensor:
         """`[B, j]`: what `measures` needs of each example."""
         ...
@@ -57,9 +61,15 @@ class Loss(Protocol):
 
 
 class _Scored(Part):
-    """What losses share: the first measure is better the higher, and also that of one client."""
+    """What losses share: models are stacked, and the first measure is also that of one client."""
 
     lower_is_better: ClassVar[bool] = False
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def stacked(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return self.losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
 
     def measures(self, kept: Tensor) -> dict[str, float]:
         raise NotImplementedError
@@ -80,11 +90,21 @@ class CrossEntropy(_Scored):
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         if y.dim() == 1:
-            return F.cross_entropy(_widened(outputs), y, reduction="none")
+            return F.cross_entropy(outputs, y, reduction="none")
         flat = F.cross_entropy(
-            _widened(outputs.flatten(0, -2)), y.flatten(), ignore_index=_NONE, reduction="none"
+            outputs.flatten(0, -2), y.flatten(), ignore_index=_NONE, reduction="none"
         ).view(y.shape)
         return flat.flatten(1).sum(1) / (y != _NONE).flatten(1).sum(1).clamp(min=1)
+
+    def stacked(self, outputs: Tensor, y: Tensor) -> Tensor:
+        width = outputs.shape[-1]
+        if outputs.device.type != "cpu" or not _VECTOR // 2 <= width < _VECTOR:
+            return super().stacked(outputs, y)
+        # Of fewer classes than its vectors hold, a CPU's softmax takes one number at a time: with
+        # impossible ones added it is up to four times as fast.
+        if y.numel() and int(y.max()) >= width:
+            raise IndexError(f"a label is {int(y.max())}, of {width} classes")
+        return super().stacked(F.pad(outputs, (0, _VECTOR - width), value=-math.inf), y)
 
     def keep(self, outputs: Tensor, y: Tensor, meaning: Meaning) -> Tensor:
         labelled = (y != _NONE).view(len(y), -1)
@@ -199,17 +219,6 @@ class SquaredError(_Scored):
 
     def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
         return {"prediction": (outputs * meaning.scale + meaning.shift).squeeze(-1)}
-
-
-def _widened(outputs: Tensor) -> Tensor:
-    """`outputs` `[n, width]` with impossible classes added, where that makes a softmax faster.
-
-    Of fewer classes than a vector holds, a CPU's softmax takes one number at a time.
-    """
-    count, width = outputs.shape
-    if outputs.is_cuda or count < 8 * _VECTOR or not _VECTOR // 2 <= width < _VECTOR:
-        return outputs
-    return F.pad(outputs, (0, _VECTOR - width), value=-math.inf)
 
 
 def _expect(fits: bool, loss: str, wanted: str, examples: Examples) -> None:

@@ -86,9 +86,7 @@ class Network:
 
     def stacked_losses(self, rows: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """C models' losses on their own examples `[c, B]`."""
-        outputs = self.stacked_outputs(rows, x)
-        flat = self.loss.losses(outputs.flatten(0, 1), y.flatten(0, 1))
-        return flat.view(y.shape[:2])
+        return self.loss.stacked(self.stacked_outputs(rows, x), y)
 
     def gradient(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """One model's gradient `[d]` of its mean loss on its examples."""
@@ -116,9 +114,7 @@ class Network:
         with torch.enable_grad():
             with self._casting(x):
                 outputs = self._stacked_call(leaves, x)
-            flat = self._full(outputs.flatten(0, 1))
-            losses = self.loss.losses(flat, y.flatten(0, 1)).view(y.shape[:2])
-            total = (losses * shares).sum()
+            total = (self.loss.stacked(self._full(outputs), y) * shares).sum()
         return _gradients(total, leaves)
 
     def _casting(self, x: Tensor) -> AbstractContextManager[None]:

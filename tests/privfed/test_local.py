@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from privfed.federation import Federation
-from privfed.local import measure
 from privfed.local.batches import plan, steps
 from privfed.local.measure import fastest
 from privfed.models import Mlp
@@ -134,20 +133,6 @@ def test_the_measured_way_is_one_that_was_offered():
     assert (loop.way, loop.chunk) == ("loop", 7)
     assert loop.seconds > 0
     assert fastest(local, cohort=20, way="stacked", chunk=0).way == "stacked"
-
-
-def test_what_does_not_fit_a_gpu_is_left_out_of_the_choice(monkeypatch):
-    real = measure._speed
-
-    def speed(trainer, way, chunk, repeats):
-        if chunk > 32:
-            raise torch.OutOfMemoryError("no room")
-        return real(trainer, way, chunk, repeats)
-
-    monkeypatch.setattr(measure, "_speed", speed)
-    assert fastest(trainer(population(SIZES)), 100, "stacked", 0).chunk in (8, 32)
-    with pytest.raises(torch.OutOfMemoryError):
-        fastest(trainer(population(SIZES)), 100, "stacked", 64)
 
 
 def test_the_measurement_stays_small_whatever_the_batch_size(monkeypatch):

@@ -42,12 +42,12 @@ def test_an_example_without_any_label_has_no_loss():
 
 
 @pytest.mark.parametrize("width", [2, 10, 15, 16, 30])
-@pytest.mark.parametrize("count", [3, 400])
-def test_the_cross_entropy_of_any_width_and_its_gradient(width, count):
+def test_the_cross_entropy_of_stacked_models_and_its_gradient(width):
+    count = 60
     outputs = torch.randn(count, width, generator=torch.Generator().manual_seed(1)) * 5
     outputs.requires_grad_()
     y = torch.arange(count) % width
-    losses = CrossEntropy().losses(outputs, y)
+    losses = CrossEntropy().stacked(outputs.view(4, 15, width), y.view(4, 15)).flatten()
     expected = outputs.double().exp().sum(1).log() - outputs.double()[torch.arange(count), y]
     torch.testing.assert_close(losses.double(), expected, rtol=1e-5, atol=1e-5)
     (gradient,) = torch.autograd.grad(losses.sum(), outputs)
@@ -57,10 +57,24 @@ def test_the_cross_entropy_of_any_width_and_its_gradient(width, count):
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_an_output_that_is_no_number_spoils_its_own_loss_only(bad):
-    outputs = torch.zeros(400, 10)
-    outputs[7, 3] = bad
-    losses = CrossEntropy().losses(outputs, torch.full((400,), 3))
-    assert losses.isnan().nonzero().flatten().tolist() == [7]
+    outputs = torch.zeros(4, 5, 10)
+    outputs[2, 1, 3] = bad
+    losses = CrossEntropy().stacked(outputs, torch.full((4, 5), 3))
+    assert losses.isnan().nonzero().tolist() == [[2, 1]]
+
+
+@pytest.mark.parametrize("width", [3, 10])
+def test_a_label_of_no_class_is_an_error(width):
+    for count in (1, 300):
+        with pytest.raises(IndexError, match=str(width)):
+            CrossEntropy().stacked(torch.zeros(2, count, width), torch.full((2, count), width))
+
+
+def test_a_model_has_the_same_loss_whoever_is_stacked_beside_it():
+    outputs = torch.randn(40, 10, 10)
+    y = torch.randint(0, 10, (40, 10))
+    few = [CrossEntropy().stacked(*pair) for pair in zip(outputs.split(3), y.split(3), strict=True)]
+    assert torch.equal(CrossEntropy().stacked(outputs, y), torch.cat(few))
 
 
 def test_the_area_under_the_curve_is_the_share_of_ordered_pairs():

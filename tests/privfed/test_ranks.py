@@ -12,9 +12,11 @@ from small import SMALL, same_run, small, trained
 
 from privfed import ranks as module
 from privfed import run as runs
+from privfed.assemble import assemble
 from privfed.cli import main
 from privfed.errors import Refused
 from privfed.follow import refuse_ranks
+from privfed.plan import plan
 from privfed.ranks import ALONE, RankLost, joined
 from privfed.round import run_round
 
@@ -62,6 +64,83 @@ def test_under_torchrun_the_first_rank_writes(tmp_path):
     where = ["-m", "privfed", "train", "--out", str(tmp_path / "two")]
     subprocess.run([*launch, *where, *settings, "--json"], check=True, timeout=120)
     same_run(tmp_path / "one", tmp_path / "two")
+
+
+class First:
+    """Rank 0, which notes what it tells the others."""
+
+    rank, count = 0, 2
+
+    def __init__(self):
+        self.told = []
+
+    def first(self, act):
+        self.told.append(act())
+        return self.told[-1]
+
+    def reduce(self, total):
+        return total
+
+
+DIES_ONCE = """
+import os, sys
+from privfed import ranks
+from privfed.assemble import assemble
+from privfed.cli import main
+
+again, claimed = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0", ranks.Together.claimed
+
+def dies(self, task, count):
+    yield from claimed(self, task, count)
+    if not again and self.rank and task.startswith("3/"):
+        os._exit(1)
+
+ranks.Together.claimed = dies
+main(["train", "--resume", sys.argv[1]] if again else ["train", "--out", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.slow
+def test_torchrun_may_start_it_again_and_nobody_is_left_out(tmp_path):
+    """The store of what was claimed lives on; the round that was lost is played again."""
+    kind = (SEEDED, *KINDS["one by one"], "run.rounds=5")
+    trained(tmp_path / "one", *kind)
+    (tmp_path / "dies.py").write_text(DIES_ONCE)
+    settings = [word for one in (*SMALL, *kind) for word in ("--set", one)]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--max-restarts=1"]
+    launch += ["--standalone", "--nproc-per-node=2", str(tmp_path / "dies.py")]
+    subprocess.run([*launch, str(tmp_path / "two"), *settings], check=True, timeout=120)
+    same_run(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.parametrize("others", [1, -1])
+def test_who_is_counted_twice_or_not_at_all_stops_the_round(tmp_path, others):
+    class Another(First):
+        def reduce(self, total):
+            return total + others if total.dtype == torch.int64 else total
+
+    rounds = Rounds(tmp_path)
+    world = rounds.world
+    executor = replace(world.executor, ranks=Another())
+    with pytest.raises(RankLost, match="every client exactly once"):
+        run_round(1, rounds.algorithm, rounds.state, replace(world, executor=executor))
+    assert not rounds.store.releases
+
+
+@pytest.mark.parametrize(
+    ("override", "exact"),
+    [
+        ("privacy.noise_multiplier=1.0", True),
+        ("privacy.noise_multiplier=0.0", False),
+        ("privacy.mechanism=banded", False),
+        ("privacy.mechanism=none", False),
+    ],
+)
+def test_clients_are_taken_as_they_come_where_sums_are_exact(override, exact):
+    banded = ("cohort.sampler=cyclic", "cohort.separation=3") if "banded" in override else ()
+    for way in ("loop", "stacked"):
+        setup = assemble(plan(small(f"run.trainer={way}", "run.chunk=2", override, *banded)))
+        assert setup.executor.unordered == (exact and way == "loop")
 
 
 def test_a_rank_that_dies_ends_the_run_cleanly_and_it_resumes(tmp_path, monkeypatch):
@@ -128,30 +207,15 @@ class Counter:
 
 def test_whoever_is_done_takes_the_next_and_nobody_takes_it_twice():
     store = Counter()
-    one, other = (module.Together(rank, 2, store, lambda: True) for rank in (0, 1))
+    one, other = (module.Together(rank, 2, store, "now", lambda: True) for rank in (0, 1))
     fast, slow = one.claimed("1/train", 5), other.claimed("1/train", 5)
     taken = [next(fast), next(slow), next(fast), next(fast), next(slow)]
     assert taken == [0, 1, 2, 3, 4]
     assert [*fast, *slow] == []
     assert next(one.claimed("2/train", 5)) == 0
-    with pytest.raises(ValueError, match="shared '1/train' already"):
-        next(one.claimed("1/train", 5))
-
-
-class First:
-    """Rank 0, which notes what it tells the others."""
-
-    rank, count = 0, 2
-
-    def __init__(self):
-        self.told = []
-
-    def first(self, act):
-        self.told.append(act())
-        return self.told[-1]
-
-    def reduce(self, total):
-        return total
+    assert next(other.claimed("2/train", 5)) == 1
+    assert next(one.claimed("2/train", 5)) == 0  # asked again
+    assert next(module.Together(0, 2, store, "later", lambda: True).claimed("1/train", 5)) == 0
 
 
 class Second(First):
