@@ -137,7 +137,11 @@ def test_who_is_counted_twice_or_not_at_all_stops_the_round(tmp_path, others):
     ],
 )
 def test_clients_are_taken_as_they_come_where_sums_are_exact(override, exact):
-    banded = ("cohort.sampler=cyclic", "cohort.separation=3") if "banded" in override else ()
+    banded = (
+        ("cohort.sampler=cyclic", "cohort.separation=3", "privacy.bands=3")
+        if "banded" in override
+        else ()
+    )
     for way in ("loop", "stacked"):
         setup = assemble(plan(small(f"run.trainer={way}", "run.chunk=2", override, *banded)))
         assert setup.executor.unordered == (exact and way == "loop")
