@@ -56,7 +56,8 @@ def _known(name: str, layer: nn.Module, trained: frozenset[str]) -> bool:
     if not _ordinary(layer):
         return False
     if type(layer) is nn.Linear:
-        return all(f"{name}{own}" in trained for own, _ in layer.named_parameters())
+        own = ("weight",) if layer.bias is None else ("weight", "bias")
+        return all(f"{name}{key}" in trained for key in own)
     if type(layer) is nn.Flatten:
         return (layer.start_dim, layer.end_dim) == (1, -1)
     return type(layer) in _ELEMENTWISE and not getattr(layer, "inplace", False)

@@ -85,6 +85,14 @@ def replaced():
     return module
 
 
+def constant():
+    module = nn.Sequential(nn.Linear(WIDTH, 3))
+    weight = module[0].weight.detach()
+    del module[0].weight
+    module[0].register_buffer("weight", weight)
+    return module
+
+
 SQUARE = nn.Linear(WIDTH, WIDTH)
 OTHERS = {
     "a subclass": nn.Sequential(Doubled(WIDTH, 3)),
@@ -95,6 +103,7 @@ OTHERS = {
     "a forward of its own": replaced(),
     "a parametrisation": nn.Sequential(parametrizations.weight_norm(nn.Linear(WIDTH, 3))),
     "one layer twice": nn.Sequential(SQUARE, nn.ReLU(), SQUARE),
+    "a weight that is a buffer": constant(),
     "in place": nn.Sequential(nn.Linear(WIDTH, 3), nn.ReLU(inplace=True)),
     "another flattening": nn.Sequential(nn.Flatten(0), nn.Linear(WIDTH, 3)),
     "a convolution": nn.Sequential(nn.Conv2d(1, 2, 3)),
