@@ -2,8 +2,7 @@
 
 All ranks go through the same rounds. Rank 0 alone has the ledger and the run directory, draws
 cohorts and noise, and tells the others; each trains some of the cohort, and sums are all-reduced.
-What ranks say to each other is not encrypted: they are one party, on one trusted
-network.
+What ranks say to each other is not encrypted: they are one party, on one trusted network.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _SPIN = 0.001
 
 
 class RankLost(PrivfedError):
-    """Another rank has died, or cannot be reached."""
+    """Another rank has died or cannot be reached, or not all did their part exactly once."""
 
 
 class Ranks(Protocol):
@@ -181,6 +180,7 @@ def joined(workers: int) -> Iterator[Ranks]:
         rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         with _noticing():
             store, _, _ = next(rendezvous("env://", timeout=_PATIENCE))
+        # The store outlives a group that torchrun starts again, with addresses of those who died.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = PrefixStore(f"privfed/{attempt}", store)
         with _group(store, rank, count, lambda: True) as ranks:  # torchrun ends them together

@@ -98,8 +98,10 @@ class InProcess:
         if not self.unordered:
             ids = ids[self.ranks.rank :: self.ranks.count]  # by work, so that shares are alike
         chunks = [ids[start : start + self.chunk] for start in range(0, len(ids), self.chunk)]
-        numbers = range(len(chunks))
-        for number in self.ranks.claimed(task, len(chunks)) if self.unordered else numbers:
+        if not self.unordered:
+            yield from chunks
+            return
+        for number in self.ranks.claimed(task, len(chunks)):
             yield chunks[number]
 
     def _train(

@@ -85,7 +85,6 @@ class First:
 DIES_ONCE = """
 import os, sys
 from privfed import ranks
-from privfed.assemble import assemble
 from privfed.cli import main
 
 again, claimed = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0", ranks.Together.claimed
