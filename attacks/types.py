@@ -53,6 +53,11 @@ class Attack(BaseModel):
         """Whether rows are replaced."""
         return False
 
+    @property
+    def acts(self) -> bool:
+        """Whether it does anything."""
+        return self.poisons or self.corrupts
+
     def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
         """Why examples of this `shape`, numbers or tokens, are none to poison; None if they are."""
         return None

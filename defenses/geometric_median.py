@@ -75,8 +75,8 @@ class GeometricMedian(SumRule, WeightRule):
         floor = _FLOORS["private"] if self.floor is None else self.floor
         return self.model_copy(update={"smoothing": smoothing, "floor": floor})
 
-    def sensitivity(self, relation: str) -> float:
-        return self._smoothing * math.hypot(2.0 if relation == "replace_one" else 1.0, self.balance)
+    def sensitivity(self, change: int) -> float:
+        return self._smoothing * math.hypot(change, self.balance)
 
     def terms(self, rows: Tensor, center: Tensor) -> Tensor:
         ways, parts = pull(rows, center, self._smoothing)

@@ -31,7 +31,7 @@ class Mean(SumRule, WeightRule):
     def most(self, n: int) -> int:
         return n
 
-    def sensitivity(self, relation: str) -> float:
+    def sensitivity(self, change: int) -> float:
         return math.inf
 
     def terms(self, rows: Tensor, center: Tensor) -> Tensor:

@@ -23,8 +23,8 @@ class WithinRadius(SumRule):
     def within(self, clip: float | None) -> Self:
         return self.model_copy(update={"radius": radius_within(self.radius, clip)})
 
-    def sensitivity(self, relation: str) -> float:
-        return required(self.radius) * (2 if relation == "replace_one" else 1)
+    def sensitivity(self, change: int) -> float:
+        return required(self.radius) * change
 
     def terms(self, rows: Tensor, center: Tensor) -> Tensor:
         return pull(rows, center, required(self.radius))[0]

@@ -45,9 +45,8 @@ class SignMajority(SumRule):
     def within(self, clip: float | None) -> SignMajority:
         return self.model_copy(update={"votes": clip})
 
-    def sensitivity(self, relation: str) -> float:
-        norm = math.inf if self.votes is None else self.votes
-        return norm * (2 if relation == "replace_one" else 1)
+    def sensitivity(self, change: int) -> float:
+        return change * (math.inf if self.votes is None else self.votes)
 
     def terms(self, rows: Tensor, center: Tensor) -> Tensor:
         votes = rows.nan_to_num(nan=0.0).sign()

@@ -94,8 +94,11 @@ class SumRule(Rule):
         return self
 
     @abstractmethod
-    def sensitivity(self, relation: str) -> float:
+    def sensitivity(self, change: int) -> float:
         """L2 norm by which one client can change the sum of terms, or infinity.
+
+        `change` is by how many clips a client changes a sum of clipped rows: 1 where it is added or
+        removed, or its terms are zeroed, 2 where it is replaced by another.
 
         Infinite means that the rule bounds nothing: a mechanism's clip has to.
         """

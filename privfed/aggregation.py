@@ -35,7 +35,7 @@ def _sums_only(config: Config) -> bool:
     """Whether the server sees sums alone, or may use nothing else."""
     mechanism = config.parts["mechanism"]
     central = mechanism.private and mechanism.trust != "client"
-    return bool(config.names["protocol"] != "none" or central)
+    return bool(config.secured or central)
 
 
 def _within(rule: SumRule | RowRule, clip: float | None) -> SumRule | RowRule:

@@ -140,12 +140,12 @@ def algorithm_of(plan: Plan) -> Algorithm:
         rule=rule_of(config),
         mechanism=plan.mechanism,
         sampler=config.parts["sampler"],
-        summation=plan.summation,
+        summation=plan.cost.summation,
         clients=config.data.clients,
         byzantine=config.aggregation.byzantine,
         schedule=config.parts["server_schedule"],
         dropout=config.dropout,
-        aborts=plan.aborts,
+        aborts=plan.cost.aborts,
     )
 
 

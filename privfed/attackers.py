@@ -186,7 +186,7 @@ def targeted(attack: Attack, test: Examples) -> Examples | None:
 def unbounded(config: Config) -> bool:
     """Whether attackers ignore the bounds that honest clients keep."""
     stage = config.attack.stage
-    return stage == "after_bound" or (stage == "auto" and config.names["protocol"] != "none")
+    return stage == "after_bound" or (stage == "auto" and config.secured)
 
 
 def hostile(config: Config) -> int:

@@ -18,7 +18,6 @@ from accounting.releases import PoissonSampled, Separated, noise_of
 from privfed.aggregation import rule_of
 from privfed.canary_log import Seen
 from privfed.config import Config
-from privfed.privacy.banded import Banded
 from privfed.round import exchanges
 
 Numbers = NDArray[np.float64]
@@ -44,7 +43,7 @@ class Scale:
         return cls(
             None if moves else size / mechanism.clip,
             exchanges(config.parts["objective"], rule_of(config)),
-            mechanism.coefficients() if isinstance(mechanism, Banded) else np.ones(1),
+            mechanism.coefficients(),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +56,11 @@ class People:
     identities: Indices
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return len(self.identities)
+
+    def alike(self) -> People:
+        """The same people, each with one example: for who may not read how many there are."""
+        return People(np.ones_like(self.sizes), self.identities)
 
     @classmethod
     def of(cls, sizes: Indices) -> People:
@@ -68,8 +72,18 @@ class Sampler(Protocol):
     """Draws cohorts by declared public constants."""
 
     size: int
-    remembers: bool
+    remembers: ClassVar[bool]
     """Whether draws of different rounds depend on each other, by the run's own kept key."""
+    reads_sizes: ClassVar[bool]
+    """Whether draws depend on how many examples clients have, which is private: a sampler that
+    declares otherwise is shown the same number for everybody."""
+    shares_places: ClassVar[bool]
+    """Whether a cohort has so many places and no more, so that one client takes another's."""
+    derives_size: ClassVar[bool]
+    """Whether `size` follows from the declared clients, and is not configured."""
+    constants: ClassVar[tuple[str, ...]]
+    """What the rule of a draw follows from: "clients", "size", their quotient "rate" alone, or keys
+    of the sampler's own."""
 
     def of(self, clients: int) -> Self:
         """With what follows from `clients` declared filled in. Raises `Refused`."""

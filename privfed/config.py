@@ -94,7 +94,18 @@ class Config:
     @property
     def attacked(self) -> bool:
         """Whether anybody attacks."""
-        return self.names["attack"] != "none" and self.attack.fraction > 0.0
+        return bool(self.parts["attack"].acts) and self.attack.fraction > 0.0
+
+    @property
+    def secured(self) -> bool:
+        """Whether rows are summed by a protocol that shows nobody's."""
+        return bool(self.parts["protocol"].hides_rows)
+
+    @property
+    def real_clients(self) -> bool:
+        """Whether clients are the source's own, each with its own examples, and no simulation."""
+        partition = self.parts["partition"]
+        return bool(self.parts["source"].found and partition.natural and not partition.by_chance)
 
     @property
     def before(self) -> tuple[Any, ...]:
@@ -312,7 +323,11 @@ def _assemble(raw: Raw, noise_multiplier: float | None) -> Config:
         for kind, (part, model) in _chosen(name, given).items():
             names[kind] = part
             parts[kind] = _validate(model, name, given, problems)
-    if getattr(parts["source"], "found", False) and "clients" not in raw.get("data", {}):
+    if (
+        parts["source"] is not None
+        and parts["source"].found
+        and "clients" not in raw.get("data", {})
+    ):
         problems.append(
             f"data.clients is missing: declare about how many clients {names['source']} holds, as "
             "a public constant; it is never counted from private data"

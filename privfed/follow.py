@@ -111,7 +111,7 @@ def refuse_ranks(config: Config, count: int) -> None:
     if count == 1:
         return
     reasons = []
-    if config.names["protocol"] != "none":
+    if config.secured:
         reasons.append("a secure sum is simulated in one process")
     if config.attacked:
         reasons.append("attackers are simulated in one process")

@@ -28,8 +28,10 @@ _VECTOR = 16
 class Loss(Protocol):
     """One kind of task."""
 
-    lower_is_better: bool
+    lower_is_better: ClassVar[bool]
     """Whether the first measure is better the lower it is."""
+    softmax: ClassVar[bool]
+    """Whether it is that of a softmax over classes, whose gradients tell labels."""
 
     def width(self, examples: Examples) -> int:
         """How many outputs a model has for these labels. Raises `Refused` where they do not fit."""
@@ -64,6 +66,7 @@ class _Scored(Part):
     """What losses share: models are stacked, and the first measure is also that of one client."""
 
     lower_is_better: ClassVar[bool] = False
+    softmax: ClassVar[bool] = False
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         raise NotImplementedError
@@ -83,6 +86,8 @@ class CrossEntropy(_Scored):
 
     A sequence's loss is the mean over its labelled positions; accuracy is over all positions.
     """
+
+    softmax: ClassVar[bool] = True
 
     def width(self, examples: Examples) -> int:
         _expect(examples.y.dtype == torch.int64, "cross_entropy", "class labels", examples)

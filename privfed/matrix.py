@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from accounting.events import Event
+from accounting.events import CHANGE, Event
 from defenses.types import SumRule
 from privfed.aggregation import rule_of
 from privfed.config import Config, Raw, assembled, assign
@@ -152,7 +152,7 @@ def why(found: Plan) -> str:
         )
     assert isinstance(rule, SumRule)
     bounded = "rows are clipped"
-    if rule.sensitivity(relation) < math.inf:
+    if rule.sensitivity(CHANGE[relation]) < math.inf:
         bounded = "its terms are bounded"
     first = " at first" if getattr(mechanism, "adaptive_clip", False) else ""
     said = f"{name} needs sums alone, which noise may be added to: {bounded} to {clip:g}{first}"

@@ -34,7 +34,6 @@ from privfed.assemble import algorithm_of
 from privfed.config import Config, overridden
 from privfed.errors import Refused
 from privfed.plan import Plan, plan
-from privfed.refusals import limits
 from privfed.round import Algorithm
 from privfed.stage import AIMED, LENGTH, Numbers, Present, Scene, Stage
 from privfed.streams import Streams
@@ -170,7 +169,7 @@ def at_noise(algorithm: Algorithm, scene: Scene) -> Algorithm:
 
 def _planned(config: Config) -> Plan:
     """With a secure sum's arithmetic alone, for updates of a few numbers."""
-    if config.names["protocol"] != "none":
+    if config.secured:
         config = overridden(config, ["secure.simulate=arithmetic"])
     return plan(config, length=LENGTH)
 
@@ -185,7 +184,7 @@ def _cast(planned: Plan) -> tuple[Algorithm, list[Scene]]:
     separation = algorithm.sampler.witness(0, config.data.clients).separation
     everybody = config.data.clients - 1
     if isinstance(event.release, secret):
-        alone = config.names["protocol"] == "none" and event.relation == ADD_REMOVE
+        alone = not config.secured and event.relation == ADD_REMOVE
         some = 0 if alone else everybody
         return algorithm, [
             Scene("as configured", 1, _ONE, some, weak=False),
@@ -196,9 +195,9 @@ def _cast(planned: Plan) -> tuple[Algorithm, list[Scene]]:
     algorithm = replace(
         algorithm, sampler=Present(algorithm.sampler, algorithm.sampler.size), dropout=0.0
     )
-    some = 0 if config.names["protocol"] == "none" else everybody
-    if planned.mechanism.trust == "sum" and limits(config).minimum:
-        begun: int = config.parts["protocol"].begun(limits(config))
+    some = everybody if config.secured else 0
+    if planned.mechanism.trust == "sum" and planned.cost.limits.minimum:
+        begun: int = config.parts["protocol"].begun(planned.cost.limits)
         some = begun - 1  # who, with the target, make up the noise
     return algorithm, [
         Scene("as configured", 1, _ONE, some, weak=False),

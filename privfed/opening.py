@@ -133,9 +133,9 @@ def _secure(setup: Setup) -> dict[str, Any]:
     """By which protocol rows were summed, and whether its cryptography ran."""
     config = setup.plan.config
     name, simulate = config.names["protocol"], config.secure.simulate
-    ran = name != "none" and simulate == "messages"
+    ran = config.secured and simulate == "messages"
     said = {"protocol": name, "cryptography": ran, "seen": config.parts["protocol"].seen}
-    if name == "none":
+    if not config.secured:
         return said
     return {**said, "encoded": setup.algorithm.encoded(setup.network.shapes.length)}
 

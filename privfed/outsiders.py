@@ -11,9 +11,6 @@ from privfed.errors import Refused
 from privfed.federation import Examples, Federation, Indices
 from privfed.streams import Streams
 
-_DEALT = ("iid", "shuffled")
-"""Partitions that deal examples by chance: any handful of them is like a client's."""
-
 
 def outsiders(
     config: Config, people: Federation, level: str, seed: int, path: Path
@@ -25,7 +22,8 @@ def outsiders(
     neither is known: members would then differ from non-members by more than having taken part.
     """
     test, rest = people.test, f"attack {path / 'config.toml'} instead, which leaves clients out"
-    if config.names["shift"] not in ("none", "concept"):
+    partition = config.parts["partition"]
+    if config.parts["shift"].moves_features:
         raise Refused(
             f"data.shift is {config.names['shift']!r}: a client's examples were moved together, "
             f"each of the public test set by itself, and that would tell them apart; {rest}"
@@ -37,9 +35,9 @@ def outsiders(
             'data.holdout is "examples": the test set is of clients who trained, so that nobody '
             f"took no part; use --level example, or {rest}"
         )
-    if config.names["partition"] in _DEALT:
+    if partition.by_chance:
         return _dealt(people, seed)
-    if config.names["partition"] == "natural" and test.owners is not None:
+    if partition.natural and test.owners is not None:
         order = np.argsort(test.owners, kind="stable")
         starts = np.unique(test.owners[order], return_index=True)[1]
         return test.take(order), np.append(starts, len(test)).astype(np.int64)

@@ -11,23 +11,18 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from accounting.calibration import noise_multiplier
 from accounting.errors import AccountingError
 from accounting.events import Event, Spending
 from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable
 from defenses.types import SumRule
 from privfed.aggregation import rule_of
 from privfed.attackers import voids
-from privfed.cohort import Witness
 from privfed.config import Config
 from privfed.errors import Refused
-from privfed.privacy.mechanism import OTHER, Mechanism, Setting
-from privfed.refusals import limits, refusals
-from privfed.round import exchanges
-from privfed.secure.aborts import charged, probability, refuse_aborts, with_aborts
-from privfed.secure.plain import PlainSum
-from privfed.secure.summation import Summation
-from privfed.size import message_length
+from privfed.privacy.mechanism import OTHER, Mechanism
+from privfed.refusals import refusals
+from privfed.round_cost import RoundCost, round_cost
+from privfed.secure.aborts import refuse_aborts
 
 
 @dataclass(frozen=True)
@@ -38,6 +33,7 @@ class Plan:
     """
 
     config: Config
+    cost: RoundCost
     mechanism: Mechanism
     event: Event
     guarantee: Guarantee
@@ -45,9 +41,6 @@ class Plan:
     by_examples: bool
     prior: Spending = field(default_factory=dict, hash=False)
     prior_examples: Spending = field(default_factory=dict, hash=False)
-    summation: Summation = field(default_factory=PlainSum)
-    aborts: float = 0.0
-    """At least the probability that a round's secure sums abort."""
     other: Event | None = None
     """Distributed noise has two guarantees: the event of the one that the budget does not gate."""
 
@@ -100,7 +93,7 @@ class Plan:
             return "simulation: measures that epsilon does not cover were written"
         if self.config.secure.simulate == "arithmetic":
             return "simulation: no cryptography ran in the secure sums"
-        if self.config.names["partition"] != "natural" and self.config.parts["source"].found:
+        if self.config.parts["source"].found and not self.config.real_clients:
             return "simulation: examples of real clients were dealt to made-up ones"
         if self.config.data.holdout == "examples":
             return "simulation: scored on examples of clients that train"
@@ -117,42 +110,27 @@ def plan(
 
     Distributed noise depends on the `length` of a message: without it, the model is built for it.
     """
-    mechanism, sampler = config.parts["mechanism"], config.parts["sampler"]
     if reasons := list(refusals(config)):
         raise Refused("\n".join(reasons))
     before = dict(prior or {})
-    rule = rule_of(config)
-    releases = exchanges(config.parts["objective"], rule)
-    if mechanism.private:
-        mechanism = mechanism.resolved(_setting(config, length))
-    witness = sampler.witness(0, config.data.clients)
-    summation = config.parts["protocol"].over(limits(config))
-    aborts = probability(summation, sampler, config.data.clients, releases, config.dropout)
     privacy, rounds = config.privacy, config.run.rounds
+    cost = round_cost(config, length)
     noise: float | None = None
     try:
-        bare = charged(at_noise(mechanism, 1.0), witness, releases, aborts)
-        refuse_aborts(aborts, bare.slack * rounds, privacy.delta)
-        if mechanism.private:
+        refuse_aborts(cost.aborts, cost.event(1.0).slack * rounds, privacy.delta)
+        if cost.mechanism.private:
             noise = privacy.noise_multiplier
             if noise is None:
                 noise = config.noise_multiplier
             if noise is None and privacy.epsilon is not None:
-                noise = solve(
-                    mechanism,
-                    witness,
-                    releases,
-                    rounds,
-                    privacy.epsilon,
-                    privacy.delta,
-                    privacy.accountant,
-                    before,
-                    aborts,
+                noise = cost.solve(
+                    rounds, privacy.epsilon, privacy.delta, privacy.accountant, before
                 )
-            mechanism = at_noise(mechanism, noise)
-            mechanism.noise_on_update(sampler.size)  # refuses a split that leaves nothing
+        mechanism = cost.mechanism.at(noise)
+        if mechanism.private:
+            mechanism.noise_on_update(config.parts["sampler"].size)  # refuses a split in vain
         _refuse_range(config, mechanism)
-        event = charged(mechanism, witness, releases, aborts)
+        event = cost.event(noise)
         refuse_unaccountable(event, privacy.accountant)
         total = Counter(before) + Counter({event: rounds})
         spent = guarantee(total, privacy.delta, privacy.accountant)
@@ -160,10 +138,10 @@ def plan(
         if mechanism.trust == "sum":
             spent = replace(spent, against=privacy.against)
     except AccountingError as error:
-        coarse = mechanism.trust == "sum"
+        coarse = cost.mechanism.trust == "sum"
         hint = "; or raise secure.bits, as rounding alone makes rows longer" if coarse else ""
         raise Refused(f"privacy: {error}{hint}") from error
-    weights = config.aggregation.weights
+    rule, weights = rule_of(config), config.aggregation.weights
     alike = mechanism.private or config.parts["objective"].keeps > 0
     alike = alike or config.parts["client_mechanism"].private
     alike = alike or rule.robust or not isinstance(rule, SumRule)
@@ -171,6 +149,7 @@ def plan(
     resolved = replace(config, noise_multiplier=noise)
     return Plan(
         resolved,
+        cost,
         mechanism,
         event,
         spent,
@@ -178,17 +157,16 @@ def plan(
         by_examples,
         before,
         dict(prior_examples or {}),
-        summation,
-        aborts,
-        _other(mechanism, witness, releases, aborts),
+        cost.other(noise),
     )
 
 
 def _refuse_range(config: Config, mechanism: Any) -> None:
     """Where clients' own noise would leave the range of a secure sum."""
-    protocol, noise = config.parts["protocol"], getattr(mechanism, "noise_multiplier", None)
-    if config.names["protocol"] == "none" or mechanism.trust != "client" or not noise:
+    protocol = config.parts["protocol"]
+    if not config.secured or mechanism.trust != "client" or not mechanism.noise_multiplier:
         return
+    noise = mechanism.noise_multiplier
     if mechanism.clip * (1 + 40 * noise) > protocol.range:
         raise Refused(
             f"secure.range is {protocol.range:g}, but clients' own noise has a deviation of "
@@ -209,74 +187,3 @@ def _refuse_nothing_left(total: Spending, spent: Guarantee, accountant: str) -> 
             "secure.threshold, secure.minimum or cohort.dropout, or use cohort.sampler = "
             '"full" or "cyclic"'
         )
-
-
-def _other(mechanism: Any, witness: Witness, releases: int, aborts: float) -> Event | None:
-    """The event of the guarantee that is not gated, for distributed noise."""
-    if mechanism.trust != "sum":
-        return None
-    events = mechanism.events(witness, releases)
-    return with_aborts(events[OTHER[mechanism.against]], aborts)
-
-
-def _setting(config: Config, length: int | None) -> Setting:
-    """The public constants that a mechanism may depend on."""
-    protocol, bounds = config.parts["protocol"], limits(config)
-    setting = Setting(
-        size=config.parts["sampler"].size,
-        capacity=bounds.capacity,
-        minimum=bounds.minimum,
-        length=length or 0,
-        against=config.privacy.against,
-    )
-    if config.parts["mechanism"].trust != "sum":
-        return setting
-    setting = replace(
-        setting,
-        honest=protocol.honest(bounds),
-        added=protocol.added(bounds),
-        bits=protocol.bits,
-        length=message_length(config) if length is None else length,
-        fewest=protocol.fewest(bounds),
-    )
-    if setting.honest <= 0.0:
-        raise Refused(
-            f"as few as {setting.fewest} clients may make up the noise of a sum, but "
-            f"{bounds.hostile} clients of a cohort may be hostile, and colluders may know "
-            f"{min(protocol.colluding(bounds), 1.0):.0%} of it: all whose noise is counted might "
-            "add none; lower aggregation.byzantine, attack.fraction or secure.colluders, or raise "
-            "secure.minimum (or secure.threshold, of masks)"
-        )
-    return setting
-
-
-def at_noise(mechanism: Any, noise: float | None) -> Any:
-    """`mechanism` with its noise multiplier; as it is, where it has none."""
-    return mechanism.at(noise)
-
-
-def solve(
-    mechanism: Any,
-    witness: Witness,
-    releases: int,
-    rounds: int,
-    epsilon: float,
-    delta: float,
-    accountant: str,
-    prior: Spending | None = None,
-    aborts: float = 0.0,
-) -> float:
-    """The noise multiplier with which `rounds` rounds of `mechanism` spend at most `epsilon`.
-
-    Each round makes `releases` releases over its one cohort, and aborts with a probability of at
-    most `aborts`; `prior` was spent before.
-
-    An infinite epsilon needs none. Raises `AccountingError`.
-    """
-    if epsilon == math.inf:
-        return 0.0
-
-    def event(z: float) -> Event:
-        return charged(at_noise(mechanism, z), witness, releases, aborts)
-
-    return noise_multiplier(event, rounds, epsilon, delta, accountant, prior)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from accounting.events import ZERO_OUT
+from accounting.events import CHANGE, ZERO_OUT
 from accounting.releases import Gaussian, PoissonSampled, Separated
 from defenses.types import SumRule
 from privfed.aggregation import rule_of, rules_by_sums, tolerates
-from privfed.attackers import hostile
 from privfed.config import Config
 from privfed.errors import Refused
-from privfed.local.objective import Objective
-from privfed.secure.limits import Limits
+from privfed.sum_limits import limits
 
 
 def refusals(config: Config) -> Iterator[str]:
@@ -54,7 +52,7 @@ def refusals(config: Config) -> Iterator[str]:
         )
     absent = config.parts["availability"].varies or config.client.drop_stragglers
     absent = absent or config.dropout > 0
-    if getattr(mechanism, "adaptive_clip", False) and absent:
+    if mechanism.adaptive and absent:
         yield (
             "privacy.adaptive_clip takes who does not answer for one half within the clip, so that "
             'it would grow without end; set cohort.availability = "always", cohort.dropout = 0 and '
@@ -65,21 +63,22 @@ def refusals(config: Config) -> Iterator[str]:
             f"client.drop_stragglers is true, but client.stragglers is {config.client.stragglers}, "
             "which leaves nobody to drop, or nobody else; set it between 0 and 1"
         )
-    if config.names["sampler"] == "by_size":
+    sampler = f"cohort.sampler is {config.names['sampler']!r}"
+    if config.parts["sampler"].reads_sizes:
         if mechanism.private:
             yield (
-                'cohort.sampler is "by_size", but how many examples a client has is private data; '
+                f"{sampler}, which reads how many examples a client has: private data; "
                 'use "poisson", or privacy.mechanism = "none"'
             )
         elif objective.keeps:
             yield (
-                'cohort.sampler is "by_size", but with client.objective = '
+                f"{sampler}, by size, but with client.objective = "
                 f"{config.names['objective']!r} each client's state counts alike, at one sampling "
                 'rate; use "poisson"'
             )
         elif weights != "uniform" and not config.parts["rule"].robust:
             yield (
-                f'cohort.sampler is "by_size" and aggregation.weights {weights!r}, which counts '
+                f"{sampler}, by size, and aggregation.weights {weights!r}, which counts "
                 'examples twice; use aggregation.weights = "uniform"'
             )
     if mechanism.private and weights == "examples":
@@ -115,18 +114,18 @@ def _canary_refusals(config: Config) -> Iterator[str]:
             "takes part, and what is claimed is about somebody's data, not about being there; test "
             "the mechanism alone: privfed audit --mechanism"
         )
-    if getattr(mechanism, "adaptive_clip", False):
+    if mechanism.adaptive:
         yield (
             f"{named}, and privacy.adaptive_clip would follow their norms, which are long; set it "
             "to false, or test the mechanism alone: privfed audit --mechanism"
         )
-    if config.names["sampler"] in ("fixed_size", "truncated_poisson"):
+    if config.parts["sampler"].shares_places:
         yield (
             f"{named}, but under cohort.sampler = {config.names['sampler']!r} they would take "
             'places of real clients, and change the sampling rate; use "poisson", "full" or '
             '"cyclic"'
         )
-    if config.names["protocol"] != "none":
+    if config.secured:
         yield (
             f"{named}, and under secure.protocol = {config.names['protocol']!r} how often a sum "
             "aborts is charged for cohorts of real clients, and the noise that made-up ones add "
@@ -158,12 +157,12 @@ def _rule_refusals(config: Config) -> Iterator[str]:
             f"({by_sums}) and no aggregation.before, or noise on each client: privacy.mechanism = "
             '"local_gaussian"'
         )
-    if not sums and config.names["protocol"] != "none":
+    if not sums and config.secured:
         yield (
             f"{name} needs rows, which a secure sum never shows; use a rule that sums suffice for "
             f'({by_sums}) and no aggregation.before, or secure.protocol = "none"'
         )
-    if not plain and (layout_parts(objective) != ("delta",) or objective.keeps):
+    if not plain and (not objective.sends_updates_alone or objective.keeps):
         yield (
             f"client.objective = {config.names['objective']!r} has the server sum more than an "
             f'update, and {name} is for rows of updates; use aggregation.rule = "mean", or an '
@@ -179,12 +178,13 @@ def _rule_refusals(config: Config) -> Iterator[str]:
             f"{name} weighs all rows alike, as a hostile client may lie about its size; use "
             'aggregation.weights = "uniform" or "auto", and no aggregation.silo_weights'
         )
-    if sums and not plain and getattr(mechanism, "adaptive_clip", False):
+    if sums and not plain and mechanism.adaptive:
         yield (
             f"privacy.adaptive_clip moves the clip between rounds, and the terms of {name} are "
             'bounded by a fixed one; set it to false, or use aggregation.rule = "mean"'
         )
-    if asked.bucket_size != 2 and "bucketing" not in asked.before:
+    buckets = any("bucket_size" in type(part).model_fields for part in config.before)
+    if asked.bucket_size != 2 and not buckets:
         yield (
             f"aggregation.bucket_size is {asked.bucket_size}, but nothing is put into buckets; add "
             '"bucketing" to aggregation.before, or remove the key'
@@ -194,9 +194,8 @@ def _rule_refusals(config: Config) -> Iterator[str]:
             'aggregation.root is the server\'s own, and with data.holdout = "examples" it would be '
             'examples of clients that train; use data.holdout = "test" or "clients"'
         )
-    masked = config.names["protocol"] != "none" and not mechanism.private
-    if masked and isinstance(rule, SumRule) and rule.robust:
-        most, range = rule.sensitivity(ZERO_OUT), config.parts["protocol"].range
+    if config.secured and not mechanism.private and isinstance(rule, SumRule) and rule.robust:
+        most, range = rule.sensitivity(CHANGE[ZERO_OUT]), config.parts["protocol"].range
         if range < most < math.inf:
             yield (
                 f"secure.range is {range:g}, but the terms of {name} may be as long as {most:g}; "
@@ -222,7 +221,7 @@ def _attack_refusals(config: Config) -> Iterator[str]:
     """Of simulated attackers."""
     attack, name = config.parts["attack"], config.names["attack"]
     fraction, given = config.attack.fraction, "fraction" in config.attack.model_fields_set
-    if (name == "none") == (fraction > 0.0) and not (name != "none" and given):
+    if attack.acts != (fraction > 0.0) and not (attack.acts and given):
         yield (
             f"attack.name is {name!r} and attack.fraction {fraction:g}; expected an attack and the "
             "part of clients that carry it out (0.0 for nobody), or neither"
@@ -232,13 +231,14 @@ def _attack_refusals(config: Config) -> Iterator[str]:
             f"attack.fraction is {fraction:g} of {config.data.clients} clients, and so nobody; "
             "raise it"
         )
-    if name == "none" and (config.attack.selection, config.attack.stage) != ("once", "auto"):
+    if not attack.acts and (config.attack.selection, config.attack.stage) != ("once", "auto"):
         yield "attack.selection and attack.stage say how an attack goes, and none is configured"
-    if attack.poisons and config.names["shift"] == "concept":
+    if attack.poisons and config.parts["shift"].changes_labels:
         yield (
-            f'attack.name = {name!r} and data.shift = "concept" both change labels; use one of them'
+            f"attack.name = {name!r} and data.shift = {config.names['shift']!r} both change "
+            "labels; use one of them"
         )
-    if attack.corrupts and layout_parts(config.parts["objective"]) != ("delta",):
+    if attack.corrupts and not config.parts["objective"].sends_updates_alone:
         yield (
             f"attack.name = {name!r} replaces updates, and client.objective = "
             f"{config.names['objective']!r} sends more than these; use an attack on data, or an "
@@ -254,7 +254,7 @@ def _secure_refusals(config: Config) -> Iterator[str]:
             "privacy.against is for distributed noise (skellam, discrete_gaussian), which has two "
             "guarantees; remove the key"
         )
-    if config.names["protocol"] == "none":
+    if not config.secured:
         if mechanism.trust == "sum":
             yield (
                 f"privacy.mechanism = {config.names['mechanism']!r} makes up its noise in a secure "
@@ -268,7 +268,7 @@ def _secure_refusals(config: Config) -> Iterator[str]:
         config.parts["protocol"].over(limits(config))
     except Refused as refused:
         yield str(refused)
-    if mechanism.trust == "sum" and mechanism.layered and config.names["protocol"] != "masks":
+    if mechanism.trust == "sum" and mechanism.layered and not config.parts["protocol"].layers:
         yield (
             'privacy.sizing = "layers" takes noise off with secrets that masked sums share; use '
             'secure.protocol = "masks", or privacy.sizing = "minimum"'
@@ -333,9 +333,10 @@ def _silo_refusals(config: Config) -> Iterator[str]:
             'client.privacy.mechanism = "dp_sgd" protects; declare aggregation.silo_weights as '
             'public constants, or use "uniform"'
         )
-    if config.names["sampler"] == "by_size":
+    if config.parts["sampler"].reads_sizes:
         yield (
-            'cohort.sampler is "by_size", but how many examples a silo has is what '
+            f"cohort.sampler is {config.names['sampler']!r}, but how many examples a silo has is "
+            "what "
             'client.privacy.mechanism = "dp_sgd" protects; use "full" or "poisson"'
         )
 
@@ -377,25 +378,3 @@ def _told_by_others(config: Config) -> bool:
     if not mechanism.private or mechanism.trust == "client" or sampled is None:
         return False
     return not isinstance(sampled(Gaussian(1.0)), Gaussian | PoissonSampled | Separated)
-
-
-def layout_parts(objective: Objective) -> tuple[str, ...]:
-    """What a client sends, part by part."""
-    return tuple(name for name, _ in objective.layout(1).parts)
-
-
-def limits(config: Config) -> Limits:
-    """What secure sums have to hold: by default, the largest cohort that can be drawn.
-
-    And how many have to stay: distributed noise is made up by a guaranteed number.
-    """
-    secure, mechanism = config.secure, config.parts["mechanism"]
-    sampler = config.parts["sampler"]
-    most = secure.capacity or sampler.capacity() or config.data.clients
-    minimum, tolerance = secure.minimum, 1.0
-    if mechanism.trust == "sum" and mechanism.layered:
-        tolerance = mechanism.tolerance
-    elif mechanism.trust == "sum":
-        minimum = minimum or math.ceil((1 - mechanism.tolerance) * sampler.size - 1e-9)
-    arithmetic = secure.simulate == "arithmetic"
-    return Limits(most, minimum, arithmetic, tolerance, sampler.size, hostile(config))

@@ -28,7 +28,6 @@ from privfed.matrix import why
 from privfed.personal import Personalised
 from privfed.plan import Plan
 from privfed.privacy.mechanism import OTHER
-from privfed.refusals import limits
 from privfed.run import Outcome
 
 _FAINT = 0.1
@@ -90,7 +89,7 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
             f"have to return (cross_silo): each keeps {size_of(forecast.kept)} between rounds"
         )
     if plan.mechanism.remembers:
-        kept = 8 * forecast.parameters * getattr(config.parts["mechanism"], "bands", 1)
+        kept = 8 * forecast.parameters * len(config.parts["mechanism"].coefficients())
         pairs["memory"] = f"{size_of(kept)} of past noise, drawn again from its key when resumed"
     if other := plan.besides(config.run.rounds):
         pairs |= two_sided(config.privacy.against, other)
@@ -128,7 +127,7 @@ def _canaries(plan: Plan, forecast: Forecast) -> str:
 
 def _rule_row(plan: Plan) -> dict[str, str]:
     """How updates are aggregated, where that is more than a mean."""
-    plain = plan.config.names["rule"] == "mean" and not plan.config.aggregation.before
+    plain = not plan.config.parts["rule"].robust and not plan.config.aggregation.before
     return {} if plain else {"rule": told(plan.config)}
 
 
@@ -140,7 +139,7 @@ def _vectors(size: float, forecast: Forecast) -> str:
 
 def _of_one(size: float, plan: Plan, forecast: Forecast) -> str:
     """One client's part of a round's bytes."""
-    if plan.config.names["protocol"] == "none":
+    if not plan.config.secured:
         return _vectors(size, forecast)
     return size_of(size / forecast.cohort)
 
@@ -148,11 +147,11 @@ def _of_one(size: float, plan: Plan, forecast: Forecast) -> str:
 def _secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     """Who sees what of the sums, and what encoding and aborts cost."""
     config = plan.config
-    if config.names["protocol"] == "none":
+    if not config.secured:
         return {}
-    protocol, most = config.parts["protocol"], limits(config).capacity
-    adds = "the server" if config.names["protocol"] == "masks" else "the key holder"
-    trusted = f"; {adds} is trusted to add the noise" if plan.mechanism.trust == "server" else ""
+    protocol, most = config.parts["protocol"], plan.cost.limits.capacity
+    central = plan.mechanism.trust == "server"
+    trusted = f"; {protocol.opener} is trusted to add the noise" if central else ""
     seen = protocol.seen
     if plan.mechanism.trust == "sum":
         seen = "whoever opens the sum sees it with its noise, and nobody sees a row"
@@ -174,7 +173,7 @@ def _secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 def _distributed_rows(plan: Plan) -> dict[str, str]:
     """What each client adds, what that assumes, and how often a coordinate wraps."""
     mechanism: Any = plan.mechanism
-    grid, bounds = mechanism.grid(), limits(plan.config)
+    grid, bounds = mechanism.grid(), plan.cost.limits
     honest = f"{mechanism.honest:.0%} of that is honest clients'"
     sized = f"{bounds.minimum} clients make it up, and fewer abort"
     if mechanism.layered:
@@ -196,7 +195,7 @@ def _distributed_rows(plan: Plan) -> dict[str, str]:
 def _privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     config, bound = plan.config, plan.guarantee
     clip, follows = config.parts["mechanism"].clip, ""
-    if getattr(config.parts["mechanism"], "adaptive_clip", False):
+    if config.parts["mechanism"].adaptive:
         quantile = config.parts["mechanism"].clip_quantile
         follows = f" at first; it follows the {quantile:g}-quantile of clients' norms"
     change = CHANGE[plan.event.relation]
@@ -237,7 +236,8 @@ def _privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 def _unit(plan: Plan) -> str:
     """Whom epsilon is about: under a simulated partition no person, but a client made up by it."""
-    simulated = "" if plan.config.names["partition"] == "natural" else "simulated "
+    partition = plan.config.parts["partition"]
+    simulated = "" if partition.natural and not partition.by_chance else "simulated "
     return f"one {simulated}{plan.event.unit} with all its examples"
 
 

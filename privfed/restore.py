@@ -18,7 +18,6 @@ from privfed.config import Config
 from privfed.errors import Broken, Refused
 from privfed.local.silos import PrivateSilos, SiloLedgers
 from privfed.local.states import ClientStates
-from privfed.privacy.banded import Banded
 from privfed.privacy.correlated import Correlated
 from privfed.round import TrainingState, drive, play
 from privfed.rundir import Checkpoint, RunDirectory
@@ -129,8 +128,6 @@ def canaries(
 def correlated(setup: Setup, streams: Streams) -> Correlated | None:
     """Noise that is correlated over rounds; None where it is not."""
     algorithm = setup.algorithm
-    if not isinstance(algorithm.mechanism, Banded):
-        return None
     layout = algorithm.objective.layout(setup.network.shapes.length)
     return algorithm.mechanism.memory(streams, algorithm.mechanism.width(layout))
 

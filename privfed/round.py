@@ -334,8 +334,9 @@ def run_round(
 
 def charge_and_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Charge, Cohort]:
     """In this order: nobody is drawn before it is paid for."""
-    charge = world.ledger.charge(round, algorithm.event(round))
-    return charge, algorithm.sampler.sample(round, algorithm.clients, world.people, world.streams)
+    charge, sampler = world.ledger.charge(round, algorithm.event(round)), algorithm.sampler
+    people = world.people if sampler.reads_sizes else world.people.alike()
+    return charge, sampler.sample(round, algorithm.clients, people, world.streams)
 
 
 def collect(

@@ -22,6 +22,10 @@ class Drawn(Part):
 
     size: int = Field(150, ge=1)
     remembers: ClassVar[bool] = False
+    reads_sizes: ClassVar[bool] = False
+    shares_places: ClassVar[bool] = False
+    derives_size: ClassVar[bool] = False
+    constants: ClassVar[tuple[str, ...]] = ("clients", "size")
 
     def of(self, clients: int) -> Self:
         return self
@@ -38,6 +42,8 @@ class Poisson(Drawn):
     `clients` is the declared public constant; the population may hold more or fewer, and neither q
     nor the divisor (`size` = q N) changes with it. An empty cohort is an ordinary outcome.
     """
+
+    constants: ClassVar[tuple[str, ...]] = ("rate",)
 
     def witness(self, round: int, clients: int) -> Witness:
         rate = _rate(self.size, clients)
@@ -58,6 +64,9 @@ class CappedPoisson(Poisson):
 
     cap: int = Field(0, ge=0)
     """The largest cohort; 0: one and a half times the expected one."""
+
+    shares_places: ClassVar[bool] = True
+    constants: ClassVar[tuple[str, ...]] = ("clients", "size", "cap")
 
     def capacity(self) -> int:
         return self.cap or -(-3 * self.size // 2)
@@ -93,6 +102,8 @@ class FixedSize(Drawn):
     sum by two clips.
     """
 
+    shares_places: ClassVar[bool] = True
+
     def capacity(self) -> int | None:
         return self.size
 
@@ -118,6 +129,9 @@ class Full(Drawn):
 
     size: int = Field(0, ge=0)
     """Follows from data.clients."""
+
+    derives_size: ClassVar[bool] = True
+    constants: ClassVar[tuple[str, ...]] = ("clients",)
 
     def of(self, clients: int) -> Self:
         if self.size not in (0, clients):
@@ -149,6 +163,8 @@ class Cyclic(Drawn):
     """
 
     remembers: ClassVar[bool] = True
+    derives_size: ClassVar[bool] = True
+    constants: ClassVar[tuple[str, ...]] = ("separation",)
     separation: int = Field(10, ge=1, le=1_000_000)
     size: int = Field(0, ge=0)
     """Follows from data.clients and the separation."""
@@ -184,6 +200,8 @@ class BySize(Drawn):
     the alternative to sampling uniformly and weighing by examples (Li et al. 2020, Algorithm 2).
     How many examples somebody has is private, so this has no event under privacy.
     """
+
+    reads_sizes: ClassVar[bool] = True
 
     def witness(self, round: int, clients: int) -> Witness:
         return Witness("by_size", _rate(self.size, clients), ADD_REMOVE)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,7 +22,6 @@ from accounting.ledger import Charge
 from privfed.cohort import Cohort, People, Sampler, Witness
 from privfed.federation import Indices
 from privfed.local.objective import Exchange
-from privfed.privacy.banded import Banded
 from privfed.privacy.mechanism import State
 from privfed.round import Algorithm, Chunk, World, run_round
 from privfed.secure.summation import Aborted
@@ -63,7 +63,11 @@ class Present:
 
     sampler: Sampler
     size: int
-    remembers: bool = False
+    remembers: ClassVar[bool] = False
+    reads_sizes: ClassVar[bool] = False
+    shares_places: ClassVar[bool] = False
+    derives_size: ClassVar[bool] = False
+    constants: ClassVar[tuple[str, ...]] = ()
 
     def of(self, clients: int) -> Present:
         return self
@@ -158,11 +162,7 @@ class Stage:
             ledger=kept,
             store=kept,
             streams=streams,
-            correlated=(
-                algorithm.mechanism.memory(streams, LENGTH)
-                if isinstance(algorithm.mechanism, Banded)
-                else None
-            ),
+            correlated=algorithm.mechanism.memory(streams, LENGTH),
         )
         state = algorithm.start(torch.zeros(LENGTH))
         seen = np.full((scene.rounds, len(self.aimed(scene))), np.nan)

@@ -42,6 +42,8 @@ class Partition(Protocol):
 
     natural: ClassVar[bool]
     """Whether owners are the source's own clients."""
+    by_chance: ClassVar[bool]
+    """Whether examples are dealt by chance: any handful of them is like a client's."""
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         """`[N]` numbers from 0; below `clients` where the partition is simulated."""
@@ -69,12 +71,12 @@ def populate(
     declared = source.load_test(max(round(holdout_fraction * clients), 1), streams)
     held = held_out(pool, declared, holdout, holdout_fraction, clients, streams)
     owners = partition.owners(held.pool, clients, streams)
-    natural = getattr(partition, "natural", False)
+    natural = partition.natural
     present = max(clients, int(owners.max(initial=-1)) + 1) if natural else clients
     if natural and held.pool.clients:
         present = len(held.pool.clients)
     typical = held.typical
-    if typical is None and not getattr(source, "found", True):
+    if typical is None and not source.found:
         typical = len(held.pool) / max(present, 1)  # a simulated source has no secrets
     federation = Federation.of(held.pool, owners, present, held.test)
     return replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -27,6 +28,8 @@ class Covariate(Part):
     flat `[N, side * side]`; it is held in memory.
     """
 
+    changes_labels: ClassVar[bool] = False
+    moves_features: ClassVar[bool] = True
     rotation: float = Field(30.0, ge=0, le=180)
     contrast: float = Field(0.3, ge=0, le=1)
     brightness: float = Field(0.2, ge=0, le=1)

@@ -22,6 +22,7 @@ class Simulated(Part):
 
     size_exponent: float = Field(0.0, ge=0, le=10)
     natural: ClassVar[bool] = False
+    by_chance: ClassVar[bool] = False
 
     def sizes(self, examples: int, clients: int, rng: np.random.Generator) -> Indices:
         """How many of `examples` each of `clients` gets `[clients]`; equal sizes differ by one."""
@@ -33,6 +34,8 @@ class Simulated(Part):
 class Iid(Simulated):
     """A random deal: sizes differ by at most one, or follow a power law."""
 
+    by_chance: ClassVar[bool] = True
+
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         rng = streams.at("partition").generator()
         sizes = self.sizes(len(examples), clients, rng)
@@ -43,6 +46,7 @@ class Natural(Part):
     """As the source says: each example belongs to the client it came from."""
 
     natural: ClassVar[bool] = True
+    by_chance: ClassVar[bool] = False
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         if examples.owners is None:
@@ -60,6 +64,7 @@ class Shuffled(Part):
     """
 
     natural: ClassVar[bool] = True
+    by_chance: ClassVar[bool] = True
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         if examples.owners is None:

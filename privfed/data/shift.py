@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +17,11 @@ from privfed.streams import Streams
 
 
 class Shift(Protocol):
+    changes_labels: ClassVar[bool]
+    """Whether examples get other labels than they came with."""
+    moves_features: ClassVar[bool]
+    """Whether examples are moved, each client's together."""
+
     def apply(self, federation: Federation, streams: Streams) -> Federation:
         """The population after the shift; it follows from the run's seed, never from data."""
         ...
@@ -24,6 +29,9 @@ class Shift(Protocol):
 
 class NoShift(Part):
     """The data as they are."""
+
+    changes_labels: ClassVar[bool] = False
+    moves_features: ClassVar[bool] = False
 
     def apply(self, federation: Federation, streams: Streams) -> Federation:
         return federation
@@ -38,6 +46,8 @@ class Concept(Part):
     the run's seed.
     """
 
+    changes_labels: ClassVar[bool] = True
+    moves_features: ClassVar[bool] = False
     swaps: int = Field(3, ge=1)
     within: int = Field(100, ge=2, le=999_999)
 

@@ -91,7 +91,7 @@ def _refuse_unknown(setup: Setup) -> None:
     """Raises `Refused`, with every reason, where an update is not what is simulated here."""
     config, examples = setup.plan.config, setup.federation.examples
     reasons = []
-    if config.names["loss"] != "cross_entropy":
+    if not config.parts["loss"].softmax:
         reasons.append(
             f"model.loss is {config.names['loss']!r}; labels are read from the gradients of "
             "'cross_entropy' alone"
@@ -101,7 +101,8 @@ def _refuse_unknown(setup: Setup) -> None:
             "examples are tokens or sequences with a label per position; expected numbers, with "
             "one label each: there is no gradient by a token"
         )
-    if config.names["objective"] != "sgd":
+    objective = config.parts["objective"]
+    if not (objective.plain and objective.sends_updates_alone) or objective.exchanges > 1:
         reasons.append(
             f"client.objective is {config.names['objective']!r}; only plain local SGD is "
             "simulated: set client.objective = 'sgd'"

@@ -15,11 +15,9 @@ import torch
 from torch import Tensor
 
 from accounting.errors import AccountingError
-from privfed.aggregation import rule_of
 from privfed.errors import Refused
-from privfed.plan import Plan, solve
+from privfed.plan import Plan
 from privfed.privacy.clipping import clip_rows
-from privfed.round import exchanges
 
 MANY, SOME = 10, 2
 """How many clients a secure sum holds, beside a whole cohort."""
@@ -88,16 +86,8 @@ def noise(plan: Plan, epsilon: float) -> float:
     config, sampler = plan.config, plan.config.parts["sampler"]
     privacy = config.privacy
     try:
-        multiplier = solve(
-            plan.mechanism,
-            sampler.witness(0, config.data.clients),
-            exchanges(config.parts["objective"], rule_of(config)),
-            config.run.rounds,
-            epsilon,
-            privacy.delta,
-            privacy.accountant,
-            plan.prior,
-            plan.aborts,
+        multiplier = plan.cost.solve(
+            config.run.rounds, epsilon, privacy.delta, privacy.accountant, plan.prior
         )
     except AccountingError as error:
         raise Refused(f"--epsilon {epsilon:g}: {error}") from error

@@ -119,6 +119,16 @@ class Objective(Protocol):
     measures: Measures
     """What `message` is told besides: see `Work`."""
 
+    @property
+    def plain(self) -> bool:
+        """Whether steps go along the gradient, so that each parameter can step by itself."""
+        ...
+
+    @property
+    def sends_updates_alone(self) -> bool:
+        """Whether a message is the model update, and nothing more."""
+        ...
+
     def layout(self, d: int) -> Layout:
         """The row a client sends after training. Its part "delta" `[d]` is the model update."""
         ...

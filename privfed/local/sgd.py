@@ -36,6 +36,15 @@ class Sgd(Part):
     measures: ClassVar[Measures] = ""
     unproven: ClassVar[str] = ""
 
+    @property
+    def plain(self) -> bool:
+        """Whether steps go along the gradient alone, whatever a subclass inherits."""
+        return type(self).direction is Sgd.direction
+
+    @property
+    def sends_updates_alone(self) -> bool:
+        return tuple(name for name, _ in self.layout(1).parts) == ("delta",)
+
     def layout(self, d: int) -> Layout:
         return Layout((("delta", d),))
 

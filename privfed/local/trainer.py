@@ -20,7 +20,6 @@ from torch import Tensor
 from privfed.federation import Federation, Indices
 from privfed.local.batches import Batches, plan
 from privfed.local.objective import Broadcast, Objective, Work
-from privfed.local.sgd import Sgd
 from privfed.network import Leaves, Network
 from privfed.streams import Keys
 
@@ -140,7 +139,7 @@ class LocalTrainer:
         for step, (count, all_train) in enumerate(batches.training()):
             real, now = mask[step, :count], w[:count]
             x, y = self.federation.gather(rows[step, :count])
-            if self._plain and all_train:
+            if self.objective.plain and all_train:
                 if count != held:
                     leaves, held = self.network.leaves(now), count
                 parts = self.network.stacked_gradient_parts(leaves, x, y, shares[step, :count])
@@ -158,11 +157,6 @@ class LocalTrainer:
         """Each client's gradient `[c, d]` of its mean loss over its real examples."""
         shares = mask / mask.sum(1, keepdim=True).clamp(min=1)
         return self.network.stacked_gradient(w, x, y, shares)
-
-    @property
-    def _plain(self) -> bool:
-        """Whether steps go along the gradient, so that each parameter can step by itself."""
-        return getattr(type(self.objective), "direction", None) is Sgd.direction
 
     @torch.no_grad()
     def _descend(self, leaves: Leaves, parts: list[Tensor]) -> None:
@@ -183,7 +177,7 @@ class LocalTrainer:
                 for step in range(steps):
                     real = batches.rows[client, step][batches.mask[client, step]]
                     x, y = self.federation.gather(torch.from_numpy(real).to(device))
-                    if self._plain:
+                    if self.objective.plain:
                         self._descend(leaves, self.network.gradient_parts(leaves, x, y))
                         continue
                     twice = self.objective.anchored == "batch"

@@ -15,13 +15,13 @@ from accounting.events import CHANGE, ZERO_OUT, Event
 from accounting.releases import LARGEST_NOISE, Gaussian
 from privfed.cohort import Witness
 from privfed.errors import Refused
-from privfed.parts import Part
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.correlated import Correlated, CorrelatedKeys
 from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,
     Encoding,
+    MechanismPart,
     Setting,
     State,
     require_bounded,
@@ -30,7 +30,7 @@ from privfed.streams import Keys, Streams
 from privfed.vector import Layout
 
 
-class Banded(Part):
+class Banded(MechanismPart):
     """User-level central noise, correlated over rounds so that it cancels in the model.
 
     Releases x_t + Y_t in round t, x_t the sum of clipped updates, over a constant divisor, where

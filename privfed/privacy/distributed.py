@@ -17,20 +17,22 @@ from accounting.events import ZERO_OUT, Event
 from accounting.releases import (
     LARGEST_NOISE,
     DiscreteGaussians,
+    Gaussian,
     IntegerNoise,
     PoissonSampled,
     Separated,
     Skellam,
+    TruncatedPoisson,
     Unprotected,
 )
 from privfed.cohort import Witness
 from privfed.errors import Refused
-from privfed.parts import Part
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,
     Encoding,
+    MechanismPart,
     Setting,
     State,
     require_bounded,
@@ -61,7 +63,7 @@ class Grid:
     wraps: float
 
 
-class Distributed(Part):
+class Distributed(MechanismPart):
     """What both kinds of distributed noise have in common; see `SkellamNoise`."""
 
     clip: float = Field(0.4, ge=1e-6, le=1e20)
@@ -73,7 +75,6 @@ class Distributed(Part):
 
     trust: ClassVar[Literal["sum"]] = "sum"
     arithmetic: ClassVar[str] = "whole numbers, and noise exact but for what delta is charged"
-    remembers: ClassVar[bool] = False
     private: ClassVar[bool] = True
 
     def resolved(self, setting: Setting) -> Self:
@@ -83,10 +84,6 @@ class Distributed(Part):
 
     def at(self, noise_multiplier: float | None) -> Self:
         return self.model_copy(update={"noise_multiplier": noise_multiplier})
-
-    @property
-    def layered(self) -> bool:
-        return False
 
     @property
     def against(self) -> str:
@@ -146,9 +143,10 @@ class Distributed(Part):
         would tell m, on which a client more or less is one more or less; and whoever shares keys
         is told the cohort, and could write into its row who is in it.
         """
-        if witness.sampler == "truncated_poisson":
+        drawn = witness.sampled(Gaussian(1.0)) if witness.sampled else None
+        if isinstance(drawn, TruncatedPoisson):
             raise Refused(
-                'cohort.sampler = "truncated_poisson" has no proof with distributed noise; use '
+                f"cohort.sampler = {witness.sampler!r} has no proof with distributed noise; use "
                 '"poisson" with secure.capacity, whose aborts are charged'
             )
         slack = self._total_variation() * exchanges
@@ -159,9 +157,9 @@ class Distributed(Part):
             "readers": Event(_once_in(witness, readers), witness.sampler, ZERO_OUT, slack=slack),
         }
         exact = self.layered and self._known().added == 1.0
-        if exact and witness.sampler == "poisson" and isinstance(readers, Skellam):
-            amplified = PoissonSampled(witness.rate, readers)
-            found["readers"] = Event(amplified, "poisson", witness.relation, slack=slack)
+        if exact and isinstance(drawn, PoissonSampled) and isinstance(readers, Skellam):
+            amplified = PoissonSampled(drawn.rate, readers)
+            found["readers"] = Event(amplified, witness.sampler, witness.relation, slack=slack)
         return found
 
     @abstractmethod

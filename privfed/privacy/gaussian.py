@@ -13,13 +13,13 @@ from accounting.events import CHANGE, Event
 from accounting.releases import LARGEST_NOISE, same_cohort
 from privfed.cohort import Witness
 from privfed.errors import Refused
-from privfed.parts import Part
 from privfed.privacy.adaptive import Split, next_clip, share_within
 from privfed.privacy.clipping import clip_rows, clip_rows_and_tell, on_grid
 from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,
     Encoding,
+    MechanismPart,
     Setting,
     State,
     require_bounded,
@@ -29,7 +29,7 @@ from privfed.streams import Keys
 from privfed.vector import Layout
 
 
-class CentralGaussian(Part):
+class CentralGaussian(MechanismPart):
     """User-level central noise.
 
     Releases (sum of clipped updates + N(0, (z C)^2 I)) / (q N), once per exchange.
@@ -73,8 +73,11 @@ class CentralGaussian(Part):
 
     trust: ClassVar[Literal["server"]] = "server"
     arithmetic: ClassVar[str] = "exact sums, and the Gaussian rounded to their grid"
-    remembers: ClassVar[bool] = False
     private: ClassVar[bool] = True
+
+    @property
+    def adaptive(self) -> bool:
+        return self.adaptive_clip
 
     def event(self, witness: Witness, exchanges: int) -> Event:
         if self.noise_multiplier is None:

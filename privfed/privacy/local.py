@@ -12,15 +12,21 @@ from torch import Tensor
 from accounting.events import CHANGE, REPLACE_ONE, Event
 from accounting.releases import LARGEST_NOISE, Separated, same_cohort
 from privfed.cohort import Witness
-from privfed.parts import Part
 from privfed.privacy.clipping import clip_rows, on_grid
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding, Setting, State
+from privfed.privacy.mechanism import (
+    BoundedRows,
+    BoundedSum,
+    Encoding,
+    MechanismPart,
+    Setting,
+    State,
+)
 from privfed.privacy.rounding import gaussian_on_grid, grid_of
 from privfed.streams import Keys
 from privfed.vector import Layout
 
 
-class LocalGaussian(Part):
+class LocalGaussian(MechanismPart):
     """Local noise: every client's message is private by itself, whoever reads it.
 
     Releases each taking part's clipped update + N(0, (z C)^2 I); sums, and any rule on the rows,
@@ -48,7 +54,6 @@ class LocalGaussian(Part):
     trust: ClassVar[Literal["client"]] = "client"
     arithmetic: ClassVar[str] = "exact messages, and the Gaussian rounded to their grid"
     private: ClassVar[bool] = True
-    remembers: ClassVar[bool] = False
 
     def event(self, witness: Witness, exchanges: int) -> Event:
         noise = same_cohort(self._noise() / CHANGE[REPLACE_ONE], exchanges)

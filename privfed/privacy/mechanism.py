@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,12 @@ from torch import Tensor
 
 from accounting.events import Event
 from privfed.cohort import Witness
-from privfed.streams import Keys
+from privfed.parts import Part
+from privfed.streams import Keys, Streams
 from privfed.vector import Layout
+
+if TYPE_CHECKING:
+    from privfed.privacy.correlated import Correlated
 
 State = Mapping[str, Tensor]
 """A mechanism's public state: part of what is released, stored and checkpointed."""
@@ -107,17 +111,55 @@ class Setting:
     fewest: int = 1
 
 
+class MechanismPart(Part):
+    """What mechanisms declare, as it is of most: a clip that stays, and fresh noise each round."""
+
+    remembers: ClassVar[bool] = False
+
+    @property
+    def layered(self) -> bool:
+        return False
+
+    @property
+    def adaptive(self) -> bool:
+        return False
+
+    def coefficients(self) -> NDArray[np.float64]:
+        return np.ones(1)
+
+    def memory(self, streams: Streams, length: int) -> Correlated | None:
+        return None
+
+
 class Mechanism(Protocol):
     """Owns clip, encoding, noise and divisor, and alone emits the round's event."""
 
-    trust: Literal["server", "sum", "client", "nobody"]
+    trust: ClassVar[Literal["server", "sum", "client", "nobody"]]
     """Where the noise arises: who has to be trusted with anything rawer ("nobody": no noise)."""
-    arithmetic: str
+    arithmetic: ClassVar[str]
     """What of the noise's proof holds in floating point."""
-    private: bool
+    private: ClassVar[bool]
     """Whether weights are uniform and the divisor is fixed by configuration."""
-    remembers: bool
+    remembers: ClassVar[bool]
     """Whether its noise is correlated over rounds (`privfed.privacy.correlated`)."""
+
+    @property
+    def layered(self) -> bool:
+        """Whether clients add noise in layers, of which a sum takes off what is too much."""
+        ...
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether its clip follows the norms of clients' rows."""
+        ...
+
+    def coefficients(self) -> NDArray[np.float64]:
+        """Those by which noise is correlated over rounds `[bands]`; 1 alone where it is not."""
+        ...
+
+    def memory(self, streams: Streams, length: int) -> Correlated | None:
+        """The noise of former rounds `[bands - 1, length]`; None where rounds are independent."""
+        ...
 
     def event(self, witness: Witness, exchanges: int) -> Event:
         """The whole round as one event, from the rule by which its cohort will be drawn."""

@@ -10,13 +10,19 @@ from torch import Tensor
 from accounting.events import Event
 from accounting.releases import Unprotected
 from privfed.cohort import Witness
-from privfed.parts import Part
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding, Setting, State
+from privfed.privacy.mechanism import (
+    BoundedRows,
+    BoundedSum,
+    Encoding,
+    MechanismPart,
+    Setting,
+    State,
+)
 from privfed.streams import Keys
 from privfed.vector import Layout
 
 
-class NoPrivacy(Part):
+class NoPrivacy(MechanismPart):
     """No privacy: epsilon is infinite.
 
     Releases sum of rows / divisor, the divisor being the realised weight of the cohort.
@@ -24,7 +30,6 @@ class NoPrivacy(Part):
 
     trust: ClassVar[Literal["nobody"]] = "nobody"
     arithmetic: ClassVar[str] = "no noise"
-    remembers: ClassVar[bool] = False
     private: ClassVar[bool] = False
 
     def event(self, witness: Witness, exchanges: int) -> Event:

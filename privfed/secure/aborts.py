@@ -35,8 +35,14 @@ def charged(mechanism: Mechanism, witness: Witness, exchanges: int, aborts: floa
 
 def with_aborts(event: Event, aborts: float) -> Event:
     """`event`, charged for visible aborts where these tell of a secret draw."""
-    amplified = isinstance(event.release, PoissonSampled | TruncatedPoisson | WithoutReplacement)
-    return replace(event, slack=min(1.0, event.slack + aborts)) if amplified and aborts else event
+    if not aborts or not tells_who_was_drawn(event):
+        return event
+    return replace(event, slack=min(1.0, event.slack + aborts))
+
+
+def tells_who_was_drawn(event: Event) -> bool:
+    """Whether an abort would: the event is amplified, and so rests on a secret draw."""
+    return isinstance(event.release, PoissonSampled | TruncatedPoisson | WithoutReplacement)
 
 
 def probability(

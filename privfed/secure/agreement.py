@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 PROTOCOL = 2
-"""The version of messages and of what they mean; parties of different versions refuse each other."""
+"""The version of messages and of what they mean: parties of other versions refuse each other."""
 
 
 def agreement(**facts: Any) -> bytes:

@@ -57,10 +57,21 @@ class SecureProtocol(Part):
 
     seen: ClassVar[str]
     """Who sees what, in words."""
+    opener: ClassVar[str]
+    """Who is shown the sum first, and adds central noise to it."""
+    hides_rows: ClassVar[bool] = True
+    approximate: ClassVar[bool] = False
+    """Whether sums have to be rounded by who opens them, and noised before anyone sees them."""
+    layers: ClassVar[bool] = False
+    """Whether it takes layers of noise off again."""
 
     def begun(self, limits: Limits) -> int:
         """The smallest cohort with which a sum is begun."""
         return max(limits.minimum, FEWEST)
+
+    def least_admitted(self, limits: Limits) -> int:
+        """The smallest cohort with which a sum might be begun: configured, or what is needed."""
+        return self.begun(limits)
 
     def fewest(self, limits: Limits) -> int:
         """The fewest survivors of any sum, whatever the cohort: with fewer it aborts."""

@@ -64,7 +64,8 @@ class Policy:
     `threshold` is the fraction of a cohort that has to stay, `colluders` the largest fraction of it
     that may collude with the server. `neighbours` 0 follows from the cohort. `size` is the cohort
     that is expected, a public constant: colluders are counted of no fewer, and a cohort of less
-    than `threshold` of it is refused, or a server could make up a small one.
+    than `admitted` (0: `threshold` of the expected one) is refused, or a server could make up a
+    small one.
     """
 
     threshold: float
@@ -72,6 +73,12 @@ class Policy:
     threat: Literal["curious", "lying"]
     neighbours: int = 0
     size: int = 0
+    admitted: int = 0
+
+    @property
+    def smallest(self) -> int:
+        """The smallest cohort that is not refused."""
+        return max(2, self.admitted or math.ceil(self.threshold * self.size - _EXACT))
 
     def corrupt(self, clients: int) -> int:
         """How many of `clients` may collude with the server."""
@@ -86,18 +93,33 @@ class Policy:
         twice = graph.clients + self.corrupt(graph.clients)
         return graph.complete and 2 * graph.threshold > twice
 
+    def least_threshold(self, clients: int) -> int:
+        """How many of `clients` have to stay on the complete graph.
+
+        As configured; two more than may collude, since a client holds a share of its own and one
+        other honest client at least has to help; and where the fractions promise 2 t > n + k, so
+        many that it holds of whole clients, however small an admitted cohort is.
+        """
+        corrupt = self.corrupt(clients)
+        least = max(clients - self.lost(clients), corrupt + 2)
+        promised = 2 * self.threshold > 1 + self.colluders
+        return max(least, (clients + corrupt) // 2 + 1) if promised else least
+
+    def lost(self, clients: int) -> int:
+        """How many of `clients` may drop out."""
+        return math.floor((1 - self.threshold) * clients + _EXACT)
+
 
 @functools.lru_cache(maxsize=4096)
 def _graph(policy: Policy, clients: int) -> Graph:
-    if clients < max(2, math.ceil(policy.threshold * policy.size - _EXACT)):
+    if clients < policy.smallest:
         raise Aborted("too few clients for the cohort that was expected")
     corrupt = policy.corrupt(clients)
-    lost = math.floor((1 - policy.threshold) * clients + _EXACT)
+    lost = policy.lost(clients)
     sparse = policy.threat == "curious" and (policy.neighbours or clients > COMPLETE)
     if sparse and (found := sparsest(clients, corrupt, lost, policy.neighbours)):
         return found
-    # t counts a client's own share: one other honest client at least has to help
-    graph = Graph(clients, clients - 1, max(clients - lost, corrupt + 2), clients - lost)
+    graph = Graph(clients, clients - 1, policy.least_threshold(clients), clients - lost)
     if graph.threshold > clients:
         raise Aborted("too few clients for so many that may collude")
     if policy.threat == "lying" and not policy.withstands_lies(graph):

@@ -304,8 +304,7 @@ class EncryptedChannel:
 class _Homomorphic(SecureProtocol):
     """What sums under either scheme have in common."""
 
-    approximate: ClassVar[bool]
-    """Whether sums have to be rounded by the key holder, and noised before anyone sees them."""
+    opener: ClassVar[str] = "the key holder"
 
     @property
     @abstractmethod
@@ -375,7 +374,6 @@ class Bfv(_Homomorphic):
     seen: ClassVar[str] = (
         "the server sees ciphertexts, a key holder the exact sum; together they read every row"
     )
-    approximate: ClassVar[bool] = False
 
     @property
     def scheme(self) -> Scheme:

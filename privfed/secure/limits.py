@@ -15,8 +15,9 @@ class Limits:
 
     Of those who shared keys at most the part `tolerance` may be missing. `size` is the cohort that
     is expected, a public constant (0: none is known). Of a cohort at most `hostile` are hostile,
-    and add no noise. `arithmetic`: no cryptography runs; numbers are encoded, summed and lost as it
-    would do it.
+    and add no noise. They begin with cohorts of at least `admitted`, where that was solved for (0:
+    what their protocol asks for). `arithmetic`: no cryptography runs; numbers are encoded, summed
+    and lost as it would do it.
     """
 
     capacity: int
@@ -25,6 +26,7 @@ class Limits:
     tolerance: float = 1.0
     size: int = 0
     hostile: int = 0
+    admitted: int = 0
 
     def least(self, clients: int) -> int:
         """How many of `clients` have to send their row."""

@@ -52,20 +52,41 @@ class MaskedSums(SecureProtocol):
     """
 
     seen: ClassVar[str] = "the server sees exact sums, never a row"
-    approximate: ClassVar[bool] = False
+    opener: ClassVar[str] = "the server"
+    layers: ClassVar[bool] = True
     threshold: float = Field(0.6, gt=0, le=1)
     """The fraction of a cohort that has to stay to the end."""
+    admitted: int = Field(0, ge=0)
+    """The smallest cohort that a sum begins with; 0: the threshold of the expected one, or what is
+    solved for where aborts would cost (`privfed.sum_limits`)."""
     neighbours: int = Field(0, ge=0)
     """How many others each client masks with; 0 follows from the cohort."""
     colluders: float = Field(0.1, ge=0, lt=1)
     threat: Literal["curious", "lying"] = "curious"
 
-    def policy(self, size: int) -> Policy:
-        """For cohorts of an expected `size`."""
-        return Policy(self.threshold, self.colluders, self.threat, self.neighbours, size)
+    def policy(self, size: int, admitted: int = 0) -> Policy:
+        """For cohorts of an expected `size`, and at least `admitted` clients."""
+        return Policy(
+            self.threshold,
+            self.colluders,
+            self.threat,
+            self.neighbours,
+            size,
+            self.admitted or admitted,
+        )
+
+    def within(self, limits: Limits) -> Policy:
+        return self.policy(limits.size, limits.admitted)
 
     def begun(self, limits: Limits) -> int:
-        return max(super().begun(limits), math.ceil(self.threshold * limits.size - 1e-9))
+        return max(super().begun(limits), self.within(limits).smallest)
+
+    def least_admitted(self, limits: Limits) -> int:
+        """As configured, or two more than may collude: another honest client has to help each."""
+        return self.begun(limits) if self.admitted else self._needed(limits)
+
+    def _needed(self, limits: Limits) -> int:
+        return max(super().begun(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
         """Of n clients who share keys, at least `threshold` n stay."""
@@ -84,13 +105,13 @@ class MaskedSums(SecureProtocol):
     def channel(
         self, session: Session, codec: Codec, limits: Limits, layers: Layers | None = None
     ) -> Channel:
-        return MaskedChannel(session, codec, self.policy(limits.size), limits, layers)
+        return MaskedChannel(session, codec, self.within(limits), limits, layers)
 
     def stops(self, clients: int, dropout: float, limits: Limits) -> float:
         missing = super().stops(clients, dropout, limits)
-        policy = self.policy(limits.size)
+        policy = self.within(limits)
         if not dropout and not self.neighbours and clients > COMPLETE and self.threat == "curious":
-            return missing if clients >= self.threshold * limits.size else 1.0
+            return missing if clients >= policy.smallest else 1.0
         try:
             graph = policy.graph(clients)
         except Aborted:
@@ -135,6 +156,12 @@ class MaskedSums(SecureProtocol):
         )
 
     def refuse_limits(self, limits: Limits) -> None:
+        least = self._needed(limits)
+        if self.admitted and not least <= self.admitted <= limits.capacity:
+            raise Refused(
+                f"secure.admitted is {self.admitted}; expected from {least} (two clients more than "
+                f"may collude, and secure.minimum) to {limits.capacity} (secure.capacity)"
+            )
         if self.threshold <= self.colluders:
             raise Refused(
                 f"secure.threshold is {self.threshold:g}, but {self.colluders:g} of a cohort may "
@@ -157,7 +184,7 @@ class MaskedSums(SecureProtocol):
 
     def abort_where_lost(self, session: Session, limits: Limits) -> None:
         clients = tuple(session.clients.tolist())
-        graph = self.policy(limits.size).graph(len(clients))
+        graph = self.within(limits).graph(len(clients))
         if not len(session.leaves):
             return
         seed = graph_seed(session)

@@ -21,6 +21,10 @@ class PlainSum(Part):
     """
 
     seen: ClassVar[str] = "the server sees every client's row"
+    hides_rows: ClassVar[bool] = False
+    approximate: ClassVar[bool] = False
+    layers: ClassVar[bool] = False
+    opener: ClassVar[str] = "the server"
 
     def over(self, limits: Limits) -> PlainSum:
         return self

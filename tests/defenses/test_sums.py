@@ -22,6 +22,10 @@ BOUNDED = {
 }
 
 
+ADDED, REPLACED = 1, 2
+"""By how many clips a client changes a sum of clipped rows."""
+
+
 def cloud(n, d=5, seed=0):
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
@@ -82,9 +86,9 @@ def test_no_row_moves_the_sum_by_more_than_the_sensitivity(name, rows, center, c
     assert terms.isfinite().all()
     one, two = terms
     slack = 1 + 1e-6
-    assert float(one.norm()) <= rule.sensitivity("add/remove") * slack
-    assert float((one - two).norm()) <= rule.sensitivity("replace_one") * slack
-    assert rule.sensitivity("add/remove") == pytest.approx(clip), "what noise is calibrated to"
+    assert float(one.norm()) <= rule.sensitivity(ADDED) * slack
+    assert float((one - two).norm()) <= rule.sensitivity(REPLACED) * slack
+    assert rule.sensitivity(ADDED) == pytest.approx(clip), "what noise is calibrated to"
 
 
 def test_the_sensitivity_is_reached():
@@ -94,9 +98,9 @@ def test_the_sensitivity_is_reached():
     center = torch.zeros(2, dtype=torch.float64)
     at_radius = torch.tensor([[nu, 0.0], [-nu, 0.0], [1e12, 0.0]], dtype=torch.float64)
     near, opposite, far = rule.terms(at_radius, center)
-    assert float(near.norm()) == pytest.approx(rule.sensitivity("add/remove"))
-    assert rule.sensitivity("replace_one") == pytest.approx(nu * math.sqrt(4 + balance**2))
-    assert float((opposite - far).norm()) == pytest.approx(rule.sensitivity("replace_one"))
+    assert float(near.norm()) == pytest.approx(rule.sensitivity(ADDED))
+    assert rule.sensitivity(REPLACED) == pytest.approx(nu * math.sqrt(4 + balance**2))
+    assert float((opposite - far).norm()) == pytest.approx(rule.sensitivity(REPLACED))
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])

@@ -10,7 +10,7 @@ from helpers import Rounds, Seen, population
 from small import model, small, trained
 
 from accounting.accountants import epsilon
-from accounting.events import Event
+from accounting.events import ADD_REMOVE, CHANGE, Event
 from accounting.releases import Gaussian, PoissonSampled
 from defenses.centered_clipping import CenteredClipping
 from defenses.geometric_median import GeometricMedian
@@ -77,7 +77,7 @@ def test_the_form_follows_from_what_the_server_may_see():
 def test_under_privacy_terms_are_bounded_by_the_clip():
     for rule in rules_by_sums()[1:]:
         found = rule_of(chosen(rule, "privacy.clip=0.7"))
-        assert found.sensitivity("add/remove") == pytest.approx(0.7)
+        assert found.sensitivity(CHANGE[ADD_REMOVE]) == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize("rule", BUILT_IN["rule"])
