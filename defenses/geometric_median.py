@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -59,6 +60,7 @@ class GeometricMedian(SumRule, WeightRule):
     balance: float = Field(0.5, gt=0, le=10)
     floor: float | None = Field(None, gt=0, le=1)
     extra: ClassVar[int] = 1
+    follows_clip: ClassVar[Mapping[str, float | None]] = {"smoothing": None}
 
     def robustness(self, n: int, byzantine: int) -> float:
         return 4 * (1 + byzantine / (n - 2 * byzantine)) ** 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Self
 
 from pydantic import Field
@@ -15,6 +16,7 @@ class WithinRadius(SumRule):
     """A rule whose terms are ways from the center, clipped to `radius`; see `pull`."""
 
     tolerance: ClassVar[str] = "any number, each by its radius at most"
+    follows_clip: ClassVar[Mapping[str, float | None]] = {"radius": 1.0}
     radius: float | None = Field(None, gt=0, le=1e15)
 
     def most(self, n: int) -> int:

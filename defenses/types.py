@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
@@ -25,6 +26,10 @@ class Rule(BaseModel):
 
     tolerance: ClassVar[str] = ""
     """What it withstands, in words, where that is no number of hostile rows."""
+
+    follows_clip: ClassVar[Mapping[str, float | None]] = {}
+    """Keys that follow from the clip under privacy. Else they have to be set, as to the value that
+    stands here, or (None) have a default of their own."""
 
     def most(self, n: int) -> int:
         """How many hostile rows among n it is defined for."""

@@ -234,7 +234,7 @@ def _examples(directory: RunDirectory, ledger: Ledger) -> tuple[Guarantee | None
         or silo.terms.get("delta") != delta
         or any(charge.event != event or charge.round not in rounds for charge in silo.charges)
     ]
-    secret = ledger.terms.get("mechanism") != "none"
+    secret = ledger.terms.get("trust") != "nobody"
     if secret or problems or len(silos) != stated.get("silos"):
         return whole, problems
     bounds = [guarantee(before + Counter(silo.own), delta) for silo in silos]

@@ -13,6 +13,7 @@ from privfed.jsons import dump
 
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 RATE = click.FloatRange(0, 1, min_open=True)
+SHARE = click.FloatRange(0, 1, max_open=True)
 COUNT = click.IntRange(1, 10**12)
 
 
@@ -109,30 +110,24 @@ def _plot(directory: Path, path: Path) -> dict[str, Any]:
 
 
 @click.command()
-@click.option(
-    "--sampler",
-    type=click.Choice(["poisson", "truncated_poisson", "fixed_size", "full", "cyclic"]),
-    default="poisson",
-    show_default=True,
-)
+@click.option("--sampler", default="poisson", show_default=True, help="As cohort.sampler.")
 @click.option("--sampling-rate", "rate", type=RATE, help="q (poisson): expected cohort / clients.")
 @click.option("--population", type=COUNT, help="Clients, as a public constant.")
 @click.option("--cohort", type=COUNT, help="Clients per round: expected, or exactly (fixed_size).")
 @click.option("--cap", type=COUNT, default=None, help="truncated_poisson: default 1.5 x cohort.")
 @click.option("--separation", type=click.IntRange(1, 10**6), help="cyclic: rounds between two.")
-@click.option(
-    "--mechanism",
-    type=click.Choice(["gaussian", "local_gaussian", "banded", "skellam", "discrete_gaussian"]),
-    default="gaussian",
-    show_default=True,
-)
+@click.option("--mechanism", default="gaussian", show_default=True, help="As privacy.mechanism.")
+@click.option("--protocol", help="As secure.protocol; distributed noise takes masks by default.")
 @click.option("--bands", type=click.IntRange(1, 10_000), help="banded: at most the separation.")
-@click.option("--bits", type=click.IntRange(8, 62), help="distributed noise: of the secure sum.")
+@click.option("--bits", type=click.IntRange(8, 62), help="Of the secure sum.")
 @click.option("--dimension", type=COUNT, help="distributed noise: numbers of an update.")
-@click.option("--minimum", type=COUNT, help="distributed noise: survivors; default 0.8 x cohort.")
-@click.option("--honest", type=RATE, default=1.0, help="distributed noise: part that counts.")
+@click.option("--minimum", type=COUNT, help="Fewest survivors of a secure sum.")
+@click.option("--threshold", type=RATE, help="masks: the part of a cohort that has to stay.")
+@click.option("--colluders", type=SHARE, help="secure sums: the part that may collude.")
+@click.option("--byzantine", type=COUNT, help="Hostile clients of a cohort, who add no noise.")
+@click.option("--dropout", type=SHARE, help="secure sums: the part of a cohort that drops out.")
 @click.option("--sizing", type=click.Choice(["minimum", "layers"]), help="skellam: how.")
-@click.option("--against", type=click.Choice(["server", "readers"]), default="server")
+@click.option("--against", type=click.Choice(["server", "readers"]), help="Whose guarantee.")
 @click.option("--rounds", type=click.IntRange(1, 10**6))
 @click.option("--delta", type=click.FloatRange(0, 1, True, True), required=True)
 @click.option("--epsilon", type=click.FloatRange(0, min_open=True))
@@ -140,13 +135,13 @@ def _plot(directory: Path, path: Path) -> dict[str, Any]:
 @click.option("--accountant", type=click.Choice(["tightest", "rdp", "pld"]), default="tightest")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @answers_errors
-def calibrate(as_json: bool, cap: int | None, bands: int | None, **given: Any) -> int:
+def calibrate(as_json: bool, **given: Any) -> int:
     """Solve for the one of noise, epsilon, rounds and cohort (or rate) that is left out."""
     from privfed import budget_report as report
     from privfed.calibrate import Question, alternatives, solve
     from privfed.terminal import console
 
-    answer = solve(Question(cap=cap or 0, bands=bands or 0, **given))
+    answer = solve(Question(**given))
     if as_json:
         click.echo(dump(answer.to_json()))
         return 0

@@ -132,29 +132,34 @@ def calibration_table(answer: Answer) -> Table:
             "accountants": opinions(bound.by_accountant),
             "rounds": shown("rounds", str(asked.rounds)),
             "cohort": shown("cohort", drawn),
-            **_grid_rows(answer),
+            **_sum_rows(answer),
             "meaning": f"{asked.mechanism}: unit {bound.unit}, {bound.relation}, {asked.sampler} "
             "sampling",
         }
     )
 
 
-def _grid_rows(answer: Answer) -> dict[str, str]:
-    """Of distributed noise: what a client does, and what few bits cost."""
-    found, asked = answer.grid_json(), answer.question
-    if not found:
+def _sum_rows(answer: Answer) -> dict[str, str]:
+    """Of a secure sum: how it aborts; of noise that clients share: what each does, and its cost."""
+    sums, asked = answer.sum_json(), answer.question
+    if not sums:
         return {}
+    aborts = {"aborts": f"a round with a probability of at most {sums['aborts']:.2g}"}
+    if not asked.distributed:
+        return aborts if sums["aborts"] else {}
     return {
-        "against": "the server" if asked.against == "server" else "who reads the aggregates",
+        "against": "who reads the aggregates" if asked.against == "readers" else "the server",
+        "counted": f"{sums['honest']:.0%} of the noise, which honest clients add",
         "grid": (
-            f"steps of {found['step']:.3g} for a clip of {found['clip']:g}; rounding makes rows up "
-            f"to {found['encoded']:.4g} times as long"
+            f"steps of {sums['step']:.3g} for a clip of {sums['clip']:g}; rounding makes rows up "
+            f"to {sums['encoded']:.4g} times as long"
         ),
         "a client": (
-            f"adds noise of deviation {found['share_deviation']:.3g} and sends "
-            f"{found['bytes_per_client']:,.0f} bytes"
+            f"adds noise of deviation {sums['share_deviation']:.3g} and sends "
+            f"{sums['bytes_per_client']:,.0f} bytes"
         ),
-        "wraps": f"a number of the sum with a probability of {found['wraps']:.2g}",
+        "wraps": f"a number of the sum with a probability of {sums['wraps']:.2g}",
+        **(aborts if sums["aborts"] else {}),
     }
 
 

@@ -1,44 +1,70 @@
-"""What `privfed calibrate` answers: any one of noise, rounds, cohort or epsilon from the others."""
+"""What `privfed calibrate` answers: any one of noise, rounds, cohort or epsilon from the others.
+
+A question becomes the configuration of a run, and what a round of that costs is asked of the same
+`round_cost` that plans runs: hostile and colluding clients, aborts and few bits cost here what they
+cost there.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
-from accounting.calibration import largest, most_rounds, noise_multiplier
+from accounting.calibration import largest
 from accounting.errors import AccountingError, Unaccountable
-from accounting.events import ADD_REMOVE, Event
 from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable
-from accounting.releases import LARGEST_NOISE, PoissonSampled
+from accounting.releases import LARGEST_NOISE
 from privfed.cohort import Sampler, Witness
+from privfed.config import Config, Raw, assembled
 from privfed.errors import Refused
 from privfed.parts import find
-from privfed.privacy.mechanism import Mechanism, Setting
+from privfed.privacy.mechanism import Mechanism
+from privfed.refusals import refusals
+from privfed.round_cost import RoundCost, round_cost
 
 _SMALLEST_RATE = 1e-9
+_MOST_ROUNDS = 1_000_000
 _UNKNOWN = ("epsilon", "noise_multiplier", "rounds", "cohort")
-_USES = (
-    ("poisson", ("--sampling-rate", "--population", "--cohort")),
-    ("truncated_poisson", ("--population", "--cohort", "--cap")),
-    ("fixed_size", ("--population", "--cohort")),
-    ("full", ("--population",)),
-    ("cyclic", ("--separation",)),
-)
 _FLAGS = "--epsilon, --noise-multiplier, --rounds, and the sampling rate or cohort"
+_KEYS = {
+    "mechanism": "privacy.mechanism",
+    "sampler": "cohort.sampler",
+    "delta": "privacy.delta",
+    "accountant": "privacy.accountant",
+    "cap": "cohort.cap",
+    "separation": "cohort.separation",
+    "bands": "privacy.bands",
+    "bits": "secure.bits",
+    "minimum": "secure.minimum",
+    "threshold": "secure.threshold",
+    "colluders": "secure.colluders",
+    "byzantine": "aggregation.byzantine",
+    "dropout": "cohort.dropout",
+    "sizing": "privacy.sizing",
+    "rounds": "run.rounds",
+}
+"""A number that may be given, and the key of a run file that it is."""
+_ASKED_BY = {
+    "rate": ("--sampling-rate", "--population", "--cohort"),
+    "clients": ("--population",),
+    "size": ("--cohort",),
+    "cap": ("--cap",),
+    "separation": ("--separation",),
+}
+"""A constant that the rule of a draw follows from, and the flags that give it."""
 
 
 @dataclass(frozen=True)
 class Question:
     """A mechanism over a sampler, one of whose numbers is None: that is asked for.
 
-    `population` and `cohort` are whole clients; `rate` replaces both under Poisson sampling, and
-    `separation` under cyclic. `cap` 0 and `bands` 0 take the part's own default. Distributed noise
-    also follows from the secure sum's `bits`, the `dimension` of an update, how many survive at
-    least (`minimum`; four fifths of the cohort) and which part of their noise is `honest`: not of
-    hostile clients, nor, against the server, of colluding ones.
+    `population` and `cohort` are whole clients; `rate` replaces both where the draw follows from
+    their quotient alone, and `separation` under cyclic draws. What is None or 0 takes the part's
+    own default. Noise that clients share follows from the `dimension` of an update, and from the
+    secure sum's numbers: `protocol` is "masks" there if nothing else is given.
     """
 
     mechanism: str
@@ -48,45 +74,61 @@ class Question:
     population: int | None = None
     cohort: int | None = None
     rate: float | None = None
-    cap: int = 0
+    cap: int | None = None
     separation: int | None = None
-    bands: int = 0
+    bands: int | None = None
+    protocol: str | None = None
     bits: int | None = None
     dimension: int | None = None
     minimum: int | None = None
-    honest: float = 1.0
+    threshold: float | None = None
+    colluders: float | None = None
+    byzantine: int | None = None
+    dropout: float | None = None
     sizing: str | None = None
-    against: str = "server"
+    against: str | None = None
     rounds: int | None = None
     epsilon: float | None = None
     noise_multiplier: float | None = None
 
     @property
+    def drawing(self) -> type[Sampler]:
+        return find("sampler", self.sampler, "--sampler")
+
+    @property
+    def noising(self) -> type[Mechanism]:
+        return find("mechanism", self.mechanism, "--mechanism")
+
+    @property
+    def distributed(self) -> bool:
+        """Whether clients share the noise, in a secure sum."""
+        return self.noising.trust == "sum"
+
+    @property
+    def secured(self) -> bool:
+        return self.protocol is not None or self.distributed
+
+    @property
+    def spaced(self) -> bool:
+        """Whether a separation is what a draw follows from."""
+        return "separation" in self.drawing.constants
+
+    @property
+    def whoever(self) -> bool:
+        """Whether nothing is amplified, so that it does not matter who is drawn."""
+        return self.noising.trust == "client" and not self.spaced
+
+    @property
     def unknown(self) -> str:
         """Which one is asked for. Raises `Refused` unless it is exactly one."""
-        drawn = self.cohort or self.rate or self.separation or self.sampler == "full"
-        drawn = drawn or (self.mechanism == "local_gaussian" and self.sampler != "cyclic")
+        draw = {"rate", "size", "separation"} & {*self.drawing.constants}
+        drawn = self.cohort or self.rate or self.separation or not draw or self.whoever
         given = (self.epsilon, self.noise_multiplier, self.rounds, drawn or None)
         missing = [name for name, value in zip(_UNKNOWN, given, strict=True) if value is None]
         if len(missing) != 1:
-            found = "nothing is left to solve for" if not missing else f"{len(missing)} are missing"
-            raise Refused(f"give all but one of {_FLAGS}: that one is solved for; {found}")
+            what = "nothing is left to solve for" if not missing else f"{len(missing)} are missing"
+            raise Refused(f"give all but one of {_FLAGS}: that one is solved for; {what}")
         return missing[0]
-
-    def witness(self) -> Witness:
-        """The rule of the draw. Raises `Refused` where a number is missing or does not fit."""
-        part = find("sampler", self.sampler, "--sampler")
-        if self.sampler == "cyclic":
-            return _witness(part(separation=self.separation or 1), self.separation or 1)
-        if self.sampler == "full" or self.mechanism == "local_gaussian":
-            return _witness(find("sampler", "full", "--sampler")(), self.population or 1)
-        if self.rate is not None:
-            rate = self.rate
-            return Witness("poisson", rate, ADD_REMOVE, partial(PoissonSampled, rate))
-        if self.population is None or self.cohort is None:
-            raise Refused(f"the sampler {self.sampler!r} needs --population and --cohort")
-        keys = {"cap": self.cap} if self.sampler == "truncated_poisson" else {}
-        return _witness(part(size=self.cohort, **keys), self.population)
 
     def refuse_unused(self) -> None:
         """Raises `Refused` for numbers that the sampler or mechanism would ignore."""
@@ -94,13 +136,13 @@ class Question:
             "--population": self.population,
             "--cohort": self.cohort,
             "--sampling-rate": self.rate,
-            "--cap": self.cap or None,
+            "--cap": self.cap,
             "--separation": self.separation,
         }
-        used = dict(_USES)[self.sampler]
-        if self.mechanism == "local_gaussian" and self.sampler != "cyclic":
-            used = ()  # nothing is amplified there, whoever is drawn
-        if self.distributed and self.sampler == "cyclic":
+        used = tuple(flag for name in self.drawing.constants for flag in _ASKED_BY.get(name, ()))
+        if self.whoever:
+            used = ()
+        if self.secured:
             used = (*used, "--population")
         wrong = [flag for flag, value in given.items() if value is not None and flag not in used]
         if wrong:
@@ -110,59 +152,72 @@ class Question:
             )
         if self.rate is not None and (self.population or self.cohort):
             raise Refused("--sampling-rate is --cohort / --population; give either it or these")
-        distributed = {
-            "--bits": self.bits,
-            "--dimension": self.dimension,
-            "--minimum": self.minimum,
-            "--sizing": self.sizing,
-        }
-        if not self.distributed and (wrong := [f for f, v in distributed.items() if v is not None]):
-            raise Refused(f"{', '.join(wrong)}: for --mechanism skellam or discrete_gaussian")
-        if self.distributed and not (self.bits and self.dimension):
-            raise Refused(f"{self.mechanism} needs --bits and --dimension: they make its grid")
-        if self.bands and self.mechanism != "banded":
+        if self.rate is not None and self.secured:
+            raise Refused("sums have whole clients: give --population and --cohort, no rate")
+        self._refuse_unsecured()
+        if self.bands and "bands" not in self.noising.model_fields:  # type: ignore[attr-defined]
             raise Refused("--bands is for --mechanism banded; leave it out, or choose that")
 
-    def event(self, noise: float) -> Event:
-        return self.part(noise).event(self.witness(), 1)
-
-    def part(self, noise: float | None = None) -> Mechanism:
-        keys: dict[str, Any] = {"bands": self.bands} if self.bands else {}
-        keys |= {"sizing": self.sizing} if self.sizing else {}
-        part = find("mechanism", self.mechanism, "--mechanism")
-        mechanism: Mechanism = part(noise_multiplier=noise, **keys)
-        return mechanism.resolved(self._setting()) if self.distributed else mechanism
-
-    @property
-    def distributed(self) -> bool:
-        return self.mechanism in ("skellam", "discrete_gaussian")
-
-    def _setting(self) -> Setting:
-        """The constants that distributed noise depends on."""
-        size = self.cohort or self.population
-        if size is None:
+    def _refuse_unsecured(self) -> None:
+        """Raises `Refused` for numbers of a secure sum without one, and for one without these."""
+        sums = ("bits", "minimum", "threshold", "colluders", "dropout")
+        shared = ("dimension", "sizing", "against")
+        for names, right in ((sums, self.secured), (shared, self.distributed)):
+            wrong = [f"--{name}" for name in names if getattr(self, name) is not None]
+            if wrong and not right:
+                also = "" if names is shared else ", or with a --protocol"
+                raise Refused(
+                    f"{', '.join(wrong)}: for --mechanism skellam or discrete_gaussian{also}"
+                )
+        if self.distributed and not (self.bits and self.dimension):
+            raise Refused(f"{self.mechanism} needs --bits and --dimension: they make its grid")
+        if self.distributed and not (self.cohort or self.population):
             raise Refused(f"{self.mechanism} needs --cohort, or --population (full, cyclic)")
-        if self.sampler == "cyclic":
-            size = max(1, size // (self.separation or 1))
-        random = self.sampler == "poisson"
-        return Setting(
-            size=size,
-            capacity=self.population or size if random else size,
-            minimum=self.minimum or math.ceil(0.8 * size),
-            honest=self.honest,
-            added=self.honest if self.against == "readers" else 1.0,
-            bits=self.bits or 32,
-            length=self.dimension or 1,
-            against=self.against,
-            fewest=self.minimum or math.ceil(0.8 * size),
-        )
+
+    def config(self) -> Config:
+        """A run like this. Raises `Refused`."""
+        raw: Raw = {"secure": {}, "data": {}}
+        for name, key in _KEYS.items():
+            if (value := getattr(self, name)) is not None:
+                section, _, key = key.partition(".")
+                raw.setdefault(section, {})[key] = value
+        if self.secured:
+            raw["secure"]["protocol"] = self.protocol or "masks"
+        if self.against:
+            raw["privacy"]["against"] = self.against
+        if self.epsilon is not None:
+            raw["privacy"]["epsilon"] = self.epsilon
+        elif self.noise_multiplier is not None:
+            raw["privacy"]["noise_multiplier"] = self.noise_multiplier
+        raw["data"]["clients"] = self._clients()
+        if not self.drawing.derives_size:
+            raw["cohort"]["size"] = self.cohort or 1
+        return assembled(raw)
+
+    def _clients(self) -> int:
+        """How many are declared; with a separation, as many of them as it divides."""
+        apart = (self.separation or 1) if self.spaced else 1
+        return max(apart, (self.population or 1) // apart * apart)
+
+    def cost(self) -> RoundCost:
+        """What a round costs. Raises `Refused` where a number is missing or does not fit."""
+        if self.rate is not None:
+            mechanism = self.noising(**({"bands": self.bands} if self.bands else {}))
+            return RoundCost(mechanism, self.drawing.rule(self.rate))
+        drawn = {"size", "rate"} & {*self.drawing.constants} and not self.whoever
+        if drawn and (self.population is None or self.cohort is None):
+            raise Refused(f"the sampler {self.sampler!r} needs --population and --cohort")
+        return round_cost(self.config(), self.dimension or 1)
+
+    def witness(self) -> Witness:
+        """The rule of the draw."""
+        return self.cost().witness
 
     def guarantee(self) -> Guarantee:
         """Of all rounds. Raises `AccountingError`."""
-        assert self.noise_multiplier is not None
         assert self.rounds is not None
-        spending = {self.event(self.noise_multiplier): self.rounds}
-        return guarantee(spending, self.delta, self.accountant)
+        event = self.cost().event(self.noise_multiplier)
+        return guarantee(Counter({event: self.rounds}), self.delta, self.accountant)
 
 
 @dataclass(frozen=True)
@@ -175,13 +230,13 @@ class Answer:
 
     def to_json(self) -> Mapping[str, Any]:
         """What `privfed calibrate --json` prints."""
-        asked = self.question
+        asked, witness = self.question, self.question.witness()
         return {
             "epsilon": self.bound.epsilon,
             "accountants": self.bound.by_accountant,
             "accountant": asked.accountant,
             "noise_multiplier": asked.noise_multiplier,
-            "sampling_rate": asked.witness().rate,
+            "sampling_rate": witness.rate,
             "rounds": asked.rounds,
             "delta": asked.delta,
             "relation": self.bound.relation,
@@ -190,19 +245,25 @@ class Answer:
             "mechanism": asked.mechanism,
             "population": asked.population,
             "cohort": asked.cohort,
-            "separation": asked.witness().separation,
+            "separation": witness.separation,
             "solved": self.solved,
-            **self.grid_json(),
+            **self.sum_json(),
         }
 
-    def grid_json(self) -> Mapping[str, Any]:
-        """Of distributed noise: its grid, a client's share, and the price of few bits."""
+    def sum_json(self) -> Mapping[str, Any]:
+        """Of a secure sum: how likely it aborts; of shared noise: its grid and a client's share."""
         asked = self.question
-        if not asked.distributed:
+        if not asked.secured:
             return {}
-        mechanism: Any = asked.part(asked.noise_multiplier)
+        cost = asked.cost()
+        stated = {"aborts": cost.aborts, "admitted": cost.limits.admitted}
+        if not asked.distributed:
+            return stated
+        mechanism = cost.mechanism.at(asked.noise_multiplier)
         grid = mechanism.grid()
         return {
+            **stated,
+            "honest": mechanism.honest,
             "step": grid.step,
             "share_deviation": grid.share * grid.step,
             "encoded": grid.l2 * grid.step / mechanism.clip,
@@ -223,8 +284,10 @@ def solve(question: Question) -> Answer:
         raise Refused(f"--epsilon is {question.epsilon}; expected a positive number")
     try:
         if unknown != "cohort":
-            refuse_unaccountable(question.event(1.0), question.accountant)
+            refuse_unaccountable(question.cost().event(1.0), question.accountant)
         whole = replace(question, **_solved(question, unknown))
+        if whole.rate is None and (reasons := list(refusals(whole.config()))):
+            raise Refused("\n".join(reasons))
         return Answer(whole, unknown, whole.guarantee())
     except AccountingError as error:
         hint = "; or more --bits, as rounding alone makes rows longer" if question.bits else ""
@@ -234,30 +297,28 @@ def solve(question: Question) -> Answer:
 def _solved(asked: Question, unknown: str) -> dict[str, Any]:
     if unknown == "epsilon":
         return {}
-    epsilon, rounds, noise = asked.epsilon, asked.rounds, asked.noise_multiplier
+    epsilon = asked.epsilon
     assert epsilon is not None
     if unknown == "noise_multiplier":
-        assert rounds is not None
-        if epsilon == math.inf:
-            return {unknown: 0.0}
-        found = noise_multiplier(asked.event, rounds, epsilon, asked.delta, asked.accountant)
-        return {unknown: found}
-    assert noise is not None
-    if unknown == "rounds":
-        most = most_rounds(asked.event(noise), epsilon, asked.delta, asked.accountant)
-        return {unknown: _some(most, "even one round", epsilon)}
-    return _cohort(asked, epsilon)
-
-
-def _cohort(asked: Question, epsilon: float) -> dict[str, Any]:
-    """The largest cohort, or rate, or the smallest separation, within `epsilon`."""
+        assert asked.rounds is not None
+        return {unknown: asked.cost().solve(asked.rounds, epsilon, asked.delta, asked.accountant)}
 
     def fits(tried: Question) -> bool:
         return tried.guarantee().epsilon <= epsilon
 
-    if asked.sampler == "cyclic":
+    if unknown == "rounds":
+        beyond = f"epsilon {epsilon:g} allows more than {_MOST_ROUNDS} rounds"
+        most = largest(lambda n: fits(replace(asked, rounds=n)), _MOST_ROUNDS, beyond)
+        return {unknown: _some(most, "even one round", epsilon)}
+    return _cohort(asked, fits, epsilon)
+
+
+def _cohort(asked: Question, fits: Callable[[Question], bool], epsilon: float) -> dict[str, Any]:
+    """The largest cohort, or rate, or the smallest separation, within `epsilon`."""
+    constants = asked.drawing.constants
+    if asked.spaced:
         return {"separation": _separation(asked, fits, epsilon)}
-    if asked.population is None and asked.sampler == "poisson":
+    if asked.population is None and "rate" in constants:
         return {"rate": _rate(lambda rate: fits(replace(asked, rate=rate)), epsilon)}
     if asked.population is None:
         raise Refused(f"the sampler {asked.sampler!r} needs --population")
@@ -266,7 +327,7 @@ def _cohort(asked: Question, epsilon: float) -> dict[str, Any]:
     def drawn(n: int) -> bool:
         return fits(replace(asked, cohort=n))
 
-    if asked.sampler == "truncated_poisson":
+    if "cap" in constants:
         return {"cohort": _some(_scanned(drawn, most), "every cohort that was tried", epsilon)}
     return {"cohort": _some(largest(drawn, most), "a cohort of one", epsilon)}
 
@@ -290,7 +351,8 @@ def _scanned(fits: Callable[[int], bool], most: int) -> int:
 
 def _separation(asked: Question, fits: Callable[[Question], bool], epsilon: float) -> int:
     """The smallest separation that fits; none above the number of rounds changes anything."""
-    least = getattr(asked.part(), "bands", 1)
+    mechanism = asked.noising(**({"bands": asked.bands} if asked.bands else {}))
+    least = len(mechanism.coefficients())
     most = max(asked.rounds or 1, least)
 
     def short(n: int) -> bool:
@@ -317,16 +379,12 @@ def _rate(fits: Callable[[float], bool], epsilon: float) -> float:
     return low
 
 
-def _witness(sampler: Sampler, clients: int) -> Witness:
-    return sampler.of(clients).witness(0, clients)
-
-
-def _some(found: int, what: str, epsilon: float) -> int:
-    if found == 0:
+def _some(count: int, what: str, epsilon: float) -> int:
+    if count == 0:
         raise Unaccountable(
             f"{what} spends more than epsilon {epsilon:g}; raise the noise, epsilon or delta"
         )
-    return found
+    return count
 
 
 def alternatives(answer: Answer) -> Iterator[tuple[str, Answer]]:
@@ -343,7 +401,7 @@ def alternatives(answer: Answer) -> Iterator[tuple[str, Answer]]:
     if solved != "cohort" and asked.rate is not None:
         changes["2x the cohort"] = {"rate": 2 * asked.rate}
     elif solved != "cohort" and asked.cohort is not None:
-        changes["2x the cohort"] = {"cohort": 2 * asked.cohort, "cap": 2 * asked.cap}
+        changes["2x the cohort"] = {"cohort": 2 * asked.cohort, "cap": asked.cap and 2 * asked.cap}
     if solved != "rounds" and asked.rounds is not None and asked.rounds > 1:
         changes["half the rounds"] = {"rounds": asked.rounds // 2}
     changes["a tenth of delta"] = {"delta": asked.delta / 10}

@@ -30,6 +30,7 @@ from privfed.sections import (
     Data,
     Privacy,
     Run,
+    Section,
     Secure,
     Start,
 )
@@ -299,6 +300,16 @@ def _chosen(name: str, section: Mapping[str, Any]) -> dict[str, tuple[str, type[
             raise Refused(f"{name}.{key} is {part!r}; expected a name, as text")
         chosen[kind] = (part, find(kind, part, f"{name}.{key}"))
     return chosen
+
+
+def named(raw: Raw, kind: str) -> type[Any]:
+    """The class of the part of `kind` that `raw` names, or leaves to its default."""
+    section = next(name for name, known in SECTIONS.items() if kind in _kinds(known))
+    return _chosen(section, raw.get(section, {}))[kind][1]
+
+
+def _kinds(section: Section) -> set[str]:
+    return {kind for kind, _ in section.parts.values()}
 
 
 def _fields(name: str, section: Mapping[str, Any]) -> set[str]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from accounting.events import CHANGE, Event
-from defenses.types import SumRule
+from defenses.types import RowRule, SumRule
 from privfed.aggregation import rule_of
-from privfed.config import Config, Raw, assembled, assign
+from privfed.config import Config, Raw, assembled, assign, named
 from privfed.errors import Refused
 from privfed.parts import BUILT_IN
 from privfed.plan import Plan, plan
@@ -33,7 +33,6 @@ AXES = {
 """What is combined: kind of part -> the key that names it."""
 _LENGTH = 1000
 """Of a message, where distributed noise asks for it."""
-_DISTRIBUTED = ("skellam", "discrete_gaussian")
 
 
 @dataclass(frozen=True)
@@ -97,28 +96,29 @@ def _complete(raw: Raw) -> None:
     """Set the keys that its parts cannot do without; drop those that other parts left behind."""
     aggregation, secure = raw.setdefault("aggregation", {}), raw.setdefault("secure", {})
     privacy, cohort = raw.setdefault("privacy", {}), raw.setdefault("cohort", {})
-    attack, mechanism = raw.setdefault("attack", {}), privacy.get("mechanism", "gaussian")
-    rule, rows = aggregation.get("rule", "mean"), bool(aggregation.get("before"))
-    aggregation.pop("radius", None)
-    if rule in ("norm_bound", "centered_clipping") and (rows or mechanism == "none"):
-        aggregation["radius"] = 1.0
-    if mechanism != "none" and not rows:
-        aggregation.pop("smoothing", None)
-    aggregation["root"] = (aggregation.get("root") or 20) if rule == "fltrust" else 0
-    if secure.get("protocol", "none") == "none":
+    attack, parts = raw.setdefault("attack", {}), {kind: named(raw, kind) for kind in AXES}
+    rule, mechanism, rows = parts["rule"], parts["mechanism"], bool(aggregation.get("before"))
+    for key, usual in rule.follows_clip.items():
+        if mechanism.private and not rows:
+            aggregation.pop(key, None)
+        elif usual is not None:
+            aggregation[key] = usual
+    needs = rule.model_construct().needs() if issubclass(rule, RowRule) else ()
+    aggregation["root"] = (aggregation.get("root") or 20) if "root" in needs else 0
+    if not parts["protocol"].hides_rows:
         for key in ("capacity", "minimum", "simulate"):
             secure.pop(key, None)
-    if mechanism not in _DISTRIBUTED:
+    if mechanism.trust != "sum":
         privacy.pop("against", None)
-    if attack.get("name", "none") == "none":
+    if not parts["attack"].model_construct().acts:
         attack.clear()
     else:
         attack["fraction"] = attack.get("fraction") or 0.2
-    if cohort.get("sampler") in ("full", "cyclic"):
+    if parts["sampler"].derives_size:
         cohort["size"] = 0
     elif not cohort.get("size", 1):
         del cohort["size"]
-    if "noise_multiplier" not in privacy and mechanism != "none":
+    if "noise_multiplier" not in privacy and mechanism.private:
         # Whether there is a proof hangs on epsilon only where it pays for aborts.
         assign(raw, "privacy.noise_multiplier", 4.0)
 
@@ -154,11 +154,11 @@ def why(found: Plan) -> str:
     bounded = "rows are clipped"
     if rule.sensitivity(CHANGE[relation]) < math.inf:
         bounded = "its terms are bounded"
-    first = " at first" if getattr(mechanism, "adaptive_clip", False) else ""
+    first = " at first" if mechanism.adaptive else ""
     said = f"{name} needs sums alone, which noise may be added to: {bounded} to {clip:g}{first}"
     releases = exchanges(config.parts["objective"], rule)
     if releases > 1:
         said += f"; {releases} sums over one cohort are one event, of noise z / sqrt({releases})"
-    if config.names["protocol"] != "none":
+    if config.secured:
         said += f"; {config.names['protocol']} carry sums, and the norm is that of what they carry"
     return said

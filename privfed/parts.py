@@ -161,6 +161,20 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
 }
 
+CONTRACTS = {
+    "source": "privfed.data:Source",
+    "partition": "privfed.data:Partition",
+    "shift": "privfed.data.shift:Shift",
+    "loss": "privfed.losses:Loss",
+    "objective": "privfed.local.objective:Objective",
+    "sampler": "privfed.cohort:Sampler",
+    "mechanism": "privfed.privacy.mechanism:Mechanism",
+    "rule": "defenses.types:Rule",
+    "attack": "attacks.types:Attack",
+    "protocol": "privfed.secure.summation:SumProtocol",
+}
+"""What parts of a kind have to declare: refusals, plans and reports rest on it, never on names."""
+
 ADAPTERS = {"model": "privfed.models:Foreign"}
 """Kinds whose parts from outside may be plain functions, and what makes parts of these."""
 
@@ -182,7 +196,31 @@ def find(kind: str, name: str, key: str) -> type[Any]:
         raise Refused(
             f"{key} is {name!r}, which is no part; expected a subclass of privfed's Part{function}"
         )
+    if name not in BUILT_IN[kind]:
+        _refuse_silent(kind, part, f"{key} is {name!r}")
     return part
+
+
+def _refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
+    """Raises `Refused` where a part from outside leaves out what its kind has to declare."""
+    if kind not in CONTRACTS:
+        return
+    missing = sorted(_declared(kind) - {*dir(part), *part.model_fields})
+    if missing:
+        base = CONTRACTS[kind].replace(":", ".")
+        raise Refused(
+            f"{named}, which does not declare {', '.join(missing)}; expected all that {base} "
+            "says: extend a built-in part, or add these"
+        )
+
+
+def _declared(kind: str) -> set[str]:
+    """The names that a contract annotates or defines, without private ones."""
+    module, _, attribute = CONTRACTS[kind].partition(":")
+    contract = getattr(importlib.import_module(module), attribute)
+    names = {name for base in contract.__mro__ for name in vars(base).get("__annotations__", {})}
+    names |= {name for base in contract.__mro__ if base.__module__ == module for name in vars(base)}
+    return {name for name in names if not name.startswith(("_", "model_"))}
 
 
 def _imported(target: str, name: str, key: str) -> Any:

@@ -27,6 +27,10 @@ class Drawn(Part):
     derives_size: ClassVar[bool] = False
     constants: ClassVar[tuple[str, ...]] = ("clients", "size")
 
+    @classmethod
+    def rule(cls, rate: float) -> Witness:
+        raise Refused(f"the rule of {cls.__name__} does not follow from a sampling rate alone")
+
     def of(self, clients: int) -> Self:
         return self
 
@@ -45,9 +49,12 @@ class Poisson(Drawn):
 
     constants: ClassVar[tuple[str, ...]] = ("rate",)
 
-    def witness(self, round: int, clients: int) -> Witness:
-        rate = _rate(self.size, clients)
+    @classmethod
+    def rule(cls, rate: float) -> Witness:
         return Witness("poisson", rate, ADD_REMOVE, partial(PoissonSampled, rate))
+
+    def witness(self, round: int, clients: int) -> Witness:
+        return self.rule(_rate(self.size, clients))
 
     def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)

@@ -56,14 +56,10 @@ class SecureProtocol(Part):
     Beyond it the run is refused."""
 
     seen: ClassVar[str]
-    """Who sees what, in words."""
     opener: ClassVar[str]
-    """Who is shown the sum first, and adds central noise to it."""
     hides_rows: ClassVar[bool] = True
     approximate: ClassVar[bool] = False
-    """Whether sums have to be rounded by who opens them, and noised before anyone sees them."""
     layers: ClassVar[bool] = False
-    """Whether it takes layers of noise off again."""
 
     def begun(self, limits: Limits) -> int:
         """The smallest cohort with which a sum is begun."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
+from privfed.secure.limits import Limits
 from privfed.streams import Streams
 
 Indices = NDArray[np.int64]
@@ -32,6 +33,25 @@ class Session:
     clients: Indices = field(default_factory=_nobody)
     leaves: Indices = field(default_factory=_nobody)
     streams: Streams = field(default_factory=lambda: Streams(0))
+
+
+class SumProtocol(Protocol):
+    """How rows are summed, and who sees what of it."""
+
+    seen: ClassVar[str]
+    """Who sees what, in words."""
+    opener: ClassVar[str]
+    """Who is shown the sum first, and adds central noise to it."""
+    hides_rows: ClassVar[bool]
+    """Whether nobody sees a client's row."""
+    approximate: ClassVar[bool]
+    """Whether sums have to be rounded by who opens them, and noised before anyone sees them."""
+    layers: ClassVar[bool]
+    """Whether it takes layers of noise off again."""
+
+    def over(self, limits: Limits) -> Summation:
+        """Sums within `limits`. Raises `Refused`."""
+        ...
 
 
 class Aborted(Exception):

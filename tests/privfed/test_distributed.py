@@ -388,7 +388,7 @@ def test_both_guarantees_are_planned_charged_and_audited(tmp_path):
     plan_ = outcome.plan
     assert plan_.event.relation == ZERO_OUT
     assert isinstance(plan_.event.release, Skellam)
-    honest = plan_.summation.protocol.honest(plan_.summation.limits)
+    honest = plan_.cost.summation.protocol.honest(plan_.cost.summation.limits)
     assert plan_.event.release.variance == pytest.approx(
         honest * plan_.other.release.variance, rel=1e-9
     )
@@ -642,7 +642,16 @@ def test_readers_are_not_protected_by_noise_that_hostile_clients_leave_out():
     assert isinstance(nobody.release, PoissonSampled)
     assert (nobody.relation, some.relation) == (ADD_REMOVE, ZERO_OUT)
     assert some.release.variance == pytest.approx(nobody.release.of.variance * 63 / 64, rel=1e-9)
-    asked = ("--honest", "0.5", "--against", "readers", "--sizing", "layers", "--population", "200")
+    asked = (
+        "--byzantine",
+        "5",
+        "--against",
+        "readers",
+        "--sizing",
+        "layers",
+        "--population",
+        "200",
+    )
     flags = ("--mechanism", "skellam", "--cohort", "20", "--rounds", "5", "--bits", "20")
     said = calibrated(*flags, *asked, "--dimension", "100", "--noise-multiplier", "2")
     assert json.loads(said.stdout)["relation"] == ZERO_OUT
@@ -706,10 +715,12 @@ def test_the_budget_gates_whom_it_names():
         assert found.guarantee.epsilon == pytest.approx(2.0, abs=0.01)
         assert found.guarantee.against == whom
     assert by["server"].noise_multiplier > 1.5 * by["readers"].noise_multiplier
-    assert by["readers"].event.slack >= by["readers"].aborts > 0
+    assert by["readers"].event.slack >= by["readers"].cost.aborts > 0
     other = by["server"].other
     assert isinstance(other.release, PoissonSampled)
-    assert other.slack >= by["server"].aborts > 0, "what is not gated is charged for aborts, too"
+    assert other.slack >= by["server"].cost.aborts > 0, (
+        "what is not gated is charged for aborts, too"
+    )
 
 
 @pytest.mark.parametrize(

@@ -259,13 +259,13 @@ def test_what_stops_a_masked_sum_is_what_happens():
 
 def test_aborts_are_charged_where_the_draw_is_a_secret_and_free_where_it_is_not():
     poisson = plan(small(*MASKS, "data.clients=200", "cohort.size=60"))
-    assert poisson.event.slack == poisson.aborts > 0
+    assert poisson.event.slack == poisson.cost.aborts > 0
     assert plan(small(*MASKS, *EVERYBODY, "cohort.dropout=0.1")).event.slack == 0.0
     fixed = plan(small(*MASKS, "cohort.sampler=fixed_size", "privacy.accountant=rdp"))
-    assert fixed.event.slack == fixed.aborts == 0.0
+    assert fixed.event.slack == fixed.cost.aborts == 0.0
     lossy = ("cohort.sampler=fixed_size", "cohort.dropout=0.05", "cohort.size=100")
     fixed = plan(small(*MASKS, *lossy, "data.clients=400", "privacy.accountant=rdp"))
-    assert fixed.event.slack == fixed.aborts > 0
+    assert fixed.event.slack == fixed.cost.aborts > 0
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ MANY = (*MASKS, "data.clients=200", "cohort.size=110", "cohort.dropout=0.02")
 def test_plan_run_ledger_and_audit_charge_the_same_slack(tmp_path):
     outcome = trained(tmp_path, *MANY, "run.rounds=3", "secure.simulate=arithmetic")
     slack = outcome.plan.event.slack
-    assert slack == outcome.plan.aborts > 1e-12
+    assert slack == outcome.plan.cost.aborts > 1e-12
     ledger = Ledger.load(tmp_path / "ledger.jsonl")
     assert {charge.event for charge in ledger.charges} == {outcome.plan.event}
     bare = Counter({replace(outcome.plan.event, slack=0.0): 3})
@@ -413,7 +413,7 @@ def test_plan_run_ledger_and_audit_charge_the_same_slack(tmp_path):
 def test_several_exchanges_may_each_abort():
     one = plan(small(*MANY))
     two = plan(small(*MANY, "client.objective=mime", "data.setting=cross_silo"))
-    assert two.aborts == pytest.approx(2 * one.aborts)
+    assert two.cost.aborts == pytest.approx(2 * one.cost.aborts)
 
 
 def test_calibration_pays_for_aborts():

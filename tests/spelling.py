@@ -1,0 +1,88 @@
+"""The same run with its parts spelt otherwise: `module:Name`, and as a user's own subclass."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+from privfed.errors import Refused
+
+ASKED = set()
+"""Combinations that were asked again in this process: once is enough."""
+
+
+def asked_in_every_spelling(monkeypatch):
+    """Have every plan refuse the same things, and cost the same, in all spellings."""
+    import privfed.plan as planned  # torch and all: only where something is planned
+
+    refusals, round_cost = planned.refusals, planned.round_cost
+
+    def refused(config):
+        reasons = list(refusals(config))
+        if _once(config, tuple(reasons)):
+            for other in spellings(config):
+                assert _general(refusals(other), other, config) == _general(reasons, config)
+        return iter(reasons)
+
+    def cost(config, length=None):
+        try:
+            found = round_cost(config, length)
+        except Refused as refused:
+            if _once(config, str(refused)):
+                for other in spellings(config):
+                    there = _cost(round_cost, other, length)
+                    assert _general([there], other, config) == _general([str(refused)], config)
+            raise
+        if _once(config, found.exchanges):
+            setting = getattr(found.mechanism, "_setting", None)
+            length = setting.length if setting else length
+            for other in spellings(config):
+                assert _cost(round_cost, other, length) == found.event(1.0), other.names
+        return found
+
+    monkeypatch.setattr(planned, "refusals", refused)
+    monkeypatch.setattr(planned, "round_cost", cost)
+
+
+def spellings(config):
+    """`config` with every part as `module:Name`, and every part as a trivial subclass."""
+    names = {kind: _name(type(part)) for kind, part in config.parts.items()}
+    yield replace(config, names=names)
+    parts = {kind: _mine(part) for kind, part in config.parts.items()}
+    yield replace(config, parts=parts, names={kind: _name(type(p)) for kind, p in parts.items()})
+
+
+def _cost(round_cost, config, length):
+    try:
+        return round_cost(config, length).event(1.0)
+    except Refused as refused:
+        return str(refused)
+
+
+def _once(config, outcome):
+    key = (tuple(sorted(config.names.items())), tuple(config.aggregation.before), outcome)
+    if key in ASKED or any(":" in name for name in config.names.values()):
+        return False
+    ASKED.add(key)
+    return True
+
+
+def _general(reasons, *configs):
+    """Reasons without the names of parts."""
+    names = {name for config in configs for name in config.names.values()}
+    for name in sorted(names, key=len, reverse=True):
+        reasons = [str(reason).replace(repr(name), "…") for reason in reasons]
+    return list(reasons)
+
+
+def _name(part):
+    return f"{part.__module__}:{part.__qualname__}"
+
+
+@functools.cache
+def _subclass(part):
+    return type(f"My{part.__name__}", (part,), {"__module__": "mine"})
+
+
+def _mine(part):
+    return _subclass(type(part)).model_construct(**dict(part))
