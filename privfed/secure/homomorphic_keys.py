@@ -33,11 +33,12 @@ def read_public(data: bytes, scheme: Scheme) -> Any:
     """
     try:
         key = tenseal().context_from(data, n_threads=1)
+        public = key.has_public_key()  # which TenSEAL cannot say of a symmetric one
     except (ValueError, RuntimeError) as error:
         raise BadMessage("no public key", "bytes that TenSEAL cannot read") from error
     if key.has_secret_key():
         raise ValueError("a context with its secret key; only the key holder may have that one")
-    if not key.has_public_key():
+    if not public:
         raise BadMessage("no public key", "a context without one")
     check_parameters(key, scheme)
     return key

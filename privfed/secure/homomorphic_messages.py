@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -31,12 +32,13 @@ OPENING = _START + 4 * _NUMBER.size + 5 * COUNT + 3 * KEY + len("ckks") + SIGNAT
 """Bytes of an opening beside its public key, with hashes of 32 bytes."""
 
 
-class _Signed:
-    """What the signed messages have in common."""
+@dataclass(frozen=True)
+class _Signed(ABC):
+    """What the messages have in common."""
 
+    signature: bytes = field(default=bytes(SIGNATURE), kw_only=True)
     kind: ClassVar[int]
     author: ClassVar[str]
-    signature: bytes
 
     @property
     def text(self) -> bytes:
@@ -45,12 +47,12 @@ class _Signed:
             b"privfed encrypted sum" + hashlib.sha256(bytes([self.kind]) + self._covered()).digest()
         )
 
+    @abstractmethod
     def _covered(self) -> bytes:
         """All that the signature is on, beside the kind."""
-        raise NotImplementedError
 
     def signed(self, key: Ed25519PrivateKey) -> Self:
-        return replace(self, signature=key.sign(self.text))  # type: ignore[type-var]
+        return replace(self, signature=key.sign(self.text))
 
     def check(self, public: bytes) -> None:
         """Raises `BadMessage` where the holder of `public` did not sign it."""
@@ -75,7 +77,6 @@ class Opening(_Signed):
     agreed: bytes
     nonce: bytes
     key: bytes
-    signature: bytes = bytes(SIGNATURE)
     kind: ClassVar[int] = 1
     author: ClassVar[str] = "the key holder"
 
@@ -92,11 +93,10 @@ class Opening(_Signed):
         """Raises `BadMessage`."""
         reader = _begun(data, cls.kind)
         round, exchange, bits, length = (reader.number() for _ in range(4))
-        texts = [reader.take(reader.small()) for _ in range(5)]
+        scheme, *others = (reader.take(reader.small()) for _ in range(5))
         signature = reader.take(SIGNATURE)
         reader.end()
-        scheme, model_hash, agreed, nonce, key = texts
-        return cls(scheme, round, exchange, bits, length, model_hash, agreed, nonce, key, signature)
+        return cls(scheme, round, exchange, bits, length, *others, signature=signature)
 
     @cached_property
     def context(self) -> bytes:
@@ -110,7 +110,6 @@ class _Encrypted(_Signed):
     context: bytes
     number: int
     blocks: tuple[bytes, ...]
-    signature: bytes = bytes(SIGNATURE)
 
     def encode(self) -> bytes:
         head = _start(self.kind) + self._head() + self.signature
@@ -130,7 +129,7 @@ class _Encrypted(_Signed):
         signature = reader.take(SIGNATURE)
         blocks = tuple(reader.take(reader.small()) for _ in range(count))
         reader.end()
-        return cls(context, number, blocks, signature)
+        return cls(context, number, blocks, signature=signature)
 
     def ciphertexts(self, scheme: Scheme, key: Any, length: int) -> list[Any]:
         """Those of a row `[length]`, checked for `key`. Raises `BadMessage`."""

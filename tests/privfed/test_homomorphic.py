@@ -236,6 +236,21 @@ def test_the_public_half_has_no_key_but_the_public_one():
         read_public(without, Bfv().scheme)
 
 
+def test_a_symmetric_context_is_no_public_key():
+    library = parameters.tenseal()
+    symmetric = library.context(
+        library.SCHEME_TYPE.BFV,
+        DEGREE,
+        BfvScheme.modulus,
+        [54, 55],
+        encryption_type=library.ENCRYPTION_TYPE.SYMMETRIC,
+        n_threads=1,
+    )
+    without = symmetric.serialize(False, False, False, False)
+    with pytest.raises(BadMessage, match="no public key"):
+        read_public(without, Bfv().scheme)
+
+
 @BOTH
 def test_equal_rows_have_different_ciphertexts(protocol):
     parties = Parties(protocol)
@@ -582,7 +597,7 @@ def test_a_key_holder_opens_one_total_of_enough_rows_that_the_server_signed():
         parties.holder.open(parties.row(1))
     unsigned = dataclasses.replace(Total.decode(first), number=3)
     by_another = unsigned.signed(identity(0))
-    as_a_row = Row(*dataclasses.astuple(unsigned)).signed(office("server"))
+    as_a_row = Row(**dataclasses.asdict(unsigned)).signed(office("server"))
     as_a_total = dataclasses.replace(unsigned, signature=as_a_row.signature)
     for forged in (unsigned, by_another, as_a_total):
         with pytest.raises(BadMessage, match="wrong signature: not what the server signed"):
