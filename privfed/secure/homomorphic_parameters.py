@@ -42,10 +42,13 @@ from privfed.secure.summation import Aborted
 DEGREE = 4096
 _MODULI = [54, 55]
 _Q = 2**54 - 172031
-"""The prime that SEAL takes: the largest of 54 bits that is 1 modulo 2 N."""
+_P = 2**55 - 311295
+"""The primes that SEAL takes: the largest of 54 and of 55 bits that are 1 modulo 2 N."""
 _Z = 10.0
 CIPHERTEXT = 61_750
 """Bytes of a ciphertext, about: two polynomials of 54 bits in 64, compressed."""
+PUBLIC_KEY = 123_550
+"""Bytes of a public key with its parameters, about."""
 _LARGEST = 70_000
 
 
@@ -67,6 +70,15 @@ def _most(each: float, deviation: float, room: float) -> int:
 
 
 @dataclass(frozen=True)
+class Parameters:
+    """The degree N, the primes of q and of the special modulus, and the plain modulus t."""
+
+    degree: int
+    moduli: tuple[int, ...]
+    plain: int
+
+
+@dataclass(frozen=True)
 class Scheme(ABC):
     """Encrypts blocks of up to `slots` whole numbers; sums stay below 2^(`bits` - 1) in size.
 
@@ -75,15 +87,23 @@ class Scheme(ABC):
 
     bits: int
     name: ClassVar[str]
+    code: ClassVar[int]
+    """SEAL's number of the scheme."""
+    modulus: ClassVar[int]
+    """The plain modulus t; 0 where there is none."""
     transformed: ClassVar[bool]
+    """Whether its ciphertexts are in the form of a number-theoretic transform."""
+    slots: ClassVar[int]
+
+    @property
+    def parameters(self) -> Parameters:
+        """What every key of this scheme has to have."""
+        return Parameters(DEGREE, (_Q, _P), self.modulus)
 
     @property
     def room(self) -> float:
         """What every sum's numbers have to stay below in size."""
         return float(2 ** (self.bits - 1))
-
-    """Whether its ciphertexts are in the form of a number-theoretic transform."""
-    slots: ClassVar[int]
 
     @abstractmethod
     def keys(self) -> Any:
@@ -138,6 +158,7 @@ class BfvScheme(Scheme):
     """Exact: integers modulo the prime t, the first beyond 2^32 that is 1 modulo 2 N."""
 
     name: ClassVar[str] = "bfv"
+    code: ClassVar[int] = 1
     transformed: ClassVar[bool] = False
     slots: ClassVar[int] = DEGREE
     modulus: ClassVar[int] = 2**32 + 24577
@@ -170,6 +191,8 @@ class CkksScheme(Scheme):
     """Approximate, and exact once rounded: real numbers times the scale 2^(53 - bits)."""
 
     name: ClassVar[str] = "ckks"
+    code: ClassVar[int] = 2
+    modulus: ClassVar[int] = 0
     transformed: ClassVar[bool] = True
     slots: ClassVar[int] = DEGREE // 2
 
@@ -201,35 +224,3 @@ class CkksScheme(Scheme):
 
     def _load(self, key: Any, data: bytes) -> Any:
         return tenseal().ckks_vector_from(key, data)
-
-
-SCHEMES: dict[bytes, type[Scheme]] = {b"bfv": BfvScheme, b"ckks": CkksScheme}
-
-
-def public_half(keys: Any) -> bytes:
-    """The public key and the parameters, and no other key.
-
-    Always by way of bytes: TenSEAL's `make_context_public` forgets the secret key but keeps a
-    decryptor that still works.
-    """
-    return bytes(
-        keys.serialize(
-            save_public_key=True,
-            save_secret_key=False,
-            save_galois_keys=False,
-            save_relin_keys=False,
-        )
-    )
-
-
-def read_public(data: bytes) -> Any:
-    """A public key. Raises `ValueError` where a secret key is with it, `BadMessage` otherwise."""
-    try:
-        key = tenseal().context_from(data, n_threads=1)
-    except (ValueError, RuntimeError) as error:
-        raise BadMessage("no public key", "bytes that TenSEAL cannot read") from error
-    if key.has_secret_key():
-        raise ValueError("a context with its secret key; only the key holder may have that one")
-    if not key.has_public_key():
-        raise BadMessage("no public key", "a context without one")
-    return key

@@ -10,18 +10,13 @@ from privfed.errors import Refused
 from privfed.privacy.mechanism import BoundedRows, Encoding
 from privfed.secure import homomorphic_parameters as parameters
 from privfed.secure.codec import Codec
-from privfed.secure.homomorphic import (
-    Bfv,
-    Ckks,
-    EncryptingClient,
-    KeyHolder,
-    Opening,
-    Row,
-    SummingServer,
-    Total,
-)
-from privfed.secure.homomorphic_parameters import DEGREE, read_public
+from privfed.secure.homomorphic import Bfv, Ckks, directory, office
+from privfed.secure.homomorphic_keys import check_parameters, public_half, read_public
+from privfed.secure.homomorphic_messages import COUNT, HEADER, OPENING, Opening, Row, Total
+from privfed.secure.homomorphic_parameters import DEGREE, BfvScheme, CkksScheme
+from privfed.secure.homomorphic_parties import EncryptingClient, KeyHolder, SummingServer, Terms
 from privfed.secure.limits import Limits
+from privfed.secure.masks import identity
 from privfed.secure.messages import BadMessage
 from privfed.secure.summation import Aborted, Session
 from privfed.streams import Streams
@@ -29,7 +24,7 @@ from privfed.streams import Streams
 pytest.importorskip("tenseal")
 THREE = Limits(3)
 BOTH = pytest.mark.parametrize("protocol", [Bfv(), Ckks()], ids=["bfv", "ckks"])
-SESSION = Session(3, 0, bytes(range(32)))
+SESSION = Session(3, 0, bytes(range(32)), np.arange(10))
 
 
 def holding(largest, length, bits):
@@ -53,18 +48,50 @@ class Parties:
     limits: Limits = THREE
     largest: int = 50
 
+    session: Session = SESSION
+
     def __post_init__(self):
         self.codec = holding(self.largest, self.length, self.protocol.bits)
-        self.holder = KeyHolder(SESSION, self.protocol.scheme, self.codec, self.limits)
+        self.terms = Terms(
+            self.session,
+            self.protocol.scheme,
+            self.codec,
+            self.limits,
+            directory(self.session),
+        )
+        self.holder = KeyHolder(self.terms, office("holder"))
+        self.opening = Opening.decode(self.holder.opening)
         self.client = self.answering(self.holder.opening)
-        self.server = SummingServer(self.holder.opening, self.limits)
+        self.server = self.serving()
 
-    def answering(self, opening, codec=None, session=SESSION):
-        name = self.protocol.scheme.name
-        return EncryptingClient(opening, codec or self.codec, session, name)
+    def answering(self, opening, **terms):
+        return EncryptingClient(opening, dataclasses.replace(self.terms, **terms))
+
+    def serving(self, opening=None, **terms):
+        terms = dataclasses.replace(self.terms, **terms)
+        return SummingServer(opening or self.holder.opening, terms, office("server"))
+
+    def opened(self, **changes):
+        """The opening with changes that the key holder signed."""
+        return dataclasses.replace(self.opening, **changes).signed(office("holder")).encode()
 
     def row(self, client, value=7):
-        return self.client.encrypt(client, np.full(self.length, value))
+        return self.client.encrypt(client, identity(client), np.full(self.length, value))
+
+    def holding(self, *blocks, by):
+        """A row of any ciphertexts that its client signed."""
+        return Row(self.opening.context, by, blocks).signed(identity(by)).encode()
+
+
+def resigned(message, **changes):
+    """A row with changes that the client of its name signed."""
+    row = dataclasses.replace(Row.decode(message), **changes)
+    return row.signed(identity(row.number)).encode()
+
+
+def total_of(message, **changes):
+    """A total with changes that the server signed."""
+    return dataclasses.replace(Total.decode(message), **changes).signed(office("server")).encode()
 
 
 @BOTH
@@ -76,7 +103,7 @@ def test_sums_are_exact(protocol, length):
     sent[:, 0] = [largest, largest, -largest, 0]
     channel = protocol.channel(SESSION, codec, Limits(5))
     for client, row in enumerate(sent):
-        channel.send(10 * client, row)
+        channel.send(2 * client, row)
     total, survivors = channel.total()
     assert survivors == 4
     assert total.dtype == np.int64
@@ -104,19 +131,17 @@ def test_sums_are_exact_at_the_end_of_their_range(protocol, sign):
 def test_large_sums_are_exact_though_their_noise_is_correlated(protocol, cohort):
     """Each of 100 encrypted rows is sent by many clients: worse than noise that is independent."""
     codec = holding((2 ** (protocol.bits - 1) - 1) // cohort, 2048, protocol.bits)
-    parties = Parties(protocol, 2048, Limits(cohort), codec.largest)
+    scheme = protocol.scheme
+    keys = scheme.keys()
     sent = rows(100, codec)
     sent[:, 0], sent[:, 1] = codec.largest, -codec.largest
-    messages = [parties.client.encrypt(0, row) for row in sent]
-    expected = np.zeros(2048, dtype=np.int64)
-    for client in range(cohort):
-        row = dataclasses.replace(Row.decode(messages[client % 100]), number=client)
-        parties.server.add(row.encode())
-        expected += sent[client % 100]
-    total, survivors = parties.holder.open(parties.server.total())
-    assert survivors == cohort
-    assert np.array_equal(total, expected)
-    assert total[0] == codec.largest * cohort
+    ciphertexts = [scheme.read(keys, scheme.encrypt(keys, row), 2048) for row in sent]
+    total = ciphertexts[0]
+    for client in range(1, cohort):
+        total = total + ciphertexts[client % 100]
+    times = np.bincount(np.arange(cohort) % 100)
+    assert np.array_equal(scheme.decrypt(total), times @ sent)
+    assert scheme.decrypt(total)[0] == codec.largest * cohort
 
 
 def test_the_noise_of_a_bfv_sum_is_below_its_bound():
@@ -184,33 +209,46 @@ def test_another_key_pair_does_not_open_a_total(protocol):
     for client in range(2):
         parties.server.add(parties.row(client))
     message = parties.server.total()
-    theirs = dataclasses.replace(Total.decode(message), context=other.holder._opening.context)
+    with pytest.raises(BadMessage, match="wrong session"):
+        other.holder.open(message)
     with pytest.raises(Aborted, match="limits were broken"):
-        other.holder.open(theirs.encode())
+        other.holder.open(total_of(message, context=other.opening.context))
     assert parties.holder.open(message)[0].tolist() == [14] * 5
 
 
 @BOTH
 def test_a_context_with_the_secret_key_is_refused_by_everybody_else(protocol):
     parties = Parties(protocol)
-    opening = Opening.decode(parties.holder.opening)
-    leaked = parties.holder._keys.serialize(save_secret_key=True)
-    told = dataclasses.replace(opening, key=leaked).encode()
-    with pytest.raises(ValueError, match="only the key holder"):
-        SummingServer(told, parties.limits)
-    with pytest.raises(ValueError, match="only the key holder"):
-        parties.answering(told)
+    leaked = parties.opened(key=parties.holder._keys.serialize(save_secret_key=True))
+    for party in (parties.serving, parties.answering):
+        with pytest.raises(ValueError, match="only the key holder"):
+            party(leaked)
 
 
 def test_the_public_half_has_no_key_but_the_public_one():
     keys = Bfv().scheme.keys()
     assert keys.has_secret_key()
-    assert len(parameters.public_half(keys)) < len(keys.serialize(save_secret_key=True)) - 60_000
-    read = parameters.read_public(parameters.public_half(keys))
+    assert len(public_half(keys)) < len(keys.serialize(save_secret_key=True)) - 60_000
+    read = read_public(public_half(keys), Bfv().scheme)
     assert read.has_public_key()
     without = keys.serialize(save_public_key=False, save_relin_keys=False)
     with pytest.raises(BadMessage, match="without one"):
-        parameters.read_public(without)
+        read_public(without, Bfv().scheme)
+
+
+def test_a_symmetric_context_is_no_public_key():
+    library = parameters.tenseal()
+    symmetric = library.context(
+        library.SCHEME_TYPE.BFV,
+        DEGREE,
+        BfvScheme.modulus,
+        [54, 55],
+        encryption_type=library.ENCRYPTION_TYPE.SYMMETRIC,
+        n_threads=1,
+    )
+    without = symmetric.serialize(False, False, False, False)
+    with pytest.raises(BadMessage, match="no public key"):
+        read_public(without, Bfv().scheme)
 
 
 @BOTH
@@ -223,40 +261,76 @@ def test_equal_rows_have_different_ciphertexts(protocol):
 
 @BOTH
 def test_no_two_sessions_share_a_key_or_a_context(protocol):
-    first, second = (Parties(protocol).holder._opening for _ in range(2))
+    first, second = (Parties(protocol).opening for _ in range(2))
     assert first.key != second.key
     assert first.context != second.context
     assert first.nonce != second.nonce
 
 
-def _readdressed(message, **changes):
+def _blocks(message, change):
+    return resigned(message, blocks=tuple(change(Row.decode(message).blocks)))
+
+
+def _forged(message, **changes):
+    """A row with changes that nobody signed."""
     return dataclasses.replace(Row.decode(message), **changes).encode()
 
 
-def _blocks(message, change):
-    return _readdressed(message, blocks=tuple(change(Row.decode(message).blocks)))
+def _instead(message, other, at, padding=b""):
+    """The row with one ciphertext of another row, in other bytes where there is a padding."""
+    copied = Row.decode(other).blocks[at] + padding
+    return _blocks(message, lambda own: [*own[:at], copied, *own[at + 1 :]])
 
+
+UNKNOWN_FIELD = bytes([120, 1])
+"""Protocol buffers read over it."""
 
 FAULTS = {
-    "empty": (lambda p, m: b"", "wrong length"),
-    "of another format": (lambda p, m: b"XX" + m[2:], "wrong format"),
-    "an opening": (lambda p, m: p.holder.opening, "wrong type"),
-    "truncated": (lambda p, m: m[:-1], "wrong length"),
-    "too long": (lambda p, m: m + b"\0", "wrong length"),
-    "of another session": (lambda p, m: Parties(p.protocol).row(9), "wrong session"),
-    "of another context": (lambda p, m: _readdressed(m, context=bytes(32)), "wrong session"),
-    "the same client": (lambda p, m: p.row(1), "sent twice"),
-    "too few ciphertexts": (lambda p, m: _blocks(m, lambda b: b[:-1]), "wrong length"),
-    "too many ciphertexts": (lambda p, m: _blocks(m, lambda b: b + b[:1]), "wrong length"),
-    "ciphertexts swapped": (lambda p, m: _blocks(m, reversed), "wrong length"),
-    "no ciphertexts": (lambda p, m: _blocks(m, lambda b: [b"", b""]), "wrong length"),
-    "text": (lambda p, m: _blocks(m, lambda b: [b"x" * 60_000] * 2), "wrong length|no cipher"),
-    "a cut ciphertext": (lambda p, m: _blocks(m, lambda b: [b[0][:-99], b[1]]), "no ciphertext"),
-    "oversized": (lambda p, m: _blocks(m, lambda b: [b[0] * 2, b[1]]), "wrong length"),
+    "empty": (lambda p, m, first: b"", "wrong length"),
+    "of another format": (lambda p, m, first: b"XX" + m[2:], "wrong format"),
+    "of an earlier version": (lambda p, m, first: b"PH1" + m[3:], "wrong format"),
+    "an opening": (lambda p, m, first: p.holder.opening, "wrong type"),
+    "truncated": (lambda p, m, first: m[:-1], "wrong length"),
+    "too long": (lambda p, m, first: m + b"\0", "wrong length"),
+    "of another session": (lambda p, m, first: Parties(p.protocol).row(9), "wrong session"),
+    "of another context": (lambda p, m, first: resigned(m, context=bytes(32)), "wrong session"),
+    "unsigned": (lambda p, m, first: _forged(m, signature=bytes(64)), "wrong signature"),
+    "in another's name": (lambda p, m, first: _forged(m, number=8), "wrong signature"),
+    "of the key holder": (
+        lambda p, m, first: Row.decode(m).signed(office("holder")).encode(),
+        "wrong signature",
+    ),
+    "signed with other ciphertexts": (
+        lambda p, m, first: _forged(m, blocks=Row.decode(p.row(9)).blocks),
+        "wrong signature",
+    ),
+    "of nobody": (lambda p, m, first: resigned(m, number=10), "unknown sender"),
+    "the same client": (lambda p, m, first: p.row(1), "sent twice"),
+    "the same message": (lambda p, m, first: first, "sent twice"),
+    "a copied row": (lambda p, m, first: resigned(first, number=9), "duplicate ciphertext"),
+    "a first copy": (lambda p, m, first: _instead(m, first, 0), "duplicate ciphertext"),
+    "a second copy": (lambda p, m, first: _instead(m, first, 1), "duplicate ciphertext"),
+    "a copy in other bytes": (
+        lambda p, m, first: _instead(m, first, 1, UNKNOWN_FIELD),
+        "duplicate ciphertext",
+    ),
+    "too few ciphertexts": (lambda p, m, first: _blocks(m, lambda b: b[:-1]), "wrong length"),
+    "too many ciphertexts": (lambda p, m, first: _blocks(m, lambda b: b + b[:1]), "wrong length"),
+    "ciphertexts swapped": (lambda p, m, first: _blocks(m, reversed), "wrong length"),
+    "no ciphertexts": (lambda p, m, first: _blocks(m, lambda b: [b"", b""]), "wrong length"),
+    "text": (
+        lambda p, m, first: _blocks(m, lambda b: [b"x" * 60_000] * 2),
+        "wrong length|no cipher",
+    ),
+    "a cut ciphertext": (
+        lambda p, m, first: _blocks(m, lambda b: [b[0][:-99], b[1]]),
+        "no ciphertext",
+    ),
+    "oversized": (lambda p, m, first: _blocks(m, lambda b: [b[0] * 2, b[1]]), "wrong length"),
     "of another key": (
-        lambda p, m: _readdressed(
+        lambda p, m, first: resigned(
             (Parties(Ckks() if p.protocol.scheme.name == "bfv" else Bfv(), p.length)).row(9),
-            context=p.holder._opening.context,
+            context=p.opening.context,
         ),
         "no ciphertext|wrong length",
     ),
@@ -268,14 +342,51 @@ FAULTS = {
 def test_faulty_messages_are_refused_by_name_and_the_sum_goes_on(protocol, fault):
     parties = Parties(protocol, protocol.scheme.slots + 1)
     spoiled, named = FAULTS[fault]
-    parties.server.add(parties.row(1, 20))
+    first = parties.row(1, 20)
+    parties.server.add(first)
     with pytest.raises(BadMessage, match=named) as caught:
-        parties.server.add(spoiled(parties, parties.row(9)))
+        parties.server.add(spoiled(parties, parties.row(9), first))
     assert isinstance(caught.value, Aborted)
     parties.server.add(parties.row(2, -50))
     total, survivors = parties.holder.open(parties.server.total())
     assert survivors == 2
     assert np.array_equal(total, np.full(parties.length, -30))
+
+
+def test_a_ciphertext_twice_in_one_row_is_refused():
+    parties = Parties(Bfv(), 2 * DEGREE)
+    with pytest.raises(BadMessage, match="duplicate ciphertext"):
+        parties.server.add(_blocks(parties.row(1), lambda blocks: [blocks[0]] * 2))
+
+
+def flipped(message, rng):
+    """The message with a flipped bit: in each byte before the ciphertexts, and in 40 of all."""
+    for at in [*range(120), *rng.integers(0, len(message), 40), len(message) - 1]:
+        changed = bytearray(message)
+        changed[at] ^= 1 << rng.integers(8)
+        yield bytes(changed)
+
+
+@BOTH
+def test_no_flipped_bit_of_any_message_is_accepted(protocol):
+    parties = Parties(protocol)
+    rng = np.random.default_rng(0)
+    for changed in flipped(parties.holder.opening, rng):
+        for party in (parties.answering, parties.serving):
+            with pytest.raises(BadMessage):
+                party(changed)
+    parties.server.add(parties.row(1, 20))
+    row = parties.row(2, -50)
+    for changed in flipped(row, rng):
+        with pytest.raises(BadMessage):
+            parties.server.add(changed)
+    parties.server.add(row)
+    total = parties.server.total()
+    for changed in flipped(total, rng):
+        with pytest.raises(BadMessage):
+            parties.holder.open(changed)
+    whole, survivors = parties.holder.open(total)
+    assert (whole.tolist(), survivors) == ([-30] * 5, 2)
 
 
 SIZES = bytes([10, 2, 128, 32])
@@ -330,47 +441,137 @@ def test_ciphertexts_of_another_form_are_refused(tmp_path):
         Ckks().scheme.read(keys, other, 2048)
 
 
-def test_changed_bytes_never_crash_the_server():
-    parties = Parties(Bfv(), largest=2**20)
-    message = parties.row(1)
+def test_ciphertexts_that_their_client_spoiled_never_crash_the_server():
+    parties = Parties(Bfv(), largest=2**20, limits=Limits(2**20))
+    (block,) = Row.decode(parties.row(1)).blocks
     rng = np.random.default_rng(0)
     refused = 0
-    for at in rng.integers(0, 250, 400):
-        server = SummingServer(parties.holder.opening, parties.limits)
-        changed = bytearray(message)
+    for at in rng.integers(0, 200, 400):
+        changed = bytearray(block)
         changed[at] ^= 1 << rng.integers(8)
+        parties.server._senders.clear()
         try:
-            server.add(bytes(changed))
+            parties.server.add(parties.holding(bytes(changed), by=1))
         except BadMessage:
             refused += 1
     assert refused > 100
 
 
 @BOTH
-def test_openings_that_do_not_fit_are_refused(protocol):
+def test_openings_that_do_not_fit_are_refused_by_clients_and_server(protocol):
     parties = Parties(protocol)
     opening = parties.holder.opening
-    for other, name in (
-        (holding(50, 6, protocol.bits), "length"),
-        (holding(50, 5, protocol.bits - 1), "bits"),
-    ):
-        with pytest.raises(BadMessage, match=f"wrong {name}"):
-            parties.answering(opening, other)
-    for change in ({"round": 9}, {"exchange": 3}, {"model_hash": b"other"}):
-        with pytest.raises(BadMessage, match=f"wrong {next(iter(change)).split('_')[0]}"):
-            parties.answering(opening, session=dataclasses.replace(SESSION, **change))
-    swapped = Ckks(bits=20) if protocol.scheme.name == "bfv" else Bfv(bits=20)
-    with pytest.raises(BadMessage, match="wrong scheme"):
-        parties.answering(Parties(swapped).holder.opening)
-    for spoiled in (opening[:-1], opening + b"\0"):
-        with pytest.raises(BadMessage, match="wrong length"):
-            SummingServer(spoiled, parties.limits)
-    read = Opening.decode(opening)
-    assert read.encode() == opening
-    with pytest.raises(BadMessage, match="wrong scheme"):
-        Opening.decode(dataclasses.replace(read, scheme=b"rot13").encode())
-    with pytest.raises(BadMessage, match="no public key"):
-        SummingServer(dataclasses.replace(read, key=b"").encode(), parties.limits)
+    for party in (parties.answering, parties.serving):
+        for other, name in (
+            (holding(50, 6, protocol.bits), "length"),
+            (holding(50, 5, protocol.bits - 1), "bits"),
+        ):
+            with pytest.raises(BadMessage, match=f"wrong {name}"):
+                party(opening, codec=other)
+        for change in ({"round": 9}, {"exchange": 3}, {"model_hash": b"other"}):
+            with pytest.raises(BadMessage, match=f"wrong {next(iter(change)).split('_')[0]}"):
+                party(opening, session=dataclasses.replace(SESSION, **change))
+        swapped = Ckks(bits=20) if protocol.scheme.name == "bfv" else Bfv(bits=20)
+        with pytest.raises(BadMessage, match="wrong scheme"):
+            party(Parties(swapped).holder.opening)
+        with pytest.raises(BadMessage, match="wrong scheme"):
+            party(parties.opened(scheme=b"rot13"))
+        for spoiled in (opening[:-1], opening + b"\0"):
+            with pytest.raises(BadMessage, match="wrong length"):
+                party(spoiled)
+        with pytest.raises(BadMessage, match="no public key"):
+            party(parties.opened(key=b""))
+        with pytest.raises(BadMessage, match="wrong signature"):
+            party(parties.opening.signed(office("server")).encode())
+    assert Opening.decode(opening).encode() == opening
+
+
+CONFIGURED = {
+    "clip": {"clip": 3.0},
+    "step": {"step": 0.5},
+    "reach": {"reach": 60.0},
+    "noise": {"noise": 2},
+    "capacity": {"capacity": 4},
+    "minimum": {"minimum": 3},
+    "tolerance": {"tolerance": 0.5},
+    "hostile": {"hostile": 1},
+}
+
+
+@pytest.mark.parametrize("changed", CONFIGURED)
+def test_parties_that_are_configured_differently_refuse_each_other(changed):
+    parties, change = Parties(Bfv()), CONFIGURED[changed]
+    name = "codec" if hasattr(parties.codec, changed) else "limits"
+    terms = {name: dataclasses.replace(getattr(parties.terms, name), **change)}
+    for party in (parties.answering, parties.serving):
+        party(parties.holder.opening)
+        with pytest.raises(BadMessage, match="wrong agreement"):
+            party(parties.holder.opening, **terms)
+
+
+def context(scheme, degree=DEGREE, modulus=BfvScheme.modulus, sizes=(54, 55)):
+    library = parameters.tenseal()
+    if scheme == "bfv":
+        return library.context(library.SCHEME_TYPE.BFV, degree, modulus, list(sizes), n_threads=1)
+    return library.context(
+        library.SCHEME_TYPE.CKKS, degree, coeff_mod_bit_sizes=list(sizes), n_threads=1
+    )
+
+
+OTHER = {
+    "N": ("bfv", "bfv", {"degree": 2 * DEGREE}),
+    "t": ("bfv", "bfv", {"modulus": 1032193}),
+    "q": ("bfv", "bfv", {"sizes": (53, 55)}),
+    "q of as many bits": ("bfv", "bfv", {"sizes": (53, 56)}),
+    "q in another order": ("bfv", "bfv", {"sizes": (55, 54)}),
+    "a ckks key": ("bfv", "ckks", {}),
+    "a bfv key": ("ckks", "bfv", {}),
+    "N of ckks": ("ckks", "ckks", {"degree": 2 * DEGREE}),
+    "q of ckks": ("ckks", "ckks", {"sizes": (53, 56)}),
+}
+
+
+@pytest.mark.parametrize("other", OTHER)
+def test_keys_of_other_parameters_are_refused_by_everybody(other, monkeypatch):
+    """Under the right name, and signed: the proof is of one N, q and t."""
+    name, handed, change = OTHER[other]
+    parties = Parties(Bfv() if name == "bfv" else Ckks())
+    keys = context(handed, **change)
+    opening = parties.opened(key=public_half(keys))
+    for party in (parties.answering, parties.serving):
+        with pytest.raises(BadMessage, match=f"wrong parameters.* of {name}"):
+            party(opening)
+    monkeypatch.setattr(type(parties.protocol.scheme), "keys", lambda scheme: keys)
+    with pytest.raises(BadMessage, match="wrong parameters"):
+        KeyHolder(parties.terms, office("holder"))
+
+
+@pytest.mark.parametrize("scheme", [BfvScheme(32), CkksScheme(24)], ids=["bfv", "ckks"])
+def test_the_constants_of_the_proof_are_those_of_the_library(scheme):
+    check_parameters(scheme.keys(), scheme)
+    q, special = scheme.parameters.moduli
+    assert (q.bit_length(), special.bit_length()) == (54, 55)
+    for prime in (q, special, *([scheme.modulus] if scheme.modulus else ())):
+        assert prime % (2 * DEGREE) == 1
+
+
+@BOTH
+def test_nothing_of_another_session_is_accepted(protocol):
+    """Of an earlier one of the same round, exchange, model and parties."""
+    earlier, parties = Parties(protocol), Parties(protocol)
+    for client in range(2):
+        earlier.server.add(earlier.row(client))
+    with pytest.raises(BadMessage, match="wrong session"):
+        parties.server.add(earlier.row(1))
+    with pytest.raises(BadMessage, match="wrong session"):
+        parties.server.add(
+            parties.answering(earlier.holder.opening).encrypt(1, identity(1), np.full(5, 1))
+        )
+    with pytest.raises(BadMessage, match="wrong session"):
+        parties.holder.open(earlier.server.total())
+    later = dataclasses.replace(SESSION, round=4)
+    with pytest.raises(BadMessage, match="wrong round"):
+        parties.answering(earlier.holder.opening, session=later)
 
 
 @BOTH
@@ -384,17 +585,23 @@ def test_too_few_senders_abort(protocol):
             channel.total()
 
 
-def test_a_key_holder_opens_one_total_of_enough_rows():
+def test_a_key_holder_opens_one_total_of_enough_rows_that_the_server_signed():
     parties = Parties(Bfv(), limits=Limits(3, 2))
-    single = dataclasses.asdict(Row.decode(parties.row(1)))
-    for count in (0, 1, 4):
-        with pytest.raises(BadMessage, match="wrong number"):
-            parties.holder.open(Total(**{**single, "number": count}).encode())
-    with pytest.raises(BadMessage, match="wrong type"):
-        parties.holder.open(parties.row(1))
     for client in range(2):
         parties.server.add(parties.row(client))
     first = parties.server.total()
+    for count in (0, 1, 4):
+        with pytest.raises(BadMessage, match="wrong number"):
+            parties.holder.open(total_of(first, number=count))
+    with pytest.raises(BadMessage, match="wrong type"):
+        parties.holder.open(parties.row(1))
+    unsigned = dataclasses.replace(Total.decode(first), number=3)
+    by_another = unsigned.signed(identity(0))
+    as_a_row = Row(**dataclasses.asdict(unsigned)).signed(office("server"))
+    as_a_total = dataclasses.replace(unsigned, signature=as_a_row.signature)
+    for forged in (unsigned, by_another, as_a_total):
+        with pytest.raises(BadMessage, match="wrong signature: not what the server signed"):
+            parties.holder.open(forged.encode())
     parties.server.add(parties.row(2))
     parties.holder.open(first)
     with pytest.raises(BadMessage, match="sent twice"):
@@ -418,11 +625,11 @@ def test_what_is_beyond_the_codec_is_never_encrypted(protocol, value, monkeypatc
     row[3] = value
     monkeypatch.setattr(type(protocol.scheme), "encrypt", None)
     with pytest.raises(ValueError, match="beyond the codec's largest number, 50") as caught:
-        parties.client.encrypt(1, row)
+        parties.client.encrypt(1, identity(1), row)
     assert str(abs(int(value))) not in str(caught.value)
     for other in (np.full(4, 1), np.full((1, 5), 1), np.full(5, 1.0)):
         with pytest.raises(ValueError, match="expected int64"):
-            parties.client.encrypt(1, other)
+            parties.client.encrypt(1, identity(1), other)
 
 
 @BOTH
@@ -455,12 +662,12 @@ def test_bits_beyond_the_schemes_are_refused(protocol, bits):
 def test_a_ckks_sum_beyond_its_range_is_noticed():
     """Were a limit broken all the same: each row fits, and their sum wraps."""
     parties = Parties(Ckks(), 2048, Limits(3), largest=2**22)
-    scheme, context = parties.protocol.scheme, parties.holder._opening.context
+    scheme = parties.protocol.scheme
     rng = np.random.default_rng(1)
     for client in range(3):
         far = rng.integers(2**22, 2**23, 2048)
         block = scheme.encrypt(parties.client._key, far)
-        parties.server.add(Row(context, client, (block,)).encode())
+        parties.server.add(parties.holding(block, by=client))
     with pytest.raises(Aborted, match="limits were broken"):
         parties.holder.open(parties.server.total())
 
@@ -474,10 +681,10 @@ def test_decrypted_numbers_that_are_not_whole_abort():
 
 def test_a_sum_that_is_too_large_for_its_rows_is_noticed():
     parties = Parties(Bfv())
-    scheme, context = parties.protocol.scheme, parties.holder._opening.context
+    scheme = parties.protocol.scheme
     for client in range(2):
         block = scheme.encrypt(parties.client._key, np.full(5, 51))
-        parties.server.add(Row(context, client, (block,)).encode())
+        parties.server.add(parties.holding(block, by=client))
     with pytest.raises(Aborted, match="larger than its rows can be"):
         parties.holder.open(parties.server.total())
 
@@ -486,8 +693,11 @@ def test_a_sum_that_is_too_large_for_its_rows_is_noticed():
 @pytest.mark.parametrize("length", [1, 4097])
 def test_what_a_client_sends_has_the_size_that_is_told(protocol, length):
     parties = Parties(protocol, length)
-    sent = len(parties.row(1))
+    sent, opening = len(parties.row(1)), len(parties.holder.opening)
     assert sent == pytest.approx(protocol.upload(parties.codec, 3), rel=2e-3)
+    assert opening == pytest.approx(protocol.download(3), rel=1e-3)
+    assert len(Row(bytes(32), 1, (b"",) * 3).encode()) == HEADER + 3 * COUNT
+    assert opening - len(parties.opening.key) == OPENING - 4 + len(parties.opening.scheme)
 
 
 def test_bytes_per_parameter_are_as_documented():
@@ -497,10 +707,14 @@ def test_bytes_per_parameter_are_as_documented():
 
 
 def test_the_servers_memory_does_not_grow_with_the_cohort():
-    parties = Parties(Bfv(), 4097, Limits(50))
+    """One encrypted sum, and a hash of each ciphertext."""
+    session = dataclasses.replace(SESSION, clients=np.arange(20))
+    parties = Parties(Bfv(), 4097, Limits(50), session=session)
     for client in range(20):
         parties.server.add(parties.row(client))
     assert len(parties.server._sum) == 2
+    assert {len(one) for one in parties.server._hashes} == {32}
+    assert len(parties.server._hashes) == 40
 
 
 def test_without_tenseal_the_protocols_are_refused_with_what_would_work(monkeypatch):
@@ -517,7 +731,8 @@ def test_without_tenseal_the_protocols_are_refused_with_what_would_work(monkeypa
 def test_cryptography_sums_what_arithmetic_sums(protocol):
     """Rows through the codec: the same bits with messages and without."""
     sent = torch.nn.functional.normalize(torch.randn(4, 300, dtype=torch.float64), dim=1)
-    session = dataclasses.replace(SESSION, streams=Streams(1, simulated=True))
+    streams = Streams(1, simulated=True)
+    session = dataclasses.replace(SESSION, clients=np.arange(4), streams=streams)
     sums = []
     for arithmetic in (False, True):
         summation = protocol.over(Limits(6, 4, arithmetic))
@@ -540,7 +755,7 @@ def test_uncompressed_ciphertexts_of_another_form_are_refused_and_change_nothing
     parties = Parties(protocol, length=DEGREE + 5)
     server, row = parties.server, Row.decode(parties.row(1))
     server.add(parties.row(2))
-    key = read_public(Opening.decode(parties.holder.opening).key)
+    key = read_public(parties.opening.key, protocol.scheme)
     sizes = protocol.scheme.blocks(parties.length)
     for block in range(2):
         found = protocol.scheme.read(key, row.blocks[block], sizes[block])
