@@ -12,6 +12,7 @@ from privfed.config import Config
 from privfed.forecast import Forecast, forecast
 from privfed.plan import Plan, plan
 from privfed.prior import priors, refuse_once_public
+from privfed.unspent import unspent
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Check:
             "accountants": bound.by_accountant,
             "event": plan.event.to_json(),
             "budget": plan.budget,
+            "unspent": left.to_json() if (left := unspent(plan)) else None,
             "noise_multiplier": plan.noise_multiplier,
             "sensitivity": _sensitivity(plan, self.forecast),
             "guarantees": stated(bound, *plan.also(plan.config.run.rounds), void=plan.void),

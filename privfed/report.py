@@ -29,6 +29,7 @@ from privfed.personal import Personalised
 from privfed.plan import Plan
 from privfed.privacy.mechanism import OTHER
 from privfed.run import Outcome
+from privfed.unspent import unspent
 
 _FAINT = 0.1
 """Below this ratio of signal to noise per round a run has little to learn from."""
@@ -103,6 +104,8 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
         pairs["guarantee"] = plan.void
     if plan.simulation:
         pairs["note"] = plan.simulation
+    if left := unspent(plan):
+        pairs["unspent"] = str(left)
     if plan.guarantee.delta * clients > 1 and plan.mechanism.private:
         pairs["warning"] = (
             f"δ = {plan.guarantee.delta:g} is above 1 / clients; choose a smaller privacy.delta"
@@ -167,6 +170,11 @@ def _secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     if forecast.aborts:
         cost = " (charged)" if plan.event.slack >= forecast.aborts else ""
         pairs["aborts"] = f"a round with a probability of at most {forecast.aborts:.2g}{cost}"
+    if plan.cost.limits.admitted:
+        pairs["begins"] = (
+            f"with {protocol.begun(plan.cost.limits)} clients or more, as few as make aborts cost "
+            "next to nothing"
+        )
     return pairs
 
 
