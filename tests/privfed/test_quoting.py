@@ -1,0 +1,292 @@
+"""What stands in private data is quoted nowhere, wherever it stands, unless a command is asked to.
+
+Files of every source are broken in every position, and what stands there is looked for in all that
+a user gets to see. A case is files, the configuration, where the message has to point, and what may
+not be quoted.
+"""
+
+import ast
+import gzip
+import json
+import re
+import sys
+import traceback
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+from click.testing import CliRunner
+from pyarrow import parquet
+
+import privfed
+from privfed import experiment, follow
+from privfed.answers import never_quotes, quotes_on_request
+from privfed.check import check
+from privfed.cli import main
+from privfed.config import load
+from privfed.errors import Broken, PrivfedError, Refused, private_text, public_text
+from privfed.experiment import Job, run_cell
+
+SECRET, NUMBER = "SECRET-4711", 91827
+HEADER = "who,x,sex,y"
+GOOD = [f"{who},0.{n},f,{n % 2}" for who in "abcdef" for n in range(4)]
+TABLE = {
+    "source": '"table"',
+    "path": '"t.csv"',
+    "client": '"who"',
+    "label": '"y"',
+    "classes": "2",
+    "features": "{x = [0, 1]}",
+    "categories": '{sex = ["f", "m"]}',
+    "clients": "6",
+    "holdout": '"clients"',
+}
+LEAF = {"source": '"leaf"', "path": '"leaf"', "classes": "4", "clients": "2"}
+TEXT = {"source": '"text"', "path": '"plays"', "clients": "2"}
+IDX = {"source": '"idx"', "path": '"idx"', "clients": "2"}
+
+
+def csv(row, **changes):
+    """`row` as the third of a table, and the keys that change."""
+    lines = [HEADER, *GOOD[:2], row, *GOOD[2:]]
+    return {"t.csv": "\n".join(lines)}, TABLE | changes
+
+
+def of_type(name, column, **changes):
+    """A Parquet file with another column of x."""
+    table = pyarrow.table({"who": ["a", "b"], "sex": ["f", "f"], "y": [0, 1], name: column})
+    return {"t.parquet": table}, TABLE | {"path": '"t.parquet"'} | changes
+
+
+def archive(**arrays):
+    keys = {"path": '"t.npz"', "features": '{"*" = [0, 1]}', "categories": "{}"}
+    whole = {"who": np.array(["a", "b"]), "y": np.array([0, 1]), **arrays}
+    return {"t.npz": whole}, TABLE | keys
+
+
+def leaf(users, *more, text=False, raw=None):
+    files = {"leaf/train/a.json": raw or json.dumps({"user_data": users})}
+    for n, other in enumerate(more):
+        files[f"leaf/train/b{n}.json"] = json.dumps({"user_data": other})
+    return files, LEAF | ({"text": "true"} if text else {})
+
+
+def plays(*texts):
+    return {f"plays/{n}.txt": text for n, text in enumerate(texts)}, TEXT
+
+
+def idx(images, labels=b"\0\0\x08\x01\0\0\0\x01\0", suffix=""):
+    names = ("images-idx3-ubyte", "labels-idx1-ubyte")
+    contents = zip(names, (images, labels), strict=True)
+    return {f"idx/{name}{suffix}": content for name, content in contents}, IDX
+
+
+FINE = {"x": [[0.5]], "y": [1]}
+IMAGE = b"\0\0\x08\x03\0\0\0\x01\0\0\0\x01\0\0\0\x01\0"
+LABELS = {"classes": "0", "labels": '["0", "1"]'}
+BOUNDED = {"classes": "0", "label_bounds": "[0, 1]"}
+STRICT = {"outside": '"refuse"'}
+PUBLIC = {"holdout": '"test"', "test_path": '"public.csv"'}
+SHARED = "\n".join([HEADER, *GOOD, f"{SECRET},1,f,0"])
+BOTH = {"t.csv": SHARED, "public.csv": f"{HEADER}\n{SECRET},1,f,0"}
+BARE = {"t.csv": f"{SECRET},1,f,0\n" + "\n".join(GOOD)}
+THIRD = r"t\.csv, row 3\b.*"
+USER = r"a\.json, user 2\b.*"
+MARKED = np.array([(1,), (2,)], dtype=[(SECRET, "<i4")])
+CASES = {
+    "a word for a number": (csv(f"a,{SECRET},f,1"), THIRD + "'x'.*expected one"),
+    "beyond its bounds": (csv(f"a,{NUMBER},f,1", **STRICT), THIRD + r"'x'.*\[0, 1\]"),
+    "an unknown category": (csv(f"a,1,{SECRET},1", **STRICT), THIRD + "'sex'.*one of f, m"),
+    "a word for a class": (csv(f"a,1,f,{SECRET}"), THIRD + "'y'.*expected one"),
+    "an unknown class": (csv(f"a,1,f,{SECRET}", **LABELS), THIRD + "'y'.*one of 0, 1"),
+    "a class beyond": (csv(f"a,1,f,{NUMBER}"), THIRD + "'y'.*from 0 to 1"),
+    "a word to predict": (csv(f"a,1,f,{SECRET}", **BOUNDED), THIRD + "'y'.*expected one"),
+    "a number to predict": (csv(f"a,1,f,{NUMBER}", **BOUNDED, **STRICT), THIRD + "'y'.*bounds"),
+    "neither 0 nor 1": (
+        csv(f"a,1,f,{NUMBER}", label='["y", "z"]', classes="0"),
+        r"t\.csv has no column 'z'",
+        "sex",
+    ),
+    "several labels": (
+        csv(f"a,{NUMBER},f,1", label='["x", "y"]', classes="0", features="{}"),
+        r"t\.csv, row 1\b.*'x' is neither",
+        "0.0",
+    ),
+    "a client with blanks": (csv(f"{SECRET} ,1,f,0"), THIRD + "'who'.*one name"),
+    "a row too long": (csv(f"a,1,f,0,{SECRET}"), THIRD + "5 columns, expected 4"),
+    "a row too short": (csv(f"{SECRET},1"), THIRD + "2 columns, expected 4"),
+    "rows in a row": (
+        csv(f"Row #7: Expected 5 columns, got 6: {SECRET},,,,"),
+        THIRD + "expected 4",
+    ),
+    "bad encoding": (
+        ({"t.csv": f"{HEADER}\na,1,{SECRET}".encode() + b"\xff,0\n"}, TABLE),
+        r"t\.csv, row 1, column 3.*UTF-8",
+        None,
+    ),
+    "bad encoding of the header": (
+        ({"t.csv": f"who,x,sex,y,{SECRET}".encode() + b"\xff\na,1,f,0,0\n"}, TABLE),
+        r"t\.csv",
+        None,
+    ),
+    "no header": ((BARE, TABLE), r"t\.csv has no column 'x'.*one of the 4"),
+    "two columns alike": (
+        ({"t.csv": f"who,x,{SECRET},y,{SECRET}\na,1,f,0,0\n"}, TABLE),
+        r"t\.csv .* columns 3 and 5 alike",
+    ),
+    "a column that a pattern means": (
+        (
+            {"t.csv": f"who,{SECRET},sex,y\na,1,f,0\nb,word,f,0\n"},
+            TABLE | {"features": '{"*"=[0,1]}'},
+        ),
+        r"t\.csv, row 2: column number 2 \(of '\*'\)",
+        "word",
+    ),
+    "clients who train and test": ((BOTH, TABLE | PUBLIC), "1 clients of the test set also train"),
+    "a type with names": (
+        of_type("x", pyarrow.array([{SECRET: 1}, {SECRET: 2}])),
+        r"t\.parquet: column 'x' is of type struct; expected numbers",
+    ),
+    "words for numbers": (of_type("x", [SECRET, "1"]), r"t\.parquet, row 1: column 'x'"),
+    "lists of words": (of_type("x", [[SECRET], [""]]), "column 'x' is of type list", None),
+    "an archive of words": (archive(**{SECRET: np.array(["a", "b"])}), r"t\.npz.*number 3", None),
+    "an archive of records": (archive(**{SECRET: MARKED}), r"t\.npz.*number 3.*void32", None),
+    "arrays of other lengths": (archive(**{SECRET: np.zeros(3)}), r"t\.npz.*number 3.*: 3", None),
+    "a broken archive": (
+        ({"t.npz": {"who.npy": f"{SECRET}".encode()}}, TABLE | {"path": '"t.npz"'}),
+        r"t\.npz has no column 'x'",
+        "who",
+    ),
+    "an array with a broken header": (
+        (
+            {
+                "t.npz": {
+                    f"{n}.npy": b"\x93NUMPY\x01\0\x10\0{'SECRET-4711': 1}"
+                    for n in ("who", "x", "y")
+                }
+            },
+            TABLE | {"path": '"t.npz"', "categories": "{}"},
+        ),
+        r"t\.npz cannot be read",
+    ),
+    "no Parquet file": (
+        ({"t.parquet": SECRET}, TABLE | {"path": '"t.parquet"'}),
+        r"t\.parquet",
+        None,
+    ),
+    "a table that ends": (
+        ({"t.csv.gz": gzip.compress(SHARED.encode())[:-20]}, TABLE | {"path": '"t.csv.gz"'}),
+        r"t\.csv\.gz",
+        None,
+    ),
+    "a word in LEAF": (
+        leaf({"a": FINE, "b": {"x": [[0.1], [SECRET]], "y": [1, 1]}}),
+        USER + "example 2",
+    ),
+    "other keys in LEAF": (
+        leaf({"a": FINE, "b": {"x": [{SECRET: 1}], "y": [1]}}),
+        USER + "example 1",
+        None,
+    ),
+    "too large for LEAF": (leaf({"a": FINE, "b": {"x": [[10**400]], "y": [1]}}), USER, None),
+    "a label in LEAF": (leaf({"a": FINE, "b": {"x": [[1]], "y": [SECRET]}}), USER + "0 to 3"),
+    "a user of another form": (leaf({"a": FINE, SECRET: {"x": [1], "y": []}}), USER + "one length"),
+    "a user twice": (
+        leaf({"a": FINE, SECRET: FINE}, {SECRET: FINE}),
+        r"b0\.json, user 1 .*" + USER,
+    ),
+    "broken JSON": (
+        leaf({}, raw=f'{{"user_data":\n {{"{SECRET}": {SECRET}'),
+        r"a\.json, line 2",
+        None,
+    ),
+    "a bad escape": (leaf({}, raw=f'{{"{SECRET}": "\\x"}}'), r"a\.json, line 1, column \d+", None),
+    "other JSON": (leaf({}, raw=json.dumps({SECRET: SECRET})), r"a\.json has no object", None),
+    "bad encoding in LEAF": (
+        leaf({}, raw=b'{"a":\n"' + SECRET.encode() + b"\xff"),
+        r"a\.json, line 2",
+        None,
+    ),
+    "numbers as text": (
+        leaf({"a": {"x": ["ab"], "y": ["c"]}, "b": {"x": [SECRET], "y": [1]}}, text=True),
+        USER + "not both text",
+    ),
+    "text for numbers": (leaf({"a": FINE, "b": {"x": [SECRET], "y": ["a"]}}), USER),
+    "bad encoding in a play": (
+        plays("A:\nHail!\n", f"B:\n{SECRET}".encode() + b"\xff"),
+        r"1\.txt, line 2",
+        None,
+    ),
+    "no speech": (plays(SECRET), "plays holds no speech", None),
+    "no images": (
+        idx(SECRET.encode()),
+        "images-idx3-ubyte is of another type",
+        SECRET[:4].encode().hex(),
+    ),
+    "more images": (
+        idx(IMAGE[:4] + SECRET.encode() + b"\0\0"),
+        "holds 1 bytes after its header",
+        str(int.from_bytes(b"SECR", "big")),
+    ),
+    "no gzip": (idx(SECRET.encode(), SECRET.encode(), ".gz"), "not a whole gzip", "SE"),
+    "a label beyond": (idx(IMAGE, b"\0\0\x08\x01\0\0\0\x01\xd3"), "label 1 of .*beyond 9", "211"),
+    "other files": (({f"idx/{SECRET}": b""}, IDX), "0 pairs .* among its 1 files"),
+}
+
+
+def write(folder, files):
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, pyarrow.Table):
+            parquet.write_table(content, path)
+        elif isinstance(content, dict):
+            _archive(path, content)
+        else:
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def _archive(path, arrays):
+    import zipfile
+
+    if not any(isinstance(content, bytes) for content in arrays.values()):
+        return np.savez(path, **arrays)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in arrays.items():
+            archive.writestr(name, content)
+
+
+def settings(data):
+    pairs = [(f"data.{key}", value) for key, value in data.items() if value not in ("0", "{}")]
+    small = [("cohort.size", "2"), ("privacy.delta", "1e-2"), ("run.rounds", "2")]
+    return [f"{key}={value}" for key, value in pairs + small]
+
+
+def asked(command, data, *words):
+    given = [word for pair in settings(data) for word in ("--set", pair)]
+    return CliRunner().invoke(main, [command, *map(str, words), *given])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_stands_in_data_is_quoted_on_request_only(tmp_path, monkeypatch, name):
+    """Case by case: the message points to the place, and the value is in it with the flag alone."""
+    (files, data), place, *quoted = CASES[name]
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, files)
+    private = {SECRET, str(NUMBER), *filter(None, quoted)}
+    for words in ((), ("--json",)):
+        result = asked("check", data, *words)
+        assert result.exit_code == 2, result.output
+        assert re.search(place, result.stderr), result.stderr
+        shown = result.output.replace(str(tmp_path), "").replace("data.", "")
+        assert not [value for value in private - {"sex", "who"} if value in shown], shown
+    with pytest.raises(Refused) as refused:
+        check(load(None, settings(data)))
+    printed = "".join(traceback.format_exception(refused.value)).replace(str(tmp_path), "")
+    assert SECRET not in printed, "a traceback quotes the exception that led here"
+    with_flag = asked("check", data, "--show-values").stderr
+    assert re.search(place, with_flag)
+    expected = quoted[0] if quoted else SECRET if SECRET in str(files) + str(data) else str(NUMBER)
+    assert expected is None or expected in with_flag, with_flag
