@@ -89,9 +89,9 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def message(error: BaseException) -> str:
-    """What a command says of `error`: with what is private, if asked, or how to ask for it."""
-    return _beside(public_text(error), error)
+def message(error: BaseException, advice: str = "") -> str:
+    """What a command says of `error`, and `advice`: with what is private, if asked, or how to ask for it."""
+    return _beside("; ".join(filter(None, (public_text(error), advice))), error)
 
 
 def _beside(public: str, error: BaseException) -> str:

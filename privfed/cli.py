@@ -105,14 +105,14 @@ def train(
     except KeyboardInterrupt:
         return fail(f"interrupted; {_how_to_go_on(path)}", INTERRUPTED)
     except OSError as error:
-        return fail(f"{message(error)}; {_how_to_go_on(path)}", Refused.exit_code)
+        return fail(message(error, _how_to_go_on(path)), Refused.exit_code)
     except RankLost as error:
-        return fail(f"{error}; {_how_to_go_on(path)}", error.exit_code)
+        return fail(message(error, _how_to_go_on(path)), error.exit_code)
     except (LedgerBroken, Broken) as error:
         if as_json:
             problem = {"epsilon": math.inf, "ledger_ok": False, "problems": [str(error)]}
             click.echo(dump({**problem, "run": str(path)}))
-        return fail(str(error), BROKEN)
+        return fail(message(error), BROKEN)
     screen.print("", report.outcome_table(outcome), sep="\n")
     if as_json:
         click.echo(dump(outcome.to_json()))

@@ -12,6 +12,7 @@ import re
 import sys
 import traceback
 import warnings
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +96,7 @@ BARE = {"t.csv": f"{SECRET},1,f,0\n" + "\n".join(GOOD)}
 THIRD = r"t\.csv, row 3\b.*"
 USER = r"a\.json, user 2\b.*"
 MARKED = np.array([(1,), (2,)], dtype=[(SECRET, "<i4")])
+BROKEN_HEADER = b"\x93NUMPY\x01\0\x13\0" + f"{{'{SECRET}': 1}}\n".encode()
 CASES = {
     "a word for a number": (csv(f"a,{SECRET},f,1"), THIRD + "'x'.*expected one"),
     "beyond its bounds": (csv(f"a,{NUMBER},f,1", **STRICT), THIRD + r"'x'.*\[0, 1\]"),
@@ -111,8 +113,8 @@ CASES = {
     ),
     "several labels": (
         csv(f"a,{NUMBER},f,1", label='["x", "y"]', classes="0", features="{}"),
-        r"t\.csv, row 1\b.*'x' is neither",
-        "0.0",
+        r"t\.csv, row 2\b.*'x' is neither",
+        "0.1",
     ),
     "a client with blanks": (csv(f"{SECRET} ,1,f,0"), THIRD + "'who'.*one name"),
     "a row too long": (csv(f"a,1,f,0,{SECRET}"), THIRD + "5 columns, expected 4"),
@@ -138,11 +140,11 @@ CASES = {
     ),
     "a column that a pattern means": (
         (
-            {"t.csv": f"who,{SECRET},sex,y\na,1,f,0\nb,word,f,0\n"},
+            {"t.csv": f"who,{SECRET},sex,y\na,1,f,0\nb,zebra,f,0\n"},
             TABLE | {"features": '{"*"=[0,1]}'},
         ),
         r"t\.csv, row 2: column number 2 \(of '\*'\)",
-        "word",
+        "zebra",
     ),
     "clients who train and test": ((BOTH, TABLE | PUBLIC), "1 clients of the test set also train"),
     "a type with names": (
@@ -157,16 +159,11 @@ CASES = {
     "a broken archive": (
         ({"t.npz": {"who.npy": f"{SECRET}".encode()}}, TABLE | {"path": '"t.npz"'}),
         r"t\.npz has no column 'x'",
-        "who",
+        "are who",
     ),
     "an array with a broken header": (
         (
-            {
-                "t.npz": {
-                    f"{n}.npy": b"\x93NUMPY\x01\0\x10\0{'SECRET-4711': 1}"
-                    for n in ("who", "x", "y")
-                }
-            },
+            {"t.npz": {f"{n}.npy": BROKEN_HEADER for n in ("who", "x", "y")}},
             TABLE | {"path": '"t.npz"', "categories": "{}"},
         ),
         r"t\.npz cannot be read",
@@ -213,7 +210,7 @@ CASES = {
         leaf({"a": {"x": ["ab"], "y": ["c"]}, "b": {"x": [SECRET], "y": [1]}}, text=True),
         USER + "not both text",
     ),
-    "text for numbers": (leaf({"a": FINE, "b": {"x": [SECRET], "y": ["a"]}}), USER),
+    "text for numbers": (leaf({"a": FINE, "b": {"x": [SECRET], "y": ["a"]}}), USER, None),
     "bad encoding in a play": (
         plays("A:\nHail!\n", f"B:\n{SECRET}".encode() + b"\xff"),
         r"1\.txt, line 2",
@@ -249,10 +246,9 @@ def write(folder, files):
 
 
 def _archive(path, arrays):
-    import zipfile
-
     if not any(isinstance(content, bytes) for content in arrays.values()):
-        return np.savez(path, **arrays)
+        np.savez(path, **arrays)
+        return
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in arrays.items():
             archive.writestr(name, content)
@@ -280,8 +276,8 @@ def test_what_stands_in_data_is_quoted_on_request_only(tmp_path, monkeypatch, na
         result = asked("check", data, *words)
         assert result.exit_code == 2, result.output
         assert re.search(place, result.stderr), result.stderr
-        shown = result.output.replace(str(tmp_path), "").replace("data.", "")
-        assert not [value for value in private - {"sex", "who"} if value in shown], shown
+        shown = result.output.replace(str(tmp_path), "")
+        assert not [value for value in private if value in shown], shown
     with pytest.raises(Refused) as refused:
         check(load(None, settings(data)))
     printed = "".join(traceback.format_exception(refused.value)).replace(str(tmp_path), "")
@@ -290,3 +286,253 @@ def test_what_stands_in_data_is_quoted_on_request_only(tmp_path, monkeypatch, na
     assert re.search(place, with_flag)
     expected = quoted[0] if quoted else SECRET if SECRET in str(files) + str(data) else str(NUMBER)
     assert expected is None or expected in with_flag, with_flag
+
+
+SOURCE = f"""
+import warnings
+from privfed.data.digits import Digits
+from privfed.errors import Refused
+
+SECRET = "-".join(["{SECRET[:6]}", "{SECRET[7:]}"])
+
+class Source(Digits):
+    def load(self, clients, streams):
+        warnings.warn(SECRET, stacklevel=1)
+        try:
+            dict()[SECRET]
+        except KeyError as error:
+            raise RAISED from error
+"""
+FOREIGN = {
+    "bug": ("ValueError(SECRET)", 1),
+    "no memory": ("MemoryError(SECRET)", 2),
+    "no error of the system": ("OSError(SECRET)", 2),
+    "refusal": ('Refused("it is odd", SECRET)', 2),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_texts_of_a_users_own_source_and_its_libraries_are_quoted_on_request(
+    tmp_path, monkeypatch, kind
+):
+    raised, code = FOREIGN[kind]
+    module = f"hostile_{kind.replace(' ', '_')}"
+    (tmp_path / f"{module}.py").write_text(SOURCE.replace("RAISED", raised))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["check", "--set", f"data.source={module}:Source"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = _printed  # which pytest would keep
+        result = CliRunner().invoke(main, words)
+        shown = CliRunner().invoke(main, [*words, "--show-values"])
+    assert result.exit_code == code
+    assert SECRET not in result.output
+    assert SECRET in shown.stderr.replace(f"UserWarning: {SECRET}", "") + str(shown.exception)
+    assert f"{module}.py:10: UserWarning\n" in result.stderr
+    assert f"UserWarning: {SECRET}" in shown.stderr
+    assert code == 2 or f"{module}.py" in result.stderr, "a bug keeps where it came from"
+
+
+def _printed(message, category, filename, lineno, file=None, line=None):
+    print(warnings.formatwarning(message, category, filename, lineno, line), file=sys.stderr)
+
+
+BAD = "\n".join([HEADER, *GOOD[:2], f"a,{SECRET},f,1"])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run on a good table."""
+    folder = tmp_path_factory.mktemp("finished")
+    write(folder, {"t.csv": "\n".join([HEADER, *GOOD])})
+    data = TABLE | {"path": json.dumps(str(folder / "t.csv"))}
+    result = asked("train", data, "--out", folder / "run")
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.fixture
+def broken(finished):
+    """That run, and then a cell of its table is broken."""
+    good = (finished / "t.csv").read_text()
+    write(finished, {"t.csv": BAD})
+    yield finished
+    write(finished, {"t.csv": good})
+
+
+COMMANDS = {
+    "train": ["train", "RUN.toml", "--out", "new"],
+    "resume": ["train", "--resume", "run", "--set", "run.rounds=3"],
+    "check": ["check", "RUN.toml"],
+    "evaluate": ["evaluate", "run"],
+    "other data": ["evaluate", "run", "--data", "t.csv"],
+    "personalise": ["evaluate", "run", "--personalise", "1"],
+    "inversion": ["attack", "inversion", "run", "--out", "new"],
+    "property": ["attack", "property", "run", "--out", "new"],
+    "membership": ["attack", "membership", "run", "--out", "new"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_that_reads_private_data_quotes_it_on_request(broken, name, monkeypatch):
+    monkeypatch.chdir(broken)
+    (broken / "RUN.toml").write_text((broken / "run/config.toml").read_text())
+    quiet = CliRunner().invoke(main, COMMANDS[name])
+    shown = CliRunner().invoke(main, [*COMMANDS[name], "--show-values"])
+    assert (quiet.exit_code, shown.exit_code) == (2, 2), quiet.output
+    assert "t.csv, row 3: column 'x'" in quiet.stderr
+    assert "--show-values says more" in quiet.stderr
+    assert SECRET not in quiet.output
+    assert f"it holds '{SECRET}'" in shown.stderr
+    assert not (broken / "new").exists()
+
+
+def test_declare_takes_its_sample_for_public_only_once_it_is_read(tmp_path):
+    """A private file by mistake: what is refused quotes nothing, though what is written would."""
+    write(tmp_path, {"t.csv": f"who,{SECRET}\na,1\n"})
+    words = ["declare", str(tmp_path / "t.csv"), "--label", "y"]
+    quiet = CliRunner().invoke(main, words)
+    assert quiet.exit_code == 2
+    assert SECRET not in quiet.output
+    assert SECRET in CliRunner().invoke(main, [*words, "--show-values"]).stderr
+
+
+def test_all_commands_have_the_flag_but_those_that_read_nothing_private():
+    def flagged(group, prefix=""):
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                yield from flagged(command, f"{name} ")
+            elif any(option.name == "show_values" for option in command.params):
+                yield prefix + name
+
+    attacks = {"attack inversion", "attack property", "attack membership"}
+    assert set(flagged(main)) == {"train", "check", "evaluate", "declare"} | attacks
+    assert set(main.commands) - {"train", "check", "evaluate", "declare", "attack"} == {
+        "audit",
+        "calibrate",
+        "experiment",  # never quotes: its reasons stand in tables
+        "list",
+    }
+
+
+@pytest.mark.parametrize("error", [ValueError(SECRET), OSError(SECRET), Refused("odd", SECRET)])
+def test_a_cell_of_an_experiment_gives_no_private_reason(tmp_path, monkeypatch, error):
+    def train(*_):
+        raise error
+
+    monkeypatch.setattr(experiment, "train", train)
+    monkeypatch.setattr(experiment, "assembled", lambda raw: raw)
+    result = run_cell(Job("cell", {}, str(tmp_path), False))
+    assert result["status"] in ("failed", "refused")
+    assert result["reason"]
+    assert SECRET not in json.dumps(result) + (tmp_path / "result.json").read_text()
+
+
+@pytest.mark.parametrize("error", [ValueError(SECRET), Refused("odd", SECRET)])
+def test_another_rank_quotes_nothing(monkeypatch, capsys, error):
+    def joining(*_):
+        raise error
+
+    monkeypatch.setattr(follow, "joining", joining)
+    monkeypatch.setattr(sys, "argv", ["follow", "1", "2", "1"])
+    with pytest.raises(SystemExit):
+        follow.main()
+    said = capsys.readouterr()
+    assert "rank: " in said.err
+    assert SECRET not in said.out + said.err
+
+
+def test_a_command_that_never_quotes_does_not_quote_a_bug(capsys):
+    def command():
+        raise ValueError(SECRET)
+
+    for wrapped, given in ((never_quotes(command), {}), (quotes_on_request(command), "off")):
+        with pytest.raises(SystemExit) as ended:
+            wrapped(**({"show_values": False} if given else {}))
+        assert ended.value.code == 1
+    assert SECRET not in capsys.readouterr().err
+
+
+def test_only_what_privfed_or_the_system_wrote_is_public():
+    assert public_text(Refused("odd", SECRET)) == "odd"
+    assert private_text(Refused("odd", SECRET)) == SECRET
+    assert public_text(Broken("odd")) == "odd"
+    assert public_text(KeyError(SECRET)) == "KeyError"
+    assert private_text(KeyError(SECRET)) == repr(SECRET)
+    missing = FileNotFoundError(2, "No such file", "t.csv")
+    assert (public_text(missing), private_text(missing)) == ("t.csv: No such file", "")
+    assert (public_text(OSError(SECRET)), private_text(OSError(SECRET))) == ("OSError", SECRET)
+
+
+def test_a_refusal_keeps_what_is_private_on_its_way_to_another_process():
+    import pickle
+
+    error = pickle.loads(pickle.dumps(Refused("odd", private=SECRET)))
+    assert (str(error), error.private, type(error)) == ("odd", SECRET, Refused)
+
+
+PACKAGE = Path(privfed.__file__).parent
+QUOTES_CODE_OR_CONFIGURATION = {
+    "aggregation.py",
+    "audit.py",
+    "calibrate.py",
+    "config.py",
+    "grid.py",
+    "local/per_example.py",
+    "models.py",
+    "parts.py",
+    "trial.py",
+    "evaluate.py",
+    "inference/views.py",
+    "merged.py",
+    "plan.py",
+    "precision.py",
+    "results.py",
+    "rundir.py",
+    "start.py",
+    "tensorfile.py",
+}
+"""Where a message has another exception's: of code, made-up examples and files without clients."""
+
+
+def handlers(path):
+    text = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)) if "except" in text else ():
+        if isinstance(node, ast.ExceptHandler):
+            yield node, [each for each in ast.walk(node) if isinstance(each, ast.Raise)]
+
+
+def test_no_message_about_data_contains_that_of_an_exception():
+    """In `privfed.data`, neither in the message nor in the chain that a traceback prints."""
+    quoting = set()
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE).as_posix()
+        for handler, raises in handlers(path):
+            for raised in raises:
+                first = raised.exc.args[:1] if isinstance(raised.exc, ast.Call) else []
+                uses = [each.id for arg in first for each in ast.walk(arg) if hasattr(each, "id")]
+                if handler.name and handler.name in uses and "public_text" not in uses:
+                    quoting.add(name)
+                cause = raised.cause
+                bare = raised.exc is None
+                apart = isinstance(cause, ast.Constant) and cause.value is None
+                assert bare or apart or not name.startswith("data/"), (name, raised.lineno)
+    quoting -= {name for name in quoting if name.startswith("secure/")}  # caught by the protocol
+    assert quoting <= QUOTES_CODE_OR_CONFIGURATION, quoting - QUOTES_CODE_OR_CONFIGURATION
+    assert issubclass(Refused, PrivfedError)
+
+
+def test_scores_on_other_data_say_in_json_too_that_no_epsilon_covers_them(finished):
+    def of(*words):
+        result = CliRunner().invoke(main, ["evaluate", str(finished / "run"), *words])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    other = ("--data", str(finished / "t.csv"))
+    note = json.loads(of(*other, "--json"))["note"]
+    assert "not covered" in note
+    assert " ".join(note.split()) in " ".join(of(*other).split())
+    assert json.loads(of("--json"))["note"] is None
+    assert "not covered" not in of()
+    assert "no ε covers" in json.loads(of("--personalise", "1", "--json"))["note"]
