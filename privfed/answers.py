@@ -21,8 +21,9 @@ import click
 from privfed.errors import PrivfedError, Refused, private_text, public_text
 
 OUR_FAULT, STOPPED_AT_BUDGET, REFUTED, BROKEN, INTERRUPTED = 1, 3, 4, 5, 130
-_SHOWS_VALUES: ContextVar[bool] = ContextVar("_SHOWS_VALUES", default=False)
 _FLAG = "--show-values"
+_QUOTES: ContextVar[bool | None] = ContextVar("_QUOTES", default=None)
+"""Whether messages quote private data; None: no, and there is no flag that would change it."""
 
 
 def answers_errors(command: Callable[..., int]) -> Callable[..., None]:
@@ -45,22 +46,22 @@ def quotes_on_request(command: Callable[..., int]) -> Callable[..., None]:
 
 def never_quotes(command: Callable[..., int]) -> Callable[..., None]:
     """The same for commands that read private data and write their messages into tables."""
-    return _answering(command, lambda given: False)
+    return _answering(command, lambda given: None)
 
 
 def _answering(
-    command: Callable[..., int], shows: Callable[[dict[str, Any]], bool]
+    command: Callable[..., int], quotes: Callable[[dict[str, Any]], bool | None]
 ) -> Callable[..., None]:
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
         # A service manager stops a run as a person does: by Ctrl-C, resumable.
         signal.signal(signal.SIGTERM, _interrupt)
-        before = _SHOWS_VALUES.set(shows(kwargs))
+        before = _QUOTES.set(quotes(kwargs))
         try:
             with _quiet_warnings():
                 code = _code(functools.partial(command, *args, **kwargs))
         finally:
-            _SHOWS_VALUES.reset(before)
+            _QUOTES.reset(before)
         sys.exit(code)
 
     return run
@@ -80,7 +81,7 @@ def _code(command: Callable[[], int]) -> int:
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise
     except Exception as error:
-        if _SHOWS_VALUES.get():
+        if _QUOTES.get():
             raise
         return fail(bug(error), OUR_FAULT)
 
@@ -90,27 +91,24 @@ def _interrupt(*_: object) -> None:
 
 
 def message(error: BaseException, advice: str = "") -> str:
-    """What a command says of `error`, and `advice`: with what is private, if asked, or how to ask for it."""
+    """What a command says of `error`, and `advice`: with what is private, or how to ask for it."""
     return _beside("; ".join(filter(None, (public_text(error), advice))), error)
 
 
 def _beside(public: str, error: BaseException) -> str:
     private = private_text(error)
-    if not private:
+    if not private or _QUOTES.get() is None:
         return public
-    if _SHOWS_VALUES.get():
-        # Not as it stands: what a file holds may be meant for the terminal.
-        return f"{public}\n{''.join(c if c.isprintable() else ' ' for c in private)}"
-    return f"{public}\n{_FLAG} says more, and quotes the data"
+    if not _QUOTES.get():
+        return f"{public}\n{_FLAG} says more, and quotes the data"
+    # Not as it stands: what a file holds may be meant for the terminal.
+    return f"{public}\n{''.join(c if c.isprintable() else ' ' for c in private)}"
 
 
 def bug(error: BaseException) -> str:
     """Where `error` came from, and of what kind it is: without its text, which may quote data."""
     places = "".join(traceback.format_tb(error.__traceback__)).rstrip()
-    return (
-        f"a bug, {public_text(error)}. What it says may quote the data: {_FLAG} shows it. From\n"
-        f"{places}"
-    )
+    return _beside(f"a bug, {public_text(error)}, from\n{places}", error)
 
 
 @contextlib.contextmanager
@@ -125,7 +123,7 @@ def _quiet_warnings() -> Iterator[None]:
         lineno: int,
         line: str | None = None,
     ) -> str:
-        if _SHOWS_VALUES.get():
+        if _QUOTES.get():
             return whole(message, category, filename, lineno, line)
         return f"{filename}:{lineno}: {category.__name__}\n"
 

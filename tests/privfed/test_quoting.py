@@ -447,11 +447,14 @@ def test_a_command_that_never_quotes_does_not_quote_a_bug(capsys):
     def command():
         raise ValueError(SECRET)
 
-    for wrapped, given in ((never_quotes(command), {}), (quotes_on_request(command), "off")):
+    commands = ((never_quotes(command), {}), (quotes_on_request(command), {"show_values": False}))
+    for wrapped, given in commands:
         with pytest.raises(SystemExit) as ended:
-            wrapped(**({"show_values": False} if given else {}))
+            wrapped(**given)
         assert ended.value.code == 1
-    assert SECRET not in capsys.readouterr().err
+        shown = capsys.readouterr().err
+        assert SECRET not in shown
+        assert ("--show-values" in shown) == bool(given), "a flag that the command does not have"
 
 
 def test_only_what_privfed_or_the_system_wrote_is_public():
