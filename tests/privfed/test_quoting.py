@@ -106,12 +106,12 @@ CASES = {
     "a class beyond": (csv(f"a,1,f,{NUMBER}"), THIRD + "'y'.*from 0 to 1"),
     "a word to predict": (csv(f"a,1,f,{SECRET}", **BOUNDED), THIRD + "'y'.*expected one"),
     "a number to predict": (csv(f"a,1,f,{NUMBER}", **BOUNDED, **STRICT), THIRD + "'y'.*bounds"),
-    "neither 0 nor 1": (
+    "a label that is no column": (
         csv(f"a,1,f,{NUMBER}", label='["y", "z"]', classes="0"),
         r"t\.csv has no column 'z'",
         "sex",
     ),
-    "several labels": (
+    "neither 0 nor 1": (
         csv(f"a,{NUMBER},f,1", label='["x", "y"]', classes="0", features="{}"),
         r"t\.csv, row 2\b.*'x' is neither",
         "0.1",
