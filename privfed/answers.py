@@ -1,49 +1,137 @@
-"""How commands end: one message and an exit code for what users can cause."""
+"""How commands end: one message and an exit code for what users can cause.
+
+Messages quote no private data unless a command is asked to: neither those of refusals nor those of
+bugs and warnings, whose texts come from libraries that quote what they choke on.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import signal
 import sys
-from collections.abc import Callable
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import click
 
-from privfed.errors import PrivfedError, Refused
+from privfed.errors import PrivfedError, Refused, private_text, public_text
 
 OUR_FAULT, STOPPED_AT_BUDGET, REFUTED, BROKEN, INTERRUPTED = 1, 3, 4, 5, 130
+_FLAG = "--show-values"
+_QUOTES: ContextVar[bool | None] = ContextVar("_QUOTES", default=None)
+"""Whether messages quote private data; None: no, and there is no flag that would change it."""
 
 
 def answers_errors(command: Callable[..., int]) -> Callable[..., None]:
-    """Turn what users can cause into one message and an exit code; bugs keep their traceback."""
+    """Turn what users can cause into one message and an exit code; bugs keep their traceback.
 
+    For commands that read nothing private.
+    """
+    return _answering(command, lambda given: True)
+
+
+def quotes_on_request(command: Callable[..., int]) -> Callable[..., None]:
+    """The same for commands that read private data: it is quoted with the flag --show-values."""
+    option = click.option(
+        _FLAG,
+        is_flag=True,
+        help="Quote in messages what stands in the data, which is private.",
+    )
+    return option(_answering(command, lambda given: bool(given.pop("show_values"))))
+
+
+def never_quotes(command: Callable[..., int]) -> Callable[..., None]:
+    """The same for commands that read private data and write their messages into tables."""
+    return _answering(command, lambda given: None)
+
+
+def _answering(
+    command: Callable[..., int], quotes: Callable[[dict[str, Any]], bool | None]
+) -> Callable[..., None]:
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
         # A service manager stops a run as a person does: by Ctrl-C, resumable.
         signal.signal(signal.SIGTERM, _interrupt)
+        before = _QUOTES.set(quotes(kwargs))
         try:
-            code = command(*args, **kwargs)
-        except KeyboardInterrupt:
-            code = fail("interrupted; nothing was changed", INTERRUPTED)
-        except PrivfedError as error:
-            code = fail(str(error), error.exit_code)
-        except OSError as error:
-            code = fail(what(error), Refused.exit_code)
-        except MemoryError as error:
-            code = fail(f"not enough memory: {error}; make the run smaller", Refused.exit_code)
+            with _quiet_warnings():
+                code = _code(functools.partial(command, *args, **kwargs))
+        finally:
+            _QUOTES.reset(before)
         sys.exit(code)
 
     return run
+
+
+def _code(command: Callable[[], int]) -> int:
+    try:
+        return command()
+    except KeyboardInterrupt:
+        return fail("interrupted; nothing was changed", INTERRUPTED)
+    except PrivfedError as error:
+        return fail(message(error), error.exit_code)
+    except OSError as error:
+        return fail(message(error), Refused.exit_code)
+    except MemoryError as error:
+        return fail(_beside("not enough memory; make the run smaller", error), Refused.exit_code)
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
+    except Exception as error:
+        if _QUOTES.get():
+            raise
+        return fail(bug(error), OUR_FAULT)
 
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def what(error: OSError) -> str:
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}"
+def message(error: BaseException, advice: str = "") -> str:
+    """What a command says of `error`, and `advice`: with what is private, or how to ask for it."""
+    return _beside("; ".join(filter(None, (public_text(error), advice))), error)
+
+
+def _beside(public: str, error: BaseException) -> str:
+    private = private_text(error)
+    if not private or _QUOTES.get() is None:
+        return public
+    if not _QUOTES.get():
+        return f"{public}\n{_FLAG} says more, and quotes the data"
+    # Not as it stands: what a file holds may be meant for the terminal.
+    return f"{public}\n{''.join(c if c.isprintable() else ' ' for c in private)}"
+
+
+def bug(error: BaseException) -> str:
+    """Where `error` came from, and of what kind it is: without its text, which may quote data."""
+    places = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+    return _beside(f"a bug, {public_text(error)}, from\n{places}", error)
+
+
+@contextlib.contextmanager
+def _quiet_warnings() -> Iterator[None]:
+    """Warnings by their kind and place: their texts are libraries' too."""
+    whole = warnings.formatwarning
+
+    def placed(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
+    ) -> str:
+        if _QUOTES.get():
+            return whole(message, category, filename, lineno, line)
+        return f"{filename}:{lineno}: {category.__name__}\n"
+
+    warnings.formatwarning = placed
+    try:
+        yield
+    finally:
+        warnings.formatwarning = whole
 
 
 def fail(message: str, code: int) -> int:

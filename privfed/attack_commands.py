@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from privfed.answers import answers_errors
+from privfed.answers import quotes_on_request
 from privfed.errors import Refused
 from privfed.jsons import dump
 
@@ -52,7 +52,7 @@ def attack() -> None:
 @click.option("--iterations", type=click.IntRange(1, 100_000), help="Of the search.")
 @click.option("--out", type=OUT, help="Default: a new folder in runs/.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@answers_errors
+@quotes_on_request
 def inversion(
     target: Path,
     overrides: tuple[str, ...],
@@ -106,7 +106,7 @@ def inversion(
 @_EPSILON
 @click.option("--out", type=OUT, help="Default: a new folder in runs/.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@answers_errors
+@quotes_on_request
 def properties(
     target: Path,
     overrides: tuple[str, ...],
@@ -155,7 +155,7 @@ def properties(
 @click.option("--set", "overrides", multiple=True, metavar="section.key=value", help="Override.")
 @click.option("--out", type=OUT, help="Default: a new folder in runs/.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@answers_errors
+@quotes_on_request
 def membership(
     of: Path,
     level: str,

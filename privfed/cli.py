@@ -18,7 +18,9 @@ from privfed.answers import (
     STOPPED_AT_BUDGET,
     answers_errors,
     fail,
-    what,
+    message,
+    never_quotes,
+    quotes_on_request,
 )
 from privfed.attack_commands import attack
 from privfed.budget_commands import audit, calibrate
@@ -57,7 +59,7 @@ main.add_command(calibrate)
 @click.option("--resume", type=DIRECTORY, help="Go on with the run in this folder.")
 @click.option("--workers", type=click.IntRange(1, 256), help="Processes that share each cohort.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object on stdout.")
-@answers_errors
+@quotes_on_request
 def train(
     run_file: Path | None,
     overrides: tuple[str, ...],
@@ -103,14 +105,14 @@ def train(
     except KeyboardInterrupt:
         return fail(f"interrupted; {_how_to_go_on(path)}", INTERRUPTED)
     except OSError as error:
-        return fail(f"{what(error)}; {_how_to_go_on(path)}", Refused.exit_code)
+        return fail(message(error, _how_to_go_on(path)), Refused.exit_code)
     except RankLost as error:
-        return fail(f"{error}; {_how_to_go_on(path)}", error.exit_code)
+        return fail(message(error, _how_to_go_on(path)), error.exit_code)
     except (LedgerBroken, Broken) as error:
         if as_json:
             problem = {"epsilon": math.inf, "ledger_ok": False, "problems": [str(error)]}
             click.echo(dump({**problem, "run": str(path)}))
-        return fail(str(error), BROKEN)
+        return fail(message(error), BROKEN)
     screen.print("", report.outcome_table(outcome), sep="\n")
     if as_json:
         click.echo(dump(outcome.to_json()))
@@ -138,7 +140,7 @@ def _how_to_go_on(path: Path) -> str:
 @click.option("--set", "overrides", multiple=True, metavar="section.key=value", help="Override.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--matrix", is_flag=True, help="What goes with what, other parts as configured.")
-@answers_errors
+@quotes_on_request
 def check(run_file: Path | None, overrides: tuple[str, ...], as_json: bool, matrix: bool) -> int:
     """Say what a run means before it runs, or every reason why it is refused. Writes nothing."""
     from privfed import report
@@ -178,7 +180,7 @@ def check(run_file: Path | None, overrides: tuple[str, ...], as_json: bool, matr
     help="Fine-tune on half of each client's examples, score on the other: a simulation.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@answers_errors
+@quotes_on_request
 def evaluate(
     directory: Path,
     data: str | None,
@@ -221,7 +223,7 @@ def evaluate(
 @click.option("--dry-run", is_flag=True, help="Print the cells and the estimated time only.")
 @click.option("--plot", is_flag=True, help="Redraw the figures from the table alone.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object on stdout.")
-@answers_errors
+@never_quotes
 def experiment(
     grid_file: Path,
     out: Path | None,
@@ -294,7 +296,7 @@ def list_parts(as_json: bool, schema: bool) -> int:
 @click.option("--client", default="", help="The column that says whose a row is.")
 @click.option("--path", help="Where the private table lies; default: the sample.")
 @click.option("--delimiter", default=",", show_default=True)
-@answers_errors
+@quotes_on_request
 def declare(sample: Path, label: str, client: str, path: str | None, delimiter: str) -> int:
     """Write a run file for your table from a PUBLIC sample of it, to standard output."""
     from privfed.data.declare import declare as declare_table

@@ -1,10 +1,24 @@
 """What privfed tells a user who asked for something that cannot be done."""
 
+from __future__ import annotations
+
+from accounting.errors import AccountingError
+
 
 class PrivfedError(Exception):
-    """Base of every error that is not a bug; the message says what to change."""
+    """Base of every error that is not a bug; the message says what to change.
+
+    The message is for anybody: it names files, rows and what was declared, and quotes no private
+    data. What stands in the data, and what a library wrote of it, is `private`: it is no part of
+    `str(error)` and shown by commands only that are asked to (--show-values). Where an exception
+    led here that may quote data, raise this one `from None`.
+    """
 
     exit_code = 2
+
+    def __init__(self, message: str, private: str = "") -> None:
+        super().__init__(message)
+        self.private = private
 
 
 class Refused(PrivfedError):
@@ -19,3 +33,24 @@ class Broken(PrivfedError):
     """A ledger or a run directory was edited or does not fit together."""
 
     exit_code = 5
+
+
+def public_text(error: BaseException) -> str:
+    """What of `error` quotes no private data: a library's text may, so that only its kind is left.
+
+    The system's own errors, of which no part comes out of a file, are spelt out.
+    """
+    if isinstance(error, PrivfedError | AccountingError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}"
+    return type(error).__name__
+
+
+def private_text(error: BaseException) -> str:
+    """The rest, which may quote private data."""
+    if isinstance(error, PrivfedError):
+        return error.private
+    spelt_out = isinstance(error, AccountingError) or public_text(error) != type(error).__name__
+    return "" if spelt_out else " ".join(str(error).split())

@@ -35,6 +35,13 @@ class Evaluation:
     data: str
     own_test_set: bool
 
+    @property
+    def note(self) -> str | None:
+        """What readers of the measures have to know."""
+        if self.own_test_set:
+            return None
+        return "what you publish of these data is not covered by the run's ε"
+
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed evaluate --json` prints."""
         return {
@@ -42,6 +49,7 @@ class Evaluation:
             "examples": self.examples,
             "data": self.data,
             "own_test_set": self.own_test_set,
+            "note": self.note,
             "round": self.round,
             "run": str(self.path),
         }

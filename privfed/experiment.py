@@ -25,7 +25,7 @@ from accounting.durable import make_folder, write_atomically
 from accounting.errors import AccountingError
 from privfed import __version__
 from privfed.config import Raw, assembled
-from privfed.errors import Broken, Busy, PrivfedError, Refused
+from privfed.errors import Broken, Busy, PrivfedError, Refused, public_text
 from privfed.grid import Cell, Grid, Values, cells, tuned_cells
 from privfed.jsons import dump
 from privfed.parts import expected
@@ -229,12 +229,12 @@ def run_cell(job: Job) -> Result:
         result = {"status": REFUSED, "reason": str(error)}
     except OSError as error:
         status = STOPPED if error.errno in _NO_ROOM else FAILED
-        where = f"{error.filename}: " if error.filename else ""
-        result = {"status": status, "reason": f"{where}{error.strerror or error}"}
+        result = {"status": status, "reason": public_text(error)}
     except Exception as error:  # a bug of one cell must not end the others
         last = traceback.extract_tb(error.__traceback__)[-1]
-        reason = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
-        result = {"status": FAILED, "reason": reason}
+        place = f"{Path(last.filename).name}:{last.lineno}"
+        advice = "its text may quote data; privfed train --show-values on this cell shows it"
+        result = {"status": FAILED, "reason": f"{public_text(error)} ({place}): {advice}"}
     result |= {"seconds": round(time.monotonic() - began, 3), "version": __version__}
     return result if result["status"] in (STOPPED, WAITING) else _keep(folder, result)
 
@@ -259,7 +259,7 @@ def _keep(folder: Path, result: Result) -> Result:
         make_folder(folder)
         write_atomically(folder / "result.json", (dump(result) + "\n").encode())
     except OSError as error:
-        return {"status": STOPPED, "reason": f"{error.filename}: {error.strerror or error}"}
+        return {"status": STOPPED, "reason": public_text(error)}
     return result
 
 

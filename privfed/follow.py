@@ -14,6 +14,7 @@ from torch import Tensor
 from accounting.errors import BudgetExceeded
 from accounting.events import Event
 from accounting.ledger import Charge
+from privfed.answers import OUR_FAULT, bug, fail
 from privfed.assemble import Setup, assemble
 from privfed.config import Config, resolved
 from privfed.errors import PrivfedError, Refused
@@ -140,6 +141,8 @@ def main() -> None:
     except PrivfedError as error:
         print(f"privfed: rank: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except Exception as error:
+        sys.exit(fail(f"rank: {bug(error)}", OUR_FAULT))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -41,6 +41,9 @@ class Personalised:
     before: dict[str, float]
     after: dict[str, float]
     improved: float
+    note: ClassVar[str] = (
+        "a simulation: clients' own examples, which the run trained on and which no ε covers"
+    )
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed evaluate --personalise --json` prints."""
@@ -52,6 +55,7 @@ class Personalised:
             "after": self.after,
             "improved": self.improved,
             "simulation": True,
+            "note": self.note,
             "round": self.round,
             "run": str(self.path),
         }

@@ -176,9 +176,10 @@ def refuse_once_public(found: Priors, federation: Federation) -> None:
     both = sorted(covered & found.public)
     if both:
         raise Refused(
-            f"privacy.prior: {len(both)} clients (first {both[0]!r}) were declared public by an "
-            "earlier run and would now be covered by this run's guarantee, which cannot hold for "
-            "them. Keep run.seed and data.holdout_fraction as they were there"
+            f"privacy.prior: {len(both)} clients were declared public by an earlier run and would "
+            "now be covered by this run's guarantee, which cannot hold for them. Keep run.seed and "
+            "data.holdout_fraction as they were there",
+            private=f"the first of them is {both[0]!r}",
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -398,8 +399,8 @@ def evaluation_table(found: Evaluation, predictions: Path | None) -> Table:
     pairs = {name: measure(name, value) for name, value in found.measures.items()}
     pairs["examples"] = f"{found.examples}: {found.data}"
     pairs["model"] = f"{found.path}, after round {found.round}"
-    if not found.own_test_set:
-        pairs["note"] = "what you publish of these data is not covered by the run's ε"
+    if found.note:
+        pairs["note"] = found.note
     if predictions:
         pairs["predictions"] = str(predictions)
     return rows(pairs)
@@ -414,8 +415,8 @@ def personal_table(found: Personalised) -> Table:
         shown = (f"{side[part]:.4f}" for side in (found.before, found.after))
         table.add_row(part.replace("_", " "), *shown)
     table.add_row("improved", "", f"{100 * found.improved:.0f}% of clients")
-    table.add_row("note", "", "a simulation: clients' own examples, which the run trained on")
-    table.add_row("", "", "and which no ε covers")
+    for title, line in zip(("note", ""), textwrap.wrap(found.note, 60), strict=False):
+        table.add_row(title, "", line)
     return table
 
 

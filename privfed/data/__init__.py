@@ -18,7 +18,11 @@ from privfed.streams import Streams
 
 
 class Source(Protocol):
-    """Where examples come from."""
+    """Where examples come from.
+
+    What it refuses it names by file, row and what was declared; what stands there belongs into the
+    `private` of `Refused`, never into its message.
+    """
 
     natural_partition: ClassVar[bool]
     """Whether the source may know who owns each example, and partitions by that unless told."""

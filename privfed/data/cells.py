@@ -1,4 +1,7 @@
-"""Cells of a table as numbers: bounded, declared, whose they are; or refused by row and column."""
+"""Cells of a table as numbers: bounded, declared, whose they are; or refused by row and column.
+
+Columns are `called` as messages may call them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class Rules:
     missing: float | None
     """What an empty number counts as; None refuses it."""
 
-    def beyond(self, array: np.ndarray, name: str, low: float, high: float) -> int:
+    def beyond(self, array: np.ndarray, called: str, low: float, high: float) -> int:
         """How many numbers lie outside; read in pieces: a mapped array stays in its file."""
         outside = 0
         step = max(1, 2**22 // max(int(np.prod(array.shape[1:])), 1))
@@ -33,92 +36,97 @@ class Rules:
             empty = np.isnan(piece).any(1)
             if empty.any() and self.missing is None:
                 raise Refused(
-                    f"data: {self.path}, row {start + int(empty.argmax()) + 1}: column {name!r} is "
+                    f"data: {self.path}, row {start + int(empty.argmax()) + 1}: column {called} is "
                     "empty; set data.missing to the number to take instead"
                 )
             wrong = (piece < low) | (piece > high)
             if wrong.any() and self.outside == "refuse":
                 row, column = np.argwhere(wrong)[0]
                 raise Refused(
-                    f"data: {self.path}, row {start + row + 1}: column {name!r} is "
-                    f"{piece[row, column]:g}, outside its declared bounds [{low:g}, {high:g}]; "
-                    'correct them, or set data.outside = "clip"'
+                    f"data: {self.path}, row {start + row + 1}: column {called} is "
+                    f"outside its declared bounds [{low:g}, {high:g}]; correct them, or set "
+                    'data.outside = "clip"',
+                    private=f"it is {piece[row, column]:g}",
                 )
             outside += int(wrong.sum())
         return outside
 
-    def category(self, words: Words, name: str, values: Sequence[object]) -> tuple[Indices, int]:
+    def category(self, words: Words, called: str, values: Sequence[object]) -> tuple[Indices, int]:
         """Which of `values` each row holds `[N]` (-1: none), and how many hold another."""
         place = {as_text(value): n for n, value in enumerate(values)}
         codes = recoded(words, place)
         empty = words.codes < 0
         if empty.any() and self.missing is None:
             raise Refused(
-                f"data: {self.path}, row {words.first(empty)}: column {name!r} is empty; set "
+                f"data: {self.path}, row {words.first(empty)}: column {called} is empty; set "
                 "data.missing to a number, and it will count as none of its categories"
             )
         unknown = (codes < 0) & ~empty
         if unknown.any() and self.outside == "refuse":
             row = words.first(unknown)
             raise Refused(
-                f"data: {self.path}, row {row}: column {name!r} is {words.at(row)}; expected one "
-                f'of {", ".join(place)}, or set data.outside = "clip"'
+                f"data: {self.path}, row {row}: column {called} holds another value; expected one "
+                f'of {", ".join(place)}, or set data.outside = "clip"',
+                private=f"it is {words.at(row)}",
             )
         return codes, int(unknown.sum())
 
-    def named_class(self, words: Words, name: str, labels: Sequence[str]) -> Indices:
+    def named_class(self, words: Words, called: str, labels: Sequence[str]) -> Indices:
         """The place of each row's label in `labels` `[N]`."""
         codes = recoded(words, {label: n for n, label in enumerate(labels)})
         if (codes < 0).any():
             row = words.first(codes < 0)
             raise Refused(
-                f"data: {self.path}, row {row}: the label {name!r} is {words.at(row)}; expected "
-                f"one of {', '.join(labels)} (data.labels)"
+                f"data: {self.path}, row {row}: the label {called} {_state(words, row)}; expected "
+                f"one of {', '.join(labels)} (data.labels)",
+                private=f"it is {words.at(row)}" if words.codes[row - 1] >= 0 else "",
             )
         return codes
 
-    def one_number(self, numbers: np.ndarray, name: str) -> np.ndarray:
+    def one_number(self, numbers: np.ndarray, called: str) -> np.ndarray:
         """A label that is a number `[N]`, and there in every row."""
         if numbers.ndim != 1:
             raise Refused(
-                f"data: {self.path}: the label {name!r} has shape {numbers.shape}; expected one "
+                f"data: {self.path}: the label {called} has shape {numbers.shape}; expected one "
                 "number per example"
             )
         empty = np.isnan(numbers)
         if empty.any():
             row = int(empty.argmax()) + 1
-            raise Refused(f"data: {self.path}, row {row}: the label {name!r} is empty")
+            raise Refused(f"data: {self.path}, row {row}: the label {called} is empty")
         return numbers
 
-    def whole_class(self, numbers: np.ndarray, name: str, classes: int) -> Indices:
+    def whole_class(self, numbers: np.ndarray, called: str, classes: int) -> Indices:
         """Labels that are whole numbers below `classes` `[N]`."""
         with np.errstate(invalid="ignore"):
             right = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < classes)
         if not right.all():
             row = int((~right).argmax())
             raise Refused(
-                f"data: {self.path}, row {row + 1}: the label {name!r} is {numbers[row]:g}; "
-                f"expected a whole number from 0 to {classes - 1} (data.classes)"
+                f"data: {self.path}, row {row + 1}: the label {called} is no class; expected a "
+                f"whole number from 0 to {classes - 1} (data.classes)",
+                private=f"it is {numbers[row]:g}",
             )
         return numbers.astype(np.int64)
 
-    def zero_or_one(self, numbers: np.ndarray, name: str) -> np.ndarray:
+    def zero_or_one(self, numbers: np.ndarray, called: str) -> np.ndarray:
         """A column of one label of several `[N]`."""
         wrong = ~((numbers == 0) | (numbers == 1))
         if wrong.any():
             row = int(wrong.argmax())
             raise Refused(
-                f"data: {self.path}, row {row + 1}: the label {name!r} is {numbers[row]:g}; "
-                "expected 0 or 1"
+                f"data: {self.path}, row {row + 1}: the label {called} is neither 0 nor 1; "
+                "correct it",
+                private=f"it is {numbers[row]:g}",
             )
         return numbers
 
-    def owners(self, words: Words, name: str) -> tuple[Indices, tuple[str, ...]]:
+    def owners(self, words: Words, called: str) -> tuple[Indices, tuple[str, ...]]:
         """Whose each row is `[N]`, and what the clients are called."""
         empty = words.codes < 0
         if empty.any():
             raise Refused(
-                f"data: {self.path}, row {words.first(empty)}: the client column {name!r} is "
+                f"data: {self.path}, row {words.first(empty)}: the client column {called} is "
                 "empty; every row has to belong to somebody, or the unit of privacy would be "
                 "undefined"
             )
@@ -126,12 +134,17 @@ class Rules:
             if value in MISSING or value != value.strip():
                 row = words.first(words.codes == code)
                 raise Refused(
-                    f"data: {self.path}, row {row}: the client column {name!r} is {value!r}, which "
+                    f"data: {self.path}, row {row}: the client column {called} holds what "
                     "reads as nothing, or as another client but for its blanks: one person's rows "
-                    "may not be two clients'. Give every client one name"
+                    "may not be two clients'. Give every client one name",
+                    private=f"it holds {value!r}",
                 )
         used, owners = np.unique(words.codes, return_inverse=True)
         return owners.astype(np.int64), tuple(words.values[code] for code in used)
+
+
+def _state(words: Words, row: int) -> str:
+    return "is empty" if words.codes[row - 1] < 0 else "is none of the classes"
 
 
 def recoded(words: Words, place: dict[str, int]) -> Indices:

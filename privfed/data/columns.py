@@ -1,23 +1,30 @@
-"""Columns of a CSV or Parquet file or of an npz archive, by name. Nothing is unpickled."""
+"""Columns of a CSV or Parquet file or of an npz archive, by name. Nothing is unpickled.
+
+A file's own words are private, the names of its columns too: without a header, the first row stands
+there. So messages call a column as the run file does, which is what `Called` holds.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privfed.errors import Refused
+from privfed.errors import Refused, public_text
 from privfed.federation import Indices
 
 if TYPE_CHECKING:
     import pyarrow
 
 _PARQUET = {".parquet", ".pq"}
+Called = Mapping[str, str]
+"""What messages call each column: by the name that was declared, or by its place."""
 MISSING = ["", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None"]
 
 
@@ -48,7 +55,7 @@ class Columns:
 
 
 def header(path: Path, delimiter: str) -> list[str]:
-    """The names of the columns, in order. Raises `Refused` where there are none, or one twice."""
+    """The names of the columns, in order: private. Raises `Refused` for none, or one twice."""
     with _readable(path):
         if path.suffix.lower() == ".npz":
             with zipfile.ZipFile(path) as archive:
@@ -60,13 +67,19 @@ def header(path: Path, delimiter: str) -> list[str]:
         else:
             names = _csv_header(path, delimiter)
     names = list(names)
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice or not names:
-        raise Refused(f"data: {path} has {f'two columns {twice[0]!r}' if twice else 'no column'}")
+    if not names:
+        raise Refused(f"data: {path} has no column")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        first, second = [n for n, name in enumerate(names, start=1) if name == twice][:2]
+        raise Refused(
+            f"data: {path} calls its columns {first} and {second} alike; expected different names",
+            private=f"both are {twice!r}",
+        )
     return names
 
 
-def read(path: Path, numbers: Sequence[str], words: Sequence[str], delimiter: str) -> Columns:
+def read(path: Path, numbers: Called, words: Called, delimiter: str) -> Columns:
     """The columns asked for, which are there. Raises `Refused` for cells of another kind."""
     with _readable(path):
         if path.suffix.lower() == ".npz":
@@ -79,7 +92,10 @@ def read(path: Path, numbers: Sequence[str], words: Sequence[str], delimiter: st
             table = _csv(path, numbers, words, delimiter)
         return Columns(
             table.num_rows,
-            {name: _as_numbers(table.column(name), name, path) for name in numbers},
+            {
+                name: _as_numbers(table.column(name), called, path)
+                for name, called in numbers.items()
+            },
             {name: _as_words(table.column(name)) for name in words},
         )
 
@@ -87,8 +103,6 @@ def read(path: Path, numbers: Sequence[str], words: Sequence[str], delimiter: st
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
     """Whatever is wrong with the file as a file, in one message."""
-    from pyarrow import ArrowException
-
     if not path.is_file():
         found = "is a folder" if path.is_dir() else "does not exist"
         raise Refused(
@@ -96,16 +110,39 @@ def _readable(path: Path) -> Iterator[None]:
         )
     try:
         yield
-    except Refused:
+    except (Refused, MemoryError):
         raise
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, ArrowException) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0].replace("\0", "")
-        advice = ""
-        if "UTF8" in first:
-            advice = "; save it as UTF-8"
-        elif "CSV parse error" in first:
-            advice = "; quote cells that hold the delimiter, or name another data.delimiter"
-        raise Refused(f"data: {path} cannot be read: {first}{advice}") from error
+    except Exception as error:  # of libraries that read what anybody may have written
+        text = str(error)
+        where, why = _of_csv(text)
+        if isinstance(error, UnicodeDecodeError):
+            why = _NOT_UTF8
+        raise Refused(
+            f"data: {path}{where} cannot be read: {why or public_text(error)}", private=text
+        ) from None
+
+
+_NOT_UTF8 = "it is not UTF-8; save it as UTF-8"
+_CSV_PROBLEM = re.compile(
+    r"(?:In CSV column #(?P<column>\d+): )?(?:CSV parse error: )?(?:Row #(?P<row>\d+): )?"
+    r"(?P<why>Empty CSV file|CSV conversion error to string: invalid UTF8 data"
+    r"|Expected (?P<expected>\d+) columns, got (?P<got>\d+))"
+)
+
+
+def _of_csv(text: str) -> tuple[str, str]:
+    """Where pyarrow saw a problem, and which: no word of its text, which quotes the row."""
+    match = _CSV_PROBLEM.match(text)
+    if match is None:
+        return "", ""
+    where = f", row {int(match['row']) - 1}" if match["row"] else ""  # it counts the header
+    where += f", column {int(match['column']) + 1}" if match["column"] else ""
+    if match["expected"]:
+        return where, (
+            f"there are {match['got']} columns, expected {match['expected']}; quote cells that "
+            "hold the delimiter, or name another data.delimiter"
+        )
+    return where, _NOT_UTF8 if "UTF8" in match["why"] else "it is empty"
 
 
 def _csv_header(path: Path, delimiter: str) -> list[str]:
@@ -118,7 +155,7 @@ def _csv_header(path: Path, delimiter: str) -> list[str]:
     return names
 
 
-def _csv(path: Path, numbers: Sequence[str], words: Sequence[str], delimiter: str) -> pyarrow.Table:
+def _csv(path: Path, numbers: Called, words: Called, delimiter: str) -> pyarrow.Table:
     import pyarrow
     from pyarrow import csv
 
@@ -141,7 +178,7 @@ def _csv(path: Path, numbers: Sequence[str], words: Sequence[str], delimiter: st
         return parsed(dict.fromkeys(types, pyarrow.string()) if words_only else types, False)
 
 
-def _as_numbers(column: pyarrow.ChunkedArray, name: str, path: Path) -> np.ndarray:
+def _as_numbers(column: pyarrow.ChunkedArray, called: str, path: Path) -> np.ndarray:
     import pyarrow
     from pyarrow import compute
 
@@ -158,28 +195,43 @@ def _as_numbers(column: pyarrow.ChunkedArray, name: str, path: Path) -> np.ndarr
         or pyarrow.types.is_large_string(kind)
         or kind == getattr(pyarrow, "string_view", pyarrow.string)()
     ):
-        raise Refused(f"data: {path}: column {name!r} is of type {kind}; expected numbers")
+        raise Refused(
+            f"data: {path}: column {called} is of type {_outer(kind)}; expected numbers",
+            private=f"it is of type {kind}",
+        )
     if pyarrow.types.is_boolean(column.type):
         column = compute.cast(column, pyarrow.uint8())
     if pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type):
-        for row, cell in enumerate(column.to_pylist(), start=1):
-            try:
-                float(cell if cell not in (None, *MISSING) else "nan")
-            except ValueError as error:
-                raise Refused(
-                    f"data: {path}, row {row}: column {name!r} holds {cell!r}; expected a number "
-                    "(declare words in data.categories, or for the label in data.labels)"
-                ) from error
-        column = compute.cast(
-            compute.replace_with_mask(
-                column.combine_chunks(),
-                compute.is_in(column, pyarrow.array(MISSING)).combine_chunks(),
-                pyarrow.scalar(None, column.type),
-            ),
-            pyarrow.float64(),
+        return np.array(
+            [
+                _number(cell, f"data: {path}, row {row}: column {called}")
+                for row, cell in enumerate(column.to_pylist(), start=1)
+            ],
+            dtype=np.float64,
         )
     numbers = compute.cast(column, pyarrow.float64(), safe=False)
     return np.array(compute.fill_null(numbers, float("nan")).to_numpy(), dtype=np.float64)
+
+
+def _outer(kind: pyarrow.DataType) -> str:
+    """The type without what it is made of, which may have names."""
+    return re.split(r"[<\[(]", str(kind))[0]
+
+
+def _number(cell: str | None, where: str) -> float:
+    """NaN where there is nothing. What Python alone takes for a number (1_000) is none."""
+    if cell is None or cell in MISSING:
+        return float("nan")
+    try:
+        if cell.isascii() and "_" not in cell:
+            return float(cell)
+    except ValueError:
+        pass
+    raise Refused(
+        f"{where} holds no number; expected one (declare words in data.categories, or for the "
+        "label in data.labels)",
+        private=f"it holds {cell!r}",
+    )
 
 
 def _as_words(column: pyarrow.ChunkedArray) -> Words:
@@ -194,18 +246,22 @@ def _as_words(column: pyarrow.ChunkedArray) -> Words:
     return Words(codes, values)
 
 
-def _npz(path: Path, numbers: Sequence[str], words: Sequence[str]) -> Columns:
-    found = {name: _array(path, name) for name in (*numbers, *words)}
-    lengths = {name: len(array) if array.ndim else -1 for name, array in found.items()}
+def _npz(path: Path, numbers: Called, words: Called) -> Columns:
+    asked = {**numbers, **words}
+    found = {name: _array(path, name, called) for name, called in asked.items()}
+    lengths = {asked[name]: len(array) if array.ndim else -1 for name, array in found.items()}
     if len(set(lengths.values())) > 1 or -1 in lengths.values():
-        raise Refused(f"data: {path} holds arrays of different lengths: {lengths}")
-    for name in numbers:
+        shown = ", ".join(f"{called}: {length}" for called, length in lengths.items())
+        raise Refused(f"data: {path} holds arrays of different lengths: {shown}")
+    for name, called in numbers.items():
         if found[name].dtype.kind not in "buif" or found[name].dtype.itemsize > 8:
-            raise Refused(f"data: {path}: {name!r} is of type {found[name].dtype}, not numbers")
-    for name in words:
+            raise Refused(
+                f"data: {path}: {called} is of type {found[name].dtype.name}; expected numbers"
+            )
+    for name, called in words.items():
         if found[name].ndim != 1 or found[name].dtype.kind not in "iuUb":
             raise Refused(
-                f"data: {path}: {name!r} is of type {found[name].dtype} and shape "
+                f"data: {path}: {called} is of type {found[name].dtype.name} and shape "
                 f"{found[name].shape}; expected one word or whole number per example"
             )
     return Columns(
@@ -224,7 +280,7 @@ def _coded(array: np.ndarray) -> Words:
     return Words(codes, texts)
 
 
-def _array(path: Path, name: str) -> np.ndarray:
+def _array(path: Path, name: str, called: str) -> np.ndarray:
     """One array of an npz: mapped (privately) where it is not compressed, else read."""
     with zipfile.ZipFile(path) as archive:
         member = archive.getinfo(f"{name}.npy")
@@ -235,11 +291,14 @@ def _array(path: Path, name: str) -> np.ndarray:
                 (2, 0): np.lib.format.read_array_header_2_0,
             }.get(version)
             if read_header is None:
-                raise Refused(f"data: {path}: {name!r} is of npy version {version}")
+                raise Refused(
+                    f"data: {path}: {called} is of an unknown npy version; expected 1 or 2",
+                    private=f"it is of version {version}",
+                )
             shape, fortran, dtype = read_header(file)
             if dtype.hasobject:
                 raise Refused(
-                    f"data: {path}: {name!r} holds Python objects, which privfed never unpickles; "
+                    f"data: {path}: {called} holds Python objects, which privfed never unpickles; "
                     "save it as numbers or text"
                 )
             begins = file.tell()

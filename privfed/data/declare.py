@@ -37,7 +37,11 @@ def declare(sample: Path, label: str, client: str, path: str, delimiter: str) ->
     names = header(sample, delimiter)
     for key, name in (("--label", label), ("--client", client)):
         if name and name not in names:
-            raise Refused(f"{key}: {sample} has no column {name!r}; its columns are {names}")
+            raise Refused(
+                f"{key}: {sample} has no column {name!r}; expected one of the {len(names)} that "
+                "its first row names",
+                private=f"its columns are {names}",
+            )
     features: dict[str, list[float]] = {}
     categories: dict[str, list[str]] = {}
     skipped: list[str] = []
@@ -71,16 +75,16 @@ def _refuse_nothing(section: dict[str, Any]) -> None:
         Table.model_validate(known)
     except ValidationError as error:
         said = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise Refused(f"this sample makes no table to learn from: {said}") from error
+        raise Refused("this sample makes no table to learn from", private=said) from None
 
 
 def _column(sample: Path, name: str, delimiter: str) -> np.ndarray | Words:
     """Numbers where every cell is one, else words."""
     try:
-        numbers = read(sample, [name], [], delimiter).numbers[name]
+        numbers = read(sample, {name: "here"}, {}, delimiter).numbers[name]
     except Refused:
         try:
-            return read(sample, [], [name], delimiter).words[name]
+            return read(sample, {}, {name: "here"}, delimiter).words[name]
         except Refused:
             return np.empty(0)  # of a type that is neither
     if numbers.ndim > 1:

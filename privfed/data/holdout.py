@@ -51,9 +51,9 @@ def _refuse_shared(pool: Examples, declared: Examples) -> None:
     both = sorted({*pool.clients} & {*declared.clients})
     if both:
         raise Refused(
-            f"{len(both)} clients of the test set also train (first {both[0]!r}), so it is not "
-            "public; split the files by client, or declare some clients public with "
-            'data.holdout = "clients"'
+            f"{len(both)} clients of the test set also train, so it is not public; split the files "
+            'by client, or declare some clients public with data.holdout = "clients"',
+            private=f"the first of them is {both[0]!r}",
         )
 
 

@@ -54,9 +54,11 @@ class Idx(Part):
                 f"{y.shape}; expected [N, height, width] and [N]"
             )
         if len(y) and int(y.max()) >= self.classes:
+            first = int((y >= self.classes).argmax())
             raise Refused(
-                f"data.classes is {self.classes}, but {labels} holds labels beyond "
-                f"{self.classes - 1}; declare all classes"
+                f"data.classes is {self.classes}, but label {first + 1} of {labels} is beyond "
+                f"{self.classes - 1}; declare all classes",
+                private=f"it is {y[first]}",
             )
         store = torch.from_numpy(x).unsqueeze(1)
         pixels = Mapped(store, torch.arange(len(y)), bounds=(0.0, 255.0), onto=(0.0, 1.0))
@@ -77,9 +79,10 @@ class Idx(Part):
             return pairs[0]
         found = sorted(path.name for path in folder.iterdir())
         raise Refused(
-            f"data.path: {self.path} holds {len(pairs)} pairs of images and labels (files: "
-            f"{found}); expected one, as train-images-idx3-ubyte.gz with train-labels-idx1-ubyte.gz"
-            + ("; name it by data.prefix" if pairs else "")
+            f"data.path: {self.path} holds {len(pairs)} pairs of images and labels among its "
+            f"{len(found)} files; expected one, as train-images-idx3-ubyte.gz with "
+            "train-labels-idx1-ubyte.gz" + ("; name it by data.prefix" if pairs else ""),
+            private=f"its files are {', '.join(found)}",
         )
 
 
@@ -97,12 +100,15 @@ def read_idx(path: Path) -> np.ndarray:
         else:
             content = np.empty(0, np.uint8)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise Refused(f"{path} is not a whole gzip file ({error}); fetch it again") from error
+        raise Refused(
+            f"{path} is not a whole gzip file; fetch it again", private=str(error)
+        ) from None
     magic = bytes(content[:4])
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] != _UNSIGNED_BYTES:
         raise Refused(
-            f"{path} begins with {magic.hex()!r}; expected an idx file of unsigned bytes "
-            "(0000 08 and the number of dimensions)"
+            f"{path} is of another type; expected an idx file of unsigned bytes, which begins with "
+            "0000 08 and the number of dimensions",
+            private=f"it begins with {magic.hex()!r}",
         )
     header = 4 + 4 * magic[3]
     if len(content) < header:
@@ -110,7 +116,8 @@ def read_idx(path: Path) -> np.ndarray:
     shape = tuple(np.frombuffer(bytes(content[4:header]), ">u4").tolist())
     if len(content) - header != math.prod(shape):
         raise Refused(
-            f"{path} declares shape {shape}, {math.prod(shape)} bytes, but holds "
-            f"{len(content) - header}; it was cut or is of another type"
+            f"{path} holds {len(content) - header} bytes after its header, which declares another "
+            "number; it was cut or is of another type",
+            private=f"it declares shape {shape}, {math.prod(shape)} bytes",
         )
     return content[header:].reshape(shape)

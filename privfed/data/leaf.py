@@ -1,9 +1,13 @@
-"""LEAF's JSON folders (Caldas et al. 2018): users, with x and y each."""
+"""LEAF's JSON folders (Caldas et al. 2018): users, with x and y each.
+
+Users are private: messages call them by their place in a file, from 1.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,10 +16,24 @@ import torch
 from pydantic import Field
 
 from privfed.data.characters import PRINTABLE, Characters
+from privfed.data.text import decoded
 from privfed.errors import Refused
 from privfed.federation import Examples
 from privfed.parts import Part
 from privfed.streams import Streams
+
+Place = Callable[[int], str]
+"""Where an example stands, of all in the order of users."""
+
+
+@dataclass(frozen=True)
+class _User:
+    """What a user holds, and `place`: which of a file's users it is."""
+
+    name: str
+    place: str
+    x: list[Any]
+    y: list[Any]
 
 
 class Leaf(Part):
@@ -51,29 +69,38 @@ class Leaf(Part):
         folder = Path(self.path)
         return folder / part if (folder / part).is_dir() else folder
 
-    def _users(self, folder: Path) -> dict[str, tuple[list[Any], list[Any]]]:
-        """What each user holds. Raises `Refused` for another form."""
+    def _users(self, folder: Path) -> list[_User]:
+        """All users in order of their names. Raises `Refused` for another form."""
         files = sorted(folder.glob("*.json"))
         if not files:
             raise Refused(f"data.path: {folder} holds no .json file; expected LEAF's folders")
-        users: dict[str, tuple[list[Any], list[Any]]] = {}
+        users: dict[str, _User] = {}
         for file in files:
-            for user, x, y in _read(file):
-                if user in users:
-                    raise Refused(f"data.path: user {user!r} of {file} was in another file already")
-                users[user] = x, y
-        return users
+            for user in _read(file):
+                if user.name in users:
+                    raise Refused(
+                        f"data.path: {user.place} was in another file already: "
+                        f"{users[user.name].place}; expected each user once",
+                        private=f"the user is {user.name!r}",
+                    )
+                users[user.name] = user
+        return [users[name] for name in sorted(users)]
 
-    def _examples(self, users: dict[str, tuple[list[Any], list[Any]]]) -> Examples:
-        names = sorted(users)
-        if not any(x for x, _ in users.values()):
+    def _examples(self, users: list[_User]) -> Examples:
+        names = tuple(user.name for user in users)
+        if not any(user.x for user in users):
             raise Refused(f"data.path: the {len(names)} users of {self.path} hold no example")
-        owners = np.repeat(np.arange(len(names)), [len(users[name][0]) for name in names])
-        xs = [x for name in names for x in users[name][0]]
-        ys = [y for name in names for y in users[name][1]]
+        owners = np.repeat(np.arange(len(names)), [len(user.x) for user in users])
+        xs = [x for user in users for x in user.x]
+        ys = [y for user in users for y in user.y]
+
+        def place(index: int) -> str:
+            owner = int(owners[index])
+            return f"{users[owner].place}, example {index - np.searchsorted(owners, owner) + 1}"
+
         if self.text:
-            return self._characters(xs, ys, owners, tuple(names))
-        x = _numbers(xs, self.path)
+            return self._characters(xs, ys, owners, names, place)
+        x = _numbers(xs, place)
         low, high = self.bounds
         if not low < high:
             raise Refused(f"data.bounds is {self.bounds}; expected a lower and a higher number")
@@ -81,28 +108,30 @@ class Leaf(Part):
         if self.shape:
             try:
                 scaled = scaled.reshape(len(scaled), *self.shape)
-            except ValueError as error:
+            except ValueError:
                 raise Refused(
                     f"data.shape is {self.shape}, but an example holds {x.shape[1]} numbers"
-                ) from error
+                ) from None
         return Examples(
             torch.from_numpy(scaled.astype(np.float32)),
-            torch.from_numpy(_labels(ys, self.classes)),
+            torch.from_numpy(_labels(ys, self.classes, place)),
             self.classes,
             owners,
-            tuple(names),
+            names,
         )
 
     def _characters(
-        self, xs: list[Any], ys: list[Any], owners: np.ndarray, names: tuple[str, ...]
+        self, xs: list[Any], ys: list[Any], owners: np.ndarray, names: tuple[str, ...], place: Place
     ) -> Examples:
         """The whole window one later: its own characters, and at its end the label."""
         characters = Characters(self.vocabulary)
-        if not all(isinstance(s, str) and s for s in (*xs, *ys)) or len({*map(len, xs)}) > 1:
-            raise Refused(
-                "data.text is true, but x and y are not all text, x of one length; expected LEAF's "
-                "Shakespeare"
-            )
+        for index, pair in enumerate(zip(xs, ys, strict=True)):
+            if not all(isinstance(s, str) and s for s in pair) or len(pair[0]) != len(xs[0]):
+                raise Refused(
+                    f"data.text is true, but in {place(index)}, x and y are not both text, or x is "
+                    "of another length than the first; expected LEAF's Shakespeare",
+                    private=f"x is {pair[0]!r} and y {pair[1]!r}",
+                )
         whole = [characters.encode(x + y[0]) for x, y in zip(xs, ys, strict=True)]
         tokens = torch.from_numpy(np.stack(whole) if whole else np.zeros((0, 2), np.int64))
         return Examples(
@@ -115,43 +144,66 @@ class Leaf(Part):
         )
 
 
-def _read(file: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
+def _read(file: Path) -> Iterator[_User]:
     """Each user with x and y. Raises `Refused` for what is not LEAF's form."""
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(decoded(file, "data.path"))
     except (ValueError, RecursionError) as error:
-        raise Refused(f"data.path: {file} is not valid JSON: {error}") from error
+        at = ""
+        if isinstance(error, json.JSONDecodeError):
+            at = f", line {error.lineno}, column {error.colno}"
+        raise Refused(
+            f"data.path: {file}{at}: it is not valid JSON; expected LEAF's form", private=str(error)
+        ) from None
     data = document.get("user_data") if isinstance(document, dict) else None
     if not isinstance(data, dict):
         raise Refused(
             f"data.path: {file} has no object 'user_data'; expected LEAF's form, "
             '{"users": […], "user_data": {user: {"x": […], "y": […]}}}'
         )
-    for user, held in data.items():
+    for number, (user, held) in enumerate(data.items(), start=1):
         x, y = (held.get(key) if isinstance(held, dict) else None for key in "xy")
         if not (isinstance(x, list) and isinstance(y, list) and len(x) == len(y)):
-            raise Refused(f"data.path: {file}, user {user!r}: expected lists x and y of one length")
-        yield user, x, y
+            raise Refused(
+                f"data.path: {file}, user {number}: expected lists x and y of one length",
+                private=f"the user is {user!r}",
+            )
+        yield _User(user, f"{file}, user {number}", x, y)
 
 
-def _numbers(xs: list[Any], path: str) -> np.ndarray:
+def _numbers(xs: list[Any], place: Place) -> np.ndarray:
     try:
         x = np.array(xs, dtype=np.float64).reshape(len(xs), -1)
     except (TypeError, ValueError, OverflowError) as error:
+        usual = _shape(xs[0])
+        wrong = (n for n, each in enumerate(xs) if usual is None or _shape(each) != usual)
         raise Refused(
-            f"data.path: x in {path} are not lists of as many numbers each: {error}; for text set "
-            "data.text = true"
-        ) from error
-    if not np.isfinite(x).all():
-        raise Refused(f"data.path: x in {path} holds numbers that are not finite")
+            f"data.path: {place(next(wrong, 0))}: x is not a list of as many numbers as the first; "
+            "for text set data.text = true",
+            private=str(error),
+        ) from None
+    finite = np.isfinite(x).all(1)
+    if not finite.all():
+        raise Refused(
+            f"data.path: {place(int(finite.argmin()))}: x holds a number that is not finite"
+        )
     return x
 
 
-def _labels(ys: list[Any], classes: int) -> np.ndarray:
-    for label in ys:
+def _shape(x: Any) -> tuple[int, ...] | None:
+    """Of an example; None where it is not of numbers."""
+    try:
+        return np.array(x, dtype=np.float64).shape
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _labels(ys: list[Any], classes: int, place: Place) -> np.ndarray:
+    for index, label in enumerate(ys):
         if not (isinstance(label, int | float) and 0 <= label < classes and label == int(label)):
             raise Refused(
-                f"data.classes is {classes}, but a label is {str(label)[:40]!r}; expected whole "
-                f"numbers from 0 to {classes - 1}"
+                f"data.classes is {classes}, but the label of {place(index)} is no class; expected "
+                f"whole numbers from 0 to {classes - 1}",
+                private=f"it is {str(label)[:40]!r}",
             )
     return np.array(ys, dtype=np.int64)

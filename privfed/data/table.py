@@ -102,16 +102,18 @@ class Table(Part):
 
     def _load(self, path: Path, client: str) -> Examples:
         names = header(path, self.delimiter)
-        bounds = self._feature_columns(names, path)
+        bounds, called = self._feature_columns(names, path)
         labels = [self.label] if isinstance(self.label, str) else self.label
         for key, column in [("client", client), *(("label", label) for label in labels)]:
             if column and column not in names:
                 raise _no_column(key, column, names, path)
         by_name = labels if self.labels else []
+        words = [*self.categories, *by_name, *([client] if client else [])]
+        numbers = {label: repr(label) for label in labels if label not in by_name}
         found = read(
             path,
-            numbers=[*bounds, *(label for label in labels if label not in by_name)],
-            words=list(dict.fromkeys([*self.categories, *by_name, *([client] if client else [])])),
+            numbers={**called, **numbers},
+            words={name: repr(name) for name in words},
             delimiter=self.delimiter,
         )
         if not found.rows:
@@ -119,18 +121,21 @@ class Table(Part):
         missing = None if self.missing == "refuse" else float(self.missing)
         rules = Rules(path, self.outside, missing)
         y, classes, meaning, beyond = self._labels(found, rules)
-        x, clipped = self._features(found, bounds, rules)
+        x, clipped = self._features(found, bounds, called, rules)
         counts = {"clipped_values": clipped, "clipped_labels": beyond}
         examples = Examples(x, y, classes, meaning=meaning, counts=counts)
         if not client:
             return examples
-        owners, clients = rules.owners(found.words[client], client)
+        owners, clients = rules.owners(found.words[client], repr(client))
         return replace(examples, owners=owners, clients=clients)
 
-    def _feature_columns(self, names: list[str], path: Path) -> dict[str, tuple[float, float]]:
-        """Each numeric feature column with its bounds; a column's own name goes before a pattern.
+    def _feature_columns(
+        self, names: list[str], path: Path
+    ) -> tuple[dict[str, tuple[float, float]], dict[str, str]]:
+        """Each numeric feature column with its bounds, and with what messages call it.
 
-        A pattern never means the client, a label or a category.
+        A column's own name goes before a pattern, which never means the client, a label or a
+        category.
         """
         own = {self.client, *([self.label] if isinstance(self.label, str) else self.label)}
         leaked = sorted(own & {*self.features, *self.categories})
@@ -140,6 +145,7 @@ class Table(Part):
                 "holds it would give the answer away"
             )
         found: dict[str, tuple[float, float]] = {}
+        called: dict[str, str] = {}
         for pattern, (low, high) in self.features.items():
             matching = (
                 [pattern]
@@ -153,20 +159,28 @@ class Table(Part):
             )
             if not matching:
                 raise _no_column("features", pattern, names, path)
-            found |= {name: (low, high) for name in matching if name not in found}
+            new = [name for name in matching if name not in found]
+            found |= dict.fromkeys(new, (low, high))
+            for name in new:
+                place = f"number {names.index(name) + 1} (of {pattern!r})"
+                called[name] = repr(name) if name == pattern else place
         for column in self.categories:
             if column not in names:
                 raise _no_column("categories", column, names, path)
-        return found
+        return found, called
 
     def _features(
-        self, found: Columns, bounds: dict[str, tuple[float, float]], rules: Rules
+        self,
+        found: Columns,
+        bounds: dict[str, tuple[float, float]],
+        called: dict[str, str],
+        rules: Rules,
     ) -> tuple[torch.Tensor | Mapped, int]:
         """x, and how many values were clipped."""
         arrays = [found.numbers[name] for name in bounds]
         if len(arrays) == 1 and arrays[0].ndim > 1 and not self.categories:
             ((name, (low, high)),) = bounds.items()
-            count = rules.beyond(arrays[0], name, low, high)
+            count = rules.beyond(arrays[0], called[name], low, high)
             store = torch.from_numpy(native(arrays[0]))
             mapped = Mapped(store, torch.arange(found.rows), (low, high), _ONTO, rules.missing)
             return mapped, count
@@ -176,12 +190,12 @@ class Table(Part):
         at = count = 0
         for name, (low, high) in bounds.items():
             column = found.numbers[name].reshape(found.rows, -1)
-            count += rules.beyond(column, name, low, high)
+            count += rules.beyond(column, called[name], low, high)
             filled = np.where(np.isnan(column), rules.missing or 0.0, column)
             x[:, at : at + column.shape[1]] = _scaled(filled, low, high)
             at += column.shape[1]
         for name, values in self.categories.items():
-            codes, unknown = rules.category(found.words[name], name, values)
+            codes, unknown = rules.category(found.words[name], repr(name), values)
             count += unknown
             known = np.flatnonzero(codes >= 0)
             x[known, at + codes[known]] = 1.0
@@ -191,18 +205,19 @@ class Table(Part):
     def _labels(self, found: Columns, rules: Rules) -> tuple[torch.Tensor, int, Meaning, int]:
         """y, its number of classes or width, what it means, and how many were clipped."""
         if not isinstance(self.label, str):
-            columns = [rules.zero_or_one(found.numbers[name], name) for name in self.label]
+            columns = [rules.zero_or_one(found.numbers[name], repr(name)) for name in self.label]
             y = torch.from_numpy(np.stack(columns, 1).astype(np.float32))
             return y, len(columns), Meaning(tuple(self.label)), 0
+        called = repr(self.label)
         if self.labels:
-            codes = rules.named_class(found.words[self.label], self.label, self.labels)
+            codes = rules.named_class(found.words[self.label], called, self.labels)
             return torch.from_numpy(codes), len(self.labels), Meaning(tuple(self.labels)), 0
-        numbers = rules.one_number(found.numbers[self.label], self.label)
+        numbers = rules.one_number(found.numbers[self.label], called)
         if self.classes:
-            whole = rules.whole_class(numbers, self.label, self.classes)
+            whole = rules.whole_class(numbers, called, self.classes)
             return torch.from_numpy(whole), self.classes, Meaning(), 0
         low, high = self.label_bounds
-        beyond = rules.beyond(numbers, self.label, low, high)
+        beyond = rules.beyond(numbers, called, low, high)
         y = torch.from_numpy(_scaled(numbers, low, high).astype(np.float32))
         meaning = Meaning(scale=(high - low) / 2, shift=(high + low) / 2)
         return y.unsqueeze(1), 1, meaning, beyond
@@ -216,9 +231,12 @@ def _scaled(numbers: np.ndarray, low: float, high: float) -> np.ndarray:
 
 def _no_column(key: str, name: str, names: list[str], path: Path) -> Refused:
     close = difflib.get_close_matches(name, names, n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    meant = f"did you mean {close[0]!r}? " if close else ""
     other = [mark for mark in ";\t|" if len(names) == 1 and mark in names[0]]
-    if other:
-        hint = f" (the columns seem to be divided by {other[0]!r}: set data.delimiter)"
+    hint = f" (they seem to be divided by {other[0]!r}: set data.delimiter)" if other else ""
     shown = ", ".join(names[:20]) + (", …" if names[20:] else "")
-    return Refused(f"data.{key}: {path} has no column {name!r}{hint}; its columns are {shown}")
+    return Refused(
+        f"data.{key}: {path} has no column {name!r}; expected one of the {len(names)} that its "
+        f"first row names{hint}",
+        private=f"{meant}its columns are {shown}",
+    )

@@ -59,19 +59,30 @@ class Text(Part):
         )
 
 
+def decoded(file: Path, key: str) -> str:
+    """The text in `file`, without a byte order mark. Raises `Refused` where it is not UTF-8."""
+    content = file.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise Refused(
+            f"{key}: {file}, line {line}: it is not UTF-8 text; save it as UTF-8",
+            private=str(error),
+        ) from None
+
+
 def speeches(path: Path, key: str = "data.path") -> dict[str, list[str]]:
     """What each speaker of the plays at `path` says, in order. Raises `Refused`."""
     files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
     found: dict[str, list[str]] = {}
     for file in files:
         try:
-            text = file.read_text(encoding="utf-8-sig").replace("\r\n", "\n")
-        except FileNotFoundError as error:
+            text = decoded(file, key).replace("\r\n", "\n").replace("\r", "\n")
+        except FileNotFoundError:
             raise Refused(
                 f"{key}: {file} does not exist; expected a text file or a folder"
-            ) from error
-        except UnicodeDecodeError as error:
-            raise Refused(f"{key}: {file} is not UTF-8 text: {error}") from error
+            ) from None
         _, *pieces = _SPEECH.split(text)
         for speaker, said in zip(pieces[::2], pieces[1::2], strict=True):
             found.setdefault(speaker.strip(), []).append(said.strip())

@@ -79,8 +79,8 @@ WHOLE = gzipped(idx(np.zeros((12, 4, 5))))
         (gzipped(b""), "expected an idx file"),
         (gzipped(idx(np.zeros((2, 2)), kind=13)), "expected an idx file of unsigned bytes"),
         (gzipped(idx(np.zeros((12, 4, 5)))[:10]), "ends inside its header"),
-        (gzipped(idx(np.zeros((12, 4, 5)))[:-1]), "declares shape"),
-        (gzipped(idx(np.zeros((12, 4, 5))) + b"x"), "declares shape"),
+        (gzipped(idx(np.zeros((12, 4, 5)))[:-1]), "declares another number"),
+        (gzipped(idx(np.zeros((12, 4, 5))) + b"x"), "declares another number"),
     ],
 )
 def test_a_broken_file_is_refused_by_name(tmp_path, content, message):
@@ -107,8 +107,9 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path, changes, message):
 
 def test_a_folder_without_such_files_is_refused(tmp_path):
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(Refused, match=r"0 pairs.*notes\.txt"):
+    with pytest.raises(Refused, match="0 pairs") as refused:
         Idx(path=str(tmp_path)).load(3, STREAMS)
+    assert "notes.txt" in refused.value.private
     with pytest.raises(Refused, match="expected a folder"):
         Idx(path=str(tmp_path / "gone")).load(3, STREAMS)
     with pytest.raises(Refused, match=r"data\.path is missing"):

@@ -1,6 +1,7 @@
 """Earlier runs over the same population count before a new one starts."""
 
 import json
+import re
 import shutil
 from collections import Counter
 
@@ -221,8 +222,10 @@ def test_who_was_public_once_is_never_covered_afterwards(tmp_path):
     train(load(None, more), tmp_path / "second")
     assert public < set(RunDirectory(tmp_path / "second").read_public())
     third = [*settings, after(tmp_path / "second")]
-    with pytest.raises(Refused, match="were declared public by an earlier run"):
+    with pytest.raises(Refused, match="were declared public by an earlier run") as refused:
         train(load(None, third), tmp_path / "refused")
+    assert re.search("'[a-j]'", refused.value.private)
+    assert not re.search("'[a-j]'", str(refused.value)), "a client's name is quoted"
 
 
 def test_clients_that_join_the_public_ones_on_resume_are_refused(tmp_path):

@@ -176,7 +176,7 @@ def test_labels_beyond_their_bounds_are_counted(tmp_path):
     examples = load(table(tmp_path, text, label="y", label_bounds=[0.0, 10.0], **keys))
     assert examples.counts == {"clipped_values": 0, "clipped_labels": 1}
     keys |= {"label": "y", "label_bounds": [0.0, 10.0], "outside": "refuse"}
-    with pytest.raises(Refused, match="row 2: column 'y' is 50"):
+    with pytest.raises(Refused, match="row 2: column 'y' is outside its declared bounds"):
         load(table(tmp_path, text, **keys))
 
 
@@ -193,7 +193,7 @@ def test_an_archive_of_arrays_stays_in_its_file(tmp_path):
         assert examples.x.shape == (6, 3, 4)
         got = examples.x[torch.tensor([4, 0])]
         np.testing.assert_allclose(got, images[[4, 0]] / 127.5 - 1, atol=1e-6)
-        mapped = isinstance(_array(path, "x"), np.memmap)
+        mapped = isinstance(_array(path, "x", "'x'"), np.memmap)
         assert mapped == (save is np.savez), "only what is not compressed can be mapped"
     federation = populate(made(path, **keys), Natural(), 3, 0.5, STREAMS, "examples")
     assert isinstance(federation.examples.x, Mapped)
@@ -211,10 +211,16 @@ BAD = {
     "ragged": (
         "ward,age,weight,sex,ill\na,1,2,f\n",
         {},
-        "Row #2: Expected 5 columns, got 4.*quote cells",
+        "row 1 cannot be read: there are 4 columns, expected 5; quote cells",
+        "a,1,2,f",
     ),
     "no such file": (None, {}, "patients.csv does not exist"),
-    "missing column": (CSV, {"features": {"aeg": [0.0, 1.0]}}, "no column 'aeg'.*mean 'age'"),
+    "missing column": (
+        CSV,
+        {"features": {"aeg": [0.0, 1.0]}},
+        "no column 'aeg'; expected one of the 6",
+        "mean 'age'",
+    ),
     "missing label": (CSV, {"label": "iil"}, "data.label.*no column 'iil'"),
     "missing client": (CSV, {"client": "wrad"}, "data.client.*no column 'wrad'"),
     "missing category": (CSV, {"categories": {"race": ["a"]}}, "data.categories.*'race'"),
@@ -225,20 +231,47 @@ BAD = {
     "a client that reads as none": (
         CSV + "NULL,1,60,f,no,1\n",
         {},
-        "row 4: the client column 'ward' is 'NULL'",
+        "row 4: the client column 'ward' holds what reads as nothing",
+        "'NULL'",
     ),
-    "a client but for blanks": (CSV + "a ,1,60,f,no,1\n", {}, "row 4.*'a '.*one name"),
+    "a client but for blanks": (CSV + "a ,1,60,f,no,1\n", {}, "row 4.*one name", "'a '"),
     "no row": ("ward,age,weight,sex,ill\n", {}, "holds no row"),
     "another delimiter": (CSV.replace(",", ";"), {}, "divided by ';': set data.delimiter"),
-    "a word for a number": (CSV + "a,old,60,f,no,1\n", {}, "row 4: column 'age' holds 'old'"),
-    "labels as strings": (CSV, {"labels": None, "classes": 2}, "row 1: column 'ill' holds 'no'"),
-    "an undeclared label": (CSV + "a,1,60,f,maybe,1\n", {}, "row 4.*'maybe'; expected one of no"),
-    "outside": (CSV + "a,101,60,f,no,1\n", {"outside": "refuse"}, "row 4: column 'age' is 101,"),
-    "unknown word": (CSV + "a,1,60,x,no,1\n", {"outside": "refuse"}, "row 4: column 'sex' is 'x'"),
+    "a word for a number": (
+        CSV + "a,old,60,f,no,1\n",
+        {},
+        "row 4: column 'age' holds no number",
+        "'old'",
+    ),
+    "labels as strings": (
+        CSV,
+        {"labels": None, "classes": 2},
+        "row 1: column 'ill' holds no number",
+        "'no'",
+    ),
+    "an undeclared label": (
+        CSV + "a,1,60,f,maybe,1\n",
+        {},
+        "row 4: the label 'ill' is none.*one of no",
+        "'maybe'",
+    ),
+    "outside": (
+        CSV + "a,101,60,f,no,1\n",
+        {"outside": "refuse"},
+        "row 4: column 'age' is outside",
+        "101",
+    ),
+    "unknown word": (
+        CSV + "a,1,60,x,no,1\n",
+        {"outside": "refuse"},
+        "row 4: column 'sex' holds another",
+        "'x'",
+    ),
     "class beyond": (
         CSV,
         {"label": "stay", "labels": None, "classes": 9},
-        "row 1: the label 'stay' is 1.5; expected a whole number from 0 to 8",
+        "row 1: the label 'stay' is no class; expected a whole number from 0 to 8",
+        "1.5",
     ),
     "the label as feature": (
         CSV,
@@ -246,25 +279,33 @@ BAD = {
         "'age' is the label or the client column",
     ),
     "the client as feature": (CSV, {"categories": {"ward": ["a"]}}, "'ward' is the label or the"),
-    "columns twice": ("ward,ward,ill\n1,2,3\n", {}, "two columns 'ward'"),
-    "empty file": ("", {}, "Empty CSV file"),
+    "columns twice": ("ward,ward,ill\n1,2,3\n", {}, "columns 1 and 2 alike", "'ward'"),
+    "empty file": ("", {}, "patients.csv cannot be read: it is empty"),
     "not zero or one": (
         CSV,
         {"label": ["age", "stay"], "labels": None, "features": {"weight": [0.0, 1.0]}},
-        "the label 'age' is 20; expected 0 or 1",
+        "row 1: the label 'age' is neither 0 nor 1",
+        "20",
     ),
-    "not UTF-8": (b"ward,age,weight,sex,ill\na,1,2,\xff,no\n", {}, "UTF8.*save it as UTF-8"),
+    "not UTF-8": (
+        b"ward,age,weight,sex,ill\na,1,2,\xff,no\n",
+        {},
+        "row 1, column 4.*save it as UTF-8",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_table_is_refused_by_row_and_column(tmp_path, case):
-    content, changes, message = BAD[case]
+    content, changes, message, *private = BAD[case]
     path = tmp_path / "patients.csv"
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(Refused, match=message):
+    with pytest.raises(Refused, match=message) as refused:
         load(made(path, **changes))
+    for quoted in private:
+        assert quoted in refused.value.private
+        assert quoted not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,567 @@
+"""What stands in private data is quoted nowhere, wherever it stands, unless a command is asked to.
+
+Files of every source are broken in every position, and what stands there is looked for in all that
+a user gets to see. A case is files, the configuration, where the message has to point, and what may
+not be quoted.
+"""
+
+import ast
+import gzip
+import json
+import re
+import sys
+import traceback
+import warnings
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+from click.testing import CliRunner
+from pyarrow import parquet
+
+import privfed
+from privfed import experiment, follow
+from privfed.answers import never_quotes, quotes_on_request
+from privfed.check import check
+from privfed.cli import main
+from privfed.config import load
+from privfed.errors import Broken, PrivfedError, Refused, private_text, public_text
+from privfed.experiment import Job, run_cell
+
+SECRET, NUMBER = "SECRET-4711", 91827
+HEADER = "who,x,sex,y"
+GOOD = [f"{who},0.{n},f,{n % 2}" for who in "abcdef" for n in range(4)]
+TABLE = {
+    "source": '"table"',
+    "path": '"t.csv"',
+    "client": '"who"',
+    "label": '"y"',
+    "classes": "2",
+    "features": "{x = [0, 1]}",
+    "categories": '{sex = ["f", "m"]}',
+    "clients": "6",
+    "holdout": '"clients"',
+}
+LEAF = {"source": '"leaf"', "path": '"leaf"', "classes": "4", "clients": "2"}
+TEXT = {"source": '"text"', "path": '"plays"', "clients": "2"}
+IDX = {"source": '"idx"', "path": '"idx"', "clients": "2"}
+
+
+def csv(row, **changes):
+    """`row` as the third of a table, and the keys that change."""
+    lines = [HEADER, *GOOD[:2], row, *GOOD[2:]]
+    return {"t.csv": "\n".join(lines)}, TABLE | changes
+
+
+def of_type(name, column, **changes):
+    """A Parquet file with another column of x."""
+    table = pyarrow.table({"who": ["a", "b"], "sex": ["f", "f"], "y": [0, 1], name: column})
+    return {"t.parquet": table}, TABLE | {"path": '"t.parquet"'} | changes
+
+
+def archive(**arrays):
+    keys = {"path": '"t.npz"', "features": '{"*" = [0, 1]}', "categories": "{}"}
+    whole = {"who": np.array(["a", "b"]), "y": np.array([0, 1]), **arrays}
+    return {"t.npz": whole}, TABLE | keys
+
+
+def leaf(users, *more, text=False, raw=None):
+    files = {"leaf/train/a.json": raw or json.dumps({"user_data": users})}
+    for n, other in enumerate(more):
+        files[f"leaf/train/b{n}.json"] = json.dumps({"user_data": other})
+    return files, LEAF | ({"text": "true"} if text else {})
+
+
+def plays(*texts):
+    return {f"plays/{n}.txt": text for n, text in enumerate(texts)}, TEXT
+
+
+def idx(images, labels=b"\0\0\x08\x01\0\0\0\x01\0", suffix=""):
+    names = ("images-idx3-ubyte", "labels-idx1-ubyte")
+    contents = zip(names, (images, labels), strict=True)
+    return {f"idx/{name}{suffix}": content for name, content in contents}, IDX
+
+
+FINE = {"x": [[0.5]], "y": [1]}
+IMAGE = b"\0\0\x08\x03\0\0\0\x01\0\0\0\x01\0\0\0\x01\0"
+LABELS = {"classes": "0", "labels": '["0", "1"]'}
+BOUNDED = {"classes": "0", "label_bounds": "[0, 1]"}
+STRICT = {"outside": '"refuse"'}
+PUBLIC = {"holdout": '"test"', "test_path": '"public.csv"'}
+SHARED = "\n".join([HEADER, *GOOD, f"{SECRET},1,f,0"])
+BOTH = {"t.csv": SHARED, "public.csv": f"{HEADER}\n{SECRET},1,f,0"}
+BARE = {"t.csv": f"{SECRET},1,f,0\n" + "\n".join(GOOD)}
+THIRD = r"t\.csv, row 3\b.*"
+USER = r"a\.json, user 2\b.*"
+MARKED = np.array([(1,), (2,)], dtype=[(SECRET, "<i4")])
+BROKEN_HEADER = b"\x93NUMPY\x01\0\x13\0" + f"{{'{SECRET}': 1}}\n".encode()
+CASES = {
+    "a word for a number": (csv(f"a,{SECRET},f,1"), THIRD + "'x'.*expected one"),
+    "beyond its bounds": (csv(f"a,{NUMBER},f,1", **STRICT), THIRD + r"'x'.*\[0, 1\]"),
+    "an unknown category": (csv(f"a,1,{SECRET},1", **STRICT), THIRD + "'sex'.*one of f, m"),
+    "a word for a class": (csv(f"a,1,f,{SECRET}"), THIRD + "'y'.*expected one"),
+    "an unknown class": (csv(f"a,1,f,{SECRET}", **LABELS), THIRD + "'y'.*one of 0, 1"),
+    "a class beyond": (csv(f"a,1,f,{NUMBER}"), THIRD + "'y'.*from 0 to 1"),
+    "a word to predict": (csv(f"a,1,f,{SECRET}", **BOUNDED), THIRD + "'y'.*expected one"),
+    "a number to predict": (csv(f"a,1,f,{NUMBER}", **BOUNDED, **STRICT), THIRD + "'y'.*bounds"),
+    "a label that is no column": (
+        csv(f"a,1,f,{NUMBER}", label='["y", "z"]', classes="0"),
+        r"t\.csv has no column 'z'",
+        "sex",
+    ),
+    "neither 0 nor 1": (
+        csv(f"a,{NUMBER},f,1", label='["x", "y"]', classes="0", features="{}"),
+        r"t\.csv, row 2\b.*'x' is neither",
+        "0.1",
+    ),
+    "a client with blanks": (csv(f"{SECRET} ,1,f,0"), THIRD + "'who'.*one name"),
+    "a row too long": (csv(f"a,1,f,0,{SECRET}"), THIRD + "5 columns, expected 4"),
+    "a row too short": (csv(f"{SECRET},1"), THIRD + "2 columns, expected 4"),
+    "rows in a row": (
+        csv(f"Row #7: Expected 5 columns, got 6: {SECRET},,,,"),
+        THIRD + "expected 4",
+    ),
+    "bad encoding": (
+        ({"t.csv": f"{HEADER}\na,1,{SECRET}".encode() + b"\xff,0\n"}, TABLE),
+        r"t\.csv, row 1, column 3.*UTF-8",
+        None,
+    ),
+    "bad encoding of the header": (
+        ({"t.csv": f"who,x,sex,y,{SECRET}".encode() + b"\xff\na,1,f,0,0\n"}, TABLE),
+        r"t\.csv",
+        None,
+    ),
+    "no header": ((BARE, TABLE), r"t\.csv has no column 'x'.*one of the 4"),
+    "two columns alike": (
+        ({"t.csv": f"who,x,{SECRET},y,{SECRET}\na,1,f,0,0\n"}, TABLE),
+        r"t\.csv .* columns 3 and 5 alike",
+    ),
+    "a column that a pattern means": (
+        (
+            {"t.csv": f"who,{SECRET},sex,y\na,1,f,0\nb,zebra,f,0\n"},
+            TABLE | {"features": '{"*"=[0,1]}'},
+        ),
+        r"t\.csv, row 2: column number 2 \(of '\*'\)",
+        "zebra",
+    ),
+    "clients who train and test": ((BOTH, TABLE | PUBLIC), "1 clients of the test set also train"),
+    "a type with names": (
+        of_type("x", pyarrow.array([{SECRET: 1}, {SECRET: 2}])),
+        r"t\.parquet: column 'x' is of type struct; expected numbers",
+    ),
+    "words for numbers": (of_type("x", [SECRET, "1"]), r"t\.parquet, row 1: column 'x'"),
+    "lists of words": (of_type("x", [[SECRET], [""]]), "column 'x' is of type list", None),
+    "an archive of words": (archive(**{SECRET: np.array(["a", "b"])}), r"t\.npz.*number 3", None),
+    "an archive of records": (archive(**{SECRET: MARKED}), r"t\.npz.*number 3.*void32", None),
+    "arrays of other lengths": (archive(**{SECRET: np.zeros(3)}), r"t\.npz.*number 3.*: 3", None),
+    "a broken archive": (
+        ({"t.npz": {"who.npy": f"{SECRET}".encode()}}, TABLE | {"path": '"t.npz"'}),
+        r"t\.npz has no column 'x'",
+        "are who",
+    ),
+    "an array with a broken header": (
+        (
+            {"t.npz": {f"{n}.npy": BROKEN_HEADER for n in ("who", "x", "y")}},
+            TABLE | {"path": '"t.npz"', "categories": "{}"},
+        ),
+        r"t\.npz cannot be read",
+    ),
+    "no Parquet file": (
+        ({"t.parquet": SECRET}, TABLE | {"path": '"t.parquet"'}),
+        r"t\.parquet",
+        None,
+    ),
+    "a table that ends": (
+        ({"t.csv.gz": gzip.compress(SHARED.encode())[:-20]}, TABLE | {"path": '"t.csv.gz"'}),
+        r"t\.csv\.gz",
+        None,
+    ),
+    "a word in LEAF": (
+        leaf({"a": FINE, "b": {"x": [[0.1], [SECRET]], "y": [1, 1]}}),
+        USER + "example 2",
+    ),
+    "other keys in LEAF": (
+        leaf({"a": FINE, "b": {"x": [{SECRET: 1}], "y": [1]}}),
+        USER + "example 1",
+        None,
+    ),
+    "too large for LEAF": (leaf({"a": FINE, "b": {"x": [[10**400]], "y": [1]}}), USER, None),
+    "a label in LEAF": (leaf({"a": FINE, "b": {"x": [[1]], "y": [SECRET]}}), USER + "0 to 3"),
+    "a user of another form": (leaf({"a": FINE, SECRET: {"x": [1], "y": []}}), USER + "one length"),
+    "a user twice": (
+        leaf({"a": FINE, SECRET: FINE}, {SECRET: FINE}),
+        r"b0\.json, user 1 .*" + USER,
+    ),
+    "broken JSON": (
+        leaf({}, raw=f'{{"user_data":\n {{"{SECRET}": {SECRET}'),
+        r"a\.json, line 2",
+        None,
+    ),
+    "a bad escape": (leaf({}, raw=f'{{"{SECRET}": "\\x"}}'), r"a\.json, line 1, column \d+", None),
+    "other JSON": (leaf({}, raw=json.dumps({SECRET: SECRET})), r"a\.json has no object", None),
+    "bad encoding in LEAF": (
+        leaf({}, raw=b'{"a":\n"' + SECRET.encode() + b"\xff"),
+        r"a\.json, line 2",
+        None,
+    ),
+    "numbers as text": (
+        leaf({"a": {"x": ["ab"], "y": ["c"]}, "b": {"x": [SECRET], "y": [1]}}, text=True),
+        USER + "not both text",
+    ),
+    "text for numbers": (leaf({"a": FINE, "b": {"x": [SECRET], "y": ["a"]}}), USER, None),
+    "bad encoding in a play": (
+        plays("A:\nHail!\n", f"B:\n{SECRET}".encode() + b"\xff"),
+        r"1\.txt, line 2",
+        None,
+    ),
+    "no speech": (plays(SECRET), "plays holds no speech", None),
+    "no images": (
+        idx(SECRET.encode()),
+        "images-idx3-ubyte is of another type",
+        SECRET[:4].encode().hex(),
+    ),
+    "more images": (
+        idx(IMAGE[:4] + SECRET.encode() + b"\0\0"),
+        "holds 1 bytes after its header",
+        str(int.from_bytes(b"SECR", "big")),
+    ),
+    "no gzip": (idx(SECRET.encode(), SECRET.encode(), ".gz"), "not a whole gzip", "SE"),
+    "a label beyond": (idx(IMAGE, b"\0\0\x08\x01\0\0\0\x01\xd3"), "label 1 of .*beyond 9", "211"),
+    "other files": (({f"idx/{SECRET}": b""}, IDX), "0 pairs .* among its 1 files"),
+}
+
+
+def write(folder, files):
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, pyarrow.Table):
+            parquet.write_table(content, path)
+        elif isinstance(content, dict):
+            _archive(path, content)
+        else:
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def _archive(path, arrays):
+    if not any(isinstance(content, bytes) for content in arrays.values()):
+        np.savez(path, **arrays)
+        return
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in arrays.items():
+            archive.writestr(name, content)
+
+
+def settings(data):
+    pairs = [(f"data.{key}", value) for key, value in data.items() if value not in ("0", "{}")]
+    small = [("cohort.size", "2"), ("privacy.delta", "1e-2"), ("run.rounds", "2")]
+    return [f"{key}={value}" for key, value in pairs + small]
+
+
+def asked(command, data, *words):
+    given = [word for pair in settings(data) for word in ("--set", pair)]
+    return CliRunner().invoke(main, [command, *map(str, words), *given])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_stands_in_data_is_quoted_on_request_only(tmp_path, monkeypatch, name):
+    """Case by case: the message points to the place, and the value is in it with the flag alone."""
+    (files, data), place, *quoted = CASES[name]
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, files)
+    private = {SECRET, str(NUMBER), *filter(None, quoted)}
+    for words in ((), ("--json",)):
+        result = asked("check", data, *words)
+        assert result.exit_code == 2, result.output
+        assert re.search(place, result.stderr), result.stderr
+        shown = result.output.replace(str(tmp_path), "")
+        assert not [value for value in private if value in shown], shown
+    with pytest.raises(Refused) as refused:
+        check(load(None, settings(data)))
+    printed = "".join(traceback.format_exception(refused.value)).replace(str(tmp_path), "")
+    assert SECRET not in printed, "a traceback quotes the exception that led here"
+    with_flag = asked("check", data, "--show-values").stderr
+    assert re.search(place, with_flag)
+    expected = quoted[0] if quoted else SECRET if SECRET in str(files) + str(data) else str(NUMBER)
+    assert expected is None or expected in with_flag, with_flag
+
+
+SOURCE = f"""
+import warnings
+from privfed.data.digits import Digits
+from privfed.errors import Refused
+
+SECRET = "-".join(["{SECRET[:6]}", "{SECRET[7:]}"])
+
+class Source(Digits):
+    def load(self, clients, streams):
+        warnings.warn(SECRET, stacklevel=1)
+        try:
+            dict()[SECRET]
+        except KeyError as error:
+            raise RAISED from error
+"""
+FOREIGN = {
+    "bug": ("ValueError(SECRET)", 1),
+    "no memory": ("MemoryError(SECRET)", 2),
+    "no error of the system": ("OSError(SECRET)", 2),
+    "refusal": ('Refused("it is odd", SECRET)', 2),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_texts_of_a_users_own_source_and_its_libraries_are_quoted_on_request(
+    tmp_path, monkeypatch, kind
+):
+    raised, code = FOREIGN[kind]
+    module = f"hostile_{kind.replace(' ', '_')}"
+    (tmp_path / f"{module}.py").write_text(SOURCE.replace("RAISED", raised))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["check", "--set", f"data.source={module}:Source"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = _printed  # which pytest would keep
+        result = CliRunner().invoke(main, words)
+        shown = CliRunner().invoke(main, [*words, "--show-values"])
+    assert result.exit_code == code
+    assert SECRET not in result.output
+    assert SECRET in shown.stderr.replace(f"UserWarning: {SECRET}", "") + str(shown.exception)
+    assert f"{module}.py:10: UserWarning\n" in result.stderr
+    assert f"UserWarning: {SECRET}" in shown.stderr
+    assert code == 2 or f"{module}.py" in result.stderr, "a bug keeps where it came from"
+
+
+def _printed(message, category, filename, lineno, file=None, line=None):
+    print(warnings.formatwarning(message, category, filename, lineno, line), file=sys.stderr)
+
+
+BAD = "\n".join([HEADER, *GOOD[:2], f"a,{SECRET},f,1"])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run on a good table."""
+    folder = tmp_path_factory.mktemp("finished")
+    write(folder, {"t.csv": "\n".join([HEADER, *GOOD])})
+    data = TABLE | {"path": json.dumps(str(folder / "t.csv"))}
+    result = asked("train", data, "--out", folder / "run")
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.fixture
+def broken(finished):
+    """That run, and then a cell of its table is broken."""
+    good = (finished / "t.csv").read_text()
+    write(finished, {"t.csv": BAD})
+    yield finished
+    write(finished, {"t.csv": good})
+
+
+COMMANDS = {
+    "train": ["train", "RUN.toml", "--out", "new"],
+    "resume": ["train", "--resume", "run", "--set", "run.rounds=3"],
+    "check": ["check", "RUN.toml"],
+    "evaluate": ["evaluate", "run"],
+    "other data": ["evaluate", "run", "--data", "t.csv"],
+    "personalise": ["evaluate", "run", "--personalise", "1"],
+    "inversion": ["attack", "inversion", "run", "--out", "new"],
+    "property": ["attack", "property", "run", "--out", "new"],
+    "membership": ["attack", "membership", "run", "--out", "new"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_that_reads_private_data_quotes_it_on_request(broken, name, monkeypatch):
+    monkeypatch.chdir(broken)
+    (broken / "RUN.toml").write_text((broken / "run/config.toml").read_text())
+    quiet = CliRunner().invoke(main, COMMANDS[name])
+    shown = CliRunner().invoke(main, [*COMMANDS[name], "--show-values"])
+    assert (quiet.exit_code, shown.exit_code) == (2, 2), quiet.output
+    assert "t.csv, row 3: column 'x'" in quiet.stderr
+    assert "--show-values says more" in quiet.stderr
+    assert SECRET not in quiet.output
+    assert f"it holds '{SECRET}'" in shown.stderr
+    assert not (broken / "new").exists()
+
+
+def test_declare_takes_its_sample_for_public_only_once_it_is_read(tmp_path):
+    """A private file by mistake: what is refused quotes nothing, though what is written would."""
+    write(tmp_path, {"t.csv": f"who,{SECRET}\na,1\n"})
+    words = ["declare", str(tmp_path / "t.csv"), "--label", "y"]
+    quiet = CliRunner().invoke(main, words)
+    assert quiet.exit_code == 2
+    assert SECRET not in quiet.output
+    assert SECRET in CliRunner().invoke(main, [*words, "--show-values"]).stderr
+
+
+def test_all_commands_have_the_flag_but_those_that_read_nothing_private():
+    def flagged(group, prefix=""):
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                yield from flagged(command, f"{name} ")
+            elif any(option.name == "show_values" for option in command.params):
+                yield prefix + name
+
+    attacks = {"attack inversion", "attack property", "attack membership"}
+    assert set(flagged(main)) == {"train", "check", "evaluate", "declare"} | attacks
+    assert set(main.commands) - {"train", "check", "evaluate", "declare", "attack"} == {
+        "audit",
+        "calibrate",
+        "experiment",  # never quotes: its reasons stand in tables
+        "list",
+    }
+
+
+@pytest.mark.parametrize("error", [ValueError(SECRET), OSError(SECRET), Refused("odd", SECRET)])
+def test_a_cell_of_an_experiment_gives_no_private_reason(tmp_path, monkeypatch, error):
+    def train(*_):
+        raise error
+
+    monkeypatch.setattr(experiment, "train", train)
+    monkeypatch.setattr(experiment, "assembled", lambda raw: raw)
+    result = run_cell(Job("cell", {}, str(tmp_path), False))
+    assert result["status"] in ("failed", "refused")
+    assert result["reason"]
+    assert SECRET not in json.dumps(result) + (tmp_path / "result.json").read_text()
+
+
+@pytest.mark.parametrize("error", [ValueError(SECRET), Refused("odd", SECRET)])
+def test_another_rank_quotes_nothing(monkeypatch, capsys, error):
+    def joining(*_):
+        raise error
+
+    monkeypatch.setattr(follow, "joining", joining)
+    monkeypatch.setattr(sys, "argv", ["follow", "1", "2", "1"])
+    with pytest.raises(SystemExit):
+        follow.main()
+    said = capsys.readouterr()
+    assert "rank: " in said.err
+    assert SECRET not in said.out + said.err
+
+
+def test_a_command_that_never_quotes_does_not_quote_a_bug(capsys):
+    def command():
+        raise ValueError(SECRET)
+
+    commands = ((never_quotes(command), {}), (quotes_on_request(command), {"show_values": False}))
+    for wrapped, given in commands:
+        with pytest.raises(SystemExit) as ended:
+            wrapped(**given)
+        assert ended.value.code == 1
+        shown = capsys.readouterr().err
+        assert SECRET not in shown
+        assert ("--show-values" in shown) == bool(given), "a flag that the command does not have"
+
+
+def test_only_what_privfed_or_the_system_wrote_is_public():
+    assert public_text(Refused("odd", SECRET)) == "odd"
+    assert private_text(Refused("odd", SECRET)) == SECRET
+    assert public_text(Broken("odd")) == "odd"
+    assert public_text(KeyError(SECRET)) == "KeyError"
+    assert private_text(KeyError(SECRET)) == repr(SECRET)
+    missing = FileNotFoundError(2, "No such file", "t.csv")
+    assert (public_text(missing), private_text(missing)) == ("t.csv: No such file", "")
+    assert (public_text(OSError(SECRET)), private_text(OSError(SECRET))) == ("OSError", SECRET)
+
+
+def test_a_refusal_keeps_what_is_private_on_its_way_to_another_process():
+    import pickle
+
+    error = pickle.loads(pickle.dumps(Refused("odd", private=SECRET)))
+    assert (str(error), error.private, type(error)) == ("odd", SECRET, Refused)
+
+
+PACKAGE = Path(privfed.__file__).parent
+QUOTES_CODE_OR_CONFIGURATION = {
+    "aggregation.py",
+    "audit.py",
+    "calibrate.py",
+    "config.py",
+    "grid.py",
+    "local/per_example.py",
+    "models.py",
+    "parts.py",
+    "trial.py",
+    "evaluate.py",
+    "inference/views.py",
+    "merged.py",
+    "plan.py",
+    "precision.py",
+    "results.py",
+    "rundir.py",
+    "start.py",
+    "tensorfile.py",
+}
+"""Where a message has another exception's: of code, made-up examples and files without clients."""
+
+
+def handlers(path):
+    text = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)) if "except" in text else ():
+        if isinstance(node, ast.ExceptHandler):
+            yield node, [each for each in ast.walk(node) if isinstance(each, ast.Raise)]
+
+
+def test_no_message_about_data_contains_that_of_an_exception():
+    """In `privfed.data`, neither in the message nor in the chain that a traceback prints."""
+    quoting = set()
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE).as_posix()
+        for handler, raises in handlers(path):
+            for raised in raises:
+                first = raised.exc.args[:1] if isinstance(raised.exc, ast.Call) else []
+                uses = [each.id for arg in first for each in ast.walk(arg) if hasattr(each, "id")]
+                if handler.name and handler.name in uses and "public_text" not in uses:
+                    quoting.add(name)
+                cause = raised.cause
+                bare = raised.exc is None
+                apart = isinstance(cause, ast.Constant) and cause.value is None
+                assert bare or apart or not name.startswith("data/"), (name, raised.lineno)
+    quoting -= {name for name in quoting if name.startswith("secure/")}  # caught by the protocol
+    assert quoting <= QUOTES_CODE_OR_CONFIGURATION, quoting - QUOTES_CODE_OR_CONFIGURATION
+    assert issubclass(Refused, PrivfedError)
+
+
+MEASURES = re.compile(r"(len|int|tuple)\(.*\)|self\.\w+|.*\.shape(\[.*\])?|.* [+-] .*")
+"""Numbers, places and what the run file says."""
+NO_DATA = {
+    *("at", "called", "classes", "delimiter", "examples.classes", "file", "first", "folder"),
+    *("fraction", "found", "found[name].dtype.name", "high", "hint", "images", "key", "label"),
+    *("labels", "', '.join(labels)", "leaked[0]", "line", "low", "name", "number", "path"),
+    *("', '.join(place)", "Path.cwd()", "_outer(kind)", "_state(words, row)", "row", "sample"),
+    *("second", "shown", "test", "train", "user.place", "users[user.name].place", "vocabulary"),
+    *("where", "why or public_text(error)", "words.first(empty)"),
+    *("place(index)", "place(int(finite.argmin()))", "place(next(wrong, 0))"),
+}
+"""What else messages about data contain; each was looked at, and holds nothing out of a file."""
+
+
+def test_what_messages_about_data_contain_was_looked_at():
+    """Something new in a message may be a cell: then it belongs into `private`."""
+    new = set()
+    for path in (PACKAGE / "data").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Refused":
+                for part in ast.walk(node.args[0]):
+                    if isinstance(part, ast.FormattedValue):
+                        new.add(ast.unparse(part.value))
+    assert not {text for text in new - NO_DATA if not MEASURES.fullmatch(text)}
+
+
+def test_scores_on_other_data_say_in_json_too_that_no_epsilon_covers_them(finished):
+    def of(*words):
+        result = CliRunner().invoke(main, ["evaluate", str(finished / "run"), *words])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    other = ("--data", str(finished / "t.csv"))
+    note = json.loads(of(*other, "--json"))["note"]
+    assert "not covered" in note
+    assert " ".join(note.split()) in " ".join(of(*other).split())
+    assert json.loads(of("--json"))["note"] is None
+    assert "not covered" not in of()
+    assert "no ε covers" in json.loads(of("--personalise", "1", "--json"))["note"]
