@@ -25,19 +25,20 @@ def asked_in_every_spelling(monkeypatch):
         return iter(reasons)
 
     def cost(config, length=None):
+        refused = None
         try:
             found = round_cost(config, length)
-        except Refused as refused:
-            if _once(config, str(refused)):
-                for other in spellings(config):
-                    there = _cost(round_cost, other, length)
-                    assert _general([there], other, config) == _general([str(refused)], config)
-            raise
-        if _once(config, found.exchanges):
-            setting = getattr(found.mechanism, "_setting", None)
-            length = setting.length if setting else length
+        except Refused as reason:
+            refused = reason
+        if _once(config, str(refused)):
+            if refused is None and (setting := getattr(found.mechanism, "_setting", None)):
+                length = setting.length  # no model has to be built for it again
+            here = str(refused) if refused else found.event(1.0)
             for other in spellings(config):
-                assert _cost(round_cost, other, length) == found.event(1.0), other.names
+                there = _cost(round_cost, other, length)
+                assert _general([there], other, config) == _general([here], config)
+        if refused:
+            raise refused
         return found
 
     monkeypatch.setattr(planned, "refusals", refused)

@@ -5,10 +5,14 @@ import math
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from test_cli import run
 
 from privfed.calibrate import Question, alternatives, solve
+from privfed.config import load
 from privfed.errors import Refused
+from privfed.plan import plan
 
 POISSON = Question("gaussian", "poisson", 1e-5, "tightest", rate=0.02, rounds=200, epsilon=2.0)
 FIXED = Question(
@@ -119,3 +123,109 @@ def test_the_table_names_what_was_solved():
     assert "(solved for)" in shown
     assert "2x the cohort" in shown
     assert "add/remove" in shown
+
+
+SETTINGS = {
+    "sampler": st.sampled_from(["poisson", "full", "fixed_size", "cyclic"]),
+    "mechanism": st.sampled_from(["gaussian", "skellam", "discrete_gaussian"]),
+    "protocol": st.sampled_from([None, "masks", "bfv"]),
+    "sizing": st.sampled_from([None, "minimum", "layers"]),
+    "against": st.sampled_from([None, "server", "readers"]),
+    "colluders": st.sampled_from([None, 0.0, 0.2]),
+    "byzantine": st.sampled_from([None, 3]),
+    "dropout": st.sampled_from([None, 0.03]),
+    "threshold": st.sampled_from([None, 0.7]),
+    "cohort": st.integers(40, 120),
+    "rounds": st.integers(1, 40),
+}
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.fixed_dictionaries(SETTINGS))
+def test_calibrate_and_check_solve_for_the_same_noise(given):
+    """Whatever of it is counted: honest shares, dropouts, aborts, the grid of few bits."""
+    asked = question(**given)
+    keys = as_keys(asked)
+    try:
+        ours = solve(asked)
+    except Refused:
+        with pytest.raises(Refused):
+            plan(load(None, keys), length=50)
+        return
+    theirs = plan(load(None, keys), length=50)
+    assert ours.question.noise_multiplier == theirs.noise_multiplier
+    assert ours.bound == replace(theirs.guarantee, against="")
+
+
+def question(sampler, mechanism, protocol, sizing, against, cohort, **numbers):
+    """Where a number is not asked for, it is left out."""
+    shared = mechanism != "gaussian"
+    secured = shared or protocol is not None
+    sums = ("colluders", "dropout", "threshold")
+    numbers = {name: value for name, value in numbers.items() if secured or name not in sums}
+    if protocol == "bfv":
+        numbers["threshold"] = None
+    return Question(
+        *(mechanism, sampler, 1e-4, "tightest"),
+        population=400 if secured or sampler not in ("cyclic",) else None,
+        cohort=cohort if sampler in ("poisson", "fixed_size") else None,
+        separation=4 if sampler == "cyclic" else None,
+        protocol=protocol,
+        sizing=sizing if mechanism == "skellam" else None,
+        against=against if shared else None,
+        dimension=50 if shared else None,
+        bits=20 if secured else None,
+        epsilon=3.0,
+        **numbers,
+    )
+
+
+def as_keys(asked):
+    """What the same run would have in its file."""
+    keys = {
+        "privacy.mechanism": asked.mechanism,
+        "cohort.sampler": asked.sampler,
+        "privacy.delta": asked.delta,
+        "privacy.epsilon": asked.epsilon,
+        "run.rounds": asked.rounds,
+        "data.clients": asked.population or asked.separation,
+        "cohort.size": asked.cohort or 0,
+        "cohort.separation": asked.separation,
+        "cohort.dropout": asked.dropout,
+        "aggregation.byzantine": asked.byzantine,
+        "privacy.sizing": asked.sizing,
+        "privacy.against": asked.against,
+        "secure.protocol": asked.protocol or ("masks" if asked.distributed else None),
+        "secure.bits": asked.bits,
+        "secure.colluders": asked.colluders,
+        "secure.threshold": asked.threshold,
+    }
+    return [f"{key}={value}" for key, value in keys.items() if value is not None]
+
+
+def test_calibrate_counts_what_check_counts():
+    """The honest share of noise against the server, and aborts where a draw is a secret."""
+    shared = Question(
+        *("skellam", "poisson", 1e-4, "tightest"),
+        population=500,
+        cohort=150,
+        bits=20,
+        dimension=50,
+        rounds=20,
+        epsilon=4.0,
+    )
+    nobody = solve(replace(shared, colluders=0.0)).question.noise_multiplier
+    some = solve(shared)
+    assert some.question.noise_multiplier > 1.05 * nobody
+    assert some.to_json()["honest"] < 0.9
+    masked = Question(
+        *("gaussian", "poisson", 1e-4, "tightest"),
+        population=500,
+        cohort=150,
+        protocol="masks",
+        rounds=40,
+        epsilon=4.0,
+    )
+    lossy = solve(replace(masked, dropout=0.2))
+    assert lossy.question.noise_multiplier > solve(masked).question.noise_multiplier
+    assert lossy.to_json()["aborts"] > solve(masked).to_json()["aborts"] > 0.0

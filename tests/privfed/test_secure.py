@@ -19,6 +19,7 @@ from accounting.ledger import Ledger
 from defenses.median import Median
 from privfed.audit import audit, opacus_epsilon
 from privfed.cli import main
+from privfed.config import load
 from privfed.errors import Refused
 from privfed.plan import plan
 from privfed.privacy.gaussian import CentralGaussian
@@ -34,6 +35,7 @@ from privfed.secure.masks import MaskedSums
 from privfed.secure.plain import PlainSum
 from privfed.secure.summation import Aborted, Session
 from privfed.streams import Streams
+from privfed.unspent import unspent
 
 SEEDED = "run.randomness=seeded"
 EVERYBODY = ("cohort.sampler=full", "cohort.size=0")
@@ -538,3 +540,62 @@ def test_an_independent_accountant_pays_for_aborts_too(tmp_path):
     bare = replace(event, slack=0.0)
     found = [opacus_epsilon({one: 20}, 1e-3, "opacus_rdp") for one in (event, bare)]
     assert found[0] > found[1]
+
+
+DEFAULT = ("secure.protocol=masks", "run.rounds=40")
+
+
+def test_sums_begin_with_cohorts_for_which_aborts_cost_next_to_nothing():
+    """Of the default run under masks the budget is spent on noise, not on rare small cohorts."""
+    found = plan(load(None, DEFAULT))
+    bare = plan(load(None, DEFAULT[1:]))
+    assert found.noise_multiplier == pytest.approx(bare.noise_multiplier, rel=1e-3)
+    assert unspent(found) is None
+    policy = found.config.parts["protocol"].within(found.cost.limits)
+    assert 60 < policy.smallest < 90, "below the threshold of the expected cohort"
+    for clients in range(policy.smallest, 201):
+        graph, corrupt = policy.graph(clients), policy.corrupt(clients)
+        assert graph.threshold > corrupt
+        assert 2 * graph.threshold > clients + corrupt, "as it held before"
+    with pytest.raises(Aborted):
+        policy.graph(policy.smallest - 1)
+
+
+@pytest.mark.parametrize(
+    "keys, advice",
+    [
+        (("secure.admitted=90",), "lower secure.admitted"),
+        (("cohort.dropout=0.2", "run.rounds=120"), "cohort.dropout"),
+    ],
+)
+def test_a_budget_that_aborts_leave_unspent_is_warned_about(keys, advice):
+    found = plan(load(None, [*DEFAULT, *keys]))
+    left = unspent(found)
+    assert left.epsilon == pytest.approx(4.0 - found.guarantee.epsilon)
+    assert left.epsilon > 0.2
+    assert "aborts" in str(left)
+    assert advice in str(left)
+
+
+def test_what_is_configured_stays_though_aborts_cost():
+    found = plan(load(None, [*DEFAULT, "secure.admitted=90"]))
+    assert found.config.parts["protocol"].within(found.cost.limits).smallest == 90
+    assert found.guarantee.epsilon == pytest.approx(1.107, abs=1e-3)
+    with pytest.raises(Refused, match=r"secure\.admitted is 16; expected from 17"):
+        plan(load(None, [*DEFAULT, "secure.admitted=16"]))
+    free = plan(load(None, [*DEFAULT, "cohort.sampler=full", "cohort.size=0"]))
+    assert free.cost.limits.admitted == 0, "nothing is solved for where aborts are free"
+
+
+def test_a_resume_with_more_budget_says_how_many_rounds_would_use_it(tmp_path):
+    config = small("privacy.epsilon=3.0", "run.rounds=7")
+    more = replace(plan(config).config, own={**config.own, "privacy": raised(config, 6.0)})
+    left = unspent(plan(more))
+    assert left.epsilon == pytest.approx(3.0, abs=1e-2)
+    rounds = int(re.search(r"from 7 to up to (\d+)", str(left))[1])
+    assert unspent(plan(more.with_run(rounds=rounds))) is None
+    assert plan(more.with_run(rounds=rounds + 1)).guarantee.epsilon > 6.0
+
+
+def raised(config, epsilon):
+    return config.privacy.model_copy(update={"epsilon": epsilon, "noise_multiplier": None})
