@@ -55,8 +55,8 @@ _FEWER_ABORTS = (
 
 def _aborts(plan: Plan) -> str:
     return (
-        f"a round aborts for all to see with a probability of at most {plan.cost.aborts:.2g}, which "
-        "costs (1 + e^ε) times that of δ, however loud the noise"
+        f"a round aborts for all to see with a probability of at most {plan.cost.aborts:.2g}, "
+        "which costs (1 + e^ε) times that of δ, however loud the noise"
     )
 
 

@@ -140,7 +140,7 @@ SETTINGS = {
 }
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.fixed_dictionaries(SETTINGS))
 def test_calibrate_and_check_solve_for_the_same_noise(given):
     """Whatever of it is counted: honest shares, dropouts, aborts, the grid of few bits."""
@@ -167,7 +167,7 @@ def question(sampler, mechanism, protocol, sizing, against, cohort, **numbers):
         numbers["threshold"] = None
     return Question(
         *(mechanism, sampler, 1e-4, "tightest"),
-        population=400 if secured or sampler not in ("cyclic",) else None,
+        population=400 if secured or sampler != "cyclic" else None,
         cohort=cohort if sampler in ("poisson", "fixed_size") else None,
         separation=4 if sampler == "cyclic" else None,
         protocol=protocol,
