@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -16,11 +16,16 @@ from rich.text import Text
 from privfed.experiment import Experiment
 from privfed.figures import text
 from privfed.grid import Cell, Grid
-from privfed.report import duration, rows
+from privfed.joint import Group, Joint
+from privfed.outlook import Outlook
+from privfed.report import ceiling, duration, rows
 from privfed.results import DONE, FAILED, REFUSED
 
+_SHOWN = 6
+"""Populations whose joint ε is printed; all of them are in the table and the JSON."""
 
-def cells_table(found: Sequence[Cell], grid: Grid) -> Table:
+
+def cells_table(found: Sequence[Cell], grid: Grid, refused: Mapping[str, str]) -> Table:
     """Every combination of values once, with what is refused and why."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for key in [*grid.keys, *grid.tuned]:
@@ -28,24 +33,85 @@ def cells_table(found: Sequence[Cell], grid: Grid) -> Table:
     table.add_column("", overflow="fold")
     seeds = len(grid.tune.seeds if grid.tune else grid.seeds)
     for start in range(0, len(found), seeds):
-        cell = next((c for c in found[start : start + seeds] if c.refusal), found[start])
-        note = Text(f"refused: {cell.refusal}", style="red") if cell.refusal else Text("")
+        some = found[start : start + seeds]
+        cell = next((cell for cell in some if cell.name in refused), found[start])
+        why = refused.get(cell.name)
+        note = Text(f"refused: {why}", style="red") if why else Text("")
         shown = (cell.values.get(key, "") for key in [*grid.keys, *grid.tuned])
         table.add_row(*(Text(text(value)) for value in shown), note)
     return table
 
 
+def outlook_table(ahead: Outlook) -> Table:
+    """What all cells will have spent together, of whom they are about."""
+    return rows(_joint_row(ahead.joint))
+
+
 def outcome_table(outcome: Experiment) -> Table:
+    """How all cells ended, and what they guarantee together."""
     counts = outcome.counts
     kept = {name: counts[name] for name in (DONE, REFUSED, FAILED, "waiting") if counts[name]}
     bad = counts[REFUSED] + counts[FAILED]
     pairs = {
         "cells": ", ".join(f"{count} {name}" for name, count in kept.items())
         + (" (--retry repeats what was refused or failed)" if bad else ""),
+        **_joint_row(outcome.joint),
         "table": f"{outcome.files.table} (and .parquet)",
         "summary": str(outcome.files.summary),
     }
     return rows(pairs)
+
+
+def _joint_row(found: Sequence[Joint]) -> dict[str, str]:
+    """Populations of which the same is stated are named together."""
+    stated: dict[str, list[str]] = {}
+    for joint in found:
+        stated.setdefault("\n".join(_stated(joint)), []).append(joint.about)
+    if not stated:
+        return {}
+    if len(found) == 1:
+        return {"joint ε": next(iter(stated))}
+    lines = [f"{_listed(names)}:\n{lines}" for lines, names in stated.items()]
+    more = len(lines) - _SHOWN
+    beyond = [f"and of {_plural(more, 'population')} more, in the table and the JSON"]
+    return {"joint ε": "\n".join(lines[:_SHOWN] + (beyond if more > 0 else []))}
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = "; ".join(names[:_SHOWN])
+    return f"{shown}; and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
+
+
+def _stated(joint: Joint) -> Iterator[str]:
+    """What the cells over one population guarantee together, and why not more."""
+    cells = _plural(len(joint.cells), "cell")
+    if joint.void:
+        yield f"∞ over {cells}: {'; '.join(joint.void)}"
+        joint_groups = "without these, "
+    elif len(joint.groups) > 1:
+        yield f"no one ε is over all {cells}, which differ in {', '.join(joint.differ)}"
+        joint_groups = ""
+    else:
+        joint_groups = ""
+    for group in joint.groups:
+        if group.bound.epsilon < math.inf:
+            yield joint_groups + _of_group(group, joint)
+    if joint.examples:
+        bound = joint.examples
+        yield f"{ceiling(bound.epsilon)} at δ = {bound.delta:g} for one example of a silo"
+    yield from joint.notes
+
+
+def _of_group(group: Group, joint: Joint) -> str:
+    bound, many = group.bound, len(group.cells)
+    over = f"all {many} cells" if group.cells == joint.cells and many > 1 else _plural(many, "cell")
+    most = "at most " if joint.ceiling else ""
+    against = f", against the {bound.against}" if bound.against else ""
+    nominal = " (nominal)" if joint.nominal else ""
+    return (
+        f"{most}{ceiling(bound.epsilon)} at δ = {bound.delta:g} for one {bound.unit} over {over}, "
+        f"{bound.relation}{against}{nominal}"
+    )
 
 
 class ExperimentProgress:
