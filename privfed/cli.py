@@ -237,6 +237,7 @@ def experiment(
     from privfed.experiment_report import (
         ExperimentProgress,
         cells_table,
+        excluded_table,
         outcome_table,
         outlook_table,
     )
@@ -252,8 +253,10 @@ def experiment(
         found = cells(grid_file, grid)
         ahead = outlook(files, grid, found, retry)
         time = estimate(grid_file, found, grid, processes)
-        listed = cells_table(found, grid, ahead.refused)
-        screen.print(listed, "", outlook_table(ahead), time, sep="\n")
+        screen.print(cells_table(found, grid, ahead.excluded), "", sep="\n")
+        if ahead.excluded:
+            screen.print(excluded_table(ahead.excluded))
+        screen.print(outlook_table(ahead), time, sep="\n")
         if as_json:
             click.echo(dump(ahead.to_json(found)))
         return 0

@@ -42,7 +42,7 @@ from privfed.results import (
     write_tables,
 )
 from privfed.run import Outcome, resume, train
-from privfed.shares import charged
+from privfed.shares import charged, uncounted
 from privfed.simulation import TOTALS
 from privfed.workers import Died, Ended, work
 
@@ -111,7 +111,7 @@ def experiment(
     `retry` repeats cells that failed or were refused. The tables are also written when it is
     interrupted. Raises `Refused` where another process is at it, and where the disk is full.
     """
-    make_folder(_cells_folder(files))
+    make_folder(cells_folder(files))
     tuned: list[Cell] = []
     with _alone(files):
         found = cells(files.grid, grid)
@@ -131,7 +131,8 @@ def experiment(
 
 def _joint(files: Files, of: Sequence[Cell]) -> tuple[Joint, ...]:
     """As the ledgers of the cells stand, however these ended."""
-    return joints(share for cell in of for share in charged(cell, folder_of(files, cell)))
+    shares = (share for cell in of for share in charged(cell, folder_of(files, cell)))
+    return joints(shares, uncounted(cells_folder(files), {cell.name for cell in of}))
 
 
 def _best(
@@ -379,7 +380,7 @@ def _counts(found: Sequence[Cell], results: dict[str, Result | None]) -> dict[st
 @contextlib.contextmanager
 def _alone(files: Files) -> Iterator[None]:
     """One process per folder of cells. Raises `Refused` where another one is at it."""
-    lock = filelock.FileLock(_cells_folder(files) / ".lock")
+    lock = filelock.FileLock(cells_folder(files) / ".lock")
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout as error:
@@ -392,9 +393,9 @@ def _alone(files: Files) -> Iterator[None]:
         lock.release()
 
 
-def _cells_folder(files: Files) -> Path:
+def cells_folder(files: Files) -> Path:
     return files.folder / "cells"
 
 
 def folder_of(files: Files, cell: Cell) -> Path:
-    return _cells_folder(files) / cell.name
+    return cells_folder(files) / cell.name

@@ -25,21 +25,29 @@ _SHOWN = 6
 """Populations whose joint ε is printed; all of them are in the table and the JSON."""
 
 
-def cells_table(found: Sequence[Cell], grid: Grid, refused: Mapping[str, str]) -> Table:
-    """Every combination of values once, with what is refused and why."""
+def cells_table(found: Sequence[Cell], grid: Grid, excluded: Mapping[str, str]) -> Table:
+    """Every combination of values once, with the number of the reason why it does not run."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for key in [*grid.keys, *grid.tuned]:
         table.add_column(key, overflow="fold")
     table.add_column("", overflow="fold")
     seeds = len(grid.tune.seeds if grid.tune else grid.seeds)
+    numbers = _numbered(excluded)
     for start in range(0, len(found), seeds):
-        some = found[start : start + seeds]
-        cell = next((cell for cell in some if cell.name in refused), found[start])
-        why = refused.get(cell.name)
-        note = Text(f"refused: {why}", style="red") if why else Text("")
-        shown = (cell.values.get(key, "") for key in [*grid.keys, *grid.tuned])
-        table.add_row(*(Text(text(value)) for value in shown), note)
+        names = [cell.name for cell in found[start : start + seeds] if cell.name in excluded]
+        notes = list(dict.fromkeys(f"[{numbers[excluded[name]]}]" for name in names))
+        shown = (found[start].values.get(key, "") for key in [*grid.keys, *grid.tuned])
+        table.add_row(*(Text(text(value)) for value in shown), Text(" ".join(notes), style="red"))
     return table
+
+
+def excluded_table(excluded: Mapping[str, str]) -> Table:
+    """Each reason once, by its number."""
+    return rows({f"[{n}]": why for why, n in _numbered(excluded).items()})
+
+
+def _numbered(excluded: Mapping[str, str]) -> dict[str, int]:
+    return {why: n for n, why in enumerate(dict.fromkeys(excluded.values()), start=1)}
 
 
 def outlook_table(ahead: Outlook) -> Table:
@@ -71,31 +79,37 @@ def _joint_row(found: Sequence[Joint]) -> dict[str, str]:
         return {}
     if len(found) == 1:
         return {"joint ε": next(iter(stated))}
-    lines = [f"{_listed(names)}:\n{lines}" for lines, names in stated.items()]
-    more = len(lines) - _SHOWN
-    beyond = [f"and of {_plural(more, 'population')} more, in the table and the JSON"]
-    return {"joint ε": "\n".join(lines[:_SHOWN] + (beyond if more > 0 else []))}
+    lines = [f"{lines}\n({_listed(names)})" for lines, names in stated.items()]
+    hidden = sum(map(len, [*stated.values()][_SHOWN:]))
+    more = [f"and {_plural(hidden, 'population')} more, in the table and --json"] if hidden else []
+    return {"joint ε": "\n".join([*lines[:_SHOWN], *more])}
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = "; ".join(names[:_SHOWN])
-    return f"{shown}; and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
+    """Populations by name; those that differ in the seed only, together."""
+    seeds: dict[str, list[str]] = {}
+    for name in names:
+        head, seed, number = name.rpartition(", seed ")
+        seeds.setdefault(head if seed else name, []).extend([number] if seed else [])
+    shown = [
+        f"{head}, {'seed' if len(of) == 1 else 'each of the seeds'} {', '.join(of)}" if of else head
+        for head, of in seeds.items()
+    ]
+    more = f"; and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+    return "; ".join(shown[:_SHOWN]) + more
 
 
 def _stated(joint: Joint) -> Iterator[str]:
     """What the cells over one population guarantee together, and why not more."""
-    cells = _plural(len(joint.cells), "cell")
+    cells, apart = _cells(len(joint.cells)), ""
     if joint.void:
+        apart = "the others: "
         yield f"∞ over {cells}: {'; '.join(joint.void)}"
-        joint_groups = "without these, "
     elif len(joint.groups) > 1:
-        yield f"no one ε is over all {cells}, which differ in {', '.join(joint.differ)}"
-        joint_groups = ""
-    else:
-        joint_groups = ""
+        yield f"no one ε is over {cells}: they differ in {', '.join(joint.differ)}"
     for group in joint.groups:
         if group.bound.epsilon < math.inf:
-            yield joint_groups + _of_group(group, joint)
+            yield apart + _of_group(group, joint)
     if joint.examples:
         bound = joint.examples
         yield f"{ceiling(bound.epsilon)} at δ = {bound.delta:g} for one example of a silo"
@@ -104,7 +118,7 @@ def _stated(joint: Joint) -> Iterator[str]:
 
 def _of_group(group: Group, joint: Joint) -> str:
     bound, many = group.bound, len(group.cells)
-    over = f"all {many} cells" if group.cells == joint.cells and many > 1 else _plural(many, "cell")
+    over = _cells(many) if group.cells == joint.cells else _plural(many, "cell")
     most = "at most " if joint.ceiling else ""
     against = f", against the {bound.against}" if bound.against else ""
     nominal = " (nominal)" if joint.nominal else ""
@@ -112,6 +126,10 @@ def _of_group(group: Group, joint: Joint) -> str:
         f"{most}{ceiling(bound.epsilon)} at δ = {bound.delta:g} for one {bound.unit} over {over}, "
         f"{bound.relation}{against}{nominal}"
     )
+
+
+def _cells(count: int) -> str:
+    return {1: "one cell", 2: "both cells"}.get(count, f"all {count} cells")
 
 
 class ExperimentProgress:

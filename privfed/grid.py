@@ -330,7 +330,8 @@ def estimate(path: Path, found: Sequence[Cell], grid: Grid, processes: int) -> s
     later = len(points(path, grid)) * len(grid.seeds) if grid.tune else 0
     total = sum(seconds) / len(seconds) * (len(runnable) + later) / processes
     tuning = f"{len(found)} cells to tune on, then {later}" if grid.tune else f"{len(found)} cells"
+    where = "1 process" if processes == 1 else f"{processes} processes"
     return (
-        f"{tuning}, {len(grid.seeds)} seeds included: about {duration(total)} on "
-        f"{processes} processes (measured on {len(seconds)} of them)"
+        f"{tuning}, {len(grid.seeds)} seeds included: about {duration(total)} on {where} "
+        f"(measured on {len(seconds)} of them)"
     )

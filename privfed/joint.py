@@ -91,16 +91,19 @@ class Joint:
         }
 
 
-def joints(shares: Iterable[Share]) -> tuple[Joint, ...]:
-    """One for each population of which anything was, or will be, released."""
+def joints(shares: Iterable[Share], uncounted: Mapping[str, int]) -> tuple[Joint, ...]:
+    """One for each population of which anything was, or will be, released.
+
+    `uncounted` says how many runs about whom lie beside these cells, and are none of them.
+    """
     populations: dict[str, list[Share]] = {}
     for share in shares:
         if share.run.own or share.unread:
             populations.setdefault(share.people, []).append(share)
-    return tuple(map(_joint, populations.values()))
+    return tuple(_joint(of, uncounted.get(people, 0)) for people, of in populations.items())
 
 
-def _joint(shares: Sequence[Share]) -> Joint:
+def _joint(shares: Sequence[Share], uncounted: int) -> Joint:
     cells = frozenset(share.cell for share in shares)
     void = [*_void(shares, len(cells))]
     meanings: dict[tuple[Any, ...], list[Share]] = {}
@@ -126,7 +129,7 @@ def _joint(shares: Sequence[Share]) -> Joint:
         _examples(shares),
         any(share.terms.get("note") for share in shares),
         _undecided(shares),
-        tuple(_notes(shares)),
+        tuple(_notes(shares, uncounted)),
     )
 
 
@@ -192,7 +195,7 @@ def _undecided(shares: Sequence[Share]) -> bool:
     return False
 
 
-def _notes(shares: Sequence[Share]) -> Iterator[str]:
+def _notes(shares: Sequence[Share], uncounted: int) -> Iterator[str]:
     cells = {share.cell for share in shares}
     dp = {share.cell for share in shares if share.terms.get("examples")}
     if dp and dp != cells:
@@ -205,3 +208,8 @@ def _notes(shares: Sequence[Share]) -> Iterator[str]:
     starts = {share.cell for share in shares if share.terms.get("start")}
     if starts:
         yield f"what {len(starts)} cells start from (model.init) is not covered"
+    if uncounted:
+        yield (
+            f"{uncounted} runs under cells/ about the same people are none of these cells, and not "
+            "counted (privfed audit composes runs that you name)"
+        )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,20 @@ def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[Share]:
         yield Share(slot, key, people, about, run, ledger.terms, prior, public, ledger)
 
 
+def uncounted(folder: Path, cells: Collection[str]) -> Counter[str]:
+    """How many runs under `folder` are no share of `cells`, and about which people.
+
+    They are of other grids, or of this one before it was edited.
+    """
+    people: Counter[str] = Counter()
+    for path in folder.glob("*/run*/ledger.jsonl"):
+        if path.parent.parent.name not in cells:
+            with contextlib.suppress(AccountingError, OSError, KeyError, TypeError):
+                ledger = Ledger.load(path)
+                people[str(ledger.terms["population"]["unit"])] += bool(ledger.own)
+    return people
+
+
 def planned(cell: Cell, slot: str = "") -> Share:
     """What the cell will be charged for all its rounds. Raises `Refused` as `train` would."""
     assert cell.config is not None
@@ -121,4 +137,4 @@ def whom(cell: Cell, config: Config) -> tuple[str, str]:
     if natural and getattr(config.parts["source"], "found", False):
         return people, f"clients of {source}" + (f" ({column})" if column else "")
     varied = [f"{k} {text(v)}" for k, v in cell.values.items() if k.startswith("data.")]
-    return people, ", ".join(["simulated clients", *varied, f"seed {cell.seed}"])
+    return people, ", ".join(["simulated", *varied, f"seed {cell.seed}"])
