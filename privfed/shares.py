@@ -47,7 +47,7 @@ class Share:
     def void(self) -> str | None:
         """Why this run promises nothing, None where it does."""
         spendings = [self.run.own, *(prior.own for prior in self.prior)]
-        bare = "no noise was added" if any(map(_bare, spendings)) else None
+        bare = "no noise" if any(map(_bare, spendings)) else None
         return self.unread or self.terms.get("guarantee") or bare
 
     def counts(self, prior: Prior) -> bool:
