@@ -12,14 +12,16 @@ from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event
 from accounting.guarantee import TIGHTEST, guarantee
 from accounting.ledger import Ledger
 from accounting.releases import Gaussian, PoissonSampled, Unprotected
-from privfed import experiment, joint
+from privfed import experiment, joint, shares
 from privfed.cli import main
 from privfed.experiment_report import outcome_table
 from privfed.grid import load_grid
 from privfed.joint import joints
 from privfed.outlook import outlook
+from privfed.prior import Prior, Priors
 from privfed.results import Files, read_table
-from privfed.shares import charged, uncounted, whom
+from privfed.run import train
+from privfed.shares import charged, planned, uncounted, whom
 
 DELTA = 1e-3
 EVENT, OTHER = (Event(PoissonSampled(0.2, Gaussian(z)), "poisson") for z in (2.0, 3.0))
@@ -75,8 +77,8 @@ def spend(cell, folder, rounds=3, event=EVENT, run="run", **terms):
 
 
 def together(cells, folder):
-    shares = [share for cell in cells for share in charged(cell, folder / "cells" / cell.name)]
-    return joints(shares, uncounted(folder / "cells", {cell.name for cell in cells}))
+    spent = [share for cell in cells for share in charged(cell, folder / "cells" / cell.name)]
+    return joints(spent, uncounted(folder / "cells", {cell.name for cell in cells}))
 
 
 def epsilon(**counts):
@@ -304,6 +306,47 @@ def test_runs_of_other_grids_are_named_and_not_counted(tmp_path):
     assert found.epsilon == epsilon(e=6)
     (note,) = found.notes
     assert note.startswith("4 runs under cells/ about the same people are none of these cells")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"cohort.sampler": ["cyclic"], "cohort.separation": [3]},
+        {"privacy.mechanism": ["none"], "run.randomness": ["seeded"]},
+        {"attack.name": ["alie"], "attack.fraction": [0.5]},
+        {"privacy.mechanism": ["skellam"], "secure.protocol": ["masks"], "cohort.size": [8]},
+        {
+            "data.setting": ["cross_silo"],
+            "privacy.mechanism": ["none"],
+            "client.privacy.mechanism": ["dp_sgd"],
+            "client.privacy.sampling_rate": [0.3],
+            "client.privacy.noise_multiplier": [1.5],
+        },
+    ],
+)
+def test_what_is_planned_is_what_is_charged(tmp_path, keys):
+    listed = [f'"{key}" = {json.dumps(values)}' for key, values in keys.items()]
+    path = write(tmp_path, "\n".join(['base = "base.toml"', "[grid]", *listed]), BASE)
+    (cell,) = of(path)
+    ahead = planned(cell)
+    train(cell.config, tmp_path / "cells" / cell.name / "run")
+    (share,) = charged(cell, tmp_path / "cells" / cell.name)
+    assert (ahead.run.own, ahead.run.examples) == (share.run.own, share.run.examples)
+    assert (ahead.people, ahead.about, ahead.key) == (share.people, share.about, share.key)
+    assert (ahead.void, ahead.public) == (share.void, share.public)
+    for term in ("unit", "relation", "against", "delta", "accountant", "guarantee", "note"):
+        assert ahead.terms.get(term) == share.terms.get(term), term
+    (found,), (before,) = joints([share], {}), joints([ahead], {})
+    assert found == before
+
+
+def test_earlier_runs_are_forecast_once(tmp_path, monkeypatch):
+    earlier = Priors((Prior("runs/a", "a", "00" * 32, {OTHER: 9}),))
+    monkeypatch.setattr(shares, "priors", lambda config: earlier)
+    path = people(tmp_path)
+    (found,) = outlook(Files(path, tmp_path), load_grid(path), of(path), False).joint
+    event = Event(PoissonSampled(0.4, Gaussian(2.0)), "poisson")
+    assert found.epsilon == guarantee({event: 12, OTHER: 9}, DELTA).epsilon
 
 
 def test_what_ended_is_forecast_as_it_was_charged(tmp_path):
