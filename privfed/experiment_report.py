@@ -119,7 +119,7 @@ def _stated(joint: Joint) -> Iterator[str]:
 def _of_group(group: Group, joint: Joint) -> str:
     bound, many = group.bound, len(group.cells)
     over = _cells(many) if group.cells == joint.cells else _plural(many, "cell")
-    most = "at most " if joint.ceiling else ""
+    most = "at most " if joint.at_most else ""
     against = f", against the {bound.against}" if bound.against else ""
     nominal = " (nominal)" if joint.nominal else ""
     return (

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from accounting.errors import AccountingError
 from accounting.events import Event, Spending
 from accounting.guarantee import TIGHTEST, Guarantee, guarantee, stated
 from privfed.prior import Prior, Priors
@@ -40,7 +41,7 @@ class Joint:
     One guarantee for each of `groups`, which differ in what an epsilon says (`differ`): no epsilon
     is over two of them. Where any cell promises nothing, neither do all together; `void` says why,
     and `groups` are of the others. `examples` is for one example of a silo, under DP-SGD in all
-    cells. `nominal`: some of the cells are simulations. `ceiling`: what tuning will choose is not
+    cells. `nominal`: some of the cells are simulations. `at_most`: what tuning will choose is not
     known, and no choice takes more. `notes` say whom or what this does not cover.
     """
 
@@ -52,7 +53,7 @@ class Joint:
     void: tuple[str, ...]
     examples: Guarantee | None
     nominal: bool
-    ceiling: bool
+    at_most: bool
     notes: tuple[str, ...]
 
     @property
@@ -74,7 +75,7 @@ class Joint:
             "void": list(self.void),
             "examples": next(iter(stated(self.examples)), None),
             "simulation": self.nominal,
-            "at_most": self.ceiling,
+            "at_most": self.at_most,
             "notes": list(self.notes),
         }
 
@@ -105,7 +106,7 @@ def joints(shares: Iterable[Share], uncounted: Mapping[str, int]) -> tuple[Joint
 
 def _joint(shares: Sequence[Share], uncounted: int) -> Joint:
     cells = frozenset(share.cell for share in shares)
-    void = [*_void(shares, len(cells))]
+    void = [*_void(shares, cells)]
     meanings: dict[tuple[Any, ...], list[Share]] = {}
     for share in shares:
         if share.void is None:
@@ -113,7 +114,7 @@ def _joint(shares: Sequence[Share], uncounted: int) -> Joint:
             meanings.setdefault(meaning, []).append(share)
     groups = tuple(map(_group, meanings.values()))
     void += [
-        f"no accountant bounds {len(group.cells)} cells at δ = {group.bound.delta:g}"
+        f"no accountant bounds {_of(group.cells, cells)} at δ = {group.bound.delta:g}"
         for group in groups
         if group.bound.epsilon == math.inf
     ]
@@ -133,14 +134,18 @@ def _joint(shares: Sequence[Share], uncounted: int) -> Joint:
     )
 
 
-def _void(shares: Sequence[Share], cells: int) -> Iterator[str]:
+def _void(shares: Sequence[Share], cells: frozenset[str]) -> Iterator[str]:
     """Why some of the cells promise nothing, and how many."""
     reasons: dict[str, set[str]] = {}
     for share in shares:
         if share.void is not None:
             reasons.setdefault(share.void, set()).add(share.cell)
     for reason, of in reasons.items():
-        yield f"{reason} in {len(of)} of {cells} cells"
+        yield f"{reason} in {_of(of, cells)}"
+
+
+def _of(some: Collection[str], cells: Collection[str]) -> str:
+    return f"{len(some)} of {len(cells)} cells" if len(cells) > 1 else "the one cell"
 
 
 def _group(shares: Sequence[Share]) -> Group:
@@ -148,7 +153,11 @@ def _group(shares: Sequence[Share]) -> Group:
     terms = shares[0].terms
     accountants = {share.terms.get("accountant") for share in shares}
     accountant = str(accountants.pop()) if len(accountants) == 1 else TIGHTEST
-    bound = guarantee(_together(shares).spending, terms["delta"], accountant)
+    try:
+        bound = guarantee(_together(shares).spending, terms["delta"], accountant)
+    except AccountingError:  # what they count as earlier means something else
+        nothing = guarantee({}, terms["delta"], accountant)
+        bound = replace(nothing, epsilon=math.inf, unit=terms["unit"], relation=terms["relation"])
     cells = frozenset(share.cell for share in shares)
     return Group(cells, replace(bound, against=str(terms.get("against") or "")))
 
@@ -199,7 +208,7 @@ def _notes(shares: Sequence[Share], uncounted: int) -> Iterator[str]:
     cells = {share.cell for share in shares}
     dp = {share.cell for share in shares if share.terms.get("examples")}
     if dp and dp != cells:
-        yield f"no ε covers single examples: {len(cells - dp)} cells have no client.privacy"
+        yield f"no ε covers single examples: no client.privacy in {_of(cells - dp, cells)}"
     public = {name for share in shares for name in share.public or ()}
     if any(share.public is None for share in shares):
         yield "clients that any of these cells declares public are not covered"
@@ -207,7 +216,7 @@ def _notes(shares: Sequence[Share], uncounted: int) -> Iterator[str]:
         yield f"{len(public)} clients that any of these cells declared public are not covered"
     starts = {share.cell for share in shares if share.terms.get("start")}
     if starts:
-        yield f"what {len(starts)} cells start from (model.init) is not covered"
+        yield f"what model.init tells is not covered, in {_of(starts, cells)}"
     if uncounted:
         yield (
             f"{uncounted} runs under cells/ about the same people are none of these cells, and not "

@@ -162,11 +162,15 @@ def test_charges_count_however_a_cell_ended_and_a_run_counts_once(tmp_path):
     assert found.columns(cells[0].name)["joint_epsilon"] == found.epsilon
 
 
-def test_what_cannot_be_read_is_not_left_out(tmp_path):
+@pytest.mark.parametrize(
+    "edit",
+    [lambda text: text[5:], lambda text: text.replace(b"charge", b"\xff", 1), lambda _: b"{}\n"],
+)
+def test_what_cannot_be_read_is_not_left_out(tmp_path, edit):
     cells = of(people(tmp_path))
     spend(cells[0], tmp_path)
-    broken = spend(cells[1], tmp_path)
-    broken.path.write_bytes(broken.path.read_bytes().replace(b'"round": 2', b'"round": 1', 1)[5:])
+    broken = spend(cells[1], tmp_path).path
+    broken.write_bytes(edit(broken.read_bytes()))
     (found,) = together(cells, tmp_path)
     assert found.epsilon == float("inf")
     assert found.void == (
@@ -258,6 +262,9 @@ def test_earlier_runs_enter_once_and_never_beside_themselves(tmp_path):
     spend(cells[1], tmp_path, prior=[prior, counted])
     (found,) = together(cells, tmp_path)
     assert found.epsilon == epsilon(e=6, o=4)
+    spend(cells[2], tmp_path, prior=[{**prior, "charges": [[REPLACED.to_json(), 1]], "id": "b"}])
+    (found,) = together(cells, tmp_path)
+    assert found.void == ("no accountant bounds 3 of 3 cells at δ = 0.001",)
 
 
 def test_single_examples_have_an_epsilon_where_all_cells_protect_them(tmp_path):
@@ -274,14 +281,14 @@ def test_single_examples_have_an_epsilon_where_all_cells_protect_them(tmp_path):
     spend(cells[3], tmp_path)
     (found,) = together(cells, tmp_path)
     assert found.examples is None
-    assert "no ε covers single examples: 1 cells have no client.privacy" in found.notes
+    assert "no ε covers single examples: no client.privacy in 1 of 4 cells" in found.notes
 
 
 def test_tuning_that_chooses_what_is_spent_is_forecast_at_its_most(tmp_path):
     path = people(tmp_path, TUNED.replace('"client.lr" = [0.1, 0.5]', '"cohort.size" = [2, 5]'))
     (found,) = outlook(Files(path, tmp_path), load_grid(path), of(path), False).joint
     little, much = (Event(PoissonSampled(q, Gaussian(2.0)), "poisson") for q in (0.2, 0.5))
-    assert found.ceiling
+    assert found.at_most
     assert found.epsilon == guarantee({little: 2 + 4, much: 2 + 4}, DELTA).epsilon
     assert "at most " in printed(path, found)
 
