@@ -236,8 +236,15 @@ def experiment(
     """Run a grid of many runs, each once, in parallel; table, summary and figures."""
     from privfed.drawing import draw_all
     from privfed.experiment import experiment as run_experiment
-    from privfed.experiment_report import ExperimentProgress, cells_table, outcome_table
+    from privfed.experiment_report import (
+        ExperimentProgress,
+        cells_table,
+        excluded_table,
+        outcome_table,
+        outlook_table,
+    )
     from privfed.grid import cells, estimate, load_grid
+    from privfed.outlook import outlook
     from privfed.results import DONE, FAILED, Files
     from privfed.terminal import console
 
@@ -246,9 +253,14 @@ def experiment(
     processes = jobs or os.cpu_count() or 1
     if dry_run:
         found = cells(grid_file, grid)
-        screen.print(
-            cells_table(found, grid), "", estimate(grid_file, found, grid, processes), sep="\n"
-        )
+        ahead = outlook(files, grid, found, retry)
+        time = estimate(grid_file, found, grid, processes)
+        screen.print(cells_table(found, grid, ahead.excluded), "", sep="\n")
+        if ahead.excluded:
+            screen.print(excluded_table(ahead.excluded))
+        screen.print(outlook_table(ahead), time, sep="\n")
+        if as_json:
+            click.echo(dump(ahead.to_json(found)))
         return 0
     try:
         if not plot:

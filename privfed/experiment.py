@@ -27,6 +27,7 @@ from privfed import __version__
 from privfed.config import Raw, assembled
 from privfed.errors import Broken, Busy, PrivfedError, Refused, public_text
 from privfed.grid import Cell, Grid, Values, cells, tuned_cells
+from privfed.joint import Joint, joints
 from privfed.jsons import dump
 from privfed.parts import expected
 from privfed.results import (
@@ -41,6 +42,7 @@ from privfed.results import (
     write_tables,
 )
 from privfed.run import Outcome, resume, train
+from privfed.shares import charged, uncounted
 from privfed.simulation import TOTALS
 from privfed.workers import Died, Ended, work
 
@@ -81,14 +83,24 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Experiment:
-    """All cells of a grid and how far they are. `counts` by status; "waiting" is the rest."""
+    """All cells of a grid and how far they are. `counts` by status; "waiting" is the rest.
+
+    `joint` is what they guarantee together, those that it was tuned on included, as their ledgers
+    stand: for each population by itself.
+    """
 
     files: Files
     counts: dict[str, int]
+    joint: tuple[Joint, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed experiment --json` prints."""
-        return {**self.counts, "table": str(self.files.table), "summary": str(self.files.summary)}
+        return {
+            **self.counts,
+            "joint": [joint.to_json() for joint in self.joint],
+            "table": str(self.files.table),
+            "summary": str(self.files.summary),
+        }
 
 
 def experiment(
@@ -99,7 +111,8 @@ def experiment(
     `retry` repeats cells that failed or were refused. The tables are also written when it is
     interrupted. Raises `Refused` where another process is at it, and where the disk is full.
     """
-    make_folder(_cells_folder(files))
+    make_folder(cells_folder(files))
+    tuned: list[Cell] = []
     with _alone(files):
         found = cells(files.grid, grid)
         if grid.tune:
@@ -107,11 +120,19 @@ def experiment(
             heard = functools.partial(_refuse_unmeasured, grid.tune.by)
             tried = _complete(files.tuning, keys, found, processes, retry, watcher, heard)
             if any(result is None or result["status"] not in _FINAL for result in tried.values()):
-                return Experiment(files.tuning, _counts(found, tried))
+                return Experiment(files.tuning, _counts(found, tried), _joint(files, found))
             choose = functools.partial(_best, grid, found, tried)
-            found = tuned_cells(files.grid, grid, choose)
-        results = _complete(files, grid.columns, found, processes, retry, watcher)
-    return Experiment(files, _counts(found, results))
+            tuned, found = found, tuned_cells(files.grid, grid, choose)
+        together = functools.partial(_joint, files, [*tuned, *found])
+        columns = grid.columns
+        results = _complete(files, columns, found, processes, retry, watcher, together=together)
+    return Experiment(files, _counts(found, results), together())
+
+
+def _joint(files: Files, of: Sequence[Cell]) -> tuple[Joint, ...]:
+    """As the ledgers of the cells stand, however these ended."""
+    shares = (share for cell in of for share in charged(cell, folder_of(files, cell)))
+    return joints(shares, uncounted(cells_folder(files), {cell.name for cell in of}))
 
 
 def _best(
@@ -160,12 +181,14 @@ def _complete(
     retry: bool,
     watcher: Watcher,
     heard: Callable[[Result], None] = lambda result: None,
+    together: Callable[[], Sequence[Joint]] = tuple,
 ) -> dict[str, Result | None]:
     """Run what is left of `found` and write its tables, also where it is interrupted.
 
-    `heard` is told each result at once, and may refuse to go on.
+    `heard` is told each result at once, and may refuse to go on. `together` says what the table is
+    to state of all cells, once they ended.
     """
-    results = {cell.name: _known(files, cell, retry) for cell in found}
+    results = {cell.name: result_of(files, cell, retry) for cell in found}
     todo = {cell.name: cell for cell in found if results[cell.name] is None}
     refused = [cell for cell in found if cell.config is None]
     watcher.begin(len(found), len(found) - len(todo) - len(refused), processes)
@@ -181,9 +204,9 @@ def _complete(
             heard(result)
     except BaseException:
         with contextlib.suppress(OSError):  # the first trouble is the one to tell of
-            _write(files, keys, found, results)
+            _write(files, keys, found, results, together())
         raise
-    _write(files, keys, found, results)
+    _write(files, keys, found, results, together())
     return results
 
 
@@ -191,7 +214,7 @@ def _run(
     files: Files, todo: dict[str, Cell], processes: int, retry: bool, watcher: Watcher
 ) -> Iterator[tuple[Cell, Result]]:
     jobs = [
-        Job(name, cell.config.values(), str(_folder(files, cell)), retry)
+        Job(name, cell.config.values(), str(folder_of(files, cell)), retry)
         for name, cell in todo.items()
         if cell.config is not None
     ]
@@ -204,7 +227,7 @@ def _run(
         if isinstance(result, Died):
             # Not kept, and a result that it wrote before it died counts: the same command goes on.
             died = {"status": FAILED, "reason": str(result), "version": __version__}
-            result = _known(files, cell, retry=True) or died
+            result = result_of(files, cell, retry=True) or died
         if result["status"] == STOPPED:
             raise Refused(
                 f"{result['reason']}: nothing is lost; mend that, and the same command goes on"
@@ -263,11 +286,11 @@ def _keep(folder: Path, result: Result) -> Result:
     return result
 
 
-def _known(files: Files, cell: Cell, retry: bool) -> Result | None:
+def result_of(files: Files, cell: Cell, retry: bool) -> Result | None:
     """How a cell ended, None where it has still to run."""
     if cell.config is None:
         return {"status": REFUSED, "reason": cell.refusal, "version": __version__}
-    path = _folder(files, cell) / "result.json"
+    path = folder_of(files, cell) / "result.json"
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -280,8 +303,13 @@ def _known(files: Files, cell: Cell, retry: bool) -> Result | None:
 
 
 def _write(
-    files: Files, keys: Sequence[str], found: Sequence[Cell], results: dict[str, Result | None]
+    files: Files,
+    keys: Sequence[str],
+    found: Sequence[Cell],
+    results: dict[str, Result | None],
+    together: Sequence[Joint],
 ) -> None:
+    about = {name: joint for joint in together for name in joint.cells}
     rows: list[Row] = []
     rounds: list[Row] = []
     for cell in found:
@@ -292,7 +320,8 @@ def _write(
         if result["status"] == DONE:
             measured = list(_rounds(files, cell, result))
             result = _over_rounds(cell, measured, result)
-        rows.append(row({**cell.values, **cell.tuned}, cell.seed, cell.name, result))
+        joint = about[cell.name].columns(cell.name) if cell.name in about else {}
+        rows.append(row({**cell.values, **cell.tuned}, cell.seed, cell.name, result, joint))
         rounds += measured
     if rows:
         write_tables(files, keys, rows, rounds)
@@ -300,7 +329,7 @@ def _write(
 
 def _rounds(files: Files, cell: Cell, result: Result) -> Iterator[Row]:
     """What was measured round by round; a line that a power cut tore is left out."""
-    path = _folder(files, cell) / "run" / "metrics.jsonl"
+    path = folder_of(files, cell) / "run" / "metrics.jsonl"
     outcome = result["outcome"]
     lines = path.read_text("utf-8", errors="replace").splitlines() if path.exists() else []
     so_far = dict.fromkeys(TOTALS, 0.0)
@@ -351,7 +380,7 @@ def _counts(found: Sequence[Cell], results: dict[str, Result | None]) -> dict[st
 @contextlib.contextmanager
 def _alone(files: Files) -> Iterator[None]:
     """One process per folder of cells. Raises `Refused` where another one is at it."""
-    lock = filelock.FileLock(_cells_folder(files) / ".lock")
+    lock = filelock.FileLock(cells_folder(files) / ".lock")
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout as error:
@@ -364,9 +393,9 @@ def _alone(files: Files) -> Iterator[None]:
         lock.release()
 
 
-def _cells_folder(files: Files) -> Path:
+def cells_folder(files: Files) -> Path:
     return files.folder / "cells"
 
 
-def _folder(files: Files, cell: Cell) -> Path:
-    return _cells_folder(files) / cell.name
+def folder_of(files: Files, cell: Cell) -> Path:
+    return cells_folder(files) / cell.name

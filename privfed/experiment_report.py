@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -16,36 +16,120 @@ from rich.text import Text
 from privfed.experiment import Experiment
 from privfed.figures import text
 from privfed.grid import Cell, Grid
-from privfed.report import duration, rows
+from privfed.joint import Group, Joint
+from privfed.outlook import Outlook
+from privfed.report import ceiling, duration, rows
 from privfed.results import DONE, FAILED, REFUSED
 
+_SHOWN = 6
+"""Populations whose joint ε is printed; all of them are in the table and the JSON."""
 
-def cells_table(found: Sequence[Cell], grid: Grid) -> Table:
-    """Every combination of values once, with what is refused and why."""
+
+def cells_table(found: Sequence[Cell], grid: Grid, excluded: Mapping[str, str]) -> Table:
+    """Every combination of values once, with the number of the reason why it does not run."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for key in [*grid.keys, *grid.tuned]:
         table.add_column(key, overflow="fold")
     table.add_column("", overflow="fold")
     seeds = len(grid.tune.seeds if grid.tune else grid.seeds)
+    numbers = _numbered(excluded)
     for start in range(0, len(found), seeds):
-        cell = next((c for c in found[start : start + seeds] if c.refusal), found[start])
-        note = Text(f"refused: {cell.refusal}", style="red") if cell.refusal else Text("")
-        shown = (cell.values.get(key, "") for key in [*grid.keys, *grid.tuned])
-        table.add_row(*(Text(text(value)) for value in shown), note)
+        names = [cell.name for cell in found[start : start + seeds] if cell.name in excluded]
+        notes = list(dict.fromkeys(f"[{numbers[excluded[name]]}]" for name in names))
+        shown = (found[start].values.get(key, "") for key in [*grid.keys, *grid.tuned])
+        table.add_row(*(Text(text(value)) for value in shown), Text(" ".join(notes), style="red"))
     return table
 
 
+def excluded_table(excluded: Mapping[str, str]) -> Table:
+    """Each reason once, by its number."""
+    return rows({f"[{n}]": why for why, n in _numbered(excluded).items()})
+
+
+def _numbered(excluded: Mapping[str, str]) -> dict[str, int]:
+    return {why: n for n, why in enumerate(dict.fromkeys(excluded.values()), start=1)}
+
+
+def outlook_table(ahead: Outlook) -> Table:
+    """What all cells will have spent together, of whom they are about."""
+    return rows(_joint_row(ahead.joint))
+
+
 def outcome_table(outcome: Experiment) -> Table:
+    """How all cells ended, and what they guarantee together."""
     counts = outcome.counts
     kept = {name: counts[name] for name in (DONE, REFUSED, FAILED, "waiting") if counts[name]}
     bad = counts[REFUSED] + counts[FAILED]
     pairs = {
         "cells": ", ".join(f"{count} {name}" for name, count in kept.items())
         + (" (--retry repeats what was refused or failed)" if bad else ""),
+        **_joint_row(outcome.joint),
         "table": f"{outcome.files.table} (and .parquet)",
         "summary": str(outcome.files.summary),
     }
     return rows(pairs)
+
+
+def _joint_row(found: Sequence[Joint]) -> dict[str, str]:
+    """Populations of which the same is stated are named together."""
+    stated: dict[str, list[str]] = {}
+    for joint in found:
+        stated.setdefault("\n".join(_stated(joint)), []).append(joint.about)
+    if not stated:
+        return {}
+    if len(found) == 1:
+        return {"joint ε": next(iter(stated))}
+    lines = [f"{lines}\n({_listed(names)})" for lines, names in stated.items()]
+    hidden = sum(map(len, [*stated.values()][_SHOWN:]))
+    more = [f"and {_plural(hidden, 'population')} more, in the table and --json"] if hidden else []
+    return {"joint ε": "\n".join([*lines[:_SHOWN], *more])}
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Populations by name; those that differ in the seed only, together."""
+    seeds: dict[str, list[str]] = {}
+    for name in names:
+        head, seed, number = name.rpartition(", seed ")
+        seeds.setdefault(head if seed else name, []).extend([number] if seed else [])
+    shown = [
+        f"{head}, {'seed' if len(of) == 1 else 'each of the seeds'} {', '.join(of)}" if of else head
+        for head, of in seeds.items()
+    ]
+    more = f"; and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+    return "; ".join(shown[:_SHOWN]) + more
+
+
+def _stated(joint: Joint) -> Iterator[str]:
+    """What the cells over one population guarantee together, and why not more."""
+    cells, apart = _cells(len(joint.cells)), ""
+    if joint.void:
+        apart = "the others: "
+        yield f"∞ over {cells}: {'; '.join(joint.void)}"
+    elif len(joint.groups) > 1:
+        yield f"no one ε is over {cells}: they differ in {', '.join(joint.differ)}"
+    for group in joint.groups:
+        if group.bound.epsilon < math.inf:
+            yield apart + _of_group(group, joint)
+    if joint.examples:
+        bound = joint.examples
+        yield f"{ceiling(bound.epsilon)} at δ = {bound.delta:g} for one example of a silo"
+    yield from joint.notes
+
+
+def _of_group(group: Group, joint: Joint) -> str:
+    bound, many = group.bound, len(group.cells)
+    over = _cells(many) if group.cells == joint.cells else _plural(many, "cell")
+    most = "at most " if joint.at_most else ""
+    against = f", against the {bound.against}" if bound.against else ""
+    nominal = " (nominal)" if joint.nominal else ""
+    return (
+        f"{most}{ceiling(bound.epsilon)} at δ = {bound.delta:g} for one {bound.unit} over {over}, "
+        f"{bound.relation}{against}{nominal}"
+    )
+
+
+def _cells(count: int) -> str:
+    return {1: "one cell", 2: "both cells"}.get(count, f"all {count} cells")
 
 
 class ExperimentProgress:

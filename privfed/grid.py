@@ -242,6 +242,19 @@ def tuned_cells(path: Path, grid: Grid, choose: Callable[[Values], Values | str]
     return _distinct(path, found)
 
 
+def to_be_measured(path: Path, grid: Grid) -> list[list[Cell]]:
+    """The cells of a grid that tunes, before it has: of each, all that it may come to be."""
+    if grid.tune is None:
+        return []
+    base = _base(path, grid)
+    return [
+        [_cell(base, grid, {**values, **tried}, seed) for tried in _combinations(options)]
+        for values in points(path, grid)
+        for options in [grid.options(values)]
+        for seed in grid.seeds
+    ]
+
+
 def points(path: Path, grid: Grid) -> list[dict[str, Any]]:
     """Every combination of what varies, less what is excluded. Raises `Refused` for none."""
     kept = [v for v in _product(grid) if not any(_excluded(v, rule) for rule in grid.exclude)]
@@ -317,7 +330,8 @@ def estimate(path: Path, found: Sequence[Cell], grid: Grid, processes: int) -> s
     later = len(points(path, grid)) * len(grid.seeds) if grid.tune else 0
     total = sum(seconds) / len(seconds) * (len(runnable) + later) / processes
     tuning = f"{len(found)} cells to tune on, then {later}" if grid.tune else f"{len(found)} cells"
+    where = "1 process" if processes == 1 else f"{processes} processes"
     return (
-        f"{tuning}, {len(grid.seeds)} seeds included: about {duration(total)} on "
-        f"{processes} processes (measured on {len(seconds)} of them)"
+        f"{tuning}, {len(grid.seeds)} seeds included: about {duration(total)} on {where} "
+        f"(measured on {len(seconds)} of them)"
     )

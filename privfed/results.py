@@ -27,6 +27,8 @@ _FACTS = (
     "rounds", "charges", "aborted", "stopped_at_budget", "simulation", "guarantee", "test_examples",
 )  # fmt: skip
 _SAID = ("delta", "unit", "relation", "sampler", "accountant", "simulation", "guarantee")
+_JOINT = ("joint_epsilon", "joint_cells", "joint_note")
+"""What all cells over the same people say together (`privfed.joint`)."""
 _BEFORE = ("seed", "status", "reason")
 _AFTER = ("seconds", "version", "cell")
 _NO_MEASURE = {
@@ -69,8 +71,17 @@ class Files:
         return self.named(".summary.csv")
 
 
-def row(values: Mapping[str, Any], seed: int, cell: str, result: Mapping[str, Any]) -> Row:
-    """One line of the table: varied keys, seed, how it ended, measures, and what epsilon means."""
+def row(
+    values: Mapping[str, Any],
+    seed: int,
+    cell: str,
+    result: Mapping[str, Any],
+    joint: Mapping[str, Any],
+) -> Row:
+    """One line of the table: varied keys, seed, how it ended, measures, and what epsilon means.
+
+    `joint` is what all cells over the same people say together.
+    """
     outcome = result.get("outcome", {})
     measures = {name: outcome[name] for name in measures_in(outcome)}
     facts = {key: _number(outcome.get(key)) for key in _FACTS}
@@ -83,6 +94,7 @@ def row(values: Mapping[str, Any], seed: int, cell: str, result: Mapping[str, An
         **measures,
         **facts,
         **bounds,
+        **joint,
         "seconds": result.get("seconds"),
         "version": result.get("version"),
         "cell": cell,
@@ -121,7 +133,7 @@ def _number(value: Any) -> Any:
 def measures_of(keys: Sequence[str], rows: Sequence[Row]) -> list[str]:
     """The columns that are measures: neither keys nor facts nor book-keeping."""
     names = dict.fromkeys(name for row in rows for name in row)
-    others = {*keys, *_BEFORE, *_FACTS, *_AFTER}
+    others = {*keys, *_BEFORE, *_FACTS, *_JOINT, *_AFTER}
     return [n for n in names if n not in others and not n.startswith("epsilon_")]
 
 
@@ -129,7 +141,7 @@ def _ordered(keys: Sequence[str], rows: Sequence[Row]) -> list[str]:
     """Keys, how it ended, measures, facts, bounds, book-keeping: whatever the first row lacks."""
     names = dict.fromkeys(name for row in rows for name in row)
     bounds = [name for name in names if name.startswith("epsilon_")]
-    wanted = [*keys, *_BEFORE, *measures_of(keys, rows), *_FACTS, *bounds, *_AFTER]
+    wanted = [*keys, *_BEFORE, *measures_of(keys, rows), *_FACTS, *bounds, *_JOINT, *_AFTER]
     return [name for name in wanted if name in names or name in keys]
 
 
@@ -212,8 +224,16 @@ def summary(keys: Sequence[str], rows: Sequence[Row]) -> list[Row]:
         for name in [*measures_of(keys, rows), "epsilon"]:
             numbers = [float(one[name]) for one in done if one.get(name) is not None]
             line |= spread(numbers).to_row(name)
-        out.append(line)
+        out.append(line | _joint_of(members))
     return out
+
+
+def _joint_of(members: Sequence[Row]) -> Row:
+    """The most that is spent of any population that a cell's seeds are about."""
+    stated = [line for line in members if line.get("joint_epsilon") is not None]
+    if not stated:
+        return {}
+    return {name: max(stated, key=lambda line: line["joint_epsilon"])[name] for name in _JOINT}
 
 
 @dataclass(frozen=True)

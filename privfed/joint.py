@@ -1,0 +1,224 @@
+"""What cells over the same people guarantee together.
+
+Who releases the models of a grid has released all of them, and those that it was tuned on by what
+was chosen. So their charges are composed, once for each population: one accounting of how often
+each distinct event happened, whatever cell it happened in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from accounting.errors import AccountingError
+from accounting.events import Event, Spending
+from accounting.guarantee import TIGHTEST, Guarantee, guarantee, stated
+from privfed.prior import Prior, Priors
+from privfed.shares import Share
+
+_MEANING = {"unit": "unit", "relation": "relation", "against": "party", "delta": "δ"}
+"""What an epsilon says, by its term in a ledger: no composition is over several values of one."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The guarantee that covers a client over `cells`, and what they count as earlier."""
+
+    cells: frozenset[str]
+    bound: Guarantee
+
+    def to_json(self) -> dict[str, Any]:
+        return {"cells": len(self.cells), **stated(self.bound)[0]}
+
+
+@dataclass(frozen=True)
+class Joint:
+    """What the cells `cells` over the people `identity` (`about`, in words) guarantee together.
+
+    One guarantee for each of `groups`, which differ in what an epsilon says (`differ`): no epsilon
+    is over two of them. Where any cell promises nothing, neither do all together; `void` says why,
+    and `groups` are of the others. `examples` is for one example of a silo, under DP-SGD in all
+    cells. `nominal`: some of the cells are simulations. `at_most`: what tuning will choose is not
+    known, and no choice takes more. `notes` say whom or what this does not cover.
+    """
+
+    identity: str
+    about: str
+    cells: frozenset[str]
+    groups: tuple[Group, ...]
+    differ: tuple[str, ...]
+    void: tuple[str, ...]
+    examples: Guarantee | None
+    nominal: bool
+    at_most: bool
+    notes: tuple[str, ...]
+
+    @property
+    def epsilon(self) -> float | None:
+        """Over all cells; None where there is no one composition."""
+        if self.void:
+            return math.inf
+        return self.groups[0].bound.epsilon if len(self.groups) == 1 else None
+
+    def to_json(self) -> dict[str, Any]:
+        """One of the objects under "joint" that `privfed experiment --json` prints."""
+        return {
+            "population": self.about,
+            "identity": self.identity,
+            "cells": len(self.cells),
+            "epsilon": self.epsilon,
+            "groups": [group.to_json() for group in self.groups],
+            "differ": list(self.differ),
+            "void": list(self.void),
+            "examples": next(iter(stated(self.examples)), None),
+            "simulation": self.nominal,
+            "at_most": self.at_most,
+            "notes": list(self.notes),
+        }
+
+    def columns(self, cell: str) -> Mapping[str, Any]:
+        """What a row of the table says of this: of the group that its cell is in."""
+        apart = f"these cells differ in {', '.join(self.differ)}" if self.differ else ""
+        group = next((group for group in self.groups if cell in group.cells), None)
+        epsilon = math.inf if self.void or group is None else group.bound.epsilon
+        cells = self.cells if self.void or group is None else group.cells
+        return {
+            "joint_epsilon": epsilon,
+            "joint_cells": len(cells),
+            "joint_note": "; ".join(filter(None, [*self.void, apart, *self.notes])),
+        }
+
+
+def joints(shares: Iterable[Share], uncounted: Mapping[str, int]) -> tuple[Joint, ...]:
+    """One for each population of which anything was, or will be, released.
+
+    `uncounted` says how many runs about whom lie beside these cells, and are none of them.
+    """
+    populations: dict[str, list[Share]] = {}
+    for share in shares:
+        if share.run.own or share.unread:
+            populations.setdefault(share.people, []).append(share)
+    return tuple(_joint(of, uncounted.get(people, 0)) for people, of in populations.items())
+
+
+def _joint(shares: Sequence[Share], uncounted: int) -> Joint:
+    cells = frozenset(share.cell for share in shares)
+    void = [*_void(shares, cells)]
+    meanings: dict[tuple[Any, ...], list[Share]] = {}
+    for share in shares:
+        if share.void is None:
+            meaning = tuple(share.terms.get(term) for term in _MEANING)
+            meanings.setdefault(meaning, []).append(share)
+    groups = tuple(map(_group, meanings.values()))
+    void += [
+        f"no accountant bounds {_of(group.cells, cells)} at δ = {group.bound.delta:g}"
+        for group in groups
+        if group.bound.epsilon == math.inf
+    ]
+    values = zip(*meanings, strict=True)
+    differ = [name for name, of in zip(_MEANING.values(), values, strict=False) if len({*of}) > 1]
+    return Joint(
+        shares[0].people,
+        shares[0].about,
+        cells,
+        groups,
+        tuple(differ),
+        tuple(void),
+        _examples(shares),
+        any(share.terms.get("note") for share in shares),
+        _undecided(shares),
+        tuple(_notes(shares, uncounted)),
+    )
+
+
+def _void(shares: Sequence[Share], cells: frozenset[str]) -> Iterator[str]:
+    """Why some of the cells promise nothing, and how many."""
+    reasons: dict[str, set[str]] = {}
+    for share in shares:
+        if share.void is not None:
+            reasons.setdefault(share.void, set()).add(share.cell)
+    for reason, of in reasons.items():
+        yield f"{reason} in {_of(of, cells)}"
+
+
+def _of(some: Collection[str], cells: Collection[str]) -> str:
+    return f"{len(some)} of {len(cells)} cells" if len(cells) > 1 else "the one cell"
+
+
+def _group(shares: Sequence[Share]) -> Group:
+    """By the accountant that all are gated by, or the tightest where these differ."""
+    terms = shares[0].terms
+    accountants = {share.terms.get("accountant") for share in shares}
+    accountant = str(accountants.pop()) if len(accountants) == 1 else TIGHTEST
+    try:
+        bound = guarantee(_together(shares).spending, terms["delta"], accountant)
+    except AccountingError:  # what they count as earlier means something else
+        nothing = guarantee({}, terms["delta"], accountant)
+        bound = replace(nothing, epsilon=math.inf, unit=terms["unit"], relation=terms["relation"])
+    cells = frozenset(share.cell for share in shares)
+    return Group(cells, replace(bound, against=str(terms.get("against") or "")))
+
+
+def _together(shares: Sequence[Share]) -> Priors:
+    """Every run once, and every run that these count as earlier once."""
+    runs: dict[str, Prior] = {}
+    for share in shares:
+        known = runs.setdefault(share.key, share.run)
+        runs[share.key] = replace(
+            known,
+            own=_most(known.own, share.run.own),
+            examples=_most(known.examples, share.run.examples),
+        )
+    earlier = {
+        (prior.run, prior.head): prior
+        for share in shares
+        for prior in share.prior
+        if not any(other.counts(prior) for other in shares)
+    }
+    return Priors((*runs.values(), *earlier.values()))
+
+
+def _most(left: Spending, right: Spending) -> Spending:
+    """As much of each event as in either, whichever holds more of it."""
+    return Counter[Event](left) | Counter[Event](right)
+
+
+def _examples(shares: Sequence[Share]) -> Guarantee | None:
+    """For one example of a silo, which only DP-SGD in every cell protects."""
+    deltas = [share.terms["examples"]["delta"] for share in shares if share.terms.get("examples")]
+    hidden = any(share.unread or share.terms.get("guarantee") for share in shares)
+    if hidden or len(deltas) < len(shares):
+        return None
+    return guarantee(_together(shares).examples, max(deltas))
+
+
+def _undecided(shares: Sequence[Share]) -> bool:
+    """Whether a run that is planned may be one of several that are charged differently."""
+    known: dict[str, Spending] = {}
+    for share in shares:
+        if share.ledger is None and known.setdefault(share.key, share.run.own) != share.run.own:
+            return True
+    return False
+
+
+def _notes(shares: Sequence[Share], uncounted: int) -> Iterator[str]:
+    cells = {share.cell for share in shares}
+    dp = {share.cell for share in shares if share.terms.get("examples")}
+    if dp and dp != cells:
+        yield f"no ε covers single examples: no client.privacy in {_of(cells - dp, cells)}"
+    public = {name for share in shares for name in share.public or ()}
+    if any(share.public is None for share in shares):
+        yield "clients that any of these cells declares public are not covered"
+    elif public:
+        yield f"{len(public)} clients that any of these cells declared public are not covered"
+    starts = {share.cell for share in shares if share.terms.get("start")}
+    if starts:
+        yield f"what model.init tells is not covered, in {_of(starts, cells)}"
+    if uncounted:
+        yield (
+            f"{uncounted} runs under cells/ about the same people are none of these cells, and not "
+            "counted (privfed audit composes runs that you name)"
+        )
