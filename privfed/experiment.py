@@ -24,6 +24,7 @@ import filelock
 from accounting.durable import make_folder, write_atomically
 from accounting.errors import AccountingError
 from privfed import __version__
+from privfed.cell_charges import charged, uncounted
 from privfed.config import Raw, assembled
 from privfed.errors import Broken, Busy, PrivfedError, Refused, public_text
 from privfed.grid import Cell, Grid, Values, cells, tuned_cells
@@ -42,7 +43,6 @@ from privfed.results import (
     write_tables,
 )
 from privfed.run import Outcome, resume, train
-from privfed.shares import charged, uncounted
 from privfed.simulation import TOTALS
 from privfed.workers import Died, Ended, work
 

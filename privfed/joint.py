@@ -16,8 +16,8 @@ from typing import Any
 from accounting.errors import AccountingError
 from accounting.events import Event, Spending
 from accounting.guarantee import TIGHTEST, Guarantee, guarantee, stated
+from privfed.cell_charges import CellCharges
 from privfed.prior import Prior, Priors
-from privfed.shares import Share
 
 _MEANING = {"unit": "unit", "relation": "relation", "against": "party", "delta": "δ"}
 """What an epsilon says, by its term in a ledger: no composition is over several values of one."""
@@ -92,22 +92,22 @@ class Joint:
         }
 
 
-def joints(shares: Iterable[Share], uncounted: Mapping[str, int]) -> tuple[Joint, ...]:
+def joints(shares: Iterable[CellCharges], uncounted: Mapping[str, int]) -> tuple[Joint, ...]:
     """One for each population of which anything was, or will be, released.
 
     `uncounted` says how many runs about whom lie beside these cells, and are none of them.
     """
-    populations: dict[str, list[Share]] = {}
+    populations: dict[str, list[CellCharges]] = {}
     for share in shares:
         if share.run.own or share.unread:
             populations.setdefault(share.people, []).append(share)
     return tuple(_joint(of, uncounted.get(people, 0)) for people, of in populations.items())
 
 
-def _joint(shares: Sequence[Share], uncounted: int) -> Joint:
+def _joint(shares: Sequence[CellCharges], uncounted: int) -> Joint:
     cells = frozenset(share.cell for share in shares)
     void = [*_void(shares, cells)]
-    meanings: dict[tuple[Any, ...], list[Share]] = {}
+    meanings: dict[tuple[Any, ...], list[CellCharges]] = {}
     for share in shares:
         if share.void is None:
             meaning = tuple(share.terms.get(term) for term in _MEANING)
@@ -134,7 +134,7 @@ def _joint(shares: Sequence[Share], uncounted: int) -> Joint:
     )
 
 
-def _void(shares: Sequence[Share], cells: frozenset[str]) -> Iterator[str]:
+def _void(shares: Sequence[CellCharges], cells: frozenset[str]) -> Iterator[str]:
     """Why some of the cells promise nothing, and how many."""
     reasons: dict[str, set[str]] = {}
     for share in shares:
@@ -148,7 +148,7 @@ def _of(some: Collection[str], cells: Collection[str]) -> str:
     return f"{len(some)} of {len(cells)} cells" if len(cells) > 1 else "the one cell"
 
 
-def _group(shares: Sequence[Share]) -> Group:
+def _group(shares: Sequence[CellCharges]) -> Group:
     """By the accountant that all are gated by, or the tightest where these differ."""
     terms = shares[0].terms
     accountants = {share.terms.get("accountant") for share in shares}
@@ -162,7 +162,7 @@ def _group(shares: Sequence[Share]) -> Group:
     return Group(cells, replace(bound, against=str(terms.get("against") or "")))
 
 
-def _together(shares: Sequence[Share]) -> Priors:
+def _together(shares: Sequence[CellCharges]) -> Priors:
     """Every run once, and every run that these count as earlier once."""
     runs: dict[str, Prior] = {}
     for share in shares:
@@ -186,7 +186,7 @@ def _most(left: Spending, right: Spending) -> Spending:
     return Counter[Event](left) | Counter[Event](right)
 
 
-def _examples(shares: Sequence[Share]) -> Guarantee | None:
+def _examples(shares: Sequence[CellCharges]) -> Guarantee | None:
     """For one example of a silo, which only DP-SGD in every cell protects."""
     deltas = [share.terms["examples"]["delta"] for share in shares if share.terms.get("examples")]
     hidden = any(share.unread or share.terms.get("guarantee") for share in shares)
@@ -195,7 +195,7 @@ def _examples(shares: Sequence[Share]) -> Guarantee | None:
     return guarantee(_together(shares).examples, max(deltas))
 
 
-def _undecided(shares: Sequence[Share]) -> bool:
+def _undecided(shares: Sequence[CellCharges]) -> bool:
     """Whether a run that is planned may be one of several that are charged differently."""
     known: dict[str, Spending] = {}
     for share in shares:
@@ -204,7 +204,7 @@ def _undecided(shares: Sequence[Share]) -> bool:
     return False
 
 
-def _notes(shares: Sequence[Share], uncounted: int) -> Iterator[str]:
+def _notes(shares: Sequence[CellCharges], uncounted: int) -> Iterator[str]:
     cells = {share.cell for share in shares}
     dp = {share.cell for share in shares if share.terms.get("examples")}
     if dp and dp != cells:

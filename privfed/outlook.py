@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from privfed.cell_charges import CellCharges, charged, planned, uncounted
 from privfed.errors import PrivfedError
 from privfed.experiment import cells_folder, folder_of, result_of
 from privfed.grid import Cell, Grid, to_be_measured
 from privfed.joint import Joint, joints
 from privfed.results import DONE, REFUSED, Files
-from privfed.shares import Share, charged, planned, uncounted
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def outlook(files: Files, grid: Grid, found: Sequence[Cell], retry: bool) -> Out
     tuning will choose is not known: of its options each event counts as often as in any of them.
     """
     excluded: dict[str, str] = {}
-    shares: list[Share] = []
+    shares: list[CellCharges] = []
     slots = [*([cell] for cell in found), *to_be_measured(files.grid, grid)]
     for options in slots:
         slot = "" if len(options) == 1 else f"tuned: {options[0].name}"

@@ -12,7 +12,8 @@ from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event
 from accounting.guarantee import TIGHTEST, guarantee
 from accounting.ledger import Ledger
 from accounting.releases import Gaussian, PoissonSampled, Unprotected
-from privfed import experiment, joint, shares
+from privfed import cell_charges, experiment, joint
+from privfed.cell_charges import charged, planned, uncounted, whom
 from privfed.cli import main
 from privfed.experiment_report import outcome_table
 from privfed.grid import load_grid
@@ -21,7 +22,6 @@ from privfed.outlook import outlook
 from privfed.prior import Prior, Priors
 from privfed.results import Files, read_table
 from privfed.run import train
-from privfed.shares import charged, planned, uncounted, whom
 
 DELTA = 1e-3
 EVENT, OTHER = (Event(PoissonSampled(0.2, Gaussian(z)), "poisson") for z in (2.0, 3.0))
@@ -349,7 +349,7 @@ def test_what_is_planned_is_what_is_charged(tmp_path, keys):
 
 def test_earlier_runs_are_forecast_once(tmp_path, monkeypatch):
     earlier = Priors((Prior("runs/a", "a", "00" * 32, {OTHER: 9}),))
-    monkeypatch.setattr(shares, "priors", lambda config: earlier)
+    monkeypatch.setattr(cell_charges, "priors", lambda config: earlier)
     path = people(tmp_path)
     (found,) = outlook(Files(path, tmp_path), load_grid(path), of(path), False).joint
     event = Event(PoissonSampled(0.4, Gaussian(2.0)), "poisson")

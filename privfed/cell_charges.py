@@ -23,11 +23,11 @@ from privfed.rundir import RunDirectory
 
 
 @dataclass(frozen=True)
-class Share:
+class CellCharges:
     """One run of the cell `cell`: its charges, `run`, what they mean, and the runs that it counts.
 
-    Shares of one `key` are one run: what is planned for it and what it was charged, or all that it
-    may come to be. `people` says whom it is about (two shares with one of them are about the same
+    Those of one `key` are one run: what is planned for it and what it was charged, or all that it
+    may come to be. `people` says whom it is about (two of one value are about the same
     people), `about` in words. `terms` are those of its ledger. `public` names the clients that it
     covers not, None where that is not known yet. `unread` says why its charges are not known.
     """
@@ -62,7 +62,7 @@ def _bare(spending: Spending) -> bool:
     return any(noise is None or noise.noise_multiplier == 0.0 for noise in noises)
 
 
-def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[Share]:
+def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
     """What the cell's run under `folder` was charged, and those that broke and were set aside.
 
     A seeded run that is trained afresh repeats what it released, and is one run with it.
@@ -79,12 +79,12 @@ def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[Share]:
         except (AccountingError, Broken, OSError):
             unread = "a ledger that cannot be read says nothing of what was charged"
             nothing = Prior(str(path.parent), str(path), "", {})
-            yield Share(slot, str(path), people, about, nothing, {}, unread=unread)
+            yield CellCharges(slot, str(path), people, about, nothing, {}, unread=unread)
             continue
         run = Prior.of(str(path.parent), ledger)
         again = path.parent.name == "run" or ledger.terms.get("randomness") == "seeded"
         key = slot if again else run.run
-        yield Share(slot, key, people, about, run, ledger.terms, prior, public, ledger)
+        yield CellCharges(slot, key, people, about, run, ledger.terms, prior, public, ledger)
 
 
 def uncounted(folder: Path, cells: Collection[str]) -> Counter[str]:
@@ -101,7 +101,7 @@ def uncounted(folder: Path, cells: Collection[str]) -> Counter[str]:
     return people
 
 
-def planned(cell: Cell, slot: str = "") -> Share:
+def planned(cell: Cell, slot: str = "") -> CellCharges:
     """What the cell will be charged for all its rounds. Raises `Refused` as `train` would."""
     assert cell.config is not None
     config, slot = cell.config, slot or cell.name
@@ -122,7 +122,7 @@ def planned(cell: Cell, slot: str = "") -> Share:
     }
     run = Prior("", slot, "", apart({whole.event: rounds}), examples)
     public = None if config.data.holdout == "clients" else before.public
-    return Share(slot, slot, *whom(cell, config), run, stated, before.runs, public)
+    return CellCharges(slot, slot, *whom(cell, config), run, stated, before.runs, public)
 
 
 def whom(cell: Cell, config: Config) -> tuple[str, str]:
@@ -131,10 +131,9 @@ def whom(cell: Cell, config: Config) -> tuple[str, str]:
     Clients that a file names are the same people whatever the seed, and however the population is
     called: a seed only says which of them are declared public.
     """
-    natural = getattr(config.parts["partition"], "natural", False)
     source, column = config.names["source"], config.values()["data"].get("client", "")
     people = str(population(config)["unit"])
-    if natural and getattr(config.parts["source"], "found", False):
+    if config.real_clients:
         return people, f"clients of {source}" + (f" ({column})" if column else "")
     varied = [f"{k} {text(v)}" for k, v in cell.values.items() if k.startswith("data.")]
     return people, ", ".join(["simulated", *varied, f"seed {cell.seed}"])
