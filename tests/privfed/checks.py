@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from helpers import Memory, Rounds, assert_normal, population
 from scipy import stats
+from words import assert_rate
 
 from accounting.ledger import Ledger
 from accounting.releases import Gaussian, PoissonSampled
@@ -124,11 +125,16 @@ def the_sampler_is_the_one_charged_for(folder) -> None:
         event = rounds.world.ledger.charges[0].event.release
         assert isinstance(event, PoissonSampled)
         assert isinstance(event.of, Gaussian)
+        sampler, streams = rounds.algorithm.sampler, rounds.world.streams
+
+        def there(sampler=sampler, streams=streams):
+            people = People.of(np.ones(40))
+            return np.isin(np.arange(40), sampler.sample(1, 40, people, streams).clients)
+
+        assert_rate(there, event.rate)  # a frequency could not tell 2 % more
         drawn = np.zeros((draws, 40))
         for round in range(draws):
-            cohort = rounds.algorithm.sampler.sample(
-                round, 40, People.of(np.ones(40)), rounds.world.streams
-            )
+            cohort = sampler.sample(round, 40, People.of(np.ones(40)), streams)
             drawn[round, cohort.clients] = 1
         sizes = drawn.sum(1)
         assert stats.binomtest(int(drawn.sum()), drawn.size, event.rate).pvalue > 1e-6

@@ -126,6 +126,17 @@ def noise_drawn_once_and_reused(monkeypatch):
     monkeypatch.setattr(Keys, "bits", lambda self, count: real(Keys(bytes(16)), count))
 
 
+def a_rate_two_percent_higher(monkeypatch):
+    real = Keys.bernoulli
+    monkeypatch.setattr(Keys, "bernoulli", lambda self, rate, n: real(self, rate * 1.02, n))
+
+
+def one_word_more_counts_as_in(monkeypatch):
+    """Of 2^53 words: no frequency tells, and yet the rate is above the one that is charged."""
+    real = Keys.bernoulli
+    monkeypatch.setattr(Keys, "bernoulli", lambda self, rate, n: real(self, rate + 2.0**-53, n))
+
+
 def silence_for_an_empty_cohort(monkeypatch):
     real = gaussian.CentralGaussian.release
 
@@ -162,6 +173,8 @@ def a_neighbour_in_the_batch(monkeypatch):
         (charge_after_release, checks.the_charge_is_durable_before_anybody_is_drawn),
         (fixed_size_sampler, checks.the_sampler_is_the_one_charged_for),
         (half_the_population_is_never_drawn, checks.the_sampler_is_the_one_charged_for),
+        (a_rate_two_percent_higher, checks.the_sampler_is_the_one_charged_for),
+        (one_word_more_counts_as_in, checks.the_sampler_is_the_one_charged_for),
         (one_noise_for_all_exchanges, checks.exchanges_are_charged_together_and_noised_apart),
         (exchanges_charged_as_one, checks.exchanges_are_charged_together_and_noised_apart),
         (one_noise_for_all_exchanges, checks.passes_are_charged_together_and_noised_apart),
