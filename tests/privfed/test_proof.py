@@ -10,10 +10,12 @@ import torch
 from accounting.ledger import Charge, Ledger
 from defenses import geometric_median, norm_bound
 from privfed import round as round_module
+from privfed.asking import Asking
 from privfed.local.trainer import LocalTrainer
 from privfed.privacy import gaussian
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.samplers import Poisson
+from privfed.secure.plain import PlainAccumulator
 from privfed.streams import Keys, Streams
 
 
@@ -75,6 +77,28 @@ def sum_scaled_after_the_clip(monkeypatch):
         return BoundedSum(total.total * 8, total.bound, total.survivors), divisor
 
     monkeypatch.setattr(round_module, "collect", collect)
+
+
+def weights_after_the_clip(monkeypatch):
+    """Each bounded row enters its plain sum times the client's weight."""
+    weights, chunks, add = {}, Asking.chunks, PlainAccumulator.add
+
+    def weighed(self, *args):
+        for chunk in chunks(self, *args):
+            weights.update(zip(chunk.ids.tolist(), chunk.weights, strict=True))
+            yield chunk
+
+    def added(self, ids, rows):
+        factors = torch.stack([weights[client] for client in ids.tolist()])
+        add(self, ids, replace(rows, rows=rows.rows * factors[:, None]))
+
+    monkeypatch.setattr(Asking, "chunks", weighed)
+    monkeypatch.setattr(PlainAccumulator, "add", added)
+
+
+def weights_before_the_clip(monkeypatch):
+    """Bounded, yet not the event's mechanism: short rows would be scaled by what is private."""
+    monkeypatch.setattr(round_module.Algorithm, "fixed_divisor", False)
 
 
 def realised_divisor(monkeypatch):
@@ -169,6 +193,8 @@ def a_neighbour_in_the_batch(monkeypatch):
         (skipped_clip, checks.one_client_moves_the_sum_by_at_most_the_clip),
         (sum_scaled_after_the_clip, checks.one_client_moves_the_sum_by_at_most_the_clip),
         (a_neighbour_in_the_batch, checks.one_client_moves_the_sum_by_at_most_the_clip),
+        (weights_after_the_clip, checks.a_weight_never_lengthens_a_clipped_row),
+        (weights_before_the_clip, checks.a_weight_never_lengthens_a_clipped_row),
         (realised_divisor, checks.the_divisor_does_not_depend_on_who_took_part),
         (charge_after_release, checks.the_charge_is_durable_before_anybody_is_drawn),
         (fixed_size_sampler, checks.the_sampler_is_the_one_charged_for),
