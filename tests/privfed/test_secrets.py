@@ -19,6 +19,7 @@ from privfed.streams import KEPT, PRIVATE, PUBLIC, Keys, Streams
 MASKS = ("secure.protocol=masks", "cohort.sampler=full", "cohort.size=0", "data.clients=8")
 OPEN = ("privacy.mechanism=none", "data.setting=cross_silo")
 SILOS = (*OPEN, "cohort.sampler=full", "cohort.size=0", "client.privacy.mechanism=dp_sgd")
+SILOS += ("client.privacy.sampling_rate=1.0", "client.privacy.noise_multiplier=3.0")
 BANDED = ("privacy.mechanism=banded", "privacy.bands=2")
 CYCLIC = ("cohort.sampler=cyclic", "cohort.separation=3", "cohort.size=0")
 LAYERS = ("privacy.mechanism=skellam", "privacy.sizing=layers", "privacy.tolerance=0.4")
@@ -52,7 +53,7 @@ SECRET = {
 
 def traced(folder, name):
     with tracing() as trace:
-        train(small(*SECRET[name], "run.rounds=2"), folder / name)
+        train(small(*SECRET[name], "run.rounds=1"), folder / name)
     return trace
 
 
