@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from helpers import Memory, Rounds, assert_normal, population
 from scipy import stats
-from words import assert_rate
+from words import SAMPLE, assert_rate, dealt
 
 from accounting.ledger import Ledger
 from accounting.releases import Gaussian, PoissonSampled
@@ -33,6 +33,12 @@ def noise_has_the_charged_scale(folder) -> None:
         event = rounds.world.ledger.charges[0].event
         z = event.release.of.noise_multiplier
         assert_normal(released, z * 0.3 / 4)
+        for word in SAMPLE[:5].tolist():  # no sample could tell a thousandth less
+            rounds = Rounds(folder, SIZES, lr=0.0, noise=1.7, clip=0.3, simulated=simulated)
+            with dealt(word):
+                size = np.abs(rounds.released()[0])
+            np.testing.assert_allclose(size, z * 0.3 / 4 * stats.norm.isf((word >> 1) / 2.0**64),
+                                       rtol=1e-5)  # fmt: skip
 
 
 def noise_is_fresh_every_round(folder) -> None:

@@ -34,6 +34,11 @@ def slightly_little_noise(monkeypatch):
     monkeypatch.setattr(gaussian, "gaussian_on_grid", lambda *args: 0.9 * real(*args))
 
 
+def a_thousandth_less_noise(monkeypatch):
+    real = gaussian.gaussian_on_grid
+    monkeypatch.setattr(gaussian, "gaussian_on_grid", lambda *args: 0.999 * real(*args))
+
+
 def one_noise_for_all_rounds(monkeypatch):
     real = Streams.at
 
@@ -188,6 +193,7 @@ def a_neighbour_in_the_batch(monkeypatch):
     [
         (halved_noise, checks.noise_has_the_charged_scale),
         (slightly_little_noise, checks.noise_has_the_charged_scale),
+        (a_thousandth_less_noise, checks.noise_has_the_charged_scale),
         (one_noise_for_all_rounds, checks.noise_is_fresh_every_round),
         (noise_drawn_once_and_reused, checks.noise_is_fresh_every_round),
         (skipped_clip, checks.one_client_moves_the_sum_by_at_most_the_clip),
