@@ -22,7 +22,7 @@ from privfed.config import Config
 from privfed.errors import Refused
 from privfed.federation import Examples, Federation, Indices
 from privfed.privacy.mechanism import BoundedRows
-from privfed.streams import Streams
+from privfed.streams import Streams, coins
 
 Mask = NDArray[np.bool_]
 
@@ -56,7 +56,7 @@ class Attackers:
             everybody = self.identities if self.declared is None else np.arange(self.declared)
             words = self.streams.at("attack/who", drawn, everybody).per_client(1)[:, 0]
             if self.declared is None:
-                chosen = words < np.uint64(self.fraction * 2.0**64)
+                chosen = coins(words, self.fraction)
             else:
                 chosen = np.zeros(self.declared, dtype=bool)
                 count = math.floor(self.fraction * self.declared + 0.5)

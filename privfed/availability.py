@@ -16,7 +16,7 @@ from pydantic import Field
 
 from privfed.federation import Indices
 from privfed.parts import Part
-from privfed.streams import Streams
+from privfed.streams import Streams, Words, coins, uniforms
 
 Present = NDArray[np.bool_]
 
@@ -57,8 +57,8 @@ class Daily(Part):
         return self.least + (1 - self.least) * (1 + np.cos(hour)) / 2
 
     def present(self, round: int, who: Indices, streams: Streams) -> Present:
-        phase = _uniform("availability/phase", 0, who, streams)
-        return _uniform("availability", round, who, streams) < self.chance(round, phase)
+        phase = uniforms(_words("availability/phase", 0, who, streams))
+        return coins(_words("availability", round, who, streams), self.chance(round, phase))
 
 
 class Groups(Part):
@@ -69,10 +69,9 @@ class Groups(Part):
     turn: int = Field(1, ge=1)
 
     def present(self, round: int, who: Indices, streams: Streams) -> Present:
-        group = np.floor(_uniform("availability/group", 0, who, streams) * self.groups)
+        group = np.floor(uniforms(_words("availability/group", 0, who, streams)) * self.groups)
         return np.asarray(group == round // self.turn % self.groups)
 
 
-def _uniform(stream: str, round: int, who: Indices, streams: Streams) -> NDArray[np.float64]:
-    words = streams.at(stream, round, who).per_client(1)[:, 0] >> np.uint64(11)
-    return words.astype(np.float64) * 2.0**-53
+def _words(stream: str, round: int, who: Indices, streams: Streams) -> Words:
+    return streams.at(stream, round, who).per_client(1)[:, 0]

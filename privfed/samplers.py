@@ -218,8 +218,7 @@ class BySize(Drawn):
         sizes = people.sizes
         mean = sizes.mean() if sizes.sum() else 1.0
         bias = np.minimum(witness.rate * sizes / mean, 1.0)
-        words = streams.at("cohort", round).bits(len(people)) >> np.uint64(11)
-        coins = words < (bias * 2.0**53).astype(np.uint64)
+        coins = streams.at("cohort", round).bernoulli(bias, len(people))
         return Cohort(round, np.flatnonzero(coins), float(self.size), witness)
 
 

@@ -6,9 +6,10 @@ the chunk size, the rank or a resume, and two methods can be compared on the sam
 Streams in `PRIVATE` carry the privacy proof, or must not be foreseen by attackers. Unless the run
 is a seeded simulation they read the operating system's CSPRNG, and nothing of them is ever
 persisted. Those in `KEPT` have to be drawn again after a resume: they follow by SHAKE-256 from a
-secret key of 32 such bytes, which lies under private/. All others (initialisation, splits,
-shuffling) derive from the run's seed by BLAKE2b (keys) and Philox or a 64-bit mixer (draws). Every
-name hashes to its own key, so no two streams share randomness.
+secret key of 32 such bytes, which lies under private/. Those in `PUBLIC` (initialisation, splits,
+shuffling) derive from the run's seed by BLAKE2b (keys) and Philox or a 64-bit mixer (draws). A
+stream that nobody listed is refused, so that none is public by an oversight. Every name hashes to
+its own key, so no two streams share randomness.
 """
 
 from __future__ import annotations
@@ -24,9 +25,34 @@ from scipy.special import ndtri
 
 PRIVATE = frozenset({"cohort", "noise", "rule"})
 KEPT = frozenset({"slots", "matrix", "canaries"})
+PUBLIC = frozenset(
+    {
+        *("init", "shuffle", "root", "measure", "personal"),  # training
+        *("synthetic", "partition", "shift", "holdout"),  # simulated data
+        *("availability", "dropout", "stragglers"),  # coins that read nobody's data
+        *("attack", "inversion", "membership", "property"),  # attackers and what they try
+        "outside",  # parts from outside privfed: "outside/..."
+    }
+)
 
 Words = NDArray[np.uint64]
+Reals = NDArray[np.float64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def coins(words: Words, rate: float | Reals) -> NDArray[np.bool_]:
+    """Coins that fall True at `rate`, a number or one per word: by the first 53 bits of `words`.
+
+    Of all 2^64 words, True are those below floor(rate 2^53) 2^11, and the product is exact: no coin
+    falls True more often than its rate, as a float, and less often by under 2^-53 only.
+    """
+    below = np.floor(np.clip(rate, 0.0, 1.0) * 2.0**53).astype(np.uint64)
+    return np.asarray((words >> np.uint64(11)) < below)
+
+
+def uniforms(words: Words) -> Reals:
+    """Numbers in [0, 1), of the first 53 bits of `words`. To compare with a rate, take `coins`."""
+    return np.asarray((words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
 @dataclass(frozen=True)
@@ -68,9 +94,9 @@ class Keys:
         seed = hashlib.blake2b(what, key=self.seed, digest_size=16).digest()
         return Keys(seed, None, self.secret)
 
-    def bernoulli(self, rate: float, count: int) -> NDArray[np.bool_]:
-        """`count` coins that fall True with probability `rate`: never more, less by under 2^-53."""
-        return (self.bits(count) >> np.uint64(11)) < np.uint64(int(rate * 2.0**53))
+    def bernoulli(self, rate: float | Reals, count: int) -> NDArray[np.bool_]:
+        """`count` independent `coins` of this `rate`, a number or one per coin."""
+        return coins(self.bits(count), rate)
 
     def normal(self, count: int) -> NDArray[np.float64]:
         """`count` standard normals in float64: a random sign, and the inverse CDF of 63 bits."""
@@ -123,10 +149,16 @@ class Streams:
     def at(self, stream: str, round: int = 0, clients: NDArray[np.int64] | None = None) -> Keys:
         """The keys of `stream` in `round`, one per client where `clients` `[n]` is given.
 
-        A name's first part, up to "/", decides whether the stream is private.
+        A name's first part, up to "/", decides whether the stream is private. Raises `ValueError`
+        for one that is not listed.
         """
         ids = None if clients is None else clients.astype(np.uint64)
         kind = stream.partition("/")[0]
+        if kind not in PRIVATE | KEPT | PUBLIC:
+            raise ValueError(
+                f"the stream {stream!r} is listed neither as private nor as public; a part from "
+                "outside privfed draws public numbers from 'outside/...'"
+            )
         if kind in PRIVATE and not self.simulated:
             return Keys(None, ids)
         name = f"privfed|{stream}|{self.seed}|{round}".encode()

@@ -164,6 +164,9 @@ class Rounds:
     def released(self, rounds: int = 1) -> np.ndarray:
         """`[rounds, d]`: what each round released."""
         self.run(rounds)
+        return self.released_so_far()
+
+    def released_so_far(self) -> np.ndarray:
         return np.stack([self.store.releases[r][0].numpy() for r in sorted(self.store.releases)])
 
 

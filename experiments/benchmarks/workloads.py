@@ -93,14 +93,16 @@ class Images(Part):
     found: ClassVar[bool] = False
 
     def load(self, clients: int, streams: Streams) -> Examples:
-        return self._made("images", clients, streams)
+        return self._made("outside/images", clients, streams)
 
     def load_test(self, clients: int, streams: Streams) -> Examples:
-        return self._made("images/public", clients, streams)
+        return self._made("outside/images/public", clients, streams)
 
     def _made(self, stream: str, clients: int, streams: Streams) -> Examples:
         shape = (1, SIDE, SIDE)
-        patterns = streams.at("images/classes").generator().standard_normal((CLASSES, *shape))
+        patterns = (
+            streams.at("outside/images/classes").generator().standard_normal((CLASSES, *shape))
+        )
         rng = streams.at(stream).generator()
         y = rng.integers(0, CLASSES, clients * self.size)
         x = rng.standard_normal((len(y), *shape), dtype=np.float32)
@@ -117,10 +119,10 @@ class Many(Part):
     found: ClassVar[bool] = False
 
     def load(self, clients: int, streams: Streams) -> Examples:
-        return self._made("many", clients, streams)
+        return self._made("outside/many", clients, streams)
 
     def load_test(self, clients: int, streams: Streams) -> Examples:
-        return self._made("many/public", min(clients, 1000), streams)
+        return self._made("outside/many/public", min(clients, 1000), streams)
 
     def _made(self, stream: str, clients: int, streams: Streams) -> Examples:
         rng = streams.at(stream).generator()

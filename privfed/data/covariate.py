@@ -14,7 +14,7 @@ from torch import Tensor
 from privfed.errors import Refused
 from privfed.federation import Examples, Federation
 from privfed.parts import Part
-from privfed.streams import Keys, Streams
+from privfed.streams import Keys, Streams, uniforms
 
 _AT_ONCE = 4096
 
@@ -47,8 +47,7 @@ class Covariate(Part):
 
     def _draw(self, keys: Keys) -> Tensor:
         """Angle (radians), contrast and brightness `[n, 3]`."""
-        words = keys.per_client(3) >> np.uint64(11)
-        coins = torch.from_numpy(words.astype(np.float64) * 2.0**-53).float() * 2 - 1
+        coins = torch.from_numpy(uniforms(keys.per_client(3))).float() * 2 - 1
         scale = torch.tensor([math.radians(self.rotation), self.contrast, self.brightness])
         return coins * scale + torch.tensor([0.0, 1.0, 0.0])
 

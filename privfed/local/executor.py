@@ -21,7 +21,7 @@ from privfed.local.trainer import LocalTrainer
 from privfed.ranks import Alone, Ranks, refuse_miscounted
 from privfed.round import Chunk
 from privfed.schedule import CONSTANT, Schedule
-from privfed.streams import Keys, Streams
+from privfed.streams import Keys, Streams, coins, uniforms
 
 
 @dataclass(frozen=True)
@@ -167,10 +167,10 @@ class InProcess:
         most = np.full(len(who), self.trainer.epochs)
         if not self.stragglers:
             return most
-        words = self.streams.at("stragglers", round, who).per_client(2) >> np.uint64(11)
-        coins = words.astype(np.float64) * 2.0**-53
-        fewer = 1 + np.floor(coins[:, 1] * max(self.trainer.epochs - 1, 1)).astype(np.int64)
-        return np.where(coins[:, 0] < self.stragglers, fewer, most)
+        words = self.streams.at("stragglers", round, who).per_client(2)
+        part = uniforms(words[:, 1]) * max(self.trainer.epochs - 1, 1)
+        fewer = 1 + np.floor(part).astype(np.int64)
+        return np.where(coins(words[:, 0], self.stragglers), fewer, most)
 
     def _by_work(self, ids: Indices) -> Indices:
         if self.silos:  # all take the same number of steps, and their sizes are no business of ours

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfed.errors import Refused
-from privfed.streams import Keys
+from privfed.streams import Keys, coins
 
 Whole = NDArray[np.int64]
 _BETA = math.exp(-0.5)
@@ -110,8 +110,7 @@ class Codec:
         share = scaled - low
         for attempt in range(_TRIES):
             words = keys.derived(bytes([attempt])).bits(self.length)
-            coins = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-            whole = (low + (coins < share)).astype(np.int64)
+            whole = (low + coins(words, share)).astype(np.int64)
             if self.clip == math.inf:
                 return whole
             if float(np.dot(whole.astype(np.float64), whole)) <= self.bound**2 * (1 - 1e-12):

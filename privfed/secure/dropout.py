@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 
 from privfed.secure.summation import Indices
-from privfed.streams import Keys
+from privfed.streams import Keys, coins, uniforms
 
 
 class Leaves(IntEnum):
@@ -37,7 +37,6 @@ def leaving(dropout: float, keys: Keys, count: int) -> Indices:
     """When each of `count` clients leaves `[n]`; each drops out with probability `dropout`."""
     if not dropout:
         return np.full(count, Leaves.NEVER, dtype=np.int64)
-    words = keys.per_client(2) >> np.uint64(11)
-    coins = words.astype(np.float64) * 2.0**-53
-    when = 1 + np.floor(3 * coins[:, 1]).astype(np.int64)
-    return np.where(coins[:, 0] < dropout, when, Leaves.NEVER)
+    words = keys.per_client(2)
+    when = 1 + np.floor(3 * uniforms(words[:, 1])).astype(np.int64)
+    return np.where(coins(words[:, 0], dropout), when, Leaves.NEVER)

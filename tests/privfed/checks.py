@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from helpers import Memory, Rounds, assert_normal, population
 from scipy import stats
+from words import SAMPLE, assert_rate, dealt
 
 from accounting.ledger import Ledger
 from accounting.releases import Gaussian, PoissonSampled
@@ -18,6 +19,8 @@ from defenses.geometric_median import GeometricMedian
 from defenses.norm_bound import NormBound
 from defenses.sign_majority import SignMajority
 from privfed.cohort import People
+from privfed.privacy.gaussian import CentralGaussian
+from privfed.privacy.local import LocalGaussian
 
 SIZES = (3, 9, 4, 1, 6, 12, 5, 2)
 
@@ -30,6 +33,12 @@ def noise_has_the_charged_scale(folder) -> None:
         event = rounds.world.ledger.charges[0].event
         z = event.release.of.noise_multiplier
         assert_normal(released, z * 0.3 / 4)
+        for word in SAMPLE[:5].tolist():  # no sample could tell a thousandth less
+            rounds = Rounds(folder, SIZES, lr=0.0, noise=1.7, clip=0.3, simulated=simulated)
+            with dealt(word):
+                size = np.abs(rounds.released()[0])
+            np.testing.assert_allclose(size, z * 0.3 / 4 * stats.norm.isf((word >> 1) / 2.0**64),
+                                       rtol=1e-5)  # fmt: skip
 
 
 def noise_is_fresh_every_round(folder) -> None:
@@ -59,6 +68,35 @@ def one_client_moves_the_sum_by_at_most_the_clip(folder) -> None:
             assert change <= clip * (1 + 1e-5), f"client {client} moved the sum by {change:g}"
         gone = released(SIZES[:-1])  # the last client removed altogether, by the relation's letter
         assert np.linalg.norm(everybody - gone) * size <= clip * (1 + 1e-5)
+
+
+def a_weight_never_lengthens_a_clipped_row(folder) -> None:
+    """By examples or by constants, weights that reach a plain sum under privacy count for nothing.
+
+    What is released is bit for bit what it is without weights, and a lone row as long as the clip.
+    """
+    clip, size = 0.05, len(SIZES)
+    weighted = {"by_examples": True}, {"weights": tuple(range(1, size + 1))}
+    adaptive = CentralGaussian(clip=clip, noise_multiplier=1.0, adaptive_clip=True, count_noise=2.0)
+    for mechanism in (
+        CentralGaussian(clip=clip, noise_multiplier=1.0),
+        adaptive,
+        LocalGaussian(clip=clip, noise_multiplier=1.0),
+    ):
+
+        def released(mechanism=mechanism, **weights):
+            rounds = Rounds(folder, SIZES, size=size, lr=1e3, mechanism=mechanism)
+            for name, value in weights.items():
+                object.__setattr__(rounds.world.executor, name, value)
+            return rounds.released()
+
+        for weights in weighted:
+            np.testing.assert_array_equal(released(**weights), released())
+    for weights in weighted:
+        rounds = Rounds(folder, (0, 9), noise=0.0, clip=clip, size=2, lr=1e3)
+        for name, value in weights.items():
+            object.__setattr__(rounds.world.executor, name, value)
+        assert np.linalg.norm(rounds.released()[0]) * 2 <= clip * (1 + 1e-5)
 
 
 def the_divisor_does_not_depend_on_who_took_part(folder) -> None:
@@ -124,11 +162,16 @@ def the_sampler_is_the_one_charged_for(folder) -> None:
         event = rounds.world.ledger.charges[0].event.release
         assert isinstance(event, PoissonSampled)
         assert isinstance(event.of, Gaussian)
+        sampler, streams = rounds.algorithm.sampler, rounds.world.streams
+
+        def there(sampler=sampler, streams=streams):
+            people = People.of(np.ones(40))
+            return np.isin(np.arange(40), sampler.sample(1, 40, people, streams).clients)
+
+        assert_rate(there, event.rate)  # a frequency could not tell 2 % more
         drawn = np.zeros((draws, 40))
         for round in range(draws):
-            cohort = rounds.algorithm.sampler.sample(
-                round, 40, People.of(np.ones(40)), rounds.world.streams
-            )
+            cohort = sampler.sample(round, 40, People.of(np.ones(40)), streams)
             drawn[round, cohort.clients] = 1
         sizes = drawn.sum(1)
         assert stats.binomtest(int(drawn.sum()), drawn.size, event.rate).pvalue > 1e-6
@@ -226,6 +269,7 @@ ALL = (
     noise_has_the_charged_scale,
     noise_is_fresh_every_round,
     one_client_moves_the_sum_by_at_most_the_clip,
+    a_weight_never_lengthens_a_clipped_row,
     the_divisor_does_not_depend_on_who_took_part,
     the_charge_is_durable_before_anybody_is_drawn,
     the_sampler_is_the_one_charged_for,

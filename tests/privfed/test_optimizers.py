@@ -484,27 +484,6 @@ def test_mime_without_momentum_is_variance_reduced_and_mimelite_is_fedavg(tmp_pa
     torch.testing.assert_close(update, -0.5 * gradient, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("clip", [0.05, 0.3])
-def test_two_vectors_of_one_client_are_clipped_together(tmp_path, clip):
-    """One client more moves the whole released vector, both parts, by at most the clip."""
-    sizes = [3, 9, 4, 6]
-
-    def released(sizes):
-        rounds = Rounds(
-            tmp_path / f"{sizes}", sizes, size=4, noise=0.0, clip=clip, lr=50.0,
-            objective=MimeLite(gradient_scale=5.0),
-        )  # fmt: skip
-        object.__setattr__(rounds.local, "objective", rounds.algorithm.objective)
-        return rounds.released()[0].astype(np.float64)
-
-    everybody = released(sizes)
-    assert everybody.shape == (2 * Rounds(tmp_path / "d", sizes).state.params.numel(),)
-    for client in range(4):
-        without = released([0 if k == client else n for k, n in enumerate(sizes)])
-        change = np.linalg.norm(everybody - without) * 4
-        assert 0.9 * clip < change <= clip * (1 + 1e-5)
-
-
 def test_mimelite_is_one_event_and_its_traffic_is_said():
     planned = plan(small("client.objective=mimelite"))
     assert planned.event.release.of.noise_multiplier == 2.0

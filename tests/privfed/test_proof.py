@@ -10,10 +10,12 @@ import torch
 from accounting.ledger import Charge, Ledger
 from defenses import geometric_median, norm_bound
 from privfed import round as round_module
+from privfed.asking import Asking
 from privfed.local.trainer import LocalTrainer
 from privfed.privacy import gaussian
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.samplers import Poisson
+from privfed.secure.plain import PlainAccumulator
 from privfed.streams import Keys, Streams
 
 
@@ -30,6 +32,11 @@ def halved_noise(monkeypatch):
 def slightly_little_noise(monkeypatch):
     real = gaussian.gaussian_on_grid
     monkeypatch.setattr(gaussian, "gaussian_on_grid", lambda *args: 0.9 * real(*args))
+
+
+def a_thousandth_less_noise(monkeypatch):
+    real = gaussian.gaussian_on_grid
+    monkeypatch.setattr(gaussian, "gaussian_on_grid", lambda *args: 0.999 * real(*args))
 
 
 def one_noise_for_all_rounds(monkeypatch):
@@ -75,6 +82,28 @@ def sum_scaled_after_the_clip(monkeypatch):
         return BoundedSum(total.total * 8, total.bound, total.survivors), divisor
 
     monkeypatch.setattr(round_module, "collect", collect)
+
+
+def weights_after_the_clip(monkeypatch):
+    """Each bounded row enters its plain sum times the client's weight."""
+    weights, chunks, add = {}, Asking.chunks, PlainAccumulator.add
+
+    def weighed(self, *args):
+        for chunk in chunks(self, *args):
+            weights.update(zip(chunk.ids.tolist(), chunk.weights, strict=True))
+            yield chunk
+
+    def added(self, ids, rows):
+        factors = torch.stack([weights[client] for client in ids.tolist()])
+        add(self, ids, replace(rows, rows=rows.rows * factors[:, None]))
+
+    monkeypatch.setattr(Asking, "chunks", weighed)
+    monkeypatch.setattr(PlainAccumulator, "add", added)
+
+
+def weights_before_the_clip(monkeypatch):
+    """Bounded, yet not the event's mechanism: short rows would be scaled by what is private."""
+    monkeypatch.setattr(round_module.Algorithm, "fixed_divisor", False)
 
 
 def realised_divisor(monkeypatch):
@@ -126,6 +155,17 @@ def noise_drawn_once_and_reused(monkeypatch):
     monkeypatch.setattr(Keys, "bits", lambda self, count: real(Keys(bytes(16)), count))
 
 
+def a_rate_two_percent_higher(monkeypatch):
+    real = Keys.bernoulli
+    monkeypatch.setattr(Keys, "bernoulli", lambda self, rate, n: real(self, rate * 1.02, n))
+
+
+def one_word_more_counts_as_in(monkeypatch):
+    """Of 2^53 words: no frequency tells, and yet the rate is above the one that is charged."""
+    real = Keys.bernoulli
+    monkeypatch.setattr(Keys, "bernoulli", lambda self, rate, n: real(self, rate + 2.0**-53, n))
+
+
 def silence_for_an_empty_cohort(monkeypatch):
     real = gaussian.CentralGaussian.release
 
@@ -153,15 +193,20 @@ def a_neighbour_in_the_batch(monkeypatch):
     [
         (halved_noise, checks.noise_has_the_charged_scale),
         (slightly_little_noise, checks.noise_has_the_charged_scale),
+        (a_thousandth_less_noise, checks.noise_has_the_charged_scale),
         (one_noise_for_all_rounds, checks.noise_is_fresh_every_round),
         (noise_drawn_once_and_reused, checks.noise_is_fresh_every_round),
         (skipped_clip, checks.one_client_moves_the_sum_by_at_most_the_clip),
         (sum_scaled_after_the_clip, checks.one_client_moves_the_sum_by_at_most_the_clip),
         (a_neighbour_in_the_batch, checks.one_client_moves_the_sum_by_at_most_the_clip),
+        (weights_after_the_clip, checks.a_weight_never_lengthens_a_clipped_row),
+        (weights_before_the_clip, checks.a_weight_never_lengthens_a_clipped_row),
         (realised_divisor, checks.the_divisor_does_not_depend_on_who_took_part),
         (charge_after_release, checks.the_charge_is_durable_before_anybody_is_drawn),
         (fixed_size_sampler, checks.the_sampler_is_the_one_charged_for),
         (half_the_population_is_never_drawn, checks.the_sampler_is_the_one_charged_for),
+        (a_rate_two_percent_higher, checks.the_sampler_is_the_one_charged_for),
+        (one_word_more_counts_as_in, checks.the_sampler_is_the_one_charged_for),
         (one_noise_for_all_exchanges, checks.exchanges_are_charged_together_and_noised_apart),
         (exchanges_charged_as_one, checks.exchanges_are_charged_together_and_noised_apart),
         (one_noise_for_all_exchanges, checks.passes_are_charged_together_and_noised_apart),

@@ -25,7 +25,7 @@ def test_the_same_key_gives_the_same_draws_and_another_key_others():
 def test_no_two_pairs_of_stream_and_seed_collide():
     """A name that ends in a digit is not another stream's round."""
     assert SEEDED.at("noise/1", 2).seed != SEEDED.at("noise", 12).seed
-    assert Streams(1, True).at("x", 23).seed != Streams(12, True).at("x", 3).seed
+    assert Streams(1, True).at("init", 23).seed != Streams(12, True).at("init", 3).seed
 
 
 @pytest.mark.parametrize("stream", ["noise", "noise/0", "noise/client/0", "cohort"])

@@ -1,0 +1,111 @@
+"""What a run draws: every stream it asks for, every word, and what the operating system gave."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from unittest import mock
+
+import numpy as np
+
+from privfed.secure import masking_client, masking_server, primitives
+from privfed.streams import KEPT, PRIVATE, Keys, Streams
+
+
+@dataclass
+class Trace:
+    """`streams` names all that was asked for; `given` is what `os.urandom` returned."""
+
+    streams: set[str] = field(default_factory=set)
+    given: set[bytes] = field(default_factory=set)
+    draws: list[tuple[str, bytes | None, bytes]] = field(default_factory=list)
+    """Stream, seed of the keys, and the words drawn."""
+    kept: list[tuple[str, Streams, bytes | None]] = field(default_factory=list)
+    """Of streams that follow from the run's own key: whose, and their seed."""
+    secrets: list[bytes] = field(default_factory=list)
+    """Private keys and seeds of masks."""
+
+
+@dataclass(frozen=True)
+class Traced(Keys):
+    """Keys that tell what is drawn with them, and with all keys derived from them."""
+
+    stream: str = ""
+    trace: Trace = field(default_factory=Trace)
+
+    @classmethod
+    def of(cls, keys: Keys, stream: str, trace: Trace) -> Traced:
+        return cls(keys.seed, keys.clients, keys.secret, stream, trace)
+
+    def bits(self, count: int) -> np.ndarray:
+        words = super().bits(count)
+        self.trace.draws.append((self.stream, self.seed, words.tobytes()))
+        return words
+
+    def derived(self, what: bytes) -> Traced:
+        return Traced.of(super().derived(what), self.stream, self.trace)
+
+    def generator(self) -> np.random.Generator:
+        self.trace.draws.append((self.stream, self.seed, b""))
+        return super().generator()
+
+
+@contextlib.contextmanager
+def tracing() -> Iterator[Trace]:
+    trace, at, urandom = Trace(), Streams.at, os.urandom
+    pair, self_key = primitives.KeyPair.__init__, masking_client.self_key
+
+    def asked(self: Streams, stream: str, *rest, **named) -> Traced:
+        keys = at(self, stream, *rest, **named)
+        trace.streams.add(stream)
+        if stream.partition("/")[0] in KEPT:
+            trace.kept.append((stream, self, keys.seed))
+        return Traced.of(keys, stream, trace)
+
+    def given(count: int) -> bytes:
+        found = urandom(count)
+        trace.given.add(found)
+        return found
+
+    def paired(self, private) -> None:
+        trace.secrets.append(bytes(private))
+        pair(self, private)
+
+    def masked(context, seed):
+        trace.secrets.append(bytes(seed))
+        return self_key(context, seed)
+
+    with (
+        mock.patch.object(Streams, "at", asked),
+        mock.patch.object(os, "urandom", given),
+        mock.patch.object(primitives.KeyPair, "__init__", paired),
+        mock.patch.object(masking_client, "self_key", masked),
+        mock.patch.object(masking_server, "self_key", masked),
+    ):
+        yield trace
+
+
+def assert_secret(trace: Trace) -> None:
+    """No private draw follows from a seed, nor from anything that can be had a second time.
+
+    Private streams' words are bytes that the operating system just gave. Kept ones follow from a
+    key that it gave, and would be others under another key. So are the keys of masks.
+    """
+    for stream, seed, words in trace.draws:
+        if stream.partition("/")[0] in PRIVATE:
+            assert seed is None, f"{stream} has a seed"
+            assert not words or words in trace.given, f"{stream} is not the operating system's"
+    for stream, streams, seed in trace.kept:
+        assert not streams.simulated, f"{stream} was asked of a simulation's streams"
+        assert streams.kept in trace.given, f"{stream} follows from a key that nobody drew"
+        assert seed is not None, f"{stream} cannot be drawn again"
+        other = replace(streams, kept=bytes(32))
+        assert seed not in every_seed(other, stream), f"{stream} does not follow from the key"
+    for secret in trace.secrets:
+        assert secret in trace.given, "a mask's secret is not the operating system's"
+
+
+def every_seed(streams: Streams, stream: str) -> set[bytes | None]:
+    return {streams.at(stream, round).seed for round in range(10)}

@@ -1,0 +1,64 @@
+"""Words dealt by hand in place of random ones, so that a rate is measured and not estimated."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from unittest import mock
+
+import numpy as np
+
+from privfed.streams import Keys
+
+SAMPLE = np.random.default_rng(0).integers(0, 2**64, 40, dtype=np.uint64)
+
+
+@contextlib.contextmanager
+def dealt(*draws: object) -> Iterator[None]:
+    """Draws of all streams are `draws`, one after the other, the last one for ever.
+
+    Each is one word for everybody, or an array that broadcasts to what is asked for.
+    """
+    left = [np.asarray(draw, dtype=np.uint64) for draw in draws]
+
+    def deal(*shape: int) -> np.ndarray:
+        words = left.pop(0) if len(left) > 1 else left[0]
+        return np.broadcast_to(words, shape).copy()
+
+    with (
+        mock.patch.object(Keys, "bits", lambda _, count: deal(count)),
+        mock.patch.object(
+            Keys, "per_client", lambda self, count, salt=0: deal(len(self.clients), count)
+        ),
+    ):
+        yield
+
+
+def measure(falls: Callable[[], object]) -> Fraction:
+    """The part of all 2^64 words at which the coins `falls` are True, exactly.
+
+    Raises `AssertionError` where these coins, each of the same word, differ, or where the words are
+    not those below one of them.
+    """
+
+    def true(word: int) -> bool:
+        with dealt(word):
+            coins = np.unique(np.asarray(falls(), dtype=bool))
+        assert len(coins) == 1, "coins of one rate differ at the same word"
+        return bool(coins[0])
+
+    low, high = 0, 2**64
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if true(middle) else (low, middle)
+    for word in (0, 2**64 - 1, *SAMPLE.tolist()):
+        assert true(word) == (word < low), "a rate is the words below one of them"
+    return Fraction(low, 2**64)
+
+
+def assert_rate(falls: Callable[[], object], rate: float) -> None:
+    """The coins' probability is at most `rate`, taken exactly, and less by under 2^-53."""
+    short = Fraction(rate) - measure(falls)
+    assert short >= 0, f"a coin of rate {rate!r} falls True more often, by {float(-short):g}"
+    assert short < Fraction(1, 2**53), f"a coin of rate {rate!r} falls {float(short):g} too rarely"
