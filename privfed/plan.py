@@ -15,11 +15,13 @@ from accounting.calibration import noise_multiplier
 from accounting.errors import AccountingError
 from accounting.events import Event, Spending
 from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable
+from accounting.ledger import BudgetChange
 from defenses.types import SumRule
 from privfed.aggregation import rule_of
 from privfed.attackers import voids
 from privfed.cohort import Witness
 from privfed.config import Config
+from privfed.counted import Priors, other_guarantee
 from privfed.errors import Refused
 from privfed.privacy.mechanism import OTHER, Mechanism, Setting
 from privfed.refusals import limits, refusals
@@ -50,6 +52,10 @@ class Plan:
     """At least the probability that a round's secure sums abort."""
     other: Event | None = None
     """Distributed noise has two guarantees: the event of the one that the budget does not gate."""
+    before: Priors = field(default_factory=Priors, hash=False)
+    """What counts before this run."""
+    budgets: tuple[BudgetChange, ...] = ()
+    """How the budget changed since the run began."""
 
     @property
     def budget(self) -> float | None:
@@ -62,14 +68,16 @@ class Plan:
         if not dp.private:
             return None
         own = Counter({dp.event(self.config.client.epochs): rounds})
-        return guarantee(Counter(self.prior_examples) + own, dp.delta)
+        bound = guarantee(Counter(self.prior_examples) + own, dp.delta)
+        return replace(bound, uncovered=self.before.uncovered)
 
     def besides(self, rounds: int) -> Guarantee | None:
-        """The guarantee that the budget does not gate, of this run alone; None with one only."""
+        """The guarantee that the budget does not gate, over earlier runs too; None with one."""
         if self.other is None:
             return None
-        bound = guarantee({self.other: rounds}, self.config.privacy.delta)
-        return replace(bound, against=OTHER[self.config.privacy.against])
+        against, delta = OTHER[self.config.privacy.against], self.config.privacy.delta
+        own, before = {self.other: rounds}, self.before
+        return other_guarantee(own, against, before.runs, delta, before.uncovered)
 
     def also(self, rounds: int) -> tuple[Guarantee | None, Guarantee | None]:
         """All that is guaranteed beside the headline."""
@@ -112,15 +120,19 @@ def plan(
     prior: Spending | None = None,
     prior_examples: Spending | None = None,
     length: int | None = None,
+    before: Priors | None = None,
 ) -> Plan:
     """Solve for the noise and refuse what has no proof. Raises `Refused`, with every reason.
+
+    `prior` and `prior_examples` are by default what the runs `before` this one spent.
 
     Distributed noise depends on the `length` of a message: without it, the model is built for it.
     """
     mechanism, sampler = config.parts["mechanism"], config.parts["sampler"]
     if reasons := list(refusals(config)):
         raise Refused("\n".join(reasons))
-    before = dict(prior or {})
+    counted = before or Priors()
+    earlier = dict(prior or counted.spending)
     rule = rule_of(config)
     releases = exchanges(config.parts["objective"], rule)
     if mechanism.private:
@@ -146,7 +158,7 @@ def plan(
                     privacy.epsilon,
                     privacy.delta,
                     privacy.accountant,
-                    before,
+                    earlier,
                     aborts,
                 )
             mechanism = at_noise(mechanism, noise)
@@ -154,9 +166,10 @@ def plan(
         _refuse_range(config, mechanism)
         event = charged(mechanism, witness, releases, aborts)
         refuse_unaccountable(event, privacy.accountant)
-        total = Counter(before) + Counter({event: rounds})
+        total = Counter(earlier) + Counter({event: rounds})
         spent = guarantee(total, privacy.delta, privacy.accountant)
         _refuse_nothing_left(total, spent, privacy.accountant)
+        spent = replace(spent, uncovered=counted.uncovered)
         if mechanism.trust == "sum":
             spent = replace(spent, against=privacy.against)
     except AccountingError as error:
@@ -176,11 +189,12 @@ def plan(
         spent,
         noise,
         by_examples,
-        before,
-        dict(prior_examples or {}),
+        earlier,
+        dict(prior_examples or counted.examples),
         summation,
         aborts,
         _other(mechanism, witness, releases, aborts),
+        counted,
     )
 
 

@@ -25,6 +25,14 @@ class Source(Protocol):
     found: ClassVar[bool]
     """Whether it is a file of real people, say, whose number has to be declared."""
 
+    def sources(self, seed: int) -> tuple[str, ...]:
+        """Where its examples come from: two sources that share one may hold the same people's.
+
+        The first says who is a client, where clients are the source's own. Never how examples are
+        dealt to clients, nor what a copy would change.
+        """
+        ...
+
     def load(self, clients: int, streams: Streams) -> Examples:
         """All examples. Owners, where known, are numbers from 0."""
         ...
@@ -42,6 +50,8 @@ class Partition(Protocol):
 
     natural: ClassVar[bool]
     """Whether owners are the source's own clients."""
+    deals: ClassVar[bool]
+    """Whether it gives examples to others than whose they are."""
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         """`[N]` numbers from 0; below `clients` where the partition is simulated."""

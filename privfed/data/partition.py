@@ -22,6 +22,7 @@ class Simulated(Part):
 
     size_exponent: float = Field(0.0, ge=0, le=10)
     natural: ClassVar[bool] = False
+    deals: ClassVar[bool] = True
 
     def sizes(self, examples: int, clients: int, rng: np.random.Generator) -> Indices:
         """How many of `examples` each of `clients` gets `[clients]`; equal sizes differ by one."""
@@ -43,6 +44,7 @@ class Natural(Part):
     """As the source says: each example belongs to the client it came from."""
 
     natural: ClassVar[bool] = True
+    deals: ClassVar[bool] = False
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         if examples.owners is None:
@@ -60,6 +62,7 @@ class Shuffled(Part):
     """
 
     natural: ClassVar[bool] = True
+    deals: ClassVar[bool] = True
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         if examples.owners is None:
