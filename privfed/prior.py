@@ -8,7 +8,7 @@ now, and a run that was counted may not go on spending behind the back of the on
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +51,8 @@ def priors(config: Config) -> Priors:
         tuple(runs.values()),
         frozenset(public),
         Lineage.of_init(config.start.init),
-        _disjoint(config),
+        _disjoint(config, runs.values()),
     )
-    _refuse_counted_and_disjoint(counted)
     if _promises(config):
         for origin in counted.lineage.runs:
             _refuse_uncounted_start(config, counted, origin)
@@ -129,26 +128,27 @@ def refuse_once_public(found: Priors, federation: Federation) -> None:
         )
 
 
-def _disjoint(config: Config) -> dict[str, str]:
-    """The runs that `privacy.disjoint` names, and their ids. Raises `Refused` for what is none."""
+def _disjoint(config: Config, runs: Iterable[Prior]) -> dict[str, str]:
+    """The runs that `privacy.disjoint` names, and their ids.
+
+    Raises `Refused` for what is no run, one that is among the counted `runs`, and one over this
+    run's population.
+    """
     declared = {}
     for name in config.privacy.disjoint:
         path = RunDirectory.open(Path(name)).ledger
         try:
-            declared[name] = str(Ledger.load(path).terms["id"])
+            terms = Ledger.load(path).terms
+            declared[name], theirs = str(terms["id"]), terms["population"]
         except (OSError, LedgerBroken, KeyError) as error:
             raise Refused(f"privacy.disjoint: {name} has no ledger that says who it is") from error
-    return declared
-
-
-def _refuse_counted_and_disjoint(counted: Priors) -> None:
-    both = {prior.run: prior.path for prior in counted.runs}
-    for name, run in counted.disjoint.items():
-        if run in both:
+        counted = declared[name] in {prior.run for prior in runs}
+        if counted or (same_unit(config, theirs) and same_name(config, theirs)):
             raise Refused(
-                f"privacy.disjoint: {name} is counted too (privacy.prior, {both[run]}): its people "
-                "are either this run's or others; name it under one of the two"
+                f"privacy.disjoint: {name} is counted in privacy.prior, or over this very "
+                "population by what both say of themselves; count it, and do not name it here"
             )
+    return declared
 
 
 def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> None:
@@ -163,17 +163,17 @@ def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> 
             f"model.init: {config.start.init} was trained further than {known[0].path}, which is "
             "counted: it comes from a copy of that run which went on. Count the copy instead"
         )
-    here = Path(config.start.init)
-    at = f'"{here if here.is_dir() else here.parent}"' if _beside(here, origin) else "that run"
+    there = _beside(Path(config.start.init), origin)
+    at = f'["{there}"]' if there else f"the directory of run {origin.id}"
     same = same_unit(config, origin.population)
     also = (
         "" if same else ", with its [data] and run.seed (else no epsilon covers a client of both)"
     )
     raise Refused(
         f"model.init: {config.start.init} was trained on this population, or on what may be the "
-        f"same people (by run {origin.id}), so what it tells of its clients counts too: name that "
-        f"run in privacy.prior = [{at}]{also}. If nobody's data are in both, say so: "
-        f"privacy.disjoint = [{at}]; the guarantee is then stated as not covering the start"
+        f"same people (by run {origin.id}), so what it tells of its clients counts too: "
+        f"privacy.prior = {at}{also}. If nobody's data are in both, say so: privacy.disjoint = "
+        f"{at}; the guarantee is then stated as not covering the start"
     )
 
 
@@ -186,10 +186,11 @@ def _saw(prior: Prior, head: str) -> bool:
     return str(ledger.terms.get("id")) != prior.run or ledger.holds(bytes.fromhex(head))
 
 
-def _beside(start: Path, origin: Origin) -> bool:
-    """Whether `start` lies in the directory of the run `origin`."""
+def _beside(start: Path, origin: Origin) -> Path | None:
+    """The directory of the run `origin`, where `start` lies in it."""
+    folder = start if start.is_dir() else start.parent
     try:
-        ledger = Ledger.load((start if start.is_dir() else start.parent) / "ledger.jsonl")
+        ledger = Ledger.load(folder / "ledger.jsonl")
     except (OSError, LedgerBroken):
-        return False
-    return str(ledger.terms.get("id")) == origin.id
+        return None
+    return folder if str(ledger.terms.get("id")) == origin.id else None
