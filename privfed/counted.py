@@ -128,10 +128,6 @@ class Priors:
             disjoint=disjoint,
         )
 
-    def including(self, ledger: Ledger) -> Priors:
-        """These, and the run of `ledger`, whose start is theirs."""
-        return replace(self, runs=(*self.runs, Prior.of(str(ledger.path.parent), ledger)))
-
 
 def other_guarantee(
     own: Spending, against: str, runs: Sequence[Prior], delta: float, uncovered: str = ""

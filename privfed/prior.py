@@ -32,7 +32,8 @@ def priors(config: Config) -> Priors:
     Raises `Refused` for a path that is no run, that is still running, is broken or a simulation, or
     over another population: what cannot be composed is never left out silently.
     """
-    runs: dict[tuple[str, str], Prior] = {}
+    direct: dict[tuple[str, str], Prior] = {}
+    before: dict[tuple[str, str], Prior] = {}
     public: set[str] = set()
     for name in dict.fromkeys(config.privacy.prior):
         directory = RunDirectory.open(Path(name))
@@ -43,15 +44,18 @@ def priors(config: Config) -> Priors:
             raise Refused(f"privacy.prior: {name} proves nothing: {problems[0]}")
         ledger = Ledger.load(directory.ledger)
         _refuse_other(name, ledger.terms, config)
-        for prior in (Prior.of(name, ledger), *Priors.stated(ledger.terms).runs):
-            _refuse_gone_on(prior)
-            runs[prior.run, prior.head] = _toward(prior, config)
+        run = Prior.of(name, ledger)
+        direct[run.run, run.head] = run
+        before |= {(prior.run, prior.head): prior for prior in Priors.stated(ledger.terms).runs}
         public |= set(directory.read_public())
+    runs = tuple((before | direct).values())  # a run's own ledger says no less than another's
+    for prior in runs:
+        _refuse_gone_on(prior)
     counted = Priors(
-        tuple(runs.values()),
+        tuple(_toward(prior, config) for prior in runs),
         frozenset(public),
         Lineage.of_init(config.start.init),
-        _disjoint(config, runs.values()),
+        _disjoint(config, runs),
     )
     if _promises(config):
         for origin in counted.lineage.runs:

@@ -25,6 +25,7 @@ from privfed.counted import Prior, Priors, other_guarantee
 from privfed.errors import Refused
 from privfed.local.sgd import Sgd
 from privfed.plan import plan
+from privfed.prior import priors
 from privfed.privacy.distributed import DiscreteGaussianNoise, SkellamNoise
 from privfed.privacy.exact import discrete_gaussian
 from privfed.privacy.mechanism import OTHER, BoundedRows, BoundedSum, Encoding, Setting
@@ -492,6 +493,25 @@ def test_without_a_ledger_that_states_it_no_joint_bound_exists(skellam, tmp_path
     assert said["against"] == "readers"
     assert "no ledger states what was charged against the readers by runs/a" in said["meaning"]
     assert "by runs/a" in two_sided("server", bound)["besides"]
+
+
+def test_a_chain_that_an_older_version_wrote_is_completed_by_the_runs_themselves(
+    skellam, tmp_path, monkeypatch
+):
+    known = ("run", "id", "head", "charges")
+    whole = Prior.to_json
+    with monkeypatch.context() as patch:
+        patch.setattr(Prior, "to_json", lambda one: {key: whole(one)[key] for key in known})
+        trained(tmp_path / "second", *SKELLAM, f'privacy.prior=["{skellam}"]')
+    assert audit(tmp_path / "second").other.epsilon == math.inf
+    row = next(line for line in shown("audit", tmp_path / "second").splitlines() if "besid" in line)
+    assert "ε = ∞" in row
+    names = [str(tmp_path / "second"), str(skellam)]
+    for prior in (names, names[::-1]):
+        found = priors(small(*SKELLAM, f"privacy.prior={json.dumps(prior)}"))
+        assert sum(found.spending.values()) == 6
+        assert all(run.other for run in found.runs)
+        assert not found.uncovered
 
 
 def test_epsilons_about_different_parties_are_never_summed(skellam, tmp_path):
