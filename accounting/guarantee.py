@@ -29,7 +29,8 @@ class Guarantee:
     (epsilon, delta)-differential privacy for one `unit` under `relation`, the participants drawn
     by `sampler`, over `rounds` charged events. `by_accountant` holds every accountant's epsilon,
     None where it has no bound; `accountant` is the one that `epsilon` is taken from. `against` says
-    whose view it bounds, where there are several.
+    whose view it bounds, where there are several; `uncovered` why it leaves out what a starting
+    model tells of the same people, and `missing` why no bound exists, where none does.
     """
 
     epsilon: float
@@ -41,6 +42,8 @@ class Guarantee:
     accountant: str
     by_accountant: dict[str, float | None] = field(hash=False)
     against: str = ""
+    uncovered: str = ""
+    missing: str = ""
 
 
 class Spent(Protocol):
@@ -84,6 +87,25 @@ def guarantee(spending: Spending, delta: float, accountant: str = TIGHTEST) -> G
     )
 
 
+def unbounded(spending: Spending, delta: float, why: str) -> Guarantee:
+    """That nothing bounds `spending`, and `why`."""
+    units, relations, samplers = (
+        ", ".join(sorted({getattr(event, name) for event in spending}))
+        for name in ("unit", "relation", "sampler")
+    )
+    return Guarantee(
+        epsilon=math.inf,
+        delta=delta,
+        unit=units or "client",
+        relation=relations,
+        sampler=samplers,
+        rounds=sum(spending.values()),
+        accountant=TIGHTEST,
+        by_accountant=dict.fromkeys(ACCOUNTANTS),
+        missing=why,
+    )
+
+
 def stated(*bounds: Guarantee | None, void: str | None = None) -> list[dict[str, Any]]:
     """Every guarantee by itself: whom it protects, and how much; or why all of them are `void`."""
     keys = ("unit", "relation", "epsilon", "delta", "sampler", "rounds", "accountant")
@@ -91,7 +113,11 @@ def stated(*bounds: Guarantee | None, void: str | None = None) -> list[dict[str,
         {
             **{key: getattr(bound, key) for key in keys},
             "meaning": void or sentence(bound),
-            **({"against": bound.against} if bound.against else {}),
+            **{
+                key: said
+                for key in ("against", "uncovered", "missing")
+                if (said := getattr(bound, key))
+            },
         }
         for bound in bounds
         if bound
@@ -101,6 +127,8 @@ def stated(*bounds: Guarantee | None, void: str | None = None) -> list[dict[str,
 def sentence(bound: Guarantee) -> str:
     """What `bound` says, in words for people who never met the terms."""
     whom, change = _WORDS.get((bound.unit, bound.relation), (f"one {bound.unit}", bound.relation))
+    if bound.missing:
+        return f"nothing is promised about {whom}: {bound.missing}"
     if bound.epsilon == math.inf:
         return f"nothing is promised about {whom}"
     factor = f"at most {_rounded_up(bound.epsilon)}" if bound.epsilon < 700 else "more than 1e300"
@@ -108,6 +136,15 @@ def sentence(bound: Guarantee) -> str:
     return (
         f"for {whom}: {change} changes the probability of anything that can be concluded from "
         f"{seen} by a factor of {factor} (and {bound.delta:g} more)"
+        + (f"; {left_out(bound)}" if bound.uncovered else "")
+    )
+
+
+def left_out(bound: Guarantee) -> str:
+    """What `bound` does not cover of the model that training started from."""
+    return (
+        "this does not cover what the starting model tells of the same people "
+        f"(it is {bound.uncovered})"
     )
 
 

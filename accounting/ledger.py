@@ -2,9 +2,11 @@
 
 A file of hash-chained lines (`accounting.chain`): one `open` line that states what the guarantee
 means (and what earlier runs over the same population had spent), one `define` line per distinct
-event, one `charge` line per round. It holds rules only (the
-sampling rate, never who was drawn), so publishing it costs nothing, and everything an accountant
-needs, so that epsilon can be re-computed from it years later.
+event, one `charge` line per round. A budget that changes while the run goes on is stated by a
+further `define` line, of the run's own event, with a `budget`: older versions read it as an event
+that nobody charges. It holds rules only (the sampling rate, never who was drawn), so publishing it
+costs nothing, and everything an accountant needs, so that epsilon can be re-computed from it years
+later.
 
 Guarantee: a charge is durable before `charge` returns, and a round that reached it is spent
 whether or not it was ever released. A crash can therefore only over-count.
@@ -13,6 +15,8 @@ whether or not it was ever released. A crash can therefore only over-count.
 from __future__ import annotations
 
 import bisect
+import json
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,8 +28,18 @@ from accounting import chain, durable
 from accounting.errors import AccountingError, BudgetExceeded, LedgerBroken
 from accounting.events import Event, Spending
 from accounting.guarantee import Gate
+from accounting.releases import number
 
 FORMAT = 1
+
+
+@dataclass(frozen=True)
+class BudgetChange:
+    """From `round` on, the budget was `epsilon` instead of `before`."""
+
+    round: int
+    before: float
+    epsilon: float
 
 
 @dataclass(frozen=True)
@@ -47,15 +61,16 @@ class Ledger:
         self._failed = False
         self._events: list[Event] = []
         self._charges: list[Charge] = []
+        self._budgets: list[BudgetChange] = []
         self._prior: Counter[Event] = Counter()
         self._own: Counter[Event] = Counter()
         self._hashes: list[str] = []
         self._terms: Mapping[str, Any] = {}
-        for number, link in enumerate(links, start=1):
+        for line, link in enumerate(links, start=1):
             try:
                 self._take(link)
             except (AccountingError, KeyError, TypeError, IndexError) as error:
-                raise LedgerBroken(f"{path}, line {number}: {error}") from error
+                raise LedgerBroken(f"{path}, line {line}: {error}") from error
 
     @classmethod
     def create(cls, path: Path, terms: Mapping[str, Any]) -> Ledger:
@@ -110,6 +125,17 @@ class Ledger:
         return tuple(self._charges)
 
     @property
+    def budgets(self) -> tuple[BudgetChange, ...]:
+        """Every change of the budget, oldest first."""
+        return tuple(self._budgets)
+
+    @property
+    def budget(self) -> float | None:
+        """The budget that holds now; None without one, or where an older ledger is silent."""
+        stated = self._terms.get("budget")
+        return self._budgets[-1].epsilon if self._budgets else stated
+
+    @property
     def own(self) -> Spending:
         """How often each distinct event was charged here."""
         return MappingProxyType(self._own)
@@ -159,6 +185,17 @@ class Ledger:
         self._append({"type": "charge", "round": round, "event": self._events.index(event)})
         return self._charges[-1]
 
+    def change_budget(self, before: float, epsilon: float, event: Event) -> None:
+        """State that the next round, and those after, are held to `epsilon`; durable, and whole.
+
+        `event` is what such a round is charged.
+        """
+        change = {"round": self._next_round(), "before": before, "epsilon": epsilon}
+        body = {"type": "define", "id": len(self._events), "event": event.to_json()}
+        line, link = chain.sealed(self.head().hex(), {**body, "budget": change})
+        durable.write_atomically(self.path, self.path.read_bytes() + line)
+        self._take(link)
+
     def charged(self, round: int) -> Charge | None:
         """The charge of `round`, None where there is none."""
         place = bisect.bisect_left(self._charges, round, key=lambda charge: charge.round)
@@ -175,13 +212,11 @@ class Ledger:
         return past
 
     def _charge_of_a_torn_line(self) -> tuple[bytes, chain.Link]:
-        last = self._charges[-1] if self._charges else None
-        body = {
-            "type": "charge",
-            "round": last.round + 1 if last else 1,
-            "event": len(self._events) - 1,
-        }
+        body = {"type": "charge", "round": self._next_round(), "event": len(self._events) - 1}
         return chain.sealed(self.head().hex(), body)
+
+    def _next_round(self) -> int:
+        return self._charges[-1].round + 1 if self._charges else 1
 
     def _append(self, body: Mapping[str, Any]) -> None:
         if self._failed:
@@ -206,6 +241,8 @@ class Ledger:
                 self._prior = _prior(link["terms"])
             case "define" if link["id"] == len(self._events):
                 self._events.append(Event.from_json(link["event"]))
+                if "budget" in link:
+                    self._budgets.append(_budget(link["budget"]))
             case "charge" if _is_count(link["round"]) and _is_count(link["event"]):
                 if self._charges and link["round"] <= self._charges[-1].round:
                     raise LedgerBroken(f"round {link['round']} is charged out of order")
@@ -215,6 +252,23 @@ class Ledger:
             case kind:
                 raise LedgerBroken(f"a line of type {kind!r} and these values is not expected here")
         self._hashes.append(link["hash"])
+
+
+def terms_at(path: Path) -> Mapping[str, Any]:
+    """What the first line of the ledger at `path` states, which alone is read; nothing, without."""
+    try:
+        with path.open("rb") as file:
+            opened = json.loads(file.readline())
+    except (OSError, ValueError):
+        return {}
+    return MappingProxyType(dict(opened.get("terms", {})))
+
+
+def _budget(stated: Mapping[str, Any]) -> BudgetChange:
+    before, epsilon = (number(stated[key], key, 0.0, math.inf) for key in ("before", "epsilon"))
+    if not _is_count(stated["round"]):
+        raise LedgerBroken(f"a budget's round is {stated['round']!r}; expected a whole number")
+    return BudgetChange(stated["round"], before, epsilon)
 
 
 def _prior(terms: Mapping[str, Any]) -> Counter[Event]:

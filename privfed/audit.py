@@ -7,14 +7,14 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from accounting.errors import AccountingError, LedgerBroken
 from accounting.events import CHANGE, Event, Spending, apart
 from accounting.guarantee import CHOICES, Guarantee, guarantee, sentence, spent, stated
-from accounting.ledger import Ledger
+from accounting.ledger import BudgetChange, Ledger
 from accounting.releases import (
     Gaussian,
     PoissonSampled,
@@ -26,6 +26,7 @@ from accounting.releases import (
 from accounting.slack import with_slack
 from privfed.canary_evidence import Evidence, evidence
 from privfed.canary_scores import Scale
+from privfed.counted import Priors, charged, other_guarantee
 from privfed.errors import Broken, Refused
 from privfed.rundir import RunDirectory
 
@@ -66,6 +67,7 @@ class RunAudit:
     examples: Guarantee | None = None
     other: Guarantee | None = None
     canaries: Evidence | None = None
+    budgets: tuple[BudgetChange, ...] = ()
 
     @property
     def refuted(self) -> bool:
@@ -84,6 +86,9 @@ class RunAudit:
             "sampler": self.terms.get("sampler"),
             "epsilon_alone": self.alone.epsilon if self.alone else math.inf,
             "prior": [run.get("run") for run in self.terms.get("prior", [])],
+            "disjoint": [run.get("run") for run in self.terms.get("disjoint", [])],
+            "uncovered": (bound.uncovered or None) if bound else None,
+            "budgets": [asdict(change) for change in self.budgets],
             "guarantees": stated(
                 bound, self.examples, self.other, void=self.terms.get("guarantee")
             ),
@@ -134,10 +139,13 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
     delta, own = ledger.terms["delta"], ledger.terms["accountant"]
     headline = accountant if accountant in CHOICES else own
     try:
-        bound = replace(spent(ledger, delta, headline), against=ledger.terms.get("against", ""))
+        before = Priors.stated(ledger.terms)
+        party, uncovered = ledger.terms.get("against", ""), before.uncovered
+        bound = replace(spent(ledger, delta, headline), against=party, uncovered=uncovered)
         claims = (*_lower_claims(evidence, ledger), *_uncounted(ledger.terms), *_crossed(bound))
-        examples, foreign = _examples(directory, ledger)
+        examples, foreign = _examples(directory, ledger, before)
         claims = (*claims, *foreign, *_lower_examples(evidence, examples))
+        claims = (*claims, *_lower_others(evidence, ledger, before))
         alone = guarantee(ledger.own, delta, headline) if ledger.prior else bound
         canaries = _canaries(directory, ledger, alone)
     except (AccountingError, TypeError, KeyError) as error:
@@ -161,8 +169,9 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
         rate,
         claims,
         examples,
-        _other(ledger),
+        _other(ledger, before, charges),
         canaries,
+        ledger.budgets,
     )
 
 
@@ -192,25 +201,21 @@ def _crossed(bound: Guarantee) -> Iterator[str]:
         )
 
 
-def _other(ledger: Ledger) -> Guarantee | None:
-    """What distributed noise guarantees beside, against whom the budget does not gate."""
+def _other(ledger: Ledger, before: Priors, charges: int) -> Guarantee | None:
+    """What distributed noise guaranteed beside after so many `charges`, earlier runs included.
+
+    Against that party the budget does not gate.
+    """
     stated = ledger.terms.get("other")
     if stated is None:
         return None
-    charges = {Event.from_json(stated["event"]): len(ledger.charges)}
-    bound = guarantee(charges, ledger.terms["delta"])
-    return replace(bound, against=str(stated["against"]))
+    own, against = {Event.from_json(stated["event"]): charges}, str(stated["against"])
+    return other_guarantee(own, against, before.runs, ledger.terms["delta"], before.uncovered)
 
 
-def examples_charged(ledger: Ledger) -> Spending:
-    """What one example of a silo that took part in every round was charged by this run."""
-    stated = ledger.terms.get("examples")
-    if stated is None:
-        return {}
-    return {Event.from_json(stated["event"]): len(ledger.charges)}
-
-
-def _examples(directory: RunDirectory, ledger: Ledger) -> tuple[Guarantee | None, list[str]]:
+def _examples(
+    directory: RunDirectory, ledger: Ledger, earlier: Priors
+) -> tuple[Guarantee | None, list[str]]:
     """The guarantee for one example of the silo that spent most, and what is wrong with ledgers.
 
     None without DP-SGD in silos. By the silos' own ledgers, where all are at hand and who took part
@@ -220,11 +225,9 @@ def _examples(directory: RunDirectory, ledger: Ledger) -> tuple[Guarantee | None
     if stated is None:
         return None, []
     event, delta = Event.from_json(stated["event"]), float(stated["delta"])
-    before: Counter[Event] = Counter()
-    for prior in ledger.terms.get("prior", []):
-        for earlier, count in prior.get("examples", []):
-            before[Event.from_json(earlier)] += count
-    whole = guarantee(before + Counter(examples_charged(ledger)), delta)
+    before = Counter(earlier.examples)
+    whole = guarantee(before + Counter(charged(ledger, "examples")), delta)
+    whole = replace(whole, uncovered=earlier.uncovered)
     silos = [Ledger.load(path) for path in sorted(directory.silos.glob("*.jsonl"))]
     rounds = {charge.round for charge in ledger.charges}
     problems = [
@@ -238,7 +241,8 @@ def _examples(directory: RunDirectory, ledger: Ledger) -> tuple[Guarantee | None
     if secret or problems or len(silos) != stated.get("silos"):
         return whole, problems
     bounds = [guarantee(before + Counter(silo.own), delta) for silo in silos]
-    return max(bounds, key=lambda bound: bound.epsilon), problems
+    most = max(bounds, key=lambda bound: bound.epsilon)
+    return replace(most, uncovered=earlier.uncovered), problems
 
 
 def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
@@ -361,6 +365,17 @@ def _lower_examples(evidence: _Evidence, found: Guarantee | None) -> Iterator[st
     for path, claim in evidence.claims:
         for told in claim.get("guarantees", []):
             if found is None or told.get("unit") != found.unit:
+                continue
+            if not float(told.get("epsilon", 0)) >= found.epsilon * _ROUNDING:
+                yield _lower(path, told.get("epsilon"), found)
+
+
+def _lower_others(evidence: _Evidence, ledger: Ledger, before: Priors) -> Iterator[str]:
+    """Where the summary claims less against the party that the budget does not gate."""
+    for path, claim in evidence.claims:
+        found = _other(ledger, before, int(claim.get("charges", 0)))
+        for told in claim.get("guarantees", []):
+            if found is None or found.missing or told.get("against") != found.against:
                 continue
             if not float(told.get("epsilon", 0)) >= found.epsilon * _ROUNDING:
                 yield _lower(path, told.get("epsilon"), found)

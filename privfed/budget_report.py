@@ -14,7 +14,17 @@ from privfed.calibrate import Answer
 from privfed.canary_evidence import words
 from privfed.mechanism_audit import MechanismAudit
 from privfed.merged import Merged
-from privfed.report import ceiling, example_line, number, opinions, rows, two_sided
+from privfed.report import (
+    budget_rows,
+    ceiling,
+    disjoint_line,
+    example_line,
+    number,
+    opinions,
+    rows,
+    start_row,
+    two_sided,
+)
 
 
 def audit_table(found: RunAudit) -> Table:
@@ -43,6 +53,12 @@ def audit_table(found: RunAudit) -> Table:
             f"of this, ε = {ceiling(found.alone.epsilon)} is this run's own; earlier runs: "
             f"{', '.join(facts['prior'])}"
         )
+    pairs |= {
+        **budget_rows(found.budgets),
+        **(start_row(found.guarantee) if found.guarantee else {}),
+    }
+    if facts["disjoint"]:
+        pairs["disjoint"] = disjoint_line(facts["disjoint"])
     if facts["guarantee"]:
         pairs |= {"meaning": "none", "guarantee": facts["guarantee"]}
     if found.canaries:
@@ -100,8 +116,13 @@ def merged_table(found: Merged) -> Table:
         f"{opinions(bound.by_accountant)})",
         "meaning": sentence(bound),
     }
+    if found.other:
+        pairs |= two_sided(bound.against, found.other)
     if found.examples:
         pairs["examples"] = example_line(found.examples)
+    for run in found.runs:
+        if run.budgets:
+            pairs[f"budgets of {run.path}"] = budget_rows(run.budgets)["budgets"]
     if found.earlier:
         pairs["earlier"] = f"runs that these had counted are included: {', '.join(found.earlier)}"
     if note := found.to_json()["note"]:

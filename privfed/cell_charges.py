@@ -18,7 +18,7 @@ from privfed.errors import Broken
 from privfed.figures import text
 from privfed.grid import Cell
 from privfed.plan import plan
-from privfed.prior import Prior, population, priors
+from privfed.prior import Prior, Priors, population, priors
 from privfed.rundir import RunDirectory
 
 
@@ -75,7 +75,7 @@ def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
         try:
             ledger = Ledger.load(path)
             public = frozenset(RunDirectory(path.parent).read_public())
-            prior = tuple(map(Prior.from_json, ledger.terms.get("prior", [])))
+            prior = Priors.stated(ledger.terms).runs
         except (AccountingError, Broken, OSError):
             unread = "a ledger that cannot be read says nothing of what was charged"
             nothing = Prior(str(path.parent), str(path), "", {})
@@ -88,7 +88,7 @@ def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
 
 
 def uncounted(folder: Path, cells: Collection[str]) -> Counter[str]:
-    """How many runs under `folder` are no share of `cells`, and about which people.
+    """How many runs under `folder` are none of `cells`, and about which people.
 
     They are of other grids, or of this one before it was edited.
     """
@@ -106,7 +106,7 @@ def planned(cell: Cell, slot: str = "") -> CellCharges:
     assert cell.config is not None
     config, slot = cell.config, slot or cell.name
     before = priors(config)
-    whole = plan(config, before.spending, before.examples)
+    whole = plan(config, before=before)
     rounds, dp = config.run.rounds, config.parts["client_mechanism"]
     examples = {dp.event(config.client.epochs): rounds} if dp.private else {}
     stated = {
@@ -116,11 +116,11 @@ def planned(cell: Cell, slot: str = "") -> CellCharges:
         "accountant": config.privacy.accountant,
         "guarantee": whole.void,
         "note": whole.simulation,
-        "start": config.start.init or None,
         **({"against": config.privacy.against} if whole.other is not None else {}),
         **({"examples": {"delta": dp.delta}} if dp.private else {}),
     }
-    run = Prior("", slot, "", apart({whole.event: rounds}), examples)
+    spending = apart({whole.event: rounds})
+    run = Prior("", slot, "", spending, examples, lineage=before.lineage)
     public = None if config.data.holdout == "clients" else before.public
     return CellCharges(slot, slot, *whom(cell, config), run, stated, before.runs, public)
 

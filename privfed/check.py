@@ -41,6 +41,8 @@ class Check:
             "guarantees": stated(bound, *plan.also(plan.config.run.rounds), void=plan.void),
             "rounds": plan.config.run.rounds,
             "prior": plan.config.privacy.prior,
+            "disjoint": plan.config.privacy.disjoint,
+            "uncovered": bound.uncovered or None,
             "simulation": plan.simulation is not None,
             "note": plan.simulation,
             "guarantee": plan.void,
@@ -54,7 +56,7 @@ def check(config: Config) -> Check:
     Raises `Refused` as `train` would; where the combination is refused, with every reason.
     """
     before = priors(config)
-    setup = assemble(plan(config, before.spending, before.examples))
+    setup = assemble(plan(config, before=before))
     refuse_once_public(before, setup.federation)
     return Check(setup.plan, forecast(setup))
 

@@ -105,8 +105,7 @@ class Config:
     @property
     def real_clients(self) -> bool:
         """Whether clients are the source's own, each with its own examples, and no simulation."""
-        partition = self.parts["partition"]
-        return bool(self.parts["source"].found and partition.natural and not partition.by_chance)
+        return bool(self.parts["source"].found and not self.parts["partition"].deals)
 
     @property
     def before(self) -> tuple[Any, ...]:

@@ -92,26 +92,26 @@ class Joint:
         }
 
 
-def joints(shares: Iterable[CellCharges], uncounted: Mapping[str, int]) -> tuple[Joint, ...]:
+def joints(charges: Iterable[CellCharges], uncounted: Mapping[str, int]) -> tuple[Joint, ...]:
     """One for each population of which anything was, or will be, released.
 
     `uncounted` says how many runs about whom lie beside these cells, and are none of them.
     """
     populations: dict[str, list[CellCharges]] = {}
-    for share in shares:
-        if share.run.own or share.unread:
-            populations.setdefault(share.people, []).append(share)
+    for of_cell in charges:
+        if of_cell.run.own or of_cell.unread:
+            populations.setdefault(of_cell.people, []).append(of_cell)
     return tuple(_joint(of, uncounted.get(people, 0)) for people, of in populations.items())
 
 
-def _joint(shares: Sequence[CellCharges], uncounted: int) -> Joint:
-    cells = frozenset(share.cell for share in shares)
-    void = [*_void(shares, cells)]
+def _joint(charges: Sequence[CellCharges], uncounted: int) -> Joint:
+    cells = frozenset(of_cell.cell for of_cell in charges)
+    void = [*_void(charges, cells)]
     meanings: dict[tuple[Any, ...], list[CellCharges]] = {}
-    for share in shares:
-        if share.void is None:
-            meaning = tuple(share.terms.get(term) for term in _MEANING)
-            meanings.setdefault(meaning, []).append(share)
+    for of_cell in charges:
+        if of_cell.void is None:
+            meaning = tuple(of_cell.terms.get(term) for term in _MEANING)
+            meanings.setdefault(meaning, []).append(of_cell)
     groups = tuple(map(_group, meanings.values()))
     void += [
         f"no accountant bounds {_of(group.cells, cells)} at δ = {group.bound.delta:g}"
@@ -121,25 +121,25 @@ def _joint(shares: Sequence[CellCharges], uncounted: int) -> Joint:
     values = zip(*meanings, strict=True)
     differ = [name for name, of in zip(_MEANING.values(), values, strict=False) if len({*of}) > 1]
     return Joint(
-        shares[0].people,
-        shares[0].about,
+        charges[0].people,
+        charges[0].about,
         cells,
         groups,
         tuple(differ),
         tuple(void),
-        _examples(shares),
-        any(share.terms.get("note") for share in shares),
-        _undecided(shares),
-        tuple(_notes(shares, uncounted)),
+        _examples(charges),
+        any(of_cell.terms.get("note") for of_cell in charges),
+        _undecided(charges),
+        tuple(_notes(charges, uncounted)),
     )
 
 
-def _void(shares: Sequence[CellCharges], cells: frozenset[str]) -> Iterator[str]:
+def _void(charges: Sequence[CellCharges], cells: frozenset[str]) -> Iterator[str]:
     """Why some of the cells promise nothing, and how many."""
     reasons: dict[str, set[str]] = {}
-    for share in shares:
-        if share.void is not None:
-            reasons.setdefault(share.void, set()).add(share.cell)
+    for of_cell in charges:
+        if of_cell.void is not None:
+            reasons.setdefault(of_cell.void, set()).add(of_cell.cell)
     for reason, of in reasons.items():
         yield f"{reason} in {_of(of, cells)}"
 
@@ -148,35 +148,37 @@ def _of(some: Collection[str], cells: Collection[str]) -> str:
     return f"{len(some)} of {len(cells)} cells" if len(cells) > 1 else "the one cell"
 
 
-def _group(shares: Sequence[CellCharges]) -> Group:
+def _group(charges: Sequence[CellCharges]) -> Group:
     """By the accountant that all are gated by, or the tightest where these differ."""
-    terms = shares[0].terms
-    accountants = {share.terms.get("accountant") for share in shares}
+    terms = charges[0].terms
+    accountants = {of_cell.terms.get("accountant") for of_cell in charges}
     accountant = str(accountants.pop()) if len(accountants) == 1 else TIGHTEST
+    whole = _together(charges)
     try:
-        bound = guarantee(_together(shares).spending, terms["delta"], accountant)
+        bound = guarantee(whole.spending, terms["delta"], accountant)
     except AccountingError:  # what they count as earlier means something else
         nothing = guarantee({}, terms["delta"], accountant)
         bound = replace(nothing, epsilon=math.inf, unit=terms["unit"], relation=terms["relation"])
-    cells = frozenset(share.cell for share in shares)
-    return Group(cells, replace(bound, against=str(terms.get("against") or "")))
+    cells = frozenset(of_cell.cell for of_cell in charges)
+    against = str(terms.get("against") or "")
+    return Group(cells, replace(bound, against=against, uncovered=whole.uncovered))
 
 
-def _together(shares: Sequence[CellCharges]) -> Priors:
+def _together(charges: Sequence[CellCharges]) -> Priors:
     """Every run once, and every run that these count as earlier once."""
     runs: dict[str, Prior] = {}
-    for share in shares:
-        known = runs.setdefault(share.key, share.run)
-        runs[share.key] = replace(
+    for of_cell in charges:
+        known = runs.setdefault(of_cell.key, of_cell.run)
+        runs[of_cell.key] = replace(
             known,
-            own=_most(known.own, share.run.own),
-            examples=_most(known.examples, share.run.examples),
+            own=_most(known.own, of_cell.run.own),
+            examples=_most(known.examples, of_cell.run.examples),
         )
     earlier = {
         (prior.run, prior.head): prior
-        for share in shares
-        for prior in share.prior
-        if not any(other.counts(prior) for other in shares)
+        for of_cell in charges
+        for prior in of_cell.prior
+        if not any(other.counts(prior) for other in charges)
     }
     return Priors((*runs.values(), *earlier.values()))
 
@@ -186,37 +188,42 @@ def _most(left: Spending, right: Spending) -> Spending:
     return Counter[Event](left) | Counter[Event](right)
 
 
-def _examples(shares: Sequence[CellCharges]) -> Guarantee | None:
+def _examples(charges: Sequence[CellCharges]) -> Guarantee | None:
     """For one example of a silo, which only DP-SGD in every cell protects."""
-    deltas = [share.terms["examples"]["delta"] for share in shares if share.terms.get("examples")]
-    hidden = any(share.unread or share.terms.get("guarantee") for share in shares)
-    if hidden or len(deltas) < len(shares):
+    deltas = [
+        of_cell.terms["examples"]["delta"] for of_cell in charges if of_cell.terms.get("examples")
+    ]
+    hidden = any(of_cell.unread or of_cell.terms.get("guarantee") for of_cell in charges)
+    if hidden or len(deltas) < len(charges):
         return None
-    return guarantee(_together(shares).examples, max(deltas))
+    whole = _together(charges)
+    return replace(guarantee(whole.examples, max(deltas)), uncovered=whole.uncovered)
 
 
-def _undecided(shares: Sequence[CellCharges]) -> bool:
+def _undecided(charges: Sequence[CellCharges]) -> bool:
     """Whether a run that is planned may be one of several that are charged differently."""
     known: dict[str, Spending] = {}
-    for share in shares:
-        if share.ledger is None and known.setdefault(share.key, share.run.own) != share.run.own:
+    for of_cell in charges:
+        if (
+            of_cell.ledger is None
+            and known.setdefault(of_cell.key, of_cell.run.own) != of_cell.run.own
+        ):
             return True
     return False
 
 
-def _notes(shares: Sequence[CellCharges], uncounted: int) -> Iterator[str]:
-    cells = {share.cell for share in shares}
-    dp = {share.cell for share in shares if share.terms.get("examples")}
+def _notes(charges: Sequence[CellCharges], uncounted: int) -> Iterator[str]:
+    cells = {of_cell.cell for of_cell in charges}
+    dp = {of_cell.cell for of_cell in charges if of_cell.terms.get("examples")}
     if dp and dp != cells:
         yield f"no ε covers single examples: no client.privacy in {_of(cells - dp, cells)}"
-    public = {name for share in shares for name in share.public or ()}
-    if any(share.public is None for share in shares):
+    public = {name for of_cell in charges for name in of_cell.public or ()}
+    if any(of_cell.public is None for of_cell in charges):
         yield "clients that any of these cells declares public are not covered"
     elif public:
         yield f"{len(public)} clients that any of these cells declared public are not covered"
-    starts = {share.cell for share in shares if share.terms.get("start")}
-    if starts:
-        yield f"what model.init tells is not covered, in {_of(starts, cells)}"
+    if uncovered := _together(charges).uncovered:
+        yield f"what the starting model tells of the same people is not covered (it is {uncovered})"
     if uncounted:
         yield (
             f"{uncounted} runs under cells/ about the same people are none of these cells, and not "

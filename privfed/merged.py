@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,13 @@ from accounting.errors import AccountingError
 from accounting.guarantee import CHOICES, TIGHTEST, Guarantee, guarantee, stated
 from accounting.ledger import Ledger
 from privfed.audit import RunAudit, audit
+from privfed.counted import Prior, Priors, other_guarantee
 from privfed.errors import Refused
-from privfed.prior import Prior, Priors
+from privfed.people import normal
+from privfed.privacy.mechanism import OTHER
 from privfed.rundir import RunDirectory
+
+_TRUSTED = "all but a trusted server"
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class Merged:
     bound: Guarantee | None
     problems: tuple[str, ...]
     examples: Guarantee | None = None
+    other: Guarantee | None = None
 
     def to_json(self) -> Mapping[str, Any]:
         """What `privfed audit A B --json` prints."""
@@ -39,7 +44,9 @@ class Merged:
             "sampler": bound.sampler if bound else None,
             "accountant": bound.accountant if bound else None,
             "accountants": bound.by_accountant if bound else {},
-            "guarantees": stated(bound, self.examples),
+            "against": (bound.against or None) if bound else None,
+            "uncovered": (bound.uncovered or None) if bound else None,
+            "guarantees": stated(bound, self.examples, self.other),
             "rounds": bound.rounds if bound else 0,
             "runs": [run.to_json() for run in self.runs],
             "earlier": list(self.earlier),
@@ -64,28 +71,49 @@ def merge(paths: Sequence[Path], accountant: str | None = None) -> Merged:
     problems = tuple(f"{run.path}: {said}" for run in audits for said in run.problems)
     if problems:
         return Merged(audits, (), None, problems)
-    for key, what in (("population", "population"), ("relation", "relation"), ("unit", "unit")):
-        _refuse_different(audits, key, what)
-    _refuse_different(audits, "against", "party that epsilon is about")
+    _refuse_different(audits, "population", "population", lambda one: normal(one or {}))
+    _refuse_different(audits, "unit", "unit")
+    if len({run.terms.get("against") for run in audits}) == 1:
+        _refuse_different(audits, "relation", "relation")
     delta = _refuse_different(audits, "delta", "delta")
     different = {path.resolve(): path for path in paths}
     directories = [RunDirectory.open(path) for path in different.values()]
     _refuse_once_public(directories)
     runs, earlier = _together(directories)
-    whole = Priors(tuple(runs))
+    party = audits[0].terms.get("against")
+    whole = Priors(tuple(_toward(run, party) for run in runs))
     try:
         bound = guarantee(whole.spending, delta, accountant or TIGHTEST)
         deltas = [run.examples.delta for run in audits if run.examples]
         examples = guarantee(whole.examples, max(deltas)) if deltas else None
     except AccountingError as error:
         raise Refused(f"these runs cannot be composed: {error}") from error
-    return Merged(audits, earlier, bound, (), examples)
+    bound = replace(bound, against=party or "", uncovered=whole.uncovered)
+    if examples:
+        examples = replace(examples, uncovered=whole.uncovered)
+    other = None
+    if party is not None:
+        other = other_guarantee({}, OTHER[party], whole.runs, delta, whole.uncovered)
+    return Merged(audits, earlier, bound, (), examples, other)
 
 
-def _refuse_different(audits: Sequence[RunAudit], key: str, what: str) -> Any:
+def _toward(run: Prior, party: str | None) -> Prior:
+    """`run`, as what it was charged against `party`, whom the first run's epsilon is about."""
+    found = run.toward(party)
+    if found is None:
+        raise Refused(
+            f"these runs differ in the party that epsilon is about: {party or _TRUSTED}, and no "
+            f"ledger states what was charged against it by {run.path}; audit them one by one"
+        )
+    return found
+
+
+def _refuse_different(
+    audits: Sequence[RunAudit], key: str, what: str, meaning: Callable[[Any], Any] = lambda one: one
+) -> Any:
     first = audits[0]
     for other in audits[1:]:
-        if other.terms.get(key) != first.terms.get(key):
+        if meaning(other.terms.get(key)) != meaning(first.terms.get(key)):
             said = (
                 "" if key == "population" else f" ({first.terms.get(key)}, {other.terms.get(key)})"
             )
@@ -125,7 +153,7 @@ def _together(directories: Sequence[RunDirectory]) -> tuple[list[Prior], tuple[s
         found[prior.run] = ledger, prior
     earlier: dict[tuple[str, str], Prior] = {}
     for ledger, _ in found.values():
-        for counted in map(Prior.from_json, ledger.terms.get("prior", [])):
+        for counted in Priors.stated(ledger.terms).runs:
             known = found.get(counted.run)
             if known is None:
                 earlier[counted.run, counted.head] = counted

@@ -12,9 +12,11 @@ from privfed.assemble import Setup, assemble
 from privfed.attackers import unbounded
 from privfed.audit import went_on
 from privfed.config import Config
+from privfed.counted import Priors
 from privfed.errors import Refused
+from privfed.people import population
 from privfed.plan import plan
-from privfed.prior import Prior, Priors, population, priors, refuse_once_public
+from privfed.prior import priors, refuse_once_public
 from privfed.privacy.mechanism import OTHER
 from privfed.restore import reopen
 from privfed.rundir import RunDirectory
@@ -27,14 +29,13 @@ def reassemble(wanted: Config, directory: RunDirectory) -> tuple[Setup, Ledger]:
     if stored is not None and stored.opened:
         if wanted.run.rounds > max((charge.round for charge in stored.charges), default=0):
             directory.refuse_if_counted()
-        stated = tuple(map(Prior.from_json, stored.terms.get("prior", [])))
-        before = Priors(stated)
+        before = Priors.stated(stored.terms)
         _refuse_grown(before)
     else:
         before = priors(wanted)
         mark_counted(before, directory)
     constants = directory.read_constants() if directory.has_checkpoint() else None
-    setup = assemble(plan(wanted, before.spending, before.examples), constants)
+    setup = assemble(plan(wanted, before=before), constants)
     if stored is None or not stored.opened:
         refuse_once_public(before, setup.federation)
         write_companions(setup, before, directory)
@@ -57,7 +58,7 @@ def _refuse_grown(before: Priors) -> None:
 
 def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> None:
     directory.write_public(setup.federation.public, before.public)
-    directory.write_constants(setup.network.constants)
+    directory.write_constants(setup.network.constants, before.lineage)
     if setup.attackers:
         directory.write_attackers(setup.attackers.to_json())
 
@@ -102,8 +103,11 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         "public_clients": len(setup.federation.public),
         "config": directory.config_digest(),
         "files": directory.companions(),
+        "budget": plan.budget,
         "start": _hash_of(config.start.init),
+        "lineage": before.lineage.to_json(),
         "prior": [prior.to_json() for prior in before.runs],
+        **({"disjoint": disjoint} if (disjoint := _disjoint(before)) else {}),
         **({"examples": examples} if (examples := _examples(setup)) else {}),
     }
 
@@ -118,6 +122,11 @@ def _against(setup: Setup) -> dict[str, Any]:
         "against": against,
         "other": {"against": OTHER[against], "event": plan.other.to_json()},
     }
+
+
+def _disjoint(before: Priors) -> list[dict[str, str]]:
+    """The runs of whose clients nobody is in this one, as `privacy.disjoint` declares."""
+    return [{"run": path, "id": run} for path, run in before.disjoint.items()]
 
 
 def _attack(config: Config) -> dict[str, Any]:

@@ -35,18 +35,18 @@ def outlook(files: Files, grid: Grid, found: Sequence[Cell], retry: bool) -> Out
     tuning will choose is not known: of its options each event counts as often as in any of them.
     """
     excluded: dict[str, str] = {}
-    shares: list[CellCharges] = []
+    charges: list[CellCharges] = []
     slots = [*([cell] for cell in found), *to_be_measured(files.grid, grid)]
     for options in slots:
         slot = "" if len(options) == 1 else f"tuned: {options[0].name}"
         for cell in options:
-            shares += charged(cell, folder_of(files, cell), slot)
+            charges += charged(cell, folder_of(files, cell), slot)
             try:
                 if (result := result_of(files, cell, retry)) is None:
-                    shares.append(planned(cell, slot))
+                    charges.append(planned(cell, slot))
                 elif result["status"] != DONE:
                     excluded[cell.name] = f"{result['status']}: {result['reason']}"
             except PrivfedError as error:
                 excluded[cell.name] = f"{REFUSED}: {error}"
     counted = {cell.name for options in slots for cell in options}
-    return Outlook(joints(shares, uncounted(cells_folder(files), counted)), excluded)
+    return Outlook(joints(charges, uncounted(cells_folder(files), counted)), excluded)

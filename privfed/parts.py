@@ -223,6 +223,12 @@ def _declared(kind: str) -> set[str]:
     return {name for name in names if not name.startswith(("_", "model_"))}
 
 
+def catalogued(kind: str, part: type[Any]) -> str:
+    """By what name the catalogue knows the class `part`, however it was spelt; else its place."""
+    place = f"{part.__module__}:{part.__qualname__}"
+    return next((name for name, target in BUILT_IN[kind].items() if target == place), place)
+
+
 def _imported(target: str, name: str, key: str) -> Any:
     """What `module:attribute` names; a user's own module may lie in the working directory."""
     module, _, attribute = target.partition(":")

@@ -14,10 +14,12 @@ from typing import Any
 from accounting.errors import AccountingError
 from accounting.events import Event, Spending
 from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable
+from accounting.ledger import BudgetChange
 from defenses.types import SumRule
 from privfed.aggregation import rule_of
 from privfed.attackers import voids
 from privfed.config import Config
+from privfed.counted import Priors, other_guarantee
 from privfed.errors import Refused
 from privfed.privacy.mechanism import OTHER, Mechanism
 from privfed.refusals import refusals
@@ -43,6 +45,10 @@ class Plan:
     prior_examples: Spending = field(default_factory=dict, hash=False)
     other: Event | None = None
     """Distributed noise has two guarantees: the event of the one that the budget does not gate."""
+    before: Priors = field(default_factory=Priors, hash=False)
+    """What counts before this run."""
+    budgets: tuple[BudgetChange, ...] = ()
+    """How the budget changed since the run began."""
 
     @property
     def budget(self) -> float | None:
@@ -55,14 +61,16 @@ class Plan:
         if not dp.private:
             return None
         own = Counter({dp.event(self.config.client.epochs): rounds})
-        return guarantee(Counter(self.prior_examples) + own, dp.delta)
+        bound = guarantee(Counter(self.prior_examples) + own, dp.delta)
+        return replace(bound, uncovered=self.before.uncovered)
 
     def besides(self, rounds: int) -> Guarantee | None:
-        """The guarantee that the budget does not gate, of this run alone; None with one only."""
+        """The guarantee that the budget does not gate, over earlier runs too; None with one."""
         if self.other is None:
             return None
-        bound = guarantee({self.other: rounds}, self.config.privacy.delta)
-        return replace(bound, against=OTHER[self.config.privacy.against])
+        against, delta = OTHER[self.config.privacy.against], self.config.privacy.delta
+        own, before = {self.other: rounds}, self.before
+        return other_guarantee(own, against, before.runs, delta, before.uncovered)
 
     def also(self, rounds: int) -> tuple[Guarantee | None, Guarantee | None]:
         """All that is guaranteed beside the headline."""
@@ -105,14 +113,18 @@ def plan(
     prior: Spending | None = None,
     prior_examples: Spending | None = None,
     length: int | None = None,
+    before: Priors | None = None,
 ) -> Plan:
     """Solve for the noise and refuse what has no proof. Raises `Refused`, with every reason.
+
+    `prior` and `prior_examples` are by default what the runs `before` this one spent.
 
     Distributed noise depends on the `length` of a message: without it, the model is built for it.
     """
     if reasons := list(refusals(config)):
         raise Refused("\n".join(reasons))
-    before = dict(prior or {})
+    counted = before or Priors()
+    earlier = dict(prior or counted.spending)
     privacy, rounds = config.privacy, config.run.rounds
     cost = round_cost(config, length)
     noise: float | None = None
@@ -124,7 +136,7 @@ def plan(
                 noise = config.noise_multiplier
             if noise is None and privacy.epsilon is not None:
                 noise = cost.solve(
-                    rounds, privacy.epsilon, privacy.delta, privacy.accountant, before
+                    rounds, privacy.epsilon, privacy.delta, privacy.accountant, earlier
                 )
         mechanism = cost.mechanism.at(noise)
         if mechanism.private:
@@ -132,9 +144,10 @@ def plan(
         _refuse_range(config, mechanism)
         event = cost.event(noise)
         refuse_unaccountable(event, privacy.accountant)
-        total = Counter(before) + Counter({event: rounds})
+        total = Counter(earlier) + Counter({event: rounds})
         spent = guarantee(total, privacy.delta, privacy.accountant)
         _refuse_nothing_left(total, spent, privacy.accountant)
+        spent = replace(spent, uncovered=counted.uncovered)
         if mechanism.trust == "sum":
             spent = replace(spent, against=privacy.against)
     except AccountingError as error:
@@ -155,9 +168,10 @@ def plan(
         spent,
         noise,
         by_examples,
-        before,
-        dict(prior_examples or {}),
+        earlier,
+        dict(prior_examples or counted.examples),
         cost.other(noise),
+        counted,
     )
 
 

@@ -8,97 +8,22 @@ now, and a run that was counted may not go on spending behind the back of the on
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from accounting.events import Event, Spending, apart
+from accounting.errors import LedgerBroken
 from accounting.ledger import Ledger
-from privfed.audit import audit, examples_charged, went_on
+from privfed.audit import audit, went_on
 from privfed.config import Config
+from privfed.counted import Prior, Priors
 from privfed.errors import Refused
 from privfed.federation import Federation
+from privfed.lineage import Lineage, Origin
+from privfed.people import perhaps_same, population, same_name, same_unit
 from privfed.rundir import RunDirectory
 
-
-@dataclass(frozen=True)
-class Prior:
-    """What one earlier run was charged itself. `run` and `head` identify it and how far it was."""
-
-    path: str
-    run: str
-    head: str
-    own: Spending
-    examples: Spending = field(default_factory=dict)
-    """What each example of a silo may have been charged, by DP-SGD."""
-
-    def to_json(self) -> dict[str, Any]:
-        """What the new run's ledger states of it."""
-        charges = [[event.to_json(), count] for event, count in self.own.items()]
-        facts = {"run": self.path, "id": self.run, "head": self.head, "charges": charges}
-        if self.examples:
-            facts["examples"] = [[event.to_json(), n] for event, n in self.examples.items()]
-        return facts
-
-    @classmethod
-    def from_json(cls, stated: Mapping[str, Any]) -> Prior:
-        own, examples = (
-            {Event.from_json(event): count for event, count in stated.get(key, [])}
-            for key in ("charges", "examples")
-        )
-        return cls(stated["run"], stated["id"], stated["head"], own, examples)
-
-    @classmethod
-    def of(cls, path: str, ledger: Ledger) -> Prior:
-        """The run at `path`, as its ledger stands."""
-        run, head = str(ledger.terms.get("id")), ledger.head().hex()
-        return cls(path, run, head, apart(ledger.own), examples_charged(ledger))
-
-
-@dataclass(frozen=True)
-class Priors:
-    """All runs that count before a new one, each once, and the clients they declared public."""
-
-    runs: tuple[Prior, ...] = ()
-    public: frozenset[str] = frozenset()
-
-    @property
-    def spending(self) -> Spending:
-        """What all of them spent together."""
-        return _sum(prior.own for prior in self.runs)
-
-    @property
-    def examples(self) -> Spending:
-        """What all of them may have charged one example of a silo."""
-        return _sum(prior.examples for prior in self.runs)
-
-
-def _sum(spendings: Iterable[Spending]) -> Spending:
-    total: Counter[Event] = Counter()
-    for spending in spendings:
-        total.update(spending)
-    return total
-
-
-def population(config: Config) -> dict[str, Any]:
-    """Whom a run's guarantee covers: `name`, and what makes a client one (`unit`).
-
-    Natural clients of a file are those whom its client column names, whatever the path, under the
-    name `data.population`; everything simulated is what all of [data] and the seed make it.
-    """
-    data = config.values()["data"]
-    facts = hashlib.sha256(
-        json.dumps({"data": data, "seed": config.run.seed}, sort_keys=True).encode()
-    ).hexdigest()
-    natural = config.names["partition"] == "natural" and getattr(
-        config.parts["source"], "found", False
-    )
-    unit = f"{config.names['source']}: {data.get('client', '')}" if natural else facts
-    return {"name": config.data.population or facts, "unit": unit}
+__all__ = ["Prior", "Priors", "population", "priors", "refuse_once_public"]
 
 
 def priors(config: Config) -> Priors:
@@ -107,7 +32,8 @@ def priors(config: Config) -> Priors:
     Raises `Refused` for a path that is no run, that is still running, is broken or a simulation, or
     over another population: what cannot be composed is never left out silently.
     """
-    runs: dict[tuple[str, str], Prior] = {}
+    direct: dict[tuple[str, str], Prior] = {}
+    before: dict[tuple[str, str], Prior] = {}
     public: set[str] = set()
     for name in dict.fromkeys(config.privacy.prior):
         directory = RunDirectory.open(Path(name))
@@ -118,13 +44,46 @@ def priors(config: Config) -> Priors:
             raise Refused(f"privacy.prior: {name} proves nothing: {problems[0]}")
         ledger = Ledger.load(directory.ledger)
         _refuse_other(name, ledger.terms, config)
-        own = Prior.of(name, ledger)
-        for prior in (own, *map(Prior.from_json, ledger.terms.get("prior", []))):
-            _refuse_gone_on(prior)
-            runs[prior.run, prior.head] = prior
+        run = Prior.of(name, ledger)
+        direct[run.run, run.head] = run
+        before |= {(prior.run, prior.head): prior for prior in Priors.stated(ledger.terms).runs}
         public |= set(directory.read_public())
-    found = Priors(tuple(runs.values()), frozenset(public))
-    _refuse_uncounted_start(config, found)
+    runs = tuple((before | direct).values())  # a run's own ledger says no less than another's
+    for prior in runs:
+        _refuse_gone_on(prior)
+    counted = Priors(
+        tuple(_toward(prior, config) for prior in runs),
+        frozenset(public),
+        Lineage.of_init(config.start.init),
+        _disjoint(config, runs),
+    )
+    if _promises(config):
+        for origin in counted.lineage.runs:
+            _refuse_uncounted_start(config, counted, origin)
+    return counted
+
+
+def _party(config: Config) -> str | None:
+    """Against whom the headline is; None where that is all but a trusted server."""
+    return config.privacy.against if config.parts["mechanism"].trust == "sum" else None
+
+
+def _promises(config: Config) -> bool:
+    """Whether this run guarantees anything to anybody."""
+    return bool(config.parts["mechanism"].private or config.parts["client_mechanism"].private)
+
+
+def _toward(prior: Prior, config: Config) -> Prior:
+    """`prior`, as what it spent against the party whose guarantee this run's budget gates."""
+    found = prior.toward(_party(config))
+    if found is None:
+        nobody = "all but a trusted server"
+        raise Refused(
+            f"privacy.prior: the epsilon of {prior.path} is against {prior.against or nobody}, and "
+            f"this run's against {_party(config) or nobody}, against whom no ledger states what it "
+            "spent: no sum of the two bounds what either sees; use the same mechanism and "
+            "privacy.against"
+        )
     return found
 
 
@@ -136,24 +95,15 @@ def _refuse_other(name: str, terms: Mapping[str, Any], config: Config) -> None:
             f"privacy.prior: {name} is a simulation, whose epsilon is nominal: what it released is "
             "not covered; it can be composed with simulations only"
         )
-    distributed = config.parts["mechanism"].trust == "sum"
-    against = config.privacy.against if distributed else None
-    if terms.get("against") != against:
-        nobody = "all but a trusted server"
-        raise Refused(
-            f"privacy.prior: the epsilon of {name} is against {terms.get('against') or nobody}, "
-            f"and this run's against {against or nobody}: no sum of the two bounds what either "
-            "sees; use the same mechanism and privacy.against"
-        )
-    ours, theirs = population(config), terms.get("population")
+    theirs = terms.get("population")
     theirs = theirs if isinstance(theirs, dict) else {}
-    if theirs.get("unit") != ours["unit"]:
+    if not same_unit(config, theirs):
         raise Refused(
             f"privacy.prior: a client of {name} is not a client of this run, so no epsilon covers "
             "one over both. Ledgers are merged over one population only: the same source and "
             "client column or, for simulated clients, the same [data] and run.seed"
         )
-    if theirs.get("name") != ours["name"]:
+    if not same_name(config, theirs):
         raise Refused(
             f"privacy.prior: {name} has other [data] than this run. If it is over the same people, "
             f'say so: data.population = "{theirs.get("name")}". Ledgers are merged over one '
@@ -183,19 +133,69 @@ def refuse_once_public(found: Priors, federation: Federation) -> None:
         )
 
 
-def _refuse_uncounted_start(config: Config, found: Priors) -> None:
-    """A model trained on the same clients is a release about them, and has to be counted."""
-    init = Path(config.start.init) if config.start.init else None
-    if init is None:
+def _disjoint(config: Config, runs: Iterable[Prior]) -> dict[str, str]:
+    """The runs that `privacy.disjoint` names, and their ids.
+
+    Raises `Refused` for what is no run, one that is among the counted `runs`, and one over this
+    run's population.
+    """
+    declared = {}
+    for name in config.privacy.disjoint:
+        path = RunDirectory.open(Path(name)).ledger
+        try:
+            terms = Ledger.load(path).terms
+            declared[name], theirs = str(terms["id"]), terms["population"]
+        except (OSError, LedgerBroken, KeyError) as error:
+            raise Refused(f"privacy.disjoint: {name} has no ledger that says who it is") from error
+        counted = declared[name] in {prior.run for prior in runs}
+        if counted or (same_unit(config, theirs) and same_name(config, theirs)):
+            raise Refused(
+                f"privacy.disjoint: {name} is counted in privacy.prior, or over this very "
+                "population by what both say of themselves; count it, and do not name it here"
+            )
+    return declared
+
+
+def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> None:
+    """A model trained on the same people is a release about them, and has to be counted."""
+    if origin.id in counted.disjoint.values() or not perhaps_same(config, origin.population):
         return
-    ledger = (init if init.is_dir() else init.parent) / "ledger.jsonl"
-    if not ledger.exists():
+    known = [prior for prior in counted.runs if prior.run == origin.id]
+    if known and all(_saw(prior, origin.head) for prior in known):
         return
-    terms = Ledger.load(ledger).terms
-    ours, theirs = population(config), terms.get("population")
-    same = isinstance(theirs, dict) and theirs.get("name") == ours["name"]
-    if same and str(terms.get("id")) not in {prior.run for prior in found.runs}:
+    if known:
         raise Refused(
-            f"model.init: {config.start.init} was trained on this population, so what it tells of "
-            f'its clients counts too: name that run in privacy.prior = ["{ledger.parent}"]'
+            f"model.init: {config.start.init} was trained further than {known[0].path}, which is "
+            "counted: it comes from a copy of that run which went on. Count the copy instead"
         )
+    there = _beside(Path(config.start.init), origin)
+    at = f'["{there}"]' if there else f"the directory of run {origin.id}"
+    same = same_unit(config, origin.population)
+    also = (
+        "" if same else ", with its [data] and run.seed (else no epsilon covers a client of both)"
+    )
+    raise Refused(
+        f"model.init: {config.start.init} was trained on this population, or on what may be the "
+        f"same people (by run {origin.id}), so what it tells of its clients counts too: "
+        f"privacy.prior = {at}{also}. If nobody's data are in both, say so: privacy.disjoint = "
+        f"{at}; the guarantee is then stated as not covering the start"
+    )
+
+
+def _saw(prior: Prior, head: str) -> bool:
+    """Whether what was counted of `prior` includes what its model had seen at `head`."""
+    try:
+        ledger = Ledger.load(Path(prior.path) / "ledger.jsonl")
+    except (OSError, LedgerBroken):
+        return prior.head == head
+    return str(ledger.terms.get("id")) != prior.run or ledger.holds(bytes.fromhex(head))
+
+
+def _beside(start: Path, origin: Origin) -> Path | None:
+    """The directory of the run `origin`, where `start` lies in it."""
+    folder = start if start.is_dir() else start.parent
+    try:
+        ledger = Ledger.load(folder / "ledger.jsonl")
+    except (OSError, LedgerBroken):
+        return None
+    return folder if str(ledger.terms.get("id")) == origin.id else None

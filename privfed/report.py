@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from accounting.events import CHANGE
-from accounting.guarantee import Guarantee, guarantee
+from accounting.guarantee import Guarantee, guarantee, left_out
+from accounting.ledger import BudgetChange
 from accounting.releases import (
     PoissonSampled,
     Separated,
@@ -99,8 +100,10 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
         pairs["examples"] = example_line(examples)
     if config.audit.canaries:
         pairs["canaries"] = _canaries(plan, forecast)
-    if config.start.init:
-        pairs["start"] = f"{config.start.init}; what that was trained on is not covered by this ε"
+    pairs |= start_row(plan.guarantee, config.start.init)
+    pairs |= budget_rows(plan.budgets)
+    if config.privacy.disjoint:
+        pairs["disjoint"] = disjoint_line(config.privacy.disjoint)
     if plan.void:
         pairs["guarantee"] = plan.void
     if plan.simulation:
@@ -245,8 +248,7 @@ def _privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 def _unit(plan: Plan) -> str:
     """Whom epsilon is about: under a simulated partition no person, but a client made up by it."""
-    partition = plan.config.parts["partition"]
-    simulated = "" if partition.natural and not partition.by_chance else "simulated "
+    simulated = "simulated " if plan.config.parts["partition"].deals else ""
     return f"one {simulated}{plan.event.unit} with all its examples"
 
 
@@ -351,7 +353,11 @@ def outcome_table(outcome: Outcome) -> Table:
         "accountant": f"{bound.accountant} ({opinions(bound.by_accountant)})",
         "rounds": spent_rounds(outcome),
         "run": str(outcome.path),
+        **start_row(bound, outcome.plan.config.start.init),
+        **budget_rows(outcome.plan.budgets),
     }
+    if outcome.plan.config.privacy.disjoint:
+        pairs["disjoint"] = disjoint_line(outcome.plan.config.privacy.disjoint)
     if other := outcome.plan.besides(outcome.charges):
         pairs |= two_sided(outcome.plan.config.privacy.against, other)
     if examples := outcome.plan.examples(outcome.charges):
@@ -382,10 +388,33 @@ def two_sided(against: str, other: Guarantee) -> dict[str, str]:
         "readers": "who reads the released aggregates, and not the messages",
     }
     found = f"ε = {ceiling(other.epsilon)} at δ = {other.delta:g} ({other.relation})"
+    why = f": {other.missing}" if other.missing else ""
     return {
         "against": whom[against],
-        "besides": f"{found} against {whom[OTHER[against]]}",
+        "besides": f"{found} against {whom[OTHER[against]]}{why}",
     }
+
+
+def start_row(bound: Guarantee, init: str = "") -> dict[str, str]:
+    """What the model started from, and whether `bound` covers that; nothing, where it was fresh."""
+    if not init and not bound.uncovered:
+        return {}
+    start = init or "an earlier run's"
+    return {"start": f"{start}; {left_out(bound) if bound.uncovered else 'counted as earlier'}"}
+
+
+def budget_rows(changes: Sequence[BudgetChange]) -> dict[str, str]:
+    """Every change of the budget since the run began."""
+    said = (
+        f"{'raised' if one.epsilon > one.before else 'lowered'} from ε = {number(one.before)} to "
+        f"{number(one.epsilon)} from round {one.round} on"
+        for one in changes
+    )
+    return {"budgets": "; ".join(said)} if changes else {}
+
+
+def disjoint_line(runs: Sequence[str]) -> str:
+    return f"nobody is in this run and in {', '.join(runs)}, as privacy.disjoint declares"
 
 
 def example_line(bound: Guarantee) -> str:

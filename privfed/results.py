@@ -40,6 +40,10 @@ _NO_MEASURE = {
     "public_clients",
     "start",
     "guarantees",
+    "disjoint",
+    "uncovered",
+    "budget",
+    "budgets",
 }
 
 

@@ -109,6 +109,10 @@ class Outcome:
             "charges": self.charges,
             "aborted": len(self.aborts),
             "prior": self.plan.config.privacy.prior,
+            "disjoint": self.plan.config.privacy.disjoint,
+            "uncovered": self.guarantee.uncovered or None,
+            "budget": self.plan.budget,
+            "budgets": [asdict(change) for change in self.plan.budgets],
             "stopped_at_budget": self.stopped_at_budget,
             "simulation": self.plan.simulation is not None,
             "note": self.plan.simulation,
@@ -126,7 +130,7 @@ def train(
     """
     refuse_ranks(config, ranks.count)
     before = priors(config)
-    setup = assemble(plan(config, before.spending, before.examples))
+    setup = assemble(plan(config, before=before))
     refuse_once_public(before, setup.federation)
     directory = RunDirectory.create(out)
     with directory.locked():
@@ -158,6 +162,7 @@ def resume(
         refuse_ranks(wanted, ranks.count)
         setup, ledger = reassemble(wanted, directory)
         _refuse_less_than_spent(setup.plan, ledger)
+        setup = _state_budget(setup, stored.privacy.epsilon, directory, ledger)
         if wanted.values() != stored.values():
             directory.change_config(wanted.run.rounds, wanted.privacy.epsilon)
         return _loop(setup, directory, ledger, observers, ranks)
@@ -336,7 +341,9 @@ def _outcome(
         updates=end.updates,
         charges=len(ledger.charges),
         guarantee=replace(
-            spent(ledger, privacy.delta, privacy.accountant), against=setup.plan.guarantee.against
+            spent(ledger, privacy.delta, privacy.accountant),
+            against=setup.plan.guarantee.against,
+            uncovered=setup.plan.guarantee.uncovered,
         ),
         stopped_at_budget=stopped,
         public=len(setup.federation.public),
@@ -349,6 +356,20 @@ def _write_metrics(directory: RunDirectory, record: RoundRecord) -> None:
     if record.simulation:
         line["simulation_only"] = record.simulation
     directory.append_metrics(line)
+
+
+def _state_budget(
+    setup: Setup, stored: float | None, directory: RunDirectory, ledger: Ledger
+) -> Setup:
+    """Before another budget holds than the last, the ledger says so: `setup`, knowing all of them.
+
+    An older ledger does not state the first one, which is the one `stored` in the configuration.
+    """
+    plan, last = setup.plan, stored if ledger.budget is None else ledger.budget
+    if plan.budget is not None and last is not None and plan.budget != last:
+        directory.refuse_if_counted()
+        ledger.change_budget(last, plan.budget, plan.event)
+    return replace(setup, plan=replace(plan, budgets=ledger.budgets))
 
 
 def _refuse_less_than_spent(plan: Plan, ledger: Ledger) -> None:

@@ -26,11 +26,12 @@ import torch
 from torch import Tensor
 
 from accounting.durable import append, make_folder, sync_folder, write_atomically
-from accounting.ledger import Charge
+from accounting.ledger import Charge, terms_at
 from privfed.canary_log import CanaryLog
 from privfed.config import Config, digest, load_resolved
 from privfed.errors import Broken, Busy, Refused
 from privfed.jsons import dump
+from privfed.lineage import Lineage
 from privfed.network import Network
 from privfed.round import TrainingState
 from privfed.start import CHECKPOINT, CONSTANTS
@@ -206,11 +207,14 @@ class RunDirectory:
                 "model.init this one"
             )
 
-    def write_constants(self, constants: Mapping[str, Tensor]) -> None:
-        """Keep what the model computes with and training does not change, where there is any."""
+    def write_constants(self, constants: Mapping[str, Tensor], lineage: Lineage) -> None:
+        """Keep what the model computes with and training does not change, where there is any.
+
+        They are as they came: `lineage` is that of the model's start.
+        """
         if constants:
             tensors = {f"model/{name}": tensor for name, tensor in constants.items()}
-            write_atomically(self._constants, pack(tensors, {}))
+            write_atomically(self._constants, pack(tensors, {"lineage": lineage.to_json()}))
 
     def read_constants(self) -> dict[str, Tensor]:
         """What `write_constants` wrote. Raises `Broken`."""
@@ -268,12 +272,20 @@ class RunDirectory:
             "updates": checkpoint.updates,
             "ledger_head": checkpoint.head.hex(),
             "fingerprint": list(network.fingerprint),
+            **({"lineage": lineage} if (lineage := self._lineage(checkpoint.head)) else {}),
         }
         write_atomically(self._checkpoint, pack(tensors, about))
         for round in self.stored_rounds():
             if round <= checkpoint.round:
                 self._release_path(round).unlink()
         sync_folder(self._releases)
+
+    def _lineage(self, head: bytes) -> dict[str, Any]:
+        """What made the model, this run included, as the ledger states it; with which a copy of the
+        checkpoint is recognised wherever it lies.
+        """
+        terms = terms_at(self.ledger)
+        return Lineage.of_run(terms, head.hex()).to_json() if terms else {}
 
     def began(self) -> bool:
         """Whether anything lies here that is only written once the ledger is open."""

@@ -70,6 +70,9 @@ class Privacy(Part):
     against: Literal["server", "readers"] = "server"
     """Whose guarantee the budget gates, where noise is distributed and there are two."""
     prior: list[str] = []
+    disjoint: list[str] = []
+    """Runs of whose clients nobody is in this one: a model of theirs is a start that needs no
+    counting (`privfed.prior`)."""
 
 
 class Aggregation(Part):

@@ -29,6 +29,14 @@ class Source(Protocol):
     found: ClassVar[bool]
     """Whether it is a file of real people, say, whose number has to be declared."""
 
+    def sources(self, seed: int) -> tuple[str, ...]:
+        """Where its examples come from: two sources that share one may hold the same people's.
+
+        The first says who is a client, where clients are the source's own. Never how examples are
+        dealt to clients, nor what a copy would change.
+        """
+        ...
+
     def load(self, clients: int, streams: Streams) -> Examples:
         """All examples. Owners, where known, are numbers from 0."""
         ...
@@ -48,6 +56,8 @@ class Partition(Protocol):
     """Whether owners are the source's own clients."""
     by_chance: ClassVar[bool]
     """Whether examples are dealt by chance: any handful of them is like a client's."""
+    deals: ClassVar[bool]
+    """Whether it gives examples to others than whose they are."""
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         """`[N]` numbers from 0; below `clients` where the partition is simulated."""

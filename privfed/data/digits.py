@@ -25,6 +25,9 @@ class Digits(Part):
     picture: ClassVar[tuple[int, ...]] = (1, 8, 8)
     """The shape `[channels, height, width]` in which people look at an example."""
 
+    def sources(self, seed: int) -> tuple[str, ...]:
+        return ("digits",)
+
     def load(self, clients: int, streams: Streams) -> Examples:
         from sklearn.datasets import load_digits
 

@@ -39,6 +39,9 @@ class Idx(Part):
     natural_partition: ClassVar[bool] = False
     found: ClassVar[bool] = False
 
+    def sources(self, seed: int) -> tuple[str, ...]:
+        return ("idx",)
+
     def load(self, clients: int, streams: Streams) -> Examples:
         return self._load(self.prefix)
 

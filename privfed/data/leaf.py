@@ -56,6 +56,9 @@ class Leaf(Part):
     natural_partition: ClassVar[bool] = True
     found: ClassVar[bool] = True
 
+    def sources(self, seed: int) -> tuple[str, ...]:
+        return ("leaf: ",)
+
     def load(self, clients: int, streams: Streams) -> Examples:
         return self._examples(self._users(self._folder("train")))
 

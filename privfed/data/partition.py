@@ -23,6 +23,7 @@ class Simulated(Part):
     size_exponent: float = Field(0.0, ge=0, le=10)
     natural: ClassVar[bool] = False
     by_chance: ClassVar[bool] = False
+    deals: ClassVar[bool] = True
 
     def sizes(self, examples: int, clients: int, rng: np.random.Generator) -> Indices:
         """How many of `examples` each of `clients` gets `[clients]`; equal sizes differ by one."""
@@ -47,6 +48,7 @@ class Natural(Part):
 
     natural: ClassVar[bool] = True
     by_chance: ClassVar[bool] = False
+    deals: ClassVar[bool] = False
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         if examples.owners is None:
@@ -65,6 +67,7 @@ class Shuffled(Part):
 
     natural: ClassVar[bool] = True
     by_chance: ClassVar[bool] = True
+    deals: ClassVar[bool] = True
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         if examples.owners is None:

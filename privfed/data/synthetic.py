@@ -39,6 +39,10 @@ class Synthetic(Part):
     natural_partition: ClassVar[bool] = True
     found: ClassVar[bool] = False
 
+    def sources(self, seed: int) -> tuple[str, ...]:
+        """Its clients are made from the seed: with another one they are others."""
+        return (f"synthetic: seed {seed}",)
+
     def load(self, clients: int, streams: Streams) -> Examples:
         return self._generate("synthetic", clients, streams)
 

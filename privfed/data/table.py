@@ -8,6 +8,7 @@ be a release of its own.
 from __future__ import annotations
 
 import difflib
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -89,6 +90,11 @@ class Table(Part):
         if self.client and self.client in ([self.label] if self.labels else self.label):
             raise ValueError(f"{self.client!r} is both the client column and the label")
         return self
+
+    def sources(self, seed: int) -> tuple[str, ...]:
+        """The client column, wherever the table lies; and its rows, whoever is a client."""
+        place = hashlib.sha256(str(Path(self.path).resolve()).encode()).hexdigest()
+        return (f"table: {self.client}", f"table at {place[:16]}")
 
     def load(self, clients: int, streams: Streams) -> Examples:
         return self._load(Path(self.path), self.client)

@@ -36,6 +36,9 @@ class Text(Part):
     natural_partition: ClassVar[bool] = True
     found: ClassVar[bool] = True
 
+    def sources(self, seed: int) -> tuple[str, ...]:
+        return ("text: ",)
+
     def load(self, clients: int, streams: Streams) -> Examples:
         return self._load(Path(self.path), "data.path")
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -11,23 +12,27 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from small import model, same_run, small, trained
+from small import SMALL, model, same_run, small, trained
 
 from accounting.accountants import epsilon
-from accounting.events import ADD_REMOVE, ZERO_OUT
+from accounting.events import ADD_REMOVE, ZERO_OUT, Event
+from accounting.guarantee import guarantee, stated
 from accounting.ledger import Ledger
 from accounting.releases import DiscreteGaussians, PoissonSampled, Separated, Skellam
 from privfed.audit import audit
 from privfed.cli import main
+from privfed.counted import Prior, Priors, other_guarantee
 from privfed.errors import Refused
 from privfed.local.sgd import Sgd
 from privfed.plan import plan
+from privfed.prior import priors
 from privfed.privacy.distributed import DiscreteGaussianNoise, SkellamNoise
 from privfed.privacy.exact import discrete_gaussian
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding, Setting
+from privfed.privacy.mechanism import OTHER, BoundedRows, BoundedSum, Encoding, Setting
 from privfed.privacy.rotation import hadamard, padded, rotate, signs, unrotate
 from privfed.privacy.shares import DiscreteGaussianShare, Layers, SkellamShare
 from privfed.privacy.tables import Table, discrete_gaussian_table, skellam_table
+from privfed.report import ceiling, two_sided
 from privfed.run import resume
 from privfed.samplers import CappedPoisson, Cyclic, FixedSize, Full, Poisson
 from privfed.secure import messages as wire
@@ -371,8 +376,6 @@ def test_encoding_is_right_on_average_on_a_coarse_grid():
 
 
 def test_a_plan_says_what_each_client_adds_and_what_that_assumes():
-    from small import SMALL
-
     options = [*SMALL, *DISTRIBUTED, "secure.bits=16", "aggregation.byzantine=3"]
     args = ["check", *(item for key in options for item in ("--set", key))]
     said = " ".join(CliRunner().invoke(main, args, env={"COLUMNS": "250"}).output.split())
@@ -404,20 +407,120 @@ def test_both_guarantees_are_planned_charged_and_audited(tmp_path):
     assert [one["against"] for one in stated["guarantees"]] == ["server", "readers"]
 
 
-def test_epsilons_about_different_parties_are_never_summed(tmp_path):
-    keys = (SEEDED, *EVERYBODY, "data.population=people")
-    shared = (*keys, "secure.protocol=masks", "secure.simulate=arithmetic")
-    trained(tmp_path / "central", *shared)
-    trained(tmp_path / "server", *shared, "privacy.mechanism=skellam")
-    trained(tmp_path / "readers", *shared, "privacy.mechanism=skellam", "privacy.against=readers")
-    for first, second in (("central", "server"), ("server", "readers")):
-        found = CliRunner().invoke(main, ["audit", str(tmp_path / first), str(tmp_path / second)])
-        assert found.exit_code == 2
-        assert "party that epsilon is about" in " ".join(found.output.split())
-        prior = f'privacy.prior=["{tmp_path / first}"]'
-        mechanism = ("privacy.mechanism=skellam", f"privacy.against={second}")
-        with pytest.raises(Refused, match="no sum of the two"):
-            trained(tmp_path / "more", *shared, *mechanism, "run.seed=0", prior)
+PEOPLE = (SEEDED, *EVERYBODY, "data.population=people", "run.rounds=3")
+ARITHMETIC = (*PEOPLE, "secure.protocol=masks", "secure.simulate=arithmetic")
+SKELLAM = (*ARITHMETIC, "privacy.mechanism=skellam", "aggregation.byzantine=2")
+READERS = (*SKELLAM, "privacy.against=readers", "privacy.noise_multiplier=2.5")
+
+
+def events_of(path):
+    """By party: the event of each round, as the ledger states it."""
+    found = Ledger.load(path / "ledger.jsonl")
+    other = found.terms["other"]
+    (event,) = found.own
+    return {found.terms["against"]: event, other["against"]: Event.from_json(other["event"])}
+
+
+def shown(*words):
+    found = CliRunner().invoke(main, [str(word) for word in words], env={"COLUMNS": "250"})
+    assert found.exit_code == 0, found.output
+    return found.stdout
+
+
+@pytest.fixture(scope="module")
+def skellam(tmp_path_factory):
+    path = tmp_path_factory.mktemp("skellam") / "first"
+    trained(path, *SKELLAM)
+    return path
+
+
+@pytest.mark.parametrize("second", [SKELLAM, READERS], ids=["server", "readers"])
+def test_each_partys_guarantee_covers_earlier_runs_too(skellam, tmp_path, second):
+    """Whichever of the two the budget gates, and wherever they are stated."""
+    keys = [*second, f'privacy.prior=["{skellam}"]', "run.rounds=4", "privacy.clip=0.5"]
+    path = tmp_path / "second"
+    outcome = trained(path, *keys)
+    first, own = events_of(skellam), events_of(path)
+    wanted = {
+        party: guarantee(Counter({first[party]: 3}) + Counter({own[party]: 4}), 1e-3).epsilon
+        for party in ("server", "readers")
+    }
+    assert wanted["readers"] > guarantee({own["readers"]: 4}, 1e-3).epsilon
+    options = [item for key in [*SMALL, *keys] for item in ("--set", key)]
+    told = [
+        json.loads(shown("check", *options, "--json")),
+        outcome.to_json(),
+        json.loads((path / "report/summary.json").read_text()),
+        json.loads(shown("audit", path, "--json")),
+        json.loads(shown("audit", skellam, path, "--json")),
+    ]
+    for one in told:
+        by_party = {bound["against"]: bound["epsilon"] for bound in one["guarantees"]}
+        assert by_party == pytest.approx(wanted, rel=1e-12)
+    assert told[-1]["against"] == "server"
+    besides = OTHER[outcome.guarantee.against]
+    for said in (
+        shown("check", *options),
+        shown("train", *options, "--out", tmp_path / "third"),
+        shown("audit", path),
+        shown("audit", path, skellam),
+    ):
+        row = next(line for line in said.splitlines() if "besides" in line)
+        assert ceiling(wanted[besides]) in row
+
+
+def test_a_summary_that_claims_less_against_the_other_party_is_noticed(skellam, tmp_path):
+    path = tmp_path / "run"
+    trained(path, *SKELLAM, f'privacy.prior=["{skellam}"]')
+    file = path / "report/summary.json"
+    summary = json.loads(file.read_text())
+    summary["guarantees"][1]["epsilon"] *= 0.7
+    file.write_text(json.dumps(summary))
+    assert "claims epsilon" in audit(path).problems[0]
+
+
+def test_without_a_ledger_that_states_it_no_joint_bound_exists(skellam, tmp_path):
+    """As an older version wrote it: its charges, and nothing of the other party."""
+    prior = Prior.of("runs/a", Ledger.load(skellam / "ledger.jsonl"))
+    older = {key: prior.to_json()[key] for key in ("run", "id", "head", "charges")}
+    (known,) = Priors.stated({"against": "server", "prior": [older]}).runs
+    assert known.own == prior.own
+    assert known.toward("server") is known
+    assert known.toward("readers") is None
+    bound = other_guarantee({}, "readers", (known,), 1e-3)
+    assert bound.epsilon == math.inf
+    (said,) = stated(bound)
+    assert said["against"] == "readers"
+    assert "no ledger states what was charged against the readers by runs/a" in said["meaning"]
+    assert "by runs/a" in two_sided("server", bound)["besides"]
+
+
+def test_a_chain_that_an_older_version_wrote_is_completed_by_the_runs_themselves(
+    skellam, tmp_path, monkeypatch
+):
+    known = ("run", "id", "head", "charges")
+    whole = Prior.to_json
+    with monkeypatch.context() as patch:
+        patch.setattr(Prior, "to_json", lambda one: {key: whole(one)[key] for key in known})
+        trained(tmp_path / "second", *SKELLAM, f'privacy.prior=["{skellam}"]')
+    assert audit(tmp_path / "second").other.epsilon == math.inf
+    row = next(line for line in shown("audit", tmp_path / "second").splitlines() if "besid" in line)
+    assert "ε = ∞" in row
+    names = [str(tmp_path / "second"), str(skellam)]
+    for prior in (names, names[::-1]):
+        found = priors(small(*SKELLAM, f"privacy.prior={json.dumps(prior)}"))
+        assert sum(found.spending.values()) == 6
+        assert all(run.other for run in found.runs)
+        assert not found.uncovered
+
+
+def test_epsilons_about_different_parties_are_never_summed(skellam, tmp_path):
+    trained(tmp_path / "central", *ARITHMETIC)
+    found = CliRunner().invoke(main, ["audit", str(tmp_path / "central"), str(skellam)])
+    assert found.exit_code == 2
+    assert "party that epsilon is about" in " ".join(found.output.split())
+    with pytest.raises(Refused, match="no sum of the two"):
+        trained(tmp_path / "more", *SKELLAM, f'privacy.prior=["{tmp_path / "central"}"]')
 
 
 def test_a_run_in_layers_resumes_and_repeats_itself(tmp_path):

@@ -4,9 +4,12 @@ import json
 import re
 import shutil
 from collections import Counter
+from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
+from safetensors.torch import save_file
 from small import SMALL, small, trained
 
 from accounting.errors import BudgetExceeded
@@ -15,11 +18,16 @@ from accounting.ledger import Ledger
 from privfed.audit import audit
 from privfed.cli import main
 from privfed.config import load
+from privfed.data.synthetic import Synthetic
+from privfed.data.table import Table
 from privfed.errors import Refused
+from privfed.lineage import Lineage
+from privfed.people import population, same_unit
 from privfed.plan import plan
 from privfed.prior import priors
 from privfed.run import resume, train
 from privfed.rundir import RunDirectory
+from privfed.tensorfile import pack, unpack
 
 DELTA = 1e-3
 
@@ -250,9 +258,228 @@ def test_a_start_from_the_same_people_has_to_be_counted(tmp_path):
     for init in (tmp_path / "open", tmp_path / "open/checkpoint.safetensors"):
         with pytest.raises(Refused, match="was trained on this population"):
             train(load(None, [*settings, f"model.init={init}"]), tmp_path / "refused")
+        promising_nothing = [*settings, f"model.init={init}", "privacy.mechanism=none"]
+        assert priors(load(None, promising_nothing)).uncovered
     train(load(None, settings), tmp_path / "first")
     counted = [f"model.init={tmp_path / 'first'}", after(tmp_path / "first")]
     assert train(load(None, [*settings, *counted]), tmp_path / "second").guarantee.rounds == 4
+
+
+@pytest.fixture(scope="module")
+def patients(tmp_path_factory):
+    """Settings, and a run over these people."""
+    folder = tmp_path_factory.mktemp("patients")
+    settings = people(folder / "a.csv")
+    train(load(None, settings), folder / "first")
+    return settings, folder / "first"
+
+
+def started(settings, start, *more):
+    return load(None, [*settings, f"model.init={start}", *more])
+
+
+def copied(path, to):
+    """A checkpoint elsewhere, without its ledger."""
+    to.mkdir(exist_ok=True)
+    return Path(shutil.copy(path / "checkpoint.safetensors", to / "copy.safetensors"))
+
+
+NAMELESS = 'data.population=""'
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (),
+        ("run.seed=1",),
+        ("data.clients=9",),
+        ("data.population=others",),
+        (NAMELESS, "run.seed=1"),
+        (NAMELESS, "data.clients=9"),
+    ],
+)
+def test_a_start_is_recognised_whatever_else_differs(patients, tmp_path, other):
+    """By its own metadata, or by the ledger beside a checkpoint that carries none."""
+    settings, first = patients
+    tensors, facts = unpack(first / "checkpoint.safetensors")
+    del facts["lineage"]
+    older = tmp_path / "older"
+    older.mkdir()
+    shutil.copy(first / "ledger.jsonl", older)
+    (older / "checkpoint.safetensors").write_bytes(pack(tensors, facts))
+    for start in (first, copied(first, tmp_path), older, older / "checkpoint.safetensors"):
+        with pytest.raises(Refused, match=r"the same people.*privacy\.prior = .*privacy\.disjoint"):
+            priors(started(settings, start, *other))
+    moved = [*people(tmp_path / "b.csv"), *other]
+    with pytest.raises(Refused, match="the same people"):
+        priors(started(moved, copied(first, tmp_path)))
+    if not any("population" in key for key in other):
+        counted = priors(started(settings, copied(first, tmp_path), *other, after(first)))
+        assert sum(counted.spending.values()) == 2
+        assert not counted.uncovered
+
+
+def test_a_start_that_is_counted_costs_what_both_cost(patients, tmp_path):
+    settings, first = patients
+    start = copied(first, tmp_path)
+    config = started(settings, start, after(first), "data.clients=9")
+    outcome = train(config, tmp_path / "second")
+    both = Counter(ledger(first).own) + Counter(ledger(tmp_path / "second").own)
+    assert outcome.guarantee.epsilon == guarantee(both, DELTA).epsilon
+    assert outcome.to_json()["uncovered"] is None
+    assert "counted as earlier" in said("audit", tmp_path / "second") + said(
+        "check", *sets([*settings, f"model.init={start}", after(first)])
+    )
+
+
+def sets(settings):
+    return [word for option in settings for word in ("--set", option)]
+
+
+def said(*words):
+    found = CliRunner().invoke(main, [str(word) for word in words], env={"COLUMNS": "400"})
+    assert found.exit_code == 0, found.output
+    return " ".join(found.stdout.split())
+
+
+DIGITS = ("data.source=digits", "privacy.noise_multiplier=2.0", "privacy.delta=1e-3")
+
+
+@pytest.mark.parametrize(
+    "there, here, same",
+    [
+        (DIGITS, ("run.seed=1",), True),
+        (DIGITS, ("data.clients=40",), True),
+        (DIGITS, ("data.partition=dirichlet",), True),
+        (SMALL, ("run.seed=1",), False),
+        (SMALL, ("data.clients=10",), True),
+        (SMALL, ("data.source=privfed.data.synthetic:Synthetic", "data.population=b"), True),
+        (SMALL, ("data.source=test_prior:Renamed",), True),
+    ],
+)
+def test_simulated_clients_of_one_source_may_be_the_same_people(tmp_path, there, here, same):
+    """However examples are dealt; made from another seed they are others."""
+    theirs = {"id": "a run", "population": population(load(None, there))}
+    start = tmp_path / "start.safetensors"
+    start.write_bytes(pack({}, {"lineage": Lineage.of_run(theirs, "00").to_json()}))
+    if same:
+        with pytest.raises(Refused, match=r"with its \[data\] and run.seed"):
+            priors(started([*there, *here], start))
+    else:
+        assert "a run" in priors(started([*there, *here], start)).uncovered
+
+
+class Renamed(Synthetic):
+    """A source of a user's own that is no other one."""
+
+
+class Sheet(Table):
+    """The same."""
+
+
+def test_a_population_does_not_depend_on_how_a_part_is_spelt(tmp_path):
+    settings = people(tmp_path / "a.csv")
+    plain = population(load(None, settings))
+    for source in ("privfed.data.table:Table", "test_prior:Sheet"):
+        config = load(None, [*settings, f"data.source={source}"])
+        assert population(config)["unit"] == plain["unit"] == "table: person"
+        assert population(config)["sources"] == plain["sources"]
+        older = {"name": "people", "unit": f"{source}: person"}
+        assert same_unit(config, older)
+    assert same_unit(load(None, settings), {"unit": "privfed.data.table:Table: person"})
+    assert population(small()) == population(small("data.partition=privfed.data.partition:Natural"))
+    shuffled = population(load(None, [*settings, "data.partition=shuffled", "data.holdout=test"]))
+    assert len(shuffled["unit"]) == 64, "whose examples were dealt anew is no client of a file"
+    assert shuffled["sources"] == plain["sources"]
+
+
+UNCOVERED = "this does not cover what the starting model tells of the same people"
+
+
+def test_a_public_start_works_and_says_what_is_not_covered(tmp_path):
+    trained(tmp_path / "bare", "run.rounds=1", "privacy.mechanism=none")
+    tensors, _ = unpack(tmp_path / "bare/checkpoint.safetensors")
+    start = tmp_path / "public.safetensors"
+    bare = {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
+    save_file(bare, start)
+    keys = [*SMALL, "run.rounds=2", f"model.init={start}", "data.population=everybody"]
+    assert UNCOVERED in said("check", *sets(keys))
+    shown = said("train", *sets(keys), "--out", tmp_path / "a")
+    assert shown.count(f"{UNCOVERED} (it is of unknown origin)") == 2
+    # A run that counts it inherits that, as what was released may tell of the start.
+    again = [*SMALL, "data.population=everybody", after(tmp_path / "a"), "run.rounds=2"]
+    train(load(None, again), tmp_path / "b")
+    for paths in ([tmp_path / "a"], [tmp_path / "b"], [tmp_path / "a", tmp_path / "b"]):
+        assert UNCOVERED in said("audit", *paths)
+        told = json.loads(said("audit", *paths, "--json"))
+        assert told["uncovered"] == "of unknown origin"
+        assert UNCOVERED in told["guarantees"][0]["meaning"]
+        assert told["guarantees"][0]["uncovered"]
+    for path in (tmp_path / "a", tmp_path / "b"):
+        summary = json.loads((path / "report/summary.json").read_text())
+        assert UNCOVERED in summary["guarantees"][0]["meaning"]
+    trained(tmp_path / "fresh", "run.rounds=1")
+    assert UNCOVERED not in said("audit", tmp_path / "fresh")
+
+
+def test_a_start_of_a_start_counts_too(patients, tmp_path):
+    """The one between was about others, and lies elsewhere now."""
+    settings, first = patients
+    others = [*people(tmp_path / "b.csv", column="ward"), f"model.init={first}"]
+    others.append("data.population=others")
+    between = train(load(None, others), tmp_path / "between")
+    assert ledger(first).terms["id"] in between.to_json()["uncovered"]
+    start = copied(tmp_path / "between", tmp_path / "elsewhere")
+    with pytest.raises(Refused, match=f"by run {ledger(first).terms['id']}"):
+        priors(started(settings, start))
+    counted = priors(started(settings, start, after(first)))
+    assert ledger(tmp_path / "between").terms["id"] in counted.uncovered
+    assert ledger(first).terms["id"] not in counted.uncovered
+
+
+def test_frozen_parts_carry_what_their_start_came_from(tmp_path):
+    directory = RunDirectory.create(tmp_path / "run")
+    lineage = Lineage.of_run({"id": "a", "population": population(small())}, "00")
+    directory.write_constants({"0.weight": torch.zeros(2)}, lineage)
+    path = Path(shutil.copy(tmp_path / "run/constants.safetensors", tmp_path / "copy.safetensors"))
+    assert Lineage.of_init(str(path)) == lineage
+    assert directory.read_constants().keys() == {"0.weight"}
+
+
+def test_a_start_beyond_what_was_counted_is_refused(patients, tmp_path):
+    settings, _ = patients
+    train(load(None, settings), tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    resume(tmp_path / "copy", lambda stored: stored.with_run(rounds=4))
+    start = copied(tmp_path / "copy", tmp_path / "elsewhere")
+    with pytest.raises(Refused, match="was trained further than"):
+        priors(started(settings, start, after(tmp_path / "run")))
+    assert priors(started(settings, start, after(tmp_path / "copy")))
+
+
+def test_runs_that_are_declared_disjoint_need_no_counting_and_are_named(patients, tmp_path):
+    settings, first = patients
+    declared = f"privacy.disjoint={json.dumps([str(first)])}"
+    keys = [*people(tmp_path / "b.csv"), "data.population=others", f"model.init={first}", declared]
+    assert "as privacy.disjoint declares" in said("check", *sets(keys))
+    shown = said("train", *sets(keys), "--out", tmp_path / "next")
+    assert shown.count("as privacy.disjoint declares") == 2
+    found = ledger(tmp_path / "next")
+    run = ledger(first).terms["id"]
+    assert found.terms["disjoint"] == [{"run": str(first), "id": run}]
+    assert not found.prior
+    told = json.loads(said("audit", tmp_path / "next", "--json"))
+    assert told["disjoint"] == [str(first)]
+    assert run in told["uncovered"]
+    assert UNCOVERED in said("audit", tmp_path / "next")
+    resumed = resume(tmp_path / "next", lambda stored: stored.with_run(rounds=3))
+    assert run in resumed.guarantee.uncovered
+    with pytest.raises(Refused, match="is counted in"):
+        priors(load(None, [*keys, after(first), "data.population=people"]))
+    with pytest.raises(Refused, match="over this very population"):
+        priors(load(None, [*settings, declared]))
+    with pytest.raises(Refused, match="not a run directory"):
+        priors(load(None, [*settings, f'privacy.disjoint=["{tmp_path}"]']))
 
 
 def test_a_simulation_is_no_prior_of_a_real_run(tmp_path):

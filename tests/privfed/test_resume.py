@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import save_file
 from small import SMALL, about, model, same_run, small, trained
 
@@ -20,7 +21,9 @@ from accounting.guarantee import spent
 from accounting.ledger import Ledger
 from privfed.assemble import assemble
 from privfed.audit import audit
+from privfed.cli import main
 from privfed.errors import Broken, Refused
+from privfed.opening import terms
 from privfed.plan import plan
 from privfed.restore import replay
 from privfed.run import resume
@@ -353,7 +356,7 @@ def test_a_partial_round_is_spent_and_not_replayed(tmp_path, monkeypatch):
 
 def test_a_resume_does_not_need_the_file_that_the_run_started_from(tmp_path):
     start = tmp_path / "start.safetensors"
-    trained(tmp_path / "first")
+    trained(tmp_path / "first", "run.seed=1")
     shutil.copy(tmp_path / "first/checkpoint.safetensors", start)
     path = tmp_path / "run"
     trained(path, f"model.init={start}", "run.rounds=4")
@@ -381,6 +384,125 @@ def test_a_budget_below_what_was_spent_is_refused_and_changes_nothing(tmp_path):
     with pytest.raises(Refused, match="already spent"):
         resume(path, lambda _: small("privacy.epsilon=1.0"))
     assert (path / "config.toml").read_bytes() == before
+
+
+AT = ("cohort.sampler=full", "cohort.size=0")
+"""What is accounted for in no time."""
+
+
+def changes(path):
+    found = Ledger.load(path / "ledger.jsonl").budgets
+    return [(one.round, one.before, one.epsilon) for one in found]
+
+
+def test_a_budget_that_changes_is_said_with_its_round(tmp_path):
+    path = tmp_path / "run"
+    trained(path, *AT, "privacy.epsilon=3.0", "run.rounds=3")
+    assert changes(path) == []
+    first = (path / "ledger.jsonl").read_bytes()
+    richer = resume(path, lambda _: small(*AT, "privacy.epsilon=6.0", "run.rounds=5"))
+    resume(path, keep)
+    resume(path, lambda _: small(*AT, "privacy.epsilon=8.0", "run.rounds=6"))
+    lower = resume(path, lambda _: small(*AT, "privacy.epsilon=7.5", "run.rounds=7"))
+    expected = [(4, 3.0, 6.0), (6, 6.0, 8.0), (7, 8.0, 7.5)]
+    assert changes(path) == expected
+    assert (path / "ledger.jsonl").read_bytes().startswith(first), "it is appended to"
+    assert [tuple(one.values()) for one in richer.to_json()["budgets"]] == expected[:1]
+    assert audit(path).problems == ()
+    summary = json.loads((path / "report/summary.json").read_text())
+    for told in (lower.to_json(), summary, audit(path).to_json()):
+        assert [tuple(one.values()) for one in told["budgets"]] == expected
+    assert summary["budget"] == 7.5
+    for words in (["train", "--resume", path], ["audit", path], ["audit", path, path]):
+        found = CliRunner().invoke(main, [*map(str, words)], env={"COLUMNS": "400"})
+        assert " ".join(found.output.split()).count(
+            "raised from ε = 3 to 6 from round 4 on; raised from ε = 6 to 8 from round 6 on; "
+            "lowered from ε = 8 to 7.5 from round 7 on"
+        ) == (2 if "train" in words else 1)
+
+
+def test_older_versions_read_a_changed_budget_as_an_event_without_charges(tmp_path):
+    path = tmp_path / "run"
+    trained(path, *AT, "privacy.epsilon=3.0", "run.rounds=3")
+    resume(path, lambda _: small(*AT, "privacy.epsilon=6.0", "run.rounds=5"))
+    lines = [json.loads(line) for line in (path / "ledger.jsonl").read_text().splitlines()]
+    kinds = [line["type"] for line in lines]
+    assert kinds == ["open", "define", *["charge"] * 3, "define", *["charge"] * 2]
+    assert lines[5]["event"] == lines[1]["event"]
+    assert lines[5]["id"] == 1
+    assert {line["event"] for line in lines if line["type"] == "charge"} == {0}
+
+
+@pytest.mark.parametrize("kind", ["written", "torn", "unnamed"])
+def test_a_resume_killed_around_a_changed_budget_says_it_and_spends_no_more(
+    tmp_path, monkeypatch, kind
+):
+    """Nothing is ever charged beyond the first budget before the ledger states the second."""
+    trained(tmp_path / "whole", *AT, "privacy.epsilon=3.0", "run.rounds=3")
+    richer, stated = small(*AT, "privacy.epsilon=6.0", "run.rounds=4"), 0
+    for moment in range(1, 9):
+        path = shutil.copytree(tmp_path / "whole", tmp_path / f"{moment}")
+        with monkeypatch.context() as patch:
+            crash_at(patch, moment, kind)
+            with contextlib.suppress(Crash):
+                resume(path, lambda _: richer)
+        found = Ledger.load(path / "ledger.jsonl")
+        assert found.budgets or len(found.charges) == 3
+        assert changes(path) in ([], [(4, 3.0, 6.0)])
+        stated += len(found.budgets) == 1 and len(found.charges) == 3
+        resume(path, lambda _: richer)
+        assert changes(path) == [(4, 3.0, 6.0)]
+        assert audit(path).problems == ()
+    assert stated, "no crash came between the statement and the first round after it"
+
+
+def test_a_resume_at_the_old_budget_after_such_a_crash_says_that_too(tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    trained(path, *AT, "privacy.epsilon=3.0", "run.rounds=3")
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "change_config", dying)
+        with pytest.raises(Crash):
+            resume(path, lambda _: small(*AT, "privacy.epsilon=6.0", "run.rounds=5"))
+    outcome = resume(path, keep)
+    assert changes(path) == [(4, 3.0, 6.0), (4, 6.0, 3.0)]
+    assert outcome.plan.budget == 3.0
+
+
+def dying(*_):
+    raise Crash
+
+
+def test_a_configuration_edited_by_hand_does_not_raise_a_budget_in_silence(tmp_path):
+    path = tmp_path / "run"
+    trained(path, *AT, "privacy.epsilon=3.0", "run.rounds=3")
+    RunDirectory(path).change_config(5, 6.0)
+    resume(path, keep)
+    assert changes(path) == [(4, 3.0, 6.0)]
+
+
+def test_the_budget_of_a_ledger_that_states_none_is_the_stored_one(tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("privfed.run.terms", lambda *args: without_budget(terms(*args)))
+        trained(path, *AT, "privacy.epsilon=3.0", "run.rounds=3")
+    assert Ledger.load(path / "ledger.jsonl").budget is None
+    resume(path, keep)
+    assert changes(path) == []
+    resume(path, lambda _: small(*AT, "privacy.epsilon=6.0", "run.rounds=5"))
+    assert changes(path) == [(4, 3.0, 6.0)]
+
+
+def without_budget(stated):
+    return {key: value for key, value in stated.items() if key != "budget"}
+
+
+def test_a_counted_run_keeps_its_budget(tmp_path):
+    path = tmp_path / "run"
+    trained(path, *AT, "privacy.epsilon=3.0", "run.rounds=3")
+    RunDirectory(path).counted_by(tmp_path / "next")
+    with pytest.raises(Refused, match="counted as an earlier run"):
+        resume(path, lambda _: small(*AT, "privacy.epsilon=6.0", "run.rounds=3"))
+    assert changes(path) == []
 
 
 def test_empty_folders_that_got_lost_are_made_again(tmp_path):

@@ -1,0 +1,171 @@
+"""What earlier runs over the same population spent, and its composition with a run's own charges.
+
+Each guarantee of a run composes over the same earlier runs: against the server and against readers,
+where noise is distributed, and for examples of silos. Plans, summaries and audits all come here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
+from typing import Any
+
+from accounting.errors import Unaccountable
+from accounting.events import Event, Spending, apart
+from accounting.guarantee import Guarantee, guarantee, unbounded
+from accounting.ledger import Ledger
+from privfed.lineage import FRESH, Lineage
+from privfed.privacy.mechanism import OTHER
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What one earlier run was charged itself. `run` and `head` identify it and how far it was.
+
+    `own` is what it was charged against the party `against` (None: all but a trusted server), and
+    `other` against the other party of distributed noise; None where no ledger states that.
+    """
+
+    path: str
+    run: str
+    head: str
+    own: Spending
+    examples: Spending = field(default_factory=dict)
+    """What each example of a silo may have been charged, by DP-SGD."""
+    against: str | None = None
+    other: Spending | None = None
+    lineage: Lineage = FRESH
+    """What made the model that it started from."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What the new run's ledger states of it."""
+        facts = {"run": self.path, "id": self.run, "head": self.head, "charges": _listed(self.own)}
+        if self.examples:
+            facts["examples"] = _listed(self.examples)
+        if self.against:
+            facts["against"] = self.against
+        if self.other is not None:
+            facts["other"] = _listed(self.other)
+        return {**facts, "lineage": self.lineage.to_json()}
+
+    @classmethod
+    def from_json(cls, stated: Mapping[str, Any], against: str | None = None) -> Prior:
+        """What a ledger states, whose own charges are `against` that party."""
+        own, examples = (_counted(stated.get(key, [])) for key in ("charges", "examples"))
+        other = _counted(stated["other"]) if "other" in stated else None
+        lineage = Lineage.from_json(stated.get("lineage"))
+        party = stated.get("against", against)
+        run, head = stated["id"], stated["head"]
+        return cls(stated["run"], run, head, own, examples, party, other, lineage)
+
+    @classmethod
+    def of(cls, path: str, ledger: Ledger) -> Prior:
+        """The run at `path`, as its ledger stands."""
+        terms, run, head = ledger.terms, str(ledger.terms.get("id")), ledger.head().hex()
+        return cls(
+            path,
+            run,
+            head,
+            apart(ledger.own),
+            charged(ledger, "examples"),
+            terms.get("against"),
+            apart(charged(ledger, "other")) if "other" in terms else None,
+            Lineage.of_start(terms),
+        )
+
+    def toward(self, against: str | None) -> Prior | None:
+        """The same run, `own` being what it was charged against `against`; None where unknown."""
+        if against == self.against:
+            return self
+        if self.other is None or OTHER.get(str(self.against)) != against:
+            return None
+        return replace(self, own=self.other, other=self.own, against=against)
+
+
+@dataclass(frozen=True)
+class Priors:
+    """All runs that count before a new one, each once, and the clients they declared public.
+
+    `lineage` is what made the model that the new run starts from, and `disjoint` the runs (path and
+    id) whose people it declares to be others than its own.
+    """
+
+    runs: tuple[Prior, ...] = ()
+    public: frozenset[str] = frozenset()
+    lineage: Lineage = FRESH
+    disjoint: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def spending(self) -> Spending:
+        """What all of them spent together."""
+        return total(prior.own for prior in self.runs)
+
+    @property
+    def examples(self) -> Spending:
+        """What all of them may have charged one example of a silo."""
+        return total(prior.examples for prior in self.runs)
+
+    @property
+    def uncovered(self) -> str:
+        """Why no guarantee over these covers what a starting model tells; empty where all do.
+
+        What earlier runs started from counts as well: what they released may tell of it.
+        """
+        whole = reduce(or_, (prior.lineage for prior in self.runs), self.lineage)
+        return whole.uncovered({prior.run for prior in self.runs})
+
+    @classmethod
+    def stated(cls, terms: Mapping[str, Any]) -> Priors:
+        """What the ledger that states `terms` counts before its own charges."""
+        against, runs = terms.get("against"), terms.get("prior", [])
+        disjoint = {run["run"]: run["id"] for run in terms.get("disjoint", [])}
+        return cls(
+            tuple(Prior.from_json(run, against) for run in runs),
+            lineage=Lineage.of_start(terms),
+            disjoint=disjoint,
+        )
+
+
+def other_guarantee(
+    own: Spending, against: str, runs: Sequence[Prior], delta: float, uncovered: str = ""
+) -> Guarantee:
+    """What distributed noise guarantees against `against`, whom the budget does not gate.
+
+    It covers `own` and what `runs` were charged against that party. Where one of their ledgers does
+    not state that, or means another relation, no joint bound exists, and the guarantee says so.
+    """
+    unknown = [prior.path for prior in runs if prior.other is None]
+    together = Counter(own) + Counter(total(prior.other or {} for prior in runs))
+    try:
+        bound = guarantee(together, delta)
+    except Unaccountable:
+        bound = unbounded(together, delta, "what these runs guarantee differs in its relation")
+    if unknown:
+        why = f"no ledger states what was charged against the {against} by {', '.join(unknown)}"
+        bound = unbounded(together, delta, why)
+    return replace(bound, against=against, uncovered=uncovered)
+
+
+def charged(ledger: Ledger, key: str) -> Spending:
+    """What the run of `ledger` was charged beside its headline, by the event stated under `key`."""
+    stated = ledger.terms.get(key)
+    return {} if stated is None else {Event.from_json(stated["event"]): len(ledger.charges)}
+
+
+def total(spendings: Iterable[Spending]) -> Spending:
+    """All of `spendings` together."""
+    found: Counter[Event] = Counter()
+    for spending in spendings:
+        found.update(spending)
+    return found
+
+
+def _listed(spending: Spending) -> list[list[Any]]:
+    return [[event.to_json(), count] for event, count in spending.items()]
+
+
+def _counted(pairs: Iterable[Sequence[Any]]) -> Spending:
+    return {Event.from_json(event): count for event, count in pairs}

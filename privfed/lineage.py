@@ -1,0 +1,130 @@
+"""What made a model: the runs that trained it, those that trained its start, and so on.
+
+A run's own files carry this (safetensors metadata), so that a copy is recognised wherever it lies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from accounting.errors import AccountingError
+from accounting.ledger import Ledger
+from privfed.config import load_resolved
+from privfed.errors import Broken, Refused
+from privfed.people import population
+from privfed.start import start_files
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A run that trained a model: its id, its population, and where its ledger stood (`head`)."""
+
+    id: str
+    population: Mapping[str, Any]
+    head: str = ""
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Every run that a model came from; `unknown`, where it may have come from anything else."""
+
+    runs: tuple[Origin, ...] = ()
+    unknown: bool = False
+
+    def __or__(self, other: Lineage) -> Lineage:
+        runs = {(run.id, run.head): run for run in (*self.runs, *other.runs)}
+        return Lineage(tuple(runs.values()), self.unknown or other.unknown)
+
+    def uncovered(self, counted: Collection[str]) -> str:
+        """Why a guarantee over the runs `counted` leaves this model out; else empty."""
+        others = dict.fromkeys(run.id for run in self.runs if run.id not in counted)
+        made = f"trained by runs that are not counted: {', '.join(others)}" if others else ""
+        return ", and ".join(filter(None, ("of unknown origin" if self.unknown else "", made)))
+
+    def to_json(self) -> dict[str, Any]:
+        runs = [{"id": r.id, "population": dict(r.population), "head": r.head} for r in self.runs]
+        return {"runs": runs, "unknown": self.unknown}
+
+    @classmethod
+    def from_json(cls, stated: Mapping[str, Any] | None) -> Lineage:
+        """What `to_json` wrote; None is what older versions wrote, who did not know."""
+        if stated is None:
+            return cls(unknown=True)
+        runs = (Origin(r["id"], r["population"], r["head"]) for r in stated["runs"])
+        return cls(tuple(runs), bool(stated["unknown"]))
+
+    @classmethod
+    def of_start(cls, terms: Mapping[str, Any]) -> Lineage:
+        """What the run whose ledger states `terms` started from; nothing, where it was fresh."""
+        if "lineage" not in terms and terms.get("start") is None:
+            return cls()
+        return cls.from_json(terms.get("lineage"))
+
+    @classmethod
+    def of_run(cls, terms: Mapping[str, Any], head: str) -> Lineage:
+        """What made the model of the run whose ledger states `terms`."""
+        theirs = terms.get("population")
+        origin = Origin(str(terms.get("id")), theirs if isinstance(theirs, dict) else {}, head)
+        return cls((origin,)) | cls.of_start(terms)
+
+    @classmethod
+    def of_init(cls, init: str) -> Lineage:
+        """What made the model that `model.init` names: as its files say, and the ledger there.
+
+        Unknown where neither says anything, and nothing without a start. Raises `Refused` for a
+        ledger that proves nothing.
+        """
+        if not init:
+            return cls()
+        folder = Path(init) if Path(init).is_dir() else Path(init).parent
+        beside = _of_ledger(folder / "ledger.jsonl")
+        silent = cls(unknown=beside is None)
+        return reduce(or_, (one or silent for one in _carried(init)), beside or cls())
+
+
+FRESH = Lineage()
+"""Of a model that starts from random numbers."""
+
+
+def _carried(init: str) -> Iterator[Lineage | None]:
+    """What each file of a start says of itself; None where that is nothing."""
+    for path in start_files(init):
+        try:
+            with safe_open(path, "pt") as file:
+                about = json.loads((file.metadata() or {})["privfed"])
+            yield Lineage.from_json(about["lineage"])
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+            yield None  # a file that is no run's, or none at all, which is refused where it is read
+
+
+def _of_ledger(path: Path) -> Lineage | None:
+    """What made the model beside the ledger at `path`; None where there is no ledger."""
+    if not path.is_file():
+        return None
+    try:
+        ledger = Ledger.load(path)
+    except (OSError, AccountingError) as error:
+        raise Refused(f"model.init: the ledger beside it proves nothing: {error}") from error
+    found = Lineage.of_run(ledger.terms, ledger.head().hex())
+    run, *others = found.runs
+    completed = replace(run, population=_completed(run, path.parent))
+    return replace(found, runs=(completed, *others))
+
+
+def _completed(run: Origin, folder: Path) -> Mapping[str, Any]:
+    """The population that an older ledger states, with its sources by the run's configuration."""
+    if "sources" in run.population:
+        return run.population
+    try:
+        sources = population(load_resolved(folder / "config.toml"))["sources"]
+    except (Refused, Broken, OSError):
+        return run.population
+    return {**run.population, "sources": sources}
