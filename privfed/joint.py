@@ -98,20 +98,20 @@ def joints(charges: Iterable[CellCharges], uncounted: Mapping[str, int]) -> tupl
     `uncounted` says how many runs about whom lie beside these cells, and are none of them.
     """
     populations: dict[str, list[CellCharges]] = {}
-    for of_cell in charges:
-        if of_cell.run.own or of_cell.unread:
-            populations.setdefault(of_cell.people, []).append(of_cell)
+    for entry in charges:
+        if entry.run.own or entry.unread:
+            populations.setdefault(entry.people, []).append(entry)
     return tuple(_joint(of, uncounted.get(people, 0)) for people, of in populations.items())
 
 
 def _joint(charges: Sequence[CellCharges], uncounted: int) -> Joint:
-    cells = frozenset(of_cell.cell for of_cell in charges)
+    cells = frozenset(entry.cell for entry in charges)
     void = [*_void(charges, cells)]
     meanings: dict[tuple[Any, ...], list[CellCharges]] = {}
-    for of_cell in charges:
-        if of_cell.void is None:
-            meaning = tuple(of_cell.terms.get(term) for term in _MEANING)
-            meanings.setdefault(meaning, []).append(of_cell)
+    for entry in charges:
+        if entry.void is None:
+            meaning = tuple(entry.terms.get(term) for term in _MEANING)
+            meanings.setdefault(meaning, []).append(entry)
     groups = tuple(map(_group, meanings.values()))
     void += [
         f"no accountant bounds {_of(group.cells, cells)} at δ = {group.bound.delta:g}"
@@ -128,7 +128,7 @@ def _joint(charges: Sequence[CellCharges], uncounted: int) -> Joint:
         tuple(differ),
         tuple(void),
         _examples(charges),
-        any(of_cell.terms.get("note") for of_cell in charges),
+        any(entry.terms.get("note") for entry in charges),
         _undecided(charges),
         tuple(_notes(charges, uncounted)),
     )
@@ -137,9 +137,9 @@ def _joint(charges: Sequence[CellCharges], uncounted: int) -> Joint:
 def _void(charges: Sequence[CellCharges], cells: frozenset[str]) -> Iterator[str]:
     """Why some of the cells promise nothing, and how many."""
     reasons: dict[str, set[str]] = {}
-    for of_cell in charges:
-        if of_cell.void is not None:
-            reasons.setdefault(of_cell.void, set()).add(of_cell.cell)
+    for entry in charges:
+        if entry.void is not None:
+            reasons.setdefault(entry.void, set()).add(entry.cell)
     for reason, of in reasons.items():
         yield f"{reason} in {_of(of, cells)}"
 
@@ -151,7 +151,7 @@ def _of(some: Collection[str], cells: Collection[str]) -> str:
 def _group(charges: Sequence[CellCharges]) -> Group:
     """By the accountant that all are gated by, or the tightest where these differ."""
     terms = charges[0].terms
-    accountants = {of_cell.terms.get("accountant") for of_cell in charges}
+    accountants = {entry.terms.get("accountant") for entry in charges}
     accountant = str(accountants.pop()) if len(accountants) == 1 else TIGHTEST
     whole = _together(charges)
     try:
@@ -159,7 +159,7 @@ def _group(charges: Sequence[CellCharges]) -> Group:
     except AccountingError:  # what they count as earlier means something else
         nothing = guarantee({}, terms["delta"], accountant)
         bound = replace(nothing, epsilon=math.inf, unit=terms["unit"], relation=terms["relation"])
-    cells = frozenset(of_cell.cell for of_cell in charges)
+    cells = frozenset(entry.cell for entry in charges)
     against = str(terms.get("against") or "")
     return Group(cells, replace(bound, against=against, uncovered=whole.uncovered))
 
@@ -167,17 +167,17 @@ def _group(charges: Sequence[CellCharges]) -> Group:
 def _together(charges: Sequence[CellCharges]) -> Priors:
     """Every run once, and every run that these count as earlier once."""
     runs: dict[str, Prior] = {}
-    for of_cell in charges:
-        known = runs.setdefault(of_cell.key, of_cell.run)
-        runs[of_cell.key] = replace(
+    for entry in charges:
+        known = runs.setdefault(entry.key, entry.run)
+        runs[entry.key] = replace(
             known,
-            own=_most(known.own, of_cell.run.own),
-            examples=_most(known.examples, of_cell.run.examples),
+            own=_most(known.own, entry.run.own),
+            examples=_most(known.examples, entry.run.examples),
         )
     earlier = {
         (prior.run, prior.head): prior
-        for of_cell in charges
-        for prior in of_cell.prior
+        for entry in charges
+        for prior in entry.prior
         if not any(other.counts(prior) for other in charges)
     }
     return Priors((*runs.values(), *earlier.values()))
@@ -190,10 +190,8 @@ def _most(left: Spending, right: Spending) -> Spending:
 
 def _examples(charges: Sequence[CellCharges]) -> Guarantee | None:
     """For one example of a silo, which only DP-SGD in every cell protects."""
-    deltas = [
-        of_cell.terms["examples"]["delta"] for of_cell in charges if of_cell.terms.get("examples")
-    ]
-    hidden = any(of_cell.unread or of_cell.terms.get("guarantee") for of_cell in charges)
+    deltas = [entry.terms["examples"]["delta"] for entry in charges if entry.terms.get("examples")]
+    hidden = any(entry.unread or entry.terms.get("guarantee") for entry in charges)
     if hidden or len(deltas) < len(charges):
         return None
     whole = _together(charges)
@@ -203,22 +201,19 @@ def _examples(charges: Sequence[CellCharges]) -> Guarantee | None:
 def _undecided(charges: Sequence[CellCharges]) -> bool:
     """Whether a run that is planned may be one of several that are charged differently."""
     known: dict[str, Spending] = {}
-    for of_cell in charges:
-        if (
-            of_cell.ledger is None
-            and known.setdefault(of_cell.key, of_cell.run.own) != of_cell.run.own
-        ):
+    for entry in charges:
+        if entry.ledger is None and known.setdefault(entry.key, entry.run.own) != entry.run.own:
             return True
     return False
 
 
 def _notes(charges: Sequence[CellCharges], uncounted: int) -> Iterator[str]:
-    cells = {of_cell.cell for of_cell in charges}
-    dp = {of_cell.cell for of_cell in charges if of_cell.terms.get("examples")}
+    cells = {entry.cell for entry in charges}
+    dp = {entry.cell for entry in charges if entry.terms.get("examples")}
     if dp and dp != cells:
         yield f"no ε covers single examples: no client.privacy in {_of(cells - dp, cells)}"
-    public = {name for of_cell in charges for name in of_cell.public or ()}
-    if any(of_cell.public is None for of_cell in charges):
+    public = {name for entry in charges for name in entry.public or ()}
+    if any(entry.public is None for entry in charges):
         yield "clients that any of these cells declares public are not covered"
     elif public:
         yield f"{len(public)} clients that any of these cells declared public are not covered"
