@@ -106,7 +106,7 @@ def planned(cell: Cell, slot: str = "") -> CellCharges:
     assert cell.config is not None
     config, slot = cell.config, slot or cell.name
     before = priors(config)
-    whole = plan(config, before=before)
+    whole = plan(config, before)
     rounds, dp = config.run.rounds, config.parts["client_mechanism"]
     examples = {dp.event(config.client.epochs): rounds} if dp.private else {}
     stated = {

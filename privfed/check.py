@@ -56,7 +56,7 @@ def check(config: Config) -> Check:
     Raises `Refused` as `train` would; where the combination is refused, with every reason.
     """
     before = priors(config)
-    setup = assemble(plan(config, before=before))
+    setup = assemble(plan(config, before))
     refuse_once_public(before, setup.federation)
     return Check(setup.plan, forecast(setup))
 

@@ -129,6 +129,9 @@ class Priors:
         )
 
 
+NOTHING = Priors()
+
+
 def other_guarantee(
     own: Spending, against: str, runs: Sequence[Prior], delta: float, uncovered: str = ""
 ) -> Guarantee:

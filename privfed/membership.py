@@ -57,7 +57,7 @@ def attack_configuration(
     Raises `Refused` where the configuration cannot run, or a coin leaves nobody on a side.
     """
     before = priors(config)
-    setup = assemble(plan(config, before=before))
+    setup = assemble(plan(config, before))
     rounds = config.run.rounds
     models, inside = rehearsed(setup, level, shadows + 1, seed, rounds, told)
     people = setup.federation.at(rounds)

@@ -35,7 +35,7 @@ def reassemble(wanted: Config, directory: RunDirectory) -> tuple[Setup, Ledger]:
         before = priors(wanted)
         mark_counted(before, directory)
     constants = directory.read_constants() if directory.has_checkpoint() else None
-    setup = assemble(plan(wanted, before=before), constants)
+    setup = assemble(plan(wanted, before), constants)
     if stored is None or not stored.opened:
         refuse_once_public(before, setup.federation)
         write_companions(setup, before, directory)

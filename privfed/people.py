@@ -23,8 +23,8 @@ def population(config: Config) -> dict[str, Any]:
     dealt to clients.
     """
     facts = _facts(config, {kind: catalogued(kind, type(config.parts[kind])) for kind in _kinds()})
-    sources = _sources(config)
-    unit = sources[0] if _natural(config) else facts
+    sources = config.parts["source"].sources(config.run.seed)
+    unit = sources[0] if config.real_clients else facts
     return {"name": config.data.population or facts, "unit": unit, "sources": list(sources)}
 
 
@@ -32,7 +32,7 @@ def same_unit(config: Config, theirs: Population) -> bool:
     """Whether a client of `theirs` is a client of this run, in any spelling of an older ledger."""
     spelled = {"unit": f"{config.names['source']}: {config.values()['data'].get('client', '')}"}
     ours = [population(config), {"unit": _facts(config, config.names)}]
-    ours += [spelled] if _natural(config) else []
+    ours += [spelled] if config.real_clients else []
     return normal(theirs)["unit"] in {normal(one)["unit"] for one in ours}
 
 
@@ -68,21 +68,6 @@ def normal(theirs: Population) -> dict[str, Any]:
 def _is_file(unit: object) -> bool:
     """Whether `unit` names a source and its client column, and is no hash."""
     return ": " in str(unit)
-
-
-def _natural(config: Config) -> bool:
-    """Whether clients are real ones, each with its own examples."""
-    partition = config.parts["partition"]
-    deals = getattr(partition, "deals", not getattr(partition, "natural", False))
-    return not deals and bool(getattr(config.parts["source"], "found", False))
-
-
-def _sources(config: Config) -> tuple[str, ...]:
-    """What the source declares; for one of a user's own that does not, its class and column."""
-    source = config.parts["source"]
-    if hasattr(source, "sources"):
-        return tuple(source.sources(config.run.seed))
-    return (f"{catalogued('source', type(source))}: {getattr(source, 'client', '')}",)
 
 
 def _kinds() -> list[str]:

@@ -19,7 +19,7 @@ from defenses.types import SumRule
 from privfed.aggregation import rule_of
 from privfed.attackers import voids
 from privfed.config import Config
-from privfed.counted import Priors, other_guarantee
+from privfed.counted import NOTHING, Priors, other_guarantee
 from privfed.errors import Refused
 from privfed.privacy.mechanism import OTHER, Mechanism
 from privfed.refusals import refusals
@@ -31,7 +31,7 @@ from privfed.secure.aborts import refuse_aborts
 class Plan:
     """A configuration with its noise solved for, and its cost over all rounds.
 
-    `guarantee` covers `prior` too: what earlier runs over the same population spent.
+    `guarantee` covers what counts `before` it too: earlier runs over the same population.
     """
 
     config: Config
@@ -41,12 +41,9 @@ class Plan:
     guarantee: Guarantee
     noise_multiplier: float | None
     by_examples: bool
-    prior: Spending = field(default_factory=dict, hash=False)
-    prior_examples: Spending = field(default_factory=dict, hash=False)
     other: Event | None = None
     """Distributed noise has two guarantees: the event of the one that the budget does not gate."""
     before: Priors = field(default_factory=Priors, hash=False)
-    """What counts before this run."""
     budgets: tuple[BudgetChange, ...] = ()
     """How the budget changed since the run began."""
 
@@ -61,7 +58,7 @@ class Plan:
         if not dp.private:
             return None
         own = Counter({dp.event(self.config.client.epochs): rounds})
-        bound = guarantee(Counter(self.prior_examples) + own, dp.delta)
+        bound = guarantee(Counter(self.before.examples) + own, dp.delta)
         return replace(bound, uncovered=self.before.uncovered)
 
     def besides(self, rounds: int) -> Guarantee | None:
@@ -108,23 +105,15 @@ class Plan:
         return None
 
 
-def plan(
-    config: Config,
-    prior: Spending | None = None,
-    prior_examples: Spending | None = None,
-    length: int | None = None,
-    before: Priors | None = None,
-) -> Plan:
+def plan(config: Config, before: Priors = NOTHING, length: int | None = None) -> Plan:
     """Solve for the noise and refuse what has no proof. Raises `Refused`, with every reason.
 
-    `prior` and `prior_examples` are by default what the runs `before` this one spent.
-
-    Distributed noise depends on the `length` of a message: without it, the model is built for it.
+    What the runs `before` this one spent counts. Distributed noise depends on the `length` of a
+    message: without it, the model is built for it.
     """
     if reasons := list(refusals(config)):
         raise Refused("\n".join(reasons))
-    counted = before or Priors()
-    earlier = dict(prior or counted.spending)
+    earlier = before.spending
     privacy, rounds = config.privacy, config.run.rounds
     cost = round_cost(config, length)
     noise: float | None = None
@@ -147,7 +136,7 @@ def plan(
         total = Counter(earlier) + Counter({event: rounds})
         spent = guarantee(total, privacy.delta, privacy.accountant)
         _refuse_nothing_left(total, spent, privacy.accountant)
-        spent = replace(spent, uncovered=counted.uncovered)
+        spent = replace(spent, uncovered=before.uncovered)
         if mechanism.trust == "sum":
             spent = replace(spent, against=privacy.against)
     except AccountingError as error:
@@ -168,10 +157,8 @@ def plan(
         spent,
         noise,
         by_examples,
-        earlier,
-        dict(prior_examples or counted.examples),
         cost.other(noise),
-        counted,
+        before,
     )
 
 

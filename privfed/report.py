@@ -224,8 +224,8 @@ def _privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         "budget": f"{budget}; all rounds spend ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g}",
         "accountants": f"{bound.accountant} ({opinions(bound.by_accountant)})",
     }
-    if plan.prior:
-        earlier = guarantee(plan.prior, bound.delta, config.privacy.accountant)
+    if plan.before.runs:
+        earlier = guarantee(plan.before.spending, bound.delta, config.privacy.accountant)
         pairs["prior"] = (
             f"of this, ε = {ceiling(earlier.epsilon)} was spent before, over the same population "
             f"({', '.join(config.privacy.prior)})"
@@ -347,7 +347,7 @@ def outcome_table(outcome: Outcome) -> Table:
         **_success(outcome),
         "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}"
         + (" (nominal)" if outcome.plan.simulation else "")
-        + (", earlier runs included" if outcome.plan.prior else ""),
+        + (", earlier runs included" if outcome.plan.before.runs else ""),
         "unit": _unit(outcome.plan),
         "relation": f"{event.relation}, {event.sampler} sampling",
         "accountant": f"{bound.accountant} ({opinions(bound.by_accountant)})",

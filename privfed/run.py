@@ -130,7 +130,7 @@ def train(
     """
     refuse_ranks(config, ranks.count)
     before = priors(config)
-    setup = assemble(plan(config, before=before))
+    setup = assemble(plan(config, before))
     refuse_once_public(before, setup.federation)
     directory = RunDirectory.create(out)
     with directory.locked():

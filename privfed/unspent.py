@@ -66,7 +66,9 @@ def _solved_without_aborts(plan: Plan) -> float:
     free = replace(plan.cost, aborts=0.0)
     try:
         assert plan.budget is not None
-        return free.solve(rounds, plan.budget, privacy.delta, privacy.accountant, plan.prior)
+        return free.solve(
+            rounds, plan.budget, privacy.delta, privacy.accountant, plan.before.spending
+        )
     except AccountingError:
         return math.inf
 
@@ -77,7 +79,9 @@ def _rounds(plan: Plan) -> str:
     less = "or start a new run, whose noise is solved for this budget"
     try:
         assert plan.budget is not None
-        most = most_rounds(plan.event, plan.budget, privacy.delta, privacy.accountant, plan.prior)
+        most = most_rounds(
+            plan.event, plan.budget, privacy.delta, privacy.accountant, plan.before.spending
+        )
     except AccountingError:
         return f"raise run.rounds, {less}"
     if most <= rounds:

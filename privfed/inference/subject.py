@@ -63,7 +63,7 @@ def subject(path: Path, overrides: Sequence[str]) -> Subject:
     if not path.is_dir():
         config = load(path, overrides)
         before = priors(config)
-        planned = plan(_here(config), before=before)
+        planned = plan(_here(config), before)
         setup = assemble(planned)
         _refuse_unknown(setup)
         return Subject(path, setup, setup.network.start, 0)

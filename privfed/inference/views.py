@@ -87,7 +87,7 @@ def noise(plan: Plan, epsilon: float) -> float:
     privacy = config.privacy
     try:
         multiplier = plan.cost.solve(
-            config.run.rounds, epsilon, privacy.delta, privacy.accountant, plan.prior
+            config.run.rounds, epsilon, privacy.delta, privacy.accountant, plan.before.spending
         )
     except AccountingError as error:
         raise Refused(f"--epsilon {epsilon:g}: {error}") from error

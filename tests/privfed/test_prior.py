@@ -85,7 +85,7 @@ def test_noise_is_calibrated_to_what_is_left(first, tmp_path):
     budget = guarantee(ledger(first).spending, DELTA).epsilon + 1.5
     free = plan(small("privacy.noise_multiplier=1"), None)
     config = small(f"privacy.epsilon={budget}", after(first))
-    planned = plan(config, priors(config).spending)
+    planned = plan(config, priors(config))
     assert planned.guarantee.epsilon == pytest.approx(budget, abs=1e-3)
     assert planned.guarantee.epsilon <= budget
     alone = plan(small(f"privacy.epsilon={budget}"))
@@ -173,7 +173,7 @@ def test_a_budget_that_is_already_spent_is_refused(first):
     used = guarantee(ledger(first).spending, DELTA).epsilon
     config = small(f"privacy.epsilon={0.9 * used}", after(first))
     with pytest.raises(Refused, match="earlier runs already spent"):
-        plan(config, priors(config).spending)
+        plan(config, priors(config))
 
 
 def test_simulated_clients_are_those_of_the_same_data_and_seed_only(first, tmp_path):
