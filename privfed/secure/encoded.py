@@ -142,8 +142,7 @@ class EncodedSummation:
         """For rows `[length]`. Raises `Refused`."""
         bound, bits, reach = encoding.bound, self.protocol.bits, self.protocol.range
         if encoding.step is not None:  # sums may wrap: the mechanism's bits allow for its noise
-            most = encoding.noise.most if encoding.noise else 0
-            fixed = Codec(bound, encoding.step, length, bits, reach, most)
+            fixed = Codec(bound, encoding.step, length, bits, reach, encoding.noise)
             self.protocol.refuse_codec(fixed, self.limits)
             return fixed
         codec = _finest(bound, reach, length, bits, self.limits.capacity, encoding.resolution)

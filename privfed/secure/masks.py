@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import astuple
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -26,7 +25,6 @@ from privfed.secure.masking_server import MaskingServer, recoverable
 from privfed.secure.messages import (
     Advertise,
     FromServer,
-    Invitation,
     Message,
     Vote,
     decode,
@@ -115,7 +113,7 @@ class MaskedSums(SecureProtocol):
     def download(self, clients: int) -> float:
         degree = self._degree(clients)
         keys, shares, votes = Advertise.size, sealed_size(0) + 8, Vote.size
-        return degree * (keys + shares + votes * self.threshold) + 2 * 8 * clients
+        return degree * (keys + shares + votes * self.threshold) + (2 * 8 + KEY) * clients
 
     def upload(self, codec: Codec, clients: int) -> float:
         degree = self._degree(clients)
@@ -217,9 +215,9 @@ class MaskedChannel:
         self._rows: dict[int, Whole] = {}
         self.faults: list[str] = []
         directory = {who: identity(who).public_key().public_bytes_raw() for who in everybody}
-        of = Expected(session.round, session.exchange, session.model_hash, codec.bits, codec.length)
+        of = Expected(session.round, session.exchange, session.model_hash, codec)
         self.server = MaskingServer(
-            Invitation(bytes(random_key()), *astuple(of)),
+            of.invitation(bytes(random_key()), policy, limits, layers),
             everybody,
             directory,
             policy,

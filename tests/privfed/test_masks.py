@@ -195,6 +195,13 @@ def signed(message, sender=8, **changes):
     return replace(changed, signature=identity(8).sign(changed.text))
 
 
+def listing(message, clients):
+    """A roster of these, each with its nonce."""
+    nonces = dict(zip(message.clients, message.nonces, strict=True))
+    listed = tuple(nonces.get(client, bytes(32)) for client in clients)
+    return replace(message, clients=clients, nonces=listed)
+
+
 SIGNATURE = "wrong signature"
 BITS = 21  # so that a row of five numbers ends within a byte
 SHORT = "wrong length"
@@ -216,7 +223,7 @@ UP = {
     "too long": (wire.Advertise, lambda m: wire.encode(m) + b"x", SHORT),
     "nothing": (wire.Advertise, lambda m: b"", SHORT),
     "other format": (wire.Advertise, lambda m: b"PS9" + wire.encode(m)[3:], "wrong format"),
-    "unknown type": (wire.Advertise, lambda m: b"PS1\x63" + wire.encode(m)[4:], "wrong type"),
+    "unknown type": (wire.Advertise, lambda m: b"PS2\x63" + wire.encode(m)[4:], "wrong type"),
     "other session": (wire.Advertise, lambda m: replace(m, context=b"c" * 32), "wrong session"),
     "out of turn": (
         wire.Advertise,
@@ -310,15 +317,13 @@ def test_a_public_key_of_another_client_is_refused(which):
 def test_shares_are_sealed_with_a_key_of_their_session():
     of = session(3)
     channel = MaskedChannel(of, codec(), Fixed(2))
-    (one, two, _), context = of.clients.tolist(), channel.server._context
+    (one, two, _), agreed = of.clients.tolist(), channel.server._agreed
     secret = channel.clients[two]._secrets[one]
     ((sender, sealed), _) = channel._inboxes[two].sealed
     assert sender == one
-    text = unseal(
-        channel_key(context, secret, one, two), sealed, wire.between(context, sender, two)
-    )
+    text = unseal(channel_key(agreed, secret, one, two), sealed, wire.between(agreed, sender, two))
     assert wire.read_shares(text, one, two, 2)
-    keys = {channel_key(c, secret, *way) for c in (context, b"o" * 32) for way in ((1, 2), (2, 1))}
+    keys = {channel_key(c, secret, *way) for c in (agreed, b"o" * 32) for way in ((1, 2), (2, 1))}
     assert len(keys) == 4, "each session and each direction has its own"
 
 
@@ -338,11 +343,26 @@ DOWN = {
         lambda m: wire.encode(m)[:4] + b"c" * 32 + wire.encode(m)[36:],
         "wrong session",
     ),
+    "other settings": (
+        wire.Invitation,
+        lambda m: replace(m, agreement=b"a" * 32),
+        "wrong agreement",
+    ),
+    "another nonce of mine": (
+        wire.Roster,
+        lambda m: replace(m, nonces=(m.nonces[0], b"n" * 32, *m.nonces[2:])),
+        "wrong nonce",
+    ),
+    "another nonce of a neighbour's": (
+        wire.Roster,
+        lambda m: replace(m, nonces=(b"n" * 32, *m.nonces[1:])),
+        "wrong nonce",
+    ),
     "no invitation": (wire.Invitation, lambda m: wire.Survivors(m.context, (3,)), "wrong type"),
     "weaker threshold": (wire.Roster, lambda m: replace(m, threshold=2), "wrong threshold"),
     "fewer neighbours": (wire.Roster, lambda m: replace(m, degree=2), "wrong threshold"),
-    "without me": (wire.Roster, lambda m: replace(m, clients=m.clients[2:]), "wrong roster"),
-    "out of order": (wire.Roster, lambda m: replace(m, clients=m.clients[::-1]), "wrong roster"),
+    "without me": (wire.Roster, lambda m: listing(m, m.clients[2:]), "wrong roster"),
+    "out of order": (wire.Roster, lambda m: listing(m, m.clients[::-1]), "wrong roster"),
     "a key missing": (wire.Roster, lambda m: replace(m, keys=m.keys[1:]), "wrong neighbours"),
     "keys twice": (
         wire.Roster,
@@ -383,7 +403,7 @@ DOWN = {
     "few survivors": (wire.Survivors, lambda m: replace(m, clients=m.clients[:3]), "too few"),
     "unknown clients": (
         wire.Roster,
-        lambda m: replace(m, clients=(*m.clients, 999)),
+        lambda m: listing(m, (*m.clients, 999)),
         "wrong roster",
     ),
     "few votes": (wire.Votes, lambda m: replace(m, votes=m.votes[:3]), "too few"),
@@ -514,11 +534,11 @@ def unmasked_by_a_liar(threshold, policy=None):
     seed, secret = (reconstruct(shares[alive], threshold) for alive in (True, False))
     expander = Expander(encoder.length, encoder.bits)
     row = np.frombuffer(captured[victim], "<u4").copy()
-    expander.apply(row, self_key(server._context, seed), subtract=True)
+    expander.apply(row, self_key(server._agreed, seed), subtract=True)
     pair = KeyPair(secret)
     for other in clients[1:]:
         shared = pair.agree(server._keys[other].mask)
-        key = pair_key(server._context, shared, victim, other)
+        key = pair_key(server._agreed, shared, victim, other)
         expander.apply(row, key, subtract=other < victim)
     return encoder.unwrap(row.astype("u8")), whole[0]
 
