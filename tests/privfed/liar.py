@@ -98,7 +98,7 @@ class Setting:
         return counted - self.policy.corrupt(clients)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Honest:
     """One session of an honest client, and what only it knows."""
 

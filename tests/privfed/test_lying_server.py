@@ -67,9 +67,11 @@ def attack(world, rosters, chaos=0.0):
             if now[who].roster is None:
                 world.share(now[who], roster)
         parties.append(([one for one in now.values() if one.roster is roster], survivors))
+    here = {one.me for one in world.honest if one.roster} | world.colluders.keys()
     for party, _ in parties:
         for one in party:
-            others = [who for who in one.roster.clients if who != one.me and not spoiled()]
+            asked = [who for who in one.roster.clients if who != one.me and who in here]
+            others = [who for who in asked if not spoiled()]
             if others and not spoiled():
                 dealers = {other: dealer(world, one, other) for other in others}
                 sealed = {other: text(world, one, other, dealers[other]) for other in others}
@@ -189,7 +191,7 @@ def ideal(monkeypatch):
 
 def test_a_server_that_lies_in_every_message_opens_sums_of_enough_who_agree_or_none(ideal):
     """And no refusal hides it: in many of these sessions something is opened."""
-    assert sum(map(bool, judged(range(500)))) > 150
+    assert sum(map(bool, judged(range(400)))) > 120
 
 
 def test_so_it_is_with_the_real_primitives():
