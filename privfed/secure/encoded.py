@@ -112,7 +112,7 @@ class SecureProtocol(Part):
         """What a sum over `clients` takes when all of it runs on one core, about."""
         return 2e-8 * clients * codec.length
 
-    def promise(self, clients: int) -> str:
+    def promise(self, clients: int, limits: Limits | None = None) -> str:
         """What holds of a sum over `clients`, in words."""
         return ""
 
