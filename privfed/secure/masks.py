@@ -43,8 +43,9 @@ class MaskedSums(SecureProtocol):
     lie; above, the sparse graph of SecAgg+ for a server that follows the protocol.
 
     *Trust*: up to a fraction `colluders` of a cohort may work with the server; if it lies, of any
-    cohort that it can put together (the proof is in `masking_client`). Computational: as safe as X25519, AES-256, HKDF, ChaCha20-Poly1305 and Ed25519. No client is stopped from lying
-    about its own row, and any client can make a sum abort.
+    cohort that it can put together (the proof is in `masking_client`). Computational: as safe as
+    X25519, AES-256, HKDF, ChaCha20-Poly1305 and Ed25519. No client is stopped from lying about its
+    own row, and any client can make a sum abort.
 
     Source: Bonawitz et al. 2017, figure 4; Bell et al. 2020, section 3.
     """
