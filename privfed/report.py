@@ -163,7 +163,7 @@ def _secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     if plan.mechanism.trust == "sum":
         seen = "whoever opens the sum sees it with its noise, and nobody sees a row"
     pairs = {"secure": f"{config.names['protocol']}: {seen}{trusted}"}
-    if said := protocol.promise(round(forecast.cohort)):
+    if said := protocol.promise(round(forecast.cohort), plan.cost.limits):
         pairs["holds"] = said
     longer, steps = "", f", in steps of {forecast.step:.2g}" if forecast.step else ""
     if forecast.encoded > 1.0005:

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfed.errors import Refused
+from privfed.privacy.mechanism import IntegerNoise
 from privfed.streams import Keys, coins
 
 Whole = NDArray[np.int64]
@@ -46,8 +47,8 @@ class Codec:
     length: int
     bits: int
     reach: float = math.inf
-    noise: int = 0
-    """The largest whole number that a client adds to its encoded row."""
+    noise: IntegerNoise | None = None
+    """What each client adds to its encoded row."""
 
     @classmethod
     def finest(
@@ -88,10 +89,11 @@ class Codec:
     @property
     def largest(self) -> int:
         """The largest number that a client can send."""
+        added = self.noise.most if self.noise else 0
         if self.clip == math.inf:
-            return math.floor(self.reach / self.step) + 1 + self.noise
+            return math.floor(self.reach / self.step) + 1 + added
         longest = min(math.floor(self.clip / self.step) + 1, math.floor(self.bound))
-        return longest + self.noise
+        return longest + added
 
     def encode(self, row: NDArray[np.float64], keys: Keys) -> Whole:
         """Whole numbers `[d]` of norm at most `bound`, rounded by coins from `keys`.

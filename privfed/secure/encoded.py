@@ -119,7 +119,7 @@ class SecureProtocol(Part):
         """What a sum over `clients` takes when all of it runs on one core, about."""
         return 2e-8 * clients * codec.length
 
-    def promise(self, clients: int) -> str:
+    def promise(self, clients: int, limits: Limits | None = None) -> str:
         """What holds of a sum over `clients`, in words."""
         return ""
 
@@ -149,8 +149,7 @@ class EncodedSummation:
         """For rows `[length]`. Raises `Refused`."""
         bound, bits, reach = encoding.bound, self.protocol.bits, self.protocol.range
         if encoding.step is not None:  # sums may wrap: the mechanism's bits allow for its noise
-            most = encoding.noise.most if encoding.noise else 0
-            fixed = Codec(bound, encoding.step, length, bits, reach, most)
+            fixed = Codec(bound, encoding.step, length, bits, reach, encoding.noise)
             self.protocol.refuse_codec(fixed, self.limits)
             return fixed
         codec = _finest(bound, reach, length, bits, self.limits.capacity, encoding.resolution)

@@ -125,7 +125,7 @@ class _Homomorphic(SecureProtocol):
     def upload(self, codec: Codec, clients: int) -> float:
         return HEADER + len(self.scheme.blocks(codec.length)) * (COUNT + CIPHERTEXT)
 
-    def promise(self, clients: int) -> str:
+    def promise(self, clients: int, limits: Limits | None = None) -> str:
         return (
             "the server learns no row (ring-LWE, 128 bits), while it and the key holder follow "
             "the protocol and do not collude; messages that others change are refused (Ed25519)"

@@ -3,18 +3,57 @@
 Bonawitz et al. 2017, figure 4, with the sparse graph of Bell et al. 2020 where there are many
 clients. The client trusts its own policy, the public list of identities and what it computes; all
 that a server says is checked against these, and anything odd ends the session for this client.
+
+*Against a server that lies in every message*, to each client otherwise. Of a roster of n clients at
+most k work with it; the graph is complete, t of its shares give a secret back, and 2 t > n + k.
+
+**Theorem.** For each roster that honest clients agreed to, either nothing is opened, or one sum: of
+the rows of all honest survivors who agreed to it, at least max(least, t) - k of them, with `least`
+by this client's `limits`. Of its noise in layers, of total variance v, h such clients keep at least
+v h / (h + k).
+
+*Proof.* All keys are bound to the roster's hash A, and so is what shares are sealed for. A holds a
+nonce of each client, which the client drew for this session: it agrees to one roster, and to none
+of another session.
+
+1. *Votes.* An honest client signs (A, S), with survivors S, once. Whoever takes masks off under A
+   saw t votes for its S, at least t - k of honest clients. Two sets would take 2 (t - k) of the
+   n - k that are honest: 2 t <= n + k. So there is one S. Its honest voters are V, |V| >= t - k.
+2. *Secrets.* An honest client's secrets are shared under its own A alone, and honest clients hold
+   no other's: they give shares of the seeds of those in S, and of the mask keys of the rest; k
+   more shares are known, and k < t. So nobody's secrets are both told. Of honest clients who
+   agreed to A, those in S (H, say) keep their mask keys, and the others their seeds: an own mask
+   hides these others' rows for good, as it does all rows where nobody saw t votes.
+3. *Masks.* A voter masked with everybody in S, by name, under A. So V is in H, all of V mask with
+   each other, and with all of H. Who is in H and sent a row had opened, with its own, shares of t
+   clients of the roster, and masked with them: as |V| + t >= 2 t - k > n, one of them is in V. So
+   masks that nobody knows tie all rows of H together, and where one is on a single row (of H a
+   client sent none, or left a voter out) nothing that contains a row of H opens. A mask with a
+   member of S who agreed to another roster is on a single row too: its other end has another
+   key. It is known only where that client's mask key was told, there.
+4. *Counts.* A voter opened under A the shares of at least max(least, t) of S, with its own. Who is
+   honest among them dealt them under A, and is in H: all but k.
+5. *Layers.* To take off the layers of one of H from number j + 1 on takes t shares of that layer's
+   seed, at least one from a voter who counts n - j of S: n - j <= h + k. v / (n - j) is kept.
+
+What is *named* counts for nothing here: a server can name as survivors clients that never agreed to
+this roster, whose mask keys it was given under another, and put random bytes into inboxes. They
+are masked with by name all the same, so that one client that garbles its shares stops nobody.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from privfed.privacy.shares import Layers, Whole
+from privfed.secure.agreement import agreement
+from privfed.secure.codec import Codec
 from privfed.secure.graph import Graph, Policy, neighbours
 from privfed.secure.limits import Limits
 from privfed.secure.messages import (
@@ -65,8 +104,21 @@ class Expected:
     round: int
     exchange: int
     model_hash: bytes
-    bits: int
-    length: int
+    codec: Codec
+
+    def invitation(
+        self, session: bytes, policy: Policy, limits: Limits, layers: Layers | None
+    ) -> Invitation:
+        """To this sum, of parties with such settings."""
+        terms = settings(self.codec, policy, limits, layers)
+        codec, which = self.codec, (self.round, self.exchange, self.model_hash)
+        return Invitation(session, *which, codec.bits, codec.length, terms)
+
+
+@functools.lru_cache(maxsize=256)
+def settings(codec: Codec, policy: Policy, limits: Limits, layers: Layers | None) -> bytes:
+    """The hash of all that server and clients have to be configured alike for."""
+    return agreement(protocol="masks", codec=codec, policy=policy, limits=limits, layers=layers)
 
 
 _Signed = TypeVar("_Signed", Shares, Masked, Unmask)
@@ -76,7 +128,8 @@ class MaskingClient:
     """Answers invitation, roster, inbox, survivors and votes, in this order.
 
     `row` is asked once for the encoded row `[length]`, when it is masked. To it come the layers of
-    `noise`, if there are any. A sum of fewer survivors than `limits` allow is not unmasked.
+    `noise`, if there are any. A sum of fewer survivors than `limits` allow is not unmasked, where
+    those count whose shares this client could open. Who is configured otherwise is refused.
     Raises `BadMessage` for what it will not answer; it then answers nothing more. One client takes
     part in one session of a round's exchange: to open two and take their difference is up to its
     owner to prevent.
@@ -129,16 +182,29 @@ class MaskingClient:
         return replace(message, signature=self._identity.sign(message.text))
 
     def _advertise(self, invitation: Invitation) -> Advertise:
-        known = self._expected
-        for name in ("round", "exchange", "model_hash", "bits", "length"):
-            if getattr(invitation, name) != getattr(known, name):
-                raise BadMessage(f"wrong {name}", "an invitation to another sum than this client's")
-        self._context = invitation.context
+        self._require_invited(invitation)
+        self._context, self._nonce = invitation.context, bytes(random_key())
         self._seed, self._mask_secret = random_key(), random_key()
         self._channel, self._pair = KeyPair(random_key()), KeyPair(self._mask_secret)
         public = (self._channel.public, self._pair.public)
-        signature = self._identity.sign(Advertise.signed(self._context, self.me, *public))
-        return Advertise(self._context, self.me, *public, signature)
+        keys = Advertise(self._context, self.me, self._nonce, *public)
+        return replace(keys, signature=self._identity.sign(keys.text))
+
+    def _require_invited(self, invitation: Invitation) -> None:
+        """Refuse another sum than this client's, or parties that are configured otherwise."""
+        layers = self._noise.layers if self._noise else None
+        mine = self._expected.invitation(invitation.session, self._policy, self._limits, layers)
+        for name in ("round", "exchange", "model_hash", "bits", "length"):
+            if getattr(invitation, name) != getattr(mine, name):
+                raise BadMessage(f"wrong {name}", "an invitation to another sum than this client's")
+        if invitation.agreement != mine.agreement:
+            raise BadMessage(
+                "wrong agreement",
+                "the server is configured otherwise than this client; compare on both sides the "
+                "codec (clip, step, reach, noise), the policy (threshold, colluders, threat, "
+                "neighbours, size), the limits (capacity, minimum, tolerance, size, hostile), the "
+                "layers of noise (variance, tolerance) and the version of privfed",
+            )
 
     def _share(self, roster: Roster) -> Shares:
         self._graph = self._checked_graph(roster)
@@ -158,8 +224,8 @@ class MaskingClient:
         held = {who: tuple(one[self._places[who]] for one in dealt) for who in holders}
         self._held = {who: held[who] for who in held.keys() & {self.me}}
         sealed = tuple((other, self._seal(other, held[other])) for other in near)
-        commitment = commit(self._context, bytes(self._seed))
-        last = commit(self._context, self._layers[-1] if self._layers else b"")
+        commitment = commit(self._agreed, bytes(self._seed))
+        last = commit(self._agreed, self._layers[-1] if self._layers else b"")
         return Shares(self._context, self.me, commitment, last, sealed)
 
     def _checked_graph(self, roster: Roster) -> Graph:
@@ -169,6 +235,11 @@ class MaskingClient:
             raise BadMessage("wrong roster", "clients out of order, twice, or without this one")
         if not set(clients) <= self._directory.keys():
             raise BadMessage("wrong roster", "clients that nobody knows")
+        if len(clients) > self._limits.capacity:
+            raise BadMessage(
+                "wrong roster",
+                f"{len(clients)} clients; expected at most {self._limits.capacity}, the capacity",
+            )
         graph = self._policy.graph(len(clients))
         if (roster.degree, roster.threshold) != (graph.degree, graph.threshold):
             raise BadMessage(
@@ -183,6 +254,9 @@ class MaskingClient:
         if tuple(keys.sender for keys in roster.keys) != near:
             raise BadMessage("wrong neighbours", "keys of others than the graph's neighbours")
         own = (self._channel.public, self._pair.public)
+        nonces = dict(zip(roster.clients, roster.nonces, strict=True))
+        if nonces[self.me] != self._nonce:
+            raise BadMessage("wrong nonce", "a roster of another session of this client's")
         public = [*own, *(key for keys in roster.keys for key in (keys.channel, keys.mask))]
         if len(set(public)) != len(public):
             raise BadMessage("duplicate key", "two public keys of the roster are the same")
@@ -190,44 +264,66 @@ class MaskingClient:
             who = self._directory.get(keys.sender, b"")
             if not verified(who, keys.signature, keys.text):
                 raise BadMessage("wrong signature", "keys that their client did not sign")
+            if keys.nonce != nonces[keys.sender]:
+                raise BadMessage("wrong nonce", "keys with another nonce than the roster's")
         return {keys.sender: keys for keys in roster.keys}
 
     def _seal(self, other: int, shares: tuple[int, ...]) -> bytes:
         text = share_text(self.me, other, shares)
-        own = channel_key(self._context, self._secrets[other], self.me, other)
-        return seal(own, text, between(self._context, self.me, other))
+        own = channel_key(self._agreed, self._secrets[other], self.me, other)
+        return seal(own, text, between(self._agreed, self.me, other))
+
+    def _unseal(self, other: int, sealed: bytes) -> tuple[int, ...] | None:
+        """What `other` dealt this client under the roster that this client agreed to, if it did."""
+        own = channel_key(self._agreed, self._secrets[other], other, self.me)
+        text = unseal(own, sealed, between(self._agreed, other, self.me))
+        return read_shares(text, other, self.me, 2 + len(self._layers)) if text else None
 
     def _mask(self, inbox: Inbox) -> Masked:
         senders = [client for client, _ in inbox.sealed]
         if len(set(senders)) != len(senders) or not set(senders) <= self._keys.keys():
             raise BadMessage("wrong senders", "shares twice, or of others than neighbours")
-        if len(self._graph.holders(self.me, senders)) < self._graph.threshold:
-            raise BadMessage("too few", "fewer neighbours shared their secrets than the threshold")
         self._shared = set(senders)
         for sender, sealed in inbox.sealed:
-            text = unseal(
-                channel_key(self._context, self._secrets[sender], sender, self.me),
-                sealed,
-                between(self._context, sender, self.me),
-            )
-            count = 2 + len(self._layers)
-            held = read_shares(text, sender, self.me, count) if text else None
-            if held:  # else others' shares have to do: one who garbles them stops nobody
-                self._held[sender] = held
+            if held := self._unseal(sender, sealed):
+                self._held[sender] = held  # who garbles its shares is masked with, and not counted
+        self._require_enough(self._places.keys(), "senders of shares")
         return Masked(self._context, self.me, self._masked_row())
+
+    def _counted(self, clients: Collection[int]) -> int:
+        """How many they are but for neighbours whose shares this client could not open."""
+        return len(set(clients) - (self._keys.keys() - self._held.keys()))
+
+    def _require_enough(self, clients: Collection[int], who: str) -> None:
+        """Refuse a sum of so few, where nobody counts who is only named."""
+        total, counted = len(self._places), self._counted(clients)
+        holders = self._graph.holders(self.me, self._held.keys() & set(clients) - {self.me})
+        if len(holders) < self._graph.threshold or counted < self._graph.survivors:
+            raise BadMessage(
+                "too few", f"fewer {who} than the threshold, or shares not to be opened"
+            )
+        least = self._limits.least(total)
+        if self._noise:
+            least = max(least, total - self._noise.layers.count(total))
+        if counted < least:
+            raise BadMessage(
+                "too few",
+                f"fewer {who} than the noise, or the run, asks for: {counted} whose shares could "
+                f"be opened; expected {least}",
+            )
 
     def _masked_row(self) -> bytes:
         """y_u = x_u + PRG(b_u) + sum_{v < u} PRG(s_uv) - sum_{v > u} PRG(s_uv)."""
-        masks = Expander(self._expected.length, self._expected.bits)
+        masks = Expander(self._expected.codec.length, self._expected.codec.bits)
         total = masks.zeros()
         row = self._row()
         if self._noise:
             row = row + self._noise.draw(len(self._places), self._layers, len(row))
         total += row.astype(masks.word)
-        masks.apply(total, self_key(self._context, self._seed))
+        masks.apply(total, self_key(self._agreed, self._seed))
         for other in sorted(self._shared):
             secret = _agree(self._pair, self._keys[other].mask)
-            masks.apply(total, pair_key(self._context, secret, self.me, other), other > self.me)
+            masks.apply(total, pair_key(self._agreed, secret, self.me, other), other > self.me)
         wipe(self._seed)
         del self._pair, self._channel, self._secrets
         return masks.pack(masks.reduce(total))
@@ -239,12 +335,9 @@ class MaskingClient:
         near = set(clients) & (self._keys.keys() | {self.me})
         if self.me not in near or not near - {self.me} <= self._shared:
             raise BadMessage("wrong survivors", "without this client, or with who never shared")
-        voters = self._graph.holders(self.me, near - {self.me})
-        if len(voters) < self._graph.threshold or len(clients) < self._graph.survivors:
-            raise BadMessage("too few", "fewer survivors than the threshold")
-        if len(clients) < self._limits.least(len(self._places)):
-            raise BadMessage("too few", "fewer survivors than the noise, or the run, asks for")
-        self._survivors, self._near, self._voters = survivors, near, set(voters)
+        self._require_enough(clients, "survivors")
+        self._voters = set(self._graph.holders(self.me, near - {self.me}))
+        self._survivors, self._near = survivors, near
         text = survivors.signed(self._agreed)
         return Vote(self._context, self.me, self._identity.sign(text))
 
@@ -262,10 +355,10 @@ class MaskingClient:
         held = sorted(self._held.items())
         seeds = tuple((who, shares[0]) for who, shares in held if who in self._near)
         keys = tuple((who, shares[1]) for who, shares in held if who not in self._near)
-        gone = len(self._places) - len(self._survivors.clients)
+        gone = len(self._places) - self._counted(self._survivors.clients)
         too_much = self._near if gone < len(self._layers) else set()  # from layer gone + 1 on
         layers = tuple((who, shares[2 + gone]) for who, shares in held if who in too_much)
-        return Unmask(self._context, self.me, seeds, keys, layers)
+        return Unmask(self._context, self.me, seeds, keys, gone, layers)
 
     def _end(self) -> None:
         """Forget every secret; nothing is answered any more."""
@@ -310,24 +403,24 @@ def layer_noise(layers: Layers, clients: int, number: int, seed: bytes, length: 
     return layers.layer(clients, number).draw(Keys(seed, secret=True), length)
 
 
-def commit(context: bytes, secret: bytes) -> bytes:
+def commit(agreed: bytes, secret: bytes) -> bytes:
     """A hash that tells nothing of a random secret, and by which it is known."""
-    return hashlib.sha256(b"privfed commitment" + context + secret).digest()
+    return hashlib.sha256(b"privfed commitment" + agreed + secret).digest()
 
 
-def self_key(context: bytes, seed: bytes | bytearray) -> bytes:
-    """What a client's own mask is expanded from."""
-    return derive(seed, context, b"self")
+def self_key(agreed: bytes, seed: bytes | bytearray) -> bytes:
+    """What a client's own mask is expanded from, under the roster that was agreed."""
+    return derive(seed, agreed, b"self")
 
 
-def channel_key(context: bytes, secret: bytes, sender: int, receiver: int) -> bytes:
+def channel_key(agreed: bytes, secret: bytes, sender: int, receiver: int) -> bytes:
     """What shares are sealed with: a key for each direction, so that no nonce is used twice."""
-    return derive(secret, context, between(b"channel", sender, receiver))
+    return derive(secret, agreed, between(b"channel", sender, receiver))
 
 
-def pair_key(context: bytes, secret: bytes, one: int, other: int) -> bytes:
+def pair_key(agreed: bytes, secret: bytes, one: int, other: int) -> bytes:
     """What the mask of two clients is expanded from."""
-    return derive(secret, context, between(b"pair", min(one, other), max(one, other)))
+    return derive(secret, agreed, between(b"pair", min(one, other), max(one, other)))
 
 
 def _agree(own: KeyPair, public: bytes) -> bytes:

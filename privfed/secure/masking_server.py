@@ -40,6 +40,8 @@ from privfed.secure.primitives import Expander, KeyPair, LowOrder, Words, random
 from privfed.secure.shamir import PRIME, reconstruct
 from privfed.secure.summation import Aborted
 
+Dealt = dict[int, dict[int, int]]
+"""Shares of secrets: whose, and at which place."""
 _ORDER = (Advertise, Shares, Masked, Vote, Unmask)
 
 
@@ -134,7 +136,9 @@ class MaskingServer:
         self._places = {client: place for place, client in enumerate(clients, start=1)}
         degree = self._graph.degree
         self._near = {me: neighbours(seed, clients, degree, me) for me in clients}
-        alike = Roster(self._context, clients, self._graph.degree, self._graph.threshold, seed, ())
+        nonces = tuple(self._keys[client].nonce for client in clients)
+        shape = (degree, self._graph.threshold, seed)
+        alike = Roster(self._context, clients, nonces, *shape, keys=())
         self._agreed = alike.agreed()
         return {
             me: replace(alike, keys=tuple(self._keys[other] for other in self._near[me]))
@@ -198,6 +202,8 @@ class MaskingServer:
         layers = [who for who, _ in message.layers]
         if len(set(layers)) != len(layers) or not set(layers) <= near & self._senders:
             raise BadMessage("wrong shares", "layers twice, or of others than survivors")
+        if message.gone < len(self._places) - len(self._senders):
+            raise BadMessage("wrong shares", "of layers of noise that the survivors have to keep")
         values = (*message.seeds, *message.keys, *message.layers)
         if not all(value < PRIME for _, value in values):
             raise BadMessage("wrong shares", "a share outside the field")
@@ -208,20 +214,21 @@ class MaskingServer:
         self._require_alive()
         self._alive = False
         self._require(set(self._unmasks), "helped to take the masks off")
-        seeds: dict[int, dict[int, int]] = {who: {} for who in self._senders}
-        keys: dict[int, dict[int, int]] = {who: {} for who in self._shared_by - self._senders}
-        layers: dict[int, dict[int, int]] = {who: {} for who in self._senders}
+        seeds: Dealt = {who: {} for who in self._senders}
+        keys: Dealt = {who: {} for who in self._shared_by - self._senders}
+        layers: dict[int, Dealt] = {}
         for sender, message in self._unmasks.items():
+            above = layers.setdefault(message.gone, {who: {} for who in self._senders})
             lists = (message.seeds, message.keys, message.layers)
-            for pairs, found in zip(lists, (seeds, keys, layers), strict=True):
+            for pairs, found in zip(lists, (seeds, keys, above), strict=True):
                 for who, value in pairs:
                     found[who][self._places[sender]] = value
         total = self._sum.copy()
         for who, shares in sorted(seeds.items()):
             seed = self._secret(shares)
-            if commit(self._context, seed) != self._commitments[who][0]:
+            if commit(self._agreed, seed) != self._commitments[who][0]:
                 raise Aborted("wrong seed: shares of a client's seed do not fit its commitment")
-            self._masks.apply(total, self_key(self._context, seed), subtract=True)
+            self._masks.apply(total, self_key(self._agreed, seed), subtract=True)
         for who, shares in sorted(keys.items()):
             self._remove_pairs(total, who, self._secret(shares))
         self._remove_layers(total, layers)
@@ -235,23 +242,35 @@ class MaskingServer:
         for other in self._near[gone]:
             if other in self._senders:
                 shared = pair.agree(self._keys[other].mask)
-                key = pair_key(self._context, shared, gone, other)
+                key = pair_key(self._agreed, shared, gone, other)
                 self._masks.apply(total, key, subtract=gone < other)
 
-    def _remove_layers(self, total: Words, shares: Mapping[int, Mapping[int, int]]) -> None:
-        """Subtract the layers of noise that fewer survivors would have needed."""
-        if self._layers is None:
-            return
+    def _remove_layers(self, total: Words, shares: Mapping[int, Dealt]) -> None:
+        """Subtract the layers of noise that fewer survivors would have needed.
+
+        Each helper counted who is `gone` by itself. Where somebody garbled what it dealt some of
+        them, these count it as gone: it is the others' count, if they are enough, that holds.
+        """
         clients = len(self._places)
-        gone, most = clients - len(self._senders), self._layers.count(clients)
+        most = self._layers.count(clients) if self._layers else 0
+        if self._layers is None or clients - len(self._senders) >= most:
+            return
+        gone = self._agreed_gone(shares)
         for who in sorted(self._senders) if gone < most else ():
-            seed = self._secret(shares[who])
+            seed = self._secret(shares[gone][who])
             for number in range(gone + 1, most + 1):
                 noise = layer_noise(self._layers, clients, number, seed, len(total))
                 total -= noise.astype(total.dtype)
                 last, seed = seed, next_layer(seed)
-            if commit(self._context, last) != self._commitments[who][1]:
+            if commit(self._agreed, last) != self._commitments[who][1]:
                 raise Aborted("wrong layer: shares of a layer's seed do not fit its commitment")
+
+    def _agreed_gone(self, shares: Mapping[int, Dealt]) -> int:
+        """The smallest number of missing clients for which everybody's layers can be told."""
+        for gone in sorted(shares):
+            if all(len(held) >= self._graph.threshold for held in shares[gone].values()):
+                return gone
+        raise Aborted("too few clients count the same survivors to take layers of noise off")
 
     def _secret(self, shares: Mapping[int, int]) -> bytes:
         try:

@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import astuple
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -26,7 +25,6 @@ from privfed.secure.masking_server import MaskingServer, recoverable
 from privfed.secure.messages import (
     Advertise,
     FromServer,
-    Invitation,
     Message,
     Vote,
     decode,
@@ -44,9 +42,10 @@ class MaskedSums(SecureProtocol):
     the others hold in shares. Complete graph up to 200 clients, and always where the server may
     lie; above, the sparse graph of SecAgg+ for a server that follows the protocol.
 
-    *Trust*: up to a fraction `colluders` of a cohort may work with the server. Computational: as
-    safe as X25519, AES-256, HKDF, ChaCha20-Poly1305 and Ed25519. No client is stopped from lying
-    about its own row, and any client can make a sum abort.
+    *Trust*: up to a fraction `colluders` of a cohort may work with the server; if it lies, of any
+    cohort that it can put together (the proof is in `masking_client`). Computational: as safe as
+    X25519, AES-256, HKDF, ChaCha20-Poly1305 and Ed25519. No client is stopped from lying about its
+    own row, and any client can make a sum abort.
 
     Source: Bonawitz et al. 2017, figure 4; Bell et al. 2020, section 3.
     """
@@ -136,24 +135,46 @@ class MaskedSums(SecureProtocol):
     def download(self, clients: int) -> float:
         degree = self._degree(clients)
         keys, shares, votes = Advertise.size, sealed_size(0) + 8, Vote.size
-        return degree * (keys + shares + votes * self.threshold) + 2 * 8 * clients
+        return degree * (keys + shares + votes * self.threshold) + (2 * 8 + KEY) * clients
 
     def upload(self, codec: Codec, clients: int) -> float:
         degree = self._degree(clients)
         each = sealed_size(0) + 8 + 41  # a sealed pair of shares, and one share at the end
         return Expander(codec.length, codec.bits).size + degree * each + Advertise.size + 5 * 36
 
-    def promise(self, clients: int) -> str:
-        policy = self.policy(clients)
+    def promise(self, clients: int, limits: Limits | None = None) -> str:
+        """Within `limits`, else where exactly so many are expected, and no more are drawn."""
+        limits = limits or Limits(clients, size=clients)
+        policy = self.within(limits)
         graph = policy.graph(clients)
         each = f"{graph.threshold} of each one's {graph.degree} neighbours"
         form = "complete graph" if graph.complete else f"and {each}"
-        lies = "also if it lies" if self.threat == "lying" else "if it follows the protocol"
+        lies = "also if it lies" if self.withstands_lies(limits) else "if it follows the protocol"
         return (
             f"of {clients} clients {max(graph.survivors, graph.threshold)} have to stay ({form}); "
             f"the server learns no row, {lies}, while at most {policy.corrupt(clients)} of them "
             "collude with it"
         )
+
+    def withstands_lies(self, limits: Limits) -> bool:
+        """Whether a server that lies in every message still opens sums of enough clients alone.
+
+        It chooses who is told of which cohort: so it has to hold for every cohort of which clients
+        take a roster and unmask a sum, and beyond 200 clients a graph may be sparse.
+        """
+        if self.threat == "lying":  # else there is no graph
+            return True
+        if limits.capacity > COMPLETE:
+            return False
+        policy = self.within(limits)
+        for clients in range(self.begun(limits), limits.capacity + 1):
+            try:
+                graph = policy.graph(clients)
+            except Aborted:
+                continue
+            if not policy.withstands_lies(graph):
+                return False
+        return True
 
     def refuse_limits(self, limits: Limits) -> None:
         least = self._needed(limits)
@@ -244,9 +265,9 @@ class MaskedChannel:
         self._rows: dict[int, Whole] = {}
         self.faults: list[str] = []
         directory = {who: identity(who).public_key().public_bytes_raw() for who in everybody}
-        of = Expected(session.round, session.exchange, session.model_hash, codec.bits, codec.length)
+        of = Expected(session.round, session.exchange, session.model_hash, codec)
         self.server = MaskingServer(
-            Invitation(bytes(random_key()), *astuple(of)),
+            of.invitation(bytes(random_key()), policy, limits, layers),
             everybody,
             directory,
             policy,

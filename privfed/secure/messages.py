@@ -1,8 +1,10 @@
 """The messages of masked sums: frozen values with one byte form each, which is checked whole.
 
 Every message begins with four bytes of format and kind, and the 32-byte context of its session: the
-hash of the invitation, which binds round, exchange and model. Numbers are little-endian. Bytes that
-are no message, or more or less than one, raise `BadMessage`.
+hash of the invitation, which binds round, exchange, model, and the hash of all settings that both
+sides have to share. The roster's hash binds besides who takes part, and a nonce of each of them: no
+client ever agrees to the same roster twice. Numbers are little-endian. Bytes that are no message,
+or more or less than one, raise `BadMessage`.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from privfed.secure.agreement import PROTOCOL
 from privfed.secure.primitives import KEY, SEAL, SIGNATURE
 from privfed.secure.shamir import LENGTH, PRIME
 from privfed.secure.summation import Aborted
 
-_FORMAT = b"PS1"
+_FORMAT = b"PS%d" % PROTOCOL
 _PLACE = struct.Struct("<Q")
 _COUNT = struct.Struct("<I")
 
@@ -92,21 +95,23 @@ class Invitation:
     model_hash: bytes
     bits: int
     length: int
+    agreement: bytes
     kind: ClassVar[int] = 1
 
     @property
     def context(self) -> bytes:
-        return hashlib.sha256(self.body()).digest()
+        return hashlib.sha256(b"privfed invitation" + self.body()).digest()
 
     def body(self) -> bytes:
         numbers = (self.round, self.exchange, self.bits, self.length)
-        return self.session + self.model_hash + b"".join(map(_number, numbers))
+        start = self.session + self.model_hash + self.agreement
+        return start + b"".join(map(_number, numbers))
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Invitation:
-        session, model_hash = data.take(KEY), data.take(KEY)
+        session, model_hash, agreement = (data.take(KEY) for _ in range(3))
         round, exchange, bits, length = (data.number() for _ in range(4))
-        found = cls(session, round, exchange, model_hash, bits, length)
+        found = cls(session, round, exchange, model_hash, bits, length, agreement)
         if found.context != context:
             raise BadMessage("wrong session", "an invitation that is not of its own context")
         return found
@@ -114,40 +119,44 @@ class Invitation:
 
 @dataclass(frozen=True)
 class Advertise:
-    """Client to server, and on to its neighbours: its two public keys, signed."""
+    """Client to server, and on to its neighbours: a nonce and its two public keys, signed."""
 
     context: bytes
     sender: int
+    nonce: bytes
     channel: bytes
     mask: bytes
-    signature: bytes
+    signature: bytes = bytes(SIGNATURE)
     kind: ClassVar[int] = 2
-    size: ClassVar[int] = _PLACE.size + 2 * KEY + SIGNATURE
-
-    @staticmethod
-    def signed(context: bytes, sender: int, channel: bytes, mask: bytes) -> bytes:
-        return b"privfed keys" + context + _number(sender) + channel + mask
+    size: ClassVar[int] = _PLACE.size + 3 * KEY + SIGNATURE
 
     @property
     def text(self) -> bytes:
         """What the signature is on."""
-        return self.signed(self.context, self.sender, self.channel, self.mask)
+        return b"privfed keys" + self.context + self._keys()
+
+    def _keys(self) -> bytes:
+        return _number(self.sender) + self.nonce + self.channel + self.mask
 
     def body(self) -> bytes:
-        return _number(self.sender) + self.channel + self.mask + self.signature
+        return self._keys() + self.signature
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Advertise:
-        sender, channel, mask = data.number(), data.take(KEY), data.take(KEY)
-        return cls(context, sender, channel, mask, data.take(SIGNATURE))
+        sender, (nonce, channel, mask) = data.number(), (data.take(KEY) for _ in range(3))
+        return cls(context, sender, nonce, channel, mask, data.take(SIGNATURE))
 
 
 @dataclass(frozen=True)
 class Roster:
-    """Server to one client: who takes part, the graph that was drawn, and its neighbours' keys."""
+    """Server to one client: who takes part, the graph that was drawn, and its neighbours' keys.
+
+    Of each of the `clients` one of the `nonces`, in order.
+    """
 
     context: bytes
     clients: tuple[int, ...]
+    nonces: tuple[bytes, ...]
     degree: int
     threshold: int
     seed: bytes
@@ -156,24 +165,23 @@ class Roster:
 
     def agreed(self) -> bytes:
         """The hash of what everybody's roster has to say alike."""
-        numbers = b"".join(map(_number, (self.degree, self.threshold, *self.clients)))
-        return hashlib.sha256(self.context + numbers + self.seed).digest()
+        return hashlib.sha256(b"privfed roster" + self.context + self._alike()).digest()
+
+    def _alike(self) -> bytes:
+        pairs = zip(self.clients, self.nonces, strict=True)
+        members = _list([_number(client) + nonce for client, nonce in pairs])
+        return members + _number(self.degree) + _number(self.threshold) + self.seed
 
     def body(self) -> bytes:
-        return (
-            _list([_number(client) for client in self.clients])
-            + _number(self.degree)
-            + _number(self.threshold)
-            + self.seed
-            + _list([keys.body() for keys in self.keys])
-        )
+        return self._alike() + _list([keys.body() for keys in self.keys])
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Roster:
-        clients = tuple(one.number() for one in data.each(_PLACE.size))
+        members = [(one.number(), one.take(KEY)) for one in data.each(_PLACE.size + KEY)]
+        clients, nonces = tuple(who for who, _ in members), tuple(nonce for _, nonce in members)
         degree, threshold, seed = data.number(), data.number(), data.take(KEY)
         keys = tuple(Advertise.read(context, one) for one in data.each(Advertise.size))
-        return cls(context, clients, degree, threshold, seed, keys)
+        return cls(context, clients, nonces, degree, threshold, seed, keys)
 
 
 @dataclass(frozen=True)
@@ -317,13 +325,15 @@ class Votes:
 class Unmask:
     """Client to server: per neighbour one share, of its seed if it survived, else of its key.
 
-    And of the seed of each survivor's first layer of noise that is too much, if there is any.
+    And of the seed of each survivor's first layer of noise that is too much, if there is any: of
+    layer `gone` + 1, where so many of the roster are missing by this client's own count.
     """
 
     context: bytes
     sender: int
     seeds: tuple[tuple[int, int], ...]
     keys: tuple[tuple[int, int], ...]
+    gone: int = 0
     layers: tuple[tuple[int, int], ...] = ()
     signature: bytes = bytes(SIGNATURE)
     kind: ClassVar[int] = 10
@@ -335,15 +345,16 @@ class Unmask:
 
     def _said(self) -> bytes:
         lists = (self.seeds, self.keys, self.layers)
-        return _number(self.sender) + b"".join(map(_values, lists))
+        return _number(self.sender) + _number(self.gone) + b"".join(map(_values, lists))
 
     def body(self) -> bytes:
         return self.signature + self._said()
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Unmask:
-        signature, sender = data.take(SIGNATURE), data.number()
-        return cls(context, sender, _valued(data), _valued(data), _valued(data), signature)
+        signature, sender, gone = data.take(SIGNATURE), data.number(), data.number()
+        seeds, keys, layers = _valued(data), _valued(data), _valued(data)
+        return cls(context, sender, seeds, keys, gone, layers, signature)
 
 
 def _values(pairs: tuple[tuple[int, int], ...]) -> bytes:
@@ -402,6 +413,6 @@ def read_shares(text: bytes, sender: int, receiver: int, count: int) -> tuple[in
     return shares if max(shares) < PRIME else None
 
 
-def between(context: bytes, sender: int, receiver: int) -> bytes:
-    """What a sealed text is bound to."""
-    return context + _number(sender) + _number(receiver)
+def between(agreed: bytes, sender: int, receiver: int) -> bytes:
+    """What a sealed text is bound to: the roster under which it was dealt, and whom it is for."""
+    return agreed + _number(sender) + _number(receiver)

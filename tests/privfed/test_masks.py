@@ -1,5 +1,6 @@
 """Masked sums: exact or aborted, never wrong; and nothing but the sum is learned."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import comb, floor, log2
 
@@ -11,19 +12,28 @@ from scipy import stats
 
 from privfed.errors import Refused
 from privfed.privacy.mechanism import Encoding
+from privfed.privacy.shares import DiscreteGaussianShare, Layers, SkellamShare
+from privfed.secure import agreement
 from privfed.secure import messages as wire
 from privfed.secure.codec import Codec
 from privfed.secure.dropout import SENDS, Leaves, leaving
 from privfed.secure.graph import Graph, Policy, neighbours
 from privfed.secure.limits import Limits
-from privfed.secure.masking_client import channel_key, pair_key, self_key
+from privfed.secure.masking_client import (
+    ClientNoise,
+    Expected,
+    MaskingClient,
+    channel_key,
+    pair_key,
+    self_key,
+)
 from privfed.secure.masking_server import recoverable
 from privfed.secure.masks import MaskedChannel, MaskedSums, Wire, graph_seed, identity
 from privfed.secure.messages import BadMessage
 from privfed.secure.primitives import Expander, KeyPair, unseal
 from privfed.secure.shamir import PRIME, reconstruct
 from privfed.secure.summation import Aborted, Session
-from privfed.streams import Streams
+from privfed.streams import Keys, Streams
 
 STREAMS = Streams(3, simulated=True)
 
@@ -195,6 +205,13 @@ def signed(message, sender=8, **changes):
     return replace(changed, signature=identity(8).sign(changed.text))
 
 
+def listing(message, clients):
+    """A roster of these, each with its nonce."""
+    nonces = dict(zip(message.clients, message.nonces, strict=True))
+    listed = tuple(nonces.get(client, bytes(32)) for client in clients)
+    return replace(message, clients=clients, nonces=listed)
+
+
 SIGNATURE = "wrong signature"
 BITS = 21  # so that a row of five numbers ends within a byte
 SHORT = "wrong length"
@@ -216,7 +233,7 @@ UP = {
     "too long": (wire.Advertise, lambda m: wire.encode(m) + b"x", SHORT),
     "nothing": (wire.Advertise, lambda m: b"", SHORT),
     "other format": (wire.Advertise, lambda m: b"PS9" + wire.encode(m)[3:], "wrong format"),
-    "unknown type": (wire.Advertise, lambda m: b"PS1\x63" + wire.encode(m)[4:], "wrong type"),
+    "unknown type": (wire.Advertise, lambda m: b"PS2\x63" + wire.encode(m)[4:], "wrong type"),
     "other session": (wire.Advertise, lambda m: replace(m, context=b"c" * 32), "wrong session"),
     "out of turn": (
         wire.Advertise,
@@ -310,15 +327,13 @@ def test_a_public_key_of_another_client_is_refused(which):
 def test_shares_are_sealed_with_a_key_of_their_session():
     of = session(3)
     channel = MaskedChannel(of, codec(), Fixed(2))
-    (one, two, _), context = of.clients.tolist(), channel.server._context
+    (one, two, _), agreed = of.clients.tolist(), channel.server._agreed
     secret = channel.clients[two]._secrets[one]
     ((sender, sealed), _) = channel._inboxes[two].sealed
     assert sender == one
-    text = unseal(
-        channel_key(context, secret, one, two), sealed, wire.between(context, sender, two)
-    )
+    text = unseal(channel_key(agreed, secret, one, two), sealed, wire.between(agreed, sender, two))
     assert wire.read_shares(text, one, two, 2)
-    keys = {channel_key(c, secret, *way) for c in (context, b"o" * 32) for way in ((1, 2), (2, 1))}
+    keys = {channel_key(c, secret, *way) for c in (agreed, b"o" * 32) for way in ((1, 2), (2, 1))}
     assert len(keys) == 4, "each session and each direction has its own"
 
 
@@ -338,11 +353,26 @@ DOWN = {
         lambda m: wire.encode(m)[:4] + b"c" * 32 + wire.encode(m)[36:],
         "wrong session",
     ),
+    "other settings": (
+        wire.Invitation,
+        lambda m: replace(m, agreement=b"a" * 32),
+        "wrong agreement",
+    ),
+    "another nonce of mine": (
+        wire.Roster,
+        lambda m: replace(m, nonces=(m.nonces[0], b"n" * 32, *m.nonces[2:])),
+        "wrong nonce",
+    ),
+    "another nonce of a neighbour's": (
+        wire.Roster,
+        lambda m: replace(m, nonces=(b"n" * 32, *m.nonces[1:])),
+        "wrong nonce",
+    ),
     "no invitation": (wire.Invitation, lambda m: wire.Survivors(m.context, (3,)), "wrong type"),
     "weaker threshold": (wire.Roster, lambda m: replace(m, threshold=2), "wrong threshold"),
     "fewer neighbours": (wire.Roster, lambda m: replace(m, degree=2), "wrong threshold"),
-    "without me": (wire.Roster, lambda m: replace(m, clients=m.clients[2:]), "wrong roster"),
-    "out of order": (wire.Roster, lambda m: replace(m, clients=m.clients[::-1]), "wrong roster"),
+    "without me": (wire.Roster, lambda m: listing(m, m.clients[2:]), "wrong roster"),
+    "out of order": (wire.Roster, lambda m: listing(m, m.clients[::-1]), "wrong roster"),
     "a key missing": (wire.Roster, lambda m: replace(m, keys=m.keys[1:]), "wrong neighbours"),
     "keys twice": (
         wire.Roster,
@@ -383,7 +413,7 @@ DOWN = {
     "few survivors": (wire.Survivors, lambda m: replace(m, clients=m.clients[:3]), "too few"),
     "unknown clients": (
         wire.Roster,
-        lambda m: replace(m, clients=(*m.clients, 999)),
+        lambda m: listing(m, (*m.clients, 999)),
         "wrong roster",
     ),
     "few votes": (wire.Votes, lambda m: replace(m, votes=m.votes[:3]), "too few"),
@@ -514,11 +544,11 @@ def unmasked_by_a_liar(threshold, policy=None):
     seed, secret = (reconstruct(shares[alive], threshold) for alive in (True, False))
     expander = Expander(encoder.length, encoder.bits)
     row = np.frombuffer(captured[victim], "<u4").copy()
-    expander.apply(row, self_key(server._context, seed), subtract=True)
+    expander.apply(row, self_key(server._agreed, seed), subtract=True)
     pair = KeyPair(secret)
     for other in clients[1:]:
         shared = pair.agree(server._keys[other].mask)
-        key = pair_key(server._context, shared, victim, other)
+        key = pair_key(server._agreed, shared, victim, other)
         expander.apply(row, key, subtract=other < victim)
     return encoder.unwrap(row.astype("u8")), whole[0]
 
@@ -764,11 +794,170 @@ def test_a_server_whose_session_has_ended_says_so():
         channel.server.handle(clients[0], wire.Vote(channel.server._context, clients[0], b"s" * 64))
 
 
-def test_only_a_run_that_asks_for_it_is_promised_safety_from_lies():
-    assert "if it follows the protocol" in MaskedSums().promise(100)
-    assert "also if it lies" in MaskedSums(threat="lying").promise(100)
+@pytest.mark.parametrize("threat", ["curious", "lying"])
+@pytest.mark.parametrize(
+    "clients, colluders", [(3, 0.34), (5, 0.2), (10, 0.1), (150, 0.1), (300, 0.1), (10, 0.4)]
+)
+def test_safety_from_lies_is_promised_where_it_is_proved(threat, clients, colluders):
+    """In whole clients, for every cohort that clients would accept."""
+    part = MaskedSums(threshold=0.6, colluders=colluders, threat=threat)
+    policy = part.policy(clients)
+    graphs = []
+    for count in range(2, clients + 1):
+        with suppress(Aborted):
+            graphs.append(policy.graph(count))
+    if not graphs or graphs[-1].clients != clients:
+        with pytest.raises(Aborted, match="withstands a lying server"):
+            part.promise(clients)
+        return
+    corrupt = floor(colluders * clients + 1e-9)
+    assert corrupt >= 1
+    proved = all(g.complete and 2 * g.threshold > g.clients + corrupt for g in graphs)
+    said = part.promise(clients)
+    assert ("also if it lies" in said) == proved
+    assert ("if it follows the protocol" in said) != proved
+    assert f"at most {corrupt} of them" in said
+
+
+def test_five_of_whom_one_colludes_are_promised_nothing_against_lies():
+    """Three give a secret back: 6 > 6 is false; and a lying server unmasks one of them."""
+    part = MaskedSums(threshold=0.6, colluders=0.2)
+    assert part.policy(5).graph(5).threshold == 3
+    assert "if it follows the protocol" in part.promise(5)
+    assert "also if it lies" in MaskedSums(threshold=0.8, colluders=0.2).promise(5)
+
+
+def test_a_server_that_may_draw_more_than_the_complete_graph_has_no_promise_if_it_lies():
+    part = MaskedSums()
+    assert "also if it lies" in part.promise(150, Limits(200, size=150))
+    assert "if it follows the protocol" in part.promise(150, Limits(600, size=150))
+    assert "of 1000 clients 600 have to stay" in part.promise(1000)
     assert MaskedSums(threat="lying").policy(500).graph(500).complete
-    assert "of 1000 clients 600 have to stay" in MaskedSums().promise(1000)
+
+
+def test_a_roster_beyond_the_capacity_is_refused():
+    of, encoder = session(6), codec()
+    channel = MaskedChannel(of, encoder, Fixed(4))
+    assert not channel.faults
+    with pytest.raises(Aborted, match=r"expected at most 5, the capacity"):
+        MaskedChannel(of, encoder, Fixed(4), Limits(5))
+
+
+def test_layers_come_off_by_the_count_of_those_whom_nobody_garbled():
+    """A client that could not open one sender's shares counts it as gone; the others are enough."""
+    of, layers = session(8, [Leaves.BEFORE_MASKING, *[0] * 7]), Layers(50.0, 0.3)
+    encoder, limits = codec(), Limits(8, tolerance=0.3)
+    sums, gone = [], set()
+
+    class Seeing(Wire):
+        def __init__(self, spoils):
+            self.spoils = spoils
+
+        def carry(self, client, data, upward):
+            message = wire.decode(data)
+            if isinstance(message, wire.Unmask):
+                gone.add(message.gone)
+            if self.spoils and client == 13 and isinstance(message, wire.Inbox):
+                _, (second, text), *rest = message.sealed
+                garbled = (message.sealed[0], (second, bytes(len(text))), *rest)
+                return wire.encode(replace(message, sealed=garbled))
+            return data
+
+    for spoils in (False, True):
+        channel = MaskedChannel(of, encoder, Fixed(5), limits, layers, Seeing(spoils))
+        sent(channel, of, rows(encoder, 8))
+        assert channel.faults == []
+        sums.append(channel.total()[0].tolist())
+    assert sums[0] == sums[1]
+    assert gone == {1, 2}
+
+
+# --- what both sides have to agree on ---
+
+SETTINGS = {
+    "codec": codec(),
+    "policy": Policy(0.6, 0.1, "lying"),
+    "limits": Limits(10, 2, tolerance=0.3),
+    "layers": Layers(400.0, 0.3),
+}
+OTHERWISE = {
+    "clip": {"codec": replace(codec(), clip=2.0)},
+    "step": {"codec": replace(codec(), step=codec().step * 2)},
+    "reach": {"codec": replace(codec(), reach=2.0)},
+    "noise": {"codec": replace(codec(), noise=SkellamShare(9.0))},
+    "kind of noise": {"codec": replace(codec(), noise=DiscreteGaussianShare(3.0))},
+    "threshold": {"policy": Policy(0.61, 0.1, "lying")},
+    "colluders": {"policy": Policy(0.6, 0.0, "lying")},
+    "threat": {"policy": Policy(0.6, 0.1, "curious")},
+    "size": {"policy": Policy(0.6, 0.1, "lying", size=6)},
+    "minimum": {"limits": Limits(10, 3, tolerance=0.3)},
+    "capacity": {"limits": Limits(11, 2, tolerance=0.3)},
+    "tolerance": {"limits": Limits(10, 2, tolerance=0.4)},
+    "hostile": {"limits": Limits(10, 2, tolerance=0.3, hostile=1)},
+    "a layer's variance": {"layers": Layers(152.0, 0.3)},
+    "layers' tolerance": {"layers": Layers(400.0, 0.2)},
+    "no layers": {"layers": None},
+}
+
+
+def guest(settings, session=b"s" * 32):
+    """A client with such settings, and what it is invited with by a server that has others."""
+    policy, limits, layers = (settings[name] for name in ("policy", "limits", "layers"))
+    expected = Expected(1, 0, b"h" * 32, settings["codec"])
+    noise = ClientNoise(layers, Keys(b"k" * 32, secret=True)) if layers else None
+    directory = {who: identity(who).public_key().public_bytes_raw() for who in (3, 8)}
+    row = np.zeros(5, dtype=np.int64)
+    client = MaskingClient(3, identity(3), directory, policy, expected, row.copy, limits, noise)
+    return client, expected.invitation(session, policy, limits, layers)
+
+
+def test_who_is_configured_alike_is_invited():
+    _, invitation = guest(SETTINGS)
+    client, _ = guest(dict(SETTINGS))
+    assert client.handle(invitation).context == invitation.context
+
+
+@pytest.mark.parametrize("other", OTHERWISE.values(), ids=OTHERWISE.keys())
+def test_who_is_configured_otherwise_completes_no_sum(other):
+    _, invitation = guest(SETTINGS)
+    client, theirs = guest({**SETTINGS, **other})
+    assert theirs.context != invitation.context
+    with pytest.raises(BadMessage, match="wrong agreement: the server is configured otherwise"):
+        client.handle(invitation)
+
+
+def test_another_version_completes_no_sum(monkeypatch):
+    facts = {"clip": 1.0, "noise": None}
+    here = agreement.agreement(**facts)
+    assert (
+        here == agreement.agreement(noise=None, clip=np.float64(1)) != agreement.agreement(clip=1)
+    )
+    monkeypatch.setattr(agreement, "PROTOCOL", 3)
+    assert agreement.agreement(**facts) != here
+    with pytest.raises(TypeError, match="no form that two parties could compare"):
+        agreement.agreement(of=object())
+
+
+def test_a_replayed_invitation_begins_another_session():
+    """No roster is of two sessions of a client, so no vote or share is."""
+    of, encoder = session(4), codec()
+    channel = MaskedChannel(of, encoder, Fixed(3))
+    me, former = of.clients.tolist()[0], channel.server
+    keys = tuple(former._keys[who] for who in sorted(former._keys))
+    clients, nonces = tuple(one.sender for one in keys), tuple(one.nonce for one in keys)
+    roster = wire.Roster(former._context, clients, nonces, 3, 3, former._graph_seed, keys[1:])
+    assert roster.agreed() == former._agreed
+    again = MaskedChannel(of, encoder, Fixed(3)).clients[me]
+    fresh = MaskingClient(me, again._identity, again._directory, *again_of(again))
+    advertised = fresh.handle(former.invitation)
+    assert advertised.context == former._context
+    assert advertised.nonce != keys[0].nonce
+    with pytest.raises(BadMessage, match="wrong nonce"):
+        fresh.handle(roster)
+
+
+def again_of(client):
+    return client._policy, client._expected, lambda: np.zeros(5, dtype=np.int64), client._limits
 
 
 def test_a_share_text_is_bound_to_sender_and_receiver():

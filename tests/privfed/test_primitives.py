@@ -155,14 +155,14 @@ def test_what_we_derive_and_send_is_frozen():
         return hashlib.sha256(data).hexdigest()[:16]
 
     everybody, seed = tuple(range(20)), b"g" * 32
-    invitation = Invitation(b"s" * 32, 7, 1, b"m" * 32, 32, 650)
-    keys = Advertise(context, 5, b"a" * 32, b"b" * 32, b"s" * 64)
+    invitation = Invitation(b"s" * 32, 7, 1, b"m" * 32, 32, 650, b"a" * 32)
+    keys = Advertise(context, 5, b"n" * 32, b"a" * 32, b"b" * 32, b"s" * 64)
     sealed, signature = ((3, b"x" * 40), (9, b"y" * 40)), b"s" * 64
     shares = Shares(context, 5, b"a" * 32, b"b" * 32, sealed, signature)
     masked, vote = Masked(context, 5, b"w" * 10, signature), Vote(context, 5, signature)
-    roster = Roster(context, (3, 5, 9), 2, 2, seed, (keys,))
+    roster = Roster(context, (3, 5, 9), (b"1" * 32, b"n" * 32, b"2" * 32), 2, 2, seed, (keys,))
     survivors = Survivors(context, (3, 5))
-    unmask = Unmask(context, 5, ((1, 2),), ((3, 2**256),))
+    unmask = Unmask(context, 5, ((1, 2),), ((3, 2**256),), 1, ((1, 7),))
     sent = {
         "invitation": invitation,
         "keys": keys,
@@ -192,22 +192,22 @@ def test_what_we_derive_and_send_is_frozen():
     }
     assert pair_key(context, b"s" * 32, 4, 9) == pair_key(context, b"s" * 32, 9, 4)
     assert found == {
-        "invitation": "e2db8dbd9c98f035",
-        "keys": "3f80708e8070b968",
-        "roster": "315d8fe744829b15",
-        "shares": "17400451b68f6aa6",
-        "inbox": "73160b47317a0f6e",
-        "masked": "35d725f679deb5fa",
-        "survivors": "56f28175b4c75634",
-        "vote": "5aed237ff2e20438",
-        "votes": "b71d14f093fc9fde",
-        "unmask": "1f105b2facf55295",
-        "roster, agreed": "64bb92b04e7375ec",
-        "keys, signed": "917bc17ca40fabe7",
+        "invitation": "254812e34a339fa0",
+        "keys": "1d9c4b673b0e127f",
+        "roster": "cf9bd62d089b9d49",
+        "shares": "175904bed329c25e",
+        "inbox": "5c1cb2ae6b489da8",
+        "masked": "bf1b8ca473c01a5d",
+        "survivors": "0a6dc7e306c26889",
+        "vote": "4badf9f25c0034ee",
+        "votes": "a2fd6584c4153a87",
+        "unmask": "8f8ae409b837285f",
+        "roster, agreed": "bd833250c3256c46",
+        "keys, signed": "310bae3cc60a0eef",
         "shares, signed": "3467da800eef2922",
         "masked, signed": "c6a5efb0345d1c6c",
-        "survivors, signed": "514ba89c324f003e",
-        "unmask, signed": "e01121d25e1a2ae6",
+        "survivors, signed": "cbbb68b3d540af9a",
+        "unmask, signed": "0f38b62c3ddfe894",
         "shares, sealed": "50823cecf5d8f355",
         "channel": "345b25e1d0c97b1c",
         "self": "3d31ef5483128da5",

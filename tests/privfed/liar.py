@@ -1,0 +1,312 @@
+"""A server that lies in every message of a masked sum, and what it learns.
+
+The clients are real. The server sees all that they send, tells each of them something else, and
+has clients who work with it: these sign, deal and tell whatever it likes.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from privfed.privacy.shares import Layers
+from privfed.secure import masking_client, masks
+from privfed.secure.codec import Codec
+from privfed.secure.graph import Policy
+from privfed.secure.limits import Limits
+from privfed.secure.masking_client import ClientNoise, Expected, MaskingClient
+from privfed.secure.messages import (
+    Advertise,
+    Inbox,
+    Roster,
+    Survivors,
+    Vote,
+    Votes,
+    read_shares,
+    share_text,
+)
+from privfed.secure.primitives import Expander, seal, unseal
+from privfed.secure.shamir import reconstruct
+from privfed.secure.summation import Aborted
+from privfed.streams import Keys
+
+CODEC = Codec(1.0, 1.0, length=2, bits=16)
+SEED, KEY, LAYERS = 0, 1, 2
+"""Which of a client's secrets."""
+
+
+identity = masks.identity
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def public(client):
+    return masks.identity(client).public_key().public_bytes_raw()
+
+
+class Ideal:
+    """A key agreement without its arithmetic: who has neither private key does not call it."""
+
+    def __init__(self, private):
+        self.public = hashlib.sha256(b"public" + private).digest()
+
+    def agree(self, public):
+        return hashlib.sha256(min(self.public, public) + max(self.public, public)).digest()
+
+
+@dataclass(frozen=True)
+class Pen:
+    """Signatures that nobody forges who does not try."""
+
+    public: bytes
+
+    def sign(self, text):
+        return hashlib.sha512(self.public + text).digest()
+
+
+def idealise(monkeypatch):
+    """Several times as many sessions: hashes for the slowest of the primitives."""
+    monkeypatch.setattr(masking_client, "KeyPair", Ideal)
+    monkeypatch.setattr(masking_client, "derive", lambda *texts: hashed(b"".join(texts)))
+    monkeypatch.setattr(
+        masking_client, "verified", lambda who, signature, text: Pen(who).sign(text) == signature
+    )
+    monkeypatch.setattr(sys.modules[__name__], "identity", lambda who: Pen(public(who)))
+
+
+def hashed(text):
+    return hashlib.sha256(text).digest()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all clients insist on, and who of them works with the server."""
+
+    clients: tuple[int, ...]
+    colluders: frozenset[int]
+    policy: Policy
+    limits: Limits
+    layers: Layers | None = None
+
+    def least(self, clients):
+        """Of a roster of so many, the fewest honest rows that may be summed."""
+        graph = self.policy.graph(clients)
+        counted = max(self.limits.least(clients), graph.threshold, graph.survivors)
+        return counted - self.policy.corrupt(clients)
+
+
+@dataclass(eq=False, repr=False)
+class Honest:
+    """One session of an honest client, and what only it knows."""
+
+    client: MaskingClient
+    row: np.ndarray
+    noise: ClientNoise | None
+    keys: Advertise
+    roster: Roster | None = None
+    agreed: bytes = b""
+    pair: masking_client.KeyPair | None = None
+    secrets: tuple[bytes, ...] = ()
+    sealed: dict[int, bytes] = field(default_factory=dict)
+    dealers: dict[int, Honest] = field(default_factory=dict)
+    named: tuple[int, ...] = ()
+    words: np.ndarray | None = None
+    survivors: tuple[int, ...] = ()
+    vote: Vote | None = None
+
+    @property
+    def me(self):
+        return self.client.me
+
+    def noised(self):
+        """Its row with all of its noise."""
+        if not self.noise:
+            return self.row
+        layers = self.secrets[LAYERS:]
+        return self.row + self.noise.draw(len(self.roster.clients), layers, CODEC.length)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A sum of honest rows without a mask, as the server has it, and the layers each has left."""
+
+    of: tuple[Honest, ...]
+    total: np.ndarray
+    kept: tuple[int, ...]
+
+
+class World:
+    """All sessions to which a server invites with one invitation."""
+
+    def __init__(self, setting, rng, client=MaskingClient):
+        self.setting, self.rng, self._kind = setting, rng, client
+        self._expected = Expected(1, 0, b"m" * 32, CODEC)
+        self.invitation = self._expected.invitation(
+            rng.bytes(32), setting.policy, setting.limits, setting.layers
+        )
+        self.context = self.invitation.context
+        self._directory = {who: public(who) for who in setting.clients}
+        self.colluders = {who: self._corrupt(who) for who in setting.colluders}
+        self.honest: list[Honest] = []
+        self._shares: dict[tuple[Honest, int], dict[int, int]] = {}
+
+    def _corrupt(self, who):
+        channel, mask = (masking_client.KeyPair(self.rng.bytes(32)) for _ in range(2))
+        keys = Advertise(self.context, who, self.rng.bytes(32), channel.public, mask.public)
+        return replace(keys, signature=identity(who).sign(keys.text)), channel, mask
+
+    # --- what it tells clients, and is told ---
+
+    def invite(self, who):
+        setting, row = self.setting, self.rng.integers(-50, 50, CODEC.length)
+        keys = Keys(self.rng.bytes(32), secret=True)
+        noise = ClientNoise(setting.layers, keys) if setting.layers else None
+        client = self._kind(
+            *(who, identity(who), self._directory, setting.policy, self._expected),
+            *(row.copy, setting.limits, noise),
+        )
+        one = Honest(client, row, noise, client.handle(self.invitation))
+        self.honest.append(one)
+        return one
+
+    def roster(self, clients, invited):
+        """With the keys that the `invited` sent, and those of who works with it."""
+        clients = tuple(sorted(clients))
+        graph = self.setting.policy.graph(len(clients))
+        corrupt = {who: keys for who, (keys, _, _) in self.colluders.items()}
+        keys = tuple((corrupt.get(who) or invited[who].keys) for who in clients)
+        nonces = tuple(one.nonce for one in keys)
+        shape = (graph.degree, graph.threshold, self.rng.bytes(32))
+        return Roster(self.context, clients, nonces, *shape, keys)
+
+    def share(self, one, roster):
+        private = bytes(one.client._mask_secret)
+        keys = tuple(keys for keys in roster.keys if keys.sender != one.me)
+        if (shares := self._told(one, replace(roster, keys=keys))) is None:
+            return
+        client, one.roster, one.sealed = one.client, roster, dict(shares.sealed)
+        one.agreed, one.pair = client._agreed, client._pair
+        one.secrets = (bytes(client._seed), private, *client._layers)
+        for who in self.colluders.keys() & one.sealed.keys():
+            for which, value in enumerate(self._corrupt_shares(who, one)):
+                self._learn(one, which, who, value)
+
+    def _corrupt_shares(self, who, one):
+        """What an honest client dealt who works with the server."""
+        _, channel, _ = self.colluders[who]
+        secret, way = channel.agree(one.keys.channel), (one.me, who)
+        key = masking_client.channel_key(one.agreed, secret, *way)
+        text = unseal(key, one.sealed[who], masking_client.between(one.agreed, *way))
+        return read_shares(text, *way, len(one.secrets))
+
+    def _learn(self, one, which, holder, value):
+        if one and one.roster and holder in one.roster.clients:
+            place = 1 + one.roster.clients.index(holder)
+            self._shares.setdefault((one, which), {})[place] = value
+
+    def corrupt_text(self, who, one):
+        """Shares of who works with the server, sealed as they should be."""
+        _, channel, _ = self.colluders[who]
+        values = tuple(int(self.rng.integers(1 << 62)) for _ in one.secrets)
+        secret, way = channel.agree(one.keys.channel), (who, one.me)
+        key = masking_client.channel_key(one.agreed, secret, *way)
+        text = share_text(*way, values)
+        return seal(key, text, masking_client.between(one.agreed, *way))
+
+    def deliver(self, one, sealed, dealers):
+        """Shares by the name under which they come; `dealers` says who really dealt them."""
+        one.dealers = {**dealers, one.me: one}
+        masked = self._told(one, Inbox(self.context, tuple(sorted(sealed.items()))))
+        if masked is not None:
+            one.named = tuple(sealed)
+            one.words = np.frombuffer(masked.words, "<u2")
+
+    def survive(self, one, clients):
+        one.vote = self._told(one, Survivors(self.context, tuple(sorted(clients))))
+        if one.vote:
+            one.survivors = tuple(sorted(clients))
+
+    def corrupt_vote(self, who, one):
+        text = Survivors(self.context, one.survivors).signed(one.agreed)
+        return Vote(self.context, who, identity(who).sign(text))
+
+    def unmask(self, one, votes):
+        if answer := self._told(one, Votes(self.context, tuple(votes))):
+            told = {SEED: answer.seeds, KEY: answer.keys, LAYERS + answer.gone: answer.layers}
+            for which, shares in told.items():
+                for who, value in shares:
+                    self._learn(one.dealers.get(who), which, one.me, value)
+
+    def _told(self, one, message):
+        try:
+            return one.client.handle(message)
+        except Aborted:
+            return None
+
+    # --- what it learns ---
+
+    def _secret(self, one, which):
+        shares = self._shares.get((one, which), {})
+        if one.roster is None or len(shares) < one.roster.threshold:
+            return None
+        secret = reconstruct(shares, one.roster.threshold)
+        assert secret == one.secrets[which]
+        return secret
+
+    def opened(self):
+        """All sums of honest rows without a mask that it does not know."""
+        self._pairs = {mask.public: mask for _, _, mask in self.colluders.values()}
+        for one in self.honest:
+            if secret := self._secret(one, KEY):
+                self._pairs[one.pair.public] = masking_client.KeyPair(secret)
+        sent = [one for one in self.honest if one.words is not None]
+        known, hidden = zip(*map(self._masks, sent), strict=True) if sent else ((), ())
+        ends: dict[bytes, list[Honest]] = {}
+        for one, keys in zip(sent, hidden, strict=True):
+            for key in keys:
+                ends.setdefault(key, []).append(one)
+        bare = dict(zip(sent, known, strict=True))
+        return [
+            Opened(group, sum(bare[one] for one in group), tuple(map(self._layers, group)))
+            for group in self._groups(sent, ends)
+            if all(len(ends[key]) == 2 for one in group for key in hidden[sent.index(one)])
+        ]
+
+    def _masks(self, one):
+        """Its words without masks that the server knows, and the keys of those it does not."""
+        total, hidden = one.words.copy(), []
+        expander = Expander(CODEC.length, CODEC.bits)
+        seed = self._secret(one, SEED)
+        if seed is None:
+            hidden.append(one.secrets[SEED])
+        else:
+            expander.apply(total, masking_client.self_key(one.agreed, seed), subtract=True)
+        theirs = {keys.sender: keys.mask for keys in one.roster.keys}
+        for other in one.named:
+            mine, key = self._pairs.get(one.pair.public), theirs[other]
+            pair, end = (mine, key) if mine else (self._pairs.get(key), one.pair.public)
+            secret = (pair or one.pair).agree(end if pair else key)
+            key = masking_client.pair_key(one.agreed, secret, one.me, other)
+            if pair:
+                expander.apply(total, key, subtract=other < one.me)
+            else:
+                hidden.append(key)
+        return total, hidden
+
+    def _groups(self, sent, ends):
+        """Rows that masks tie together, of which it does not know the key."""
+        group = {one: {one} for one in sent}
+        for tied in ends.values():
+            joined = set().union(*(group[one] for one in tied))
+            for one in joined:
+                group[one] = joined
+        return [tuple(each) for each in {id(each): each for each in group.values()}.values()]
+
+    def _layers(self, one):
+        """How many layers of noise it cannot take off."""
+        most = len(one.secrets) - LAYERS
+        told = (j for j in range(most) if self._secret(one, LAYERS + j))
+        return next(told, most)
