@@ -55,6 +55,7 @@ from privfed.privacy.shares import Layers, Whole
 from privfed.secure.agreement import agreement
 from privfed.secure.codec import Codec
 from privfed.secure.graph import Graph, Policy, neighbours
+from privfed.secure.layered_noise import ClientNoise
 from privfed.secure.limits import Limits
 from privfed.secure.messages import (
     Advertise,
@@ -75,7 +76,6 @@ from privfed.secure.messages import (
     share_text,
 )
 from privfed.secure.primitives import (
-    KEY,
     Expander,
     KeyPair,
     LowOrder,
@@ -87,7 +87,6 @@ from privfed.secure.primitives import (
     wipe,
 )
 from privfed.secure.shamir import share
-from privfed.streams import Keys
 
 _FORGOTTEN = (
     *("_pair", "_channel", "_secrets", "_held", "_keys"),
@@ -368,39 +367,6 @@ class MaskingClient:
                 wipe(secret)
         for name in _FORGOTTEN:
             self.__dict__.pop(name, None)
-
-
-@dataclass(frozen=True)
-class ClientNoise:
-    """A client's noise in layers, drawn with `keys`; each layer's from a seed of its own."""
-
-    layers: Layers
-    keys: Keys
-
-    def seeds(self, clients: int) -> tuple[bytes, ...]:
-        """Of layers 1 to T, each the hash of the one before, so that one tells all later ones."""
-        count, found = self.layers.count(clients), []
-        seed = self.keys.derived(b"layers").bits(KEY // 8).tobytes()
-        for _ in range(count):
-            found.append(seed)
-            seed = next_layer(seed)
-        return tuple(found)
-
-    def draw(self, clients: int, seeds: tuple[bytes, ...], length: int) -> Whole:
-        """Base and all layers `[length]`."""
-        total = self.layers.base(clients).draw(self.keys.derived(b"base"), length)
-        for number, seed in enumerate(seeds, start=1):
-            total = total + layer_noise(self.layers, clients, number, seed, length)
-        return total
-
-
-def next_layer(seed: bytes) -> bytes:
-    return hashlib.sha256(b"privfed layer" + seed).digest()
-
-
-def layer_noise(layers: Layers, clients: int, number: int, seed: bytes, length: int) -> Whole:
-    """What layer `number` of a client is, to itself and to the server that takes it off."""
-    return layers.layer(clients, number).draw(Keys(seed, secret=True), length)
 
 
 def commit(agreed: bytes, secret: bytes) -> bytes:

@@ -12,12 +12,11 @@ from dataclasses import replace
 
 from privfed.privacy.shares import Layers
 from privfed.secure.graph import Graph, Policy, neighbours
+from privfed.secure.layered_noise import layer_noise, next_layer
 from privfed.secure.limits import Limits
 from privfed.secure.masking_client import (
     Directory,
     commit,
-    layer_noise,
-    next_layer,
     pair_key,
     self_key,
 )

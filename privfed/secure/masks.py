@@ -19,8 +19,9 @@ from privfed.secure.codec import Codec, Whole
 from privfed.secure.dropout import SENDS, Leaves
 from privfed.secure.encoded import Channel, SecureProtocol, at_most, noise_keys
 from privfed.secure.graph import COMPLETE, Policy, neighbours
+from privfed.secure.layered_noise import ClientNoise
 from privfed.secure.limits import UNLIMITED, Limits
-from privfed.secure.masking_client import ClientNoise, Expected, MaskingClient
+from privfed.secure.masking_client import Expected, MaskingClient
 from privfed.secure.masking_server import MaskingServer, recoverable
 from privfed.secure.messages import (
     Advertise,

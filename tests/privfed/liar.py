@@ -17,8 +17,9 @@ from privfed.privacy.shares import Layers
 from privfed.secure import masking_client, masks
 from privfed.secure.codec import Codec
 from privfed.secure.graph import Policy
+from privfed.secure.layered_noise import ClientNoise
 from privfed.secure.limits import Limits
-from privfed.secure.masking_client import ClientNoise, Expected, MaskingClient
+from privfed.secure.masking_client import Expected, MaskingClient
 from privfed.secure.messages import (
     Advertise,
     Inbox,

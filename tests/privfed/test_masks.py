@@ -18,9 +18,9 @@ from privfed.secure import messages as wire
 from privfed.secure.codec import Codec
 from privfed.secure.dropout import SENDS, Leaves, leaving
 from privfed.secure.graph import Graph, Policy, neighbours
+from privfed.secure.layered_noise import ClientNoise
 from privfed.secure.limits import Limits
 from privfed.secure.masking_client import (
-    ClientNoise,
     Expected,
     MaskingClient,
     channel_key,
