@@ -205,21 +205,26 @@ def _refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
     """Raises `Refused` where a part from outside leaves out what its kind has to declare."""
     if kind not in CONTRACTS:
         return
-    missing = sorted(_declared(kind) - {*dir(part), *part.model_fields})
+    contract, base = _contract(kind), CONTRACTS[kind].replace(":", ".")
+    if issubclass(contract, BaseModel) and not issubclass(part, contract):
+        raise Refused(f"{named}, which is no {kind}; expected a subclass of {base}")
+    missing = sorted(_declared(contract) - {*dir(part), *part.model_fields})
     if missing:
-        base = CONTRACTS[kind].replace(":", ".")
         raise Refused(
             f"{named}, which does not declare {', '.join(missing)}; expected all that {base} "
             "says: extend a built-in part, or add these"
         )
 
 
-def _declared(kind: str) -> set[str]:
-    """The names that a contract annotates or defines, without private ones."""
+def _contract(kind: str) -> type[Any]:
     module, _, attribute = CONTRACTS[kind].partition(":")
-    contract = getattr(importlib.import_module(module), attribute)
-    names = {name for base in contract.__mro__ for name in vars(base).get("__annotations__", {})}
-    names |= {name for base in contract.__mro__ if base.__module__ == module for name in vars(base)}
+    contract: type[Any] = getattr(importlib.import_module(module), attribute)
+    return contract
+
+
+def _declared(contract: type[Any]) -> set[str]:
+    """The names that a contract annotates or defines, without private ones."""
+    names = {*vars(contract), *vars(contract).get("__annotations__", {})}
     return {name for name in names if not name.startswith(("_", "model_"))}
 
 

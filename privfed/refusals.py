@@ -67,7 +67,7 @@ def refusals(config: Config) -> Iterator[str]:
     if config.parts["sampler"].reads_sizes:
         if mechanism.private:
             yield (
-                f"{sampler}, which reads how many examples a client has: private data; "
+                f"{sampler}, but how many examples a client has is private data; "
                 'use "poisson", or privacy.mechanism = "none"'
             )
         elif objective.keeps:

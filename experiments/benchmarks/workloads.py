@@ -118,6 +118,9 @@ class Many(Part):
     natural_partition: ClassVar[bool] = True
     found: ClassVar[bool] = False
 
+    def sources(self, seed: int) -> tuple[str, ...]:
+        return (f"many, made from seed {seed}",)
+
     def load(self, clients: int, streams: Streams) -> Examples:
         return self._made("outside/many", clients, streams)
 

@@ -33,6 +33,7 @@ def owned(names, size=6):
 
 class Source:
     natural_partition = True
+    found = True
 
     def __init__(self, pool, test=None):
         self.pool, self.test = pool, test

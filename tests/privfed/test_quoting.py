@@ -492,6 +492,7 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "plan.py",
     "precision.py",
     "results.py",
+    "lineage.py",
     "rundir.py",
     "start.py",
     "tensorfile.py",
