@@ -133,7 +133,7 @@ def merged_table(found: Merged) -> Table:
 def calibration_table(answer: Answer) -> Table:
     """The four numbers, the solved one marked, and what they mean."""
     asked, bound = answer.question, answer.bound
-    witness = asked.witness()
+    witness = answer.cost.witness
 
     def shown(name: str, text: str) -> str:
         return f"{text}  (solved for)" if name == answer.solved else text
@@ -191,7 +191,7 @@ def alternatives_table(answer: Answer, others: Iterable[tuple[str, Answer]]) -> 
         table.add_column(name, justify="left" if name == "with" else "right")
     for change, other in [("as asked", answer), *others]:
         asked = other.question
-        drawn = asked.cohort if asked.cohort is not None else asked.witness().rate
+        drawn = asked.cohort if asked.cohort is not None else other.cost.witness.rate
         table.add_row(
             change,
             ceiling(asked.noise_multiplier),

@@ -1,8 +1,8 @@
 """What `privfed calibrate` answers: any one of noise, rounds, cohort or epsilon from the others.
 
-A question becomes the configuration of a run, and what a round of that costs is asked of the same
-`round_cost` that plans runs: hostile and colluding clients, aborts and few bits cost here what they
-cost there.
+A question becomes the configuration of a run, and its answer is that run's plan: hostile and
+colluding clients, aborts and few bits cost here what they cost there, and what is refused there is
+refused here. A sampling rate alone stands for a population of that quotient, without a secure sum.
 """
 
 from __future__ import annotations
@@ -11,21 +11,24 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from accounting.calibration import largest
 from accounting.errors import AccountingError, Unaccountable
 from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable
 from accounting.releases import LARGEST_NOISE
-from privfed.cohort import Sampler, Witness
+from privfed.cohort import Sampler
 from privfed.config import Config, Raw, assembled
 from privfed.errors import Refused
 from privfed.parts import find
+from privfed.plan import Plan, plan
 from privfed.privacy.mechanism import Mechanism
-from privfed.refusals import refusals
 from privfed.round_cost import RoundCost, round_cost
 
 _SMALLEST_RATE = 1e-9
+_MOST_CLIENTS = 10**15
+"""Of the population that stands for a sampling rate: quotients as fine as floats are."""
 _MOST_ROUNDS = 1_000_000
 _UNKNOWN = ("epsilon", "noise_multiplier", "rounds", "cohort")
 _FLAGS = "--epsilon, --noise-multiplier, --rounds, and the sampling rate or cohort"
@@ -150,6 +153,8 @@ class Question:
                 f"{', '.join(wrong)}: not for {self.mechanism} with the sampler {self.sampler!r}, "
                 f"which takes {', '.join(used) or 'neither population nor cohort'}"
             )
+        if self.rate is not None and not 0.0 < self.rate <= 1.0:
+            raise Refused(f"--sampling-rate is {self.rate}; expected a number above 0, up to 1")
         if self.rate is not None and (self.population or self.cohort):
             raise Refused("--sampling-rate is --cohort / --population; give either it or these")
         if self.rate is not None and self.secured:
@@ -185,10 +190,10 @@ class Question:
             raw["secure"]["protocol"] = self.protocol or "masks"
         if self.against:
             raw["privacy"]["against"] = self.against
-        if self.epsilon is not None:
-            raw["privacy"]["epsilon"] = self.epsilon
-        elif self.noise_multiplier is not None:
+        if self.noise_multiplier is not None:
             raw["privacy"]["noise_multiplier"] = self.noise_multiplier
+        elif self.epsilon is not None:
+            raw["privacy"]["epsilon"] = self.epsilon
         raw["data"]["clients"] = self._clients()
         if not self.drawing.derives_size:
             raw["cohort"]["size"] = self.cohort or 1
@@ -203,15 +208,21 @@ class Question:
         """What a round costs. Raises `Refused` where a number is missing or does not fit."""
         if self.rate is not None:
             mechanism = self.noising(**({"bands": self.bands} if self.bands else {}))
-            return RoundCost(mechanism, self.drawing.rule(self.rate))
-        drawn = {"size", "rate"} & {*self.drawing.constants} and not self.whoever
-        if drawn and (self.population is None or self.cohort is None):
+            quotient = Fraction(self.rate).limit_denominator(_MOST_CLIENTS)
+            drawn = self.drawing(size=quotient.numerator)  # type: ignore[call-arg]
+            return RoundCost(mechanism, drawn.witness(0, quotient.denominator))
+        counted = {"size", "rate"} & {*self.drawing.constants} and not self.whoever
+        if counted and (self.population is None or self.cohort is None):
             raise Refused(f"the sampler {self.sampler!r} needs --population and --cohort")
-        return round_cost(self.config(), self.dimension or 1)
+        return round_cost(self.config(), self._length)
 
-    def witness(self) -> Witness:
-        """The rule of the draw."""
-        return self.cost().witness
+    def plan(self) -> Plan:
+        """What `privfed check` would answer. Raises `Refused`."""
+        return plan(self.config(), length=self._length)
+
+    @property
+    def _length(self) -> int:
+        return self.dimension or 1
 
     def guarantee(self) -> Guarantee:
         """Of all rounds. Raises `AccountingError`."""
@@ -227,10 +238,11 @@ class Answer:
     question: Question
     solved: str
     bound: Guarantee
+    cost: RoundCost
 
     def to_json(self) -> Mapping[str, Any]:
         """What `privfed calibrate --json` prints."""
-        asked, witness = self.question, self.question.witness()
+        asked, witness = self.question, self.cost.witness
         return {
             "epsilon": self.bound.epsilon,
             "accountants": self.bound.by_accountant,
@@ -255,11 +267,10 @@ class Answer:
         asked = self.question
         if not asked.secured:
             return {}
-        cost = asked.cost()
-        stated = {"aborts": cost.aborts, "admitted": cost.limits.admitted}
+        stated = {"aborts": self.cost.aborts, "admitted": self.cost.limits.admitted}
         if not asked.distributed:
             return stated
-        mechanism = cost.mechanism.at(asked.noise_multiplier)
+        mechanism = self.cost.mechanism.at(asked.noise_multiplier)
         grid = mechanism.grid()
         return {
             **stated,
@@ -285,10 +296,15 @@ def solve(question: Question) -> Answer:
     try:
         if unknown != "cohort":
             refuse_unaccountable(question.cost().event(1.0), question.accountant)
+        if question.rate is None and unknown == "noise_multiplier":
+            planned = question.plan()
+            whole = replace(question, noise_multiplier=planned.noise_multiplier)
+            return Answer(whole, unknown, planned.guarantee, planned.cost)
         whole = replace(question, **_solved(question, unknown))
-        if whole.rate is None and (reasons := list(refusals(whole.config()))):
-            raise Refused("\n".join(reasons))
-        return Answer(whole, unknown, whole.guarantee())
+        if whole.rate is None:
+            planned = whole.plan()
+            return Answer(whole, unknown, planned.guarantee, planned.cost)
+        return Answer(whole, unknown, whole.guarantee(), whole.cost())
     except AccountingError as error:
         hint = "; or more --bits, as rounding alone makes rows longer" if question.bits else ""
         raise Refused(f"{error}{hint}") from error

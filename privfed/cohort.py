@@ -85,11 +85,6 @@ class Sampler(Protocol):
     """What the rule of a draw follows from: "clients", "size", their quotient "rate" alone, or keys
     of the sampler's own."""
 
-    @classmethod
-    def rule(cls, rate: float) -> Witness:
-        """The rule of a draw at `rate`, where it follows from that alone; else raises `Refused`."""
-        ...
-
     def of(self, clients: int) -> Self:
         """With what follows from `clients` declared filled in. Raises `Refused`."""
         ...

@@ -41,16 +41,33 @@ Raw = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
+class Resolved:
+    """What a plan solved for, as its run's file keeps it: see `Config`."""
+
+    noise_multiplier: float | None = None
+    admitted: int = 0
+
+    @classmethod
+    def read(cls, stated: Any) -> Resolved:
+        """What a file states under "resolved"; nothing, where that is none of ours."""
+        kinds = {"noise_multiplier": float, "admitted": int}
+        stated = stated if isinstance(stated, dict) else {}
+        return cls(**{k: stated[k] for k, of in kinds.items() if type(stated.get(k)) is of})
+
+
+@dataclass(frozen=True)
 class Config:
     """A resolved run: sections' own keys, and the parts by kind with their names; all frozen.
 
-    `noise_multiplier` is what calibration found, None before; a resume keeps it.
+    `noise_multiplier` is what calibration found, None before, and `admitted` the smallest cohort
+    that a secure sum begins with, where that was solved for; a resume keeps both.
     """
 
     own: Mapping[str, Any]
     parts: Mapping[str, Any]
     names: Mapping[str, str]
     noise_multiplier: float | None = None
+    admitted: int = 0
 
     @property
     def run(self) -> Run:
@@ -139,7 +156,8 @@ class Config:
         nested: dict[str, Any] = {"format": FORMAT, **values}
         nested["client"] = {**values["client"], "privacy": nested.pop("client.privacy")}
         if self.noise_multiplier is not None:
-            nested["resolved"] = {"noise_multiplier": self.noise_multiplier}
+            admitted = {"admitted": self.admitted} if self.admitted else {}
+            nested["resolved"] = {"noise_multiplier": self.noise_multiplier, **admitted}
         return tomli_w.dumps(nested)
 
     def digest(self) -> str:
@@ -181,7 +199,7 @@ def read_raw(path: Path) -> Raw:
 
 def assembled(raw: Raw) -> Config:
     """The configuration that `raw` describes. Raises `Refused` with every problem found."""
-    return _assemble(raw, None)
+    return _assemble(raw, Resolved())
 
 
 def load_resolved(path: Path) -> Config:
@@ -201,7 +219,7 @@ def overridden(config: Config, overrides: Iterable[str]) -> Config:
     raw = config.values()
     for override in overrides:
         _override(raw, override)
-    return _assemble(raw, config.noise_multiplier)
+    return _assemble(raw, Resolved(config.noise_multiplier, config.admitted))
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
@@ -223,14 +241,13 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     return document
 
 
-def _read(path: Path) -> tuple[Raw, float | None]:
+def _read(path: Path) -> tuple[Raw, Resolved]:
     return _parted(read_toml(path, "run"), str(path))
 
 
-def _parted(document: dict[str, Any], path: str) -> tuple[Raw, float | None]:
-    """The sections of a run file, and the noise that was solved for."""
-    found = document.pop("resolved", None)
-    noise = found.get("noise_multiplier") if isinstance(found, dict) else None
+def _parted(document: dict[str, Any], path: str) -> tuple[Raw, Resolved]:
+    """The sections of a run file, and what was solved for."""
+    solved = Resolved.read(document.pop("resolved", None))
     client = document.get("client")
     if isinstance(client, dict) and "privacy" in client:
         document["client.privacy"] = client.pop("privacy")
@@ -239,7 +256,7 @@ def _parted(document: dict[str, Any], path: str) -> tuple[Raw, float | None]:
             raise Refused(f"{path}: unknown section [{name}]; {expected(name, list(SECTIONS))}")
         if not isinstance(section, dict):
             raise Refused(f"{path}: {name} is {section!r}; expected a section [{name}]")
-    return document, noise if isinstance(noise, float) else None
+    return document, solved
 
 
 def _override(raw: Raw, override: str) -> None:
@@ -317,7 +334,7 @@ def _fields(name: str, section: Mapping[str, Any]) -> set[str]:
     return {key for model in models for key in model.model_fields} | SECTIONS[name].parts.keys()
 
 
-def _assemble(raw: Raw, noise_multiplier: float | None) -> Config:
+def _assemble(raw: Raw, solved: Resolved) -> Config:
     own: dict[str, Any] = {}
     parts: dict[str, Any] = {}
     names: dict[str, str] = {}
@@ -348,7 +365,7 @@ def _assemble(raw: Raw, noise_multiplier: float | None) -> Config:
         find("before", name, "aggregation.before")
     parts["sampler"] = parts["sampler"].of(own["data"].clients)
     own["privacy"] = _one_budget(own["privacy"])
-    return Config(own, parts, names, noise_multiplier)
+    return Config(own, parts, names, solved.noise_multiplier, solved.admitted)
 
 
 def _owner(name: str, key: str) -> str:

@@ -148,7 +148,7 @@ def plan(config: Config, before: Priors = NOTHING, length: int | None = None) ->
     alike = alike or config.parts["client_mechanism"].private
     alike = alike or rule.robust or not isinstance(rule, SumRule)
     by_examples = not alike and weights != "uniform" and not config.aggregation.silo_weights
-    resolved = replace(config, noise_multiplier=noise)
+    resolved = replace(config, noise_multiplier=noise, admitted=cost.limits.admitted)
     return Plan(
         resolved,
         cost,
@@ -185,6 +185,6 @@ def _refuse_nothing_left(total: Spending, spent: Guarantee, accountant: str) -> 
         raise Refused(
             "visible aborts of secure sums, or the sampler of noise, leave nothing of "
             "privacy.delta at this much epsilon: raise the noise or cohort.size, lower "
-            "secure.threshold, secure.minimum or cohort.dropout, or use cohort.sampler = "
-            '"full" or "cyclic"'
+            "secure.admitted, secure.threshold, secure.minimum or cohort.dropout, or use "
+            'cohort.sampler = "full" or "cyclic"'
         )

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from accounting.calibration import noise_multiplier
+from accounting.errors import AccountingError
 from accounting.events import Event, Spending
+from accounting.guarantee import guarantee
 from privfed.aggregation import rule_of
 from privfed.cohort import Witness
 from privfed.config import Config
@@ -78,11 +80,25 @@ def round_cost(config: Config, length: int | None = None) -> RoundCost:
     witness = config.parts["sampler"].witness(0, config.data.clients)
     if mechanism.trust == "sum" and length is None:
         length = message_length(config)
-    cost = _within(limits(config), config, witness, releases, length or 0)
-    if cost.aborts and tells_who_was_drawn(cost.event(1.0)):
-        admitted = admitting(config, cost.limits, witness, releases)
-        cost = _within(admitted, config, witness, releases, length or 0)
-    return cost
+    asked = replace(limits(config), admitted=config.admitted)
+    cost = _within(asked, config, witness, releases, length or 0)
+    solved = config.noise_multiplier is not None  # and so was this; a resume keeps both
+    if solved or not cost.aborts or not tells_who_was_drawn(cost.event(1.0)):
+        return cost
+    admitted = admitting(config, asked, witness, releases, _spent(config, cost))
+    return _within(admitted, config, witness, releases, length or 0)
+
+
+def _spent(config: Config, cost: RoundCost) -> float:
+    """The epsilon of all rounds: the budget, or what noise that is fixed spends without aborts."""
+    privacy = config.privacy
+    if privacy.epsilon is not None:
+        return privacy.epsilon
+    event = replace(cost, aborts=0.0).event(privacy.noise_multiplier)
+    try:
+        return guarantee({event: config.run.rounds}, privacy.delta, privacy.accountant).epsilon
+    except AccountingError:
+        return math.inf
 
 
 def _within(

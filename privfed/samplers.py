@@ -27,10 +27,6 @@ class Drawn(Part):
     derives_size: ClassVar[bool] = False
     constants: ClassVar[tuple[str, ...]] = ("clients", "size")
 
-    @classmethod
-    def rule(cls, rate: float) -> Witness:
-        raise Refused(f"the rule of {cls.__name__} does not follow from a sampling rate alone")
-
     def of(self, clients: int) -> Self:
         return self
 
@@ -49,12 +45,9 @@ class Poisson(Drawn):
 
     constants: ClassVar[tuple[str, ...]] = ("rate",)
 
-    @classmethod
-    def rule(cls, rate: float) -> Witness:
-        return Witness("poisson", rate, ADD_REMOVE, partial(PoissonSampled, rate))
-
     def witness(self, round: int, clients: int) -> Witness:
-        return self.rule(_rate(self.size, clients))
+        rate = _rate(self.size, clients)
+        return Witness("poisson", rate, ADD_REMOVE, partial(PoissonSampled, rate))
 
     def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)

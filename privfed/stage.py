@@ -69,10 +69,6 @@ class Present:
     derives_size: ClassVar[bool] = False
     constants: ClassVar[tuple[str, ...]] = ()
 
-    @classmethod
-    def rule(cls, rate: float) -> Witness:
-        raise NotImplementedError
-
     def of(self, clients: int) -> Present:
         return self
 

@@ -16,8 +16,6 @@ from privfed.secure.limits import Limits
 
 _NEXT_TO_NOTHING = 1e-3
 """The part of delta that aborts may cost, wherever that can be had."""
-_ASSUMED_EPSILON = 8.0
-"""What aborts are weighed at where the noise is fixed and no budget is stated."""
 _LARGEST_EPSILON = 40.0
 
 
@@ -38,20 +36,22 @@ def limits(config: Config) -> Limits:
     return Limits(most, minimum, arithmetic, tolerance, sampler.size, hostile(config))
 
 
-def admitting(config: Config, asked: Limits, witness: Witness, exchanges: int) -> Limits:
+def admitting(
+    config: Config, asked: Limits, witness: Witness, exchanges: int, epsilon: float
+) -> Limits:
     """`asked`, with sums that begin with as small a cohort as makes aborts cost next to nothing.
 
     A cohort that is too small to begin with aborts for all to see, and so tells of a secret draw:
     that costs (1 + e^epsilon) times its probability of delta in every exchange (PRIVACY, section
-    4). The smallest cohort that is admitted is the largest below which a draw falls so rarely that
-    all of it is a thousandth of delta, never below what the protocol's promise needs, and never
-    above what its own threshold asks for. A number that is configured stays.
+    4), with the `epsilon` of all rounds. The smallest cohort that is admitted is the largest below
+    which a draw falls so rarely that all of it is a thousandth of delta, never below what the
+    protocol's promise needs, and never above what its own threshold asks for. A number that is
+    configured stays.
     """
     protocol: Any = config.parts["protocol"]
     most, least = protocol.begun(asked), protocol.least_admitted(asked)
     if not witness.random or most <= least:
         return asked
-    epsilon = config.privacy.epsilon if config.privacy.epsilon is not None else _ASSUMED_EPSILON
     price = (1 + math.exp(min(epsilon, _LARGEST_EPSILON))) * config.run.rounds * exchanges
     rarely = _NEXT_TO_NOTHING * config.privacy.delta / price
     smallest = math.ceil(FEWEST_OF_DECLARED * config.data.clients)

@@ -9,11 +9,12 @@ from typing import Any
 from accounting.calibration import most_rounds
 from accounting.errors import AccountingError
 from privfed.plan import Plan
+from privfed.round_cost import RoundCost
 
 _WORTH_SAYING = 0.05
 """The part of a budget from which on it is said that it stays unspent."""
 _LESS = 0.99
-"""Noise below this part of a run's would learn more for the same budget."""
+"""Noise below this part of another is less than that."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,14 @@ def unspent(plan: Plan) -> Unspent | None:
     left = budget - plan.guarantee.epsilon
     if not left > _WORTH_SAYING * budget:
         return None
-    if plan.cost.aborts and _solved_without_aborts(plan) < _LESS * (plan.noise_multiplier or 0.0):
+    noise, best = plan.noise_multiplier or 0.0, _solved(plan, plan.cost)
+    if plan.cost.aborts and _solved(plan, replace(plan.cost, aborts=0.0)) < _LESS * best:
         return Unspent(left, _aborts(plan), _FEWER_ABORTS)
-    return Unspent(left, f"the noise multiplier stays {plan.noise_multiplier:.4g}", _rounds(plan))
+    if best < _LESS * noise:
+        why = f"the noise multiplier stays {noise:.4g}, and {best:.4g} would do"
+        return Unspent(left, why, f"{_rounds(plan)}, or start a new run")
+    finer = ", or raise secure.bits" if plan.mechanism.trust == "sum" else ""
+    return Unspent(left, f"less noise than {noise:.4g} has no proof here", _rounds(plan) + finer)
 
 
 _FEWER_ABORTS = (
@@ -60,14 +66,16 @@ def _aborts(plan: Plan) -> str:
     )
 
 
-def _solved_without_aborts(plan: Plan) -> float:
-    """The noise multiplier that the budget would have, were aborts free."""
-    privacy, rounds = plan.config.privacy, plan.config.run.rounds
-    free = replace(plan.cost, aborts=0.0)
+def _solved(plan: Plan, cost: RoundCost) -> float:
+    """The noise multiplier that the budget asks for; infinite where none is enough."""
+    privacy, before = plan.config.privacy, plan.before.spending
     try:
-        assert plan.budget is not None
-        return free.solve(
-            rounds, plan.budget, privacy.delta, privacy.accountant, plan.before.spending
+        return cost.solve(
+            plan.config.run.rounds,
+            privacy.epsilon or 0.0,
+            privacy.delta,
+            privacy.accountant,
+            before,
         )
     except AccountingError:
         return math.inf
@@ -75,15 +83,11 @@ def _solved_without_aborts(plan: Plan) -> float:
 
 def _rounds(plan: Plan) -> str:
     """How many rounds would use what is left, at this noise."""
-    privacy, rounds = plan.config.privacy, plan.config.run.rounds
-    less = "or start a new run, whose noise is solved for this budget"
+    privacy, rounds, before = plan.config.privacy, plan.config.run.rounds, plan.before.spending
     try:
-        assert plan.budget is not None
         most = most_rounds(
-            plan.event, plan.budget, privacy.delta, privacy.accountant, plan.before.spending
+            plan.event, privacy.epsilon or 0.0, privacy.delta, privacy.accountant, before
         )
     except AccountingError:
-        return f"raise run.rounds, {less}"
-    if most <= rounds:
-        return f"not even one round more fits; {less.removeprefix('or ')}"
-    return f"raise run.rounds from {rounds} to up to {most}, {less}"
+        return "raise run.rounds"
+    return f"raise run.rounds from {rounds} to up to {most}" if most > rounds else "no round fits"

@@ -116,8 +116,9 @@ def refuse_aborts(once: float, slack: float, delta: float) -> None:
         raise Refused(
             f"secure sums would abort with probability {once:.2g} a round, which tells who was "
             f"drawn, and over all rounds costs at least {cost:.2g} of delta = {delta:g}: nothing "
-            "remains for the noise. Raise cohort.size or secure.capacity, lower secure.threshold, "
-            "secure.minimum or cohort.dropout, or use a sampler whose draw is no secret: "
+            "remains for the noise. Raise cohort.size or secure.capacity, lower secure.admitted, "
+            "secure.threshold, secure.minimum or cohort.dropout, or use a sampler whose draw is no "
+            "secret: "
             'cohort.sampler = "full" or "cyclic"'
         )
 

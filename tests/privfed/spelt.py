@@ -55,9 +55,6 @@ class Silent(Part):
     def capacity(self):
         return None
 
-    def rule(self, rate):
-        raise NotImplementedError
-
     def witness(self, round, clients):
         raise NotImplementedError
 
@@ -66,3 +63,13 @@ class Silent(Part):
 
     def sample(self, round, clients, people, streams):
         return np.arange(3)
+
+
+class Twice(Poisson):
+    """Draws at twice the rate, and says so in its rule."""
+
+    def witness(self, round, clients):
+        return super().witness(round, clients // 2)
+
+    def sample(self, round, clients, people, streams):
+        return super().sample(round, clients // 2, people, streams)
