@@ -126,7 +126,7 @@ class Asking:
         mechanism = self.algorithm.mechanism
         if not mechanism.private:
             return rows
-        clip = float(self.state.mechanism.get("clip", getattr(mechanism, "clip", math.inf)))
+        clip = float(self.state.mechanism.get("clip", mechanism.clip))
         free = hostile if self.unbounded else 0
         return torch.cat([rows[:free], clip_rows(rows[free:], clip).rows])
 

@@ -66,6 +66,8 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
     streams = Streams(config.run.seed, simulated=config.run.randomness == "seeded")
     federation = population(config, streams).to(device)
     config.parts["sampler"].fits(federation.clients, config.data.clients)
+    if plan.mechanism.private:
+        plan.cost.witness.refuse_population(federation.clients, config.data.clients)
     if plan.event.slack:
         refuse_population(federation.clients, config.data.clients)
     loss = config.parts["loss"]

@@ -9,7 +9,8 @@ from typing import ClassVar, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.releases import Gaussian, Release
+from accounting.releases import Gaussian, Release, TruncatedPoisson, WithoutReplacement
+from privfed.errors import Refused
 from privfed.streams import Streams
 
 Indices = NDArray[np.int64]
@@ -33,6 +34,29 @@ class Witness:
     sampled: Callable[[Gaussian], Release] | None = field(default=None, compare=False)
     separation: int = 1
     random: bool = True
+
+    @property
+    def release(self) -> Release | None:
+        """What the draw makes of a Gaussian release; None where nothing is proved."""
+        return self.sampled(Gaussian(1.0)) if self.sampled else None
+
+    @property
+    def shares_places(self) -> bool:
+        """Whether a client takes another's place, as its event says, whatever is declared."""
+        return isinstance(self.release, WithoutReplacement | TruncatedPoisson)
+
+    def refuse_population(self, population: int, clients: int) -> None:
+        """Raises `Refused` where the event is proved for another number of clients than there is.
+
+        That of a fixed size is about exactly `clients` declared, that of a cut draw about no more.
+        """
+        exactly = isinstance(self.release, WithoutReplacement)
+        if (exactly and population != clients) or (self.shares_places and population > clients):
+            raise Refused(
+                f"data.clients is {clients}, but there are {population} clients; the rule of "
+                f"cohort.sampler, {self.sampler!r}, is proved for {'exactly' if exactly else 'at'} "
+                f"{'' if exactly else 'most '}so many: set data.clients to their number"
+            )
 
 
 @dataclass(frozen=True)

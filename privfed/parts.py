@@ -169,7 +169,13 @@ CONTRACTS = {
     "objective": "privfed.local.objective:Objective",
     "sampler": "privfed.cohort:Sampler",
     "mechanism": "privfed.privacy.mechanism:Mechanism",
+    "client_mechanism": "privfed.local.dp_sgd:ClientMechanism",
+    "client_schedule": "privfed.schedule:Schedule",
+    "server_schedule": "privfed.schedule:Schedule",
+    "optimizer": "privfed.server.optimizer:ServerOptimizer",
+    "availability": "privfed.availability:Availability",
     "rule": "defenses.types:Rule",
+    "before": "defenses.weighing:PreAggregator",
     "attack": "attacks.types:Attack",
     "protocol": "privfed.secure.summation:SumProtocol",
 }

@@ -15,6 +15,7 @@ from accounting.errors import AccountingError
 from accounting.events import Event, Spending
 from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable
 from accounting.ledger import BudgetChange
+from accounting.releases import Unprotected
 from defenses.types import SumRule
 from privfed.aggregation import rule_of
 from privfed.attackers import voids
@@ -132,6 +133,12 @@ def plan(config: Config, before: Priors = NOTHING, length: int | None = None) ->
             mechanism.noise_on_update(config.parts["sampler"].size)  # refuses a split in vain
         _refuse_range(config, mechanism)
         event = cost.event(noise)
+        if not mechanism.private and not isinstance(event.release, Unprotected):
+            raise Refused(
+                f"privacy.mechanism = {config.names['mechanism']!r} declares that it is not "
+                "private, and its event promises something; declare private = True, or release "
+                "Unprotected"
+            )
         refuse_unaccountable(event, privacy.accountant)
         total = Counter(earlier) + Counter({event: rounds})
         spent = guarantee(total, privacy.delta, privacy.accountant)

@@ -119,7 +119,8 @@ def _canary_refusals(config: Config) -> Iterator[str]:
             f"{named}, and privacy.adaptive_clip would follow their norms, which are long; set it "
             "to false, or test the mechanism alone: privfed audit --mechanism"
         )
-    if config.parts["sampler"].shares_places:
+    sampler = config.parts["sampler"]
+    if sampler.shares_places or sampler.witness(0, config.data.clients).shares_places:
         yield (
             f"{named}, but under cohort.sampler = {config.names['sampler']!r} they would take "
             'places of real clients, and change the sampling rate; use "poisson", "full" or '
@@ -374,7 +375,7 @@ def _state_refusals(config: Config) -> Iterator[str]:
 def _told_by_others(config: Config) -> bool:
     """Whether central noise is amplified by a draw in which who takes part depends on others."""
     mechanism = config.parts["mechanism"]
-    sampled = config.parts["sampler"].witness(0, config.data.clients).sampled
-    if not mechanism.private or mechanism.trust == "client" or sampled is None:
+    release = config.parts["sampler"].witness(0, config.data.clients).release
+    if not mechanism.private or mechanism.trust == "client" or release is None:
         return False
-    return not isinstance(sampled(Gaussian(1.0)), Gaussian | PoissonSampled | Separated)
+    return not isinstance(release, Gaussian | PoissonSampled | Separated)

@@ -300,7 +300,7 @@ def _save(now: Checkpoint, setup: Setup, world: World, directory: RunDirectory) 
 
 def _tally(setup: Setup, expected: Forecast) -> Tally:
     moves = bool(setup.plan.mechanism.init())  # a clip that adapts says itself how many it clips
-    clip = None if moves else getattr(setup.plan.mechanism, "clip", None)
+    clip = setup.plan.mechanism.clip if setup.plan.mechanism.private and not moves else None
     down, up = expected.down / expected.cohort, expected.up / expected.cohort
     counts, devices = setup.federation.examples.counts, setup.plan.config.devices
     return Tally(clip, counts, setup.executor.work, devices, down, up)

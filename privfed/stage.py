@@ -7,7 +7,6 @@ what it shows up best against. What is then seen may differ as much as was claim
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -196,4 +195,4 @@ class Stage:
     @property
     def _clip(self) -> float:
         """What a run starts with; whatever claims something has one."""
-        return float(getattr(self.algorithm.mechanism, "clip", math.inf))
+        return float(self.algorithm.mechanism.clip)

@@ -13,6 +13,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from privfed.data.holdout import Held, held_out
+from privfed.errors import Refused
 from privfed.federation import Examples, Federation, Indices, identity
 from privfed.streams import Streams
 
@@ -85,6 +86,12 @@ def populate(
     declared = source.load_test(max(round(holdout_fraction * clients), 1), streams)
     held = held_out(pool, declared, holdout, holdout_fraction, clients, streams)
     owners = partition.owners(held.pool, clients, streams)
+    theirs = held.pool.owners
+    if source.found and not partition.deals and (owners != theirs).any():
+        raise Refused(
+            f"data.partition: {type(partition).__name__} declares that it deals nobody's examples "
+            "to others, and does; declare deals = True, which makes the run a simulation"
+        )
     natural = partition.natural
     present = max(clients, int(owners.max(initial=-1)) + 1) if natural else clients
     if natural and held.pool.clients:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -21,6 +21,13 @@ from privfed.streams import Keys
 _AT_ONCE = 256
 Gradients = Callable[[Tensor, np.ndarray], Tensor]
 """Of a model `[d]`, the gradient of each of the named examples `[B]`: `[B, d]`."""
+
+
+class ClientMechanism(Protocol):
+    """How a silo protects its examples while it trains."""
+
+    private: ClassVar[bool]
+    """Whether it does; then it has `delta`, and the methods of `DpSgd`."""
 
 
 class NoClientPrivacy(Part):

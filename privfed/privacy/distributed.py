@@ -17,7 +17,6 @@ from accounting.events import ZERO_OUT, Event
 from accounting.releases import (
     LARGEST_NOISE,
     DiscreteGaussians,
-    Gaussian,
     IntegerNoise,
     PoissonSampled,
     Separated,
@@ -143,7 +142,7 @@ class Distributed(MechanismPart):
         would tell m, on which a client more or less is one more or less; and whoever shares keys
         is told the cohort, and could write into its row who is in it.
         """
-        drawn = witness.sampled(Gaussian(1.0)) if witness.sampled else None
+        drawn = witness.release
         if isinstance(drawn, TruncatedPoisson):
             raise Refused(
                 f"cohort.sampler = {witness.sampler!r} has no proof with distributed noise; use "

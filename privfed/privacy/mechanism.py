@@ -144,6 +144,11 @@ class Mechanism(Protocol):
     """Whether its noise is correlated over rounds (`privfed.privacy.correlated`)."""
 
     @property
+    def clip(self) -> float:
+        """What rows are clipped to at first; infinite where nothing is promised."""
+        ...
+
+    @property
     def layered(self) -> bool:
         """Whether clients add noise in layers, of which a sum takes off what is too much."""
         ...

@@ -32,6 +32,10 @@ class NoPrivacy(MechanismPart):
     arithmetic: ClassVar[str] = "no noise"
     private: ClassVar[bool] = False
 
+    @property
+    def clip(self) -> float:
+        return math.inf
+
     def event(self, witness: Witness, exchanges: int) -> Event:
         reason = "no noise was added"
         return Event(Unprotected(reason), witness.sampler, witness.relation)

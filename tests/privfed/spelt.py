@@ -1,12 +1,18 @@
 """Parts of a user's own, as `module:Name` names them."""
 
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
+from accounting.events import ADD_REMOVE, REPLACE_ONE, Event
+from accounting.releases import Gaussian, WithoutReplacement
+from privfed.cohort import Cohort, Witness
+from privfed.data.partition import Natural
 from privfed.data.shift import Concept
 from privfed.parts import Part
 from privfed.privacy.gaussian import CentralGaussian
+from privfed.privacy.none import NoPrivacy
 from privfed.samplers import BySize, CappedPoisson, FixedSize, Poisson
 
 
@@ -73,3 +79,63 @@ class Twice(Poisson):
 
     def sample(self, round, clients, people, streams):
         return super().sample(round, clients // 2, people, streams)
+
+
+class BySizeFromScratch(Part):
+    """By size, from scratch: what it is, it declares."""
+
+    size: int = 4
+    remembers: ClassVar[bool] = False
+    reads_sizes: ClassVar[bool] = True
+    shares_places: ClassVar[bool] = False
+    derives_size: ClassVar[bool] = False
+    constants: ClassVar[tuple] = ("clients", "size")
+
+    def of(self, clients):
+        return self
+
+    def capacity(self):
+        return None
+
+    def witness(self, round, clients):
+        return Witness("mine", self.size / clients, ADD_REMOVE)
+
+    def fits(self, population, clients):
+        pass
+
+    def sample(self, round, clients, people, streams):
+        raise NotImplementedError
+
+
+class Forgetful(BySizeFromScratch):
+    """Of a fixed size, by its event alone: it declares no shared places, and checks nobody."""
+
+    reads_sizes: ClassVar[bool] = False
+
+    def witness(self, round, clients):
+        drawn = partial(WithoutReplacement, self.size, clients)
+        return Witness("mine", self.size / clients, REPLACE_ONE, drawn, random=False)
+
+    def sample(self, round, clients, people, streams):
+        return Cohort(round, np.arange(self.size), float(self.size), self.witness(round, clients))
+
+
+class Modest(NoPrivacy):
+    """Declares that it is not private, and promises something all the same."""
+
+    def event(self, witness, exchanges):
+        return Event(witness.sampled(Gaussian(1.0)), witness.sampler, witness.relation)
+
+
+class Secretly(Natural):
+    """Deals everybody's examples to others, and declares that it does not."""
+
+    def owners(self, examples, clients, streams):
+        return super().owners(examples, clients, streams)[::-1].copy()
+
+
+class Unsaid(Part):
+    """An availability that does not say whether it varies."""
+
+    def present(self, round, who, streams):
+        return np.ones(len(who), dtype=bool)

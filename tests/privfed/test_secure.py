@@ -15,17 +15,18 @@ from scipy import stats
 from small import model, same_run, small, trained
 
 from accounting.accountants import epsilon
+from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from defenses.median import Median
 from privfed.audit import audit, opacus_epsilon
 from privfed.cli import main
-from privfed.config import load
+from privfed.config import load, overridden
 from privfed.errors import Refused
 from privfed.plan import plan
 from privfed.privacy.gaussian import CentralGaussian
 from privfed.privacy.mechanism import BoundedRows, Encoding
 from privfed.privacy.none import NoPrivacy
-from privfed.run import resume
+from privfed.run import resume, train
 from privfed.rundir import RunDirectory
 from privfed.samplers import CappedPoisson, FixedSize, Full, Poisson
 from privfed.secure.aborts import probability
@@ -599,3 +600,49 @@ def test_a_resume_with_more_budget_says_how_many_rounds_would_use_it(tmp_path):
 
 def raised(config, epsilon):
     return config.privacy.model_copy(update={"epsilon": epsilon, "noise_multiplier": None})
+
+
+def test_a_resume_keeps_the_cohorts_that_sums_begin_with(tmp_path):
+    """Or its later rounds would be other events than those that its ledger states."""
+    keys = ("data.clients=200", "cohort.size=100", "secure.protocol=masks", "run.rounds=2")
+    layers = ("privacy.mechanism=skellam", "privacy.sizing=layers", "privacy.against=readers")
+    begun = small(*keys, *layers, "privacy.epsilon=4.0", "secure.simulate=arithmetic")
+    first = train(begun, tmp_path)
+    assert first.plan.cost.limits.admitted > 0
+    more = ["run.rounds=4", "privacy.epsilon=30.0"]
+    later = resume(tmp_path, lambda stored: overridden(stored, more))
+    assert later.plan.cost.limits == first.plan.cost.limits
+    assert (later.plan.event, later.plan.other) == (first.plan.event, first.plan.other)
+    found = audit(tmp_path)
+    assert found.problems == ()
+    other = guarantee({first.plan.other: 4}, 1e-3).epsilon
+    assert found.other.epsilon == other == later.plan.besides(4).epsilon
+    lower = replace(later.plan.config, own={**begun.own, "privacy": raised(begun, 3.0)})
+    assert plan(lower.with_run(rounds=1)).event == first.plan.event, "a lower budget stops it only"
+
+
+def test_aborts_are_weighed_at_what_fixed_noise_spends():
+    """Quiet noise spends much epsilon, at which aborts cost much: sums then begin with fewer."""
+    loud, quiet = (
+        plan(load(None, [*DEFAULT, f"privacy.noise_multiplier={z}"])) for z in (4.0, 1.0)
+    )
+    assert quiet.cost.limits.admitted < loud.cost.limits.admitted
+    free = guarantee({replace(quiet.event, slack=0.0): 40}, 1e-4).epsilon
+    assert quiet.guarantee.epsilon == pytest.approx(free, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("secure.protocol=masks",),
+        ("secure.protocol=masks", *EVERYBODY, "cohort.dropout=0.1"),
+        ("secure.protocol=masks", "privacy.mechanism=skellam", "secure.bits=20"),
+    ],
+)
+def test_noise_that_was_kept_is_not_blamed_on_aborts(keys):
+    config = load(None, ["run.rounds=40", *keys])
+    found = plan(config, length=50)
+    more = replace(found.config, own={**config.own, "privacy": raised(config, 8.0)})
+    left = unspent(plan(more, length=50))
+    assert "raise run.rounds from 40" in str(left)
+    assert "aborts" not in str(left)

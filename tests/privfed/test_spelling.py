@@ -8,14 +8,20 @@ import pytest
 from small import small, trained
 from spelling import spellings
 from spelt import Curious
+from test_prior import people
 
+from privfed.config import load
 from privfed.errors import Refused
 from privfed.parts import BUILT_IN, find
 from privfed.plan import plan
 from privfed.refusals import refusals
+from privfed.run import train
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = {name for parts in BUILT_IN.values() for name in parts}
+CLASSES = {target.partition(":")[2] for parts in BUILT_IN.values() for target in parts.values()}
+PRINTED = {"name", *BUILT_IN}
+"""What a name may be called that is on its way to a message."""
 NO_PARTS = {  # a key of the part's own has words that some part is named by, too
     ("attacks/fang.py", "krum"),
     ("privfed/inference/reconstruct.py", "cosine"),
@@ -24,29 +30,32 @@ SILOS = (
     *("data.setting=cross_silo", "privacy.mechanism=none", "client.privacy.mechanism=dp_sgd"),
     "client.privacy.noise_multiplier=1.0",
 )
+SIZED = ("by_size", "privfed.samplers:BySize", "spelt:MySize", "spelt:BySizeFromScratch")
+FIXED = ("fixed_size", "privfed.samplers:FixedSize", "spelt:MyFixed", "spelt:MyCapped")
+FIXED += ("spelt:Forgetful",)
 CASES = {
     "sizes read twice": (
         ("privacy.mechanism=none", "aggregation.weights=examples"),
         "cohort.sampler",
-        ("by_size", "privfed.samplers:BySize", "spelt:MySize"),
+        SIZED,
         "counts examples twice",
     ),
     "sizes read under privacy": (
         (),
         "cohort.sampler",
-        ("by_size", "privfed.samplers:BySize", "spelt:MySize"),
+        SIZED,
         "private data",
     ),
     "sizes of silos": (
         SILOS,
         "cohort.sampler",
-        ("by_size", "privfed.samplers:BySize", "spelt:MySize"),
+        SIZED,
         "how many examples a silo has",
     ),
     "canaries in others' places": (
         ("audit.canaries=20", "data.clients=100"),
         "cohort.sampler",
-        ("fixed_size", "privfed.samplers:FixedSize", "spelt:MyFixed", "spelt:MyCapped"),
+        FIXED,
         "places of real clients",
     ),
     "labels changed twice": (
@@ -82,7 +91,7 @@ def test_no_name_of_a_part_is_compared():
     """Those that stand in `names[...]`, and those that a string spells out."""
     compared = [
         (str(path.relative_to(ROOT)), line, text)
-        for package in ("privfed", "accounting", "attacks", "defenses")
+        for package in ("privfed", "accounting", "attacks", "defenses", "experiments")
         for path in sorted((ROOT / package).rglob("*.py"))
         for line, text in comparisons(path.read_text(encoding="utf-8"))
     ]
@@ -92,26 +101,46 @@ def test_no_name_of_a_part_is_compared():
 def comparisons(source):
     """Lines that compare a part's name, and which."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Compare):
-            operands = [node.left, *node.comparators]
-        elif isinstance(node, ast.MatchValue):
-            operands = [node.value]
-        else:
-            continue
-        for operand in operands:
+        for operand in _operands(node):
             for inner in ast.walk(operand):
-                if isinstance(inner, ast.Constant) and inner.value in NAMES:
+                if isinstance(inner, ast.Constant) and inner.value in NAMES | CLASSES:
                     yield node.lineno, inner.value
-                if isinstance(inner, ast.Subscript) and _of_names(inner):
+                if _looks_a_name_up(inner):
                     yield node.lineno, ast.unparse(inner)
 
 
-def _of_names(node):
-    looked_up = getattr(node.value, "attr", getattr(node.value, "id", ""))
-    by_kind = isinstance(node.slice, ast.Name) or isinstance(
-        getattr(node.slice, "value", None), str
-    )
-    return looked_up == "names" and by_kind
+def _operands(node):
+    """What decides: both sides of a comparison, the keys of a table that is looked into, and the
+    classes that a part is asked to be of.
+    """
+    match node:
+        case ast.Compare():
+            return [node.left, *node.comparators]
+        case ast.MatchValue():
+            return [node.value]
+        case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, of]):
+            return [ast.Constant(name.id) for name in ast.walk(of) if hasattr(name, "id")]
+        case ast.Call(func=ast.Attribute(attr="startswith" | "endswith", value=value), args=args):
+            return [value, *args]
+        case ast.Call(func=ast.Attribute(attr="get", value=ast.Dict(keys=keys)), args=args):
+            return [*keys, *args]
+        case ast.Subscript(value=ast.Dict(keys=keys), slice=index):
+            return [*keys, index]
+        case ast.Assign(value=value) if _looks_a_name_up(value):
+            return [] if getattr(node.targets[0], "id", "") in PRINTED else [value]
+    return []
+
+
+def _looks_a_name_up(node):
+    """Whether it is `names["sampler"]`, `names[kind]` or `names.get("sampler")`."""
+    of = node.func if isinstance(node, ast.Call) else node
+    if not isinstance(of, ast.Subscript | ast.Attribute):
+        return False
+    table = getattr(of.value, "attr", getattr(of.value, "id", ""))
+    if isinstance(of, ast.Attribute):
+        return table == "names" and of.attr == "get"
+    by_kind = isinstance(of.slice, ast.Name) or isinstance(getattr(of.slice, "value", None), str)
+    return table == "names" and by_kind
 
 
 @pytest.mark.parametrize(
@@ -122,6 +151,12 @@ def _of_names(node):
         "if name == 'fixed_size': pass",
         "match name:\n    case 'krum': pass",
         "ok = name not in {'masks'}",
+        "if config.names.get('sampler') == 'x': pass",
+        "ok = {'by_size': 1}.get(name)",
+        "said = config.names['sampler']",
+        "ok = config.names['sampler'].startswith('by')",
+        "ok = isinstance(part, BySize)",
+        "ok = type(part).__name__ == 'BySize'",
     ],
 )
 def test_the_search_sees_what_it_is_for(planted):
@@ -154,3 +189,16 @@ def test_who_does_not_declare_it_is_not_shown_how_many_examples_clients_have(tmp
     trained(tmp_path, "cohort.sampler=spelt:Curious", "run.rounds=2")
     assert len(Curious.seen) == 2
     assert all(np.all(np.array(sizes) == 1) and len(sizes) == 12 for sizes in Curious.seen)
+
+
+def test_what_a_part_forgot_is_seen_by_its_event_and_its_work(tmp_path):
+    """Where the framework can know better than a declaration, it asks what is really done."""
+    found = people(tmp_path / "a.csv")
+    with pytest.raises(Refused, match="proved for exactly so many"):
+        train(load(None, [*found, "cohort.sampler=spelt:Forgetful", "data.clients=9"]), tmp_path)
+    with pytest.raises(Refused, match="declares that it is not private"):
+        plan(small("privacy.mechanism=spelt:Modest"))
+    with pytest.raises(Refused, match="declares that it deals nobody's examples to others"):
+        train(load(None, [*found, "data.partition=spelt:Secretly"]), tmp_path / "b")
+    with pytest.raises(Refused, match="does not declare varies"):
+        small("cohort.availability=spelt:Unsaid")
