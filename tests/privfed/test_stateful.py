@@ -172,7 +172,7 @@ def quadratics(folder, objective, size, seed=0, empty=0):
     net = built(Logistic(), (features,), 1,
                 y=y, x=examples.x, loss=SquaredError())  # fmt: skip
     rounds = Rounds(folder, sizes, federation=people, size=size, objective=objective,
-                    mechanism=NoPrivacy(), seed=seed, network=net)  # fmt: skip
+                    mechanism=NoPrivacy(), seed=seed, network=net, chunk=count)  # fmt: skip
     for name, value in (("lr", 0.05), ("epochs", 10), ("batch_size", 6)):
         object.__setattr__(rounds.local, name, value)
     object.__setattr__(rounds.world.executor, "by_examples", False)
@@ -182,26 +182,24 @@ def quadratics(folder, objective, size, seed=0, empty=0):
 
 
 @pytest.mark.parametrize("size", [8, 4])
-@pytest.mark.parametrize("objective", [Scaffold(), FedDyn(alpha=0.3)])
-def test_where_fedavg_stops_short_of_heterogeneous_optima_they_arrive(tmp_path, objective, size):
-    def distance(objective, name):
+def test_where_fedavg_stops_short_of_heterogeneous_optima_they_arrive(tmp_path, size):
+    """And the paper's control variate stops short where clients join later, which is why ours
+    differs; where all join in round 1, they are the same.
+    """
+    objectives = {"sgd": Sgd(), "ours": Scaffold(), "papers": Scaffold(published=True)}
+    objectives["feddyn"] = FedDyn(alpha=0.3)
+    ends, distances = {}, {}
+    for name, objective in objectives.items():
         rounds, best = quadratics(tmp_path / name, objective, size)
-        return float((rounds.run(400).params - best).norm() / best.norm())
-
-    assert distance(Sgd(), "sgd") > 0.02
-    assert distance(objective, "corrected") < 1e-3
-
-
-def test_the_papers_control_variate_stops_short_where_clients_join_later(tmp_path):
-    """Why ours differs; where all join in round 1, they are the same."""
-    found = {}
-    for name, objective in (("ours", Scaffold()), ("papers", Scaffold(published=True))):
-        for size in (8, 4):
-            rounds, best = quadratics(tmp_path / f"{name}{size}", objective, size)
-            found[name, size] = rounds.run(400).params
-    torch.testing.assert_close(found["ours", 8], found["papers", 8], rtol=1e-4, atol=1e-5)
-    assert (found["ours", 4] - best).norm() < 1e-3 * best.norm()
-    assert (found["papers", 4] - best).norm() > 0.05 * best.norm()
+        ends[name] = rounds.run(400).params
+        distances[name] = float((ends[name] - best).norm() / best.norm())
+    assert distances["sgd"] > 0.02
+    assert distances["ours"] < 1e-3
+    assert distances["feddyn"] < 1e-3
+    if size == 4:
+        assert distances["papers"] > 0.05
+    else:
+        torch.testing.assert_close(ends["ours"], ends["papers"], rtol=1e-4, atol=1e-5)
 
 
 def test_a_step_that_was_not_taken_changes_no_control_variate():
