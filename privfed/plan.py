@@ -117,9 +117,12 @@ def plan(config: Config, before: Priors = NOTHING, length: int | None = None) ->
     earlier = before.spending
     privacy, rounds = config.privacy, config.run.rounds
     cost = round_cost(config, length)
+    # A run that goes on stops at its budget, however many rounds are asked for.
+    gated = config.noise_multiplier is not None and privacy.epsilon is not None
     noise: float | None = None
     try:
-        refuse_aborts(cost.aborts, cost.event(1.0).slack * rounds, privacy.delta)
+        if not gated:
+            refuse_aborts(cost.aborts, cost.event(1.0).slack * rounds, privacy.delta)
         if cost.mechanism.private:
             noise = privacy.noise_multiplier
             if noise is None:
@@ -142,7 +145,8 @@ def plan(config: Config, before: Priors = NOTHING, length: int | None = None) ->
         refuse_unaccountable(event, privacy.accountant)
         total = Counter(earlier) + Counter({event: rounds})
         spent = guarantee(total, privacy.delta, privacy.accountant)
-        _refuse_nothing_left(total, spent, privacy.accountant)
+        if not gated:
+            _refuse_nothing_left(total, spent, privacy.accountant)
         spent = replace(spent, uncovered=before.uncovered)
         if mechanism.trust == "sum":
             spent = replace(spent, against=privacy.against)
