@@ -48,9 +48,11 @@ def _plain(value: Any) -> Any:
         return _instance(value, type(value).model_fields)
     if is_dataclass(value) and not isinstance(value, type):
         if not value.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-            raise TypeError(f"{value!r} may change after two parties have compared it")
+            raise TypeError(
+                f"a {type(value).__qualname__} may change after two parties compared it"
+            )
         return _instance(value, [each.name for each in fields(value)])
-    raise TypeError(f"{value!r} has no form that two parties could compare")
+    raise TypeError(f"a {type(value).__qualname__} has no form that two parties could compare")
 
 
 def _instance(value: Any, names: Iterable[str]) -> Any:

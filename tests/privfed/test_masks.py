@@ -969,7 +969,7 @@ class Changing:
 
 
 def test_what_may_change_cannot_be_agreed_on():
-    with pytest.raises(TypeError, match="may change after two parties have compared it"):
+    with pytest.raises(TypeError, match="a Changing may change after two parties compared it"):
         agreement.agreement(of=Changing())
 
 
