@@ -17,6 +17,12 @@ Whole = NDArray[np.int64]
 
 
 class Share(Protocol):
+    """One client's noise in one sum: a frozen dataclass, or a `Part`.
+
+    The parties of a secure sum compare it by its class and fields (`privfed.secure.agreement`),
+    which are numbers, texts, None, tuples, or again such values; others are refused.
+    """
+
     layered: ClassVar[bool]
 
     @property

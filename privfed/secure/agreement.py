@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from typing import Any
@@ -18,38 +18,45 @@ PROTOCOL = 2
 
 
 def agreement(**facts: Any) -> bytes:
-    """SHA-256 `[32]` of `facts` by name: frozen dataclasses, parts, numbers, texts and None.
+    """SHA-256 `[32]` of `facts` by name: frozen dataclasses, parts, tuples, numbers, texts, None.
 
     Two parties that differ in one of them (a layer's variance, a threshold, a step, a clip), or in
     the version, have different hashes, and so cannot complete a sum together. Equal numbers have
-    one form. Raises `TypeError` for a value that has none.
+    one form; other values that differ, or are of different classes, have different ones. Raises
+    `TypeError` for a value that has none.
     """
     text = json.dumps({"version": PROTOCOL, "facts": _plain(facts)}, sort_keys=True)
     return hashlib.sha256(text.encode()).digest()
 
 
 def _plain(value: Any) -> Any:
-    """The form that is hashed: with the class's name, since equal fields may differ in meaning."""
+    """The form that is hashed: what is no text, truth or None is a list, tagged by its kind."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, np.generic):
         return _plain(value.item())
     if isinstance(value, int | float):
-        return {"number": str(Fraction(value)) if math.isfinite(value) else str(float(value))}
+        return ["number", str(Fraction(value)) if math.isfinite(value) else str(float(value))]
     if isinstance(value, bytes):
-        return {"bytes": value.hex()}
+        return ["bytes", value.hex()]
+    if isinstance(value, tuple):
+        return ["tuple", *map(_plain, value)]
     if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
+        pairs = ([_plain(name), _plain(each)] for name, each in value.items())
+        return ["mapping", *sorted(pairs, key=json.dumps)]
     if isinstance(value, BaseModel):
-        return {
-            type(value).__name__: _plain(
-                {name: getattr(value, name) for name in type(value).model_fields}
-            )
-        }
+        return _instance(value, type(value).model_fields)
     if is_dataclass(value) and not isinstance(value, type):
-        return {
-            type(value).__name__: _plain(
-                {one.name: getattr(value, one.name) for one in fields(value)}
+        if not value.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+            raise TypeError(
+                f"a {type(value).__qualname__} may change after two parties compared it"
             )
-        }
-    raise TypeError(f"{value!r} has no form that two parties could compare")
+        return _instance(value, [each.name for each in fields(value)])
+    raise TypeError(f"a {type(value).__qualname__} has no form that two parties could compare")
+
+
+def _instance(value: Any, names: Iterable[str]) -> Any:
+    """With the class's full name, since equal fields may differ in meaning."""
+    kind = type(value)
+    values = {name: getattr(value, name) for name in names}
+    return ["instance", kind.__module__, kind.__qualname__, _plain(values)]

@@ -21,6 +21,7 @@ from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.privacy.shares import Layers
+from privfed.secure.agreement import agreement
 from privfed.secure.codec import Codec, Whole
 from privfed.secure.dropout import SENDS, sending
 from privfed.secure.limits import FEWEST, Limits
@@ -148,6 +149,7 @@ class EncodedSummation:
     def codec(self, encoding: Encoding, length: int) -> Codec:
         """For rows `[length]`. Raises `Refused`."""
         bound, bits, reach = encoding.bound, self.protocol.bits, self.protocol.range
+        _refuse_incomparable(encoding.noise)
         if encoding.step is not None:  # sums may wrap: the mechanism's bits allow for its noise
             fixed = Codec(bound, encoding.step, length, bits, reach, encoding.noise)
             self.protocol.refuse_codec(fixed, self.limits)
@@ -196,6 +198,19 @@ class EncodedSummation:
     def upload(self, length: int, clients: int) -> float:
         codec = Codec(1.0, 1.0, length, self.protocol.bits)
         return self.protocol.upload(codec, clients)
+
+
+def _refuse_incomparable(noise: object) -> None:
+    """Clients and whoever opens sums compare the shares of noise that they are configured with."""
+    try:
+        hash(noise)
+        agreement(noise=noise)
+    except TypeError as error:
+        raise Refused(
+            f"the share of noise is a {type(noise).__qualname__}, which parties of a secure sum "
+            f"cannot compare ({error}); expected a frozen dataclass or a Part, whose fields are "
+            "numbers, texts, None, or tuples of such"
+        ) from error
 
 
 _finest = functools.lru_cache(maxsize=256)(Codec.finest)

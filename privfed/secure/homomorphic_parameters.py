@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import struct
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -50,6 +51,9 @@ CIPHERTEXT = 61_750
 PUBLIC_KEY = 123_550
 """Bytes of a public key with its parameters, about."""
 _LARGEST = 70_000
+_PREFIX = 4
+"""Bytes before a ciphertext of 2^14 bytes and more within a vector: its field, and its size."""
+_SCALE = struct.Struct("<Bd")
 
 
 def tenseal() -> Any:
@@ -61,6 +65,18 @@ def tenseal() -> Any:
             "secure.protocol bfv and ckks need TenSEAL, which is not installed; "
             'run "pip install tenseal", or use secure.protocol = "masks"'
         ) from error
+
+
+def _varint(number: int) -> bytes:
+    """A number in protocol buffers."""
+    if number < 128:
+        return bytes([number])
+    return bytes([128 + number % 128]) + _varint(number // 128)
+
+
+def _field(number: int, body: bytes) -> bytes:
+    """A field of bytes in protocol buffers."""
+    return bytes([number << 3 | 2]) + _varint(len(body)) + body
 
 
 def _most(each: float, deviation: float, room: float) -> int:
@@ -133,7 +149,7 @@ class Scheme(ABC):
         return [min(self.slots, length - start) for start in range(0, length, self.slots)]
 
     def read(self, key: Any, data: bytes, size: int) -> Any:
-        """One ciphertext of `size` numbers. Raises `BadMessage`.
+        """One ciphertext of `size` numbers, in TenSEAL's own bytes. Raises `BadMessage`.
 
         TenSEAL takes a vector's size from the sender and would read beyond the slots.
         """
@@ -150,7 +166,29 @@ class Scheme(ABC):
             raise BadMessage("no ciphertext", "one of another form than this scheme's")
         if parts[0].is_ntt_form() != self.transformed:
             raise BadMessage("no ciphertext", "one of another form than this scheme's")
+        self.content(data, size)
         return found
+
+    def content(self, data: bytes, size: int) -> bytes:
+        """SEAL's ciphertext within the bytes of TenSEAL's vector of `size` numbers.
+
+        All else in them, which does not change what is summed, its sender could choose: it has to
+        be the sizes `[size]` and this scheme's scale. Raises `BadMessage`.
+        """
+        start = _field(1, _varint(size))
+        inner = data[len(start) + _PREFIX : len(data) - len(self._end)]
+        if data != start + _field(2, inner) + self._end:
+            raise BadMessage(
+                "no ciphertext",
+                f"a vector that says other than its ciphertext, that its sizes are [{size}], and "
+                "the scheme's scale",
+            )
+        return inner
+
+    @property
+    def _end(self) -> bytes:
+        """What follows the ciphertext in a vector's bytes."""
+        return b""
 
 
 @dataclass(frozen=True)
@@ -221,6 +259,10 @@ class CkksScheme(Scheme):
     def most(self) -> int:
         deviation = _Z * (_Z * DEGREE / math.sqrt(24) + DEGREE / 2)
         return _most(DEGREE / 2, deviation, self.scale / 4)
+
+    @property
+    def _end(self) -> bytes:
+        return _SCALE.pack(3 << 3 | 1, self.scale)
 
     def _load(self, key: Any, data: bytes) -> Any:
         return tenseal().ckks_vector_from(key, data)

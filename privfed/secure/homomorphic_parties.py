@@ -212,8 +212,13 @@ class SummingServer:
         return row
 
     def _unseen(self, ciphertexts: list[Any]) -> set[bytes]:
-        """The hashes of ciphertexts that are new in this session, whatever bytes they came in."""
-        hashes = {hashlib.sha256(one.serialize()).digest() for one in ciphertexts}
+        """The hashes of ciphertexts that are new in this session, whatever bytes they came in.
+
+        Of SEAL's ciphertext alone, written anew: by these numbers, and nothing else, sums are.
+        """
+        content = self._terms.scheme.content
+        each = (content(bytes(one.serialize()), one.size()) for one in ciphertexts)
+        hashes = {hashlib.sha256(data).digest() for data in each}
         if len(hashes) < len(ciphertexts) or hashes & self._hashes:
             raise BadMessage("duplicate ciphertext", "one that is in a row of this session already")
         return hashes

@@ -12,18 +12,21 @@ the rows of all honest survivors who agreed to it, at least max(least, t) - k of
 by this client's `limits`. Of its noise in layers, of total variance v, h such clients keep at least
 v h / (h + k).
 
-*Proof.* All keys are bound to the roster's hash A, and so is what shares are sealed for. A holds a
-nonce of each client, which the client drew for this session: it agrees to one roster, and to none
-of another session.
+*Proof.* All keys that are derived are bound to the roster's hash A, and so are votes, and what
+shares are sealed for. A holds a nonce of each client, which the client drew for this session: it
+agrees to one roster, and to none of another session. (Signatures on shares, masked rows and what
+takes masks off are under the invitation's context, which a replay repeats: the server alone checks
+these, against who else may carry messages, and nothing here rests on them.)
 
 1. *Votes.* An honest client signs (A, S), with survivors S, once. Whoever takes masks off under A
    saw t votes for its S, at least t - k of honest clients. Two sets would take 2 (t - k) of the
    n - k that are honest: 2 t <= n + k. So there is one S. Its honest voters are V, |V| >= t - k.
-2. *Secrets.* An honest client's secrets are shared under its own A alone, and honest clients hold
-   no other's: they give shares of the seeds of those in S, and of the mask keys of the rest; k
-   more shares are known, and k < t. So nobody's secrets are both told. Of honest clients who
-   agreed to A, those in S (H, say) keep their mask keys, and the others their seeds: an own mask
-   hides these others' rows for good, as it does all rows where nobody saw t votes.
+2. *Secrets.* An honest client draws its secrets afresh for each session; so are the noise keys
+   that its owner hands it. They are shared under its own A alone, and honest clients hold no shares
+   of another roster's: they give shares of the seeds of those in S, and of the mask keys of the
+   rest; k more shares are known, and k < t. So nobody's secrets are both told. Of honest clients
+   who agreed to A, those in S (H, say) keep their mask keys, and the others their seeds: an own
+   mask hides these others' rows for good, as it does all rows where nobody saw t votes.
 3. *Masks.* A voter masked with everybody in S, by name, under A. So V is in H, all of V mask with
    each other, and with all of H. Who is in H and sent a row had opened, with its own, shares of t
    clients of the roster, and masked with them: as |V| + t >= 2 t - k > n, one of them is in V. So
@@ -38,7 +41,8 @@ of another session.
 
 What is *named* counts for nothing here: a server can name as survivors clients that never agreed to
 this roster, whose mask keys it was given under another, and put random bytes into inboxes. They
-are masked with by name all the same, so that one client that garbles its shares stops nobody.
+are masked with by name all the same, so that one client that garbles its shares stops nobody,
+unless it leaves fewer than t good shares, or takes a count below `least`.
 """
 
 from __future__ import annotations
@@ -127,8 +131,9 @@ class MaskingClient:
     """Answers invitation, roster, inbox, survivors and votes, in this order.
 
     `row` is asked once for the encoded row `[length]`, when it is masked. To it come the layers of
-    `noise`, if there are any. A sum of fewer survivors than `limits` allow is not unmasked, where
-    those count whose shares this client could open. Who is configured otherwise is refused.
+    `noise`, if there are any, whose keys are drawn afresh for each session. A sum of fewer
+    survivors than `limits` allow is not unmasked, where those count whose shares this client could
+    open. Who is configured otherwise is refused.
     Raises `BadMessage` for what it will not answer; it then answers nothing more. One client takes
     part in one session of a round's exchange: to open two and take their difference is up to its
     owner to prevent.

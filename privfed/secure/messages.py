@@ -2,8 +2,9 @@
 
 Every message begins with four bytes of format and kind, and the 32-byte context of its session: the
 hash of the invitation, which binds round, exchange, model, and the hash of all settings that both
-sides have to share. The roster's hash binds besides who takes part, and a nonce of each of them: no
-client ever agrees to the same roster twice. Numbers are little-endian. Bytes that are no message,
+sides have to share. A replayed invitation has the same one. The roster's hash binds besides who
+takes part, and a nonce of each of them: no client ever agrees to the same roster twice, and votes
+and sealed shares are bound to it. Numbers are little-endian. Bytes that are no message,
 or more or less than one, raise `BadMessage`.
 """
 

@@ -91,6 +91,8 @@ class Setting:
     policy: Policy
     limits: Limits
     layers: Layers | None = None
+    strangers: tuple[int, ...] = ()
+    """Any number of clients of no roster may work with it."""
 
     def least(self, clients):
         """Of a roster of so many, the fewest honest rows that may be summed."""
@@ -108,6 +110,7 @@ class Honest:
     noise: ClientNoise | None
     keys: Advertise
     roster: Roster | None = None
+    threshold: int = 0
     agreed: bytes = b""
     pair: masking_client.KeyPair | None = None
     secrets: tuple[bytes, ...] = ()
@@ -149,15 +152,28 @@ class World:
             rng.bytes(32), setting.policy, setting.limits, setting.layers
         )
         self.context = self.invitation.context
-        self._directory = {who: public(who) for who in setting.clients}
+        self._directory = {who: public(who) for who in (*setting.clients, *setting.strangers)}
         self.colluders = {who: self._corrupt(who) for who in setting.colluders}
+        self.played = dict(self.colluders)
         self.honest: list[Honest] = []
         self._shares: dict[tuple[Honest, int], dict[int, int]] = {}
 
     def _corrupt(self, who):
+        """Keys of its own that `who` signed."""
+        keys, channel, mask = self._made_up(who)
+        return self.signed(keys), channel, mask
+
+    def signed(self, keys):
+        return replace(keys, signature=identity(keys.sender).sign(keys.text))
+
+    def _made_up(self, who):
         channel, mask = (masking_client.KeyPair(self.rng.bytes(32)) for _ in range(2))
         keys = Advertise(self.context, who, self.rng.bytes(32), channel.public, mask.public)
-        return replace(keys, signature=identity(who).sign(keys.text)), channel, mask
+        return keys, channel, mask
+
+    def play(self, who):
+        """Keys of its own in the name of an honest client, who did not sign them."""
+        self.played[who] = self._made_up(who)
 
     # --- what it tells clients, and is told ---
 
@@ -177,7 +193,7 @@ class World:
         """With the keys that the `invited` sent, and those of who works with it."""
         clients = tuple(sorted(clients))
         graph = self.setting.policy.graph(len(clients))
-        corrupt = {who: keys for who, (keys, _, _) in self.colluders.items()}
+        corrupt = {who: keys for who, (keys, _, _) in self.played.items()}
         keys = tuple((corrupt.get(who) or invited[who].keys) for who in clients)
         nonces = tuple(one.nonce for one in keys)
         shape = (graph.degree, graph.threshold, self.rng.bytes(32))
@@ -189,15 +205,16 @@ class World:
         if (shares := self._told(one, replace(roster, keys=keys))) is None:
             return
         client, one.roster, one.sealed = one.client, roster, dict(shares.sealed)
+        one.threshold = client._graph.threshold
         one.agreed, one.pair = client._agreed, client._pair
         one.secrets = (bytes(client._seed), private, *client._layers)
-        for who in self.colluders.keys() & one.sealed.keys():
+        for who in self.played.keys() & one.sealed.keys():
             for which, value in enumerate(self._corrupt_shares(who, one)):
                 self._learn(one, which, who, value)
 
     def _corrupt_shares(self, who, one):
         """What an honest client dealt who works with the server."""
-        _, channel, _ = self.colluders[who]
+        _, channel, _ = self.played[who]
         secret, way = channel.agree(one.keys.channel), (one.me, who)
         key = masking_client.channel_key(one.agreed, secret, *way)
         text = unseal(key, one.sealed[who], masking_client.between(one.agreed, *way))
@@ -210,7 +227,7 @@ class World:
 
     def corrupt_text(self, who, one):
         """Shares of who works with the server, sealed as they should be."""
-        _, channel, _ = self.colluders[who]
+        _, channel, _ = self.played[who]
         values = tuple(int(self.rng.integers(1 << 62)) for _ in one.secrets)
         secret, way = channel.agree(one.keys.channel), (who, one.me)
         key = masking_client.channel_key(one.agreed, secret, *way)
@@ -234,6 +251,9 @@ class World:
         text = Survivors(self.context, one.survivors).signed(one.agreed)
         return Vote(self.context, who, identity(who).sign(text))
 
+    def votes_of(self, clients, one):
+        return [self.corrupt_vote(who, one) for who in clients]
+
     def unmask(self, one, votes):
         if answer := self._told(one, Votes(self.context, tuple(votes))):
             told = {SEED: answer.seeds, KEY: answer.keys, LAYERS + answer.gone: answer.layers}
@@ -251,15 +271,15 @@ class World:
 
     def _secret(self, one, which):
         shares = self._shares.get((one, which), {})
-        if one.roster is None or len(shares) < one.roster.threshold:
+        if one.roster is None or len(shares) < one.threshold:
             return None
-        secret = reconstruct(shares, one.roster.threshold)
+        secret = reconstruct(shares, one.threshold)
         assert secret == one.secrets[which]
         return secret
 
     def opened(self):
         """All sums of honest rows without a mask that it does not know."""
-        self._pairs = {mask.public: mask for _, _, mask in self.colluders.values()}
+        self._pairs = {mask.public: mask for _, _, mask in self.played.values()}
         for one in self.honest:
             if secret := self._secret(one, KEY):
                 self._pairs[one.pair.public] = masking_client.KeyPair(secret)

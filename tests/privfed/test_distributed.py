@@ -2,8 +2,9 @@
 
 import json
 import math
+import re
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -950,6 +951,50 @@ def test_layers_can_be_drawn_for_the_smallest_cohort_that_clients_accept():
 def test_ciphertexts_carry_sums_that_masks_would_wrap(tmp_path, bits):
     trained(tmp_path, SEEDED, *DISTRIBUTED, "secure.protocol=bfv", f"secure.bits={bits}")
     assert audit(tmp_path).guarantee.rounds == 7
+
+
+class Quiet:
+    """A share that parties cannot compare: no dataclass and no part."""
+
+    layered = False
+    total_variation = 0.0
+    most = 0
+
+    def draw(self, keys, count):
+        return np.zeros(count, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Comparable(Quiet):
+    """The same with a form."""
+
+    of: SkellamShare
+
+
+class WithQuietShares(SkellamNoise):
+    """A mechanism from outside."""
+
+    def share(self):
+        return Quiet()
+
+
+class WithComparableShares(SkellamNoise):
+    """Another one."""
+
+    def share(self):
+        return Comparable(super().share())
+
+
+def test_shares_that_parties_cannot_compare_are_refused_before_anybody_trains():
+    def checked(name):
+        keys = (*SMALL, *DISTRIBUTED, f"privacy.mechanism={__name__}:{name}")
+        return CliRunner().invoke(main, ["check", *(f"--set={key}" for key in keys)])
+
+    refused = checked("WithQuietShares")
+    assert refused.exit_code == 2
+    expected = "the share of noise is a Quiet.*compare.* a frozen dataclass or a Part"
+    assert re.search(expected, " ".join(refused.output.split()))
+    assert checked("WithComparableShares").exit_code == 0
 
 
 def test_sums_that_no_ciphertext_holds_are_refused_before_anybody_is_charged(tmp_path):

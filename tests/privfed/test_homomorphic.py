@@ -1,6 +1,7 @@
 """Homomorphic sums: exact, by a server that cannot read, within limits that are kept."""
 
 import dataclasses
+import struct
 
 import numpy as np
 import pytest
@@ -276,14 +277,30 @@ def _forged(message, **changes):
     return dataclasses.replace(Row.decode(message), **changes).encode()
 
 
-def _instead(message, other, at, padding=b""):
-    """The row with one ciphertext of another row, in other bytes where there is a padding."""
-    copied = Row.decode(other).blocks[at] + padding
+def _instead(message, other, at, changed=lambda block: block, of=None):
+    """The row with one ciphertext of another row, of block `of` if not the same, `changed`."""
+    copied = changed(Row.decode(other).blocks[at if of is None else of])
     return _blocks(message, lambda own: [*own[:at], copied, *own[at + 1 :]])
 
 
 UNKNOWN_FIELD = bytes([120, 1])
 """Protocol buffers read over it."""
+LARGER_SCALE = struct.pack("<Bd", 25, 2.0**40)
+"""Of fields that come twice they read the last one."""
+
+
+def sized(sizes, block):
+    """The vector with other sizes before its ciphertext."""
+    return bytes([10, len(sizes), *sizes]) + block[2 + block[1] :]
+
+
+def in_other_bytes(block):
+    """With SEAL's reserved bytes set, over which it reads."""
+    at = 2 + block[1] + 4 + 6
+    assert block[at - 6 : at - 3] == b"\x5e\xa1\x10"
+    assert block[at : at + 2] == bytes(2)
+    return block[:at] + b"\1\1" + block[at + 2 :]
+
 
 FAULTS = {
     "empty": (lambda p, m, first: b"", "wrong length"),
@@ -311,9 +328,25 @@ FAULTS = {
     "a first copy": (lambda p, m, first: _instead(m, first, 0), "duplicate ciphertext"),
     "a second copy": (lambda p, m, first: _instead(m, first, 1), "duplicate ciphertext"),
     "a copy in other bytes": (
-        lambda p, m, first: _instead(m, first, 1, UNKNOWN_FIELD),
+        lambda p, m, first: _instead(m, first, 1, in_other_bytes),
         "duplicate ciphertext",
     ),
+    "a long copy for a short one": (
+        lambda p, m, first: _instead(m, first, 1, lambda block: sized([1], block), of=0),
+        "duplicate ciphertext",
+    ),
+    **{
+        f"a copy {name}": (
+            lambda p, m, first, changed=changed: _instead(m, first, 1, changed),
+            "no ciphertext: a vector that says other|wrong length",
+        )
+        for name, changed in {
+            "with an unknown field": lambda block: block + UNKNOWN_FIELD,
+            "with another size": lambda block: sized([1, 0], block),
+            "with one more size": lambda block: sized([1, 1], block),
+            "of another scale": lambda block: block + LARGER_SCALE,
+        }.items()
+    },
     "too few ciphertexts": (lambda p, m, first: _blocks(m, lambda b: b[:-1]), "wrong length"),
     "too many ciphertexts": (lambda p, m, first: _blocks(m, lambda b: b + b[:1]), "wrong length"),
     "ciphertexts swapped": (lambda p, m, first: _blocks(m, reversed), "wrong length"),

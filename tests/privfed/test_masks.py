@@ -1,7 +1,7 @@
 """Masked sums: exact or aborted, never wrong; and nothing but the sum is learned."""
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
 from math import comb, floor, log2
 
 import numpy as np
@@ -936,6 +936,41 @@ def test_another_version_completes_no_sum(monkeypatch):
     assert agreement.agreement(**facts) != here
     with pytest.raises(TypeError, match="no form that two parties could compare"):
         agreement.agreement(of=object())
+
+
+NAMESAKE = make_dataclass("SkellamShare", [("variance", float)], frozen=True)
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        (NAMESAKE(4.0), SkellamShare(4.0)),
+        ({"SkellamShare": {"variance": 4.0}}, SkellamShare(4.0)),
+        ({"number": "4"}, 4),
+        (("number", "4"), 4),
+        ({"bytes": "04"}, b"\x04"),
+        ("4", 4),
+        ({1: 2}, {"1": 2}),
+        ({"a": 1}, (("a", 1),)),
+        ((1, 2), (2, 1)),
+        ((), None),
+        ((1, (2,)), (1, 2)),
+    ],
+    ids=str,
+)
+def test_what_differs_has_another_hash(one, other):
+    assert agreement.agreement(of=one) != agreement.agreement(of=other)
+    assert agreement.agreement(of=one) == agreement.agreement(of=one)
+
+
+@dataclass
+class Changing:
+    variance: float = 4.0
+
+
+def test_what_may_change_cannot_be_agreed_on():
+    with pytest.raises(TypeError, match="a Changing may change after two parties compared it"):
+        agreement.agreement(of=Changing())
 
 
 def test_a_replayed_invitation_begins_another_session():
