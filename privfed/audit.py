@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from accounting.releases import (
 from accounting.slack import with_slack
 from privfed.canary_evidence import Evidence, evidence
 from privfed.canary_scores import Scale
-from privfed.counted import Priors, charged, other_guarantee
+from privfed.counted import Priors, charged, examples_guarantee, other_guarantee
 from privfed.errors import Broken, Refused
 from privfed.rundir import RunDirectory
 
@@ -225,9 +224,7 @@ def _examples(
     if stated is None:
         return None, []
     event, delta = Event.from_json(stated["event"]), float(stated["delta"])
-    before = Counter(earlier.examples)
-    whole = guarantee(before + Counter(charged(ledger, "examples")), delta)
-    whole = replace(whole, uncovered=earlier.uncovered)
+    whole = _of_examples(charged(ledger, "examples"), earlier, delta)
     silos = [Ledger.load(path) for path in sorted(directory.silos.glob("*.jsonl"))]
     rounds = {charge.round for charge in ledger.charges}
     problems = [
@@ -240,9 +237,12 @@ def _examples(
     secret = ledger.terms.get("trust") != "nobody"
     if secret or problems or len(silos) != stated.get("silos"):
         return whole, problems
-    bounds = [guarantee(before + Counter(silo.own), delta) for silo in silos]
-    most = max(bounds, key=lambda bound: bound.epsilon)
-    return replace(most, uncovered=earlier.uncovered), problems
+    bounds = [_of_examples(silo.own, earlier, delta) for silo in silos]
+    return max(bounds, key=lambda bound: bound.epsilon), problems
+
+
+def _of_examples(own: Spending, earlier: Priors, delta: float) -> Guarantee:
+    return examples_guarantee(own, earlier.runs, delta, earlier.uncovered)
 
 
 def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float | None:

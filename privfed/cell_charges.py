@@ -108,7 +108,7 @@ def planned(cell: Cell, slot: str = "") -> CellCharges:
     before = priors(config)
     whole = plan(config, before)
     rounds, dp = config.run.rounds, config.parts["client_mechanism"]
-    examples = {dp.event(config.client.epochs): rounds} if dp.private else {}
+    examples = {dp.event(config.client.epochs): rounds} if dp.private else None
     stated = {
         "unit": whole.event.unit,
         "relation": whole.event.relation,

@@ -33,8 +33,10 @@ class Prior:
     run: str
     head: str
     own: Spending
-    examples: Spending = field(default_factory=dict)
-    """What each example of a silo may have been charged, by DP-SGD."""
+    examples: Spending | None = None
+    """What each example of a silo may have been charged, by DP-SGD; None where no ledger states any
+    such bound, which is not that nothing was released.
+    """
     against: str | None = None
     other: Spending | None = None
     lineage: Lineage = FRESH
@@ -43,7 +45,7 @@ class Prior:
     def to_json(self) -> dict[str, Any]:
         """What the new run's ledger states of it."""
         facts = {"run": self.path, "id": self.run, "head": self.head, "charges": _listed(self.own)}
-        if self.examples:
+        if self.examples is not None:
             facts["examples"] = _listed(self.examples)
         if self.against:
             facts["against"] = self.against
@@ -54,8 +56,10 @@ class Prior:
     @classmethod
     def from_json(cls, stated: Mapping[str, Any], against: str | None = None) -> Prior:
         """What a ledger states, whose own charges are `against` that party."""
-        own, examples = (_counted(stated.get(key, [])) for key in ("charges", "examples"))
-        other = _counted(stated["other"]) if "other" in stated else None
+        own = _counted(stated.get("charges", []))
+        examples, other = (
+            _counted(stated[key]) if key in stated else None for key in ("examples", "other")
+        )
         lineage = Lineage.from_json(stated.get("lineage"))
         party = stated.get("against", against)
         run, head = stated["id"], stated["head"]
@@ -70,7 +74,7 @@ class Prior:
             run,
             head,
             apart(ledger.own),
-            charged(ledger, "examples"),
+            charged(ledger, "examples") if "examples" in terms else None,
             terms.get("against"),
             apart(charged(ledger, "other")) if "other" in terms else None,
             Lineage.of_start(terms),
@@ -104,11 +108,6 @@ class Priors:
         return total(prior.own for prior in self.runs)
 
     @property
-    def examples(self) -> Spending:
-        """What all of them may have charged one example of a silo."""
-        return total(prior.examples for prior in self.runs)
-
-    @property
     def uncovered(self) -> str:
         """Why no guarantee over these covers what a starting model tells; empty where all do.
 
@@ -140,16 +139,36 @@ def other_guarantee(
     It covers `own` and what `runs` were charged against that party. Where one of their ledgers does
     not state that, or means another relation, no joint bound exists, and the guarantee says so.
     """
-    unknown = [prior.path for prior in runs if prior.other is None]
-    together = Counter(own) + Counter(total(prior.other or {} for prior in runs))
-    try:
-        bound = guarantee(together, delta)
-    except Unaccountable:
-        bound = unbounded(together, delta, "what these runs guarantee differs in its relation")
-    if unknown:
-        why = f"no ledger states what was charged against the {against} by {', '.join(unknown)}"
-        bound = unbounded(together, delta, why)
+    together = [own, *(prior.other or {} for prior in runs)]
+    silent = [prior.path for prior in runs if prior.other is None]
+    why = f"no ledger states what was charged against the {against} by {', '.join(silent)}"
+    bound = _joint_bound(total(together), delta, why if silent else "")
     return replace(bound, against=against, uncovered=uncovered)
+
+
+def examples_guarantee(
+    own: Spending, runs: Sequence[Prior], delta: float, uncovered: str = ""
+) -> Guarantee:
+    """What DP-SGD in silos guarantees one example, over `own` and what `runs` were charged for it.
+
+    A run without DP-SGD bounds no example, whatever it promises whole clients: no joint bound
+    exists then, and the guarantee says so.
+    """
+    together = [own, *(prior.examples or {} for prior in runs)]
+    bare = [prior.path for prior in runs if prior.own and prior.examples is None]
+    why = f"no DP-SGD in {', '.join(bare)}"
+    bound = _joint_bound(total(together), delta, why if bare else "")
+    return replace(bound, unit="example", uncovered=uncovered)
+
+
+def _joint_bound(together: Spending, delta: float, missing: str) -> Guarantee:
+    """By the tightest accountant; none where anything is `missing`, or means another relation."""
+    if missing:
+        return unbounded(together, delta, missing)
+    try:
+        return guarantee(together, delta)
+    except Unaccountable:
+        return unbounded(together, delta, "what these runs guarantee differs in its relation")
 
 
 def charged(ledger: Ledger, key: str) -> Spending:

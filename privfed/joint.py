@@ -17,6 +17,7 @@ from accounting.errors import AccountingError
 from accounting.events import Event, Spending
 from accounting.guarantee import TIGHTEST, Guarantee, guarantee, stated
 from privfed.cell_charges import CellCharges
+from privfed.counted import examples_guarantee
 from privfed.prior import Prior, Priors
 
 _MEANING = {"unit": "unit", "relation": "relation", "against": "party", "delta": "δ"}
@@ -172,7 +173,7 @@ def _together(charges: Sequence[CellCharges]) -> Priors:
         runs[entry.key] = replace(
             known,
             own=_most(known.own, entry.run.own),
-            examples=_most(known.examples, entry.run.examples),
+            examples=_most_examples(known.examples, entry.run.examples),
         )
     earlier = {
         (prior.run, prior.head): prior
@@ -188,6 +189,11 @@ def _most(left: Spending, right: Spending) -> Spending:
     return Counter[Event](left) | Counter[Event](right)
 
 
+def _most_examples(left: Spending | None, right: Spending | None) -> Spending | None:
+    """None where either bounds no example."""
+    return None if left is None or right is None else _most(left, right)
+
+
 def _examples(charges: Sequence[CellCharges]) -> Guarantee | None:
     """For one example of a silo, which only DP-SGD in every cell protects."""
     deltas = [entry.terms["examples"]["delta"] for entry in charges if entry.terms.get("examples")]
@@ -195,7 +201,7 @@ def _examples(charges: Sequence[CellCharges]) -> Guarantee | None:
     if hidden or len(deltas) < len(charges):
         return None
     whole = _together(charges)
-    return replace(guarantee(whole.examples, max(deltas)), uncovered=whole.uncovered)
+    return examples_guarantee({}, whole.runs, max(deltas), whole.uncovered)
 
 
 def _undecided(charges: Sequence[CellCharges]) -> bool:
