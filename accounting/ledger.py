@@ -163,6 +163,11 @@ class Ledger:
         """Whether `head` was once this ledger's head."""
         return head.hex() in self._hashes
 
+    def passed(self, head: bytes, by: bytes) -> bool:
+        """Whether `head` was this ledger's head no later than `by` was."""
+        until = self._hashes[: self._hashes.index(by.hex()) + 1] if self.holds(by) else []
+        return head.hex() in until
+
     def charge(self, round: int, event: Event) -> Charge:
         """Pay for `round` before anybody is drawn; durable when this returns.
 

@@ -6,14 +6,16 @@ where noise is distributed, and for examples of silos. Plans, summaries and audi
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
+from pathlib import Path
 from typing import Any
 
-from accounting.errors import Unaccountable
+from accounting.errors import AccountingError, Unaccountable
 from accounting.events import Event, Spending, apart
 from accounting.guarantee import Guarantee, guarantee, unbounded
 from accounting.ledger import Ledger
@@ -41,6 +43,8 @@ class Prior:
     other: Spending | None = None
     lineage: Lineage = FRESH
     """What made the model that it started from."""
+    passed: frozenset[str] = frozenset()
+    """Earlier heads of its ledger, at which its model was taken for a start."""
 
     def to_json(self) -> dict[str, Any]:
         """What the new run's ledger states of it."""
@@ -51,6 +55,8 @@ class Prior:
             facts["against"] = self.against
         if self.other is not None:
             facts["other"] = _listed(self.other)
+        if self.passed:
+            facts["passed"] = sorted(self.passed)
         return {**facts, "lineage": self.lineage.to_json()}
 
     @classmethod
@@ -63,7 +69,8 @@ class Prior:
         lineage = Lineage.from_json(stated.get("lineage"))
         party = stated.get("against", against)
         run, head = stated["id"], stated["head"]
-        return cls(stated["run"], run, head, own, examples, party, other, lineage)
+        passed = frozenset(stated.get("passed", []))
+        return cls(stated["run"], run, head, own, examples, party, other, lineage, passed)
 
     @classmethod
     def of(cls, path: str, ledger: Ledger) -> Prior:
@@ -79,6 +86,35 @@ class Prior:
             apart(charged(ledger, "other")) if "other" in terms else None,
             Lineage.of_start(terms),
         )
+
+    @property
+    def heads(self) -> frozenset[str]:
+        """Where its ledger is known to have stood, up to what was counted."""
+        return self.passed | {self.head}
+
+    def went_through(self, heads: Iterable[str], beside: Path | None = None) -> Prior:
+        """The same run, knowing which of `heads` its ledger passed before it was counted.
+
+        As the ledger says that lies at its path, or in the folder `beside`: only its own holds the
+        head at which it was counted.
+        """
+        asked = {*heads} - self.heads
+        ledgers = self.ledgers(beside) if asked else []
+        last = bytes.fromhex(self.head)
+        passed = {
+            head
+            for head in asked
+            if any(ledger.passed(bytes.fromhex(head), last) for ledger in ledgers)
+        }
+        return replace(self, passed=self.passed | passed) if passed else self
+
+    def ledgers(self, beside: Path | None = None) -> list[Ledger]:
+        """Its own ledger and copies that went on, where they are at hand."""
+        found = []
+        for folder in filter(None, (Path(self.path), beside)):
+            with contextlib.suppress(OSError, AccountingError):
+                found.append(Ledger.load(folder / "ledger.jsonl"))
+        return [ledger for ledger in found if ledger.holds(bytes.fromhex(self.head))]
 
     def toward(self, against: str | None) -> Prior | None:
         """The same run, `own` being what it was charged against `against`; None where unknown."""
@@ -113,8 +149,22 @@ class Priors:
 
         What earlier runs started from counts as well: what they released may tell of it.
         """
-        whole = reduce(or_, (prior.lineage for prior in self.runs), self.lineage)
-        return whole.uncovered({prior.run for prior in self.runs})
+        heads: dict[str, set[str]] = {}
+        for prior in self.runs:
+            heads.setdefault(prior.run, set()).update(prior.heads)
+        return self._whole.uncovered(heads)
+
+    @property
+    def _whole(self) -> Lineage:
+        return reduce(or_, (prior.lineage for prior in self.runs), self.lineage)
+
+    def traced(self, beside: Path | None = None) -> Priors:
+        """These, each run knowing which starts its ledger passed, as far as ledgers are at hand."""
+        heads: dict[str, set[str]] = {}
+        for origin in self._whole.runs:
+            heads.setdefault(origin.id, set()).add(origin.head)
+        runs = tuple(prior.went_through(heads.get(prior.run, ()), beside) for prior in self.runs)
+        return replace(self, runs=runs)
 
     @classmethod
     def stated(cls, terms: Mapping[str, Any]) -> Priors:

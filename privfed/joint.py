@@ -181,7 +181,7 @@ def _together(charges: Sequence[CellCharges]) -> Priors:
         for prior in entry.prior
         if not any(other.counts(prior) for other in charges)
     }
-    return Priors((*runs.values(), *earlier.values()))
+    return Priors((*runs.values(), *earlier.values())).traced()
 
 
 def _most(left: Spending, right: Spending) -> Spending:

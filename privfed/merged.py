@@ -81,7 +81,7 @@ def merge(paths: Sequence[Path], accountant: str | None = None) -> Merged:
     _refuse_once_public(directories)
     runs, earlier = _together(directories)
     party = audits[0].terms.get("against")
-    whole = Priors(tuple(_toward(run, party) for run in runs))
+    whole = Priors(tuple(_toward(run, party) for run in runs)).traced()
     try:
         bound = guarantee(whole.spending, delta, accountant or TIGHTEST)
     except AccountingError as error:
