@@ -105,7 +105,11 @@ class Lineage:
 
 
 FRESH = Lineage()
-"""Of a model that starts from random numbers."""
+"""Of a run that names no start: its model begins as its class builds it.
+
+What is declared by `model.init` is all that is known. Built-in models begin from random numbers; a
+class from outside (`module:name`) that loads weights by itself is not recognised.
+"""
 
 
 def _of_file(path: Path, ledger: Ledger | None) -> Lineage:
