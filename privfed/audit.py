@@ -26,7 +26,7 @@ from accounting.slack import with_slack
 from privfed.canary_evidence import Evidence, evidence
 from privfed.canary_scores import Scale
 from privfed.counted import Priors, charged, examples_guarantee, other_guarantee
-from privfed.errors import Broken, Refused
+from privfed.errors import Broken, Refused, public_text, unreadable
 from privfed.rundir import RunDirectory
 
 _ROUNDING = 1 - 1e-9
@@ -148,7 +148,7 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
         alone = guarantee(ledger.own, delta, headline) if ledger.prior else bound
         canaries = _canaries(directory, ledger, alone)
     except (AccountingError, TypeError, KeyError) as error:
-        return _broken(path, dict(ledger.terms), f"{directory.ledger}: {error}")
+        return _broken(path, dict(ledger.terms), f"{directory.ledger}: {public_text(error)}")
     except Broken as error:
         return _broken(path, dict(ledger.terms), str(error))
     accountants = dict(bound.by_accountant)
@@ -303,7 +303,7 @@ def _evidence(directory: RunDirectory) -> _Evidence:
             *whole, _ = directory.metrics.read_text(encoding="utf-8").split("\n")
             claims += [(directory.metrics, json.loads(line)) for line in whole[-1:]]
     except (OSError, ValueError) as error:
-        raise Broken(f"the summary or the metrics cannot be read: {error!r}") from error
+        raise unreadable("the summary or the metrics", error) from None
     return _Evidence(
         config=directory.config_digest(),
         companions=directory.companions(),
@@ -353,7 +353,7 @@ def _lower_claims(evidence: _Evidence, ledger: Ledger) -> tuple[str, ...]:
             claimed = float(claim["epsilon"])
             same = all(claim.get(key, value) == value for key, value in _meaning(own).items())
         except (KeyError, TypeError, ValueError) as error:
-            problems.append(f"{path} cannot be read: {error!r}")
+            problems.append(f"{path} cannot be read: {public_text(error)}")
             continue
         if not (same and claimed >= own.epsilon * _ROUNDING):
             problems.append(_lower(path, claim["epsilon"], own))

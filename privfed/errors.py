@@ -54,3 +54,8 @@ def private_text(error: BaseException) -> str:
         return error.private
     spelt_out = isinstance(error, AccountingError) or public_text(error) != type(error).__name__
     return "" if spelt_out else " ".join(str(error).split())
+
+
+def unreadable(what: object, error: BaseException) -> Broken:
+    """That a run's file cannot be read: of what it holds, nothing is in the message."""
+    return Broken(f"{what} cannot be read: {public_text(error)}", private_text(error))

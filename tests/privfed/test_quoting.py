@@ -9,6 +9,7 @@ import ast
 import gzip
 import json
 import re
+import shutil
 import sys
 import traceback
 import warnings
@@ -493,9 +494,7 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "precision.py",
     "results.py",
     "lineage.py",
-    "rundir.py",
     "start.py",
-    "tensorfile.py",
 }
 """Where a message has another exception's: of code, made-up examples and files without clients."""
 
@@ -525,6 +524,37 @@ def test_no_message_about_data_contains_that_of_an_exception():
     quoting -= {name for name in quoting if name.startswith("secure/")}  # caught by the protocol
     assert quoting <= QUOTES_CODE_OR_CONFIGURATION, quoting - QUOTES_CODE_OR_CONFIGURATION
     assert issubclass(Refused, PrivfedError)
+
+
+def test_no_message_contains_the_whole_of_an_exception():
+    """As `repr` has it: that of a text that cannot be decoded holds all of the file."""
+    assert SECRET in repr(UnicodeDecodeError("utf-8", SECRET.encode(), 0, 1, "odd"))
+    whole = set()
+    for path in PACKAGE.rglob("*.py"):
+        for handler, _ in handlers(path):
+            for part in ast.walk(handler):
+                shown = isinstance(part, ast.FormattedValue) and part.conversion in map(ord, "ra")
+                called = isinstance(part, ast.Call) and ast.unparse(part.func) in ("repr", "ascii")
+                value = part.value if shown else part.args[0] if called else None
+                if isinstance(value, ast.Name) and value.id == handler.name:
+                    whole.add((path.name, part.lineno))
+    assert not whole
+
+
+def test_a_broken_file_of_a_run_is_quoted_by_no_command(finished, tmp_path, monkeypatch):
+    """Who was public in it, say: names of people stand there, and not as UTF-8."""
+    shutil.copytree(finished / "run", tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    files = [path for path in Path("run").rglob("*.*") if path.name != ".lock"]
+    assert {"public_clients.json", "config.toml", "metrics.jsonl"} <= {path.name for path in files}
+    for path in files:
+        good = path.read_bytes()
+        path.write_bytes(b'{"format": 1, "' + SECRET.encode() + b'": ["\xff"]}\n')
+        for words in (["audit", "run"], ["train", "--resume", "run"], ["evaluate", "run"]):
+            result = CliRunner().invoke(main, words)
+            assert SECRET not in result.output + str(result.exception), (path, words)
+            assert result.exit_code == 5 or words[0] != "audit", path
+        path.write_bytes(good)
 
 
 MEASURES = re.compile(r"(len|int|tuple)\(.*\)|self\.\w+|.*\.shape(\[.*\])?|.* [+-] .*")
