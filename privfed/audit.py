@@ -131,7 +131,7 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
     except (Broken, LedgerBroken) as error:
         return _broken(path, {}, str(error))
     except OSError as error:
-        return _broken(path, {}, f"{error.filename} cannot be read: {error.strerror}")
+        return _broken(path, {}, f"the run cannot be read: {public_text(error)}")
     problems = _contradictions(directory, ledger, evidence)
     if problems:
         return _broken(path, dict(ledger.terms), *problems)

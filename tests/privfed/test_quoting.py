@@ -8,9 +8,11 @@ not be quoted.
 import ast
 import gzip
 import json
+import os
 import re
 import shutil
 import sys
+import threading
 import traceback
 import warnings
 import zipfile
@@ -20,18 +22,20 @@ import numpy as np
 import pyarrow
 import pytest
 from click.testing import CliRunner
+from noisy import SECRET, Unlike, says_much
 from pyarrow import parquet
 
 import privfed
 from privfed import experiment, follow
-from privfed.answers import never_quotes, quotes_on_request
+from privfed.answers import guarded, never_quotes, quotes_on_request
 from privfed.check import check
 from privfed.cli import main
 from privfed.config import load
 from privfed.errors import Broken, PrivfedError, Refused, private_text, public_text
 from privfed.experiment import Job, run_cell
+from privfed.workers import Died, Ended, work
 
-SECRET, NUMBER = "SECRET-4711", 91827
+NUMBER = 91827
 HEADER = "who,x,sex,y"
 GOOD = [f"{who},0.{n},f,{n % 2}" for who in "abcdef" for n in range(4)]
 TABLE = {
@@ -430,7 +434,10 @@ def test_a_cell_of_an_experiment_gives_no_private_reason(tmp_path, monkeypatch, 
     assert SECRET not in json.dumps(result) + (tmp_path / "result.json").read_text()
 
 
-@pytest.mark.parametrize("error", [ValueError(SECRET), Refused("odd", SECRET)])
+ENDS = [SystemExit(SECRET), Unlike(SECRET), ValueError(SECRET), OSError(2, SECRET)]
+
+
+@pytest.mark.parametrize("error", [*ENDS, Refused("odd", SECRET)])
 def test_another_rank_quotes_nothing(monkeypatch, capsys, error):
     def joining(*_):
         raise error
@@ -458,14 +465,70 @@ def test_a_command_that_never_quotes_does_not_quote_a_bug(capsys):
         assert ("--show-values" in shown) == bool(given), "a flag that the command does not have"
 
 
+@pytest.mark.parametrize("error", ENDS)
+@pytest.mark.parametrize("wrapper", [never_quotes, quotes_on_request])
+def test_however_a_part_ends_a_command_its_text_is_not_printed(capsys, wrapper, error):
+    def command():
+        raise error
+
+    given = {"show_values": False} if wrapper is quotes_on_request else {}
+    with pytest.raises(SystemExit) as ended:
+        wrapper(command)(**given)
+    assert isinstance(ended.value.code, int)
+    shown = capsys.readouterr()
+    assert type(error).__name__ in shown.err or "No such file" in shown.err
+    assert SECRET not in shown.out + shown.err
+
+
+def test_an_exit_with_a_number_is_an_exit():
+    def command():
+        raise SystemExit(7)
+
+    with pytest.raises(SystemExit) as ended:
+        never_quotes(command)()
+    assert ended.value.code == 7
+
+
+def test_what_python_prints_by_itself_quotes_nothing(capsys):
+    before = threading.excepthook, sys.unraisablehook, warnings.formatwarning
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = _printed
+        with guarded():
+            says_much()
+    shown = capsys.readouterr()
+    for kind in ("UserWarning", "KeyError", "ValueError"):
+        assert kind in shown.err
+    assert SECRET not in shown.out + shown.err
+    assert before == (threading.excepthook, sys.unraisablehook, warnings.formatwarning)
+
+
+def test_workers_quote_nothing_however_they_end(capfd):
+    ended = [
+        event.result
+        for event in work(says_much, (SystemExit(SECRET), Unlike(SECRET)), 1)
+        if isinstance(event, Ended)
+    ]
+    assert [type(result) for result in ended] == [Died, Died]
+    shown = capfd.readouterr()
+    for kind in ("UserWarning", "KeyError", "ValueError", "SystemExit", "Unlike"):
+        assert kind in shown.err
+    assert SECRET not in shown.out + shown.err
+
+
 def test_only_what_privfed_or_the_system_wrote_is_public():
     assert public_text(Refused("odd", SECRET)) == "odd"
     assert private_text(Refused("odd", SECRET)) == SECRET
     assert public_text(Broken("odd")) == "odd"
     assert public_text(KeyError(SECRET)) == "KeyError"
     assert private_text(KeyError(SECRET)) == repr(SECRET)
-    missing = FileNotFoundError(2, "No such file", "t.csv")
-    assert (public_text(missing), private_text(missing)) == ("t.csv: No such file", "")
+    missing = FileNotFoundError(2, os.strerror(2), "t.csv")
+    said = "t.csv: No such file or directory"
+    assert (public_text(missing), private_text(missing)) == (said, "")
+    odd = OSError(2, SECRET, "t.csv")
+    assert public_text(odd) == said
+    assert SECRET in private_text(odd)
+    assert public_text(OSError(123456, SECRET)) == "OSError"
     assert (public_text(OSError(SECRET)), private_text(OSError(SECRET))) == ("OSError", SECRET)
 
 
