@@ -666,3 +666,15 @@ def test_a_run_is_marked_before_it_is_cited_and_watched_meanwhile(first, tmp_pat
     with pytest.raises(Refused, match="has gone on since"):
         trained(tmp_path / "fourth", after(tmp_path / "third"), "run.rounds=2")
     assert not (tmp_path / "fourth/ledger.jsonl").exists()
+
+
+def test_another_run_in_the_place_of_a_counted_one_is_not_marked(tmp_path):
+    trained(tmp_path / "a", "run.rounds=1")
+    trained(tmp_path / "b", after(tmp_path / "a"), "run.rounds=1")
+    assert (tmp_path / "a/counted_by.txt").exists()
+    shutil.move(tmp_path / "a", tmp_path / "moved")
+    trained(tmp_path / "a", "run.rounds=1")
+    trained(tmp_path / "c", after(tmp_path / "b"), "run.rounds=1")
+    assert (tmp_path / "b/counted_by.txt").exists()
+    assert not (tmp_path / "a/counted_by.txt").exists()
+    assert resume(tmp_path / "a", lambda stored: stored.with_run(rounds=2)).charges == 2
