@@ -24,6 +24,7 @@ import pytest
 from click.testing import CliRunner
 from noisy import SECRET, Unlike, says_much
 from pyarrow import parquet
+from small import trained
 
 import privfed
 from privfed import experiment, follow
@@ -659,3 +660,14 @@ def test_scores_on_other_data_say_in_json_too_that_no_epsilon_covers_them(finish
     assert json.loads(of("--json"))["note"] is None
     assert "not covered" not in of()
     assert "no ε covers" in json.loads(of("--personalise", "1", "--json"))["note"]
+
+
+def test_scores_on_examples_of_clients_that_train_say_so(tmp_path):
+    outcome = trained(tmp_path / "run", "data.holdout=examples", "run.rounds=1")
+    result = CliRunner().invoke(main, ["evaluate", str(tmp_path / "run"), "--json"])
+    note = json.loads(result.stdout)["note"]
+    assert (
+        note == outcome.to_json()["note"] == "simulation: scored on examples of clients that train"
+    )
+    shown = CliRunner().invoke(main, ["evaluate", str(tmp_path / "run")]).stdout
+    assert note in " ".join(shown.split())
