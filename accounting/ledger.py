@@ -79,7 +79,7 @@ class Ledger:
         Raises `FileExistsError` where there is a file: a ledger is never begun twice.
         """
         line, link = chain.sealed(
-            chain.START, {"type": "open", "format": FORMAT, "terms": dict(terms)}
+            chain.START, {"type": "open", "format": FORMAT, "terms": _written(terms)}
         )
         durable.create(path, line)
         return cls(path, [link])
@@ -132,8 +132,7 @@ class Ledger:
     @property
     def budget(self) -> float | None:
         """The budget that holds now; None without one, or where an older ledger is silent."""
-        stated = self._terms.get("budget")
-        return self._budgets[-1].epsilon if self._budgets else stated
+        return self._budgets[-1].epsilon if self._budgets else _read(self._terms.get("budget"))
 
     @property
     def own(self) -> Spending:
@@ -162,6 +161,11 @@ class Ledger:
     def holds(self, head: bytes) -> bool:
         """Whether `head` was once this ledger's head."""
         return head.hex() in self._hashes
+
+    def passed(self, head: bytes, by: bytes) -> bool:
+        """Whether `head` was this ledger's head no later than `by` was."""
+        until = self._hashes[: self._hashes.index(by.hex()) + 1] if self.holds(by) else []
+        return head.hex() in until
 
     def charge(self, round: int, event: Event) -> Charge:
         """Pay for `round` before anybody is drawn; durable when this returns.
@@ -192,7 +196,7 @@ class Ledger:
         """
         change = {"round": self._next_round(), "before": before, "epsilon": epsilon}
         body = {"type": "define", "id": len(self._events), "event": event.to_json()}
-        line, link = chain.sealed(self.head().hex(), {**body, "budget": change})
+        line, link = chain.sealed(self.head().hex(), {**body, "budget": _written(change)})
         durable.write_atomically(self.path, self.path.read_bytes() + line)
         self._take(link)
 
@@ -264,8 +268,24 @@ def terms_at(path: Path) -> Mapping[str, Any]:
     return MappingProxyType(dict(opened.get("terms", {})))
 
 
+_INFINITE = "inf"
+"""A budget without end, for which JSON has no number."""
+
+
+def _written(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """`stated`, whose budgets are strict JSON."""
+    return {key: _INFINITE if value == math.inf else value for key, value in stated.items()}
+
+
+def _read(budget: Any) -> Any:
+    """As a number; earlier versions wrote it as Python does, which `json` reads."""
+    return math.inf if budget == _INFINITE else budget
+
+
 def _budget(stated: Mapping[str, Any]) -> BudgetChange:
-    before, epsilon = (number(stated[key], key, 0.0, math.inf) for key in ("before", "epsilon"))
+    before, epsilon = (
+        number(_read(stated[key]), key, 0.0, math.inf) for key in ("before", "epsilon")
+    )
     if not _is_count(stated["round"]):
         raise LedgerBroken(f"a budget's round is {stated['round']!r}; expected a whole number")
     return BudgetChange(stated["round"], before, epsilon)

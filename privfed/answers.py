@@ -10,6 +10,7 @@ import contextlib
 import functools
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -58,7 +59,7 @@ def _answering(
         signal.signal(signal.SIGTERM, _interrupt)
         before = _QUOTES.set(quotes(kwargs))
         try:
-            with _quiet_warnings():
+            with guarded():
                 code = _code(functools.partial(command, *args, **kwargs))
         finally:
             _QUOTES.reset(before)
@@ -80,8 +81,8 @@ def _code(command: Callable[[], int]) -> int:
         return fail(_beside("not enough memory; make the run smaller", error), Refused.exit_code)
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise
-    except Exception as error:
-        if _QUOTES.get():
+    except BaseException as error:
+        if _QUOTES.get() or says_nothing(error):
             raise
         return fail(bug(error), OUR_FAULT)
 
@@ -111,27 +112,43 @@ def bug(error: BaseException) -> str:
     return _beside(f"a bug, {public_text(error)}, from\n{places}", error)
 
 
+def says_nothing(error: BaseException) -> bool:
+    """Whether `error` ends a process without a word: an interrupt, or an exit with a number."""
+    silent = isinstance(error, SystemExit) and isinstance(error.code, int | None)
+    return silent or isinstance(error, KeyboardInterrupt)
+
+
 @contextlib.contextmanager
-def _quiet_warnings() -> Iterator[None]:
-    """Warnings by their kind and place: their texts are libraries' too."""
-    whole = warnings.formatwarning
+def guarded() -> Iterator[None]:
+    """What Python prints by itself is said by its kind and place: the texts are libraries' too.
 
-    def placed(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        line: str | None = None,
-    ) -> str:
-        if _QUOTES.get():
-            return whole(message, category, filename, lineno, line)
-        return f"{filename}:{lineno}: {category.__name__}\n"
-
-    warnings.formatwarning = placed
+    That is: warnings, and what ended a thread or was raised where nobody could catch it.
+    """
+    if _QUOTES.get():
+        yield
+        return
+    before = warnings.formatwarning, threading.excepthook, sys.unraisablehook
+    warnings.formatwarning = _placed
+    threading.excepthook = sys.unraisablehook = _died
     try:
         yield
     finally:
-        warnings.formatwarning = whole
+        warnings.formatwarning, threading.excepthook, sys.unraisablehook = before
+
+
+def _placed(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    return f"{filename}:{lineno}: {category.__name__}\n"
+
+
+def _died(args: Any) -> None:
+    if args.exc_type is not SystemExit:
+        fail(bug(args.exc_value or args.exc_type()), OUR_FAULT)
 
 
 def fail(message: str, code: int) -> int:

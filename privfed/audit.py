@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,8 +25,8 @@ from accounting.releases import (
 from accounting.slack import with_slack
 from privfed.canary_evidence import Evidence, evidence
 from privfed.canary_scores import Scale
-from privfed.counted import Priors, charged, other_guarantee
-from privfed.errors import Broken, Refused
+from privfed.counted import Priors, charged, examples_guarantee, other_guarantee
+from privfed.errors import Broken, Refused, public_text, unreadable
 from privfed.rundir import RunDirectory
 
 _ROUNDING = 1 - 1e-9
@@ -132,7 +131,7 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
     except (Broken, LedgerBroken) as error:
         return _broken(path, {}, str(error))
     except OSError as error:
-        return _broken(path, {}, f"{error.filename} cannot be read: {error.strerror}")
+        return _broken(path, {}, f"the run cannot be read: {public_text(error)}")
     problems = _contradictions(directory, ledger, evidence)
     if problems:
         return _broken(path, dict(ledger.terms), *problems)
@@ -149,7 +148,7 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
         alone = guarantee(ledger.own, delta, headline) if ledger.prior else bound
         canaries = _canaries(directory, ledger, alone)
     except (AccountingError, TypeError, KeyError) as error:
-        return _broken(path, dict(ledger.terms), f"{directory.ledger}: {error}")
+        return _broken(path, dict(ledger.terms), f"{directory.ledger}: {public_text(error)}")
     except Broken as error:
         return _broken(path, dict(ledger.terms), str(error))
     accountants = dict(bound.by_accountant)
@@ -225,9 +224,7 @@ def _examples(
     if stated is None:
         return None, []
     event, delta = Event.from_json(stated["event"]), float(stated["delta"])
-    before = Counter(earlier.examples)
-    whole = guarantee(before + Counter(charged(ledger, "examples")), delta)
-    whole = replace(whole, uncovered=earlier.uncovered)
+    whole = _of_examples(charged(ledger, "examples"), earlier, delta)
     silos = [Ledger.load(path) for path in sorted(directory.silos.glob("*.jsonl"))]
     rounds = {charge.round for charge in ledger.charges}
     problems = [
@@ -240,9 +237,12 @@ def _examples(
     secret = ledger.terms.get("trust") != "nobody"
     if secret or problems or len(silos) != stated.get("silos"):
         return whole, problems
-    bounds = [guarantee(before + Counter(silo.own), delta) for silo in silos]
-    most = max(bounds, key=lambda bound: bound.epsilon)
-    return replace(most, uncovered=earlier.uncovered), problems
+    bounds = [_of_examples(silo.own, earlier, delta) for silo in silos]
+    return max(bounds, key=lambda bound: bound.epsilon), problems
+
+
+def _of_examples(own: Spending, earlier: Priors, delta: float) -> Guarantee:
+    return examples_guarantee(own, earlier.runs, delta, earlier.uncovered)
 
 
 def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
@@ -303,7 +303,7 @@ def _evidence(directory: RunDirectory) -> _Evidence:
             *whole, _ = directory.metrics.read_text(encoding="utf-8").split("\n")
             claims += [(directory.metrics, json.loads(line)) for line in whole[-1:]]
     except (OSError, ValueError) as error:
-        raise Broken(f"the summary or the metrics cannot be read: {error!r}") from error
+        raise unreadable("the summary or the metrics", error) from None
     return _Evidence(
         config=directory.config_digest(),
         companions=directory.companions(),
@@ -353,7 +353,7 @@ def _lower_claims(evidence: _Evidence, ledger: Ledger) -> tuple[str, ...]:
             claimed = float(claim["epsilon"])
             same = all(claim.get(key, value) == value for key, value in _meaning(own).items())
         except (KeyError, TypeError, ValueError) as error:
-            problems.append(f"{path} cannot be read: {error!r}")
+            problems.append(f"{path} cannot be read: {public_text(error)}")
             continue
         if not (same and claimed >= own.epsilon * _ROUNDING):
             problems.append(_lower(path, claim["epsilon"], own))

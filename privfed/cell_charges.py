@@ -26,9 +26,10 @@ from privfed.rundir import RunDirectory
 class CellCharges:
     """One run of the cell `cell`: its charges, `run`, what they mean, and the runs that it counts.
 
-    Those of one `key` are one run: what is planned for it and what it was charged, or all that it
-    may come to be. `people` says whom it is about (two of one value are about the same
-    people), `about` in words. `terms` are those of its ledger. `public` names the clients that it
+    Those of one `key` are one run: what is planned for it and what it was charged. Of several that
+    are planned for one cell, one will be chosen. `people` says whom it is about (two of one value
+    are about the same people), `about` in words; two that share any of `sources` may be about the
+    same people. `terms` are those of its ledger. `public` names the clients that it
     covers not, None where that is not known yet. `unread` says why its charges are not known.
     """
 
@@ -42,6 +43,12 @@ class CellCharges:
     public: frozenset[str] | None = frozenset()
     ledger: Ledger | None = None
     unread: str | None = None
+    sources: frozenset[str] = frozenset()
+
+    @property
+    def planned(self) -> bool:
+        """Whether this is still to be charged."""
+        return self.ledger is None and self.unread is None
 
     @property
     def void(self) -> str | None:
@@ -71,6 +78,7 @@ def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
         return
     slot = slot or cell.name
     people, about = whom(cell, cell.config)
+    sources = _sources(cell.config)
     for path in sorted(folder.glob("run*/ledger.jsonl")):
         try:
             ledger = Ledger.load(path)
@@ -79,12 +87,16 @@ def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
         except (AccountingError, Broken, OSError):
             unread = "a ledger that cannot be read says nothing of what was charged"
             nothing = Prior(str(path.parent), str(path), "", {})
-            yield CellCharges(slot, str(path), people, about, nothing, {}, unread=unread)
+            yield CellCharges(
+                slot, str(path), people, about, nothing, {}, unread=unread, sources=sources
+            )
             continue
         run = Prior.of(str(path.parent), ledger)
         again = path.parent.name == "run" or ledger.terms.get("randomness") == "seeded"
-        key = slot if again else run.run
-        yield CellCharges(slot, key, people, about, run, ledger.terms, prior, public, ledger)
+        key = cell.name if again else run.run
+        yield CellCharges(
+            slot, key, people, about, run, ledger.terms, prior, public, ledger, sources=sources
+        )
 
 
 def uncounted(folder: Path, cells: Collection[str]) -> Counter[str]:
@@ -108,7 +120,7 @@ def planned(cell: Cell, slot: str = "") -> CellCharges:
     before = priors(config)
     whole = plan(config, before)
     rounds, dp = config.run.rounds, config.parts["client_mechanism"]
-    examples = {dp.event(config.client.epochs): rounds} if dp.private else {}
+    examples = {dp.event(config.client.epochs): rounds} if dp.private else None
     stated = {
         "unit": whole.event.unit,
         "relation": whole.event.relation,
@@ -122,7 +134,13 @@ def planned(cell: Cell, slot: str = "") -> CellCharges:
     spending = apart({whole.event: rounds})
     run = Prior("", slot, "", spending, examples, lineage=before.lineage)
     public = None if config.data.holdout == "clients" else before.public
-    return CellCharges(slot, slot, *whom(cell, config), run, stated, before.runs, public)
+    whose, sources = whom(cell, config), _sources(config)
+    return CellCharges(slot, cell.name, *whose, run, stated, before.runs, public, sources=sources)
+
+
+def _sources(config: Config) -> frozenset[str]:
+    """Where people of the data come from, whatever makes a client; made-up ones have none."""
+    return frozenset(population(config)["sources"] if config.parts["source"].found else ())
 
 
 def whom(cell: Cell, config: Config) -> tuple[str, str]:

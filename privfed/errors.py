@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 from accounting.errors import AccountingError
 
 
@@ -38,13 +41,13 @@ class Broken(PrivfedError):
 def public_text(error: BaseException) -> str:
     """What of `error` quotes no private data: a library's text may, so that only its kind is left.
 
-    The system's own errors, of which no part comes out of a file, are spelt out.
+    The system's own errors are spelt out in the system's words, of which none come out of a file.
     """
     if isinstance(error, PrivfedError | AccountingError):
         return str(error)
-    if isinstance(error, OSError) and error.strerror:
-        where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror}"
+    if words := _systems(error):
+        where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        return f"{where}{words}"
     return type(error).__name__
 
 
@@ -52,5 +55,19 @@ def private_text(error: BaseException) -> str:
     """The rest, which may quote private data."""
     if isinstance(error, PrivfedError):
         return error.private
-    spelt_out = isinstance(error, AccountingError) or public_text(error) != type(error).__name__
-    return "" if spelt_out else " ".join(str(error).split())
+    if isinstance(error, AccountingError):
+        return ""
+    words = _systems(error)
+    known = words and isinstance(error, OSError) and error.strerror in (words, None)
+    return "" if known else " ".join(str(error).split())
+
+
+def _systems(error: BaseException) -> str:
+    """What the system says of its error; nothing, of another's."""
+    number = error.errno if isinstance(error, OSError) else None
+    return os.strerror(number) if number is not None and number in errno.errorcode else ""
+
+
+def unreadable(what: object, error: BaseException) -> Broken:
+    """That a run's file cannot be read: of what it holds, nothing is in the message."""
+    return Broken(f"{what} cannot be read: {public_text(error)}", private_text(error))

@@ -23,6 +23,9 @@ from privfed.rundir import RunDirectory
 from privfed.streams import Streams
 from privfed.tensorfile import CPU
 
+ON_TRAINED = "simulation: scored on examples of clients that train"
+"""What a run, too, says of itself where data.holdout is "examples"."""
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -34,12 +37,14 @@ class Evaluation:
     examples: int
     data: str
     own_test_set: bool
+    of_trained: bool = False
+    """Whether clients whose examples these are trained the model."""
 
     @property
     def note(self) -> str | None:
         """What readers of the measures have to know."""
         if self.own_test_set:
-            return None
+            return ON_TRAINED if self.of_trained else None
         return "what you publish of these data is not covered by the run's ε"
 
     def to_json(self) -> dict[str, Any]:
@@ -101,7 +106,8 @@ def evaluate(
     measures = net.evaluate(params, examples)
     if predictions is not None:
         write_atomically(predictions, _table(net, params, examples).encode())
-    return Evaluation(path, round, measures, len(examples), data, not overrides)
+    inside = config.data.holdout == "examples"
+    return Evaluation(path, round, measures, len(examples), data, not overrides, inside)
 
 
 def _examples(config: Config, overrides: Sequence[str], round: int) -> tuple[Examples, str]:

@@ -135,6 +135,14 @@ def _joint(files: Files, of: Sequence[Cell]) -> tuple[Joint, ...]:
     return joints(shares, uncounted(cells_folder(files), {cell.name for cell in of}))
 
 
+def chosen(files: Files, grid: Grid, found: Sequence[Cell], retry: bool) -> list[Cell] | None:
+    """The cells of a grid that tunes, where all that it tunes on has ended; None before."""
+    tried = {cell.name: result_of(files, cell, retry) for cell in found}
+    if grid.tune is None or any(r is None or r["status"] not in _FINAL for r in tried.values()):
+        return None
+    return tuned_cells(files.grid, grid, functools.partial(_best, grid, found, tried))
+
+
 def _best(
     grid: Grid, tried: Sequence[Cell], results: Mapping[str, Result | None], values: Values
 ) -> Values | str:

@@ -112,7 +112,8 @@ def _stated(joint: Joint) -> Iterator[str]:
             yield apart + _of_group(group, joint)
     if joint.examples:
         bound = joint.examples
-        yield f"{ceiling(bound.epsilon)} at δ = {bound.delta:g} for one example of a silo"
+        why = f": {bound.missing}" if bound.missing else ""
+        yield f"{ceiling(bound.epsilon)} at δ = {bound.delta:g} for one example of a silo{why}"
     yield from joint.notes
 
 

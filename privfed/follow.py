@@ -14,7 +14,7 @@ from torch import Tensor
 from accounting.errors import BudgetExceeded
 from accounting.events import Event
 from accounting.ledger import Charge
-from privfed.answers import OUR_FAULT, bug, fail
+from privfed.answers import OUR_FAULT, bug, fail, guarded, says_nothing
 from privfed.assemble import Setup, assemble
 from privfed.config import Config, resolved
 from privfed.errors import PrivfedError, Refused
@@ -135,14 +135,21 @@ def main() -> None:
     """A rank that another process started: it ends with that one."""
     keep_freed()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with guarded():
+        sys.exit(_code())
+
+
+def _code() -> int:
     try:
         with joining(*map(int, sys.argv[1:])) as ranks:
             follow(ranks)
+        return 0
     except PrivfedError as error:
-        print(f"privfed: rank: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except Exception as error:
-        sys.exit(fail(f"rank: {bug(error)}", OUR_FAULT))
+        return fail(f"rank: {error}", error.exit_code)
+    except BaseException as error:
+        if says_nothing(error):
+            raise
+        return fail(f"rank: {bug(error)}", OUR_FAULT)
 
 
 if __name__ == "__main__":

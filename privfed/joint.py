@@ -11,14 +11,18 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 from accounting.errors import AccountingError
 from accounting.events import Event, Spending
 from accounting.guarantee import TIGHTEST, Guarantee, guarantee, stated
 from privfed.cell_charges import CellCharges
+from privfed.counted import examples_guarantee
 from privfed.prior import Prior, Priors
 
+_UNIT = "unit (client column)"
+"""What differs between cells about other clients of the same data."""
 _MEANING = {"unit": "unit", "relation": "relation", "against": "party", "delta": "δ"}
 """What an epsilon says, by its term in a ledger: no composition is over several values of one."""
 
@@ -37,6 +41,8 @@ class Group:
 @dataclass(frozen=True)
 class Joint:
     """What the cells `cells` over the people `identity` (`about`, in words) guarantee together.
+
+    Where clients of some are other groups of the same people, `identity` names all.
 
     One guarantee for each of `groups`, which differ in what an epsilon says (`differ`): no epsilon
     is over two of them. Where any cell promises nothing, neither do all together; `void` says why,
@@ -97,20 +103,34 @@ def joints(charges: Iterable[CellCharges], uncounted: Mapping[str, int]) -> tupl
 
     `uncounted` says how many runs about whom lie beside these cells, and are none of them.
     """
-    populations: dict[str, list[CellCharges]] = {}
+    released = [entry for entry in charges if entry.run.own or entry.unread]
+    return tuple(_joint(of, uncounted) for of in _populations(released))
+
+
+def _populations(charges: Sequence[CellCharges]) -> list[list[CellCharges]]:
+    """Those that may be about the same people together."""
+    names: dict[str, set[str]] = {}
     for entry in charges:
-        if entry.run.own or entry.unread:
-            populations.setdefault(entry.people, []).append(entry)
-    return tuple(_joint(of, uncounted.get(people, 0)) for people, of in populations.items())
+        names.setdefault(entry.people, {entry.people}).update(entry.sources)
+    apart: list[set[str]] = []
+    for each in names.values():
+        same = [other for other in apart if other & each]
+        apart = [other for other in apart if not other & each] + [each.union(*same)]
+    found: dict[int, list[CellCharges]] = {}
+    for entry in charges:
+        place = next(n for n, people in enumerate(apart) if entry.people in people)
+        found.setdefault(place, []).append(entry)
+    return [*found.values()]
 
 
-def _joint(charges: Sequence[CellCharges], uncounted: int) -> Joint:
+def _joint(charges: Sequence[CellCharges], uncounted: Mapping[str, int]) -> Joint:
+    whose = {entry.people: entry.about for entry in charges}
     cells = frozenset(entry.cell for entry in charges)
     void = [*_void(charges, cells)]
     meanings: dict[tuple[Any, ...], list[CellCharges]] = {}
     for entry in charges:
         if entry.void is None:
-            meaning = tuple(entry.terms.get(term) for term in _MEANING)
+            meaning = (entry.people, *(entry.terms.get(term) for term in _MEANING))
             meanings.setdefault(meaning, []).append(entry)
     groups = tuple(map(_group, meanings.values()))
     void += [
@@ -119,10 +139,11 @@ def _joint(charges: Sequence[CellCharges], uncounted: int) -> Joint:
         if group.bound.epsilon == math.inf
     ]
     values = zip(*meanings, strict=True)
-    differ = [name for name, of in zip(_MEANING.values(), values, strict=False) if len({*of}) > 1]
+    names = (_UNIT, *_MEANING.values())
+    differ = [name for name, of in zip(names, values, strict=False) if len({*of}) > 1]
     return Joint(
-        charges[0].people,
-        charges[0].about,
+        ", ".join(whose),
+        ", ".join(dict.fromkeys(whose.values())),
         cells,
         groups,
         tuple(differ),
@@ -130,7 +151,7 @@ def _joint(charges: Sequence[CellCharges], uncounted: int) -> Joint:
         _examples(charges),
         any(entry.terms.get("note") for entry in charges),
         _undecided(charges),
-        tuple(_notes(charges, uncounted)),
+        tuple(_notes(charges, sum(uncounted.get(people, 0) for people in whose))),
     )
 
 
@@ -165,27 +186,69 @@ def _group(charges: Sequence[CellCharges]) -> Group:
 
 
 def _together(charges: Sequence[CellCharges]) -> Priors:
-    """Every run once, and every run that these count as earlier once."""
-    runs: dict[str, Prior] = {}
-    for entry in charges:
-        known = runs.setdefault(entry.key, entry.run)
-        runs[entry.key] = replace(
-            known,
-            own=_most(known.own, entry.run.own),
-            examples=_most(known.examples, entry.run.examples),
-        )
+    """Every run once, and every run that these count as earlier once.
+
+    What was charged counts, whichever run of a cell is chosen; of what is still to be charged for
+    one, as much as any choice takes.
+    """
+    ahead = [reduce(_either, left.values()) for left in _left(charges).values()]
     earlier = {
         (prior.run, prior.head): prior
         for entry in charges
         for prior in entry.prior
         if not any(other.counts(prior) for other in charges)
     }
-    return Priors((*runs.values(), *earlier.values()))
+    return Priors((*_spent(charges).values(), *ahead, *earlier.values())).traced()
+
+
+def _spent(charges: Sequence[CellCharges]) -> dict[str, Prior]:
+    """Every run that was charged, by its key, once."""
+    runs: dict[str, Prior] = {}
+    for entry in charges:
+        if not entry.planned:
+            runs[entry.key] = _either(runs.get(entry.key, entry.run), entry.run)
+    return runs
+
+
+def _left(charges: Sequence[CellCharges]) -> dict[str, dict[str, Prior]]:
+    """By cell, what is still to be charged for each of the runs of which one will be chosen."""
+    spent = _spent(charges)
+    left: dict[str, dict[str, Prior]] = {}
+    for entry in charges:
+        if entry.planned:
+            rest = _rest(entry.run, spent.get(entry.key))
+            left.setdefault(entry.cell, {})[entry.key] = rest
+    return left
+
+
+def _rest(end: Prior, spent: Prior | None) -> Prior:
+    """What `end` was charged beyond `spent`."""
+    if spent is None:
+        return end
+    own = Counter(end.own) - Counter(spent.own)
+    if end.examples is None or spent.examples is None:
+        return replace(end, own=own)
+    return replace(end, own=own, examples=Counter(end.examples) - Counter(spent.examples))
+
+
+def _either(left: Prior, right: Prior) -> Prior:
+    """As much of each event as in either, whichever holds more of it; and the starts of both."""
+    return replace(
+        left,
+        own=_most(left.own, right.own),
+        examples=_most_examples(left.examples, right.examples),
+        lineage=left.lineage | right.lineage,
+    )
 
 
 def _most(left: Spending, right: Spending) -> Spending:
     """As much of each event as in either, whichever holds more of it."""
     return Counter[Event](left) | Counter[Event](right)
+
+
+def _most_examples(left: Spending | None, right: Spending | None) -> Spending | None:
+    """None where either bounds no example."""
+    return None if left is None or right is None else _most(left, right)
 
 
 def _examples(charges: Sequence[CellCharges]) -> Guarantee | None:
@@ -195,16 +258,21 @@ def _examples(charges: Sequence[CellCharges]) -> Guarantee | None:
     if hidden or len(deltas) < len(charges):
         return None
     whole = _together(charges)
-    return replace(guarantee(whole.examples, max(deltas)), uncovered=whole.uncovered)
+    return examples_guarantee({}, whole.runs, max(deltas), whole.uncovered)
 
 
 def _undecided(charges: Sequence[CellCharges]) -> bool:
     """Whether a run that is planned may be one of several that are charged differently."""
-    known: dict[str, Spending] = {}
-    for entry in charges:
-        if entry.ledger is None and known.setdefault(entry.key, entry.run.own) != entry.run.own:
-            return True
-    return False
+    left = _left(charges)
+    ended = {
+        entry.cell
+        for entry in charges
+        if entry.ledger and entry.key not in (entry.run.run, *left.get(entry.cell, ()))
+    }
+    return any(
+        cell in ended or len({frozenset(run.own.items()) for run in runs.values()}) > 1
+        for cell, runs in left.items()
+    )
 
 
 def _notes(charges: Sequence[CellCharges], uncounted: int) -> Iterator[str]:

@@ -5,8 +5,9 @@ A run's own files carry this (safetensors metadata), so that a copy is recognise
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
@@ -20,7 +21,7 @@ from accounting.ledger import Ledger
 from privfed.config import load_resolved
 from privfed.errors import Broken, Refused
 from privfed.people import population
-from privfed.start import start_files
+from privfed.start import CHECKPOINT, start_files
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,24 @@ class Lineage:
         runs = {(run.id, run.head): run for run in (*self.runs, *other.runs)}
         return Lineage(tuple(runs.values()), self.unknown or other.unknown)
 
-    def uncovered(self, counted: Collection[str]) -> str:
-        """Why a guarantee over the runs `counted` leaves this model out; else empty."""
+    def uncovered(self, counted: Mapping[str, Collection[str]]) -> str:
+        """Why a guarantee over the runs `counted` leaves this model out; else empty.
+
+        `counted` holds the heads of each run's ledger that it is known to have passed.
+        """
         others = dict.fromkeys(run.id for run in self.runs if run.id not in counted)
-        made = f"trained by runs that are not counted: {', '.join(others)}" if others else ""
-        return ", and ".join(filter(None, ("of unknown origin" if self.unknown else "", made)))
+        beyond = dict.fromkeys(
+            run.id for run in self.runs if run.head not in counted.get(run.id, (run.head,))
+        )
+        reasons = (
+            "of unknown origin" if self.unknown else "",
+            f"trained by runs that are not counted: {', '.join(others)}" if others else "",
+            "trained beyond what is counted, as far as can be known, by the runs "
+            f"{', '.join(beyond)}"
+            if beyond
+            else "",
+        )
+        return ", and ".join(filter(None, reasons))
 
     def to_json(self) -> dict[str, Any]:
         runs = [{"id": r.id, "population": dict(r.population), "head": r.head} for r in self.runs]
@@ -79,43 +93,60 @@ class Lineage:
     def of_init(cls, init: str) -> Lineage:
         """What made the model that `model.init` names: as its files say, and the ledger there.
 
-        Unknown where neither says anything, and nothing without a start. Raises `Refused` for a
-        ledger that proves nothing.
+        Unknown where a file says nothing and is none that this ledger wrote, and nothing without a
+        start. Raises `Refused` for a ledger that proves nothing.
         """
         if not init:
             return cls()
         folder = Path(init) if Path(init).is_dir() else Path(init).parent
-        beside = _of_ledger(folder / "ledger.jsonl")
-        silent = cls(unknown=beside is None)
-        return reduce(or_, (one or silent for one in _carried(init)), beside or cls())
+        ledger = _ledger(folder / "ledger.jsonl")
+        beside = cls() if ledger is None else _of_ledger(ledger)
+        return reduce(or_, (_of_file(path, ledger) for path in start_files(init)), beside)
 
 
 FRESH = Lineage()
-"""Of a model that starts from random numbers."""
+"""Of a run that names no start: its model begins as its class builds it.
+
+What is declared by `model.init` is all that is known. Built-in models begin from random numbers; a
+class from outside (`module:name`) that loads weights by itself is not recognised.
+"""
 
 
-def _carried(init: str) -> Iterator[Lineage | None]:
-    """What each file of a start says of itself; None where that is nothing."""
-    for path in start_files(init):
-        try:
-            with safe_open(path, "pt") as file:
-                about = json.loads((file.metadata() or {})["privfed"])
-            yield Lineage.from_json(about["lineage"])
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError):
-            yield None  # a file that is no run's, or none at all, which is refused where it is read
+def _of_file(path: Path, ledger: Ledger | None) -> Lineage:
+    """What the file of a start says of itself, or the `ledger` beside it of the run's own files."""
+    try:
+        with safe_open(path, "pt") as file:
+            about = json.loads((file.metadata() or {})["privfed"])
+        if "lineage" in about:
+            return Lineage.from_json(about["lineage"])
+        return Lineage(unknown=ledger is None or not _wrote(ledger, path, about))
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        return Lineage(unknown=True)  # no run's, or no file, which is refused later
 
 
-def _of_ledger(path: Path) -> Lineage | None:
-    """What made the model beside the ledger at `path`; None where there is no ledger."""
+def _wrote(ledger: Ledger, path: Path, about: Mapping[str, Any]) -> bool:
+    """Whether the run of `ledger` wrote the file at `path`, which an older version did."""
+    if path.name == CHECKPOINT:
+        return ledger.holds(bytes.fromhex(str(about["ledger_head"])))
+    cited = ledger.terms.get("files", {}).get(path.name)
+    return bool(cited == hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def _ledger(path: Path) -> Ledger | None:
+    """The ledger at `path`, None where there is none."""
     if not path.is_file():
         return None
     try:
-        ledger = Ledger.load(path)
+        return Ledger.load(path)
     except (OSError, AccountingError) as error:
         raise Refused(f"model.init: the ledger beside it proves nothing: {error}") from error
+
+
+def _of_ledger(ledger: Ledger) -> Lineage:
+    """What made the model beside `ledger`."""
     found = Lineage.of_run(ledger.terms, ledger.head().hex())
     run, *others = found.runs
-    completed = replace(run, population=_completed(run, path.parent))
+    completed = replace(run, population=_completed(run, ledger.path.parent))
     return replace(found, runs=(completed, *others))
 
 

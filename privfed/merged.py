@@ -12,7 +12,7 @@ from accounting.errors import AccountingError
 from accounting.guarantee import CHOICES, TIGHTEST, Guarantee, guarantee, stated
 from accounting.ledger import Ledger
 from privfed.audit import RunAudit, audit
-from privfed.counted import Prior, Priors, other_guarantee
+from privfed.counted import Prior, Priors, examples_guarantee, other_guarantee
 from privfed.errors import Refused
 from privfed.people import normal
 from privfed.privacy.mechanism import OTHER
@@ -81,17 +81,15 @@ def merge(paths: Sequence[Path], accountant: str | None = None) -> Merged:
     _refuse_once_public(directories)
     runs, earlier = _together(directories)
     party = audits[0].terms.get("against")
-    whole = Priors(tuple(_toward(run, party) for run in runs))
+    whole = Priors(tuple(_toward(run, party) for run in runs)).traced()
     try:
         bound = guarantee(whole.spending, delta, accountant or TIGHTEST)
-        deltas = [run.examples.delta for run in audits if run.examples]
-        examples = guarantee(whole.examples, max(deltas)) if deltas else None
     except AccountingError as error:
         raise Refused(f"these runs cannot be composed: {error}") from error
     bound = replace(bound, against=party or "", uncovered=whole.uncovered)
-    if examples:
-        examples = replace(examples, uncovered=whole.uncovered)
-    other = None
+    examples, other = None, None
+    if deltas := [run.examples.delta for run in audits if run.examples]:
+        examples = examples_guarantee({}, whole.runs, max(deltas), whole.uncovered)
     if party is not None:
         other = other_guarantee({}, OTHER[party], whole.runs, delta, whole.uncovered)
     return Merged(audits, earlier, bound, (), examples, other)

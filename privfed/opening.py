@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from accounting.ledger import Ledger
+from accounting.ledger import Ledger, terms_at
 from privfed.assemble import Setup, assemble
 from privfed.attackers import unbounded
 from privfed.audit import went_on
@@ -66,11 +66,13 @@ def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> N
 def mark_counted(before: Priors, directory: RunDirectory) -> None:
     """Before the ledger cites them: from here on the counted runs may not spend more.
 
-    Raises `Refused` where one did so since it was read. A crash after this leaves a mark too many.
+    Another run that lies where one of them was is left alone. Raises `Refused` where one did so
+    since it was read. A crash after this leaves a mark too many.
     """
     for prior in before.runs:
-        if Path(prior.path).is_dir():
-            RunDirectory(Path(prior.path)).counted_by(directory.path.resolve())
+        there = RunDirectory(Path(prior.path))
+        if terms_at(there.ledger).get("id") == prior.run:
+            there.counted_by(directory.path.resolve())
     _refuse_grown(before)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from privfed.cell_charges import CellCharges, charged, planned, uncounted
 from privfed.errors import PrivfedError
-from privfed.experiment import cells_folder, folder_of, result_of
+from privfed.experiment import cells_folder, chosen, folder_of, result_of
 from privfed.grid import Cell, Grid, to_be_measured
 from privfed.joint import Joint, joints
 from privfed.results import DONE, REFUSED, Files
@@ -31,12 +31,15 @@ class Outlook:
 def outlook(files: Files, grid: Grid, found: Sequence[Cell], retry: bool) -> Outlook:
     """Of the cells `found` and, where the grid tunes on these, of what is measured then.
 
-    A cell that is to run counts with all its rounds, one that ended with what it was charged. What
-    tuning will choose is not known: of its options each event counts as often as in any of them.
+    A cell that is to run counts with all its rounds, one that ended with what it was charged. Until
+    tuning has chosen, what was charged counts for each of its options, and of what is still to be
+    charged each event as often as for any of them.
     """
     excluded: dict[str, str] = {}
     charges: list[CellCharges] = []
-    slots = [*([cell] for cell in found), *to_be_measured(files.grid, grid)]
+    settled = chosen(files, grid, found, retry)
+    measured = to_be_measured(files.grid, grid) if settled is None else [[c] for c in settled]
+    slots = [*([cell] for cell in found), *measured]
     for options in slots:
         slot = "" if len(options) == 1 else f"tuned: {options[0].name}"
         for cell in options:

@@ -20,7 +20,7 @@ from defenses.types import SumRule
 from privfed.aggregation import rule_of
 from privfed.attackers import voids
 from privfed.config import Config
-from privfed.counted import NOTHING, Priors, other_guarantee
+from privfed.counted import NOTHING, Priors, examples_guarantee, other_guarantee
 from privfed.errors import Refused
 from privfed.privacy.mechanism import OTHER, Mechanism
 from privfed.refusals import refusals
@@ -58,9 +58,8 @@ class Plan:
         dp = self.config.parts["client_mechanism"]
         if not dp.private:
             return None
-        own = Counter({dp.event(self.config.client.epochs): rounds})
-        bound = guarantee(Counter(self.before.examples) + own, dp.delta)
-        return replace(bound, uncovered=self.before.uncovered)
+        own, before = {dp.event(self.config.client.epochs): rounds}, self.before
+        return examples_guarantee(own, before.runs, dp.delta, before.uncovered)
 
     def besides(self, rounds: int) -> Guarantee | None:
         """The guarantee that the budget does not gate, over earlier runs too; None with one."""

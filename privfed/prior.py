@@ -56,7 +56,7 @@ def priors(config: Config) -> Priors:
         frozenset(public),
         Lineage.of_init(config.start.init),
         _disjoint(config, runs),
-    )
+    ).traced(_folder(config.start.init))
     if _promises(config):
         for origin in counted.lineage.runs:
             _refuse_uncounted_start(config, counted, origin)
@@ -161,39 +161,44 @@ def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> 
     if origin.id in counted.disjoint.values() or not perhaps_same(config, origin.population):
         return
     known = [prior for prior in counted.runs if prior.run == origin.id]
-    if known and all(_saw(prior, origin.head) for prior in known):
+    if any(origin.head in prior.heads for prior in known):
         return
+    start = config.start.init
+    if known and any(prior.ledgers(_folder(start)) for prior in known):
+        raise Refused(
+            f"model.init: {start} was trained further than {known[0].path}, which is counted: it "
+            "comes from a copy of that run which went on. Count the copy instead"
+        )
     if known:
         raise Refused(
-            f"model.init: {config.start.init} was trained further than {known[0].path}, which is "
-            "counted: it comes from a copy of that run which went on. Count the copy instead"
+            f"model.init: {start} comes from {known[0].path}, which is counted, but not from where "
+            "it ended; whether it stopped earlier or went on apart cannot be known without the "
+            "ledger of that run, which is not there. Restore it, or start from its last checkpoint"
         )
-    there = _beside(Path(config.start.init), origin)
+    there = _beside(start, origin)
     at = f'["{there}"]' if there else f"the directory of run {origin.id}"
     same = same_unit(config, origin.population)
     also = (
         "" if same else ", with its [data] and run.seed (else no epsilon covers a client of both)"
     )
     raise Refused(
-        f"model.init: {config.start.init} was trained on this population, or on what may be the "
+        f"model.init: {start} was trained on this population, or on what may be the "
         f"same people (by run {origin.id}), so what it tells of its clients counts too: "
         f"privacy.prior = {at}{also}. If nobody's data are in both, say so: privacy.disjoint = "
         f"{at}; the guarantee is then stated as not covering the start"
     )
 
 
-def _saw(prior: Prior, head: str) -> bool:
-    """Whether what was counted of `prior` includes what its model had seen at `head`."""
-    try:
-        ledger = Ledger.load(Path(prior.path) / "ledger.jsonl")
-    except (OSError, LedgerBroken):
-        return prior.head == head
-    return str(ledger.terms.get("id")) != prior.run or ledger.holds(bytes.fromhex(head))
+def _folder(start: str) -> Path | None:
+    """Where the files of `start` lie; None without one."""
+    if not start:
+        return None
+    return Path(start) if Path(start).is_dir() else Path(start).parent
 
 
-def _beside(start: Path, origin: Origin) -> Path | None:
+def _beside(start: str, origin: Origin) -> Path | None:
     """The directory of the run `origin`, where `start` lies in it."""
-    folder = start if start.is_dir() else start.parent
+    folder = _folder(start) or Path()
     try:
         ledger = Ledger.load(folder / "ledger.jsonl")
     except (OSError, LedgerBroken):

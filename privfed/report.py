@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accounting.events import CHANGE
-from accounting.guarantee import Guarantee, guarantee, left_out
+from accounting.guarantee import Guarantee, guarantee, left_out, sentence
 from accounting.ledger import BudgetChange
 from accounting.releases import (
     PoissonSampled,
@@ -418,6 +418,8 @@ def disjoint_line(runs: Sequence[str]) -> str:
 
 
 def example_line(bound: Guarantee) -> str:
+    if bound.missing:
+        return f"besides, {sentence(bound)}"
     return (
         f"besides, ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g} for one example of any one "
         f"silo ({bound.relation}; {bound.rounds} rounds of DP-SGD at most)"

@@ -29,7 +29,7 @@ from accounting.durable import append, make_folder, sync_folder, write_atomicall
 from accounting.ledger import Charge, terms_at
 from privfed.canary_log import CanaryLog
 from privfed.config import Config, digest, load_resolved
-from privfed.errors import Broken, Busy, Refused
+from privfed.errors import Broken, Busy, Refused, unreadable
 from privfed.jsons import dump
 from privfed.lineage import Lineage
 from privfed.network import Network
@@ -160,7 +160,7 @@ class RunDirectory:
         try:
             return digest(self._config.read_text(encoding="utf-8"))
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-            raise Broken(f"{self._config} cannot be read: {error!r}") from error
+            raise unreadable(self._config, error) from None
 
     def write_config(self, config: Config) -> None:
         write_atomically(self._config, config.toml().encode())
@@ -189,7 +189,7 @@ class RunDirectory:
         try:
             return [str(name) for name in json.loads(self._public.read_text("utf-8"))[key]]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise Broken(f"{self._public} cannot be read: {error!r}") from error
+            raise unreadable(self._public, error) from None
 
     def counted_by(self, run: Path) -> None:
         """Note that `run` counts what this one spent; this one may then not spend more unseen."""

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from privfed.errors import Broken
+from privfed.errors import Broken, private_text, public_text, unreadable
 
 FORMAT = 1
 CPU = torch.device("cpu")
@@ -25,7 +25,8 @@ def fitting(path: Path) -> Iterator[None]:
     try:
         yield
     except (KeyError, ValueError) as error:
-        raise Broken(f"{path} does not fit this run: {error!r}") from error
+        why = public_text(error)
+        raise Broken(f"{path} does not fit this run: {why}", private_text(error)) from None
 
 
 def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
@@ -47,7 +48,7 @@ def unpack(
             about = json.loads((file.metadata() or {})["privfed"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise Broken(f"{path} cannot be read: {error!r}") from error
+        raise unreadable(path, error) from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise Broken(f"{path} is of another format; this version of privfed reads {FORMAT}")
     if finite and not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):

@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, Generic, TypeVar
+
+from privfed.answers import OUR_FAULT, bug, fail, guarded, says_nothing
 
 Job = TypeVar("Job")
 _SPAWN = multiprocessing.get_context("spawn")
@@ -128,9 +131,16 @@ def _serve(do: Callable[[Job], Any], pipe: Connection) -> None:
     """In the worker. An interrupt at the terminal reaches it too, and is the parent's business."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            pipe.send(do(pipe.recv()))
+    with guarded():
+        try:
+            while True:
+                pipe.send(do(pipe.recv()))
+        except (EOFError, OSError):
+            return
+        except BaseException as error:  # whatever a user's part raises, its text may quote data
+            if says_nothing(error):
+                raise
+            sys.exit(fail(bug(error), OUR_FAULT))
 
 
 def _end_with_parent() -> None:

@@ -16,7 +16,7 @@ from privfed import cell_charges, experiment, joint
 from privfed.cell_charges import charged, planned, uncounted, whom
 from privfed.cli import main
 from privfed.experiment_report import outcome_table
-from privfed.grid import load_grid
+from privfed.grid import load_grid, to_be_measured
 from privfed.joint import joints
 from privfed.outlook import outlook
 from privfed.prior import Prior, Priors
@@ -291,6 +291,59 @@ def test_tuning_that_chooses_what_is_spent_is_forecast_at_its_most(tmp_path):
     assert found.at_most
     assert found.epsilon == guarantee({little: 2 + 4, much: 2 + 4}, DELTA).epsilon
     assert "at most " in printed(path, found)
+
+
+def test_what_tuning_was_charged_counts_whatever_it_chooses(tmp_path):
+    """An option that an earlier grid trained may be left unchosen, and was released."""
+    path = people(tmp_path, TUNED.replace('"client.lr" = [0.1, 0.5]', '"cohort.size" = [2, 5]'))
+    grid, cells, files = load_grid(path), of(path), Files(path, tmp_path)
+    small, large = next(slot for slot in to_be_measured(path, grid) if slot[0].seed == 0)
+    little, much = (Event(PoissonSampled(q, Gaussian(2.0)), "poisson") for q in (0.2, 0.5))
+    spend(large, tmp_path, 2, much)
+    (tmp_path / "cells" / large.name / "result.json").write_text(
+        json.dumps({"status": "done", "version": experiment.__version__, "outcome": {}})
+    )
+    (found,) = outlook(files, grid, cells, False).joint
+    assert found.at_most
+    spent = Counter({little: 4, much: 4}) + Counter({much: 2, little: 2})
+    assert found.epsilon == guarantee(spent, DELTA).epsilon
+    spend(small, tmp_path, 1, little)
+    (half,) = outlook(files, grid, cells, False).joint
+    assert half.epsilon == found.epsilon, "what it was charged is part of what it will have been"
+
+
+def test_starts_of_all_that_one_cell_ran_count(tmp_path):
+    cells = of(people(tmp_path))
+    origin = {"id": "x", "population": {}, "head": "00"}
+    for run, runs in (("run", []), ("run.broken-1", [origin])):
+        started = {"runs": runs, "unknown": False}
+        spend(cells[0], tmp_path, run=run, randomness="seeded", note="s", lineage=started)
+    (found,) = together(cells, tmp_path)
+    assert "not counted: x" in found.groups[0].bound.uncovered
+    shares = [*charged(cells[0], tmp_path / "cells" / cells[0].name)]
+    assert joints(shares[::-1], {})[0].groups[0].bound.uncovered
+
+
+def test_clients_of_other_columns_of_one_table_are_the_same_people(tmp_path):
+    grid = 'base = "base.toml"\nseeds = [0]\n[grid]\n"data.client" = ["patient", "ward"]\n'
+    path = people(tmp_path, grid + '"client.lr" = [0.1, 0.5]\n')
+    rows = [f"p{n % 12},w{n % 11},{n / 36},{n % 2}" for n in range(36)]
+    (tmp_path / "people.csv").write_text("\n".join(["patient,ward,a,y", *rows]))
+    (found,) = outlook(Files(path, tmp_path), load_grid(path), of(path), False).joint
+    assert found.epsilon is None
+    assert found.differ == ("unit (client column)",)
+    assert [len(group.cells) for group in found.groups] == [2, 2]
+    assert found.about == "clients of table (patient), clients of table (ward)"
+    assert "no one ε is over all 4 cells: they differ in unit (client column)" in printed(
+        path, found
+    )
+    for cell in of(path):
+        spend(cell, tmp_path)
+    (found,) = together(of(path), tmp_path)
+    assert [group.bound.epsilon for group in found.groups] == [epsilon(e=6)] * 2
+    assert "they" not in found.columns(of(path)[0].name)["joint_note"]
+    (rest,) = together(of(path)[::2], tmp_path)
+    assert rest.notes[-1].startswith("2 runs under cells/ about the same people")
 
 
 def test_one_accounting_for_each_group(tmp_path, monkeypatch):

@@ -1,23 +1,33 @@
 """Several runs over one population: what they spent together, and what cannot be composed."""
 
 import json
+import math
 import shutil
 from collections import Counter
 
 import pytest
-from small import trained
+from small import small, trained
 from test_cli import run
 
 from accounting.accountants import epsilon
-from accounting.events import apart
+from accounting.events import ADD_REMOVE, Event, apart
 from accounting.ledger import Ledger
+from accounting.releases import Gaussian, PoissonSampled
 from privfed.audit import audit
+from privfed.cell_charges import planned
 from privfed.config import overridden
+from privfed.counted import examples_guarantee
 from privfed.errors import Refused
+from privfed.grid import Cell
+from privfed.joint import joints
 from privfed.merged import _refuse_once_public, merge
+from privfed.plan import plan
+from privfed.prior import Prior, priors
 from privfed.run import resume
 from privfed.rundir import RunDirectory
 
+ROUND = Event(PoissonSampled(0.2, Gaussian(2.0)), "poisson")
+STEP = Event(PoissonSampled(0.3, Gaussian(1.5)), "poisson", ADD_REMOVE, "example")
 SAME = ("data.population=everybody",)
 
 
@@ -168,6 +178,45 @@ def test_an_examples_guarantee_covers_earlier_runs_too(tmp_path):
     assert merged.examples.epsilon == pytest.approx(both.epsilon)
     summary = json.loads((tmp_path / "b/report/summary.json").read_text())
     assert summary["guarantees"][1]["epsilon"] == both.epsilon
+
+
+@pytest.mark.parametrize("mechanism", ["none", "gaussian"])
+def test_an_earlier_run_without_dp_sgd_bounds_no_example(tmp_path, mechanism):
+    """Whatever it promises whole clients: in the run, its summary, audits, and a grid's cells."""
+    sampled = ("cohort.sampler=poisson", "cohort.size=4") if mechanism == "gaussian" else ()
+    both = (*SILOS, f"privacy.mechanism={mechanism}", *sampled)
+    bare = (*both, "client.privacy.mechanism=none")
+    after = f'privacy.prior=["{tmp_path / "bare"}"]'
+    trained(tmp_path / "bare", *bare)
+    before = plan(small(*both, after), priors(small(*both, after))).examples(7)
+    outcome = trained(tmp_path / "next", *both, after)
+    trained(tmp_path / "alone", *both, "run.rounds=5")
+    merged = [merge([tmp_path / name for name in names]) for names in (NAMES, NAMES[::-1])]
+    (together,) = joints([planned(Cell({}, 0, small(*both, after), None))], {})
+    found = [before, audit(tmp_path / "next").examples, together.examples]
+    for bound in (*found, *(each.examples for each in merged)):
+        assert bound.epsilon == math.inf
+        assert bound.unit == "example"
+        assert bound.missing == f"no DP-SGD in {tmp_path / 'bare'}"
+    (stated,) = (g for g in outcome.to_json()["guarantees"] if g["unit"] == "example")
+    assert stated["epsilon"] == math.inf
+    assert "nothing is promised about any one example of a silo" in stated["meaning"]
+    assert not audit(tmp_path / "next").problems
+    assert audit(tmp_path / "alone").examples.epsilon < math.inf
+
+
+NAMES = ["bare", "alone"]
+
+
+def test_an_older_ledger_that_is_silent_bounds_no_example():
+    older = {"run": "a", "id": "a", "head": "00", "charges": [[ROUND.to_json(), 1]]}
+    run = Prior.from_json(older)
+    assert run.examples is None
+    assert Prior.from_json(run.to_json()).examples is None
+    assert Prior.from_json({**older, "examples": []}).examples == {}
+    assert examples_guarantee({}, [run], 1e-3).missing == "no DP-SGD in a"
+    nothing = Prior.from_json({**older, "charges": []})
+    assert not examples_guarantee({STEP: 1}, [nothing], 1e-3).missing
 
 
 def test_all_accountants_that_apply_agree(two):

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from privfed.errors import Refused
 from privfed.lineage import Lineage
 from privfed.people import population, same_unit
 from privfed.plan import plan
-from privfed.prior import priors
+from privfed.prior import Prior, Priors, _refuse_uncounted_start, priors
 from privfed.run import resume, train
 from privfed.rundir import RunDirectory
 from privfed.tensorfile import pack, unpack
@@ -83,14 +84,14 @@ def test_the_ledger_alone_proves_it_when_the_first_run_is_gone(first, tmp_path):
 
 def test_noise_is_calibrated_to_what_is_left(first, tmp_path):
     budget = guarantee(ledger(first).spending, DELTA).epsilon + 1.5
-    free = plan(small("privacy.noise_multiplier=1"), None)
+    free = plan(small("privacy.noise_multiplier=1"))
     config = small(f"privacy.epsilon={budget}", after(first))
     planned = plan(config, priors(config))
     assert planned.guarantee.epsilon == pytest.approx(budget, abs=1e-3)
     assert planned.guarantee.epsilon <= budget
     alone = plan(small(f"privacy.epsilon={budget}"))
     assert planned.noise_multiplier > alone.noise_multiplier > 0
-    assert free.prior == {}
+    assert not free.before.runs
 
 
 def test_the_gate_counts_the_first_run_round_by_round(first, tmp_path):
@@ -457,6 +458,125 @@ def test_a_start_beyond_what_was_counted_is_refused(patients, tmp_path):
     assert priors(started(settings, start, after(tmp_path / "copy")))
 
 
+@pytest.fixture(scope="module")
+def fork(patients, tmp_path_factory):
+    """Settings, a run over these people, one that counts it, and a copy of it that went on."""
+    settings, _ = patients
+    folder = tmp_path_factory.mktemp("fork")
+    train(load(None, settings), folder / "run")
+    shutil.copytree(folder / "run", folder / "copy")
+    train(load(None, [*settings, after(folder / "run")]), folder / "next")
+    resume(folder / "copy", lambda stored: stored.with_run(rounds=4))
+    return settings, folder
+
+
+def test_a_foreign_ledger_at_a_counted_path_covers_no_copy_that_went_on(fork, patients, tmp_path):
+    settings, folder = fork
+    counted = after(folder / "next")  # which counts the run
+    beyond = started(settings, copied(folder / "copy", tmp_path), counted)
+    moved = tmp_path / "moved"
+    with pytest.raises(Refused, match="was trained further than"):
+        priors(beyond)
+    shutil.move(folder / "run", moved)
+    try:
+        with pytest.raises(Refused, match="whether it stopped earlier or went on apart"):
+            priors(beyond)
+        shutil.copytree(patients[1], folder / "run")  # another run over the same people
+        with pytest.raises(Refused, match="whether it stopped earlier or went on apart"):
+            priors(beyond)
+        assert not priors(started(settings, moved, counted)).uncovered, "at the head counted"
+    finally:
+        shutil.rmtree(folder / "run", ignore_errors=True)
+        shutil.move(moved, folder / "run")
+
+
+def test_an_older_state_of_a_counted_run_is_covered_and_the_ledger_says_so(fork, tmp_path):
+    settings, folder = fork
+    older = copied(folder / "run", tmp_path)
+    counted = after(folder / "copy")  # the same run, further on
+    config = started(settings, older, counted)
+    assert train(config, tmp_path / "b").guarantee.uncovered == ""
+    head = ledger(folder / "run").head().hex()
+    (stated,) = ledger(tmp_path / "b").terms["prior"]
+    assert stated["passed"] == [head]
+    shutil.copytree(folder / "copy", tmp_path / "moved")
+    shutil.move(folder / "copy", tmp_path / "gone")
+    try:
+        assert audit(tmp_path / "b").guarantee.uncovered == ""
+        with pytest.raises(Refused, match="is not a run"):
+            priors(config)
+        where = after(tmp_path / "b")
+        bare = replace(Prior.from_json(stated), passed=frozenset())
+        with pytest.raises(Refused, match="cannot be known without the ledger"):
+            refuse_start(config, Priors((bare,), lineage=Lineage.of_init(str(older))))
+        assert not priors(started(settings, older, where)).uncovered
+        beside = shutil.copy(older, tmp_path / "moved/earlier.safetensors")
+        bare = Priors((bare,), lineage=Lineage.of_init(str(beside)))
+        assert not bare.traced(tmp_path / "moved").uncovered, "told by the ledger beside the start"
+        assert "trained beyond what is counted" in bare.uncovered
+    finally:
+        shutil.move(tmp_path / "gone", folder / "copy")
+
+
+def refuse_start(config, counted):
+    for origin in counted.lineage.runs:
+        _refuse_uncounted_start(config, counted, origin)
+
+
+def test_what_is_counted_of_a_run_covers_no_start_beyond_it(fork, tmp_path):
+    """Whose ledger proves that the model had seen more than is in the sum."""
+    folder = fork[1]
+    others = [*people(tmp_path / "b.csv", column="ward"), "data.population=others"]
+    beyond = copied(folder / "copy", tmp_path)
+    train(started(others, beyond), tmp_path / "between")
+    (origin,) = Lineage.of_init(str(beyond)).runs
+    run, between = (
+        Prior.of(str(path), ledger(path)) for path in (folder / "run", tmp_path / "between")
+    )
+    assert run.run == origin.id
+    assert "trained beyond what is counted" in Priors((run, between)).traced().uncovered
+    whole = Prior.of(str(folder / "copy"), ledger(folder / "copy"))
+    assert not Priors((whole, between)).traced().uncovered
+
+
+def test_only_a_runs_own_files_are_what_the_ledger_beside_them_says(fork, tmp_path):
+    settings, folder = fork
+    shutil.copytree(folder / "run", tmp_path / "run")
+    counted = after(folder / "run")
+    tensors, facts = unpack(folder / "copy/checkpoint.safetensors")
+    del facts["lineage"]
+    beyond, bare = pack(tensors, facts), tmp_path / "bare.safetensors"
+    save_file(tensors, bare)
+    _, facts = unpack(folder / "run/checkpoint.safetensors")
+    del facts["lineage"]
+    here, frozen = tmp_path / "run/checkpoint.safetensors", tmp_path / "run/constants.safetensors"
+    export = tmp_path / "run/export.safetensors"
+
+    def uncovered(start, content):
+        start.write_bytes(content)
+        return priors(started(settings, start, counted)).uncovered
+
+    assert uncovered(here, pack(tensors, facts)) == ""
+    for content in (beyond, bare.read_bytes(), pack(tensors, {})):
+        assert uncovered(here, content) == "of unknown origin"
+    for start in (export, frozen):
+        assert uncovered(start, bare.read_bytes()) == "of unknown origin"
+    with pytest.raises(Refused, match="the same people"):
+        priors(started(settings, export))
+    silent = RunDirectory(tmp_path / "frozen")
+    silent.path.mkdir()
+    silent.write_constants({"w": torch.zeros(2)}, Lineage())
+    content = pack({"model/w": torch.zeros(2)}, {})
+    (silent.path / "constants.safetensors").write_bytes(content)
+    terms = {"id": "a", "population": population(small()), "files": silent.companions()}
+    Ledger.create(silent.ledger, terms)
+    assert not Lineage.of_init(str(silent.path / "constants.safetensors")).unknown
+    silent.write_constants({"w": torch.ones(2)}, Lineage())
+    assert not Lineage.of_init(str(silent.path / "constants.safetensors")).unknown, "it says so"
+    (silent.path / "constants.safetensors").write_bytes(pack({"model/w": torch.ones(2)}, {}))
+    assert Lineage.of_init(str(silent.path / "constants.safetensors")).unknown
+
+
 def test_runs_that_are_declared_disjoint_need_no_counting_and_are_named(patients, tmp_path):
     settings, first = patients
     declared = f"privacy.disjoint={json.dumps([str(first)])}"
@@ -546,3 +666,15 @@ def test_a_run_is_marked_before_it_is_cited_and_watched_meanwhile(first, tmp_pat
     with pytest.raises(Refused, match="has gone on since"):
         trained(tmp_path / "fourth", after(tmp_path / "third"), "run.rounds=2")
     assert not (tmp_path / "fourth/ledger.jsonl").exists()
+
+
+def test_another_run_in_the_place_of_a_counted_one_is_not_marked(tmp_path):
+    trained(tmp_path / "a", "run.rounds=1")
+    trained(tmp_path / "b", after(tmp_path / "a"), "run.rounds=1")
+    assert (tmp_path / "a/counted_by.txt").exists()
+    shutil.move(tmp_path / "a", tmp_path / "moved")
+    trained(tmp_path / "a", "run.rounds=1")
+    trained(tmp_path / "c", after(tmp_path / "b"), "run.rounds=1")
+    assert (tmp_path / "b/counted_by.txt").exists()
+    assert not (tmp_path / "a/counted_by.txt").exists()
+    assert resume(tmp_path / "a", lambda stored: stored.with_run(rounds=2)).charges == 2

@@ -8,8 +8,11 @@ not be quoted.
 import ast
 import gzip
 import json
+import os
 import re
+import shutil
 import sys
+import threading
 import traceback
 import warnings
 import zipfile
@@ -19,18 +22,21 @@ import numpy as np
 import pyarrow
 import pytest
 from click.testing import CliRunner
+from noisy import SECRET, Unlike, says_much
 from pyarrow import parquet
+from small import trained
 
 import privfed
 from privfed import experiment, follow
-from privfed.answers import never_quotes, quotes_on_request
+from privfed.answers import guarded, never_quotes, quotes_on_request
 from privfed.check import check
 from privfed.cli import main
 from privfed.config import load
 from privfed.errors import Broken, PrivfedError, Refused, private_text, public_text
 from privfed.experiment import Job, run_cell
+from privfed.workers import Died, Ended, work
 
-SECRET, NUMBER = "SECRET-4711", 91827
+NUMBER = 91827
 HEADER = "who,x,sex,y"
 GOOD = [f"{who},0.{n},f,{n % 2}" for who in "abcdef" for n in range(4)]
 TABLE = {
@@ -429,7 +435,10 @@ def test_a_cell_of_an_experiment_gives_no_private_reason(tmp_path, monkeypatch, 
     assert SECRET not in json.dumps(result) + (tmp_path / "result.json").read_text()
 
 
-@pytest.mark.parametrize("error", [ValueError(SECRET), Refused("odd", SECRET)])
+ENDS = [SystemExit(SECRET), Unlike(SECRET), ValueError(SECRET), OSError(2, SECRET)]
+
+
+@pytest.mark.parametrize("error", [*ENDS, Refused("odd", SECRET)])
 def test_another_rank_quotes_nothing(monkeypatch, capsys, error):
     def joining(*_):
         raise error
@@ -457,14 +466,70 @@ def test_a_command_that_never_quotes_does_not_quote_a_bug(capsys):
         assert ("--show-values" in shown) == bool(given), "a flag that the command does not have"
 
 
+@pytest.mark.parametrize("error", ENDS)
+@pytest.mark.parametrize("wrapper", [never_quotes, quotes_on_request])
+def test_however_a_part_ends_a_command_its_text_is_not_printed(capsys, wrapper, error):
+    def command():
+        raise error
+
+    given = {"show_values": False} if wrapper is quotes_on_request else {}
+    with pytest.raises(SystemExit) as ended:
+        wrapper(command)(**given)
+    assert isinstance(ended.value.code, int)
+    shown = capsys.readouterr()
+    assert type(error).__name__ in shown.err or "No such file" in shown.err
+    assert SECRET not in shown.out + shown.err
+
+
+def test_an_exit_with_a_number_is_an_exit():
+    def command():
+        raise SystemExit(7)
+
+    with pytest.raises(SystemExit) as ended:
+        never_quotes(command)()
+    assert ended.value.code == 7
+
+
+def test_what_python_prints_by_itself_quotes_nothing(capsys):
+    before = threading.excepthook, sys.unraisablehook, warnings.formatwarning
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = _printed
+        with guarded():
+            says_much()
+    shown = capsys.readouterr()
+    for kind in ("UserWarning", "KeyError", "ValueError"):
+        assert kind in shown.err
+    assert SECRET not in shown.out + shown.err
+    assert before == (threading.excepthook, sys.unraisablehook, warnings.formatwarning)
+
+
+def test_workers_quote_nothing_however_they_end(capfd):
+    ended = [
+        event.result
+        for event in work(says_much, (SystemExit(SECRET), Unlike(SECRET)), 1)
+        if isinstance(event, Ended)
+    ]
+    assert [type(result) for result in ended] == [Died, Died]
+    shown = capfd.readouterr()
+    for kind in ("UserWarning", "KeyError", "ValueError", "SystemExit", "Unlike"):
+        assert kind in shown.err
+    assert SECRET not in shown.out + shown.err
+
+
 def test_only_what_privfed_or_the_system_wrote_is_public():
     assert public_text(Refused("odd", SECRET)) == "odd"
     assert private_text(Refused("odd", SECRET)) == SECRET
     assert public_text(Broken("odd")) == "odd"
     assert public_text(KeyError(SECRET)) == "KeyError"
     assert private_text(KeyError(SECRET)) == repr(SECRET)
-    missing = FileNotFoundError(2, "No such file", "t.csv")
-    assert (public_text(missing), private_text(missing)) == ("t.csv: No such file", "")
+    missing = FileNotFoundError(2, os.strerror(2), "t.csv")
+    said = "t.csv: No such file or directory"
+    assert (public_text(missing), private_text(missing)) == (said, "")
+    odd = OSError(2, SECRET, "t.csv")
+    assert public_text(odd) == said
+    assert SECRET in private_text(odd)
+    assert public_text(OSError(123456, SECRET)) == "OSError"
     assert (public_text(OSError(SECRET)), private_text(OSError(SECRET))) == ("OSError", SECRET)
 
 
@@ -493,9 +558,7 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "precision.py",
     "results.py",
     "lineage.py",
-    "rundir.py",
     "start.py",
-    "tensorfile.py",
 }
 """Where a message has another exception's: of code, made-up examples and files without clients."""
 
@@ -525,6 +588,37 @@ def test_no_message_about_data_contains_that_of_an_exception():
     quoting -= {name for name in quoting if name.startswith("secure/")}  # caught by the protocol
     assert quoting <= QUOTES_CODE_OR_CONFIGURATION, quoting - QUOTES_CODE_OR_CONFIGURATION
     assert issubclass(Refused, PrivfedError)
+
+
+def test_no_message_contains_the_whole_of_an_exception():
+    """As `repr` has it: that of a text that cannot be decoded holds all of the file."""
+    assert SECRET in repr(UnicodeDecodeError("utf-8", SECRET.encode(), 0, 1, "odd"))
+    whole = set()
+    for path in PACKAGE.rglob("*.py"):
+        for handler, _ in handlers(path):
+            for part in ast.walk(handler):
+                shown = isinstance(part, ast.FormattedValue) and part.conversion in map(ord, "ra")
+                called = isinstance(part, ast.Call) and ast.unparse(part.func) in ("repr", "ascii")
+                value = part.value if shown else part.args[0] if called else None
+                if isinstance(value, ast.Name) and value.id == handler.name:
+                    whole.add((path.name, part.lineno))
+    assert not whole
+
+
+def test_a_broken_file_of_a_run_is_quoted_by_no_command(finished, tmp_path, monkeypatch):
+    """Who was public in it, say: names of people stand there, and not as UTF-8."""
+    shutil.copytree(finished / "run", tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    files = [path for path in Path("run").rglob("*.*") if path.name != ".lock"]
+    assert {"public_clients.json", "config.toml", "metrics.jsonl"} <= {path.name for path in files}
+    for path in files:
+        good = path.read_bytes()
+        path.write_bytes(b'{"format": 1, "' + SECRET.encode() + b'": ["\xff"]}\n')
+        for words in (["audit", "run"], ["train", "--resume", "run"], ["evaluate", "run"]):
+            result = CliRunner().invoke(main, words)
+            assert SECRET not in result.output + str(result.exception), (path, words)
+            assert result.exit_code == 5 or words[0] != "audit", path
+        path.write_bytes(good)
 
 
 MEASURES = re.compile(r"(len|int|tuple)\(.*\)|self\.\w+|.*\.shape(\[.*\])?|.* [+-] .*")
@@ -566,3 +660,14 @@ def test_scores_on_other_data_say_in_json_too_that_no_epsilon_covers_them(finish
     assert json.loads(of("--json"))["note"] is None
     assert "not covered" not in of()
     assert "no ε covers" in json.loads(of("--personalise", "1", "--json"))["note"]
+
+
+def test_scores_on_examples_of_clients_that_train_say_so(tmp_path):
+    outcome = trained(tmp_path / "run", "data.holdout=examples", "run.rounds=1")
+    result = CliRunner().invoke(main, ["evaluate", str(tmp_path / "run"), "--json"])
+    note = json.loads(result.stdout)["note"]
+    assert (
+        note == outcome.to_json()["note"] == "simulation: scored on examples of clients that train"
+    )
+    shown = CliRunner().invoke(main, ["evaluate", str(tmp_path / "run")]).stdout
+    assert note in " ".join(shown.split())

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from click.testing import CliRunner
 from safetensors.torch import save_file
 from small import SMALL, about, model, same_run, small, trained
 
+from accounting import chain
 from accounting.guarantee import spent
 from accounting.ledger import Ledger
 from privfed.assemble import assemble
@@ -419,6 +421,35 @@ def test_a_budget_that_changes_is_said_with_its_round(tmp_path):
             "raised from ε = 3 to 6 from round 4 on; raised from ε = 6 to 8 from round 6 on; "
             "lowered from ε = 8 to 7.5 from round 7 on"
         ) == (2 if "train" in words else 1)
+
+
+def test_a_budget_without_end_is_strict_json(tmp_path):
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    path = tmp_path / "run"
+    trained(path, *AT, "privacy.epsilon=3.0", "run.rounds=2")
+    endless = Ledger.create(tmp_path / "endless.jsonl", {"budget": math.inf})
+    assert Ledger.load(endless.path).budget == endless.budget == math.inf
+    resume(path, lambda _: small(*AT, "privacy.epsilon=inf", "run.rounds=3"))
+    resume(path, lambda _: small(*AT, "privacy.epsilon=50.0", "run.rounds=4"))
+    for file in (path / "ledger.jsonl", endless.path):
+        for line in file.read_text().splitlines():
+            json.loads(line, parse_constant=refuse)
+    assert changes(path) == [(3, 3.0, math.inf), (4, math.inf, 50.0)]
+    assert audit(path).problems == ()
+    assert resume(path, keep).plan.budget == 50.0
+    assert changes(path)[1:] == [(4, math.inf, 50.0)], "nothing changed"
+    event = Ledger.load(path / "ledger.jsonl").charges[0].event.to_json()
+    change = {"round": 1, "before": 8.0, "epsilon": math.inf}
+    opened, older = chain.sealed(
+        chain.START, {"type": "open", "format": 1, "terms": {"budget": math.inf}}
+    )
+    written, _ = chain.sealed(
+        older["hash"], {"type": "define", "id": 0, "event": event, "budget": change}
+    )
+    (tmp_path / "older.jsonl").write_bytes(opened + written)
+    assert Ledger.load(tmp_path / "older.jsonl").budget == math.inf
 
 
 def test_older_versions_read_a_changed_budget_as_an_event_without_charges(tmp_path):
