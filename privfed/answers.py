@@ -6,6 +6,7 @@ bugs and warnings, whose texts come from libraries that quote what they choke on
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import functools
 import signal
@@ -147,7 +148,9 @@ def _placed(
 
 
 def _died(args: Any) -> None:
-    if args.exc_type is not SystemExit:
+    if args.exc_type is KeyboardInterrupt:  # it hit where nobody could catch it: soon once more
+        threading.Timer(0.05, _thread.interrupt_main).start()
+    elif args.exc_type is not SystemExit:
         fail(bug(args.exc_value or args.exc_type()), OUR_FAULT)
 
 

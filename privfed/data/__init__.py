@@ -89,8 +89,8 @@ def populate(
     theirs = held.pool.owners
     if source.found and not partition.deals and (owners != theirs).any():
         raise Refused(
-            f"data.partition: {type(partition).__name__} declares that it deals nobody's examples "
-            "to others, and does; declare deals = True, which makes the run a simulation"
+            "data.partition declares that it deals nobody's examples to others, and does; declare "
+            "deals = True, which makes the run a simulation"
         )
     natural = partition.natural
     present = max(clients, int(owners.max(initial=-1)) + 1) if natural else clients

@@ -213,12 +213,11 @@ def test_calibrate_counts_what_check_counts():
         cohort=150,
         bits=20,
         dimension=50,
-        rounds=20,
-        epsilon=4.0,
+        rounds=4,
+        noise_multiplier=5.0,
     )
-    nobody = solve(replace(shared, colluders=0.0)).question.noise_multiplier
-    some = solve(shared)
-    assert some.question.noise_multiplier > 1.05 * nobody
+    nobody, some = solve(replace(shared, colluders=0.0)), solve(shared)
+    assert some.bound.epsilon > 1.05 * nobody.bound.epsilon
     assert some.to_json()["honest"] < 0.9
     masked = Question(
         *("gaussian", "poisson", 1e-4, "tightest"),
@@ -226,11 +225,11 @@ def test_calibrate_counts_what_check_counts():
         cohort=150,
         protocol="masks",
         rounds=40,
-        epsilon=4.0,
+        noise_multiplier=3.0,
     )
-    lossy = solve(replace(masked, dropout=0.2))
-    assert lossy.question.noise_multiplier > solve(masked).question.noise_multiplier
-    assert lossy.to_json()["aborts"] > solve(masked).to_json()["aborts"] > 0.0
+    lossy, whole = solve(replace(masked, dropout=0.2)), solve(masked)
+    assert lossy.bound.epsilon > whole.bound.epsilon
+    assert lossy.to_json()["aborts"] > whole.to_json()["aborts"] > 0.0
 
 
 @pytest.mark.parametrize(

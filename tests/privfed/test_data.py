@@ -29,6 +29,7 @@ def numbered(count, classes=4):
 
 class Numbered:
     natural_partition = False
+    found = False
 
     def load_test(self, clients, streams):
         return None

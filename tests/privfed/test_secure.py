@@ -566,7 +566,7 @@ def test_sums_begin_with_cohorts_for_which_aborts_cost_next_to_nothing():
     "keys, advice",
     [
         (("secure.admitted=90",), "lower secure.admitted"),
-        (("cohort.dropout=0.2", "run.rounds=120"), "cohort.dropout"),
+        (("cohort.dropout=0.2",), "cohort.dropout"),
     ],
 )
 def test_a_budget_that_aborts_leave_unspent_is_warned_about(keys, advice):
