@@ -613,12 +613,13 @@ def test_a_process_that_is_stopped_goes_on(tmp_path, stop):
     options = [*SMALL, "run.randomness=seeded", "run.rounds=200"]
     command = [sys.executable, "-m", "privfed", "train"]
     settings = [word for option in options for word in ("--set", option)]
-    ignored = stop == signal.SIGTERM  # as in a background job of a script
+    # As in a background job of a script; else as at a terminal, whatever this process inherited.
+    interrupts = signal.SIG_IGN if stop == signal.SIGTERM else signal.SIG_DFL
     process = subprocess.Popen(
         [*command, *settings, "--out", str(path)],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignored else None,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, interrupts),
     )
     deadline = time.monotonic() + 60
     while not list((path / "releases").glob("0*")) and time.monotonic() < deadline:
