@@ -18,12 +18,10 @@ from accounting.calibration import largest
 from accounting.errors import AccountingError, Unaccountable
 from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable
 from accounting.releases import LARGEST_NOISE
-from privfed.cohort import Sampler
 from privfed.config import Config, Raw, assembled
 from privfed.errors import Refused
 from privfed.parts import find
 from privfed.plan import Plan, plan
-from privfed.privacy.mechanism import Mechanism
 from privfed.round_cost import RoundCost, round_cost
 
 _SMALLEST_RATE = 1e-9
@@ -95,17 +93,19 @@ class Question:
     noise_multiplier: float | None = None
 
     @property
-    def drawing(self) -> type[Sampler]:
+    def drawing(self) -> type[Any]:
+        """The class of the sampler."""
         return find("sampler", self.sampler, "--sampler")
 
     @property
-    def noising(self) -> type[Mechanism]:
+    def noising(self) -> type[Any]:
+        """The class of the mechanism."""
         return find("mechanism", self.mechanism, "--mechanism")
 
     @property
     def distributed(self) -> bool:
         """Whether clients share the noise, in a secure sum."""
-        return self.noising.trust == "sum"
+        return bool(self.noising.trust == "sum")
 
     @property
     def secured(self) -> bool:
@@ -119,7 +119,7 @@ class Question:
     @property
     def whoever(self) -> bool:
         """Whether nothing is amplified, so that it does not matter who is drawn."""
-        return self.noising.trust == "client" and not self.spaced
+        return bool(self.noising.trust == "client") and not self.spaced
 
     @property
     def unknown(self) -> str:
@@ -160,7 +160,7 @@ class Question:
         if self.rate is not None and self.secured:
             raise Refused("sums have whole clients: give --population and --cohort, no rate")
         self._refuse_unsecured()
-        if self.bands and "bands" not in self.noising.model_fields:  # type: ignore[attr-defined]
+        if self.bands and "bands" not in self.noising.model_fields:
             raise Refused("--bands is for --mechanism banded; leave it out, or choose that")
 
     def _refuse_unsecured(self) -> None:
@@ -209,7 +209,7 @@ class Question:
         if self.rate is not None:
             mechanism = self.noising(**({"bands": self.bands} if self.bands else {}))
             quotient = Fraction(self.rate).limit_denominator(_MOST_CLIENTS)
-            drawn = self.drawing(size=quotient.numerator)  # type: ignore[call-arg]
+            drawn = self.drawing(size=quotient.numerator)
             return RoundCost(mechanism, drawn.witness(0, quotient.denominator))
         counted = {"size", "rate"} & {*self.drawing.constants} and not self.whoever
         if counted and (self.population is None or self.cohort is None):
