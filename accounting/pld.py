@@ -56,6 +56,7 @@ def _distribution(counts: tuple[tuple[Any, int], ...]) -> Any:
     return total
 
 
+@functools.lru_cache(maxsize=8)
 def _losses(release: Gaussian | PoissonSampled | TruncatedPoisson, grid: float) -> Any:
     if isinstance(release, TruncatedPoisson):
         return _truncated(release, grid)
@@ -95,12 +96,14 @@ def _grid(counts: Counts) -> float:
     """The discretisation of privacy losses: any is valid, a finer one is tighter and slower.
 
     A tenth of the smallest standard deviation of one event's loss, but never so fine that the
-    losses of one event, or of their sum (which RDP bounds), need more than 300,000 points.
+    losses of one event, or of their sum (which RDP bounds), need more than 300,000 points. Where
+    that sum decides, the grid is a power of 2^(1/4), so that a search over rounds meets it again.
     """
     spread = min(_loss_deviation(*_rate_and_noise(release)) for release in counts)
     tops = [_loss_reach(_rate_and_noise(release)[1]) for release in counts]
     fine = min(max(spread / 10, _FINEST_GRID), _COARSEST_GRID)
-    return max(fine, max([reach(counts), *tops]) / _LARGEST_GRID)
+    coarse = max([reach(counts), *tops]) / _LARGEST_GRID
+    return max(fine, 2 ** (math.ceil(4 * math.log2(coarse)) / 4))
 
 
 def _loss_deviation(q: float, z: float) -> float:

@@ -73,11 +73,21 @@ def _log_central(z: float) -> NDArray[np.float64]:
     lost = count * (0.31 + max(math.log10(z), 0.0))
     lost += min(0.22 * count**2 / z**2, count * math.log10(count))
     with mpmath.workdps(40 + int(lost)):
-        over = 2 * mpmath.mpf(z) ** 2
-        row = [mpmath.exp(x * (x - 1) / over) for x in range(count + 1)]
-        found = [row[0]]
+        moments = _moments(mpmath.exp(1 / mpmath.mpf(z) ** 2), count)
+        central = [moments[0]]
         for _ in range(count):
-            row = [after - before for before, after in itertools.pairwise(row)]
-            found.append(abs(row[0]))
-        logs = [float(mpmath.log(one)) if one else -math.inf for one in found]
-    return np.array(logs)
+            moments = [after - before for before, after in itertools.pairwise(moments)]
+            central.append(abs(moments[0]))
+    return np.array([float(mpmath.log(value)) if value else -math.inf for value in central])
+
+
+def _moments(step: mpmath.mpf, count: int) -> list[mpmath.mpf]:
+    """M(x) = exp(x (x - 1) / (2 z^2)) at x = 0, ..., count, where `step` is exp(1 / z^2).
+
+    M(x + 1) = M(x) step^x: a product costs a hundredth of an exponential at so many digits.
+    """
+    moments, growth = [mpmath.mpf(1)], mpmath.mpf(1)
+    for _ in range(count):
+        moments.append(moments[-1] * growth)
+        growth *= step
+    return moments
