@@ -15,7 +15,6 @@ whether or not it was ever released. A crash can therefore only over-count.
 from __future__ import annotations
 
 import bisect
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -259,13 +258,15 @@ class Ledger:
 
 
 def terms_at(path: Path) -> Mapping[str, Any]:
-    """What the first line of the ledger at `path` states, which alone is read; nothing, without."""
+    """What the first line of the ledger at `path` states, which alone is read and verified.
+
+    Nothing, where there is none.
+    """
     try:
-        with path.open("rb") as file:
-            opened = json.loads(file.readline())
-    except (OSError, ValueError):
+        terms = chain.first(path).get("terms")
+    except (OSError, LedgerBroken):
         return {}
-    return MappingProxyType(dict(opened.get("terms", {})))
+    return MappingProxyType(terms if isinstance(terms, dict) else {})
 
 
 _INFINITE = "inf"

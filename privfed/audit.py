@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping
@@ -10,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from accounting.documents import from_json
 from accounting.errors import AccountingError, LedgerBroken
 from accounting.events import CHANGE, Event, Spending, apart
 from accounting.guarantee import CHOICES, Guarantee, guarantee, sentence, spent, stated
@@ -147,7 +147,7 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
         claims = (*claims, *_lower_others(evidence, ledger, before))
         alone = guarantee(ledger.own, delta, headline) if ledger.prior else bound
         canaries = _canaries(directory, ledger, alone)
-    except (AccountingError, TypeError, KeyError) as error:
+    except (AccountingError, AttributeError, KeyError, TypeError, ValueError) as error:
         return _broken(path, dict(ledger.terms), f"{directory.ledger}: {public_text(error)}")
     except Broken as error:
         return _broken(path, dict(ledger.terms), str(error))
@@ -297,12 +297,12 @@ def _evidence(directory: RunDirectory) -> _Evidence:
     try:
         if directory.summary.exists():
             text = directory.summary.read_text(encoding="utf-8")
-            claims.append((directory.summary, json.loads(text)))
+            claims.append((directory.summary, _table(text)))
         if directory.metrics.exists():
             # What follows the last newline was torn by a crash, and will be written again.
             *whole, _ = directory.metrics.read_text(encoding="utf-8").split("\n")
-            claims += [(directory.metrics, json.loads(line)) for line in whole[-1:]]
-    except (OSError, ValueError) as error:
+            claims += [(directory.metrics, _table(line)) for line in whole[-1:]]
+    except (OSError, ValueError, TypeError) as error:
         raise unreadable("the summary or the metrics", error) from None
     return _Evidence(
         config=directory.config_digest(),
@@ -311,6 +311,13 @@ def _evidence(directory: RunDirectory) -> _Evidence:
         releases={round: release.charge for round, release in stored.items() if release},
         claims=claims,
     )
+
+
+def _table(text: str) -> dict[str, Any]:
+    found = from_json(text)
+    if not isinstance(found, dict):
+        raise TypeError("it is no object")
+    return found
 
 
 def _contradictions(directory: RunDirectory, ledger: Ledger, evidence: _Evidence) -> list[str]:
