@@ -70,9 +70,9 @@ def client_states(
     setup: Setup, directory: RunDirectory, ledger: Ledger, checkpoint: Checkpoint
 ) -> ClientStates | None:
     """What clients remember as of `checkpoint`; None where they remember nothing."""
-    width = setup.algorithm.objective.keeps * setup.network.shapes.length
-    if not width:
+    if not keeps_states(setup):
         return None
+    width = setup.algorithm.objective.keeps * setup.network.shapes.length
     clients = setup.federation.clients
     people = hashlib.sha256(setup.federation.people().identities.tobytes()).hexdigest()
     run = f"{ledger.terms['id']} {people}"  # states are kept by place, so the order has to stay
@@ -104,12 +104,22 @@ def with_kept_key(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Stre
 
     Raises `Broken` where it is missing from a run that was charged.
     """
-    parts = (setup.algorithm.sampler, setup.algorithm.mechanism)
-    kept = any(part.remembers for part in parts) or setup.plan.config.audit.canaries > 0
-    if setup.streams.simulated or not kept:
+    if not keeps_key(setup):
         return setup.streams
     key = directory.kept_key(str(ledger.terms["id"]), fresh=not ledger.charges)
     return replace(setup.streams, kept=key)
+
+
+def keeps_key(setup: Setup) -> bool:
+    """Whether secret draws of different rounds follow from one key, which the run then keeps."""
+    parts = (setup.algorithm.sampler, setup.algorithm.mechanism)
+    follows = any(part.remembers for part in parts) or setup.plan.config.audit.canaries > 0
+    return follows and not setup.streams.simulated
+
+
+def keeps_states(setup: Setup) -> bool:
+    """Whether clients remember anything between rounds."""
+    return setup.algorithm.objective.keeps * setup.network.shapes.length > 0
 
 
 def canaries(

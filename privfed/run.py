@@ -19,6 +19,7 @@ from privfed.federation import Federation
 from privfed.follow import Leading, refuse_ranks
 from privfed.forecast import Forecast, forecast
 from privfed.heterogeneity import measure_clients
+from privfed.lost_private import refuse_lost
 from privfed.opening import mark_counted, reassemble, terms, write_companions
 from privfed.plan import Plan, plan
 from privfed.prior import priors, refuse_once_public
@@ -156,11 +157,12 @@ def resume(
     """
     directory = RunDirectory.open(path)
     with directory.locked():
-        directory.make_folders()
+        directory.recover()
         stored = directory.read_config()
         wanted = allowed_change(stored, change(stored))
         refuse_ranks(wanted, ranks.count)
         setup, ledger = reassemble(wanted, directory)
+        refuse_lost(setup, directory, ledger)
         _refuse_less_than_spent(setup.plan, ledger)
         setup = _state_budget(setup, stored.privacy.epsilon, directory, ledger)
         if wanted.values() != stored.values():
