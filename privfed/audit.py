@@ -27,6 +27,7 @@ from privfed.canary_evidence import Evidence, evidence
 from privfed.canary_scores import Scale
 from privfed.counted import Priors, charged, examples_guarantee, other_guarantee
 from privfed.errors import Broken, Refused, public_text, unreadable
+from privfed.kept_heads import HeadsCheck, charges_since, check_heads
 from privfed.rundir import RunDirectory
 
 _ROUNDING = 1 - 1e-9
@@ -67,6 +68,10 @@ class RunAudit:
     other: Guarantee | None = None
     canaries: Evidence | None = None
     budgets: tuple[BudgetChange, ...] = ()
+    ledger_head: str | None = None
+    since: int | None = None
+    """How many charges came after the head that was asked for."""
+    heads: HeadsCheck | None = None
 
     @property
     def refuted(self) -> bool:
@@ -106,15 +111,20 @@ class RunAudit:
             "guarantee": self.terms.get("guarantee"),
             **{name: getattr(self.canaries, name, None) for name in SHOWN},
             "canaries": self.canaries.to_json() if self.canaries else None,
+            "ledger_head": self.ledger_head,
+            "charges_since_head": self.since,
+            "heads": {"file": self.heads.path, "agrees": self.heads.agrees} if self.heads else None,
             "ledger_ok": not self.problems,
             "problems": list(self.problems),
             "run": str(self.path),
         }
 
 
-def audit(path: Path, accountant: str | None = None) -> RunAudit:
+def audit(path: Path, accountant: str | None = None, head: str | None = None) -> RunAudit:
     """Audit the run at `path`, changing nothing.
 
+    `head` is one that its ledger had, which proves that nothing before it was cut off or changed;
+    where the run keeps its heads elsewhere (`run.heads`), the ledger is held against that file.
     `accountant` (default: the run's own) is one of rdp, pld, tightest, or an independent
     cross-check, opacus_rdp or opacus_prv ("all": both): these are shown beside the others and never
     become the headline. Raises `Refused` for a path that is no run, and for an accountant that is
@@ -135,6 +145,13 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
     problems = _contradictions(directory, ledger, evidence)
     if problems:
         return _broken(path, dict(ledger.terms), *problems)
+    since = None if head is None else charges_since(ledger, head)
+    if head is not None and since is None:
+        said = f"this ledger was never at the head {head}: lines were cut off or changed"
+        return _broken(path, dict(ledger.terms), said)
+    heads = check_heads(ledger, directory.heads())
+    if heads and heads.problems:
+        return _broken(path, dict(ledger.terms), *heads.problems)
     delta, own = ledger.terms["delta"], ledger.terms["accountant"]
     headline = accountant if accountant in CHOICES else own
     try:
@@ -171,6 +188,9 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
         _other(ledger, before, charges),
         canaries,
         ledger.budgets,
+        ledger.head().hex(),
+        since,
+        heads,
     )
 
 

@@ -16,6 +16,7 @@ from privfed.canaries import Canaries
 from privfed.canary_log import CanaryLog
 from privfed.config import Config
 from privfed.errors import Broken, Refused
+from privfed.kept_heads import keep_heads
 from privfed.local.silos import PrivateSilos, SiloLedgers
 from privfed.local.states import ClientStates
 from privfed.privacy.correlated import Correlated
@@ -159,6 +160,7 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
             f"{directory.path}: config.toml is not the configuration that the ledger was opened "
             "for; it was edited. Restore it, or start a new run"
         )
+    keep_heads(ledger, setup.plan.config.run.heads)
     if ledger.terms.get("files", {}) != directory.companions():
         raise Broken(
             f"{directory.path}: the frozen part of the model, or the list of public clients, is "

@@ -176,6 +176,10 @@ class RunDirectory:
         """The digest of config.toml as it is written. Raises `Broken` where it is no run file."""
         return stored_digest(self._config)
 
+    def heads(self) -> str:
+        """Where the ledger's heads are kept, as the configuration says; nothing is built."""
+        return str(from_toml(self._config.read_text(encoding="utf-8"))["run"].get("heads", ""))
+
     def write_config(self, config: Config) -> None:
         write_atomically(self._config, config.toml().encode())
 
