@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -47,7 +49,8 @@ def _losses(lost: Mapping[Path, str]) -> Iterator[str]:
 
 
 def _ways_on(directory: RunDirectory) -> Iterator[str]:
-    run, round = directory.path, directory.round()
+    run, round = str(directory.path), directory.round()
+    counted = shlex.quote(f"privacy.prior={json.dumps([run])}")
     yield (
         "Restore private/ as it was when the run stopped (an older copy would give two models the "
         "same noise)."
@@ -55,5 +58,5 @@ def _ways_on(directory: RunDirectory) -> Iterator[str]:
     yield (
         f"Without it, the model of round {round} and the ledger stay valid: privfed evaluate and "
         "privfed audit read them. A new run may start from them, and counts what was spent: "
-        f"model.init = {str(run)!r}, privacy.prior = [{str(run)!r}]"
+        f"privfed train RUN.toml --set {counted} --set {shlex.quote(f'model.init={run}')}"
     )

@@ -218,7 +218,7 @@ class RunDirectory:
     def refuse_if_counted(self) -> None:
         """Raises `Refused` where another run has counted what this one spent."""
         if self._counted.exists():
-            by = self._counted.read_text(encoding="utf-8", errors="replace").splitlines()[0]
+            by, *_ = self._counted.read_text("utf-8", "replace").splitlines() or ["another run"]
             raise Refused(
                 f"{self.path} was counted as an earlier run by {by}; more rounds here would be in "
                 "nobody's sum. Start a new run instead, with privacy.prior naming both, and "
