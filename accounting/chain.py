@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from accounting.documents import from_json
 from accounting.errors import LedgerBroken
 
 START = "0" * 64
@@ -36,15 +37,19 @@ def read(path: Path) -> Chain:
     links: list[Link] = []
     previous = START
     for number, line in enumerate(whole, start=1):
-        link = _parse(line, path, number)
-        if link["hash"] != _hash(previous, link):
-            raise LedgerBroken(
-                f"{path}, line {number}: does not follow from the lines before it; the ledger was "
-                "edited, cut or reordered, and its epsilon can no longer be proved"
-            )
+        link = _following(previous, line, path, number)
         links.append(link)
         previous = link["hash"]
     return Chain(links, torn=bool(tail))
+
+
+def first(path: Path) -> Link:
+    """The first line of `path`, verified; no other one is read. Raises `LedgerBroken`."""
+    with path.open("rb") as file:
+        line, newline, _ = file.readline().partition(b"\n")
+    if not newline:
+        raise LedgerBroken(f"{path}: its first line is missing or torn")
+    return _following(START, line, path, 1)
 
 
 def sealed(previous: str, body: Mapping[str, Any]) -> tuple[bytes, Link]:
@@ -53,10 +58,20 @@ def sealed(previous: str, body: Mapping[str, Any]) -> tuple[bytes, Link]:
     return _canonical(link) + b"\n", link
 
 
+def _following(previous: str, line: bytes, path: Path, number: int) -> Link:
+    link = _parse(line, path, number)
+    if link["hash"] != _hash(previous, link):
+        raise LedgerBroken(
+            f"{path}, line {number}: does not follow from the lines before it; the ledger was "
+            "edited, cut or reordered, and its epsilon can no longer be proved"
+        )
+    return link
+
+
 def _parse(line: bytes, path: Path, number: int) -> Link:
     try:
-        link = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        link = from_json(line)
+    except ValueError as error:
         raise LedgerBroken(f"{path}, line {number}: is not JSON ({error})") from error
     if not isinstance(link, dict) or not isinstance(link.get("hash"), str):
         raise LedgerBroken(f"{path}, line {number}: is not a ledger line (it has no hash)")

@@ -1,4 +1,7 @@
-"""Writes that survive a crash: append and fsync, replace atomically."""
+"""Writes that survive a crash: append and fsync, replace atomically.
+
+A file that was synced may still be lost with its name: every new name is synced in its folder.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ from typing import BinaryIO
 
 
 def append(path: Path, line: bytes) -> None:
-    """Append `line` and return only when it is durable."""
+    """Append `line` and return only when it is durable, as is the name of a new file."""
+    new = not path.exists()
     with path.open("ab") as file:
         _write(file, line)
+    if new:
+        sync_folder(path.parent)
 
 
 def create(path: Path, content: bytes) -> None:
@@ -20,17 +26,28 @@ def create(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
-def make_folder(path: Path) -> None:
-    """Make `path` and what is missing above it, durably."""
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """Make `path`, of `mode`, and what is missing above it, durably."""
     if not path.exists():
         make_folder(path.parent)
-        path.mkdir(exist_ok=True)
+        path.mkdir(mode, exist_ok=True)
         sync_folder(path.parent)
+
+
+def recover_folder(folder: Path) -> None:
+    """After a crash: files that were half written are gone, and all other names are durable.
+
+    For folders that nobody else writes to.
+    """
+    for path in folder.glob(_temporary("*")):
+        if path.is_file():
+            path.unlink()
+    sync_folder(folder)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` to `path` so that a crash leaves either the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(_temporary(path.name))
     try:
         with temporary.open("wb") as file:
             _write(file, content)
@@ -48,6 +65,10 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _temporary(name: str) -> str:
+    return f".{name}.tmp"
 
 
 def _write(file: BinaryIO, content: bytes) -> None:

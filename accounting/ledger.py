@@ -8,6 +8,8 @@ that nobody charges. It holds rules only (the sampling rate, never who was drawn
 costs nothing, and everything an accountant needs, so that epsilon can be re-computed from it years
 later.
 
+Its head may be kept in a file elsewhere (`accounting.heads`), without which a cut end is not seen.
+
 Guarantee: a charge is durable before `charge` returns, and a round that reached it is spent
 whether or not it was ever released. A crash can therefore only over-count.
 """
@@ -15,7 +17,6 @@ whether or not it was ever released. A crash can therefore only over-count.
 from __future__ import annotations
 
 import bisect
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from accounting import chain, durable
 from accounting.errors import AccountingError, BudgetExceeded, LedgerBroken
 from accounting.events import Event, Spending
 from accounting.guarantee import Gate
+from accounting.heads import Head, HeadsFile
 from accounting.releases import number
 
 FORMAT = 1
@@ -57,6 +59,7 @@ class Ledger:
     def __init__(self, path: Path, links: list[chain.Link]) -> None:
         self.path = path
         self.gate: Gate | None = None
+        self.heads_file: HeadsFile | None = None
         self.reexecutes = False
         self._failed = False
         self._events: list[Event] = []
@@ -158,6 +161,14 @@ class Ledger:
         """The hash of the last line; keep it elsewhere, and a cut end is noticed (`holds`)."""
         return bytes.fromhex(self._hashes[-1] if self._hashes else chain.START)
 
+    def trail(self) -> tuple[Head, ...]:
+        """The head after every line, oldest first."""
+        rounds = {charge.hash: charge.round for charge in self._charges}
+        return tuple(
+            Head(self._hashes[0], line, rounds.get(head), head)
+            for line, head in enumerate(self._hashes, start=1)
+        )
+
     def holds(self, head: bytes) -> bool:
         """Whether `head` was once this ledger's head."""
         return head.hex() in self._hashes
@@ -199,6 +210,7 @@ class Ledger:
         line, link = chain.sealed(self.head().hex(), {**body, "budget": _written(change)})
         durable.write_atomically(self.path, self.path.read_bytes() + line)
         self._take(link)
+        self._keep_head(link)
 
     def charged(self, round: int) -> Charge | None:
         """The charge of `round`, None where there is none."""
@@ -226,10 +238,17 @@ class Ledger:
         if self._failed:
             raise LedgerBroken(f"{self.path}: an earlier line could not be written; resume the run")
         line, link = chain.sealed(self.head().hex(), body)
-        self._failed = True  # until the line is durable: part of it may be in the file
+        self._failed = True  # until line and head are durable: part of them may be in a file
         durable.append(self.path, line)
-        self._failed = False
         self._take(link)
+        self._keep_head(link)
+        self._failed = False
+
+    def _keep_head(self, link: chain.Link) -> None:
+        """The head after the last line, `link`, is durable elsewhere, where a file is for that."""
+        if self.heads_file is not None:
+            round = link["round"] if link["type"] == "charge" else None
+            self.heads_file.add([Head(self._hashes[0], len(self._hashes), round, link["hash"])])
 
     def _take(self, link: chain.Link) -> None:
         if link["type"] != "open" and not self.opened:
@@ -259,13 +278,15 @@ class Ledger:
 
 
 def terms_at(path: Path) -> Mapping[str, Any]:
-    """What the first line of the ledger at `path` states, which alone is read; nothing, without."""
+    """What the first line of the ledger at `path` states, which alone is read and verified.
+
+    Nothing, where there is none.
+    """
     try:
-        with path.open("rb") as file:
-            opened = json.loads(file.readline())
-    except (OSError, ValueError):
+        terms = chain.first(path).get("terms")
+    except (OSError, LedgerBroken):
         return {}
-    return MappingProxyType(dict(opened.get("terms", {})))
+    return MappingProxyType(terms if isinstance(terms, dict) else {})
 
 
 _INFINITE = "inf"

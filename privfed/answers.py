@@ -20,7 +20,13 @@ from typing import Any
 
 import click
 
-from privfed.errors import PrivfedError, Refused, private_text, public_text
+from privfed.errors import (
+    PrivfedError,
+    Refused,
+    private_text,
+    public_text,
+    ran_out_of_memory,
+)
 
 OUR_FAULT, STOPPED_AT_BUDGET, REFUTED, BROKEN, INTERRUPTED = 1, 3, 4, 5, 130
 _FLAG = "--show-values"
@@ -78,11 +84,12 @@ def _code(command: Callable[[], int]) -> int:
         return fail(message(error), error.exit_code)
     except OSError as error:
         return fail(message(error), Refused.exit_code)
-    except MemoryError as error:
-        return fail(_beside("not enough memory; make the run smaller", error), Refused.exit_code)
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise
     except BaseException as error:
+        if ran_out_of_memory(error):
+            smaller = "not enough memory; make the run smaller: run.chunk, cohort.size, the model"
+            return fail(_beside(smaller, error), Refused.exit_code)
         if _QUOTES.get() or says_nothing(error):
             raise
         return fail(bug(error), OUR_FAULT)

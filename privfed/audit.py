@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping
@@ -10,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from accounting.documents import from_json
 from accounting.errors import AccountingError, LedgerBroken
 from accounting.events import CHANGE, Event, Spending, apart
 from accounting.guarantee import CHOICES, Guarantee, guarantee, sentence, spent, stated
@@ -27,6 +27,7 @@ from privfed.canary_evidence import Evidence, evidence
 from privfed.canary_scores import Scale
 from privfed.counted import Priors, charged, examples_guarantee, other_guarantee
 from privfed.errors import Broken, Refused, public_text, unreadable
+from privfed.kept_heads import HeadsCheck, charges_since, check_heads
 from privfed.rundir import RunDirectory
 
 _ROUNDING = 1 - 1e-9
@@ -67,6 +68,10 @@ class RunAudit:
     other: Guarantee | None = None
     canaries: Evidence | None = None
     budgets: tuple[BudgetChange, ...] = ()
+    ledger_head: str | None = None
+    since: int | None = None
+    """How many charges came after the head that was asked for."""
+    heads: HeadsCheck | None = None
 
     @property
     def refuted(self) -> bool:
@@ -106,15 +111,20 @@ class RunAudit:
             "guarantee": self.terms.get("guarantee"),
             **{name: getattr(self.canaries, name, None) for name in SHOWN},
             "canaries": self.canaries.to_json() if self.canaries else None,
+            "ledger_head": self.ledger_head,
+            "charges_since_head": self.since,
+            "heads": {"file": self.heads.path, "agrees": self.heads.agrees} if self.heads else None,
             "ledger_ok": not self.problems,
             "problems": list(self.problems),
             "run": str(self.path),
         }
 
 
-def audit(path: Path, accountant: str | None = None) -> RunAudit:
+def audit(path: Path, accountant: str | None = None, head: str | None = None) -> RunAudit:
     """Audit the run at `path`, changing nothing.
 
+    `head` is one that its ledger had, which proves that nothing before it was cut off or changed;
+    where the run keeps its heads elsewhere (`run.heads`), the ledger is held against that file.
     `accountant` (default: the run's own) is one of rdp, pld, tightest, or an independent
     cross-check, opacus_rdp or opacus_prv ("all": both): these are shown beside the others and never
     become the headline. Raises `Refused` for a path that is no run, and for an accountant that is
@@ -135,6 +145,13 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
     problems = _contradictions(directory, ledger, evidence)
     if problems:
         return _broken(path, dict(ledger.terms), *problems)
+    since = None if head is None else charges_since(ledger, head)
+    if head is not None and since is None:
+        said = f"this ledger was never at the head {head}: lines were cut off or changed"
+        return _broken(path, dict(ledger.terms), said)
+    heads = check_heads(ledger, directory.heads())
+    if heads and heads.problems:
+        return _broken(path, dict(ledger.terms), *heads.problems)
     delta, own = ledger.terms["delta"], ledger.terms["accountant"]
     headline = accountant if accountant in CHOICES else own
     try:
@@ -147,7 +164,7 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
         claims = (*claims, *_lower_others(evidence, ledger, before))
         alone = guarantee(ledger.own, delta, headline) if ledger.prior else bound
         canaries = _canaries(directory, ledger, alone)
-    except (AccountingError, TypeError, KeyError) as error:
+    except (AccountingError, AttributeError, KeyError, TypeError, ValueError) as error:
         return _broken(path, dict(ledger.terms), f"{directory.ledger}: {public_text(error)}")
     except Broken as error:
         return _broken(path, dict(ledger.terms), str(error))
@@ -171,6 +188,9 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
         _other(ledger, before, charges),
         canaries,
         ledger.budgets,
+        ledger.head().hex(),
+        since,
+        heads,
     )
 
 
@@ -297,12 +317,12 @@ def _evidence(directory: RunDirectory) -> _Evidence:
     try:
         if directory.summary.exists():
             text = directory.summary.read_text(encoding="utf-8")
-            claims.append((directory.summary, json.loads(text)))
+            claims.append((directory.summary, _table(text)))
         if directory.metrics.exists():
             # What follows the last newline was torn by a crash, and will be written again.
             *whole, _ = directory.metrics.read_text(encoding="utf-8").split("\n")
-            claims += [(directory.metrics, json.loads(line)) for line in whole[-1:]]
-    except (OSError, ValueError) as error:
+            claims += [(directory.metrics, _table(line)) for line in whole[-1:]]
+    except (OSError, ValueError, TypeError) as error:
         raise unreadable("the summary or the metrics", error) from None
     return _Evidence(
         config=directory.config_digest(),
@@ -311,6 +331,13 @@ def _evidence(directory: RunDirectory) -> _Evidence:
         releases={round: release.charge for round, release in stored.items() if release},
         claims=claims,
     )
+
+
+def _table(text: str) -> dict[str, Any]:
+    found = from_json(text)
+    if not isinstance(found, dict):
+        raise TypeError("it is no object")
+    return found
 
 
 def _contradictions(directory: RunDirectory, ledger: Ledger, evidence: _Evidence) -> list[str]:

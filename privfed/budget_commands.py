@@ -36,6 +36,7 @@ COUNT = click.IntRange(1, 10**12)
     type=click.Path(dir_okay=False, path_type=Path),
     help="Draw ε over rounds and over δ into this file (.svg, .png, .pdf).",
 )
+@click.option("--head", metavar="HASH", help="A head that its ledger had, kept elsewhere.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @answers_errors
 def audit(
@@ -45,6 +46,7 @@ def audit(
     releases: int | None,
     accountant: str | None,
     plot: Path | None,
+    head: str | None,
     as_json: bool,
 ) -> int:
     """Re-compute the ε that a run spent, or several together, from their ledgers alone.
@@ -57,7 +59,7 @@ def audit(
     from privfed.terminal import console
 
     if mechanism is not None:
-        if directories or accountant or plot:
+        if directories or accountant or plot or head:
             raise Refused("--mechanism tests a run file by itself; leave out the other arguments")
         return _audit_mechanism(mechanism, overrides, releases, as_json)
     if overrides or releases:
@@ -65,15 +67,15 @@ def audit(
     if not directories:
         raise Refused("expected a run directory to audit, or --mechanism RUN.toml")
     if len(directories) > 1:
-        if plot:
-            raise Refused("--plot draws one run; audit them one by one")
+        if plot or head:
+            raise Refused("--plot and --head are about one run; audit them one by one")
         merged = merge(directories, accountant)
         if as_json:
             click.echo(dump(merged.to_json()))
         else:
             console(False).print(report.merged_table(merged))
         return BROKEN if merged.problems else 0
-    found = audit_run(directories[0], accountant)
+    found = audit_run(directories[0], accountant, head)
     curves = {} if plot is None or found.problems else _plot(directories[0], plot)
     if as_json:
         click.echo(dump({**found.to_json(), **curves}))

@@ -19,6 +19,7 @@ from privfed.report import (
     ceiling,
     disjoint_line,
     example_line,
+    head_line,
     number,
     opinions,
     rows,
@@ -43,6 +44,8 @@ def audit_table(found: RunAudit) -> Table:
         "randomness": str(facts["randomness"]),
         "rounds": f"{facts['rounds']} charged",
         "ledger": "ok: chain, checkpoint and configuration agree",
+        "ledger head": head_line(str(found.ledger_head), found.charges),
+        **_heads_rows(found),
     }
     if found.other:
         pairs |= two_sided(str(facts["against"]), found.other)
@@ -71,6 +74,20 @@ def audit_table(found: RunAudit) -> Table:
     if facts["note"]:
         pairs["note"] = str(facts["note"])
     return rows(pairs)
+
+
+def _heads_rows(found: RunAudit) -> dict[str, str]:
+    """What heads that were kept elsewhere say of the ledger."""
+    pairs = {}
+    if found.since is not None:
+        pairs["given head"] = f"ok: the ledger was there, and {found.since} charges came since"
+    if found.heads:
+        pairs["heads"] = (
+            f"ok: {found.heads.path} agrees"
+            if found.heads.agrees
+            else f"not compared: {found.heads.path} (run.heads) is not here"
+        )
+    return pairs
 
 
 def mechanism_table(found: MechanismAudit) -> Group:

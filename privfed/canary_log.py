@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.durable import append, write_atomically
+from accounting.durable import append, make_folder, write_atomically
 from privfed.errors import Broken
 
 COINS, FINAL = 0, -1
@@ -41,7 +41,7 @@ class CanaryLog:
 
     def begin(self, coins: NDArray[np.bool_], dimension: int) -> None:
         """Note the coins, where the run has just begun; forget a torn last record."""
-        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        make_folder(self._path.parent, 0o700)
         whole = self._records()
         if len(whole):
             write_atomically(self._path, whole.tobytes())

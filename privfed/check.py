@@ -10,6 +10,7 @@ from accounting.guarantee import stated
 from privfed.assemble import assemble
 from privfed.config import Config
 from privfed.forecast import Forecast, forecast
+from privfed.kept_heads import refuse_unusable
 from privfed.plan import Plan, plan
 from privfed.prior import priors, refuse_once_public
 from privfed.unspent import unspent
@@ -55,6 +56,7 @@ def check(config: Config) -> Check:
 
     Raises `Refused` as `train` would; where the combination is refused, with every reason.
     """
+    refuse_unusable(config.run.heads)
     before = priors(config)
     setup = assemble(plan(config, before))
     refuse_once_public(before, setup.federation)

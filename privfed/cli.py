@@ -131,8 +131,20 @@ def _refuse_taken(out: Path) -> None:
 def _how_to_go_on(path: Path) -> str:
     if (path / "ledger.jsonl").exists():
         command = f"privfed train --resume {shlex.quote(str(path))}"
-        return f"what was released is kept. Go on with: {command}"
+        return f"what was released is kept{_standing(path)}. Go on with: {command}"
     return "nothing was released: the run had not begun"
+
+
+def _standing(path: Path) -> str:
+    """Where the ledger stands, by which a later cut is seen; nothing where it cannot be read."""
+    from accounting.errors import AccountingError
+    from accounting.ledger import Ledger
+
+    try:
+        ledger = Ledger.load(path / "ledger.jsonl")
+    except (OSError, AccountingError):
+        return ""
+    return f", and the ledger's head is {ledger.head().hex()} at {len(ledger.charges)} charges"
 
 
 @main.command()

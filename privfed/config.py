@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
+from accounting.documents import from_toml
 from privfed.errors import Refused
 from privfed.parts import BUILT_IN, Part, expected, find
 from privfed.roundtime import Devices
@@ -170,7 +170,7 @@ def digest(text: str) -> str:
 
     Defaults that later versions add do not enter, and no part is built or imported.
     """
-    document = tomllib.loads(text)
+    document = from_toml(text)
     document["run"].pop("rounds")
     document["privacy"].pop("epsilon", None)
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
@@ -202,16 +202,25 @@ def assembled(raw: Raw) -> Config:
     return _assemble(raw, Resolved())
 
 
-def load_resolved(path: Path) -> Config:
-    """Read the `config.toml` of a run, with the noise it was calibrated to. Raises `Refused`."""
-    return _assemble(*_read(path))
+def resolved(text: str, of: str = "the configuration") -> Config:
+    """The configuration whose `toml` is `text`, with the noise it was calibrated to.
+
+    Raises `Refused`, calling the text `of`.
+    """
+    return _assemble(*_parted(_of_format(from_toml(text), of), of))
 
 
-def resolved(text: str) -> Config:
-    """The configuration whose `toml` is `text`, with the noise it was calibrated to."""
-    document = tomllib.loads(text)
-    document.pop("format")
-    return _assemble(*_parted(document, "the configuration"))
+def outside(text: str, of: str) -> list[str]:
+    """The keys of a run file that name parts from outside, whose code runs as they are built."""
+    raw, _ = _parted(_of_format(from_toml(text), of), of)
+    named = [
+        (f"{name}.{key}", kind, raw.get(name, {}).get(key, default))
+        for name, section in SECTIONS.items()
+        for key, (kind, default) in section.parts.items()
+    ]
+    before = raw.get("aggregation", {}).get("before", [])
+    named += [("aggregation.before", "before", one) for one in before if isinstance(before, list)]
+    return [key for key, kind, part in named if part not in ["", *BUILT_IN[kind]]]
 
 
 def overridden(config: Config, overrides: Iterable[str]) -> Config:
@@ -225,13 +234,18 @@ def overridden(config: Config, overrides: Iterable[str]) -> Config:
 def read_toml(path: Path, what: str) -> dict[str, Any]:
     """The TOML of a file of ours, without its "format", which is checked. Raises `Refused`."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        document = from_toml(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise Refused(f"{path} does not exist; expected a {what} file (TOML)") from error
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"{path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise Refused(f"{path} is not valid TOML: {error}") from error
+    return _of_format(document, str(path))
+
+
+def _of_format(document: dict[str, Any], path: str) -> dict[str, Any]:
+    """`document` without its "format". Raises `Refused` where that is another one."""
     found = document.pop("format", FORMAT)
     if found != FORMAT:
         raise Refused(
@@ -295,9 +309,9 @@ def assign(raw: Raw, target: str, value: Any) -> None:
 def _value(text: str) -> Any:
     """A TOML value, or else the text itself: `server.optimizer=fedavg` needs no quotes."""
     try:
-        document = tomllib.loads(f"value = {text}")
+        document = from_toml(f"value = {text}")
         return document["value"] if len(document) == 1 else text
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         pass
     try:
         return float(text)  # .5 and 1. are no TOML, but everybody means a number

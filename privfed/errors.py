@@ -68,6 +68,17 @@ def _systems(error: BaseException) -> str:
     return os.strerror(number) if number is not None and number in errno.errorcode else ""
 
 
+_UNALLOCATED = ("can't allocate memory", "Storage size calculation overflowed", "out of memory")
+"""What torch's RuntimeErrors say where it cannot have what it asks for; they have no class."""
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` is that there is not enough memory."""
+    if isinstance(error, RuntimeError):
+        return any(words in str(error) for words in _UNALLOCATED)
+    return isinstance(error, MemoryError)
+
+
 def unreadable(what: object, error: BaseException) -> Broken:
     """That a run's file cannot be read: of what it holds, nothing is in the message."""
     return Broken(f"{what} cannot be read: {public_text(error)}", private_text(error))

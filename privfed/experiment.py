@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import json
 import math
 import time
 import traceback
@@ -21,6 +20,7 @@ from typing import Any, Protocol
 
 import filelock
 
+from accounting.documents import from_json
 from accounting.durable import make_folder, write_atomically
 from accounting.errors import AccountingError
 from privfed import __version__
@@ -300,7 +300,7 @@ def result_of(files: Files, cell: Cell, retry: bool) -> Result | None:
         return {"status": REFUSED, "reason": cell.refusal, "version": __version__}
     path = folder_of(files, cell) / "result.json"
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result = from_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     if not isinstance(result, dict) or result.get("status") not in (DONE, REFUSED, FAILED):
@@ -343,7 +343,7 @@ def _rounds(files: Files, cell: Cell, result: Result) -> Iterator[Row]:
     so_far = dict.fromkeys(TOTALS, 0.0)
     for line in lines:
         with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-            measured = json.loads(line)
+            measured = from_json(line)
             facts = {k: v for k, v in measured.items() if k not in ("format", "simulation_only")}
             also = measured.get("simulation_only", {})
             if also.keys() >= so_far.keys():

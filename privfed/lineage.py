@@ -6,7 +6,6 @@ A run's own files carry this (safetensors metadata), so that a copy is recognise
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -16,12 +15,13 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from accounting.documents import from_json
 from accounting.errors import AccountingError
 from accounting.ledger import Ledger
-from privfed.config import load_resolved
 from privfed.errors import Broken, Refused
 from privfed.people import population
 from privfed.start import CHECKPOINT, start_files
+from privfed.stored_config import stored_config
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _of_file(path: Path, ledger: Ledger | None) -> Lineage:
     """What the file of a start says of itself, or the `ledger` beside it of the run's own files."""
     try:
         with safe_open(path, "pt") as file:
-            about = json.loads((file.metadata() or {})["privfed"])
+            about = from_json((file.metadata() or {})["privfed"])
         if "lineage" in about:
             return Lineage.from_json(about["lineage"])
         return Lineage(unknown=ledger is None or not _wrote(ledger, path, about))
@@ -155,7 +155,8 @@ def _completed(run: Origin, folder: Path) -> Mapping[str, Any]:
     if "sources" in run.population:
         return run.population
     try:
-        sources = population(load_resolved(folder / "config.toml"))["sources"]
+        config = stored_config(folder / "config.toml", folder / "ledger.jsonl")
+        sources = population(config)["sources"]
     except (Refused, Broken, OSError):
         return run.population
     return {**run.population, "sources": sources}

@@ -114,6 +114,8 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
         pairs["warning"] = (
             f"δ = {plan.guarantee.delta:g} is above 1 / clients; choose a smaller privacy.delta"
         )
+    if config.run.heads:
+        pairs["heads"] = f"{config.run.heads} gets each head of the ledger before a cohort is drawn"
     if path:
         pairs["run"] = str(path)
     return rows(pairs)
@@ -352,6 +354,7 @@ def outcome_table(outcome: Outcome) -> Table:
         "relation": f"{event.relation}, {event.sampler} sampling",
         "accountant": f"{bound.accountant} ({opinions(bound.by_accountant)})",
         "rounds": spent_rounds(outcome),
+        "ledger head": head_line(outcome.ledger_head, outcome.charges),
         "run": str(outcome.path),
         **start_row(bound, outcome.plan.config.start.init),
         **budget_rows(outcome.plan.budgets),
@@ -367,6 +370,11 @@ def outcome_table(outcome: Outcome) -> Table:
     if outcome.plan.simulation:
         pairs["note"] = outcome.plan.simulation
     return rows(pairs)
+
+
+def head_line(head: str, charges: int) -> str:
+    """What to keep elsewhere: `privfed audit --head` takes it."""
+    return f"{head} at {charges} charges"
 
 
 def _success(outcome: Outcome) -> dict[str, str]:

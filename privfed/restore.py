@@ -16,6 +16,7 @@ from privfed.canaries import Canaries
 from privfed.canary_log import CanaryLog
 from privfed.config import Config
 from privfed.errors import Broken, Refused
+from privfed.kept_heads import keep_heads
 from privfed.local.silos import PrivateSilos, SiloLedgers
 from privfed.local.states import ClientStates
 from privfed.privacy.correlated import Correlated
@@ -70,9 +71,9 @@ def client_states(
     setup: Setup, directory: RunDirectory, ledger: Ledger, checkpoint: Checkpoint
 ) -> ClientStates | None:
     """What clients remember as of `checkpoint`; None where they remember nothing."""
-    width = setup.algorithm.objective.keeps * setup.network.shapes.length
-    if not width:
+    if not keeps_states(setup):
         return None
+    width = setup.algorithm.objective.keeps * setup.network.shapes.length
     clients = setup.federation.clients
     people = hashlib.sha256(setup.federation.people().identities.tobytes()).hexdigest()
     run = f"{ledger.terms['id']} {people}"  # states are kept by place, so the order has to stay
@@ -104,12 +105,22 @@ def with_kept_key(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Stre
 
     Raises `Broken` where it is missing from a run that was charged.
     """
-    parts = (setup.algorithm.sampler, setup.algorithm.mechanism)
-    kept = any(part.remembers for part in parts) or setup.plan.config.audit.canaries > 0
-    if setup.streams.simulated or not kept:
+    if not keeps_key(setup):
         return setup.streams
     key = directory.kept_key(str(ledger.terms["id"]), fresh=not ledger.charges)
     return replace(setup.streams, kept=key)
+
+
+def keeps_key(setup: Setup) -> bool:
+    """Whether secret draws of different rounds follow from one key, which the run then keeps."""
+    parts = (setup.algorithm.sampler, setup.algorithm.mechanism)
+    follows = any(part.remembers for part in parts) or setup.plan.config.audit.canaries > 0
+    return follows and not setup.streams.simulated
+
+
+def keeps_states(setup: Setup) -> bool:
+    """Whether clients remember anything between rounds."""
+    return setup.algorithm.objective.keeps * setup.network.shapes.length > 0
 
 
 def canaries(
@@ -149,6 +160,7 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
             f"{directory.path}: config.toml is not the configuration that the ledger was opened "
             "for; it was edited. Restore it, or start a new run"
         )
+    keep_heads(ledger, setup.plan.config.run.heads)
     if ledger.terms.get("files", {}) != directory.companions():
         raise Broken(
             f"{directory.path}: the frozen part of the model, or the list of public clients, is "

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accounting.durable import write_atomically
+from accounting.durable import make_folder, write_atomically
 from privfed.errors import Refused
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def write_tables(files: Files, keys: Sequence[str], rows: list[Row], rounds: lis
     """The table (CSV and Parquet), every evaluated round, and the summary over seeds."""
     from pyarrow import csv, parquet
 
-    files.folder.mkdir(parents=True, exist_ok=True)
+    make_folder(files.folder)
     table = _table(rows, _ordered(keys, rows))
     parquet_bytes = io.BytesIO()
     parquet.write_table(table, parquet_bytes)

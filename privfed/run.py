@@ -19,6 +19,8 @@ from privfed.federation import Federation
 from privfed.follow import Leading, refuse_ranks
 from privfed.forecast import Forecast, forecast
 from privfed.heterogeneity import measure_clients
+from privfed.kept_heads import keep_heads, refuse_unusable
+from privfed.lost_private import refuse_lost
 from privfed.opening import mark_counted, reassemble, terms, write_companions
 from privfed.plan import Plan, plan
 from privfed.prior import priors, refuse_once_public
@@ -78,6 +80,7 @@ class Outcome:
     charges: int
     guarantee: Guarantee
     stopped_at_budget: bool
+    ledger_head: str
     public: int = 0
     aborts: Mapping[int, str] = field(default_factory=dict)
 
@@ -117,6 +120,7 @@ class Outcome:
             "simulation": self.plan.simulation is not None,
             "note": self.plan.simulation,
             "guarantee": self.plan.void,
+            "ledger_head": self.ledger_head,
             "run": str(self.path),
         }
 
@@ -129,6 +133,7 @@ def train(
     Raises `Refused`, having written nothing, where the configuration cannot run.
     """
     refuse_ranks(config, ranks.count)
+    refuse_unusable(config.run.heads, out)
     before = priors(config)
     setup = assemble(plan(config, before))
     refuse_once_public(before, setup.federation)
@@ -139,6 +144,7 @@ def train(
         write_companions(setup, before, directory)
         mark_counted(before, directory)
         ledger = Ledger.create(directory.ledger, terms(setup, before, directory))
+        keep_heads(ledger, config.run.heads)
         directory.save_checkpoint(Checkpoint(0, 0, setup.start(), ledger.head()), setup.network)
         return _loop(setup, directory, ledger, observers, ranks)
 
@@ -156,11 +162,12 @@ def resume(
     """
     directory = RunDirectory.open(path)
     with directory.locked():
-        directory.make_folders()
+        directory.recover()
         stored = directory.read_config()
         wanted = allowed_change(stored, change(stored))
         refuse_ranks(wanted, ranks.count)
         setup, ledger = reassemble(wanted, directory)
+        refuse_lost(setup, directory, ledger)
         _refuse_less_than_spent(setup.plan, ledger)
         setup = _state_budget(setup, stored.privacy.epsilon, directory, ledger)
         if wanted.values() != stored.values():
@@ -346,6 +353,7 @@ def _outcome(
             uncovered=setup.plan.guarantee.uncovered,
         ),
         stopped_at_budget=stopped,
+        ledger_head=ledger.head().hex(),
         public=len(setup.federation.public),
         aborts={round: why for round, why in directory.aborts().items() if round <= end.round},
     )

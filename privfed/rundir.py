@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
-import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,16 +23,25 @@ import tomli_w
 import torch
 from torch import Tensor
 
-from accounting.durable import append, make_folder, sync_folder, write_atomically
+from accounting.documents import from_json, from_toml
+from accounting.durable import (
+    append,
+    make_folder,
+    recover_folder,
+    sync_folder,
+    write_atomically,
+)
 from accounting.ledger import Charge, terms_at
 from privfed.canary_log import CanaryLog
-from privfed.config import Config, digest, load_resolved
+from privfed.config import Config
 from privfed.errors import Broken, Busy, Refused, unreadable
 from privfed.jsons import dump
 from privfed.lineage import Lineage
+from privfed.local.states import SETTLED as STATES
 from privfed.network import Network
 from privfed.round import TrainingState
 from privfed.start import CHECKPOINT, CONSTANTS
+from privfed.stored_config import stored_config, stored_digest
 from privfed.tensorfile import CPU, fitting, pack, under, unpack
 
 
@@ -75,6 +82,9 @@ class RunDirectory:
         self._attackers = path / "report" / "attackers.json"
         self._counted = path / "counted_by.txt"
         self._releases = path / "releases"
+        self.key = self.private / "key"
+        self.states = self.private / STATES
+        self.canaries = self.private / "canaries.f64"
 
     @classmethod
     def create(cls, path: Path) -> RunDirectory:
@@ -104,17 +114,24 @@ class RunDirectory:
         """Make the folders of a run where they are missing (an empty one is easily lost)."""
         make_folder(self._releases)
         make_folder(self.summary.parent)
+        sync_folder(self.path.resolve().parent)  # it may have been there, of an interrupted start
+
+    def recover(self) -> None:
+        """After a crash: its folders, with no file half written, and every name in them durable."""
+        self.make_folders()
+        own = (self.path, self._releases, self.summary.parent, self.private, self.silos)
+        for folder in filter(Path.is_dir, own):
+            recover_folder(folder)
 
     def kept_key(self, run: str, fresh: bool) -> bytes:
         """The 32 secret bytes of `run` that a resume needs; drawn now where it is `fresh`.
 
         Raises `Broken` where they are missing, or another run's.
         """
-        path = self.private / "key"
+        path = self.key
         if fresh and not path.exists():
-            self.private.mkdir(mode=0o700, exist_ok=True)
+            make_folder(self.private, 0o700)
             write_atomically(path, f"{run} {os.urandom(32).hex()}\n".encode())
-        self.private.chmod(0o700)
         text = path.read_bytes().decode("ascii", "replace") if path.is_file() else ""
         owner, _, key = text.strip().partition(" ")
         if owner != run or not re.fullmatch("[0-9a-f]{64}", key):
@@ -122,12 +139,13 @@ class RunDirectory:
                 f"{path} is missing, or not this run's: who takes part when, and the noise that "
                 "rounds share, follow from it. Restore it, or start a new run"
             )
+        self.private.chmod(0o700)
         path.chmod(0o600)
         return bytes.fromhex(key)
 
     def canary_log(self, count: int) -> CanaryLog:
         """What `count` canaries saw."""
-        return CanaryLog(self.private / "canaries.f64", count)
+        return CanaryLog(self.canaries, count)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -143,13 +161,12 @@ class RunDirectory:
             lock.release()
 
     def read_config(self) -> Config:
-        """Raises `Broken` where config.toml is no run file, `Refused` for parts not at hand."""
-        self.config_digest()
-        return load_resolved(self._config)
+        """The configuration that the ledger was opened for: see `privfed.stored_config`."""
+        return stored_config(self._config, self.ledger)
 
     def change_config(self, rounds: int, epsilon: float | None) -> None:
         """Set the two keys that may change, and leave the others as they are written."""
-        document = tomllib.loads(self._config.read_text(encoding="utf-8"))
+        document = from_toml(self._config.read_text(encoding="utf-8"))
         document["run"]["rounds"] = rounds
         if epsilon is not None:
             document["privacy"]["epsilon"] = epsilon
@@ -157,10 +174,11 @@ class RunDirectory:
 
     def config_digest(self) -> str:
         """The digest of config.toml as it is written. Raises `Broken` where it is no run file."""
-        try:
-            return digest(self._config.read_text(encoding="utf-8"))
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-            raise unreadable(self._config, error) from None
+        return stored_digest(self._config)
+
+    def heads(self) -> str:
+        """Where the ledger's heads are kept, as the configuration says; nothing is built."""
+        return str(from_toml(self._config.read_text(encoding="utf-8"))["run"].get("heads", ""))
 
     def write_config(self, config: Config) -> None:
         write_atomically(self._config, config.toml().encode())
@@ -187,20 +205,20 @@ class RunDirectory:
         if not self._public.exists():
             return []
         try:
-            return [str(name) for name in json.loads(self._public.read_text("utf-8"))[key]]
+            return [str(name) for name in from_json(self._public.read_text("utf-8"))[key]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise unreadable(self._public, error) from None
 
     def counted_by(self, run: Path) -> None:
         """Note that `run` counts what this one spent; this one may then not spend more unseen."""
         # A directory that cannot be written to cannot be resumed either.
-        with contextlib.suppress(OSError), self._counted.open("a", encoding="utf-8") as file:
-            file.write(f"{run}\n")
+        with contextlib.suppress(OSError):
+            append(self._counted, f"{run}\n".encode())
 
     def refuse_if_counted(self) -> None:
         """Raises `Refused` where another run has counted what this one spent."""
         if self._counted.exists():
-            by = self._counted.read_text(encoding="utf-8", errors="replace").splitlines()[0]
+            by, *_ = self._counted.read_text("utf-8", "replace").splitlines() or ["another run"]
             raise Refused(
                 f"{self.path} was counted as an earlier run by {by}; more rounds here would be in "
                 "nobody's sum. Start a new run instead, with privacy.prior naming both, and "
@@ -343,7 +361,7 @@ class RunDirectory:
         kept = []
         for line in self.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
             with contextlib.suppress(ValueError, KeyError, TypeError):
-                if json.loads(line)["round"] <= after:
+                if from_json(line)["round"] <= after:
                     kept.append(line + "\n")
         write_atomically(self.metrics, "".join(kept).encode())
 
@@ -357,7 +375,7 @@ class RunDirectory:
         if self._aborts.exists():
             for line in self._aborts.read_text(encoding="utf-8", errors="replace").splitlines():
                 with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn last line
-                    one = json.loads(line)
+                    one = from_json(line)
                     found[int(one["round"])] = str(one["reason"])
         return found
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from accounting.releases import LARGEST_NOISE
 from privfed.parts import Part
@@ -32,6 +33,14 @@ class Run(Part):
     simulation_metrics: bool = False
     client_measures: bool = False
     checkpoint_every: int = Field(10, ge=1)
+    heads: str = ""
+    """A file outside of the run directory that gets each head of the ledger: see
+    `privfed.kept_heads`. It is kept as an absolute path."""
+
+    @field_validator("heads")
+    @classmethod
+    def _absolute(cls, heads: str) -> str:
+        return str(Path(heads).absolute()) if heads else ""
 
 
 class Data(Part):

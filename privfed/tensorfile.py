@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from accounting.documents import from_json
 from privfed.errors import Broken, private_text, public_text, unreadable
 
 FORMAT = 1
@@ -45,7 +46,7 @@ def unpack(
     """
     try:
         with safe_open(path, "pt", device=str(device)) as file:
-            about = json.loads((file.metadata() or {})["privfed"])
+            about = from_json((file.metadata() or {})["privfed"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise unreadable(path, error) from None

@@ -54,7 +54,8 @@ def fastest(trainer: LocalTrainer, cohort: int, way: Way | Literal["auto"], chun
         if way == "stacked":
             raise Refused(f'run.trainer is "stacked", but {reason}; use "loop" or "auto"')
         ways = ("loop",)
-    largest = max(min(2 * cohort, _CHUNKS[-1]), 1)
+    most = max(2 * cohort, 2)
+    largest = min(most, _CHUNKS[-1])
     sizes = (chunk,) if chunk else tuple(sorted({min(size, largest) for size in _CHUNKS}))
     cached = max(1, _CACHED // max(len(trainer.network.start), 1))
     options = [
@@ -63,7 +64,7 @@ def fastest(trainer: LocalTrainer, cohort: int, way: Way | Literal["auto"], chun
         for size in (sizes if kind == "stacked" else (chunk or min(cached, sizes[0]),))
     ]
     repeats = _REPEATS if options[1:] else 1
-    speeds = [_speed(trainer, kind, size, repeats) for kind, size in options]
+    speeds = [_speed(trainer, kind, size, repeats, most) for kind, size in options]
     best = min(speeds, key=lambda speed: speed.seconds)
     return replace(best, unstacked=reason)
 
@@ -72,15 +73,16 @@ def _not_stackable(trainer: LocalTrainer) -> str | None:
     if trainer.network.random:
         return "this model draws while it trains (dropout), which a stack of models cannot repeat"
     try:
-        _speed(trainer, "stacked", chunk=2, repeats=1)
+        _speed(trainer, "stacked", chunk=2, repeats=1, most=2)
     except (RuntimeError, ValueError, NotImplementedError) as error:
         first = (str(error).splitlines() or [""])[0]
         return f"this model cannot be stacked: {first}"
     return None
 
 
-def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int) -> Speed:
-    clients = chunk if way == "stacked" else min(chunk, _LOOPED)
+def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int, most: int) -> Speed:
+    """Measured on `most` clients at most, however many a chunk may hold."""
+    clients = min(chunk, most if way == "stacked" else _LOOPED)
     population = _made_up(trainer, clients)
     candidate = replace(trainer, federation=population, way=way, epochs=1)
     ids = np.arange(clients)

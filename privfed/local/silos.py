@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from accounting.durable import make_folder
 from accounting.ledger import Ledger
 from privfed.errors import Broken
 from privfed.federation import Indices
@@ -35,7 +36,7 @@ class SiloLedgers:
         """
         for part in (folder.parent, folder):
             if fresh:
-                part.mkdir(mode=0o700, exist_ok=True)
+                make_folder(part, 0o700)
         self._ledgers = [
             _opened(folder / f"{silo:06d}.jsonl", {**terms, "silo": silo}, fresh)
             for silo in range(silos)

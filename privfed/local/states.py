@@ -24,10 +24,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accounting.durable import sync_folder, write_atomically
+from accounting.durable import make_folder, recover_folder, sync_folder, write_atomically
 from privfed.errors import Broken
 
 Ids = NDArray[np.int64]
+SETTLED = "settled.f32"
+"""The file of what was true at the last checkpoint."""
 
 
 class ClientStates:
@@ -44,17 +46,17 @@ class ClientStates:
         Raises `Broken` where the file is missing, of another size, or of another run.
         """
         self._folder, self._clients = folder, clients
-        self._file, self._owner = folder / "settled.f32", folder / "of.txt"
+        self._file, self._owner = folder / SETTLED, folder / "of.txt"
         self._record = np.dtype([("client", "<i8"), ("values", "<f4", (width,))])
         self._where: dict[int, tuple[Path, int]] = {}
         size = 4 * clients * (1 + width)
         if checkpoint == 0 and not self._file.exists():
-            folder.mkdir(mode=0o700, exist_ok=True)
+            make_folder(folder, 0o700)
             write_atomically(self._owner, run.encode())
             _create(self._file, size)  # last: where it is, the owner is
-        folder.chmod(0o700)
-        for torn in folder.glob(".*.tmp"):
-            torn.unlink()
+        if folder.is_dir():
+            folder.chmod(0o700)
+            recover_folder(folder)
         if not self._file.is_file() or self._file.stat().st_size != size:
             raise Broken(
                 f"{self._file} is missing or not of {clients} clients with {width} numbers each: "
@@ -170,4 +172,3 @@ def _create(path: Path, size: int) -> None:
         os.fsync(file.fileno())
     temporary.replace(path)
     sync_folder(path.parent)
-    sync_folder(path.parent.parent)

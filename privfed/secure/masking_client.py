@@ -50,7 +50,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -122,6 +122,10 @@ class Expected:
 def settings(codec: Codec, policy: Policy, limits: Limits, layers: Layers | None) -> bytes:
     """The hash of all that server and clients have to be configured alike for."""
     return agreement(protocol="masks", codec=codec, policy=policy, limits=limits, layers=layers)
+
+
+def _names(settings: type[Policy] | type[Limits]) -> str:
+    return ", ".join(field.name for field in fields(settings))
 
 
 _Signed = TypeVar("_Signed", Shares, Masked, Unmask)
@@ -205,9 +209,9 @@ class MaskingClient:
             raise BadMessage(
                 "wrong agreement",
                 "the server is configured otherwise than this client; compare on both sides the "
-                "codec (clip, step, reach, noise), the policy (threshold, colluders, threat, "
-                "neighbours, size), the limits (capacity, minimum, tolerance, size, hostile), the "
-                "layers of noise (variance, tolerance) and the version of privfed",
+                f"codec (clip, step, reach, noise), the policy ({_names(Policy)}), the limits "
+                f"({_names(Limits)}), the layers of noise (variance, tolerance) and the version of "
+                "privfed",
             )
 
     def _share(self, roster: Roster) -> Shares:

@@ -170,3 +170,9 @@ def test_shapes_flatten_and_view_back():
     views = shapes.views(rows)
     assert views["1.weight"].shape == (4, 6, FEATURES)
     torch.testing.assert_close(shapes.flatten({k: v[2] for k, v in views.items()}), rows[2])
+
+
+def test_a_chunk_of_any_size_is_tried_on_no_more_than_a_cohort():
+    found = fastest(trainer(population(SIZES)), cohort=3, way="stacked", chunk=10**15)
+    assert found.chunk == 10**15
+    assert 0 < found.seconds < 10

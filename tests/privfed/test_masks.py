@@ -1,7 +1,7 @@
 """Masked sums: exact or aborted, never wrong; and nothing but the sum is learned."""
 
 from contextlib import suppress
-from dataclasses import dataclass, make_dataclass, replace
+from dataclasses import dataclass, fields, make_dataclass, replace
 from math import comb, floor, log2
 
 import numpy as np
@@ -890,6 +890,8 @@ OTHERWISE = {
     "colluders": {"policy": Policy(0.6, 0.0, "lying")},
     "threat": {"policy": Policy(0.6, 0.1, "curious")},
     "size": {"policy": Policy(0.6, 0.1, "lying", size=6)},
+    "admitted": {"policy": Policy(0.6, 0.1, "lying", admitted=6)},
+    "admitted, solved for": {"limits": Limits(10, 2, tolerance=0.3, admitted=6)},
     "minimum": {"limits": Limits(10, 3, tolerance=0.3)},
     "capacity": {"limits": Limits(11, 2, tolerance=0.3)},
     "tolerance": {"limits": Limits(10, 2, tolerance=0.4)},
@@ -922,8 +924,10 @@ def test_who_is_configured_otherwise_completes_no_sum(other):
     _, invitation = guest(SETTINGS)
     client, theirs = guest({**SETTINGS, **other})
     assert theirs.context != invitation.context
-    with pytest.raises(BadMessage, match="wrong agreement: the server is configured otherwise"):
+    with pytest.raises(BadMessage, match="wrong agreement: the server is configured") as refused:
         client.handle(invitation)
+    for compared in (Policy, Limits):
+        assert all(field.name in str(refused.value) for field in fields(compared))
 
 
 def test_another_version_completes_no_sum(monkeypatch):

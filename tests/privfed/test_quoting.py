@@ -11,16 +11,20 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow
 import pytest
+import torch
 from click.testing import CliRunner
 from noisy import SECRET, Unlike, says_much
 from pyarrow import parquet
@@ -28,7 +32,13 @@ from small import trained
 
 import privfed
 from privfed import experiment, follow
-from privfed.answers import guarded, never_quotes, quotes_on_request
+from privfed.answers import (
+    _died,
+    answers_errors,
+    guarded,
+    never_quotes,
+    quotes_on_request,
+)
 from privfed.check import check
 from privfed.cli import main
 from privfed.config import load
@@ -502,6 +512,37 @@ def test_what_python_prints_by_itself_quotes_nothing(capsys):
         assert kind in shown.err
     assert SECRET not in shown.out + shown.err
     assert before == (threading.excepthook, sys.unraisablehook, warnings.formatwarning)
+
+
+def test_an_interrupt_that_nobody_could_catch_comes_once_more():
+    """Of a person's Ctrl-C that hit a destructor: else the run would go on, unheard."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        _died(SimpleNamespace(exc_type=KeyboardInterrupt, exc_value=None))
+        with pytest.raises(KeyboardInterrupt):
+            time.sleep(10)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def unallocated():
+    torch.empty(10**15)
+
+
+def overflowing():
+    torch.empty(2**40, 2**40)
+
+
+def unallocated_by_numpy():
+    np.empty(10**15)
+
+
+@pytest.mark.parametrize("command", [unallocated, overflowing, unallocated_by_numpy])
+def test_memory_that_is_not_there_is_one_message(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        answers_errors(command)()
+    assert ended.value.code == 2
+    assert "not enough memory; make the run smaller: run.chunk" in capsys.readouterr().err
 
 
 def test_workers_quote_nothing_however_they_end(capfd):

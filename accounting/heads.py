@@ -1,0 +1,106 @@
+"""A ledger's heads, kept in a file elsewhere: charges that are cut off its end are missed there.
+
+A ledger's last lines can be removed without a trace in it, and a run's checkpoint keeps the head of
+its own round only. The file has one text line per line of the ledger: the hash of the ledger's
+first line (whose ledger it is: several may share the file), the line's number from 1, the round
+that it charges ("-" for none), and the head after it.
+
+Order: a line is durable in the ledger, then its head in the file, and only then has `charge`
+returned and may anybody be drawn. A crash between the two leaves the file without the last head.
+Cost: one append and one sync there per line of the ledger, that is, per round. It holds nothing
+that the ledger does not, and is worth what stands between it and whoever can write to the ledger:
+put it on another machine's disk, or where lines can only be appended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from accounting.durable import append
+
+_HASH = "[0-9a-f]{64}"
+_WHOLE = re.compile(rf"({_HASH}) (\d+) (-|\d+) ({_HASH})")
+_TORN = re.compile(rf"[0-9a-f]{{0,64}}|{_HASH} \d*|{_HASH} \d+ ((-|\d*)|(-|\d+) [0-9a-f]{{0,63}})")
+
+
+class Head(NamedTuple):
+    """A ledger's head after its line `line`, which charged `round` (None: another line).
+
+    `ledger` is the hash of the first line.
+    """
+
+    ledger: str
+    line: int
+    round: int | None
+    hash: str
+
+
+class HeadsFile:
+    """The file at `path`, which may not exist yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> list[Head]:
+        """Every head, in order; one that a crash tore is left out.
+
+        Raises `OSError`, and `ValueError` for a file that holds anything else.
+        """
+        lines = self.path.read_bytes().decode("ascii", "replace").split("\n")
+        return [head for number, line in enumerate(lines, start=1) for head in _heads(line, number)]
+
+    def add(self, heads: Iterable[Head]) -> None:
+        """Append `heads`; durable when this returns."""
+        lines = [f"{h.ledger} {h.line} {_word(h.round)} {h.hash}\n" for h in heads]
+        if lines:
+            append(self.path, ("\n" * self._torn() + "".join(lines)).encode())
+
+    def _torn(self) -> bool:
+        """Whether the last line has no end, which another run's crash may have left."""
+        if not self.path.exists():
+            return False
+        with self.path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(size - 1, 0))
+            return size > 0 and file.read(1) != b"\n"
+
+
+def contradictions(held: Sequence[Head], stated: Sequence[Head], now: Sequence[Head]) -> list[str]:
+    """Where heads `held` in a file contradict a ledger.
+
+    Its heads were `stated` before the file was read, and are `now` after: a run may be going on.
+    """
+    known = {*now}
+    own = [head for head in held if head.ledger == stated[0].ledger]
+    lost = [head for head in own if head not in known]
+    if lost:
+        charges = sum(head.round is not None for head in lost)
+        return [f"holds {len(lost)} heads that the ledger lacks: {charges} charges were cut off it"]
+    numbers = [head.line for head in own]
+    if numbers != sorted({*numbers}):
+        return ["holds heads of this ledger out of order: it was edited"]
+    missing = len({*stated[:-1]} - {*own})
+    if missing:
+        return [f"lacks {missing} heads that come before the ledger's last: lines of it are gone"]
+    return []
+
+
+def lacking(held: Sequence[Head], stated: Sequence[Head]) -> list[Head]:
+    """The heads at the end of those `stated` that come after all that are `held` of that ledger."""
+    last = max((head.line for head in held if head.ledger == stated[0].ledger), default=0)
+    return [head for head in stated if head.line > last]
+
+
+def _heads(line: str, number: int) -> Iterator[Head]:
+    if whole := _WHOLE.fullmatch(line):
+        ledger, place, round, head = whole.groups()
+        yield Head(ledger, int(place), None if round == "-" else int(round), head)
+    elif not _TORN.fullmatch(line):
+        raise ValueError(f"line {number} is no head of a ledger")
+
+
+def _word(round: int | None) -> str:
+    return "-" if round is None else str(round)

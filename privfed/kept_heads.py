@@ -1,0 +1,119 @@
+"""`run.heads`: a file outside of the run directory that gets the ledger's heads.
+
+`accounting.heads` says what it holds and when. Besides cut charges it shows a copy of the run that
+went on by itself: both would have appended to one file.
+
+It may not change while the run goes on: whoever could name another one could leave this one behind.
+Where the file has to move, leave a link.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from accounting.heads import Head, HeadsFile, contradictions, lacking
+from accounting.ledger import Ledger
+from privfed.errors import Broken, Refused, public_text
+
+SHORTEST = 12
+"""Hexadecimal digits of a head that may stand for all 64."""
+
+
+@dataclass(frozen=True)
+class HeadsCheck:
+    """What the file at `path` says of a ledger: None where it is not at hand."""
+
+    path: str
+    agrees: bool | None
+    problems: tuple[str, ...] = ()
+
+
+def refuse_unusable(heads: str, out: Path | None = None) -> None:
+    """Raises `Refused` where no heads can be kept in `heads`, or they would lie in `out`."""
+    if not heads:
+        return
+    path = Path(heads)
+    if out is not None and path.resolve().is_relative_to(out.resolve()):
+        raise Refused(
+            f"run.heads is {heads}, inside of the run directory: whoever can cut the ledger there "
+            "could cut this file too; name one elsewhere"
+        )
+    if path.exists() and not path.is_file():
+        raise Refused(f"run.heads is {heads}, which is no file; name a file")
+    writable = path if path.exists() else path.parent
+    if not path.parent.is_dir() or not os.access(writable, os.W_OK):
+        raise Refused(f"run.heads is {heads}, which cannot be written; name a file that can")
+    if path.exists():
+        try:
+            HeadsFile(path).read()
+        except (OSError, ValueError) as error:
+            raise Refused(f"run.heads is {heads}, {_why(error)}; name a new file") from None
+
+
+def keep_heads(ledger: Ledger, heads: str) -> None:
+    """From now on `ledger` appends its heads to the file `heads`, and now those that it lacks.
+
+    Raises `Broken` where the file is gone, or holds what the ledger does not.
+    """
+    if not heads:
+        return
+    path, trail = Path(heads), ledger.trail()
+    if len(trail) > 1 and not path.is_file():
+        raise Broken(
+            f"{heads} is missing, where this run keeps its ledger's heads (run.heads). Restore it, "
+            "or, if it is lost for good, make an empty file there: it then begins anew"
+        )
+    file = HeadsFile(path)
+    held = _held(file) if path.exists() else []
+    missing = lacking(held, trail)
+    before = trail[: len(trail) - len(missing) + 1]
+    if problems := contradictions(held, before, trail):
+        raise Broken(f"{heads} {problems[0]}; the epsilon of this run can no longer be proved")
+    file.add(missing)
+    ledger.heads_file = file
+
+
+def check_heads(ledger: Ledger, heads: str) -> HeadsCheck | None:
+    """What the file `heads` says of `ledger`; None where no heads are kept."""
+    if not heads:
+        return None
+    if not Path(heads).is_file():
+        return HeadsCheck(heads, None)
+    try:
+        held = _held(HeadsFile(Path(heads)))
+    except Broken as error:
+        return HeadsCheck(heads, False, (str(error),))
+    now = Ledger.load(ledger.path)  # once more: a run that goes on wrote both meanwhile
+    problems = contradictions(held, ledger.trail(), now.trail())
+    return HeadsCheck(heads, not problems, tuple(f"{heads} {said}" for said in problems))
+
+
+def charges_since(ledger: Ledger, head: str) -> int | None:
+    """How many charges came after the ledger had `head`, or one that begins so.
+
+    None where it never had. Raises `Refused` for what is no head.
+    """
+    asked = head.strip().lower()
+    if not re.fullmatch(rf"[0-9a-f]{{{SHORTEST},64}}", asked):
+        raise Refused(
+            f"--head {head}: expected the {SHORTEST} to 64 hexadecimal digits that a run ended with"
+        )
+    trail = ledger.trail()
+    at = next((one.line for one in trail if one.hash.startswith(asked)), None)
+    return None if at is None else sum(one.round is not None for one in trail[at:])
+
+
+def _held(file: HeadsFile) -> list[Head]:
+    try:
+        return file.read()
+    except (OSError, ValueError) as error:
+        raise Broken(f"run.heads is {file.path}, {_why(error)}") from None
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"which cannot be read: {public_text(error)}"
+    return f"which is no file of heads ({error})"

@@ -1,0 +1,179 @@
+"""A run directory from anybody: no code that it names runs unless its ledger vouches for it."""
+
+import json
+import shutil
+
+import pytest
+from click.testing import CliRunner
+from safetensors import safe_open
+from safetensors.torch import save_file
+from small import SMALL, trained
+
+from privfed.cli import main
+from privfed.errors import Refused
+from privfed.lineage import Origin, _completed
+from privfed.parts import BUILT_IN
+from privfed.rundir import RunDirectory
+from privfed.stored_config import stored_config
+
+SETTINGS = [word for option in SMALL for word in ("--set", option)]
+
+
+def run(*words):
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "run"
+    trained(path, "run.rounds=2")
+    return path
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+def touching(mark):
+    return f"import pathlib\npathlib.Path({str(mark)!r}).touch()\n"
+
+
+@pytest.fixture
+def evil(tmp_path, monkeypatch):
+    """The mark that importing the module `evil` leaves."""
+    mark = tmp_path / "imported"
+    (tmp_path / "evil.py").write_text(f"{touching(mark)}Model = Server = None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return mark
+
+
+def name_evil(path, what='"logistic"', by='"evil:Model"'):
+    text = (path / "config.toml").read_text()
+    assert what in text
+    (path / "config.toml").write_text(text.replace(what, by))
+
+
+COMMANDS = {
+    "evaluate": ("evaluate", "RUN"),
+    "evaluate on other data": ("evaluate", "RUN", "--set", "data.clients=3"),
+    "personalise": ("evaluate", "RUN", "--personalise", 1),
+    "resume": ("train", "--resume", "RUN"),
+    "resume for more": ("train", "--resume", "RUN", "--set", "run.rounds=9"),
+    "audit": ("audit", "RUN"),
+    "audit of two": ("audit", "RUN", "RUN"),
+    "membership": ("attack", "membership", "RUN", "--shadows", 4),
+    "inversion": ("attack", "inversion", "RUN"),
+    "property": ("attack", "property", "RUN", "--property", "label=1"),
+    "counted": ("train", *SETTINGS, "--set", 'privacy.prior=["RUN"]', "--out", "OUT"),
+    "started from": ("train", *SETTINGS, "--set", "model.init=RUN", "--out", "OUT"),
+}
+STARTS = ("property", "started from")
+"""Those that may go on without reading the configuration, or be refused for their options."""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_edited_directory_has_nothing_imported(copy, evil, name):
+    name_evil(copy)
+    words = [str(word).replace("RUN", str(copy)) for word in COMMANDS[name]]
+    ended = run(*[word.replace("OUT", str(evil.parent / "out")) for word in words])
+    assert not evil.exists(), "its code ran"
+    assert ended.exit_code in ((0, 2, 5) if name in STARTS else (2, 5)), ended.output
+    assert ended.exit_code == 5 or name in (*STARTS, "counted"), ended.output
+
+
+def test_code_runs_where_the_ledger_vouches_for_it(tmp_path, monkeypatch):
+    """The check of the check: the same module is imported by a run that was trained with it."""
+    mark = tmp_path / "imported"
+    (tmp_path / "honest.py").write_text(
+        f"from privfed.models import Logistic\n{touching(mark)}class Model(Logistic): pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    trained(tmp_path / "run", "model.name=honest:Model", "run.rounds=1")
+    assert mark.exists()
+    assert run("evaluate", tmp_path / "run").exit_code == 0
+    name_evil(tmp_path / "run", "format = 1", "format = 1\n")  # other bytes, the same meaning
+    assert run("evaluate", tmp_path / "run").exit_code == 0
+
+
+def test_a_directory_that_never_began_imports_nothing_from_outside(copy, evil):
+    (copy / "ledger.jsonl").unlink()
+    kept = stored_config(copy / "config.toml", copy / "ledger.jsonl")
+    assert kept.names["model"] == "logistic"
+    for what, by in (('"logistic"', '"evil:Model"'), ('"fedavgm"', '"evil:Server"')):
+        name_evil(copy, what, by)
+        with pytest.raises(Refused, match=r"model\.name.* would import code"):
+            RunDirectory.open(copy).read_config()
+    name_evil(copy, '"evil:Model"', '"logistic"')
+    name_evil(copy, "before = []", 'before = ["evil:Rule"]')
+    with pytest.raises(Refused, match=r"server\.optimizer, aggregation\.before there"):
+        RunDirectory.open(copy).read_config()
+    assert run("train", "--resume", copy).exit_code == 2
+    assert not evil.exists()
+
+
+def test_a_first_line_that_was_edited_with_it_vouches_for_nothing(copy, evil):
+    before = RunDirectory(copy).config_digest()
+    name_evil(copy)
+    ledger = copy / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace(before, RunDirectory(copy).config_digest()))
+    assert run("evaluate", copy).exit_code == 2
+    assert run("audit", copy).exit_code == 5
+    assert run("train", "--resume", copy).exit_code in (2, 5)
+    assert not evil.exists()
+
+
+def test_what_made_a_start_is_not_asked_of_an_edited_configuration(copy, evil):
+    """An older ledger does not state its sources, which follow from the configuration."""
+    older = Origin("id", {"unit": "somebody"}, "head")
+    assert "sources" in _completed(older, copy)
+    name_evil(copy)
+    assert _completed(older, copy) == older.population
+    assert not evil.exists()
+
+
+def test_every_kind_of_part_is_looked_at(copy):
+    """Whatever key names a part from outside, it is seen before it is built."""
+    (copy / "ledger.jsonl").unlink()
+    text = (copy / "config.toml").read_text()
+    kinds = [kind for kind in BUILT_IN if kind != "before"]
+    seen = 0
+    for line in text.splitlines():
+        key, equals, value = line.partition(" = ")
+        if equals and any(value.strip('"') in BUILT_IN[kind] for kind in kinds):
+            (copy / "config.toml").write_text(text.replace(line, f'{key} = "evil:Part"', 1))
+            seen += "would import code" in run("evaluate", copy).output
+    assert seen >= len(kinds)
+
+
+NESTED = "[" * 900 + "]" * 900
+FILES = ("ledger.jsonl", "config.toml", "metrics.jsonl", "aborts.jsonl", "report/summary.json")
+
+
+@pytest.mark.parametrize("name", [*FILES, "report/public_clients.json", "checkpoint.safetensors"])
+@pytest.mark.parametrize("content", [NESTED, "[]", "null", '{"a": []}', ""])
+def test_no_file_of_a_directory_ends_in_a_traceback(copy, name, content):
+    if name == "checkpoint.safetensors":
+        with safe_open(copy / name, "pt") as file:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        save_file(tensors, copy / name, {"privfed": content})
+    elif name == "config.toml":
+        (copy / name).write_text(f"format = {content}\n")
+    else:
+        (copy / name).write_text(f"{content}\n")
+    for words in (("audit", copy), ("audit", copy, copy), ("evaluate", copy)):
+        ended = run(*words, "--json")
+        assert ended.exit_code in (0, 2, 5), ended.output
+        assert not ended.stdout or json.loads(ended.stdout.splitlines()[-1])
+    for words in (("train", "--resume", copy), ("train", "--set", f'privacy.prior=["{copy}"]')):
+        assert run(*words, "--set", "run.rounds=1").exit_code in (0, 2, 5)
+
+
+def test_no_run_file_or_grid_ends_in_a_traceback(tmp_path):
+    for text in (f"format = {NESTED}", f"[run]\nrounds = {NESTED}", "a." * 2000 + "b = 1"):
+        (tmp_path / "some.toml").write_text(text)
+        for command in ("train", "check", "experiment"):
+            ended = run(command, tmp_path / "some.toml")
+            assert ended.exit_code == 2
+            assert "nested more than 100 levels" in ended.stderr
+    assert run("check", "--set", f"run.rounds={NESTED}").exit_code == 2
