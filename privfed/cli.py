@@ -290,7 +290,7 @@ def experiment(
 @answers_errors
 def list_parts(as_json: bool, schema: bool) -> int:
     """List every part by kind, with its one line."""
-    from privfed import catalog, report
+    from privfed import catalog
     from privfed.terminal import console
 
     if schema:
@@ -298,7 +298,9 @@ def list_parts(as_json: bool, schema: bool) -> int:
     elif as_json:
         click.echo(dump(catalog.catalog()))
     else:
-        console(False).print(report.catalog_table(catalog.catalog()))
+        from privfed.catalog_report import catalog_table
+
+        console(False).print(catalog_table(catalog.catalog()))
     return 0
 
 

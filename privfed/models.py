@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Protocol
 
 from pydantic import Field
-from torch import nn
 
+from privfed.deferred import nn
 from privfed.errors import Refused
 from privfed.parts import Part
 
