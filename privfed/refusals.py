@@ -154,8 +154,8 @@ def _rule_refusals(config: Config) -> Iterator[str]:
         yield (
             f"{name} needs to see every client's row, and a function of rows has no proven "
             "sensitivity to calibrate central noise to; use a rule that sums suffice for "
-            f"({_by_sums()}) and no aggregation.before, or noise on each client: privacy.mechanism = "
-            '"local_gaussian"'
+            f"({_by_sums()}) and no aggregation.before, or noise on each client: "
+            'privacy.mechanism = "local_gaussian"'
         )
     if not sums and config.secured:
         yield (
