@@ -131,8 +131,8 @@ def audit(path: Path, accountant: str | None = None) -> RunAudit:
         ledger = Ledger.load(directory.ledger)
     except (Broken, LedgerBroken) as error:
         return _broken(path, {}, str(error))
-    except OSError as error:
-        return _broken(path, {}, f"the run cannot be read: {public_text(error)}")
+    except FileNotFoundError as error:
+        return _broken(path, {}, f"the run is not whole: {public_text(error)}")
     problems = _contradictions(directory, ledger, evidence)
     if problems:
         return _broken(path, dict(ledger.terms), *problems)

@@ -75,6 +75,11 @@ def _systems(error: BaseException) -> str:
     return os.strerror(number) if number is not None and number in errno.errorcode else ""
 
 
-def unreadable(what: object, error: BaseException) -> Broken:
-    """That a run's file cannot be read: of what it holds, nothing is in the message."""
-    return Broken(f"{what} cannot be read: {public_text(error)}", private_text(error))
+def unreadable(what: object, error: BaseException) -> PrivfedError:
+    """That a run's file cannot be read: of what it holds, nothing is in the message.
+
+    What the system does not give was not seen to be broken, unless it is missing.
+    """
+    given = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+    kind = Refused if given and _systems(error) else Broken
+    return kind(f"{what} cannot be read: {public_text(error)}", private_text(error))
