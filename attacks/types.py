@@ -6,14 +6,15 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import torch
 from pydantic import BaseModel, ConfigDict
-from torch import Tensor
 
-State = Mapping[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+State = Mapping[str, "Tensor"]
 _LONGEST = 1e15
 
 
@@ -125,5 +126,7 @@ def readable(honest: Tensor | None) -> Tensor | None:
     """
     if honest is None:
         return None
+    import torch  # what an attack declares is asked without computing anything
+
     rows = honest[torch.linalg.vector_norm(honest, dim=1) <= _LONGEST]
     return rows if len(rows) else None

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from defenses.deferred import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 _CHUNK = 8192
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
+
+from defenses.deferred import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LONGEST = 1e15
 """The norm up to which squared distances between float32 rows are finite, and far from it."""

@@ -8,9 +8,13 @@ is, and the rows are read twice: for the inner products, and for one final produ
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from defenses.deferred import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 _CHUNK = 8192
 _ROUNDING = 1e-5

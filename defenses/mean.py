@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from defenses.geometry import Geometry
 from defenses.types import SumRule
 from defenses.weighing import WeightRule
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Mean(SumRule, WeightRule):

@@ -7,9 +7,12 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Self
 
-import torch
 from pydantic import BaseModel, ConfigDict
-from torch import Tensor
+
+from defenses.deferred import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _AT_ONCE = 16
 """Rows whose terms are computed together, so that these need little memory."""

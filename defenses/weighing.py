@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from defenses.columns import by_column, product
+from defenses.deferred import torch
 from defenses.finite import split
 from defenses.geometry import Geometry
 from defenses.types import RowRule, Rule, SumRule, require_floats
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Needs = frozenset[str]
 

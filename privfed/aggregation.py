@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from defenses.types import RowRule, Rule, SumRule
 from defenses.weighing import Composed, WeightRule
 from privfed.config import Config
 from privfed.errors import Refused
 from privfed.parts import BUILT_IN, find
+
+if TYPE_CHECKING:
+    from privfed.local.objective import Objective
 
 
 def rule_of(config: Config) -> SumRule | RowRule:
@@ -40,6 +45,12 @@ def _sums_only(config: Config) -> bool:
 
 def _within(rule: SumRule | RowRule, clip: float | None) -> SumRule | RowRule:
     return rule.within(clip) if isinstance(rule, SumRule) else rule
+
+
+def exchanges(objective: Objective, rule: SumRule | RowRule) -> int:
+    """Releases per round, known before it: together they make one event."""
+    passes = rule.passes if isinstance(rule, SumRule) else 1
+    return objective.exchanges - 1 + passes
 
 
 def tolerates(rule: Rule, n: int) -> int:

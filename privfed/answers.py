@@ -14,12 +14,13 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
 import click
 
+from accounting.errors import LedgerBroken
 from privfed.errors import (
     PrivfedError,
     Refused,
@@ -27,11 +28,29 @@ from privfed.errors import (
     public_text,
     ran_out_of_memory,
 )
+from privfed.jsons import dump
+from privfed.own_code import in_own_code, own_frames
+from privfed.visible import visible
 
 OUR_FAULT, STOPPED_AT_BUDGET, REFUTED, BROKEN, INTERRUPTED = 1, 3, 4, 5, 130
+KINDS = {
+    "refused": "bad input, or a combination that has no proof",
+    "usage": "the command line itself",
+    "busy": "another process is at it",
+    "lost": "another process of the same run has died",
+    "system": "the system does not give a file, a folder or a device",
+    "memory": "there is not enough",
+    "failed": "cells of an experiment failed",
+    "broken": "a ledger or a run directory is edited or incomplete",
+    "interrupted": "Ctrl-C, or a service manager",
+    "bug": "ours, or one in a part of the user's own",
+}
+"""Of failures, in JSON."""
 _FLAG = "--show-values"
 _QUOTES: ContextVar[bool | None] = ContextVar("_QUOTES", default=None)
 """Whether messages quote private data; None: no, and there is no flag that would change it."""
+AS_JSON: ContextVar[bool] = ContextVar("AS_JSON", default=False)
+"""Whether standard output is for one JSON object."""
 
 
 def answers_errors(command: Callable[..., int]) -> Callable[..., None]:
@@ -64,12 +83,13 @@ def _answering(
     def run(*args: Any, **kwargs: Any) -> None:
         # A service manager stops a run as a person does: by Ctrl-C, resumable.
         signal.signal(signal.SIGTERM, _interrupt)
-        before = _QUOTES.set(quotes(kwargs))
+        before = _QUOTES.set(quotes(kwargs)), AS_JSON.set(bool(kwargs.get("as_json")))
         try:
             with guarded():
                 code = _code(functools.partial(command, *args, **kwargs))
         finally:
-            _QUOTES.reset(before)
+            _QUOTES.reset(before[0])
+            AS_JSON.reset(before[1])
         sys.exit(code)
 
     return run
@@ -78,21 +98,36 @@ def _answering(
 def _code(command: Callable[[], int]) -> int:
     try:
         return command()
-    except KeyboardInterrupt:
-        return fail("interrupted; nothing was changed", INTERRUPTED)
-    except PrivfedError as error:
-        return fail(message(error), error.exit_code)
-    except OSError as error:
-        return fail(message(error), Refused.exit_code)
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise
     except BaseException as error:
-        if ran_out_of_memory(error):
-            smaller = "not enough memory; make the run smaller: run.chunk, cohort.size, the model"
-            return fail(_beside(smaller, error), Refused.exit_code)
-        if _QUOTES.get() or says_nothing(error):
+        if isinstance(error, SystemExit) and says_nothing(error):
             raise
-        return fail(bug(error), OUR_FAULT)
+        return ended(error)
+
+
+def ended(error: BaseException, advice: str = "", **beside: Any) -> int:
+    """Say how `error` ended a command, and return the exit code.
+
+    `advice` says what to do now. JSON has what is `beside` the error, too.
+    """
+    match error:
+        case KeyboardInterrupt():
+            said = f"interrupted; {advice or 'nothing was changed'}"
+            return fail(said, INTERRUPTED, "interrupted", **beside)
+        case PrivfedError():
+            said = message(error, advice)
+            return fail(said, error.exit_code, error.kind, error.key, **beside)
+        case LedgerBroken():
+            return fail(message(error, advice), BROKEN, "broken", **beside)
+        case OSError():
+            said = _beside(_with_advice(error, advice) + in_own_code(error), error)
+            return fail(said, Refused.exit_code, "system", **beside)
+    if ran_out_of_memory(error):
+        smaller = "not enough memory; make the run smaller: run.chunk, cohort.size, the model"
+        said = _beside(smaller + in_own_code(error), error)
+        return fail(said, Refused.exit_code, "memory", **beside)
+    return fail(bug(error), OUR_FAULT, "bug", **beside)
 
 
 def _interrupt(*_: object) -> None:
@@ -101,21 +136,29 @@ def _interrupt(*_: object) -> None:
 
 def message(error: BaseException, advice: str = "") -> str:
     """What a command says of `error`, and `advice`: with what is private, or how to ask for it."""
-    return _beside("; ".join(filter(None, (public_text(error), advice))), error)
+    return _beside(_with_advice(error, advice), error)
+
+
+def _with_advice(error: BaseException, advice: str) -> str:
+    return "; ".join(filter(None, (public_text(error), advice)))
 
 
 def _beside(public: str, error: BaseException) -> str:
     private = private_text(error)
     if not private or _QUOTES.get() is None:
         return public
-    if not _QUOTES.get():
-        return f"{public}\n{_FLAG} says more, and quotes the data"
-    # Not as it stands: what a file holds may be meant for the terminal.
-    return f"{public}\n{''.join(c if c.isprintable() else ' ' for c in private)}"
+    return f"{public}\n{private if _QUOTES.get() else f'{_FLAG} says more, and quotes the data'}"
 
 
 def bug(error: BaseException) -> str:
-    """Where `error` came from, and of what kind it is: without its text, which may quote data."""
+    """Where `error` came from, and of what kind it is: without its text, which may quote data.
+
+    Of one in a user's own code, their frames alone. Where messages quote, all that Python says.
+    """
+    if _QUOTES.get():
+        return f"a bug:\n{''.join(traceback.format_exception(error)).rstrip()}"
+    if own := own_frames(error):
+        return _beside(f"{public_text(error)} in your own code, from\n{own}", error)
     places = "".join(traceback.format_tb(error.__traceback__)).rstrip()
     return _beside(f"a bug, {public_text(error)}, from\n{places}", error)
 
@@ -130,18 +173,21 @@ def says_nothing(error: BaseException) -> bool:
 def guarded() -> Iterator[None]:
     """What Python prints by itself is said by its kind and place: the texts are libraries' too.
 
-    That is: warnings, and what ended a thread or was raised where nobody could catch it.
+    That is: warnings, and what ended a thread or was raised where nobody could catch it. Where
+    messages quote, with its text.
     """
-    if _QUOTES.get():
-        yield
-        return
     before = warnings.formatwarning, threading.excepthook, sys.unraisablehook
-    warnings.formatwarning = _placed
-    threading.excepthook = sys.unraisablehook = _died
+    warnings.formatwarning = _quoted(before[0]) if _QUOTES.get() else _placed
+    threading.excepthook = sys.unraisablehook = _died(bool(_QUOTES.get()))
     try:
         yield
     finally:
         warnings.formatwarning, threading.excepthook, sys.unraisablehook = before
+
+
+def _quoted(written: Callable[..., str]) -> Callable[..., str]:
+    """As Python writes warnings, but for what a terminal would obey."""
+    return lambda *args, **kwargs: visible(written(*args, **kwargs))
 
 
 def _placed(
@@ -154,16 +200,49 @@ def _placed(
     return f"{filename}:{lineno}: {category.__name__}\n"
 
 
-def _died(args: Any) -> None:
-    if args.exc_type is KeyboardInterrupt:  # it hit where nobody could catch it: soon once more
-        threading.Timer(0.05, _thread.interrupt_main).start()
-    elif args.exc_type is not SystemExit:
-        fail(bug(args.exc_value or args.exc_type()), OUR_FAULT)
+def _died(quotes: bool) -> Callable[[Any], None]:
+    """A hook that says what `_QUOTES` allows, which other threads cannot see."""
+
+    def hook(args: Any) -> None:
+        if args.exc_type is KeyboardInterrupt:  # where nobody could catch it: soon once more
+            threading.Timer(0.05, _thread.interrupt_main).start()
+        elif args.exc_type is not SystemExit:
+            before = _QUOTES.set(quotes)
+            say(bug(args.exc_value or args.exc_type()))
+            _QUOTES.reset(before)
+
+    return hook
 
 
-def fail(message: str, code: int) -> int:
-    lines = message.splitlines() or [""]
+def fail(
+    message: str, code: int, kind: str = "refused", key: str | None = None, **beside: Any
+) -> int:
+    """Say `message` on standard error, and in JSON where that was asked for; return `code`.
+
+    `kind` is one of `KINDS`, and `key` the key of a run file that it is about.
+    """
+    assert kind in KINDS
+    say(message)
+    failed(message, code, kind, key, **beside)
+    return code
+
+
+def failed(message: str, code: int, kind: str, key: str | None = None, **beside: Any) -> None:
+    """The object that ends a command which failed, where JSON was asked for."""
+    if AS_JSON.get():
+        told = {"kind": kind, "message": message, "key": key}
+        click.echo(dump({**beside, "error": told, "exit": code}))
+
+
+def say(message: str) -> None:
+    """Lines on standard error, of which none can do anything to a terminal."""
+    lines = visible(message).splitlines() or [""]
     click.echo(f"privfed: {lines[0]}", err=True)
     for line in lines[1:]:
         click.echo(f"         {line}", err=True)
+
+
+def answer(found: Mapping[str, Any], code: int = 0) -> int:
+    """Print what `--json` asks for, which says its own exit code where that is not 0."""
+    click.echo(dump({**found, "exit": code} if code else found))
     return code

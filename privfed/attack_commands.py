@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from privfed.answers import quotes_on_request
+from privfed.answers import answer, quotes_on_request
 from privfed.errors import Refused
 from privfed.jsons import dump
 
@@ -91,7 +91,7 @@ def inversion(
     files = {"inversion.json": dump(found.to_json(), indent=2).encode()}
     write_private(folder, files if sheet is None else {**files, "contact_sheet.png": sheet})
     if as_json:
-        click.echo(dump({**found.to_json(), "out": str(folder)}))
+        answer({**found.to_json(), "out": str(folder)})
     else:
         console(False).print(inversion_table(found, folder))
     return 0
@@ -129,7 +129,7 @@ def properties(
     found = infer(attacked, clients, epsilons or usual(attacked.setup.plan))
     write_private(folder, {"property.json": dump(found.to_json(), indent=2).encode()})
     if as_json:
-        click.echo(dump({**found.to_json(), "out": str(folder)}))
+        answer({**found.to_json(), "out": str(folder)})
     else:
         console(False).print(property_table(found, folder))
     return 0
@@ -196,5 +196,5 @@ def membership(
     write_private(folder, files(found))
     screen.print(exposure_table(found, folder))
     if as_json:
-        click.echo(dump({**to_json(found), "out": str(folder)}))
+        answer({**to_json(found), "out": str(folder)})
     return 0

@@ -10,19 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from attacks.types import Attack, Knowledge, State, View
 from privfed.config import Config
+from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.federation import Examples, Federation, Indices
 from privfed.privacy.mechanism import BoundedRows
 from privfed.streams import Streams, coins
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Mask = NDArray[np.bool_]
 

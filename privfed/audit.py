@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accounting.documents import from_json
 from accounting.errors import AccountingError, LedgerBroken
@@ -23,12 +23,13 @@ from accounting.releases import (
     noise_of,
 )
 from accounting.slack import with_slack
-from privfed.canary_evidence import Evidence, evidence
-from privfed.canary_scores import Scale
 from privfed.counted import Priors, charged, examples_guarantee, other_guarantee
 from privfed.errors import Broken, Refused, public_text, unreadable
 from privfed.kept_heads import HeadsCheck, charges_since, check_heads
 from privfed.rundir import RunDirectory
+
+if TYPE_CHECKING:
+    from privfed.canary_evidence import Evidence
 
 _ROUNDING = 1 - 1e-9
 _GRID, _GRID_ABSOLUTE = 1.02, 0.02
@@ -140,8 +141,8 @@ def audit(path: Path, accountant: str | None = None, head: str | None = None) ->
         ledger = Ledger.load(directory.ledger)
     except (Broken, LedgerBroken) as error:
         return _broken(path, {}, str(error))
-    except OSError as error:
-        return _broken(path, {}, f"the run cannot be read: {public_text(error)}")
+    except FileNotFoundError as error:
+        return _broken(path, {}, f"the run is not whole: {public_text(error)}")
     problems = _contradictions(directory, ledger, evidence)
     if problems:
         return _broken(path, dict(ledger.terms), *problems)
@@ -203,6 +204,9 @@ def _canaries(directory: RunDirectory, ledger: Ledger, alone: Guarantee) -> Evid
     seen = directory.canary_log(count).read() if count else None
     if seen is None or not seen.ended or not ledger.own:
         return None
+    from privfed.canary_evidence import evidence  # few runs have canaries
+    from privfed.canary_scores import Scale
+
     config = directory.read_config()
     (event, *_) = ledger.own
     smaller = [alone.delta * part for part in (1.0, 1e-3, 1e-6, 1e-9)]
@@ -312,7 +316,7 @@ class _Evidence:
 
 
 def _evidence(directory: RunDirectory) -> _Evidence:
-    stored = {round: directory.release(round) for round in directory.stored_rounds()}
+    cited = {round: directory.released_for(round) for round in directory.stored_rounds()}
     claims = []
     try:
         if directory.summary.exists():
@@ -328,7 +332,7 @@ def _evidence(directory: RunDirectory) -> _Evidence:
         config=directory.config_digest(),
         companions=directory.companions(),
         head=directory.head() if directory.has_checkpoint() else None,
-        releases={round: release.charge for round, release in stored.items() if release},
+        releases={round: charge for round, charge in cited.items() if charge},
         claims=claims,
     )
 

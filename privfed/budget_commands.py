@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from privfed.answers import BROKEN, REFUTED, answers_errors
+from privfed.answers import BROKEN, REFUTED, answer, answers_errors, fail
 from privfed.errors import Refused
-from privfed.jsons import dump
 
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 RATE = click.FloatRange(0, 1, min_open=True)
@@ -71,19 +71,24 @@ def audit(
             raise Refused("--plot and --head are about one run; audit them one by one")
         merged = merge(directories, accountant)
         if as_json:
-            click.echo(dump(merged.to_json()))
-        else:
-            console(False).print(report.merged_table(merged))
+            return _told(merged.to_json(), merged.problems, refuted=False)
+        console(False).print(report.merged_table(merged))
         return BROKEN if merged.problems else 0
     found = audit_run(directories[0], accountant, head)
     curves = {} if plot is None or found.problems else _plot(directories[0], plot)
     if as_json:
-        click.echo(dump({**found.to_json(), **curves}))
-    else:
-        console(False).print(report.audit_table(found))
+        return _told({**found.to_json(), **curves}, found.problems, found.refuted)
+    console(False).print(report.audit_table(found))
     if found.problems:
         return BROKEN
     return REFUTED if found.refuted else 0
+
+
+def _told(audited: Mapping[str, Any], problems: Sequence[str], refuted: bool) -> int:
+    """As JSON; of what is broken, the same with the error in it."""
+    if problems:
+        return fail("\n".join(problems), BROKEN, "broken", **audited)
+    return answer(audited, REFUTED if refuted else 0)
 
 
 def _audit_mechanism(
@@ -98,9 +103,8 @@ def _audit_mechanism(
     with screen.status("releasing on neighbouring populations"):
         found = audit_mechanism(load(run_file, overrides), releases)
     screen.print(report.mechanism_table(found))
-    if as_json:
-        click.echo(dump(found.to_json()))
-    return REFUTED if found.refuted else 0
+    code = REFUTED if found.refuted else 0
+    return answer(found.to_json(), code) if as_json else code
 
 
 def _plot(directory: Path, path: Path) -> dict[str, Any]:
@@ -143,11 +147,10 @@ def calibrate(as_json: bool, **given: Any) -> int:
     from privfed.calibrate import Question, alternatives, solve
     from privfed.terminal import console
 
-    answer = solve(Question(**given))
+    solved = solve(Question(**given))
     if as_json:
-        click.echo(dump(answer.to_json()))
-        return 0
+        return answer(solved.to_json())
     screen = console(False)
-    screen.print(report.calibration_table(answer))
-    screen.print("", report.alternatives_table(answer, alternatives(answer)), sep="\n")
+    screen.print(report.calibration_table(solved))
+    screen.print("", report.alternatives_table(solved, alternatives(solved)), sep="\n")
     return 0

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.table import Table
 
 from accounting.guarantee import sentence
 from accounting.two_sample import REFUTED_BELOW
-from privfed.audit import RunAudit
-from privfed.calibrate import Answer
-from privfed.canary_evidence import words
-from privfed.mechanism_audit import MechanismAudit
-from privfed.merged import Merged
 from privfed.report import (
     budget_rows,
     ceiling,
@@ -26,6 +22,12 @@ from privfed.report import (
     start_row,
     two_sided,
 )
+
+if TYPE_CHECKING:
+    from privfed.audit import RunAudit
+    from privfed.calibrate import Answer
+    from privfed.mechanism_audit import MechanismAudit
+    from privfed.merged import Merged
 
 
 def audit_table(found: RunAudit) -> Table:
@@ -65,6 +67,8 @@ def audit_table(found: RunAudit) -> Table:
     if facts["guarantee"]:
         pairs |= {"meaning": "none", "guarantee": facts["guarantee"]}
     if found.canaries:
+        from privfed.canary_evidence import words  # few runs have canaries
+
         pairs |= words(found.canaries)
     elif found.terms.get("canaries"):
         pairs["canaries"] = (

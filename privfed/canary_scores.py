@@ -15,10 +15,9 @@ from scipy.special import logsumexp
 
 from accounting.events import CHANGE, Event
 from accounting.releases import PoissonSampled, Separated, noise_of
-from privfed.aggregation import rule_of
+from privfed.aggregation import exchanges, rule_of
 from privfed.canary_log import Seen
 from privfed.config import Config
-from privfed.round import exchanges
 
 Numbers = NDArray[np.float64]
 _BEYOND = 1.2

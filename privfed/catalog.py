@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import inspect
 import re
 from collections.abc import Mapping
-from importlib import metadata
+from importlib import metadata, resources
 from typing import Any
 
 from pydantic import BaseModel
@@ -20,23 +22,29 @@ _MANY = 1000
 
 def catalog() -> dict[str, dict[str, str]]:
     """Kind -> name -> the first sentence of the part's documentation; built in and installed."""
+    installed = metadata.entry_points()
     found: dict[str, dict[str, str]] = {}
     for kind, known in BUILT_IN.items():
-        outside = [entry.name for entry in metadata.entry_points(group=f"privfed.{kind}")]
-        found[kind] = {
-            name: _described(kind, find(kind, name, kind)) for name in (*known, *outside)
-        }
+        found[kind] = {name: _described(kind, name) for name in known}
+        for entry in installed.select(group=f"privfed.{kind}"):
+            found[kind][entry.name] = _described(kind, entry.name)
     return found
 
 
-def _described(kind: str, part: type[BaseModel]) -> str:
+def _described(kind: str, name: str) -> str:
+    """Most parts are described without importing them, which a few of them make slow."""
+    target = BUILT_IN[kind].get(name)
+    if target and kind != "objective":
+        return _line(_documentation(target))
+    part = find(kind, name, kind)
+    line = _line(inspect.getdoc(part) or "")
     if kind != "objective" or any(key.is_required() for key in part.model_fields.values()):
-        return _line(part)
+        return line
     objective: Any = part()
     up = objective.exchanges * objective.layout(_MANY).length / _MANY
     down = objective.exchanges - 1 + objective.broadcasts
     kept = f", keeps {_vectors(objective.keeps)}" if objective.keeps else ""
-    return f"{_line(part)} (sends {_vectors(up)}, is sent {_vectors(down)}{kept})"
+    return f"{line} (sends {_vectors(up)}, is sent {_vectors(down)}{kept})"
 
 
 def _vectors(count: float) -> str:
@@ -55,8 +63,22 @@ def key_of(kind: str) -> str:
     raise KeyError(kind)
 
 
-def _line(part: type[BaseModel]) -> str:
-    first = (inspect.getdoc(part) or "").split("\n\n")[0].replace("\n", " ")
+def _documentation(target: str) -> str:
+    """The docstring of a class of ours, "module:Name", out of its source."""
+    module, _, name = target.partition(":")
+    classes = (node for node in _source(module).body if isinstance(node, ast.ClassDef))
+    return next(ast.get_docstring(node) or "" for node in classes if node.name == name)
+
+
+@functools.cache
+def _source(module: str) -> ast.Module:
+    package, *folders, file = module.split(".")
+    path = resources.files(package).joinpath(*folders, f"{file}.py")
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _line(documentation: str) -> str:
+    first = documentation.split("\n\n")[0].replace("\n", " ")
     return re.split(r"(?<!et al)\. ", first)[0].rstrip(".")
 
 

@@ -5,28 +5,30 @@ from __future__ import annotations
 import math
 import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from privfed import __version__
 from privfed.answers import (
-    BROKEN,
-    INTERRUPTED,
     OUR_FAULT,
     STOPPED_AT_BUDGET,
+    answer,
     answers_errors,
+    ended,
     fail,
-    message,
     never_quotes,
     quotes_on_request,
 )
 from privfed.attack_commands import attack
 from privfed.budget_commands import audit, calibrate
+from privfed.command_line import CommandLine
 from privfed.errors import Broken, Refused
 from privfed.folders import new_folder
 from privfed.jsons import dump
+from privfed.visible import visible_toml
 
 if TYPE_CHECKING:
     from privfed.config import Config
@@ -41,7 +43,7 @@ def quoted(text: str) -> str:
     return json.dumps(text)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="privfed")
 def main() -> None:
     """Private and robust federated learning, with an epsilon that can be proved."""
@@ -102,21 +104,14 @@ def train(
                     outcome = runs.resume(resume, change, [shown], ranks)
                 else:
                     outcome = runs.train(config, path, [shown], ranks)
-    except KeyboardInterrupt:
-        return fail(f"interrupted; {_how_to_go_on(path)}", INTERRUPTED)
-    except OSError as error:
-        return fail(message(error, _how_to_go_on(path)), Refused.exit_code)
-    except RankLost as error:
-        return fail(message(error, _how_to_go_on(path)), error.exit_code)
+    except (KeyboardInterrupt, OSError, RankLost) as error:
+        return ended(error, _how_to_go_on(path))
     except (LedgerBroken, Broken) as error:
-        if as_json:
-            problem = {"epsilon": math.inf, "ledger_ok": False, "problems": [str(error)]}
-            click.echo(dump({**problem, "run": str(path)}))
-        return fail(message(error), BROKEN)
+        claim: dict[str, Any] = {"epsilon": math.inf, "ledger_ok": False, "run": str(path)}
+        return ended(error, problems=[str(error)], **claim)
     screen.print("", report.outcome_table(outcome), sep="\n")
-    if as_json:
-        click.echo(dump(outcome.to_json()))
-    return STOPPED_AT_BUDGET if outcome.stopped_at_budget else 0
+    code = STOPPED_AT_BUDGET if outcome.stopped_at_budget else 0
+    return answer(outcome.to_json(), code) if as_json else code
 
 
 def _refuse_taken(out: Path) -> None:
@@ -166,13 +161,13 @@ def check(run_file: Path | None, overrides: tuple[str, ...], as_json: bool, matr
 
         shown, cells = tables(as_written(run_file, overrides))
         if as_json:
-            click.echo(dump({"cells": cells}))
+            answer({"cells": cells})
         else:
             console(False).print(shown)
         return 0
     found = check_run(load(run_file, overrides))
     if as_json:
-        click.echo(dump(found.to_json()))
+        answer(found.to_json())
     else:
         console(False).print(report.plan_table(found.plan, found.forecast, None))
     return 0
@@ -214,14 +209,14 @@ def evaluate(
             )
         tuned = personalise_run(directory, personalise)
         if as_json:
-            click.echo(dump(tuned.to_json()))
+            answer(tuned.to_json())
         else:
             console(False).print(report.personal_table(tuned))
         return 0
     other = [*([f"data.path={quoted(data)}"] if data is not None else []), *overrides]
     found = evaluate_run(directory, other, predictions)
     if as_json:
-        click.echo(dump(found.to_json()))
+        answer(found.to_json())
     else:
         console(False).print(report.evaluation_table(found, predictions))
     return 0
@@ -272,28 +267,38 @@ def experiment(
             screen.print(excluded_table(ahead.excluded))
         screen.print(outlook_table(ahead), time, sep="\n")
         if as_json:
-            click.echo(dump(ahead.to_json(found)))
+            answer(ahead.to_json(found))
         return 0
     try:
         if not plot:
             with ExperimentProgress(screen, grid.keys) as shown:
                 outcome = run_experiment(files, grid, processes, retry, shown)
             screen.print(outcome_table(outcome))
-            if as_json:
-                click.echo(dump(outcome.to_json()))
+            told, failed = outcome.to_json(), outcome.counts[FAILED]
             if outcome.files != files:
                 said = "nothing is tuned before all of it was tried; mend that, and go on (--retry)"
-                return fail(said, OUR_FAULT if outcome.counts[FAILED] else Refused.exit_code)
-            if not outcome.counts[DONE] and not outcome.counts[FAILED]:
-                return fail("no cell is done; the table says why", Refused.exit_code)
+                return _without_cells(said, bool(failed), told)
+            if not outcome.counts[DONE] and not failed:
+                return _without_cells("no cell is done; the table says why", False, told)
         elif not grid.figure:
             screen.print(f"{grid_file} has no [[figure]] to draw")
         for path in draw_all(files, grid.figure, grid.axes, grid.columns):
             screen.print(f" drawn    {path}", highlight=False)
-    except KeyboardInterrupt:
-        said = "what is done is kept; the same command goes on"
-        return fail(f"interrupted; {said}", INTERRUPTED)
-    return OUR_FAULT if not plot and outcome.counts[FAILED] else 0
+    except KeyboardInterrupt as error:
+        return ended(error, "what is done is kept; the same command goes on")
+    if plot:
+        return 0
+    if failed:
+        said = f"{failed} cells failed; the table says why, and --retry repeats them"
+        return fail(said, OUR_FAULT, "failed", **told)
+    return answer(told) if as_json else 0
+
+
+def _without_cells(said: str, failed: bool, told: Mapping[str, Any]) -> int:
+    """Of an experiment that came to nothing: a bug somewhere, or cells that are refused."""
+    if failed:
+        return fail(said, OUR_FAULT, "failed", **told)
+    return fail(said, Refused.exit_code, "refused", **told)
 
 
 @main.command("list")
@@ -302,15 +307,17 @@ def experiment(
 @answers_errors
 def list_parts(as_json: bool, schema: bool) -> int:
     """List every part by kind, with its one line."""
-    from privfed import catalog, report
+    from privfed import catalog
     from privfed.terminal import console
 
     if schema:
         click.echo(dump(catalog.schema(), indent=2))
     elif as_json:
-        click.echo(dump(catalog.catalog()))
+        answer(catalog.catalog())
     else:
-        console(False).print(report.catalog_table(catalog.catalog()))
+        from privfed.catalog_report import catalog_table
+
+        console(False).print(catalog_table(catalog.catalog()))
     return 0
 
 
@@ -325,5 +332,6 @@ def declare(sample: Path, label: str, client: str, path: str | None, delimiter: 
     """Write a run file for your table from a PUBLIC sample of it, to standard output."""
     from privfed.data.declare import declare as declare_table
 
-    click.echo(declare_table(sample, label, client, path or str(sample), delimiter), nl=False)
+    declared = declare_table(sample, label, client, path or str(sample), delimiter)
+    click.echo(visible_toml(declared), nl=False)
     return 0

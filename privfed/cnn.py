@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydantic import Field
-from torch import nn
 
+from privfed.deferred import nn
 from privfed.errors import Refused
 from privfed.parts import Part
 

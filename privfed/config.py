@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from accounting.documents import from_toml
 from privfed.errors import Refused
+from privfed.mistakes import Mistake, mistakes
 from privfed.parts import BUILT_IN, Part, expected, find
 from privfed.roundtime import Devices
 from privfed.sections import (
@@ -267,9 +268,10 @@ def _parted(document: dict[str, Any], path: str) -> tuple[Raw, Resolved]:
         document["client.privacy"] = client.pop("privacy")
     for name, section in document.items():
         if name not in SECTIONS:
-            raise Refused(f"{path}: unknown section [{name}]; {expected(name, list(SECTIONS))}")
+            known = expected(name, list(SECTIONS))
+            raise Refused(f"{path}: unknown section [{name}]; {known}", key=name)
         if not isinstance(section, dict):
-            raise Refused(f"{path}: {name} is {section!r}; expected a section [{name}]")
+            raise Refused(f"{path}: {name} is {section!r}; expected a section [{name}]", key=name)
     return document, solved
 
 
@@ -281,7 +283,7 @@ def _override(raw: Raw, override: str) -> None:
     try:
         assign(raw, target.strip(), _value(text.strip()))
     except Refused as refused:
-        raise Refused(f"--set {override}: {refused}") from refused
+        raise Refused(f"--set {override}: {refused}", key=refused.key) from refused
 
 
 def assign(raw: Raw, target: str, value: Any) -> None:
@@ -293,7 +295,7 @@ def assign(raw: Raw, target: str, value: Any) -> None:
     if not dot:
         raise Refused(f"{target!r} is no section.key, as server.lr")
     if name not in SECTIONS:
-        raise Refused(f"unknown section {name!r}; {expected(name, [*SECTIONS])}")
+        raise Refused(f"unknown section {name!r}; {expected(name, [*SECTIONS])}", key=name)
     section = raw.setdefault(name, {})
     if key in SECTIONS[name].parts and value != section.get(key):
         before = _fields(name, section)
@@ -323,12 +325,12 @@ def _chosen(name: str, section: Mapping[str, Any]) -> dict[str, tuple[str, type[
     """The parts that `section` names: kind -> (name, class)."""
     chosen: dict[str, tuple[str, type[Any]]] = {}
     for key, (kind, default) in SECTIONS[name].parts.items():
-        part = section.get(key, default)
+        part, place = section.get(key, default), f"{name}.{key}"
         if kind == "partition" and part == "":
             part = "natural" if chosen["source"][1].natural_partition else "iid"
         if not isinstance(part, str):
-            raise Refused(f"{name}.{key} is {part!r}; expected a name, as text")
-        chosen[kind] = (part, find(kind, part, f"{name}.{key}"))
+            raise Refused(f"{place} is {part!r}; expected a name, as text", key=place)
+        chosen[kind] = (part, find(kind, part, place))
     return chosen
 
 
@@ -352,12 +354,12 @@ def _assemble(raw: Raw, solved: Resolved) -> Config:
     own: dict[str, Any] = {}
     parts: dict[str, Any] = {}
     names: dict[str, str] = {}
-    problems: list[str] = []
+    problems: list[Mistake] = []
     for name, section in SECTIONS.items():
         given = raw.get(name, {})
         known = _fields(name, given)
         problems += [
-            f"{name}.{key} is not a known key{_owner(name, key)}; {expected(key, list(known))}"
+            Mistake(f"{name}.{key}", _unknown(name, key, known))
             for key in sorted(given.keys() - known)
         ]
         own[name] = _validate(section.own, name, given, problems)
@@ -370,16 +372,25 @@ def _assemble(raw: Raw, solved: Resolved) -> Config:
         and "clients" not in raw.get("data", {})
     ):
         problems.append(
-            f"data.clients is missing: declare about how many clients {names['source']} holds, as "
-            "a public constant; it is never counted from private data"
+            Mistake(
+                "data.clients",
+                f"data.clients is missing: declare about how many clients {names['source']} holds, "
+                "as a public constant; it is never counted from private data",
+            )
         )
     if problems:
-        raise Refused("\n".join(dict.fromkeys(problems)))
+        told = "\n".join(dict.fromkeys(problem.text for problem in problems))
+        raise Refused(told, key=problems[0].key)
     for name in own["aggregation"].before:
         find("before", name, "aggregation.before")
     parts["sampler"] = parts["sampler"].of(own["data"].clients)
     own["privacy"] = _one_budget(own["privacy"])
     return Config(own, parts, names, solved.noise_multiplier, solved.admitted)
+
+
+def _unknown(name: str, key: str, known: set[str]) -> str:
+    here = f"{name}.{key} is not a known key{_owner(name, key)}"
+    return f"{here}; {expected(key, list(known))}"
 
 
 def _owner(name: str, key: str) -> str:
@@ -391,20 +402,14 @@ def _owner(name: str, key: str) -> str:
     return ""
 
 
-def _validate(model: type[Part], name: str, given: Mapping[str, Any], problems: list[str]) -> Any:
+def _validate(
+    model: type[Part], name: str, given: Mapping[str, Any], problems: list[Mistake]
+) -> Any:
+    known = {key: given[key] for key in given if key in model.model_fields}
     try:
-        return model.model_validate({key: given[key] for key in given if key in model.model_fields})
+        return model.model_validate(known)
     except ValidationError as error:
-        for problem in error.errors():
-            key = ".".join(str(part) for part in (name, *problem["loc"]))
-            if problem["type"] == "missing":
-                problems.append(f"{key} is missing, and has no default; set it")
-                continue
-            message = problem["msg"].removeprefix("Value error, ")
-            if not problem["loc"]:
-                problems.append(f"{name}: {message}")
-                continue
-            problems.append(f"{key} is {problem['input']!r}: {message[:1].lower()}{message[1:]}")
+        problems += mistakes(error, name, known, model)
         return None
 
 
@@ -412,7 +417,8 @@ def _one_budget(privacy: Privacy) -> Privacy:
     if privacy.epsilon is not None and privacy.noise_multiplier is not None:
         raise Refused(
             "privacy.epsilon and privacy.noise_multiplier are both set; expected exactly one: "
-            "epsilon is a budget that noise is solved for, noise_multiplier fixes the noise"
+            "epsilon is a budget that noise is solved for, noise_multiplier fixes the noise",
+            key="privacy.epsilon",
         )
     if privacy.epsilon is None and privacy.noise_multiplier is None:
         return privacy.model_copy(update={"epsilon": DEFAULT_EPSILON})

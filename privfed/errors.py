@@ -14,14 +14,18 @@ class PrivfedError(Exception):
     The message is for anybody: it names files, rows and what was declared, and quotes no private
     data. What stands in the data, and what a library wrote of it, is `private`: it is no part of
     `str(error)` and shown by commands only that are asked to (--show-values). Where an exception
-    led here that may quote data, raise this one `from None`.
+    led here that may quote data, raise this one `from None`. `key` is the key of a run file that
+    it is about, "client.lr", where there is one.
     """
 
     exit_code = 2
+    kind = "refused"
+    """In JSON: see `privfed.answers.KINDS`."""
 
-    def __init__(self, message: str, private: str = "") -> None:
+    def __init__(self, message: str, private: str = "", key: str | None = None) -> None:
         super().__init__(message)
         self.private = private
+        self.key = key
 
 
 class Refused(PrivfedError):
@@ -31,11 +35,14 @@ class Refused(PrivfedError):
 class Busy(Refused):
     """Another process is at it; later the same may well be possible."""
 
+    kind = "busy"
+
 
 class Broken(PrivfedError):
     """A ledger or a run directory was edited or does not fit together."""
 
     exit_code = 5
+    kind = "broken"
 
 
 def public_text(error: BaseException) -> str:
@@ -79,6 +86,11 @@ def ran_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError)
 
 
-def unreadable(what: object, error: BaseException) -> Broken:
-    """That a run's file cannot be read: of what it holds, nothing is in the message."""
-    return Broken(f"{what} cannot be read: {public_text(error)}", private_text(error))
+def unreadable(what: object, error: BaseException) -> PrivfedError:
+    """That a run's file cannot be read: of what it holds, nothing is in the message.
+
+    What the system does not give was not seen to be broken, unless it is missing.
+    """
+    given = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+    kind = Refused if given and _systems(error) else Broken
+    return kind(f"{what} cannot be read: {public_text(error)}", private_text(error))

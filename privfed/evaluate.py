@@ -21,7 +21,6 @@ from privfed.network import Network
 from privfed.population import population
 from privfed.rundir import RunDirectory
 from privfed.streams import Streams
-from privfed.tensorfile import CPU
 
 ON_TRAINED = "simulation: scored on examples of clients that train"
 """What a run, too, says of itself where data.holdout is "examples"."""
@@ -76,10 +75,10 @@ def trained(path: Path, like: Examples) -> tuple[Network, Tensor, int]:
         config.start,
         config.parts["loss"],
         Streams(config.run.seed).at("init"),
-        CPU,
+        torch.device("cpu"),
         directory.read_constants(),
     )
-    checkpoint = directory.load_checkpoint(net, CPU)
+    checkpoint = directory.load_checkpoint(net)
     return net, checkpoint.state.params, checkpoint.round
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from privfed.cohort import People
+from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.mapped import Mapped
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Indices = NDArray[np.int64]
 

@@ -27,7 +27,7 @@ class Figure(Part):
     is averaged but seeds. `log` scales x, where it is a run's progress.
     """
 
-    name: str = Field(pattern=r"^[\w. -]+$")
+    name: str = Field(pattern=r"^[\w. -]+$", description="a name for a file")
     kind: Literal["curves", "heat", "bars"] = "curves"
     measure: str = "accuracy"
     x: str

@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 from privfed.config import Config, Raw, assembled, assign, read_raw, read_toml
 from privfed.errors import Refused
 from privfed.figures import Figure, check_figures
+from privfed.mistakes import mistakes
 from privfed.parts import Part, expected
 from privfed.sections import SECTIONS
 
@@ -119,17 +120,12 @@ def load_grid(path: Path) -> Grid:
     try:
         grid = Grid.model_validate(document)
     except ValidationError as error:
-        raise Refused("\n".join(_problem(path, problem) for problem in error.errors())) from error
+        found = mistakes(error, "", document, Grid)
+        told = (f"{path}: {mistake.text}" for mistake in found)
+        raise Refused("\n".join(told), key=found[0].key) from error
     _refuse_contradictions(path, grid)
     check_figures(grid.figure, grid.axes)
     return grid
-
-
-def _problem(path: Path, problem: Any) -> str:
-    key = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        return f"{path}: unknown key {key!r}; {expected(key, list(Grid.model_fields))}"
-    return f"{path}: {key} is {problem.get('input')!r}: {problem['msg'].lower()}"
 
 
 def _refuse_contradictions(path: Path, grid: Grid) -> None:

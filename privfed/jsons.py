@@ -10,7 +10,8 @@ from typing import Any
 
 def dump(value: Mapping[str, Any], indent: int | None = None) -> str:
     """One object of strict JSON."""
-    return json.dumps(_strict(value), indent=indent, allow_nan=False)
+    text = json.dumps(_strict(value), indent=indent, allow_nan=False)
+    return text.replace("\x7f", "\\u007f")  # the one control character that JSON leaves as it is
 
 
 def _strict(value: Any) -> Any:

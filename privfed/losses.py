@@ -8,16 +8,17 @@ one number per example. A measure is a mean over all examples scored, so scoring
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-import torch
 from pydantic import Field
-from torch import Tensor
-from torch.nn import functional as F
 
+from privfed.deferred import F, torch
 from privfed.errors import Refused
 from privfed.federation import Examples, Meaning
 from privfed.parts import Part
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _NONE = -1
 """The label of a position that has none (padding)."""

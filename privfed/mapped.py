@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from privfed.deferred import torch
 
-CPU = torch.device("cpu")
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Mapped:
     bounds: tuple[float, float]
     onto: tuple[float, float]
     missing: float | None = None
-    device: torch.device = CPU
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -15,12 +15,11 @@ from typing import Any
 
 from accounting.events import CHANGE, Event
 from defenses.types import RowRule, SumRule
-from privfed.aggregation import rule_of
+from privfed.aggregation import exchanges, rule_of
 from privfed.config import Config, Raw, assembled, assign, named
 from privfed.errors import Refused
 from privfed.parts import BUILT_IN
 from privfed.plan import Plan, plan
-from privfed.round import exchanges
 
 AXES = {
     "rule": "aggregation.rule",

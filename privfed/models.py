@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Protocol
 
 from pydantic import Field
-from torch import nn
 
+from privfed.deferred import nn
 from privfed.errors import Refused
+from privfed.own_code import in_own_code
 from privfed.parts import Part
 
 
@@ -77,6 +78,8 @@ class Foreign(Part):
             raise Refused(
                 f"model.name: {name} failed: {type(error).__name__}: {said}; it is called with "
                 "those of features, width and classes that it names, and with model.arguments"
+                f"{in_own_code(error)}",
+                key="model.name",
             ) from error
         if not isinstance(module, nn.Module):
             raise Refused(

@@ -7,7 +7,6 @@ a part from outside is `module:name`, or an entry point in the group `privfed.<k
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from importlib import metadata
@@ -17,6 +16,8 @@ from typing import Any, TypeGuard
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from privfed.errors import Refused
+from privfed.own_code import in_own_code
+from privfed.suggestions import nearest
 
 
 class Part(BaseModel):
@@ -190,14 +191,16 @@ def find(kind: str, name: str, key: str) -> type[Any]:
         outside = {entry.name: entry.value for entry in group}
         target = outside.get(name) or (name if ":" in name else None)
         if target is None:
-            raise Refused(f"{key} is {name!r}; {expected(name, [*BUILT_IN[kind], *outside])}")
+            known = expected(name, [*BUILT_IN[kind], *outside])
+            raise Refused(f"{key} is {name!r}; {known}", key=key)
     part = _imported(target, name, key)
     if kind in ADAPTERS and callable(part) and not _is_part(part):
         part = _imported(ADAPTERS[kind], name, key).of(part)
     if not _is_part(part):
         function = ", or a function that returns a torch.nn.Module" if kind in ADAPTERS else ""
         raise Refused(
-            f"{key} is {name!r}, which is no part; expected a subclass of privfed's Part{function}"
+            f"{key} is {name!r}, which is no part; expected a subclass of privfed's Part{function}",
+            key=key,
         )
     if name not in BUILT_IN[kind]:
         _refuse_silent(kind, part, f"{key} is {name!r}")
@@ -249,7 +252,8 @@ def _imported(target: str, name: str, key: str) -> Any:
         said = " ".join(str(error).split())
         raise Refused(
             f"{key} is {name!r}, which cannot be imported from {here}: {type(error).__name__}: "
-            f"{said}"
+            f"{said}{in_own_code(error)}",
+            key=key,
         ) from error
 
 
@@ -259,8 +263,8 @@ def _is_part(found: Any) -> TypeGuard[type[BaseModel]]:
 
 def expected(found: str, known: list[str]) -> str:
     """What may stand there instead of `found`, and what was likely meant."""
-    close = difflib.get_close_matches(found, known, n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    close = nearest(found, known)
+    hint = f" (did you mean {close!r}?)" if close else ""
     return f"expected {'one of ' if len(known) > 1 else ''}{', '.join(sorted(known))}{hint}"
 
 

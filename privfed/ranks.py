@@ -38,6 +38,8 @@ _SPIN = 0.001
 class RankLost(PrivfedError):
     """Another rank has died or cannot be reached, or not all did their part exactly once."""
 
+    kind = "lost"
+
 
 class Ranks(Protocol):
     """This process, number `rank` of `count`."""

@@ -150,18 +150,17 @@ def _rule_refusals(config: Config) -> Iterator[str]:
     needs = frozenset[str]() if isinstance(rule, SumRule) else rule.needs()
     if asked.before:
         name = f"{name} after aggregation.before = {asked.before!r}"
-    by_sums = ", ".join(f'"{rule}"' for rule in rules_by_sums())
     if mechanism.private and not sums and mechanism.trust != "client":
         yield (
             f"{name} needs to see every client's row, and a function of rows has no proven "
             "sensitivity to calibrate central noise to; use a rule that sums suffice for "
-            f"({by_sums}) and no aggregation.before, or noise on each client: privacy.mechanism = "
-            '"local_gaussian"'
+            f"({_by_sums()}) and no aggregation.before, or noise on each client: "
+            'privacy.mechanism = "local_gaussian"'
         )
     if not sums and config.secured:
         yield (
             f"{name} needs rows, which a secure sum never shows; use a rule that sums suffice for "
-            f'({by_sums}) and no aggregation.before, or secure.protocol = "none"'
+            f'({_by_sums()}) and no aggregation.before, or secure.protocol = "none"'
         )
     if not plain and (not objective.sends_updates_alone or objective.keeps):
         yield (
@@ -216,6 +215,10 @@ def _rule_refusals(config: Config) -> Iterator[str]:
             if asked.root == 0
             else f"aggregation.root is {asked.root}, but {name} uses no root set; remove the key"
         )
+
+
+def _by_sums() -> str:
+    return ", ".join(f'"{rule}"' for rule in rules_by_sums())
 
 
 def _attack_refusals(config: Config) -> Iterator[str]:

@@ -7,7 +7,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
@@ -23,15 +23,16 @@ from accounting.releases import (
     noise_of,
 )
 from privfed.aggregation import told
-from privfed.catalog import key_of
-from privfed.evaluate import Evaluation
-from privfed.forecast import Forecast
 from privfed.matrix import why
-from privfed.personal import Personalised
-from privfed.plan import Plan
 from privfed.privacy.mechanism import OTHER
-from privfed.run import Outcome
 from privfed.unspent import unspent
+
+if TYPE_CHECKING:
+    from privfed.evaluate import Evaluation
+    from privfed.forecast import Forecast
+    from privfed.personal import Personalised
+    from privfed.plan import Plan
+    from privfed.run import Outcome
 
 _FAINT = 0.1
 """Below this ratio of signal to noise per round a run has little to learn from."""
@@ -457,24 +458,6 @@ def personal_table(found: Personalised) -> Table:
     for title, line in zip(("note", ""), textwrap.wrap(found.note, 60), strict=False):
         table.add_row(title, "", line)
     return table
-
-
-def catalog_table(found: Mapping[str, Mapping[str, str]]) -> Table:
-    """Every part under the key that names it."""
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for kind, parts in found.items():
-        table.add_row(Text(_placed(key_of(kind)), style="bold"), "")
-        for name, line in parts.items():
-            table.add_row(Text(f"  {name}", style="cyan"), Text(line))
-    return table
-
-
-def _placed(key: str) -> str:
-    """As it stands in a file: [client.privacy] mechanism."""
-    section, _, name = key.rpartition(".")
-    return f"[{section}] {name}"
 
 
 def spent_rounds(outcome: Outcome) -> str:

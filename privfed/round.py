@@ -22,6 +22,7 @@ from accounting.events import Event
 from accounting.ledger import Charge
 from defenses.types import RowRule, SumRule
 from defenses.weighing import Composed
+from privfed.aggregation import exchanges
 from privfed.asking import Asking
 from privfed.attackers import Attackers
 from privfed.cohort import Cohort, People, Sampler
@@ -180,12 +181,6 @@ class Algorithm:
         """What `round` is charged: a pure function of declared constants."""
         witness = self.sampler.witness(round, self.clients)
         return charged(self.mechanism, witness, self.exchanges, self.aborts)
-
-
-def exchanges(objective: Objective, rule: SumRule | RowRule) -> int:
-    """Releases per round, known before it: together they make one event."""
-    passes = rule.passes if isinstance(rule, SumRule) else 1
-    return objective.exchanges - 1 + passes
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,15 @@ from accounting.calibration import noise_multiplier
 from accounting.errors import AccountingError
 from accounting.events import Event, Spending
 from accounting.guarantee import guarantee
-from privfed.aggregation import rule_of
+from privfed.aggregation import exchanges, rule_of
 from privfed.cohort import Witness
 from privfed.config import Config
 from privfed.errors import Refused
 from privfed.privacy.mechanism import OTHER, Setting
-from privfed.round import exchanges
 from privfed.secure.aborts import charged, probability, tells_who_was_drawn, with_aborts
 from privfed.secure.limits import UNLIMITED, Limits
 from privfed.secure.plain import PlainSum
 from privfed.secure.summation import Summation
-from privfed.size import message_length
 from privfed.sum_limits import admitting, limits
 
 
@@ -79,6 +77,8 @@ def round_cost(config: Config, length: int | None = None) -> RoundCost:
     releases = exchanges(config.parts["objective"], rule_of(config))
     witness = config.parts["sampler"].witness(0, config.data.clients)
     if mechanism.trust == "sum" and length is None:
+        from privfed.size import message_length  # a plan that knows the length builds no model
+
         length = message_length(config)
     asked = replace(limits(config), admitted=config.admitted)
     cost = _within(asked, config, witness, releases, length or 0)

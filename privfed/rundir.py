@@ -16,12 +16,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import filelock
 import tomli_w
-import torch
-from torch import Tensor
 
 from accounting.documents import from_json, from_toml
 from accounting.durable import (
@@ -38,11 +36,16 @@ from privfed.errors import Broken, Busy, Refused, unreadable
 from privfed.jsons import dump
 from privfed.lineage import Lineage
 from privfed.local.states import SETTLED as STATES
-from privfed.network import Network
-from privfed.round import TrainingState
 from privfed.start import CHECKPOINT, CONSTANTS
 from privfed.stored_config import stored_config, stored_digest
-from privfed.tensorfile import CPU, fitting, pack, under, unpack
+from privfed.tensorfile import CPU, facts, fitting, pack, under, unpack
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from privfed.network import Network
+    from privfed.round import TrainingState
 
 
 @dataclass(frozen=True)
@@ -255,7 +258,7 @@ class RunDirectory:
         about = {"round": charge.round, "charge": charge.hash, "exchanges": len(released)}
         write_atomically(self._release_path(charge.round), pack(tensors, about))
 
-    def release(self, round: int, device: torch.device = CPU) -> StoredRelease | None:
+    def release(self, round: int, device: torch.device | str = CPU) -> StoredRelease | None:
         """What `round` released, None where nothing is kept of it. Raises `Broken`."""
         path = self._release_path(round)
         if not path.exists():
@@ -270,6 +273,17 @@ class RunDirectory:
             count = int(about["exchanges"])
             released = [tensors[f"released/{n}"] for n in range(count)]
             return StoredRelease(released, under(tensors, "mechanism/"), str(about["charge"]))
+
+    def released_for(self, round: int) -> str | None:
+        """The hash of the charge that `round`'s kept release cites. Raises `Broken`."""
+        path = self._release_path(round)
+        try:
+            with fitting(path):
+                return str(facts(path)["charge"])
+        except Broken:
+            if path.exists():
+                raise
+            return None  # a later checkpoint took it up just now
 
     def stored_rounds(self) -> list[int]:
         """Rounds whose releases are kept: those after the last checkpoint."""
@@ -318,15 +332,17 @@ class RunDirectory:
         if not self.has_checkpoint():
             return 0
         with fitting(self._checkpoint):
-            return int(unpack(self._checkpoint)[1]["round"])
+            return int(facts(self._checkpoint)["round"])
 
     def head(self) -> bytes:
         """The ledger's head that the checkpoint carries. Raises `Broken` where there is none."""
         with fitting(self._checkpoint):
-            return bytes.fromhex(str(unpack(self._checkpoint)[1]["ledger_head"]))
+            return bytes.fromhex(str(facts(self._checkpoint)["ledger_head"]))
 
-    def load_checkpoint(self, network: Network, device: torch.device) -> Checkpoint:
+    def load_checkpoint(self, network: Network, device: torch.device | str = CPU) -> Checkpoint:
         """The last durable checkpoint. Raises `Broken` where it is not one of `network`'s."""
+        from privfed.round import TrainingState  # a ledger is audited without what trains
+
         tensors, about = unpack(self._checkpoint, device)
         with fitting(self._checkpoint):
             if not network.same_code(about["fingerprint"]):

@@ -21,7 +21,11 @@ class Run(Part):
     rounds: int = Field(120, ge=1, le=999_999)
     randomness: Literal["secret", "seeded"] = "secret"
     seed: int = Field(0, ge=0)
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    device: str = Field(
+        "auto",
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+        description="'auto', 'cpu', 'cuda', or 'cuda:' and a number",
+    )
     workers: int = Field(1, ge=1, le=256)
     """Processes on this machine, that share each cohort."""
     threads: int = Field(1, ge=1, le=1024)

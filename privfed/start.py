@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor, nn
 
+from privfed.deferred import torch
 from privfed.errors import Refused
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 CHECKPOINT, CONSTANTS = "checkpoint.safetensors", "constants.safetensors"
 
@@ -64,6 +66,8 @@ def _fresh(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _read(init: str) -> dict[str, Tensor]:
+    from safetensors.torch import load_file  # which imports torch
+
     found: dict[str, Tensor] = {}
     for path in start_files(init):
         try:

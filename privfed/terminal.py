@@ -1,12 +1,18 @@
-"""A console that a run survives: closed pipes and terminals that know no Greek."""
+"""A console that a run survives: closed pipes, terminals that know no Greek, hostile names."""
 
 from __future__ import annotations
 
 import codecs
 import os
 import sys
+from collections.abc import Iterable
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from privfed.visible import visible
 
 _PLAIN = {"ε": "epsilon", "δ": "delta", "∞": "inf", "—": "-", "━": "=", "╸": "=", "╺": " "}
 
@@ -17,14 +23,32 @@ def console(json: bool) -> Console:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="privfed")
-    screen = SteadyConsole(stderr=json)
+    screen = SteadyConsole(stderr=json, markup=False)  # brackets in names are no markup
     if not screen.is_terminal:
         screen.width = 160  # a path in a log is not broken in two
     return screen
 
 
 class SteadyConsole(Console):
-    """Falls silent when nobody reads on (`privfed train | head`); the run goes on."""
+    """Falls silent when nobody reads on (`privfed train | head`); the run goes on.
+
+    Whatever is printed, in tables and by progress bars too, does nothing to the terminal but what
+    the console itself asks for.
+    """
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        """As `Console.render_str`, of `visible` text."""
+        return super().render_str(visible(text), **how)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """As `Console.render`, of `visible` text: before it is wrapped, where it is plain."""
+        if isinstance(renderable, Text) and visible(renderable.plain) != renderable.plain:
+            renderable = renderable.blank_copy(visible(renderable.plain))
+        for segment in super().render(renderable, options):
+            control = segment.control
+            yield segment if control else Segment(visible(segment.text), segment.style, control)
 
     def on_broken_pipe(self) -> None:
         self.quiet = True

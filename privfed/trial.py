@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from privfed.errors import Refused
+from privfed.own_code import in_own_code
 from privfed.vector import Shapes
 
 Run = Callable[[Tensor, int, Tensor], Tensor]
@@ -128,6 +129,8 @@ def told(x: Tensor) -> Iterator[None]:
         raise Refused(
             f"model.name: the model does not take these examples, {kind} of shape "
             f"{tuple(x.shape[1:])}: {type(error).__name__}: {said}. For {kind} there is {fitting}"
+            f"{in_own_code(error)}",
+            key="model.name",
         ) from error
 
 

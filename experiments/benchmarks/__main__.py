@@ -25,6 +25,7 @@ SHORT: dict[str, list[str]] = {
     "local_training": ["--rounds", "15"],
     "device": ["--repeats", "5"],
     "accounting_speed": ["--rounds", "1000", "--queries", "50"],
+    "start_up": ["--repeats", "5"],
     "secure_sums": [],
     "distributed_noise": ["--count", "500000", "--clients", "20"],
     "aggregation": ["--clients", "50", "--dimension", "100000"],

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Annotated
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
 from privfed.data.partition import Simulated
+from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.federation import Examples, Indices
 from privfed.parts import only

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.federation import Examples, Federation
 from privfed.parts import Part
 from privfed.streams import Keys, Streams, uniforms
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _AT_ONCE = 4096
 

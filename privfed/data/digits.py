@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
-
+from privfed.deferred import torch
 from privfed.federation import Examples
 from privfed.parts import Part
 from privfed.streams import Streams

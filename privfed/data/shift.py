@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import ClassVar, Protocol
 
 import numpy as np
-import torch
 from pydantic import Field
 
+from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.federation import Federation
 from privfed.parts import Part

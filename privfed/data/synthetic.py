@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-import torch
 from pydantic import Field
 
+from privfed.deferred import torch
 from privfed.federation import Examples
 from privfed.parts import Part
 from privfed.streams import Streams

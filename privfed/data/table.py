@@ -7,7 +7,6 @@ be a release of its own.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,6 +25,7 @@ from privfed.federation import Examples, Meaning
 from privfed.mapped import Mapped
 from privfed.parts import Part
 from privfed.streams import Streams
+from privfed.suggestions import nearest
 
 Bounds = Annotated[list[float], Field(min_length=2, max_length=2)]
 _ONTO = (-1.0, 1.0)
@@ -236,8 +236,8 @@ def _scaled(numbers: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def _no_column(key: str, name: str, names: list[str], path: Path) -> Refused:
-    close = difflib.get_close_matches(name, names, n=1)
-    meant = f"did you mean {close[0]!r}? " if close else ""
+    close = nearest(name, names)
+    meant = f"did you mean {close!r}? " if close else ""
     other = [mark for mark in ";\t|" if len(names) == 1 and mark in names[0]]
     hint = f" (they seem to be divided by {other[0]!r}: set data.delimiter)" if other else ""
     shown = ", ".join(names[:20]) + (", …" if names[20:] else "")

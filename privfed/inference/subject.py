@@ -17,7 +17,6 @@ from privfed.federation import Federation, Indices
 from privfed.plan import plan
 from privfed.prior import priors
 from privfed.rundir import RunDirectory
-from privfed.tensorfile import CPU
 
 SIMULATION = "a simulation: it reads clients' own examples, and no ε covers what it shows"
 
@@ -78,7 +77,7 @@ def subject(path: Path, overrides: Sequence[str]) -> Subject:
         raise Refused(f"{path} has no checkpoint: its run had not begun")
     setup = assemble(plan(_here(config)), directory.read_constants())
     _refuse_unknown(setup)
-    checkpoint = directory.load_checkpoint(setup.network, CPU)
+    checkpoint = directory.load_checkpoint(setup.network)
     return Subject(path, setup, checkpoint.state.params, checkpoint.round)
 
 

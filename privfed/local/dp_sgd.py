@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from accounting.events import ADD_REMOVE, Event
 from accounting.releases import LARGEST_NOISE, Gaussian, PoissonSampled, Repeated
+from privfed.deferred import torch
 from privfed.parts import Part
 from privfed.privacy.clipping import clip_rows, on_grid
 from privfed.privacy.rounding import gaussian_on_grid, grid_of
 from privfed.streams import Keys
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _AT_ONCE = 256
-Gradients = Callable[[Tensor, np.ndarray], Tensor]
+Gradients = Callable[["Tensor", np.ndarray], "Tensor"]
 """Of a model `[d]`, the gradient of each of the named examples `[B]`: `[B, d]`."""
 
 

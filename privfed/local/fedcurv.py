@@ -13,15 +13,17 @@ I_j is empirical: the mean over j's examples of the squared gradient of its loss
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from privfed.deferred import torch
 from privfed.local.objective import Broadcast, Cohorts, Exchange, Measures, Memory, Work
 from privfed.local.sgd import Sgd
 from privfed.vector import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class FedCurv(Sgd):

@@ -5,13 +5,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
-from torch import Tensor
 
 from privfed.local.objective import Anchor, Broadcast, Exchange, Memory
 from privfed.local.sgd import Sgd
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class FedDane(Sgd):

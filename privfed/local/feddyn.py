@@ -12,14 +12,16 @@ h is always the mean of all h_k. The server keeps s = -h / alpha.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from privfed.deferred import torch
 from privfed.local.objective import Broadcast, Cohorts, Memory, Work
 from privfed.local.sgd import Sgd
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class FedDyn(Sgd):

@@ -13,14 +13,16 @@ the previous global update is penalised. There is no term in the first round.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from privfed.deferred import torch
 from privfed.local.objective import Broadcast, Cohorts, Exchange, Memory
 from privfed.local.sgd import Sgd
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class FedFor(Sgd):

@@ -6,14 +6,15 @@ federated optimization", section 4, for plain local SGD.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from torch import Tensor
-
+from privfed.deferred import torch
 from privfed.local.objective import Broadcast, Cohorts, Memory, Work
 from privfed.local.sgd import Sgd
 from privfed.vector import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class FedNova(Sgd):

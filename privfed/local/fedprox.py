@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from privfed.deferred import torch
 from privfed.local.objective import Broadcast, Cohorts, Exchange, Measures, Memory, Work
 from privfed.local.sgd import Sgd
 from privfed.vector import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class FedProx(Sgd):

@@ -15,15 +15,17 @@ from released values, so it is post-processing.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from privfed.deferred import torch
 from privfed.local.objective import Anchor, Broadcast, Cohorts, Exchange, Memory, Work
 from privfed.local.sgd import Sgd
 from privfed.vector import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class _Mimicking(Sgd):

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from privfed.vector import Layout
 
-Broadcast = Mapping[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Broadcast = Mapping[str, "Tensor"]
 """Released values only, by name; "params" `[d]` is the current model."""
 Anchor = Literal["", "all", "batch"]
 Measures = Literal["", "loss", "fisher"]
-Memory = Mapping[str, Tensor]
+Memory = Mapping[str, "Tensor"]
 """What an objective keeps of former rounds: functions of released values, public, checkpointed."""
 
 

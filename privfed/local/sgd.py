@@ -6,9 +6,7 @@ Other objectives are this one with a corrected gradient, or with something more 
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import ClassVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from privfed.local.objective import (
     Anchor,
@@ -21,6 +19,9 @@ from privfed.local.objective import (
 )
 from privfed.parts import Part
 from privfed.vector import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Sgd(Part):

@@ -17,15 +17,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from accounting.durable import make_folder, recover_folder, sync_folder, write_atomically
+from privfed.deferred import torch
 from privfed.errors import Broken
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Ids = NDArray[np.int64]
 SETTLED = "settled.f32"

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
 from accounting.events import CHANGE, ZERO_OUT, Event
 from accounting.releases import LARGEST_NOISE, Gaussian
 from privfed.cohort import Witness
+from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.correlated import Correlated, CorrelatedKeys
@@ -28,6 +27,9 @@ from privfed.privacy.mechanism import (
 )
 from privfed.streams import Keys, Streams
 from privfed.vector import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Banded(MechanismPart):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from privfed.blocks import blocks
+from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.privacy.mechanism import BoundedRows
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _SLACK = 1 - 2.0**-22
 """Rounding the scale and the product to float32 grows a norm by at most (1 + 2^-24)^2, and the

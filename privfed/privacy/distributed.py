@@ -6,12 +6,10 @@ import hashlib
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-import torch
 from pydantic import Field, PrivateAttr
 from scipy.special import ndtr
-from torch import Tensor
 
 from accounting.events import ZERO_OUT, Event
 from accounting.releases import (
@@ -25,6 +23,7 @@ from accounting.releases import (
     Unprotected,
 )
 from privfed.cohort import Witness
+from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import (
@@ -41,6 +40,9 @@ from privfed.privacy.shares import DiscreteGaussianShare, Layers, Share, Skellam
 from privfed.secure.codec import Codec
 from privfed.streams import Keys
 from privfed.vector import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _SPREAD = 4.0
 """k: a half of the modulus holds so many deviations of a rotated sum and its noise."""

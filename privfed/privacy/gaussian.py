@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from accounting.events import CHANGE, Event
 from accounting.releases import LARGEST_NOISE, same_cohort
 from privfed.cohort import Witness
+from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.privacy.adaptive import Split, next_clip, share_within
 from privfed.privacy.clipping import clip_rows, clip_rows_and_tell, on_grid
@@ -27,6 +26,9 @@ from privfed.privacy.mechanism import (
 from privfed.privacy.rounding import FINENESS, gaussian_on_grid, grid_of, refuse_inexact
 from privfed.streams import Keys
 from privfed.vector import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class CentralGaussian(MechanismPart):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from accounting.events import CHANGE, REPLACE_ONE, Event
 from accounting.releases import LARGEST_NOISE, Separated, same_cohort
 from privfed.cohort import Witness
+from privfed.deferred import torch
 from privfed.privacy.clipping import clip_rows, on_grid
 from privfed.privacy.mechanism import (
     BoundedRows,
@@ -24,6 +23,9 @@ from privfed.privacy.mechanism import (
 from privfed.privacy.rounding import gaussian_on_grid, grid_of
 from privfed.streams import Keys
 from privfed.vector import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class LocalGaussian(MechanismPart):

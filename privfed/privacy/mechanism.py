@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from accounting.events import Event
 from privfed.cohort import Witness
@@ -18,9 +17,11 @@ from privfed.streams import Keys, Streams
 from privfed.vector import Layout
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from privfed.privacy.correlated import Correlated
 
-State = Mapping[str, Tensor]
+State = Mapping[str, "Tensor"]
 """A mechanism's public state: part of what is released, stored and checkpointed."""
 
 

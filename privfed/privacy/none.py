@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, Self
-
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from accounting.events import Event
 from accounting.releases import Unprotected
@@ -20,6 +18,9 @@ from privfed.privacy.mechanism import (
 )
 from privfed.streams import Keys
 from privfed.vector import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class NoPrivacy(MechanismPart):

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from privfed.deferred import torch
 from privfed.privacy.mechanism import BoundedRows
 from privfed.streams import Keys
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _FACTOR = 16
 """H is applied as a product of matrices of at most this size: fast where they stay in cache."""

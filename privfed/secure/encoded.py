@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
-import torch
 from pydantic import Field
 from scipy import stats
 
+from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from privfed.blocks import blocks
+from privfed.deferred import torch
 from privfed.parts import Part
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.secure.limits import Limits
 from privfed.secure.summation import Indices, Session
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class PlainSum(Part):

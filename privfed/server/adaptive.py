@@ -14,12 +14,15 @@ client sends d numbers a round.
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import TYPE_CHECKING
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from privfed.deferred import torch
 from privfed.server.optimizer import State, WithRate
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class _Adaptive(WithRate):

@@ -4,9 +4,12 @@ et al. 2017).
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from privfed.server.optimizer import State, WithRate
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class FedAvg(WithRate):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import torch
-from pydantic import Field
-from torch import Tensor
+from typing import TYPE_CHECKING
 
+from pydantic import Field
+
+from privfed.deferred import torch
 from privfed.server.optimizer import State, WithRate
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class FedAvgM(WithRate):

@@ -137,7 +137,7 @@ def test_naming_another_part_drops_the_keys_of_the_former_one(tmp_path):
         ('[grid]\n"client.lr" = [1.0]\n[[exclude]]\n"client.lr" = 2.0', "matches no cell"),
         ('[grid]\n"client.lr" = [1.0]\n[[exclude]]\n"server.lr" = 1.0', "does not vary"),
         ('[grid]\n"client.lr" = [1.0]\n[[exclude]]\n"client.lr" = 1.0', "leave no cell"),
-        ("sedes = [1]", "unknown key 'sedes'.*did you mean 'seeds'"),
+        ("sedes = [1]", "sedes is not a known key.*did you mean 'seeds'"),
         ("base = 'gone.toml'", "gone.toml does not exist"),
         ("format = 2", "format = 2"),
         ("seeds = [", "not valid TOML"),
@@ -172,7 +172,7 @@ def test_refused_and_failing_cells_are_recorded_and_the_rest_goes_on(tmp_path, q
     rows = {(r["aggregation.rule"], r["client.lr"], r["server.momentum"]): r for r in table(path)}
     assert rows["mean", "0.5", "0.1"]["status"] == "done"
     assert "diverged" in rows["mean", "1e+38", "0.1"]["reason"]
-    assert "less than 1" in rows["mean", "0.5", "2"]["reason"]
+    assert "number below 1" in rows["mean", "0.5", "2"]["reason"]
     assert rows["mean", "0.5", "2"]["accuracy"] == ""
 
 

@@ -1,0 +1,136 @@
+"""What is wrong with the values of a section, in the words of a run file.
+
+The library that validates speaks of its own classes, and of each branch where a value may be of
+several kinds. Here a mistake is one key, what stands there, and all that may.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from privfed.suggestions import nearest
+
+_KINDS = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a table of keys and values",
+    "model_type": "a table of keys and values",
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "a number of at least {ge}",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "a number of at most {le}",
+    "literal_error": "{expected}",
+    "too_short": "at least {min_length} of them",
+    "too_long": "at most {max_length} of them",
+    "string_too_short": "at least {min_length} letters",
+}
+"""By the library's kind of error, what is expected instead."""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """`key` is wrong, "section.key", for the reason that `text` gives."""
+
+    key: str
+    text: str
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """What the library found at `path`; of a value with branches, `head` is where these begin."""
+
+    path: tuple[str | int, ...]
+    head: tuple[str | int, ...]
+    kind: str
+    message: str
+    value: Any
+    context: Mapping[str, Any]
+
+
+def mistakes(
+    error: ValidationError, section: str, given: Mapping[str, Any], model: type[BaseModel]
+) -> list[Mistake]:
+    """One for each place in `given`, the keys of `section` (of a file, ""), that `error` is about.
+
+    `model` refused them.
+    """
+    places: dict[tuple[str | int, ...], list[_Problem]] = {}
+    for each in error.errors():
+        problem = _problem(each, given)
+        places.setdefault(problem.head, []).append(problem)
+    return [_mistake(section, problems, model) for problems in places.values()]
+
+
+def _problem(found: Any, given: Mapping[str, Any]) -> _Problem:
+    """The steps that lead to the value; what else the library names are branches of its kinds."""
+    path, head, value = [], None, given
+    for step in found["loc"]:
+        if _holds(value, step):
+            path.append(step)
+            value = value[step]
+        elif not path or found["type"] in ("missing", "extra_forbidden"):
+            path.append(step)
+        elif head is None:
+            head = tuple(path)
+    whole = tuple(path)
+    context = found.get("ctx") or {}
+    begins = whole if head is None else head
+    return _Problem(whole, begins, found["type"], found["msg"], found["input"], context)
+
+
+def _holds(value: Any, step: str | int) -> bool:
+    if isinstance(value, Mapping):
+        return step in value
+    return isinstance(value, list) and isinstance(step, int) and step < len(value)
+
+
+def _mistake(section: str, problems: Sequence[_Problem], model: type[BaseModel]) -> Mistake:
+    """Of several branches, those count that fitted farthest into the value."""
+    deepest = max(len(problem.path) for problem in problems)
+    problems = [problem for problem in problems if len(problem.path) == deepest]
+    first = problems[0]
+    key = ".".join(str(step) for step in (section, *first.path) if step != "")
+    shown = f"{key} is {first.value!r}"
+    if first.kind == "missing":
+        return Mistake(key, f"{key} is missing, and has no default; set it")
+    if first.kind == "extra_forbidden":
+        known = model.model_fields if len(first.path) == 1 else ()
+        hint = _hint(str(first.path[-1]), known) or "; remove it"
+        return Mistake(key, f"{key} is not a known key{hint}")
+    if first.kind == "value_error":
+        said = first.message.removeprefix("Value error, ")
+        return Mistake(key, f"{shown}: {said}" if first.path else f"{key}: {said}")
+    words = list(dict.fromkeys(_expected(problem, model) for problem in problems))
+    choices = re.findall("'([^']*)'", " ".join(words))
+    hint = _hint(first.value, choices) if isinstance(first.value, str) else ""
+    return Mistake(key, f"{shown}; expected {' or '.join(words)}{hint}")
+
+
+def _expected(problem: _Problem, model: type[BaseModel]) -> str:
+    if problem.kind in _KINDS:
+        return _KINDS[problem.kind].format(**{k: _number(v) for k, v in problem.context.items()})
+    field = model.model_fields.get(str(problem.path[0])) if problem.path else None
+    if field and field.description:
+        return field.description
+    return problem.message.removeprefix("Input should be ")
+
+
+def _hint(written: str, known: Iterable[str]) -> str:
+    """What was likely meant."""
+    close = nearest(written, known)
+    return f" (did you mean {close!r}?)" if close else ""
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
