@@ -1,7 +1,8 @@
 """The typed configuration of a run: sections and keys, assembled from the parts' own files.
 
 A TOML file (or nothing: the default run) and `--set section.key=value` become frozen, strict
-models. Unknown keys, wrong types and values out of range are refused here, all of them in one
+models. What is written goes before what the task's loss holds best, and that before a field's own
+default. Unknown keys, wrong types and values out of range are refused here, all of them in one
 message; what may be combined is `privfed.plan`'s business.
 """
 
@@ -334,7 +335,39 @@ def _fields(name: str, section: Mapping[str, Any]) -> set[str]:
     return {key for model in models for key in model.model_fields} | SECTIONS[name].parts.keys()
 
 
+def _suited(raw: Raw) -> Raw:
+    """`raw`, with what its task's loss holds best for keys that it leaves out.
+
+    A part whose own default is not the one that a section's default part has keeps it. Unchanged
+    where source or loss cannot be built, of which `_assemble` says why.
+    """
+    source, loss = (_built(raw, *place) for place in (("data", "source"), ("model", "loss")))
+    if source is None or loss is None:
+        return raw
+    suited = {name: dict(section) for name, section in raw.items()}
+    for target, value in loss.defaults(source.squared_norm).items():
+        name, _, key = target.rpartition(".")
+        given = suited.setdefault(name, {})
+        if key not in given and _default(name, given, key) == _default(name, {}, key):
+            given[key] = value
+    return suited
+
+
+def _built(raw: Raw, name: str, kind: str) -> Any:
+    """The part of `kind` that section `name` describes; None where it is refused."""
+    given = raw.get(name, {})
+    return _validate(_chosen(name, given)[kind][1], name, given, [])
+
+
+def _default(name: str, section: Mapping[str, Any], key: str) -> Any:
+    """What `key` is where `section` leaves it out, as it names its parts; None: nothing there."""
+    models = [SECTIONS[name].own, *(model for _, model in _chosen(name, section).values())]
+    fields = [model.model_fields[key] for model in models if key in model.model_fields]
+    return fields[0].default if fields else None
+
+
 def _assemble(raw: Raw, solved: Resolved) -> Config:
+    raw = _suited(raw)
     own: dict[str, Any] = {}
     parts: dict[str, Any] = {}
     names: dict[str, str] = {}
