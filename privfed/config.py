@@ -35,6 +35,7 @@ from privfed.sections import (
     Secure,
     Start,
 )
+from privfed.task import Task
 
 FORMAT = 1
 DEFAULT_EPSILON = 4.0
@@ -325,6 +326,14 @@ def named(raw: Raw, kind: str) -> type[Any]:
     return _chosen(section, raw.get(section, {}))[kind][1]
 
 
+def loss_of(raw: Raw) -> Any:
+    """The loss that `raw` describes; None where that is refused."""
+    try:
+        return _built(raw, "model", "loss")
+    except Refused:
+        return None
+
+
 def _kinds(section: Section) -> set[str]:
     return {kind for kind, _ in section.parts.values()}
 
@@ -339,13 +348,16 @@ def _suited(raw: Raw) -> Raw:
     """`raw`, with what its task's loss holds best for keys that it leaves out.
 
     A part whose own default is not the one that a section's default part has keeps it. Unchanged
-    where source or loss cannot be built, of which `_assemble` says why.
+    where what is asked cannot be built, of which `_assemble` says why.
     """
-    source, loss = (_built(raw, *place) for place in (("data", "source"), ("model", "loss")))
-    if source is None or loss is None:
+    data = _validate(Data, "data", raw.get("data", {}), [])
+    source, sampler = _built(raw, "data", "source"), _built(raw, "cohort", "sampler")
+    loss = _built(raw, "model", "loss")
+    if None in (data, source, sampler, loss):
         return raw
     suited = {name: dict(section) for name, section in raw.items()}
-    for target, value in loss.defaults(source.squared_norm).items():
+    task = Task(source.squared_norm, float(sampler.of(data.clients).size))
+    for target, value in loss.defaults(task).items():
         name, _, key = target.rpartition(".")
         given = suited.setdefault(name, {})
         if key not in given and _default(name, given, key) == _default(name, {}, key):

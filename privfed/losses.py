@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from privfed.errors import Refused
 from privfed.federation import Examples, Meaning
 from privfed.parts import Part
+from privfed.task import Task
 
 _NONE = -1
 """The label of a position that has none (padding)."""
@@ -31,9 +32,9 @@ _BOUNDS = (-1.0, 1.0)
 """Of a number to predict, in scaled units."""
 _UNDECLARED = 1000.0
 """The squared norm of an example, taken to be so where a source declares none."""
-_SHORT: Mapping[str, Any] = {"privacy.clip": 0.05}
-"""For short updates, as models of few outputs make: noise follows the clip. The study in
-`experiments/first_run` chose it."""
+_CLIP, _COHORT = 0.4, 150
+"""Of the default run."""
+_LEAST_CLIP = 0.01
 
 
 class Loss(Protocol):
@@ -49,12 +50,8 @@ class Loss(Protocol):
     softmax: ClassVar[bool]
     """Whether it is that of a softmax over classes, whose gradients tell labels."""
 
-    def defaults(self, squared_norm: float | None) -> Mapping[str, Any]:
-        """What suits this task of what a run file leaves out: "section.key" -> value.
-
-        No |x|^2 of an example is above `squared_norm`; None: none is declared. Only what is public
-        before anything is read may enter.
-        """
+    def defaults(self, task: Task) -> Mapping[str, Any]:
+        """What suits this task of what a run file leaves out: "section.key" -> value."""
         ...
 
     def width(self, examples: Examples) -> int:
@@ -100,8 +97,14 @@ class _Scored(Part):
     lower_is_better: ClassVar[bool] = False
     softmax: ClassVar[bool] = False
 
-    def defaults(self, squared_norm: float | None) -> Mapping[str, Any]:
-        return {}
+    def defaults(self, task: Task) -> Mapping[str, Any]:
+        """A clip in proportion to the cohort, up to that of the default run.
+
+        Noise on the average update has a deviation of z clip / cohort, so that at any cohort it is
+        as loud as in that run, and no louder. `experiments/first_run` tried others.
+        """
+        clip = _CLIP * min(task.cohort / _COHORT, 1.0)
+        return {"privacy.clip": max(float(f"{clip:.2g}"), _LEAST_CLIP)}
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         raise NotImplementedError
@@ -191,9 +194,6 @@ class BinaryCrossEntropy(_Scored):
     def measure(self) -> str:
         return "auc"
 
-    def defaults(self, squared_norm: float | None) -> Mapping[str, Any]:
-        return _SHORT
-
     def minimiser(self, y: Tensor, width: int) -> Tensor:
         return _log_odds(y.double().mean(0, keepdim=True))
 
@@ -245,9 +245,6 @@ class MultiLabel(_Scored):
     def measure(self) -> str:
         return f"recall_at_{self.k}"
 
-    def defaults(self, squared_norm: float | None) -> Mapping[str, Any]:
-        return _SHORT
-
     def minimiser(self, y: Tensor, width: int) -> Tensor:
         return _log_odds(y.double().mean(0))
 
@@ -295,7 +292,7 @@ class SquaredError(_Scored):
     def measure(self) -> str:
         return "mae"
 
-    def defaults(self, squared_norm: float | None) -> Mapping[str, Any]:
+    def defaults(self, task: Task) -> Mapping[str, Any]:
         """Steps that cannot overshoot, whatever the data, where the model is linear.
 
         For one output w.x + b, the mean of (w.x + b - y)^2 over any batch has the Hessian
@@ -305,7 +302,8 @@ class SquaredError(_Scored):
         local training never moves away from what a batch asks for, however many steps it takes.
         (At a rate above 2 / L it may grow without end.)
         """
-        bound = _UNDECLARED if squared_norm is None else squared_norm
+        declared = task.squared_norm
+        bound = _UNDECLARED if declared is None else declared
         rate = float(f"{1 / (2 * (bound + 1)):.3g}")
         return {"client.lr": rate, "server.lr": 0.2, "server.momentum": 0.9, "privacy.clip": 0.02}
 
