@@ -1,6 +1,7 @@
 """The defaults over every table: `python -m experiments.first_run [TABLE ...]`.
 
-Ends with 1 where a run without privacy is worse than the best constant answer.
+Ends with 1 where a run without privacy is worse than the best constant answer, on a table of more
+than a few rows.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from experiments.first_run.study import SEEDS, Result, first_run, table
-from experiments.first_run.tables import NAMES
+from experiments.first_run.tables import NAMES, TOO_SMALL
 
 _RESULTS = Path(__file__).with_name("results.csv")
 
@@ -28,7 +29,11 @@ def main(names: list[str]) -> int:
                     _write(list(known.values()))
                     print(*found.cells(), flush=True)
     print(table(list(known.values())))
-    worse = [found for found in known.values() if not found.private and found.worse]
+    worse = [
+        found
+        for found in known.values()
+        if not found.private and found.worse and found.table not in TOO_SMALL
+    ]
     for found in worse:
         print(f"worse than a constant: {found.table}, seed {found.seed}")
     return 1 if worse else 0

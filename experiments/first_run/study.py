@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -44,7 +44,12 @@ class Result:
 
     @classmethod
     def read(cls, row: Mapping[str, str]) -> Result:
-        kinds = {"str": str, "bool": lambda text: text == "True", "int": int, "float": float}
+        kinds: dict[str, Callable[[str], Any]] = {
+            "str": str,
+            "bool": lambda text: text == "True",
+            "int": int,
+            "float": float,
+        }
         types = cls.__annotations__
         return cls(**{key: kinds[types[key]](text) for key, text in row.items()})
 
