@@ -1,7 +1,8 @@
 """The typed configuration of a run: sections and keys, assembled from the parts' own files.
 
 A TOML file (or nothing: the default run) and `--set section.key=value` become frozen, strict
-models. Unknown keys, wrong types and values out of range are refused here, all of them in one
+models. What is written goes before what the task's loss holds best, and that before a field's own
+default. Unknown keys, wrong types and values out of range are refused here, all of them in one
 message; what may be combined is `privfed.plan`'s business.
 """
 
@@ -35,6 +36,7 @@ from privfed.sections import (
     Secure,
     Start,
 )
+from privfed.task import Task
 
 FORMAT = 1
 DEFAULT_EPSILON = 4.0
@@ -340,6 +342,14 @@ def named(raw: Raw, kind: str) -> type[Any]:
     return _chosen(section, raw.get(section, {}))[kind][1]
 
 
+def loss_of(raw: Raw) -> Any:
+    """The loss that `raw` describes; None where that is refused."""
+    try:
+        return _built(raw, "model", "loss")
+    except Refused:
+        return None
+
+
 def _kinds(section: Section) -> set[str]:
     return {kind for kind, _ in section.parts.values()}
 
@@ -350,7 +360,42 @@ def _fields(name: str, section: Mapping[str, Any]) -> set[str]:
     return {key for model in models for key in model.model_fields} | SECTIONS[name].parts.keys()
 
 
+def _suited(raw: Raw) -> Raw:
+    """`raw`, with what its task's loss holds best for keys that it leaves out.
+
+    A part whose own default is not the one that a section's default part has keeps it. Unchanged
+    where what is asked cannot be built, of which `_assemble` says why.
+    """
+    data = _validate(Data, "data", raw.get("data", {}), [])
+    source, sampler = _built(raw, "data", "source"), _built(raw, "cohort", "sampler")
+    loss = _built(raw, "model", "loss")
+    if None in (data, source, sampler, loss):
+        return raw
+    suited = {name: dict(section) for name, section in raw.items()}
+    task = Task(source.squared_norm, float(sampler.of(data.clients).size))
+    for target, value in loss.defaults(task).items():
+        name, _, key = target.rpartition(".")
+        given = suited.setdefault(name, {})
+        if key not in given and _default(name, given, key) == _default(name, {}, key):
+            given[key] = value
+    return suited
+
+
+def _built(raw: Raw, name: str, kind: str) -> Any:
+    """The part of `kind` that section `name` describes; None where it is refused."""
+    given = raw.get(name, {})
+    return _validate(_chosen(name, given)[kind][1], name, given, [])
+
+
+def _default(name: str, section: Mapping[str, Any], key: str) -> Any:
+    """What `key` is where `section` leaves it out, as it names its parts; None: nothing there."""
+    models = [SECTIONS[name].own, *(model for _, model in _chosen(name, section).values())]
+    fields = [model.model_fields[key] for model in models if key in model.model_fields]
+    return fields[0].default if fields else None
+
+
 def _assemble(raw: Raw, solved: Resolved) -> Config:
+    raw = _suited(raw)
     own: dict[str, Any] = {}
     parts: dict[str, Any] = {}
     names: dict[str, str] = {}

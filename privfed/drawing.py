@@ -89,7 +89,9 @@ def draw(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, 
         rows = _aligned(rows, keys, figure.x)
     held = [row for row in rows if holds(row, figure.where)]
     refuse_averaging(figure, {key: values(held, key) for key in keys})
-    measures = {*measures_of(keys, rows), *_ALSO}
+    measured = [name for name in measures_of(keys, rows) if name not in PROGRESS]
+    figure = figure.model_copy(update={"measure": figure.measure or next(iter(measured), "")})
+    measures = {*measured, *_ALSO}
     if figure.measure not in measures:
         raise Refused(
             f"figure {figure.name!r} shows {figure.measure!r}; "

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from accounting.durable import write_atomically
 from privfed.config import Config, overridden
+from privfed.constant import best_constant
 from privfed.construct import network
 from privfed.errors import Broken, Refused
 from privfed.federation import Examples, Meaning
@@ -28,11 +29,15 @@ ON_TRAINED = "simulation: scored on examples of clients that train"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Measures of the model of the run at `path`, after `round`, on `examples` examples."""
+    """Measures of the model of the run at `path`, after `round`, on `examples` examples.
+
+    `constant` are those of the best answer that looks at nothing.
+    """
 
     path: Path
     round: int
     measures: dict[str, float]
+    constant: dict[str, float]
     examples: int
     data: str
     own_test_set: bool
@@ -50,6 +55,7 @@ class Evaluation:
         """The object that `privfed evaluate --json` prints."""
         return {
             **self.measures,
+            "constant": self.constant,
             "examples": self.examples,
             "data": self.data,
             "own_test_set": self.own_test_set,
@@ -105,8 +111,8 @@ def evaluate(
     measures = net.evaluate(params, examples)
     if predictions is not None:
         write_atomically(predictions, _table(net, params, examples).encode())
-    inside = config.data.holdout == "examples"
-    return Evaluation(path, round, measures, len(examples), data, not overrides, inside)
+    constant, inside = best_constant(net.loss, examples), config.data.holdout == "examples"
+    return Evaluation(path, round, measures, constant, len(examples), data, not overrides, inside)
 
 
 def _examples(config: Config, overrides: Sequence[str], round: int) -> tuple[Examples, str]:

@@ -30,6 +30,7 @@ from privfed.errors import Broken, Busy, PrivfedError, Refused, public_text
 from privfed.grid import Cell, Grid, Values, cells, tuned_cells
 from privfed.joint import Joint, joints
 from privfed.jsons import dump
+from privfed.own_measure import of_tuning
 from privfed.parts import expected
 from privfed.results import (
     DONE,
@@ -148,22 +149,23 @@ def _best(
 ) -> Values | str:
     """The tuned keys of the cell `values` with the best mean, or why there are none."""
     assert grid.tune is not None
+    mine = [cell for cell in tried if all(cell.values[k] == v for k, v in values.items())]
+    loss = next((cell.config.parts["loss"] for cell in mine if cell.config), None)
+    by, lower = of_tuning(grid.tune.by, grid.tune.lower_is_better, loss)
     scores: dict[str, list[float]] = {}
     options: dict[str, Values] = {}
     reason = "none of what was tried for it is done"
-    for cell in tried:
-        if any(cell.values[key] != value for key, value in values.items()):
-            continue
+    for cell in mine:
         result = results[cell.name] or {}
         chosen = {key: cell.values[key] for key in grid.tuned if key in cell.values}
         name = repr(chosen)
         options[name] = chosen
-        score = _number(result.get("outcome", {}).get(grid.tune.by))
-        worst = math.inf if grid.tune.lower_is_better else -math.inf
+        score = _number(result.get("outcome", {}).get(by))
+        worst = math.inf if lower else -math.inf
         scores.setdefault(name, []).append(worst if score is None else score)
         reason = str(result.get("reason", reason))
     means = {name: sum(of) / len(of) for name, of in scores.items()}
-    best = (min if grid.tune.lower_is_better else max)(means, key=lambda name: means[name])
+    best = (min if lower else max)(means, key=lambda name: means[name])
     if not math.isfinite(means[best]):
         return f"nothing that was tried to tune it is done; the last: {reason}"
     return options[best]
@@ -177,7 +179,7 @@ def _number(value: Any) -> float | None:
 
 def _refuse_unmeasured(by: str, result: Result) -> None:
     """Raises `Refused` where a run that is done has no measure called `by`."""
-    if result["status"] == DONE and by not in (known := measures_in(result["outcome"])):
+    if by and result["status"] == DONE and by not in (known := measures_in(result["outcome"])):
         raise Refused(f"tune.by is {by!r}, which is no measure; {expected(by, known)}")
 
 

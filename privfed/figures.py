@@ -21,27 +21,29 @@ PROGRESS = (ROUND, "examples", "bytes", "device_seconds")
 class Figure(Part):
     """One picture, `name`.svg and .png.
 
-    `measure` over the values of `x` (or over "round"), one line, group of bars or row of the map
-    per value of `by`, one panel per value of `panels`. `where` fixes keys. A key that varies has to
-    appear in one of these, or in `worst`: of its values the worst mean over seeds is shown. Nothing
-    is averaged but seeds. `log` scales x, where it is a run's progress.
+    `measure` (empty: the loss's own) over the values of `x` (or over "round"), one line, group of
+    bars or row of the map per value of `by`, one panel per value of `panels`. `where` fixes keys. A
+    key that varies has to appear in one of these, or in `worst`: of its values the worst mean over
+    seeds is shown. Nothing is averaged but seeds. `log` scales x, where it is a run's progress.
     """
 
     name: str = Field(pattern=r"^[\w. -]+$", description="a name for a file")
     kind: Literal["curves", "heat", "bars"] = "curves"
-    measure: str = "accuracy"
+    measure: str = ""
     x: str
     by: str = ""
     panels: str = ""
     worst: str = ""
     where: dict[str, Any] = {}
-    lower_is_better: bool = False
+    lower_is_better: bool | None = None
+    """None: as the measure is (`privfed.own_measure`)."""
     log: bool = False
     title: str = ""
     labels: dict[str, str] = {}
 
     def label(self, key: str) -> str:
-        return self.labels.get(key, key.rpartition(".")[2].replace("_", " "))
+        """What an axis calls `key`: with its section, since two have an "lr"."""
+        return self.labels.get(key, key.replace(".", " ").replace("_", " "))
 
 
 def check_figures(figures: Sequence[Figure], varied: Mapping[str, Sequence[Any]]) -> None:
@@ -83,7 +85,7 @@ def text(value: Any) -> str:
     return f"\u200b{shown}" if shown.startswith("_") else shown  # or the legend leaves it out
 
 
-def holds(row: Row, where: dict[str, Any]) -> bool:
+def holds(row: Mapping[str, Any], where: dict[str, Any]) -> bool:
     return all(row[key] in listed(wanted) for key, wanted in where.items())
 
 

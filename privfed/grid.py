@@ -13,16 +13,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from privfed.config import Config, Raw, assembled, assign, read_raw, read_toml
+from privfed.config import Config, Raw, assembled, assign, loss_of, read_raw, read_toml
 from privfed.errors import Refused
 from privfed.figures import Figure, check_figures
 from privfed.mistakes import mistakes
+from privfed.own_measure import of_figure, refuse_several
 from privfed.parts import Part, expected
+from privfed.results import cell_of
 from privfed.sections import SECTIONS
+
+if TYPE_CHECKING:
+    from privfed.losses import Loss
 
 Values = Mapping[str, Any]
 METHOD, AT_EDGE = "method", "at_edge"
@@ -62,12 +67,15 @@ class Method(Part):
 
 
 class Tuning(Part):
-    """Keys to choose before the seeds are run: the best mean of `by` over seeds of its own."""
+    """Keys to choose before the seeds are run: the best mean of `by` over seeds of its own.
+
+    Without `by`, that of each cell's own loss, in its own direction.
+    """
 
     over: dict[str, list[Any]] = {}
     seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field([1000], min_length=1)
-    by: str = "accuracy"
-    lower_is_better: bool = False
+    by: str = ""
+    lower_is_better: bool | None = None
 
 
 class Grid(Part):
@@ -125,7 +133,34 @@ def load_grid(path: Path) -> Grid:
         raise Refused("\n".join(told), key=found[0].key) from error
     _refuse_contradictions(path, grid)
     check_figures(grid.figure, grid.axes)
-    return grid
+    return _measured(path, grid)
+
+
+def _measured(path: Path, grid: Grid) -> Grid:
+    """`grid`, whose figures know their measure and direction. Raises `Refused`."""
+    if grid.base and not (path.parent / grid.base).exists():
+        return grid  # figures are drawn from the table alone, whose first measure is the loss's own
+    if grid.tune is not None and not grid.tune.by:
+        for values in points(path, grid):
+            tried = [{**values, **one} for one in _combinations(grid.options(values))]
+            if losses := [loss for _, loss in _losses(path, grid, tried)]:
+                refuse_several(losses)
+    if all(figure.measure and not figure.worst for figure in grid.figure):
+        return grid
+    losses_of_cells = _losses(path, grid, points(path, grid))
+    figures = [of_figure(figure, losses_of_cells) for figure in grid.figure]
+    return grid.model_copy(update={"figure": figures})
+
+
+def _losses(path: Path, grid: Grid, cells: Sequence[Values]) -> list[tuple[Values, Loss]]:
+    """The loss of each of `cells`, but for those that are refused."""
+    base = _base(path, grid)
+    known = ((values, loss_of(_raw(base, grid, values))) for values in cells)
+    return [
+        ({key: cell_of(value) for key, value in values.items()}, loss)
+        for values, loss in known
+        if loss is not None
+    ]
 
 
 def _refuse_contradictions(path: Path, grid: Grid) -> None:
@@ -285,20 +320,26 @@ def _distinct(path: Path, found: list[Cell]) -> list[Cell]:
 
 
 def _cell(base: Raw, grid: Grid, values: Values, seed: int) -> Cell:
-    raw: Raw = {section: dict(keys) for section, keys in base.items()}
-    settings = grid.settings(values)
     try:
-        # Keys that name parts first: naming another drops the keys that only the former one knew.
-        for key in sorted(settings, key=lambda key: not _names_a_part(key)):
-            assign(raw, key, settings[key])
+        raw = _raw(base, grid, values)
         assign(raw, "run.seed", seed)
-        for key, value in settings.items():
+        for key, value in grid.settings(values).items():
             section, _, name = key.rpartition(".")
             if raw[section].get(name) != value:
                 raise Refused(f"another key of this grid replaces {key}; vary one of them")
         return Cell(values, seed, assembled(raw), None)
     except Refused as refused:
         return Cell(values, seed, None, str(refused))
+
+
+def _raw(base: Raw, grid: Grid, values: Values) -> Raw:
+    """The keys of the cell `values`. Raises `Refused`."""
+    raw: Raw = {section: dict(keys) for section, keys in base.items()}
+    settings = grid.settings(values)
+    # Keys that name parts first: naming another drops the keys that only the former one knew.
+    for key in sorted(settings, key=lambda key: not _names_a_part(key)):
+        assign(raw, key, settings[key])
+    return raw
 
 
 def _names_a_part(key: str) -> bool:

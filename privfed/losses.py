@@ -2,13 +2,15 @@
 
 Outputs are `[B, *positions, width]` and labels `[B, *positions]` or `[B, width]`; every loss gives
 one number per example. A measure is a mean over all examples scored, so scoring goes in pieces:
-`keep` says what it needs of each example, `measures` what follows from all of them.
+`keep` says what it needs of each example, `measures` what follows from all of them. A loss also
+knows which keys suit its task, and the best answer that looks at nothing (`privfed.constant`).
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pydantic import Field
 
@@ -16,6 +18,7 @@ from privfed.deferred import F, torch
 from privfed.errors import Refused
 from privfed.federation import Examples, Meaning
 from privfed.parts import Part
+from privfed.task import Task
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,18 +27,44 @@ _NONE = -1
 """The label of a position that has none (padding)."""
 _VECTOR = 16
 """Numbers that a CPU takes at once."""
+_TINY = 1e-12
+"""A share that makes a finite logarithm."""
+_BOUNDS = (-1.0, 1.0)
+"""Of a number to predict, in scaled units."""
+_UNDECLARED = 1000.0
+"""The squared norm of an example, taken to be so where a source declares none."""
+_CLIP, _COHORT = 0.4, 150
+"""Of the default run."""
+_LEAST_CLIP = 0.01
 
 
 class Loss(Protocol):
     """One kind of task."""
+
+    @property
+    def measure(self) -> str:
+        """The name of the first measure."""
+        ...
 
     lower_is_better: ClassVar[bool]
     """Whether the first measure is better the lower it is."""
     softmax: ClassVar[bool]
     """Whether it is that of a softmax over classes, whose gradients tell labels."""
 
+    def defaults(self, task: Task) -> Mapping[str, Any]:
+        """What suits this task of what a run file leaves out: "section.key" -> value."""
+        ...
+
     def width(self, examples: Examples) -> int:
         """How many outputs a model has for these labels. Raises `Refused` where they do not fit."""
+        ...
+
+    def minimiser(self, y: Tensor, width: int) -> Tensor:
+        """The outputs `[width]` whose mean loss on labels y `[N, *]` is least, for any x."""
+        ...
+
+    def best_guess(self, y: Tensor, width: int) -> Tensor:
+        """The outputs `[width]` whose first measure on labels y `[N, *]` is best, for any x."""
         ...
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -69,8 +98,23 @@ class _Scored(Part):
     lower_is_better: ClassVar[bool] = False
     softmax: ClassVar[bool] = False
 
+    def defaults(self, task: Task) -> Mapping[str, Any]:
+        """A clip in proportion to the cohort, up to that of the default run.
+
+        Noise on the average update has a deviation of z clip / cohort, so that at any cohort it is
+        as loud as in that run, and no louder. `experiments/first_run` tried others.
+        """
+        clip = _CLIP * min(task.cohort / _COHORT, 1.0)
+        return {"privacy.clip": max(float(f"{clip:.2g}"), _LEAST_CLIP)}
+
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         raise NotImplementedError
+
+    def minimiser(self, y: Tensor, width: int) -> Tensor:
+        raise NotImplementedError
+
+    def best_guess(self, y: Tensor, width: int) -> Tensor:
+        return self.minimiser(y, width)
 
     def stacked(self, outputs: Tensor, y: Tensor) -> Tensor:
         return self.losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
@@ -90,9 +134,24 @@ class CrossEntropy(_Scored):
 
     softmax: ClassVar[bool] = True
 
+    @property
+    def measure(self) -> str:
+        return "accuracy"
+
     def width(self, examples: Examples) -> int:
         _expect(examples.y.dtype == torch.int64, "cross_entropy", "class labels", examples)
         return examples.classes
+
+    def minimiser(self, y: Tensor, width: int) -> Tensor:
+        """Each class's share, as a logarithm; every example weighs one, however long it is."""
+        labelled = (y != _NONE).view(len(y), -1)
+        weights = labelled / labelled.sum(1, keepdim=True).clamp(min=1)
+        shares = _summed(y, weights.view(y.shape), width)
+        return (shares / shares.sum().clamp(min=1)).clamp(min=_TINY).log()
+
+    def best_guess(self, y: Tensor, width: int) -> Tensor:
+        """The class of most labels."""
+        return _summed(y, torch.ones_like(y), width)
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         if y.dim() == 1:
@@ -129,8 +188,15 @@ class CrossEntropy(_Scored):
 class BinaryCrossEntropy(_Scored):
     """One output for two classes, the log-odds of class 1; scored by the area under the ROC curve.
 
-    Accuracy is at a probability of one half.
+    Accuracy is at a probability of one half. No constant answer has an area other than 0.5.
     """
+
+    @property
+    def measure(self) -> str:
+        return "auc"
+
+    def minimiser(self, y: Tensor, width: int) -> Tensor:
+        return _log_odds(y.double().mean(0, keepdim=True))
 
     def width(self, examples: Examples) -> int:
         right = examples.y.dtype == torch.int64 and examples.y.dim() == 1 and examples.classes == 2
@@ -176,6 +242,18 @@ class MultiLabel(_Scored):
 
     k: int = Field(3, ge=1)
 
+    @property
+    def measure(self) -> str:
+        return f"recall_at_{self.k}"
+
+    def minimiser(self, y: Tensor, width: int) -> Tensor:
+        return _log_odds(y.double().mean(0))
+
+    def best_guess(self, y: Tensor, width: int) -> Tensor:
+        """The k labels that add most to the recall, each by its share of an example's labels."""
+        there = y.sum(-1, keepdim=True)
+        return (y / there.clamp(min=1)).double().mean(0)
+
     def width(self, examples: Examples) -> int:
         right = examples.y.dtype == torch.float32 and examples.classes > 1
         _expect(right, "multi_label", "several columns of 0/1 labels", examples)
@@ -193,7 +271,7 @@ class MultiLabel(_Scored):
     def measures(self, kept: Tensor) -> dict[str, float]:
         found, there = kept[kept[:, 1] > 0].unbind(1)
         recall = float((found / there).mean()) if len(there) else 0.0
-        return {f"recall_at_{self.k}": recall}
+        return {self.measure: recall}
 
     def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
         likely = outputs.sigmoid()
@@ -204,10 +282,37 @@ class MultiLabel(_Scored):
 class SquaredError(_Scored):
     """Numbers to predict, scaled by their declared bounds; scored by the mean absolute error.
 
-    The loss is the mean squared error in scaled units, the score in the label's own units.
+    The loss is the mean squared error in scaled units, the score in the label's own units. Labels
+    lie within their bounds, [-1, 1] in scaled units, and so do predictions: what is scored and
+    predicted is clamped there (never the loss, whose gradient has to point back).
     """
 
     lower_is_better: ClassVar[bool] = True
+
+    @property
+    def measure(self) -> str:
+        return "mae"
+
+    def defaults(self, task: Task) -> Mapping[str, Any]:
+        """Steps that cannot overshoot, whatever the data, where the model is linear.
+
+        For one output w.x + b, the mean of (w.x + b - y)^2 over any batch has the Hessian
+        2 mean(x' x'^T), x' = (x, 1): positive semi-definite, its largest eigenvalue at most its
+        trace, 2 mean(|x|^2 + 1) <= L = 2 (squared_norm + 1). A gradient step at rate 1 / L
+        therefore multiplies the error in every direction by a factor in [0, 1], on every batch, so
+        local training never moves away from what a batch asks for, however many steps it takes.
+        (At a rate above 2 / L it may grow without end.)
+        """
+        declared = task.squared_norm
+        bound = _UNDECLARED if declared is None else declared
+        rate = float(f"{1 / (2 * (bound + 1)):.3g}")
+        return {"client.lr": rate, "server.lr": 0.2, "server.momentum": 0.9, "privacy.clip": 0.02}
+
+    def minimiser(self, y: Tensor, width: int) -> Tensor:
+        return y.mean(0)
+
+    def best_guess(self, y: Tensor, width: int) -> Tensor:
+        return y.median(0).values
 
     def width(self, examples: Examples) -> int:
         right = examples.y.dtype == torch.float32 and examples.classes == 1
@@ -218,13 +323,25 @@ class SquaredError(_Scored):
         return (outputs - y).square().mean(-1)
 
     def keep(self, outputs: Tensor, y: Tensor, meaning: Meaning) -> Tensor:
-        return (outputs - y).abs().mean(-1, keepdim=True).double() * meaning.scale
+        return (outputs.clamp(*_BOUNDS) - y).abs().mean(-1, keepdim=True).double() * meaning.scale
 
     def measures(self, kept: Tensor) -> dict[str, float]:
-        return {"mae": float(kept.mean())}
+        return {self.measure: float(kept.mean())}
 
     def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
-        return {"prediction": (outputs * meaning.scale + meaning.shift).squeeze(-1)}
+        within = outputs.clamp(*_BOUNDS)
+        return {"prediction": (within * meaning.scale + meaning.shift).squeeze(-1)}
+
+
+def _summed(y: Tensor, weights: Tensor, classes: int) -> Tensor:
+    """The weights `[N, *]` of labels y `[N, *]` by class `[classes]`, without those of none."""
+    labelled = y != _NONE
+    return torch.bincount(y[labelled], weights[labelled].double(), minlength=classes)
+
+
+def _log_odds(shares: Tensor) -> Tensor:
+    """Finite, also where a share is 0 or 1."""
+    return torch.logit(shares, eps=_TINY)
 
 
 def _expect(fits: bool, loss: str, wanted: str, examples: Examples) -> None:

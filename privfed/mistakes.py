@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -105,9 +105,7 @@ def _mistake(section: str, problems: Sequence[_Problem], model: type[BaseModel])
     if first.kind == "missing":
         return Mistake(key, f"{key} is missing, and has no default; set it")
     if first.kind == "extra_forbidden":
-        known = model.model_fields if len(first.path) == 1 else ()
-        hint = _hint(str(first.path[-1]), known) or "; remove it"
-        return Mistake(key, f"{key} is not a known key{hint}")
+        return Mistake(key, _unknown(key, first.path, model))
     if first.kind == "value_error":
         said = first.message.removeprefix("Value error, ")
         return Mistake(key, f"{shown}: {said}" if first.path else f"{key}: {said}")
@@ -115,6 +113,31 @@ def _mistake(section: str, problems: Sequence[_Problem], model: type[BaseModel])
     choices = re.findall("'([^']*)'", " ".join(words))
     hint = _hint(first.value, choices) if isinstance(first.value, str) else ""
     return Mistake(key, f"{shown}; expected {' or '.join(words)}{hint}")
+
+
+def _unknown(key: str, path: Sequence[str | int], model: type[BaseModel]) -> str:
+    """That nobody knows the key at `path`, and which ones the table knows that it stands in."""
+    *outer, written = path
+    known = list(_table_at(outer, model))
+    instead = f"expected one of {', '.join(sorted(known))}{_hint(str(written), known)}"
+    match outer:
+        case [table, int(place)]:
+            return f"unknown key {written!r} in [[{table}]] number {place + 1}; {instead}"
+        case [table]:
+            return f"unknown key {written!r} in [{table}]; {instead}"
+    return f"{key} is not a known key; {instead if known else 'remove it'}"
+
+
+def _table_at(path: Iterable[str | int], model: type[BaseModel]) -> Iterable[str]:
+    """The keys of the table at `path` of what `model` reads; none, where it reads no table."""
+    for name in (step for step in path if isinstance(step, str)):
+        field = model.model_fields.get(name)
+        kinds = [] if field is None else [field.annotation, *get_args(field.annotation)]
+        tables = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not tables:
+            return ()
+        model = tables[0]
+    return model.model_fields
 
 
 def _expected(problem: _Problem, model: type[BaseModel]) -> str:

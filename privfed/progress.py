@@ -54,6 +54,8 @@ class LiveProgress:
         if self._task is not None:
             said = f"at {record.round}: {measures(record, self._budget)}"
             self._progress.update(self._task, measures=said)
+        if record.warning:
+            self._console.print(warned(record), highlight=False)
 
 
 class PlainProgress:
@@ -81,6 +83,8 @@ class PlainProgress:
     def after(self, record: RoundRecord) -> None:
         line = f"round {record.round}/{self._rounds}  {measures(record, self._budget)}"
         self._console.print(line, highlight=False)
+        if record.warning:
+            self._console.print(warned(record), highlight=False)
 
 
 def progress(console: Console) -> LiveProgress | PlainProgress:
@@ -90,6 +94,10 @@ def progress(console: Console) -> LiveProgress | PlainProgress:
 
 def abort(round: int, reason: str) -> str:
     return f"round {round} aborted, charged and not repeated: {reason}"
+
+
+def warned(record: RoundRecord) -> str:
+    return f"round {record.round}: WARNING: {record.warning}"
 
 
 def measures(record: RoundRecord, budget: float | None) -> str:

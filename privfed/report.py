@@ -28,6 +28,7 @@ from privfed.privacy.mechanism import OTHER
 from privfed.unspent import unspent
 
 if TYPE_CHECKING:
+    from privfed.config import Config
     from privfed.evaluate import Evaluation
     from privfed.forecast import Forecast
     from privfed.personal import Personalised
@@ -73,7 +74,8 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
         "data": f"{names['source']}, {clients} clients declared ({names['partition']})",
         "training": (
             f"{names['model']} model ({forecast.parameters:,} parameters), {names['objective']} x "
-            f"{config.client.epochs} epochs, {names['optimizer']}, {config.run.rounds} rounds"
+            f"{config.client.epochs} epochs at rate {config.client.lr:g}, "
+            f"{names['optimizer']}{_server_rate(config)}, {config.run.rounds} rounds"
         ),
         "cohort": _cohort(plan, forecast),
         **_rule_row(plan),
@@ -120,6 +122,12 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
     if path:
         pairs["run"] = str(path)
     return rows(pairs)
+
+
+def _server_rate(config: Config) -> str:
+    """That of an optimizer which has one: parts from outside need not."""
+    rate = getattr(config.parts["optimizer"], "lr", None)
+    return "" if rate is None else f" at rate {rate:g}"
 
 
 def _canaries(plan: Plan, forecast: Forecast) -> str:
@@ -333,10 +341,17 @@ def measure(name: str, value: float) -> str:
     return f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
 
 
+def beside_constant(name: str, of: Mapping[str, float], constant: Mapping[str, float]) -> str:
+    """A measure, and what the best answer that looks at nothing has."""
+    if name not in constant:
+        return measure(name, of[name])
+    return f"{measure(name, of[name])} (the best constant answer: {measure(name, constant[name])})"
+
+
 def outcome_table(outcome: Outcome) -> Table:
     """How a run ended; no epsilon without what it means."""
     bound, event = outcome.guarantee, outcome.plan.event
-    name, value = next(iter(outcome.measures.items()))
+    name = next(iter(outcome.measures))
     of = f"on {outcome.test_examples} public test examples"
     if outcome.plan.config.data.holdout == "examples":
         of = f"on {outcome.test_examples} examples of clients that train"
@@ -346,7 +361,7 @@ def outcome_table(outcome: Outcome) -> Table:
             "whom no guarantee covers (report/public_clients.json)"
         )
     pairs = {
-        name: f"{measure(name, value)} {of}",
+        name: f"{beside_constant(name, outcome.measures, outcome.constant)} {of}",
         **_success(outcome),
         "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}"
         + (" (nominal)" if outcome.plan.simulation else "")
@@ -360,6 +375,8 @@ def outcome_table(outcome: Outcome) -> Table:
         **start_row(bound, outcome.plan.config.start.init),
         **budget_rows(outcome.plan.budgets),
     }
+    if outcome.divergence.established:
+        pairs["warning"] = outcome.divergence.sentence(outcome.plan.mechanism.private)
     if outcome.plan.config.privacy.disjoint:
         pairs["disjoint"] = disjoint_line(outcome.plan.config.privacy.disjoint)
     if other := outcome.plan.besides(outcome.charges):
@@ -436,7 +453,7 @@ def example_line(bound: Guarantee) -> str:
 
 
 def evaluation_table(found: Evaluation, predictions: Path | None) -> Table:
-    pairs = {name: measure(name, value) for name, value in found.measures.items()}
+    pairs = {name: beside_constant(name, found.measures, found.constant) for name in found.measures}
     pairs["examples"] = f"{found.examples}: {found.data}"
     pairs["model"] = f"{found.path}, after round {found.round}"
     if found.note:

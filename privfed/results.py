@@ -44,6 +44,8 @@ _NO_MEASURE = {
     "uncovered",
     "budget",
     "budgets",
+    "constant",
+    "diverged",
 }
 
 

@@ -14,6 +14,8 @@ from privfed.assemble import Setup, assemble
 from privfed.canaries import Listening, with_canaries
 from privfed.canary_log import FINAL
 from privfed.config import Config
+from privfed.constant import Baseline
+from privfed.divergence import Divergence
 from privfed.errors import Refused
 from privfed.federation import Federation
 from privfed.follow import Leading, refuse_ranks
@@ -43,11 +45,15 @@ from privfed.simulation import Tally
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """A round that was evaluated. `public` may leave; `simulation` only where the run opted in."""
+    """A round that was evaluated. `public` may leave; `simulation` only where the run opted in.
+
+    `warning` says once that the run gets worse than a constant answer, and what to do.
+    """
 
     round: int
     public: Mapping[str, Any]
     simulation: Mapping[str, Any] = field(default_factory=dict)
+    warning: str = ""
 
 
 class Observer(Protocol):
@@ -66,7 +72,8 @@ class Observer(Protocol):
 class Outcome:
     """How a run ended.
 
-    `measures` are the loss's own (the first is the one to look at), and "loss". `updates` counts
+    `measures` are the loss's own (the first is the one to look at), and "loss", and `constant`
+    those of the best answer that looks at nothing. `updates` counts
     rounds that moved the model, `charges` all that were paid for, `aborts` those whose secure sum
     was aborted, and why; `guarantee` covers all charges and what earlier runs over the same
     population had spent. `public` counts clients declared public.
@@ -83,6 +90,8 @@ class Outcome:
     ledger_head: str
     public: int = 0
     aborts: Mapping[int, str] = field(default_factory=dict)
+    constant: Mapping[str, float] = field(default_factory=dict)
+    divergence: Divergence = field(default_factory=Divergence)
 
     @property
     def accuracy(self) -> float:
@@ -94,6 +103,8 @@ class Outcome:
         bound = asdict(self.guarantee)
         return {
             **self.measures,
+            "constant": dict(self.constant),
+            "diverged": self.divergence.to_json(),
             "test_examples": self.test_examples,
             "public_clients": self.public,
             "start": self.plan.config.start.init or None,
@@ -213,14 +224,16 @@ def _loop(
     )
     made_up = canaries(setup, directory, streams)
     world = with_canaries(world, setup, *made_up) if made_up else world
+    baseline = Baseline(setup.network.loss)
+    baseline.go_on(directory.losses(), setup.federation.at(begin.round).test)
     for observer in observers:
         observer.before(setup.plan, expected, directory.path, begin.round)
-    end, stopped = _rounds(setup, directory, ledger, world, begin, tally, observers)
+    end, stopped = _rounds(setup, directory, ledger, world, begin, tally, baseline, observers)
     _save(end, setup, world, directory)
     if made_up:
         drawn, log = made_up
         log.append(FINAL, drawn.found_in([end.state.params - setup.network.start]))
-    outcome = _outcome(setup, directory, ledger, end, stopped)
+    outcome = _outcome(setup, directory, ledger, end, stopped, baseline)
     directory.write_summary(outcome.to_json())
     return outcome
 
@@ -232,6 +245,7 @@ def _rounds(
     world: World,
     now: Checkpoint,
     tally: Tally | None,
+    baseline: Baseline,
     observers: Sequence[Observer],
 ) -> tuple[Checkpoint, bool]:
     """Every round after `now`: where they ended, and whether that was at the budget."""
@@ -258,7 +272,7 @@ def _rounds(
         counts = tally.take() if tally else {}
         if round % run.evaluate_every == 0 or round == run.rounds:
             counts |= tally.totals() if tally else {}
-            record = _record(setup, now, ledger, counts)
+            record = _record(setup, now, ledger, counts, baseline)
             _write_metrics(directory, record)
             for observer in observers:
                 observer.after(record)
@@ -314,7 +328,7 @@ def _tally(setup: Setup, expected: Forecast) -> Tally:
 
 
 def _record(
-    setup: Setup, now: Checkpoint, ledger: Ledger, counts: Mapping[str, Any]
+    setup: Setup, now: Checkpoint, ledger: Ledger, counts: Mapping[str, Any], baseline: Baseline
 ) -> RoundRecord:
     privacy, population = setup.plan.config.privacy, setup.federation.at(now.round)
     measures = _scored(setup, now, population)
@@ -324,7 +338,10 @@ def _record(
     so_far = guarantee(ledger.spending_until(now.round), privacy.delta, privacy.accountant)
     clip = now.state.mechanism.get("clip")  # as released
     follows = {} if clip is None else {"clip": float(clip)}
-    return RoundRecord(now.round, {**measures, **follows, "epsilon": so_far.epsilon}, counts)
+    diverging = baseline.judge(now.round, measures["loss"], population.test)
+    warning = baseline.divergence.sentence(setup.plan.mechanism.private) if diverging else ""
+    public = {**measures, **follows, "epsilon": so_far.epsilon}
+    return RoundRecord(now.round, public, counts, warning)
 
 
 def _scored(setup: Setup, now: Checkpoint, population: Federation) -> dict[str, float]:
@@ -337,13 +354,18 @@ def _scored(setup: Setup, now: Checkpoint, population: Federation) -> dict[str, 
 
 
 def _outcome(
-    setup: Setup, directory: RunDirectory, ledger: Ledger, end: Checkpoint, stopped: bool
+    setup: Setup,
+    directory: RunDirectory,
+    ledger: Ledger,
+    end: Checkpoint,
+    stopped: bool,
+    baseline: Baseline,
 ) -> Outcome:
-    privacy = setup.plan.config.privacy
+    privacy, population = setup.plan.config.privacy, setup.federation.at(end.round)
     return Outcome(
         plan=setup.plan,
         path=directory.path,
-        measures=_scored(setup, end, setup.federation.at(end.round)),
+        measures=_scored(setup, end, population),
         test_examples=len(setup.federation.test),
         updates=end.updates,
         charges=len(ledger.charges),
@@ -356,6 +378,8 @@ def _outcome(
         ledger_head=ledger.head().hex(),
         public=len(setup.federation.public),
         aborts={round: why for round, why in directory.aborts().items() if round <= end.round},
+        constant=baseline.on(population.test),
+        divergence=baseline.divergence,
     )
 
 

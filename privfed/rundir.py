@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -380,6 +381,17 @@ class RunDirectory:
                 if from_json(line)["round"] <= after:
                     kept.append(line + "\n")
         write_atomically(self.metrics, "".join(kept).encode())
+
+    def losses(self) -> dict[int, float]:
+        """The loss at each round that was evaluated, on public examples."""
+        found: dict[int, float] = {}
+        if self.metrics.exists():
+            for line in self.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn last line
+                    measured = from_json(line)
+                    loss = measured["loss"]
+                    found[int(measured["round"])] = math.nan if loss is None else float(loss)
+        return found
 
     def aborted(self, round: int, reason: str) -> None:
         """Note that the secure sum of `round` was aborted, for all to see."""

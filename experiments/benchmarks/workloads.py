@@ -92,6 +92,11 @@ class Images(Part):
     natural_partition: ClassVar[bool] = True
     found: ClassVar[bool] = False
 
+    @property
+    def squared_norm(self) -> None:
+        """Its features are normal, and without bounds."""
+        return None
+
     def load(self, clients: int, streams: Streams) -> Examples:
         return self._made("outside/images", clients, streams)
 
@@ -117,6 +122,11 @@ class Many(Part):
     size: int = 4
     natural_partition: ClassVar[bool] = True
     found: ClassVar[bool] = False
+
+    @property
+    def squared_norm(self) -> None:
+        """Its features are normal, and without bounds."""
+        return None
 
     def sources(self, seed: int) -> tuple[str, ...]:
         return (f"many, made from seed {seed}",)

@@ -30,6 +30,11 @@ class Source(Protocol):
     found: ClassVar[bool]
     """Whether it is a file of real people, say, whose number has to be declared."""
 
+    @property
+    def squared_norm(self) -> float | None:
+        """What |x|^2 of no example exceeds, as the configuration alone declares; None: nothing."""
+        ...
+
     def sources(self, seed: int) -> tuple[str, ...]:
         """Where its examples come from: two sources that share one may hold the same people's.
 

@@ -24,6 +24,11 @@ class Digits(Part):
     picture: ClassVar[tuple[int, ...]] = (1, 8, 8)
     """The shape `[channels, height, width]` in which people look at an example."""
 
+    @property
+    def squared_norm(self) -> float:
+        """64 numbers of at most 0.5."""
+        return 16.0
+
     def sources(self, seed: int) -> tuple[str, ...]:
         return ("digits",)
 

@@ -39,6 +39,11 @@ class Idx(Part):
     natural_partition: ClassVar[bool] = False
     found: ClassVar[bool] = False
 
+    @property
+    def squared_norm(self) -> None:
+        """A file says how large its images are."""
+        return None
+
     def sources(self, seed: int) -> tuple[str, ...]:
         return ("idx",)
 

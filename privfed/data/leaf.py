@@ -56,6 +56,11 @@ class Leaf(Part):
     natural_partition: ClassVar[bool] = True
     found: ClassVar[bool] = True
 
+    @property
+    def squared_norm(self) -> None:
+        """A file says how large its examples are."""
+        return None
+
     def sources(self, seed: int) -> tuple[str, ...]:
         return ("leaf: ",)
 

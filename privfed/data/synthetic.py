@@ -39,6 +39,11 @@ class Synthetic(Part):
     natural_partition: ClassVar[bool] = True
     found: ClassVar[bool] = False
 
+    @property
+    def squared_norm(self) -> None:
+        """Its features are normal, and without bounds."""
+        return None
+
     def sources(self, seed: int) -> tuple[str, ...]:
         """Its clients are made from the seed: with another one they are others."""
         return (f"synthetic: seed {seed}",)

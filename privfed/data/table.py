@@ -29,6 +29,8 @@ from privfed.suggestions import nearest
 
 Bounds = Annotated[list[float], Field(min_length=2, max_length=2)]
 _ONTO = (-1.0, 1.0)
+_PATTERN = frozenset("*?[")
+"""What makes a pattern of a column's name."""
 
 
 class Table(Part):
@@ -90,6 +92,18 @@ class Table(Part):
         if self.client and self.client in ([self.label] if self.labels else self.label):
             raise ValueError(f"{self.client!r} is both the client column and the label")
         return self
+
+    @property
+    def squared_norm(self) -> float | None:
+        """At most 1 of every column: a number in [-1, 1], or a 1 at one of its categories.
+
+        None where a file says how many columns there are: of a pattern, or of an npz.
+        """
+        if Path(self.path).suffix.lower() == ".npz" or any(
+            _PATTERN & {*key} for key in self.features
+        ):
+            return None
+        return float(len(self.features) + len(self.categories))
 
     def sources(self, seed: int) -> tuple[str, ...]:
         """The client column, wherever the table lies; and its rows, whoever is a client."""

@@ -36,6 +36,11 @@ class Text(Part):
     natural_partition: ClassVar[bool] = True
     found: ClassVar[bool] = True
 
+    @property
+    def squared_norm(self) -> None:
+        """Its examples are tokens."""
+        return None
+
     def sources(self, seed: int) -> tuple[str, ...]:
         return ("text: ",)
 

@@ -23,6 +23,7 @@ SMALL = (
     "client.batch_size=4",
     "privacy.noise_multiplier=2.0",
     "privacy.delta=1e-3",
+    "privacy.clip=0.4",
     "run.rounds=7",
     "run.evaluate_every=2",
     "run.checkpoint_every=3",

@@ -330,7 +330,7 @@ ROWS = [
 
 @pytest.mark.parametrize("kind", ["curves", "heat", "bars"])
 def test_figures_are_drawn_the_same_each_time(kind):
-    figure = Figure(name="f", kind=kind, x="a", by="b", panels="c")
+    figure = Figure(name="f", measure="accuracy", kind=kind, x="a", by="b", panels="c")
     first, again = (draw(figure, ROWS, ["a", "b", "c"]) for _ in range(2))
     assert first == again
     assert first["f.png"][:4] == b"\x89PNG"
@@ -344,10 +344,14 @@ def test_a_map_shows_the_worst_case():
         row(a=a, b=b, c=c) | {"accuracy": a + 10 * c} for a in (1, 2) for b in "xy" for c in (3, 4)
     ]
     keys = ["a", "b", "c"]
-    picture = draw(Figure(name="f", kind="heat", x="a", by="b", worst="c"), rows, keys)["f.svg"]
+    picture = draw(
+        Figure(name="f", measure="accuracy", kind="heat", x="a", by="b", worst="c"), rows, keys
+    )["f.svg"]
     assert b">31<" in picture
     assert b">41<" not in picture
-    lower = Figure(name="f", kind="heat", x="a", by="b", worst="c", lower_is_better=True)
+    lower = Figure(
+        name="f", measure="accuracy", kind="heat", x="a", by="b", worst="c", lower_is_better=True
+    )
     assert b">41<" in draw(lower, rows, keys)["f.svg"]
 
 
@@ -367,7 +371,7 @@ def test_a_figure_never_hides_a_key(changes, message):
     figure = Figure(**{"name": "f", "x": "a", "by": "b", **changes})
     with pytest.raises(Refused, match=message):
         draw(figure, ROWS, ["a", "b", "c"])
-    draw(Figure(name="f", x="a", by="b", where={"c": 3}), ROWS, ["a", "b", "c"])
+    draw(Figure(name="f", measure="accuracy", x="a", by="b", where={"c": 3}), ROWS, ["a", "b", "c"])
 
 
 def test_values_are_ordered_where_they_are_numbers():
@@ -635,7 +639,7 @@ def test_a_table_of_another_grid_is_not_drawn(tmp_path, quick):
 
 def test_the_worst_case_of_what_is_missing_is_not_known():
     rows = [row(a=a, b="x", c=c) | {"accuracy": 0.3 * c} for a in (1, 2) for c in (1, 2)]
-    figure = Figure(name="f", kind="heat", x="a", by="b", worst="c")
+    figure = Figure(name="f", measure="accuracy", kind="heat", x="a", by="b", worst="c")
     assert b">0.3<" in draw(figure, rows, ["a", "b", "c"])["f.svg"]
     picture = draw(figure, rows[1:], ["a", "b", "c"])["f.svg"].decode()
     assert ">—<" in picture
@@ -650,18 +654,26 @@ def test_awkward_tables_are_drawn(kind):
         for a in ("a long name of a value", "_b", "")
         for seed in range(3)
     ]
-    assert draw(Figure(name="f", kind=kind, x="a"), rows, ["a"])["f.png"]
+    assert draw(Figure(name="f", measure="accuracy", kind=kind, x="a"), rows, ["a"])["f.png"]
     assert draw(
-        Figure(name="f", kind=kind, x="a", by="c"), [r | {"c": 1} for r in rows], ["a", "c"]
+        Figure(name="f", measure="accuracy", kind=kind, x="a", by="c"),
+        [r | {"c": 1} for r in rows],
+        ["a", "c"],
     )
     infinite = [
         r | {"epsilon": e} for r, e in zip(rows, itertools.cycle((1.0, math.inf)), strict=False)
     ]
     assert draw(Figure(name="f", kind=kind, x="a", measure="epsilon"), infinite, ["a"])["f.png"]
     many = [row(seed, a=1, b=f"{n}") for n in range(7) for seed in (0, 1)]
-    assert draw(Figure(name="f", kind=kind, x="a", panels="b"), many, ["a", "b"])["f.png"]
+    assert draw(
+        Figure(name="f", measure="accuracy", kind=kind, x="a", panels="b"), many, ["a", "b"]
+    )["f.png"]
     with pytest.raises(Refused, match="nothing to show"):
-        draw(Figure(name="f", kind=kind, x="a"), [row(a=1) | {"accuracy": None}], ["a"])
+        draw(
+            Figure(name="f", measure="accuracy", kind=kind, x="a"),
+            [row(a=1) | {"accuracy": None}],
+            ["a"],
+        )
 
 
 def test_words_that_look_like_numbers_or_nothing_stay_words(tmp_path, quick):

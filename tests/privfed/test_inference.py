@@ -25,6 +25,7 @@ from privfed.streams import Streams
 
 DIGITS = (
     "data.clients=120",
+    "privacy.clip=0.4",
     "cohort.sampler=full",  # its noise is calibrated in a moment
     "run.rounds=10",
     "run.threads=1",

@@ -374,6 +374,7 @@ SMALL_RUN = (
     "data.clients=12",
     "privacy.noise_multiplier=2.0",
     "privacy.delta=1e-3",
+    "privacy.clip=0.4",
 )
 
 

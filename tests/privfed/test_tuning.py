@@ -108,7 +108,13 @@ def test_what_diverges_is_never_chosen_and_a_method_of_which_nothing_is_done_is_
 def test_higher_is_better_unless_it_says_otherwise(tmp_path):
     def choose(lower):
         grid = Grid.model_validate(
-            {"tune": {"over": {"client.lr": [0.1, 0.2]}, "lower_is_better": lower}}
+            {
+                "tune": {
+                    "over": {"client.lr": [0.1, 0.2]},
+                    "by": "accuracy",
+                    "lower_is_better": lower,
+                }
+            }
         )
         tried = [Cell({"client.lr": lr}, 1000, None, None) for lr in (0.1, 0.2)]
         results = {

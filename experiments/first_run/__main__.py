@@ -1,0 +1,60 @@
+"""The defaults over every table: `python -m experiments.first_run [TABLE ...]`.
+
+Ends with 1 where a run without privacy is worse than the best constant answer, on a table of more
+than a few rows.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+import tempfile
+from pathlib import Path
+
+from experiments.first_run.study import SEEDS, Result, first_run, table
+from experiments.first_run.tables import NAMES, TOO_SMALL
+
+_RESULTS = Path(__file__).with_name("results.csv")
+
+
+def main(names: list[str]) -> int:
+    """Run what is asked for, print and keep each result, and judge all that are kept."""
+    known = _read()
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names or NAMES:
+            for private in (False, True):
+                for seed in SEEDS:
+                    found = first_run(name, private, seed, Path(folder))
+                    known[found.table, found.private, found.seed] = found
+                    _write(list(known.values()))
+                    print(*found.cells(), flush=True)
+    print(table(list(known.values())))
+    worse = [
+        found
+        for found in known.values()
+        if not found.private and found.worse and found.table not in TOO_SMALL
+    ]
+    for found in worse:
+        print(f"worse than a constant: {found.table}, seed {found.seed}")
+    return 1 if worse else 0
+
+
+def _read() -> dict[tuple[str, bool, int], Result]:
+    if not _RESULTS.exists():
+        return {}
+    rows = csv.DictReader(_RESULTS.read_text().splitlines())
+    results = (Result.read(row) for row in rows)
+    return {(found.table, found.private, found.seed): found for found in results}
+
+
+def _write(results: list[Result]) -> None:
+    place = {name: number for number, name in enumerate(NAMES)}
+    with _RESULTS.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Result.__dataclass_fields__)
+        ordered = sorted(results, key=lambda found: (place[found.table], found.private, found.seed))
+        writer.writerows(found.cells() for found in ordered)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
