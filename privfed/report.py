@@ -24,6 +24,7 @@ from accounting.releases import (
 )
 from privfed.aggregation import told
 from privfed.catalog import key_of
+from privfed.config import Config
 from privfed.evaluate import Evaluation
 from privfed.forecast import Forecast
 from privfed.matrix import why
@@ -71,7 +72,7 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
     pairs = {
         "data": f"{names['source']}, {clients} clients declared ({names['partition']})",
         "training": (
-            f"{names['model']} model ({forecast.parameters:,} parameters), {names['objective']} x "
+            f"{_model(config)} ({forecast.parameters:,} parameters), {names['objective']} x "
             f"{config.client.epochs} epochs, {names['optimizer']}, {config.run.rounds} rounds"
         ),
         "cohort": _cohort(plan, forecast),
@@ -117,6 +118,12 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
     if path:
         pairs["run"] = str(path)
     return rows(pairs)
+
+
+def _model(config: Config) -> str:
+    """Which model, and which of what it returns is its output."""
+    key = config.start.output
+    return f"{config.names['model']} model" + ("" if key == "" else f", its output {key!r}")
 
 
 def _canaries(plan: Plan, forecast: Forecast) -> str:
