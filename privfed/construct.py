@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from privfed.errors import Broken, Refused
 from privfed.federation import Examples
+from privfed.form import Form
 from privfed.losses import Loss
 from privfed.models import Model
 from privfed.network import Network
@@ -75,6 +76,7 @@ def network(
         constants,
         trial.fingerprint,
         trial.channels_last,
+        Form.of(examples),
     )
 
 
