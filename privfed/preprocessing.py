@@ -28,18 +28,21 @@ class Numbers(Part):
 
 
 class Category(Part):
-    """A column of words: one feature 0 or 1 for each of its `values`."""
+    """A column of words: one feature 0 or 1 for each of its `values`.
+
+    `lacks`: an empty word counts as none of them; else its row is refused.
+    """
 
     column: str
     values: tuple[str, ...]
+    lacks: bool = False
 
 
 class Preprocessing(Part):
     """Numbers first, scaled from their bounds `onto` a range, then categories; in that order.
 
     `shape` is that of one example, as the model takes it. `clips`: numbers beyond their bounds and
-    words that are not declared are taken (as the bound, as no category), else their row is refused;
-    `lacks`: so are empty words.
+    words that are not declared are taken (as the bound, as no category), else their row is refused.
     """
 
     numbers: tuple[Numbers, ...] = ()
@@ -47,7 +50,6 @@ class Preprocessing(Part):
     onto: tuple[float, float]
     shape: tuple[int, ...]
     clips: bool = True
-    lacks: bool = False
 
     @property
     def whole(self) -> bool:

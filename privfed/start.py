@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from privfed.errors import Refused
 
 CHECKPOINT, CONSTANTS = "checkpoint.safetensors", "constants.safetensors"
+_PROGRAMS = {".pt2", ".onnx"}
 
 
 def start_files(init: str) -> list[Path]:
@@ -66,6 +67,11 @@ def _fresh(name: str, patterns: Iterable[str]) -> bool:
 def _read(init: str) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for path in start_files(init):
+        if path.suffix.lower() in _PROGRAMS:
+            raise Refused(
+                f"model.init: {path} is a program, not weights by name; start from an export to "
+                ".safetensors"
+            )
         try:
             tensors = load_file(path)
         except (OSError, SafetensorError) as error:

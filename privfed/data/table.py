@@ -271,7 +271,11 @@ class Table(Part):
             for name, column in zip(bounds, declared, strict=True)
         )
         categories = tuple(
-            Category(column=name, values=tuple(as_text(value) for value in values))
+            Category(
+                column=name,
+                values=tuple(as_text(value) for value in values),
+                lacks=missing is not None,
+            )
             for name, values in self.categories.items()
         )
         return Preprocessing(
@@ -280,7 +284,6 @@ class Table(Part):
             onto=_ONTO,
             shape=tuple(x.shape[1:]),
             clips=clips,
-            lacks=missing is not None,
         )
 
     def _with_any_labels(self, found: Columns) -> Columns:
