@@ -13,14 +13,14 @@ from torch import Tensor
 
 from accounting.durable import write_atomically
 from privfed import __version__
-from privfed.audit import RunAudit, audit
+from privfed.audit import audit
 from privfed.config import Config
 from privfed.errors import Broken, Refused
 from privfed.evaluate import trained
-from privfed.export_formats import FORMATS, Exportable, Format, Run, quiet
+from privfed.export_formats import FORMATS, Exportable, Format, Predict, quiet
 from privfed.form import Form
 from privfed.jsons import dump
-from privfed.made_up import Rows, rows
+from privfed.made_up import MadeUp, made_up_rows
 from privfed.network import Network
 from privfed.population import population
 from privfed.preprocessed import Preprocessed
@@ -72,23 +72,21 @@ def export(path: Path, to: Path) -> Exported:
     directory = RunDirectory.open(path)
     if not directory.has_checkpoint():
         raise Refused(f"{path} has no checkpoint: its run had not begun")
-    found = audit(path)
-    if found.problems:
-        raise Broken(f"{path} proves nothing: {found.problems[0]}")
+    provenance = _provenance(directory)
     config = directory.read_config()
+    _refuse_unexplained(config)
     form = directory.form() or _form_of_data(config)
     network, params, round = trained(path, form.empty())
-    made_up = rows(form, config.parts["source"], network, params)
-    model = _model(network, params, form)
-    names = [*(form.preprocessing.inputs if form.preprocessing else ("x",))]
-    inputs = dict(zip(names, made_up.inputs, strict=True))
+    made_up = made_up_rows(form, config.parts["source"], network, params)
+    inputs = dict(zip(_names(form), made_up.inputs, strict=True))
     output = "value" if made_up.expected.dim() == 1 else "probabilities"
+    recipe = {key: value for key, value in config.values()["model"].items() if key != "init"}
     facts = {
         "format": FORMAT,
         "privfed": __version__,
         "round": round,
-        **_provenance(directory, found),
-        "model": {k: v for k, v in config.values()["model"].items() if k != "init"},
+        **provenance,
+        "model": recipe,
         "inputs": [_described(name, value) for name, value in inputs.items()],
         "output": _described(output, made_up.expected),
         "label": {"names": list(form.names), "scale": form.scale, "shift": form.shift},
@@ -96,7 +94,7 @@ def export(path: Path, to: Path) -> Exported:
     }
     facts = json.loads(dump(facts))
     few = {name: value[:_FEW] for name, value in inputs.items()}
-    what = Exportable(model, few, output, facts)
+    what = Exportable(_model(network, params, form), few, output, facts)
     content = kind.write(what)
     with quiet(kind.called):
         difference = _checked(kind.read(content, what), made_up, form, to)
@@ -128,13 +126,34 @@ def _model(network: Network, params: Tensor, form: Form) -> Preprocessed:
     return Preprocessed(module, network.loss, form.meaning, form.preprocessing).eval()
 
 
-def _provenance(directory: RunDirectory, found: RunAudit) -> dict[str, Any]:
-    """Which run made the model, over whom, and what is guaranteed: what makes it a known start."""
-    stated = found.to_json()
+def _names(form: Form) -> list[str]:
+    """Of what goes in."""
+    return [*form.preprocessing.inputs] if form.preprocessing else ["x"]
+
+
+def _refuse_unexplained(config: Config) -> None:
+    """Where a user's own loss does not say what its outputs mean."""
+    if not hasattr(config.parts["loss"], "expectation"):
+        raise Refused(
+            f"the loss {config.names['loss']!r} has no method `expectation`, which turns outputs "
+            "into probabilities or numbers; without it an export would give bare outputs"
+        )
+
+
+def _provenance(directory: RunDirectory) -> dict[str, Any]:
+    """Which run made the model, over whom, and what is guaranteed: what makes it a known start.
+
+    Raises `Broken` where the run's files do not prove it.
+    """
+    audited = audit(directory.path)
+    refuted = ["its canaries refute the epsilon that it claims"] if audited.refuted else []
+    for problem in (*audited.problems, *refuted):
+        raise Broken(f"{directory.path} proves nothing: {problem}")
+    stated = audited.to_json()
     keys = ("epsilon", "delta", "unit", "relation", "meaning", "guarantees", "uncovered", "note")
     return {
-        "run": found.terms["id"],
-        "population": found.terms["population"],
+        "run": audited.terms["id"],
+        "population": audited.terms["population"],
         **{key: stated[key] for key in keys},
         "ledger_head": directory.head().hex(),
         "lineage": directory.lineage(),
@@ -146,7 +165,7 @@ def _described(name: str, value: Tensor) -> dict[str, Any]:
     return {"name": name, "dtype": dtype, "shape": ["rows", *value.shape[1:]]}
 
 
-def _checked(run: Run, made_up: Rows, form: Form, to: Path) -> float:
+def _checked(run: Predict, made_up: MadeUp, form: Form, to: Path) -> float:
     """The largest difference to what is expected; of all rows, of some, and of one alone.
 
     Raises `Refused` where they differ.
@@ -155,14 +174,14 @@ def _checked(run: Run, made_up: Rows, form: Form, to: Path) -> float:
     for count in (len(made_up.expected), _FEW + 2, 1):
         part = made_up.first(count)
         with torch.no_grad():
-            found = run(part.inputs)
+            given = run(part.inputs)
         close = torch.allclose(
-            found, part.expected, rtol=_CLOSE, atol=_CLOSE * form.scale, equal_nan=True
+            given, part.expected, rtol=_CLOSE, atol=_CLOSE * form.scale, equal_nan=True
         )
-        if found.shape != part.expected.shape or not close:
+        if given.shape != part.expected.shape or not close:
             raise Refused(
                 f"--to {to}: what would be written gives other predictions than the run for "
                 f"{count} made-up rows; nothing was written. Export to another format"
             )
-        off = max(off, float((found - part.expected).nan_to_num().abs().max()))
+        off = max(off, float((given - part.expected).nan_to_num().abs().max()))
     return off

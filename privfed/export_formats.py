@@ -26,7 +26,7 @@ from privfed.tensorfile import pack
 
 FACTS = "privfed"
 """Where every format keeps the facts, as JSON."""
-Run = Callable[[tuple[Tensor, ...]], Tensor]
+Predict = Callable[[tuple[Tensor, ...]], Tensor]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Format(Protocol):
         """The whole file. Raises `Refused` for a model that cannot be written so."""
         ...
 
-    def read(self, content: bytes, what: Exportable) -> Run:
+    def read(self, content: bytes, what: Exportable) -> Predict:
         """The model in `content`, as far as the format goes without what wrote it."""
         ...
 
@@ -61,7 +61,7 @@ class Safetensors:
     def write(self, what: Exportable) -> bytes:
         return pack(what.model.module.state_dict(), what.facts)
 
-    def read(self, content: bytes, what: Exportable) -> Run:
+    def read(self, content: bytes, what: Exportable) -> Predict:
         """Another program builds the same module, and preprocesses as the facts say."""
         size = int.from_bytes(content[:8], "little")
         facts = json.loads(json.loads(content[8 : 8 + size])["__metadata__"][FACTS])
@@ -88,7 +88,7 @@ class ExportedProgram:
             torch.export.save(program, out, extra_files={_FILE: json.dumps(what.facts)})
         return out.getvalue()
 
-    def read(self, content: bytes, what: Exportable) -> Run:
+    def read(self, content: bytes, what: Exportable) -> Predict:
         with quiet(self.called):
             module = torch.export.load(io.BytesIO(content)).module()
         return lambda inputs: module(*inputs)
@@ -117,7 +117,7 @@ class Onnx:
         entry.key, entry.value = FACTS, json.dumps(what.facts)
         return bytes(graph.SerializeToString())
 
-    def read(self, content: bytes, what: Exportable) -> Run:
+    def read(self, content: bytes, what: Exportable) -> Predict:
         with quiet(self.called):
             import onnxruntime
 
@@ -125,8 +125,8 @@ class Onnx:
 
         def run(inputs: tuple[Tensor, ...]) -> Tensor:
             arrays = (each.numpy() for each in inputs)
-            (found,) = session.run(None, dict(zip(what.inputs, arrays, strict=True)))
-            return torch.from_numpy(found)
+            (outputs,) = session.run(None, dict(zip(what.inputs, arrays, strict=True)))
+            return torch.from_numpy(outputs)
 
         return run
 

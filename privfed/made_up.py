@@ -25,17 +25,17 @@ _ROWS = 64
 
 
 @dataclass(frozen=True)
-class Rows:
+class MadeUp:
     """Raw columns `[N, *]` in the order of an export's inputs, and what is expected for them."""
 
     inputs: tuple[Tensor, ...]
     expected: Tensor
 
-    def first(self, count: int) -> Rows:
-        return Rows(tuple(each[:count] for each in self.inputs), self.expected[:count])
+    def first(self, count: int) -> MadeUp:
+        return MadeUp(tuple(each[:count] for each in self.inputs), self.expected[:count])
 
 
-def rows(form: Form, source: Any, network: Network, params: Tensor) -> Rows:
+def made_up_rows(form: Form, source: Any, network: Network, params: Tensor) -> MadeUp:
     """Rows of the form that the model takes, with what `network` says of them.
 
     With preprocessing: numbers within their bounds, at them and beyond, empty ones, categories that
@@ -47,14 +47,14 @@ def rows(form: Form, source: Any, network: Network, params: Tensor) -> Rows:
         shape = (_ROWS, *form.features)
         tokens = torch.randint(0, form.classes, shape, generator=generator)
         x = tokens if form.tokens else torch.randn(shape, generator=generator)
-        return Rows((x,), _expectation(network, params, x, form))
+        return MadeUp((x,), _expectation(network, params, x, form))
     inputs = tuple(
         _numbers(how, generator) if dtype.is_floating_point else _codes(how, generator)
         for dtype, _ in how.inputs.values()
     )
     expected = _expectation(network, params, _prepared(how, source, inputs), form)
     expected[_refused(how, inputs)] = math.nan
-    return Rows(inputs, expected)
+    return MadeUp(inputs, expected)
 
 
 def _expectation(network: Network, params: Tensor, x: Tensor, form: Form) -> Tensor:

@@ -36,13 +36,13 @@ def predict(
 
     if as_json and out is None:
         raise Refused("--json takes --out FILE: standard output cannot hold both")
-    found = predict_rows(directory, [f"data.path={quoted(data)}", *overrides], out)
+    predicted = predict_rows(directory, [f"data.path={quoted(data)}", *overrides], out)
     if out is None:
-        _to_standard_output(as_csv(found.table))
+        _to_standard_output(as_csv(predicted.table))
     if as_json:
-        click.echo(dump(found.to_json()))
+        click.echo(dump(predicted.to_json()))
     else:
-        console(out is None).print(prediction_table(found))
+        console(out is None).print(prediction_table(predicted))
     return 0
 
 
@@ -57,11 +57,11 @@ def export(directory: Path, to: Path, as_json: bool) -> int:
     from privfed.model_report import export_table
     from privfed.terminal import console
 
-    found = export_run(directory, to)
+    exported = export_run(directory, to)
     if as_json:
-        click.echo(dump(found.to_json()))
+        click.echo(dump(exported.to_json()))
     else:
-        console(False).print(export_table(found))
+        console(False).print(export_table(exported))
     return 0
 
 

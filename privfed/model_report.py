@@ -12,31 +12,31 @@ from privfed.predict import Predicted
 from privfed.report import ceiling, measure, rows, size_of
 
 
-def prediction_table(found: Predicted) -> Table:
-    pairs = {name: measure(name, value) for name, value in found.measures.items()}
-    if found.unscored:
-        pairs["score"] = f"none: {found.unscored}"
-    labels = "with labels" if found.labelled else "without labels"
-    pairs["rows"] = f"{found.rows}, {labels}"
-    pairs["columns"] = ", ".join(found.table)
-    pairs["model"] = f"{found.path}, after round {found.round}"
-    for number, note in enumerate(found.notes):
+def prediction_table(predicted: Predicted) -> Table:
+    pairs = {name: measure(name, value) for name, value in predicted.measures.items()}
+    if predicted.unscored:
+        pairs["score"] = f"none: {predicted.unscored}"
+    labels = "with labels" if predicted.labelled else "without labels"
+    pairs["rows"] = f"{predicted.rows}, {labels}"
+    pairs["columns"] = ", ".join(predicted.table)
+    pairs["model"] = f"{predicted.path}, after round {predicted.round}"
+    for number, note in enumerate(predicted.notes):
         pairs["note" if not number else "order"] = note
-    if found.out:
-        pairs["predictions"] = str(found.out)
+    if predicted.out:
+        pairs["predictions"] = str(predicted.out)
     return rows(pairs)
 
 
-def export_table(found: Exported) -> Table:
-    facts = found.facts
+def export_table(exported: Exported) -> Table:
+    facts = exported.facts
     pairs = {
-        "file": f"{found.to}, {size_of(found.size)}: {found.called}",
-        "model": f"{found.path}, after round {facts['round']}",
+        "file": f"{exported.to}, {size_of(exported.size)}: {exported.called}",
+        "model": f"{exported.path}, after round {facts['round']}",
         **_inputs(facts),
         "output": _output(facts),
         "checked": (
-            f"{found.checked} made-up rows give the run's own predictions (at most "
-            f"{found.difference:.1g} off)"
+            f"{exported.checked} made-up rows give the run's own predictions, at most "
+            f"{exported.difference:.1g} off"
         ),
         "guarantee": _guarantee(facts),
         "carries": f"run {facts['run']}, its population, ledger head {facts['ledger_head'][:16]}…",

@@ -15,7 +15,7 @@ from privfed.errors import Refused
 from privfed.evaluate import UNCOVERED, fitting, named_in, on_other_data
 from privfed.federation import Examples
 from privfed.network import Network
-from privfed.predictions import Table, predictions, writable, write
+from privfed.predictions import Predictions, predictions, writable, write
 from privfed.rundir import RunDirectory
 
 
@@ -29,7 +29,7 @@ class Predicted:
 
     path: Path
     round: int
-    table: Table
+    table: Predictions
     labelled: bool
     measures: dict[str, float]
     unscored: str

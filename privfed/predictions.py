@@ -17,11 +17,11 @@ from privfed.errors import Refused
 from privfed.federation import Examples, Meaning
 from privfed.network import Network
 
-Table = Mapping[str, np.ndarray]
+Predictions = Mapping[str, np.ndarray]
 """Columns `[N]` of numbers or text, by name."""
 
 
-def predictions(net: Network, params: Tensor, examples: Examples, client: str = "") -> Table:
+def predictions(net: Network, params: Tensor, examples: Examples, client: str = "") -> Predictions:
     """The number of each row from 1, whose it is, its label, and what the loss predicts.
 
     `client` names the column of clients; it is there where the examples say whose they are, and the
@@ -52,12 +52,12 @@ def writable(path: Path, option: str, data: Collection[str]) -> None:
         raise Refused(f"{option} {path} is the data themselves; nothing was changed. Name another")
 
 
-def write(path: Path, table: Table) -> None:
+def write(path: Path, table: Predictions) -> None:
     """Write `table` as the suffix of `path` says, whole or not at all."""
     write_atomically(path, _WRITERS[path.suffix.lower()](table))
 
 
-def as_csv(table: Table) -> bytes:
+def as_csv(table: Predictions) -> bytes:
     """Numbers to as many digits as they have."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -66,7 +66,7 @@ def as_csv(table: Table) -> bytes:
     return out.getvalue().encode()
 
 
-def _as_parquet(table: Table) -> bytes:
+def _as_parquet(table: Predictions) -> bytes:
     import pyarrow
     from pyarrow import parquet
 
@@ -75,13 +75,13 @@ def _as_parquet(table: Table) -> bytes:
     return out.getvalue()
 
 
-def _as_npz(table: Table) -> bytes:
+def _as_npz(table: Predictions) -> bytes:
     out = io.BytesIO()
     np.savez(out, **table)  # type: ignore[arg-type]
     return out.getvalue()
 
 
-_WRITERS: dict[str, Callable[[Table], bytes]] = {
+_WRITERS: dict[str, Callable[[Predictions], bytes]] = {
     ".csv": as_csv,
     ".parquet": _as_parquet,
     ".npz": _as_npz,
@@ -107,7 +107,7 @@ def _cells(column: Tensor, meaning: Meaning) -> np.ndarray:
         say = _sequence if column.dtype == torch.int64 else _numbers
         return np.array([say(row, meaning.names) for row in values.tolist()], dtype=str)
     if column.dtype == torch.int64 and meaning.names:
-        return np.array(meaning.names)[values]
+        values = np.array(meaning.names)[values]
     return values
 
 
@@ -118,7 +118,7 @@ def _set(row: Sequence[bool], names: Sequence[str]) -> str:
 
 def _sequence(row: Sequence[int], names: Sequence[str]) -> str:
     """Of positions that have a label."""
-    return "".join(names[one] if names else str(one) for one in row if one != -1)
+    return "".join(names[label] if names else str(label) for label in row if label != -1)
 
 
 def _numbers(row: Sequence[Any], names: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from privfed.losses import Loss
 from privfed.preprocessing import Numbers, Preprocessing
 
 
-class Columns(nn.Module):
+class Preprocess(nn.Module):
     """What `Preprocessing` declares, computed on raw columns `[N, *]`.
 
     Gives x `[N, *shape]` float32, and which rows `[N]` the run would have refused.
@@ -56,11 +56,11 @@ class Columns(nn.Module):
 
     def _categories(self, codes: Tensor) -> tuple[Tensor, Tensor]:
         sizes = [len(category.values) for category in self.how.categories]
-        columns = zip(codes.split(1, 1), sizes, strict=True)
-        ones = torch.cat([(code == torch.arange(size)).float() for code, size in columns], 1)
+        columns = zip(codes.unbind(1), sizes, strict=True)
+        ones = torch.cat([code[:, None] == torch.arange(size) for code, size in columns], 1)
         unknown = (codes < 0) | (codes >= torch.tensor(sizes))
         strict = [not (self.how.clips or category.lacks) for category in self.how.categories]
-        return ones, (unknown & torch.tensor(strict)).any(1)
+        return ones.float(), (unknown & torch.tensor(strict)).any(1)
 
 
 class Preprocessed(nn.Module):
@@ -75,13 +75,13 @@ class Preprocessed(nn.Module):
     ) -> None:
         super().__init__()
         self.module = module
-        self.columns = Columns(how) if how else None
+        self.preprocess = Preprocess(how) if how else None
         self.loss, self.meaning = loss, meaning
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        if self.columns is None:
+        if self.preprocess is None:
             return self.loss.expectation(self.module(*inputs), self.meaning)
-        x, refused = self.columns(*inputs)
+        x, refused = self.preprocess(*inputs)
         expected = self.loss.expectation(self.module(x), self.meaning)
         return expected.masked_fill(refused.view(-1, *[1] * (expected.dim() - 1)), math.nan)
 

@@ -62,13 +62,13 @@ class Preprocessing(Part):
 
         Numbers of a table are exact to double precision (a date has many digits), an array's not.
         """
-        found: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+        inputs: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
         if self.numbers:
             width = sum(each.count for each in self.numbers)
-            found["numbers"] = (self.dtype, self.shape if self.whole else (width,))
+            inputs["numbers"] = (self.dtype, self.shape if self.whole else (width,))
         if self.categories:
-            found["categories"] = (torch.int64, (len(self.categories),))
-        return found
+            inputs["categories"] = (torch.int64, (len(self.categories),))
+        return inputs
 
     @property
     def dtype(self) -> torch.dtype:
@@ -97,11 +97,11 @@ class Preprocessing(Part):
 
 def merged(numbers: Iterable[Numbers]) -> tuple[Numbers, ...]:
     """Neighbours that one pattern declares, as one."""
-    found: list[Numbers] = []
-    for one in numbers:
-        last = found[-1] if found else None
-        if last is not None and last.model_copy(update={"count": one.count}) == one:
-            found[-1] = last.model_copy(update={"count": last.count + one.count})
+    groups: list[Numbers] = []
+    for each in numbers:
+        last = groups[-1] if groups else None
+        if last is not None and last.model_copy(update={"count": each.count}) == each:
+            groups[-1] = last.model_copy(update={"count": last.count + each.count})
         else:
-            found.append(one)
-    return tuple(found)
+            groups.append(each)
+    return tuple(groups)

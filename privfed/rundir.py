@@ -317,8 +317,8 @@ class RunDirectory:
 
     def lineage(self) -> dict[str, Any]:
         """What made the model of the checkpoint: see `privfed.lineage`."""
-        stated: dict[str, Any] = unpack(self._checkpoint)[1].get("lineage")
-        return stated or self._lineage(self.head())
+        stated = unpack(self._checkpoint)[1].get("lineage")
+        return dict(stated) if stated else self._lineage(self.head())
 
     def load_checkpoint(self, network: Network, device: torch.device) -> Checkpoint:
         """The last durable checkpoint. Raises `Broken` where it is not one of `network`'s."""

@@ -23,9 +23,9 @@ def labels_there(labels: Sequence[str], names: Sequence[str], path: Path) -> lis
     return there
 
 
-def labels_known(found: Columns, labels: Sequence[str], path: Path) -> bool:
+def labels_known(table: Columns, labels: Sequence[str], path: Path) -> bool:
     """Whether the columns `labels` hold anything. Raises `Refused` where some cells are empty."""
-    empty = np.stack([_empty(found, label) for label in labels], 1)
+    empty = np.stack([_empty(table, label) for label in labels], 1)
     if empty.all():
         return False
     if empty.any():
@@ -37,23 +37,23 @@ def labels_known(found: Columns, labels: Sequence[str], path: Path) -> bool:
     return True
 
 
-def _empty(found: Columns, label: str) -> np.ndarray:
+def _empty(table: Columns, label: str) -> np.ndarray:
     """Which rows `[N]` have nothing in the column `label`."""
-    if label in found.words:
-        return found.words[label].codes < 0
-    numbers = found.numbers[label]
+    if label in table.words:
+        return table.words[label].codes < 0
+    numbers = table.numbers[label]
     empty: np.ndarray = np.isnan(numbers.reshape(len(numbers), -1)).all(1)
     return empty
 
 
-def with_any_labels(found: Columns, words: dict[str, str], numbers: dict[str, float]) -> Columns:
-    """`found`, with the same label in every row: by column, one of `words` or of `numbers`."""
-    codes = np.zeros(found.rows, dtype=np.int64)
+def with_any_labels(table: Columns, words: dict[str, str], numbers: dict[str, float]) -> Columns:
+    """`table`, with the same label in every row: by column, one of `words` or of `numbers`."""
+    codes = np.zeros(table.rows, dtype=np.int64)
     return replace(
-        found,
-        words={**found.words, **{name: Words(codes, [word]) for name, word in words.items()}},
+        table,
+        words={**table.words, **{name: Words(codes, [word]) for name, word in words.items()}},
         numbers={
-            **found.numbers,
-            **{name: np.full(found.rows, number) for name, number in numbers.items()},
+            **table.numbers,
+            **{name: np.full(table.rows, number) for name, number in numbers.items()},
         },
     )

@@ -27,10 +27,10 @@ from privfed.evaluate import trained
 from privfed.export import export
 from privfed.form import Form
 from privfed.lineage import Lineage
-from privfed.made_up import rows
+from privfed.made_up import made_up_rows
 from privfed.models import Logistic
 from privfed.predict import predict
-from privfed.preprocessed import Columns
+from privfed.preprocessed import Preprocess
 from privfed.preprocessing import Category, Numbers, Preprocessing
 from privfed.prior import priors
 from privfed.run import train
@@ -105,7 +105,6 @@ facts = json.loads(session.get_modelmeta().custom_metadata_map["privfed"])
 """,
     "safetensors": """
 import json, sys, numpy as np, torch
-from helpers import built
 from safetensors import safe_open
 with safe_open(sys.argv[1], "pt") as file:
     facts = json.loads(file.metadata()["privfed"])
@@ -249,9 +248,9 @@ def test_what_differs_from_the_runs_own_predictions_is_never_written(run, tmp_pa
 def test_wrong_preprocessing_is_noticed_by_the_made_up_rows(run, tmp_path, monkeypatch, fault):
     form = RunDirectory.open(run).form()
     wrong = form.model_copy(update={"preprocessing": fault(form.preprocessing)})
-    right = Columns.__init__
+    right = Preprocess.__init__
 
-    monkeypatch.setattr(Columns, "__init__", lambda self, how: right(self, wrong.preprocessing))
+    monkeypatch.setattr(Preprocess, "__init__", lambda self, how: right(self, wrong.preprocessing))
     with pytest.raises(Refused, match="gives other predictions than the run"):
         export(run, tmp_path / "model.safetensors")
     assert not [*tmp_path.iterdir()]
@@ -280,7 +279,7 @@ HOW = Preprocessing(
 def test_rows_that_a_run_would_refuse_are_marked(changes, refused):
     numbers = torch.tensor([[5.0, 1.0], [math.nan, 1.0], [11.0, 0.0], [0.0, 0.5]]).double()
     codes = torch.tensor([[1], [0], [0], [-1]])
-    x, marked = Columns(HOW.model_copy(update=changes))(numbers, codes)
+    x, marked = Preprocess(HOW.model_copy(update=changes))(numbers, codes)
     assert marked.tolist() == refused
     assert x[0].tolist() == [0.0, 1.0, 0.0, 1.0]
     assert x[3].tolist() == [-1.0, 0.0, 0.0, 0.0]
@@ -290,7 +289,7 @@ def test_made_up_rows_hold_every_kind_of_cell(run):
     directory = RunDirectory.open(run)
     form = directory.form()
     network, params, _ = trained(run, form.empty())
-    found = rows(form, directory.read_config().parts["source"], network, params)
+    found = made_up_rows(form, directory.read_config().parts["source"], network, params)
     numbers, codes = found.inputs
     for column, each in zip(numbers.T, form.preprocessing.numbers, strict=True):
         low, high = each.bounds
@@ -338,7 +337,7 @@ def test_dates_in_seconds_keep_their_digits(tmp_path):
         onto=(-1.0, 1.0),
         shape=(1,),
     )
-    x, _ = Columns(how)(torch.tensor([[1.7e9 + 250.5]], dtype=torch.float64))
+    x, _ = Preprocess(how)(torch.tensor([[1.7e9 + 250.5]], dtype=torch.float64))
     assert float(x) == pytest.approx(-0.499, abs=1e-7)
 
 
@@ -404,3 +403,65 @@ def test_a_model_that_a_format_cannot_hold_is_refused_with_what_would_work():
     assert (no.value.private, "secret" in str(no.value)) == ("secret", False)
     with pytest.raises(Refused, match=r"pip install 'privfed\[onnx\]'"), export_formats.quiet("x"):
         raise ImportError("onnx")
+
+
+class Held(torch.nn.Module):
+    """A frozen normalisation, a layer that is used twice, dropout, and logits in a mapping."""
+
+    def __init__(self, features, width):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm2d(features[0])
+        self.conv = torch.nn.Conv2d(features[0], features[0], 3, padding=1)
+        self.drop, self.head = torch.nn.Dropout(0.3), torch.nn.Linear(features[0], width)
+
+    def forward(self, x):
+        hidden = self.conv(self.conv(self.norm(x)).relu()).mean((2, 3))
+        return {"hidden": hidden, "logits": self.head(self.drop(hidden))}
+
+
+IMAGES = ("data.features={image=[0, 255]}", "data.label=y", "data.classes=3", "data.path=PATH.npz")
+NUMBERS = ("data.path=PATH.csv", "data.features={a=[0, 1], b=[0, 1]}", 'data.categories={s=["f"]}')
+MODELS = {
+    "images": ("model.name=cnn", "model.channels=[4]", *IMAGES),
+    "own": (f"model.name={__name__}:Held", "model.output=logits", "model.frozen=['norm']", *IMAGES),
+    "several labels": (
+        *('data.label=["y0", "y1"]', "model.loss=multi_label", "model.k=1", "data.missing=0.5"),
+        *NUMBERS,
+    ),
+    "a number": (
+        *("data.label=z", "data.label_bounds=[0, 100]", "model.loss=squared_error"),
+        *(*NUMBERS, "data.outside=refuse", 'data.categories={s=["f", "m"]}'),
+    ),
+    "words alone": (*NUMBERS, "data.label=y0", "data.classes=2", "data.features={}"),
+    "a pattern": (*NUMBERS, "data.label=y0", "data.classes=2", 'data.features={"[ab]"=[0, 1]}'),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_every_kind_are_exported_to_every_format(tmp_path, name):
+    rng = np.random.default_rng(0)
+    a, b = rng.random((2, 60)).round(2)
+    who = [f"c{n % 12}" for n in range(60)]
+    labels = {"y0": (a > 0.5).astype(int), "y1": (b > 0.5).astype(int), "z": (100 * a).round(1)}
+    written(tmp_path / "t.csv", who=who, a=a, b=b, s=["f", "m"] * 30, **labels)
+    images = rng.integers(0, 256, (60, 3, 8, 8)).astype(np.uint8)
+    np.savez(tmp_path / "t.npz", image=images, y=rng.integers(0, 3, 60), who=who)
+    keys = [key.replace("PATH", str(tmp_path / "t")) for key in MODELS[name]]
+    keys += ["data.source=table", "data.client=who", "data.clients=12", "data.holdout=clients"]
+    train(load(None, [*keys, "privacy.delta=1e-2", *FAST]), tmp_path / "run")
+    for suffix in ("safetensors", "pt2", "onnx"):
+        assert export(tmp_path / "run", tmp_path / f"model.{suffix}").difference < 1e-4
+
+
+@pytest.mark.slow
+def test_text_is_exported_to_every_format(tmp_path):
+    lines = (f"S{n % 6}:\nto be or not to be that is the question number {n}" for n in range(60))
+    (tmp_path / "play.txt").write_text("\n\n".join(lines))
+    keys = ["data.source=text", f"data.path={tmp_path / 'play.txt'}", "data.clients=6"]
+    keys += ["data.window=10", "model.name=lstm", "model.hidden=8", "data.holdout=clients", *FAST]
+    train(load(None, [*keys, "cohort.size=3", "privacy.delta=1e-2"]), tmp_path / "run")
+    for suffix in ("safetensors", "pt2", "onnx"):
+        found = export(tmp_path / "run", tmp_path / f"model.{suffix}")
+        assert found.facts["inputs"] == [{"name": "x", "dtype": "int64", "shape": ["rows", 10]}]
+        assert found.facts["output"]["shape"] == ["rows", 10, 98]
