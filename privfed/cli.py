@@ -28,19 +28,13 @@ from privfed.command_line import CommandLine
 from privfed.errors import Broken, Refused
 from privfed.folders import new_folder
 from privfed.jsons import dump
+from privfed.model_commands import export, predict, quoted
 from privfed.visible import visible_toml
 
 if TYPE_CHECKING:
     from privfed.config import Config
 
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
-
-
-def quoted(text: str) -> str:
-    """As a TOML string: a path is never taken for a number."""
-    import json
-
-    return json.dumps(text)
 
 
 @click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})
@@ -52,6 +46,8 @@ def main() -> None:
 main.add_command(attack)
 main.add_command(audit)
 main.add_command(calibrate)
+main.add_command(export)
+main.add_command(predict)
 
 
 @main.command()

@@ -17,9 +17,11 @@ from torch.nn.parameter import is_lazy
 
 from privfed.errors import Broken, Refused
 from privfed.federation import Examples
+from privfed.form import Form
 from privfed.losses import Loss
 from privfed.models import Model
 from privfed.network import Network
+from privfed.outputs import select_output
 from privfed.sections import Start
 from privfed.start import load_start
 from privfed.streams import Keys
@@ -45,6 +47,7 @@ def network(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = model.build(tuple(examples.x.shape[1:]), loss.width(examples))
+        select_output(module, start.output)
         made_up = _made_up(examples)
         if any(is_lazy(p) for p in module.parameters()):
             with torch.no_grad(), told(made_up):
@@ -73,6 +76,7 @@ def network(
         constants,
         trial.fingerprint,
         trial.channels_last,
+        Form.of(examples),
     )
 
 

@@ -1,9 +1,7 @@
-"""A trained model on data: the run's own test set, or another source; predictions to a file."""
+"""A trained model, scored: on the run's own test set, or on another source."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accounting.durable import write_atomically
 from privfed.config import Config, overridden
 from privfed.constant import best_constant
 from privfed.construct import network
 from privfed.errors import Broken, Refused
-from privfed.federation import Examples, Meaning
+from privfed.federation import Examples
 from privfed.network import Network
 from privfed.population import population
+from privfed.predictions import predictions, writable, write
 from privfed.rundir import RunDirectory
 from privfed.streams import Streams
 
+UNCOVERED = "what you publish of these data is not covered by the run's ε"
 ON_TRAINED = "simulation: scored on examples of clients that train"
 """What a run, too, says of itself where data.holdout is "examples"."""
 
@@ -49,7 +48,7 @@ class Evaluation:
         """What readers of the measures have to know."""
         if self.own_test_set:
             return ON_TRAINED if self.of_trained else None
-        return "what you publish of these data is not covered by the run's ε"
+        return UNCOVERED
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed evaluate --json` prints."""
@@ -88,85 +87,54 @@ def trained(path: Path, like: Examples) -> tuple[Network, Tensor, int]:
     return net, checkpoint.state.params, checkpoint.round
 
 
-def evaluate(
-    path: Path, overrides: Sequence[str] = (), predictions: Path | None = None
-) -> Evaluation:
+def evaluate(path: Path, overrides: Sequence[str] = (), to: Path | None = None) -> Evaluation:
     """Score the run at `path`; with `data.…` overrides, on all examples of that source instead.
 
-    `predictions` is a CSV file to write, a row per example in the order of the data. Raises
+    `to` is a file to write predictions to, a row per example in the order of the data. Raises
     `Refused`, having written nothing.
     """
-    config = RunDirectory.open(path).read_config()
-    if predictions is not None and not predictions.parent.is_dir():
-        raise Refused(f"--predictions {predictions}: the folder {predictions.parent} is missing")
-    examples, data = _examples(config, overrides, RunDirectory.open(path).round())
+    stored = RunDirectory.open(path).read_config()
+    config = on_other_data(stored, overrides) if overrides else stored
+    if to is not None:
+        writable(to, "--predictions", named_in(stored) | named_in(config))
+    streams = Streams(config.run.seed)
+    if overrides:
+        examples = config.parts["source"].load(config.data.clients, streams)
+        data = f"all examples of the source {config.names['source']!r}"
+    else:
+        examples = population(config, streams).at(RunDirectory.open(path).round()).test
+        data = "the run's own test examples"
     if not len(examples):
         raise Refused(f"{data} hold no example to score")
-    try:
-        net, params, round = trained(path, examples)
-    except Broken as error:
-        if not overrides:
-            raise
-        raise Refused(f"these data do not fit the model of {path}: {error}") from error
+    net, params, round = fitting(path, examples, bool(overrides))
     measures = net.evaluate(params, examples)
-    if predictions is not None:
-        write_atomically(predictions, _table(net, params, examples).encode())
-    constant, inside = best_constant(net.loss, examples), config.data.holdout == "examples"
+    if to is not None:
+        client = str(config.values()["data"].get("client", ""))
+        write(to, predictions(net, params, examples, client))
+    constant, inside = best_constant(net.loss, examples), stored.data.holdout == "examples"
     return Evaluation(path, round, measures, constant, len(examples), data, not overrides, inside)
 
 
-def _examples(config: Config, overrides: Sequence[str], round: int) -> tuple[Examples, str]:
-    streams = Streams(config.run.seed)
-    if not overrides:
-        return population(config, streams).at(round).test, "the run's own test examples"
+def fitting(path: Path, examples: Examples, other: bool) -> tuple[Network, Tensor, int]:
+    """`trained`, for `examples`. Where these are `other` data, they are refused if they do not fit;
+    else the run is broken.
+    """
+    try:
+        return trained(path, examples)
+    except Broken as error:
+        if not other:
+            raise
+        raise Refused(f"these data do not fit the model of {path}: {error}") from error
+
+
+def on_other_data(config: Config, overrides: Sequence[str]) -> Config:
+    """`config` with other [data]. Raises `Refused` for any other key."""
     for override in overrides:
         if not override.strip().startswith("data."):
             raise Refused(f"--set {override}: the model is trained; only keys of [data] may change")
-    other = overridden(config, overrides)
-    return (
-        other.parts["source"].load(other.data.clients, streams),
-        f"all examples of the source {other.names['source']!r}",
-    )
+    return overridden(config, overrides)
 
 
-def _table(net: Network, params: Tensor, examples: Examples) -> str:
-    """CSV: the row's number from 1, the label, and the columns that the loss predicts."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    number = 0
-    for outputs, y in net.scored(params, examples):
-        columns = net.loss.predict(outputs, examples.meaning)
-        if not number:
-            writer.writerow(["row", "label", *columns])
-        cells = [_words(y, examples.meaning)]
-        cells += [_words(column, examples.meaning, False) for column in columns.values()]
-        for row in zip(*cells, strict=True):
-            number += 1
-            writer.writerow([number, *row])
-    return out.getvalue()
-
-
-def _words(column: Tensor, meaning: Meaning, labels: bool = True) -> list[str]:
-    """One cell per example: classes by name, the labels that are set, or numbers as they are."""
-    rows = column.tolist()
-    if column.dtype == torch.int64:
-        return [_class(row, meaning.names) for row in rows]
-    if labels and meaning.names:
-        return [
-            " ".join(name for name, value in zip(meaning.names, row, strict=True) if value)
-            for row in rows
-        ]
-    if labels:
-        return [f"{row[0] * meaning.scale + meaning.shift:.6g}" for row in rows]
-    return [f"{row:.6g}" if isinstance(row, float) else _numbers(row) for row in rows]
-
-
-def _class(row: int | list[Any], names: tuple[str, ...]) -> str:
-    if isinstance(row, list):
-        return "".join(_class(one, names) for one in row if one != -1)
-    return names[row] if names else str(row)
-
-
-def _numbers(row: list[Any]) -> str:
-    flat = torch.tensor(row).flatten().tolist()
-    return " ".join(f"{value:.3g}" for value in flat)
+def named_in(config: Config) -> frozenset[str]:
+    """All that [data] names: what of it is a file is no place to write to."""
+    return frozenset(v for v in config.values()["data"].values() if isinstance(v, str))

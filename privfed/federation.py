@@ -14,6 +14,7 @@ from privfed.cohort import People
 from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.mapped import Mapped
+from privfed.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +38,9 @@ class Examples:
     y holds int64 class labels below `classes` (`[N]`, or `[N, T]` for a label per position, where
     -1 is none), or float32 values `[N, classes]`: 0/1 per label column, or numbers to predict.
     `owners` `[N]` says whose each example is, where the source knows (the natural partition), and
-    `clients` how these are called there. `counts` is what loading noticed, for simulations only.
+    `clients` how these are called there. `counts` is what loading noticed, for simulations only,
+    and `preprocessing` what the source made of raw columns. Not `labelled`: nobody knows y, which
+    holds labels of the right form.
     """
 
     x: Tensor | Mapped
@@ -47,6 +50,8 @@ class Examples:
     clients: tuple[str, ...] = ()
     meaning: Meaning = Meaning()
     counts: Mapping[str, int] = field(default_factory=dict, hash=False)
+    preprocessing: Preprocessing | None = None
+    labelled: bool = True
 
     def __len__(self) -> int:
         return len(self.y)

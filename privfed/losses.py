@@ -87,8 +87,17 @@ class Loss(Protocol):
         """The measure of one client's examples `[n, j]`, few and perhaps of one class, by name."""
         ...
 
+    def expectation(self, outputs: Tensor, meaning: Meaning) -> Tensor:
+        """What the label is expected to be: probabilities of classes `[B, *positions, classes]`, of
+        label columns `[B, classes]`, or a number in its own units `[B]`.
+        """
+        ...
+
     def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
-        """Columns of predictions `[B, *]` by name, in the labels' own units."""
+        """Columns of predictions `[B, *]` by name: "prediction", and what else there is to say.
+
+        Classes are int64, sets of labels bool `[B, classes]`, numbers in the labels' own units.
+        """
         ...
 
 
@@ -180,9 +189,16 @@ class CrossEntropy(_Scored):
         right, labelled = kept.sum(0).tolist()
         return {"accuracy": right / max(labelled, 1.0)}
 
+    def expectation(self, outputs: Tensor, meaning: Meaning) -> Tensor:
+        return outputs.softmax(-1)
+
     def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
-        probability, label = outputs.softmax(-1).max(-1)
-        return {"prediction": label, "probability": probability}
+        """Of a sequence, only the probability of what is predicted at each position."""
+        likely = self.expectation(outputs, meaning)
+        probability, label = likely.max(-1)
+        if label.dim() > 1:
+            return {"prediction": label, "probability": probability}
+        return {"prediction": label, **_by_class(likely, meaning)}
 
 
 class BinaryCrossEntropy(_Scored):
@@ -228,9 +244,13 @@ class BinaryCrossEntropy(_Scored):
         score, y = kept.nan_to_num().unbind(1)
         return "accuracy", float(((score > 0) == (y > 0.5)).double().mean())
 
+    def expectation(self, outputs: Tensor, meaning: Meaning) -> Tensor:
+        odds = outputs.squeeze(-1)
+        return torch.stack([(-odds).sigmoid(), odds.sigmoid()], -1)
+
     def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
-        probability = outputs.squeeze(-1).sigmoid()
-        return {"prediction": (probability > 0.5).long(), "probability": probability}
+        likely = self.expectation(outputs, meaning)
+        return {"prediction": (likely[:, 1] > 0.5).long(), **_by_class(likely, meaning)}
 
 
 class MultiLabel(_Scored):
@@ -273,10 +293,12 @@ class MultiLabel(_Scored):
         recall = float((found / there).mean()) if len(there) else 0.0
         return {self.measure: recall}
 
+    def expectation(self, outputs: Tensor, meaning: Meaning) -> Tensor:
+        return outputs.sigmoid()
+
     def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
-        likely = outputs.sigmoid()
-        names = meaning.names or tuple(str(n) for n in range(outputs.shape[-1]))
-        return {name: likely[..., n] for n, name in enumerate(names)}
+        likely = self.expectation(outputs, meaning)
+        return {"prediction": likely > 0.5, **_by_class(likely, meaning)}
 
 
 class SquaredError(_Scored):
@@ -328,9 +350,18 @@ class SquaredError(_Scored):
     def measures(self, kept: Tensor) -> dict[str, float]:
         return {self.measure: float(kept.mean())}
 
-    def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
+    def expectation(self, outputs: Tensor, meaning: Meaning) -> Tensor:
         within = outputs.clamp(*_BOUNDS)
-        return {"prediction": (within * meaning.scale + meaning.shift).squeeze(-1)}
+        return (within * meaning.scale + meaning.shift).squeeze(-1)
+
+    def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
+        return {"prediction": self.expectation(outputs, meaning)}
+
+
+def _by_class(likely: Tensor, meaning: Meaning) -> dict[str, Tensor]:
+    """A column of probabilities for each class of `likely` `[B, classes]`."""
+    names = meaning.names or tuple(str(n) for n in range(likely.shape[-1]))
+    return {f"probability_{name}": likely[:, n] for n, name in enumerate(names)}
 
 
 def _summed(y: Tensor, weights: Tensor, classes: int) -> Tensor:

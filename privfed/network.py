@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from privfed.federation import Examples
+from privfed.form import Form
 from privfed.losses import Loss
 from privfed.stacking import Layers, layers, stacked
 from privfed.trial import channels_last, scoring
@@ -40,6 +41,8 @@ class Network:
     constants: Mapping[str, Tensor] = field(default_factory=dict)
     fingerprint: tuple[float, ...] = ()
     channels_last: bool = False
+    form: Form | None = None
+    """What its examples look like."""
     mixed: bool = False
     """Gradients are computed in mixed precision (`privfed.precision`)."""
 
@@ -133,6 +136,8 @@ class Network:
 
     def evaluate(self, flat: Tensor, examples: Examples) -> dict[str, float]:
         """The loss's measures on `examples`, and "loss", its mean over them."""
+        if not examples.labelled:
+            raise ValueError("nothing is scored on examples whose labels nobody knows")
         kept, losses = [], []
         for outputs, y in self.scored(flat, examples):
             kept.append(self.loss.keep(outputs, y, examples.meaning))

@@ -73,7 +73,7 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
     pairs = {
         "data": f"{names['source']}, {clients} clients declared ({names['partition']})",
         "training": (
-            f"{names['model']} model ({forecast.parameters:,} parameters), {names['objective']} x "
+            f"{_model(config)} ({forecast.parameters:,} parameters), {names['objective']} x "
             f"{config.client.epochs} epochs at rate {config.client.lr:g}, "
             f"{names['optimizer']}{_server_rate(config)}, {config.run.rounds} rounds"
         ),
@@ -122,6 +122,12 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
     if path:
         pairs["run"] = str(path)
     return rows(pairs)
+
+
+def _model(config: Config) -> str:
+    """Which model, and which of what it returns is its output."""
+    key = config.start.output
+    return f"{config.names['model']} model" + ("" if key == "" else f", its output {key!r}")
 
 
 def _server_rate(config: Config) -> str:

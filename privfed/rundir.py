@@ -34,6 +34,7 @@ from accounting.ledger import Charge, terms_at
 from privfed.canary_log import CanaryLog
 from privfed.config import Config
 from privfed.errors import Broken, Busy, Refused, unreadable
+from privfed.form import Form
 from privfed.jsons import dump
 from privfed.lineage import Lineage
 from privfed.local.states import SETTLED as STATES
@@ -305,6 +306,7 @@ class RunDirectory:
             "updates": checkpoint.updates,
             "ledger_head": checkpoint.head.hex(),
             "fingerprint": list(network.fingerprint),
+            **({"form": network.form.model_dump(mode="json")} if network.form else {}),
             **({"lineage": lineage} if (lineage := self._lineage(checkpoint.head)) else {}),
         }
         write_atomically(self._checkpoint, pack(tensors, about))
@@ -339,6 +341,17 @@ class RunDirectory:
         """The ledger's head that the checkpoint carries. Raises `Broken` where there is none."""
         with fitting(self._checkpoint):
             return bytes.fromhex(str(facts(self._checkpoint)["ledger_head"]))
+
+    def form(self) -> Form | None:
+        """What an example looks like, by the checkpoint; None where an older version wrote it."""
+        stated = unpack(self._checkpoint)[1].get("form")
+        with fitting(self._checkpoint):  # which pydantic's errors are, too
+            return None if stated is None else Form.model_validate(stated, strict=False)
+
+    def lineage(self) -> dict[str, Any]:
+        """What made the model of the checkpoint: see `privfed.lineage`."""
+        stated = unpack(self._checkpoint)[1].get("lineage")
+        return dict(stated) if stated else self._lineage(self.head())
 
     def load_checkpoint(self, network: Network, device: torch.device | str = CPU) -> Checkpoint:
         """The last durable checkpoint. Raises `Broken` where it is not one of `network`'s."""

@@ -59,6 +59,8 @@ class Start(Part):
     init: str = ""
     frozen: list[str] = []
     fresh: list[str] = []
+    output: str | Annotated[int, Field(ge=0)] = ""
+    """Where a model returns a mapping or a tuple: the key or the place of its outputs."""
 
 
 class Client(Part):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 CHECKPOINT, CONSTANTS = "checkpoint.safetensors", "constants.safetensors"
+_PROGRAMS = {".pt2", ".onnx"}
 
 
 def start_files(init: str) -> list[Path]:
@@ -70,6 +71,11 @@ def _read(init: str) -> dict[str, Tensor]:
 
     found: dict[str, Tensor] = {}
     for path in start_files(init):
+        if path.suffix.lower() in _PROGRAMS:
+            raise Refused(
+                f"model.init: {path} is a program, not weights by name; start from an export to "
+                ".safetensors"
+            )
         try:
             tensors = load_file(path)
         except (OSError, SafetensorError) as error:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from privfed.errors import Refused
+from privfed.outputs import refuse_structured
 from privfed.own_code import in_own_code
 from privfed.vector import Shapes
 
@@ -61,6 +62,7 @@ def try_module(
         return out
 
     outputs = run(x, seed, flat)
+    refuse_structured(outputs)
     found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     if found != expected:
         raise Refused(
@@ -122,6 +124,8 @@ def told(x: Tensor) -> Iterator[None]:
     """Whatever a user's own code raises on x, as a refusal."""
     try:
         yield
+    except Refused:
+        raise
     except (Exception, SystemExit) as error:
         kind = "tokens" if x.dtype == torch.int64 else "numbers"
         fitting = "lstm (or a module that embeds them)" if kind == "tokens" else "logistic or mlp"

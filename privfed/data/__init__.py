@@ -8,13 +8,15 @@ the run's seed alone.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
+from torch import Tensor
 
 from privfed.data.holdout import Held, held_out
 from privfed.errors import Refused
 from privfed.federation import Examples, Federation, Indices, identity
+from privfed.preprocessing import Preprocessing
 from privfed.streams import Streams
 
 
@@ -51,6 +53,28 @@ class Source(Protocol):
         """Public examples beside those of `load`: a file of them, or those of `clients` others.
 
         None where there are none.
+        """
+        ...
+
+
+@runtime_checkable
+class LabelFree(Protocol):
+    """A source whose examples may come without labels, for a model to predict."""
+
+    def load_inputs(self) -> Examples:
+        """All examples, in the order of the file, and whether they are `labelled`."""
+        ...
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """A source that makes x from several raw columns, and can do so for made-up rows."""
+
+    def prepared(self, numbers: np.ndarray, codes: Indices, how: Preprocessing) -> Tensor:
+        """X `[N, features]` of numbers `[N, *]` and places among categories' values `[N, *]`.
+
+        Columns are in the order of `how`, which declares what of this source they are. Nothing is
+        refused: numbers beyond their bounds and other categories are taken as if declared so.
         """
         ...
 

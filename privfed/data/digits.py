@@ -10,6 +10,7 @@ from typing import ClassVar
 from privfed.deferred import torch
 from privfed.federation import Examples
 from privfed.parts import Part
+from privfed.preprocessing import Preprocessing
 from privfed.streams import Streams
 
 
@@ -37,7 +38,9 @@ class Digits(Part):
 
         bunch = load_digits()
         x = torch.from_numpy(bunch.data).float() / 16 - 0.5
-        return Examples(x, torch.from_numpy(bunch.target).long(), classes=10)
+        y = torch.from_numpy(bunch.target).long()
+        scaled = Preprocessing.of_array("intensity", (64,), (0.0, 16.0), (-0.5, 0.5))
+        return Examples(x, y, classes=10, preprocessing=scaled)
 
     def load_test(self, clients: int, streams: Streams) -> None:
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,6 +20,7 @@ from privfed.errors import Refused
 from privfed.federation import Examples
 from privfed.mapped import Mapped
 from privfed.parts import Part
+from privfed.preprocessing import Preprocessing
 from privfed.streams import Streams
 
 _UNSIGNED_BYTES = 0x08
@@ -53,6 +55,19 @@ class Idx(Part):
     def load_test(self, clients: int, streams: Streams) -> Examples | None:
         return self._load(self.test_prefix) if self.test_prefix else None
 
+    def load_inputs(self) -> Examples:
+        """Images without labels, where `path` is a file of them; else the folder's pair."""
+        if not Path(self.path).is_file():
+            return self._load(self.prefix)
+        x = read_idx(Path(self.path))
+        if x.ndim != 3:
+            raise Refused(
+                f"data.path: {self.path} holds an array of shape {x.shape}; expected images "
+                "[N, height, width]"
+            )
+        unknown = np.zeros(len(x), dtype=np.uint8)
+        return replace(self._examples(x, unknown), labelled=False)
+
     def _load(self, prefix: str) -> Examples:
         images, labels = self._pair(prefix)
         x, y = read_idx(images), np.array(read_idx(labels))
@@ -68,9 +83,17 @@ class Idx(Part):
                 f"{self.classes - 1}; declare all classes",
                 private=f"it is {y[first]}",
             )
+        return self._examples(x, y)
+
+    def _examples(self, x: np.ndarray, y: np.ndarray) -> Examples:
         store = torch.from_numpy(x).unsqueeze(1)
         pixels = Mapped(store, torch.arange(len(y)), bounds=(0.0, 255.0), onto=(0.0, 1.0))
-        return Examples(pixels, torch.from_numpy(y).long(), self.classes)
+        return Examples(
+            pixels,
+            torch.from_numpy(y).long(),
+            self.classes,
+            preprocessing=Preprocessing.of_mapped("intensity", pixels),
+        )
 
     def _pair(self, prefix: str) -> tuple[Path, Path]:
         folder = Path(self.path)

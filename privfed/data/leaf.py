@@ -20,6 +20,7 @@ from privfed.data.text import decoded
 from privfed.errors import Refused
 from privfed.federation import Examples
 from privfed.parts import Part
+from privfed.preprocessing import Preprocessing
 from privfed.streams import Streams
 
 Place = Callable[[int], str]
@@ -126,6 +127,7 @@ class Leaf(Part):
             self.classes,
             owners,
             names,
+            preprocessing=Preprocessing.of_array("x", scaled.shape[1:], (low, high), (-1.0, 1.0)),
         )
 
     def _characters(

@@ -8,7 +8,7 @@ be a release of its own.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,11 +19,13 @@ import torch
 from pydantic import Field, model_validator
 
 from privfed.data.cells import Rules, as_text, native
-from privfed.data.columns import Columns, header, read
+from privfed.data.columns import Columns, Words, header, read
+from privfed.data.unlabelled import labels_known, labels_there, with_any_labels
 from privfed.errors import Refused
-from privfed.federation import Examples, Meaning
+from privfed.federation import Examples, Indices, Meaning
 from privfed.mapped import Mapped
 from privfed.parts import Part
+from privfed.preprocessing import Category, Numbers, Preprocessing, merged
 from privfed.streams import Streams
 from privfed.suggestions import nearest
 
@@ -120,10 +122,38 @@ class Table(Part):
         there = self.client in header(path, self.delimiter)
         return self._load(path, self.client if there else "")
 
-    def _load(self, path: Path, client: str) -> Examples:
+    def load_inputs(self) -> Examples:
+        """The rows of a table to predict, which may have neither labels nor the client column."""
+        path = Path(self.path)
+        there = self.client in header(path, self.delimiter)
+        return self._load(path, self.client if there else "", label_free=True)
+
+    def prepared(self, numbers: np.ndarray, codes: Indices, how: Preprocessing) -> torch.Tensor:
+        """X of made-up rows: see `privfed.data.Prepares`."""
+        each = [one for one in how.numbers for _ in range(one.count)]
+        names = [f"number {place}" for place, _ in enumerate(each, start=1)]
+        words = {}
+        for place, category in enumerate(how.categories):
+            known = (codes[:, place] >= 0) & (codes[:, place] < len(category.values))
+            words[category.column] = Words(np.where(known, codes[:, place], -1), [*category.values])
+        bounds = {name: one.bounds for name, one in zip(names, each, strict=True)}
+        filled = [
+            np.nan_to_num(column, nan=one.missing or 0.0, posinf=np.inf, neginf=-np.inf)
+            for column, one in zip(numbers.T, each, strict=True)
+        ]
+        found = Columns(len(numbers), dict(zip(names, filled, strict=True)), words)
+        rules = Rules(Path(self.path), "clip", 0.0)
+        x, _ = self._features(found, bounds, dict.fromkeys(names, "made up"), rules)
+        if isinstance(x, Mapped):
+            raise TypeError("several columns are no array")
+        return x
+
+    def _load(self, path: Path, client: str, label_free: bool = False) -> Examples:
+        """`label_free`: labels may be missing."""
         names = header(path, self.delimiter)
         bounds, called = self._feature_columns(names, path)
         labels = [self.label] if isinstance(self.label, str) else self.label
+        labels = labels_there(labels, names, path) if label_free else labels
         for key, column in [("client", client), *(("label", label) for label in labels)]:
             if column and column not in names:
                 raise _no_column(key, column, names, path)
@@ -140,10 +170,21 @@ class Table(Part):
             raise Refused(f"data: {path} holds no row")
         missing = None if self.missing == "refuse" else float(self.missing)
         rules = Rules(path, self.outside, missing)
-        y, classes, meaning, beyond = self._labels(found, rules)
+        labelled = not label_free or (bool(labels) and labels_known(found, labels, path))
+        y, classes, meaning, beyond = self._labels(
+            found if labelled else self._with_any_labels(found), rules
+        )
         x, clipped = self._features(found, bounds, called, rules)
         counts = {"clipped_values": clipped, "clipped_labels": beyond}
-        examples = Examples(x, y, classes, meaning=meaning, counts=counts)
+        examples = Examples(
+            x,
+            y,
+            classes,
+            meaning=meaning,
+            counts=counts,
+            preprocessing=self._preprocessing(x, found, bounds, missing),
+            labelled=labelled,
+        )
         if not client:
             return examples
         owners, clients = rules.owners(found.words[client], repr(client))
@@ -222,6 +263,51 @@ class Table(Part):
             at += len(values)
         return torch.from_numpy(x), count
 
+    def _preprocessing(
+        self,
+        x: torch.Tensor | Mapped,
+        found: Columns,
+        bounds: dict[str, tuple[float, float]],
+        missing: float | None,
+    ) -> Preprocessing:
+        """What `_features` does, as the table is declared; columns go by what declares them."""
+        clips = self.outside == "clip"
+        declared = [_declaring(name, self.features) for name in bounds]
+        if isinstance(x, Mapped):
+            return Preprocessing.of_mapped(declared[0], x, clips)
+        numbers = tuple(
+            Numbers(
+                column=column,
+                count=int(np.prod(found.numbers[name].shape[1:])),
+                bounds=bounds[name],
+                missing=missing,
+            )
+            for name, column in zip(bounds, declared, strict=True)
+        )
+        categories = tuple(
+            Category(
+                column=name,
+                values=tuple(as_text(value) for value in values),
+                lacks=missing is not None,
+            )
+            for name, values in self.categories.items()
+        )
+        return Preprocessing(
+            numbers=merged(numbers),
+            categories=categories,
+            onto=_ONTO,
+            shape=tuple(x.shape[1:]),
+            clips=clips,
+        )
+
+    def _with_any_labels(self, found: Columns) -> Columns:
+        """`found` with labels of the declared form, where there are none."""
+        columns = [self.label] if isinstance(self.label, str) else self.label
+        if self.labels:
+            return with_any_labels(found, dict.fromkeys(columns, self.labels[0]), {})
+        any_number = self.label_bounds[0] if self.label_bounds else 0.0
+        return with_any_labels(found, {}, dict.fromkeys(columns, any_number))
+
     def _labels(self, found: Columns, rules: Rules) -> tuple[torch.Tensor, int, Meaning, int]:
         """y, its number of classes or width, what it means, and how many were clipped."""
         if not isinstance(self.label, str):
@@ -247,6 +333,11 @@ def _scaled(numbers: np.ndarray, low: float, high: float) -> np.ndarray:
     """From [low, high], clipped, onto [-1, 1]."""
     start, end = _ONTO
     return (numbers.clip(low, high) - low) * ((end - start) / (high - low)) + start
+
+
+def _declaring(name: str, features: Iterable[str]) -> str:
+    """The key of `features` that means the column `name`: a pattern never shows what it matched."""
+    return name if name in features else next(key for key in features if fnmatchcase(name, key))
 
 
 def _no_column(key: str, name: str, names: list[str], path: Path) -> Refused:

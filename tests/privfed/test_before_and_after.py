@@ -155,7 +155,10 @@ def test_evaluate_repeats_the_runs_own_score_and_writes_predictions(tmp_path):
     rows = cells(path)
     assert len(rows) == outcome.test_examples
     assert np.mean([row["label"] == row["prediction"] for row in rows]) == outcome.accuracy
-    assert all(1 / 3 <= float(row["probability"]) <= 1 for row in rows)
+    for row in rows:
+        likely = [float(row[f"probability_{label}"]) for label in range(3)]
+        assert sum(likely) == pytest.approx(1)
+        assert likely[int(row["prediction"])] == max(likely)
     other = json.loads(
         run("evaluate", tmp_path / "run", "--set", "data.size_min=9", "--json").stdout
     )
@@ -247,8 +250,13 @@ def test_several_labels_are_predicted_by_name(tmp_path):
     found = evaluate(tmp_path / "run", [], tmp_path / "p.csv")
     assert "recall_at_1" in found.measures
     rows = cells(tmp_path / "p.csv")
-    assert rows[0].keys() == {"row", "label", "cold", "wet"}
-    assert {row["label"] for row in rows} <= {"", "cold", "wet", "cold wet"}
+    assert [*rows[0]] == ["row", "label", "prediction", "probability_cold", "probability_wet"]
+    assert {row[key] for row in rows for key in ("label", "prediction")} <= {
+        *("", "cold", "wet", "cold wet")
+    }
+    assert all(
+        ("wet" in row["prediction"]) == (float(row["probability_wet"]) > 0.5) for row in rows
+    )
 
 
 @pytest.mark.parametrize(
