@@ -190,7 +190,7 @@ def _placed(
     lineno: int,
     line: str | None = None,
 ) -> str:
-    return f"{filename}:{lineno}: {category.__name__}\n"
+    return visible(f"{filename}:{lineno}: {category.__name__}\n")
 
 
 def _died(quotes: bool) -> Callable[[Any], None]:
