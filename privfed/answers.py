@@ -155,10 +155,10 @@ def bug(error: BaseException) -> str:
 
     Of one in a user's own code, their frames alone. Where messages quote, all that Python says.
     """
-    if _QUOTES.get():
-        return f"a bug:\n{''.join(traceback.format_exception(error)).rstrip()}"
     if own := own_frames(error):
         return _beside(f"{public_text(error)} in your own code, from\n{own}", error)
+    if _QUOTES.get():
+        return f"a bug:\n{''.join(traceback.format_exception(error)).rstrip()}"
     places = "".join(traceback.format_tb(error.__traceback__)).rstrip()
     return _beside(f"a bug, {public_text(error)}, from\n{places}", error)
 
@@ -197,7 +197,7 @@ def _placed(
     lineno: int,
     line: str | None = None,
 ) -> str:
-    return f"{filename}:{lineno}: {category.__name__}\n"
+    return visible(f"{filename}:{lineno}: {category.__name__}\n")
 
 
 def _died(quotes: bool) -> Callable[[Any], None]:

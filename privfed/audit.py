@@ -24,7 +24,7 @@ from accounting.releases import (
 )
 from accounting.slack import with_slack
 from privfed.counted import Priors, charged, examples_guarantee, other_guarantee
-from privfed.errors import Broken, Refused, public_text, unreadable
+from privfed.errors import MISPLACED, Broken, Refused, public_text, unreadable
 from privfed.kept_heads import HeadsCheck, charges_since, check_heads
 from privfed.rundir import RunDirectory
 
@@ -141,7 +141,7 @@ def audit(path: Path, accountant: str | None = None, head: str | None = None) ->
         ledger = Ledger.load(directory.ledger)
     except (Broken, LedgerBroken) as error:
         return _broken(path, {}, str(error))
-    except FileNotFoundError as error:
+    except MISPLACED as error:
         return _broken(path, {}, f"the run is not whole: {public_text(error)}")
     problems = _contradictions(directory, ledger, evidence)
     if problems:

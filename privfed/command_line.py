@@ -22,16 +22,15 @@ class CommandLine(click.Group):
         prog_name: str | None = None,
         complete_var: str | None = None,
         standalone_mode: bool = True,
-        windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
         """As `click.Group.main`: in `standalone_mode` it ends the process."""
         if not standalone_mode:
-            return super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         given = sys.argv[1:] if args is None else list(args)
         before = AS_JSON.set("--json" in given)
         try:
-            code = super().main(given, prog_name, complete_var, False, windows_expand_args, **extra)
+            code = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
         except click.ClickException as error:
             code = _misused(error)
         except click.Abort:

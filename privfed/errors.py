@@ -7,6 +7,9 @@ import os
 
 from accounting.errors import AccountingError
 
+MISPLACED = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+"""That a run's file is missing, or something else lies in its place: what was seen is no run."""
+
 
 class PrivfedError(Exception):
     """Base of every error that is not a bug; the message says what to change.
@@ -89,8 +92,7 @@ def ran_out_of_memory(error: BaseException) -> bool:
 def unreadable(what: object, error: BaseException) -> PrivfedError:
     """That a run's file cannot be read: of what it holds, nothing is in the message.
 
-    What the system does not give was not seen to be broken, unless it is missing.
+    What the system does not give was not seen to be broken, unless it is not there.
     """
-    given = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
-    kind = Refused if given and _systems(error) else Broken
+    kind = Refused if _systems(error) and not isinstance(error, MISPLACED) else Broken
     return kind(f"{what} cannot be read: {public_text(error)}", private_text(error))

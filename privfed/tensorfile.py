@@ -64,6 +64,7 @@ def facts(path: Path) -> dict[str, Any]:
 
 def _read(path: Path, library: str, device: str) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
+        path.open("rb").close()  # the system's errors in its own words
         with safe_open(path, library, device=device) as file:
             about = from_json((file.metadata() or {})["privfed"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -128,6 +128,8 @@ def test_a_run_without_its_noise_is_refuted_loudly(tmp_path, monkeypatch):
     assert as_json.exit_code == 4
     facts = json.loads(as_json.output)
     assert facts["confidence"] == 0.95
+    assert facts["exit"] == 4
+    assert "error" not in facts
     assert facts["epsilon_lower_bound"] == found.canaries.epsilon_lower_bound
     assert {"epsilon_estimate_all_iterates", "epsilon_estimate_final"} <= facts.keys()
 

@@ -263,6 +263,8 @@ def test_the_budget_stops_a_longer_run_with_exit_code_3(tmp_path):
     result = run("train", "--resume", out, "--set", "run.rounds=50", "--json")
     assert result.exit_code == 3
     assert last_object(result)["stopped_at_budget"] is True
+    assert last_object(result)["exit"] == 3
+    assert "error" not in last_object(result)
     assert last_object(result)["rounds"] == 7
     assert last_object(result)["epsilon"] <= 2
     assert "stopped at the budget" in result.stderr

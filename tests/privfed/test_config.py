@@ -164,7 +164,7 @@ def test_every_registered_part_exists_is_frozen_strict_and_documented(kind, name
         (["run.rounds=1.5"], r"run\.rounds is 1\.5"),
         (["run.rounds=true"], r"run\.rounds is True"),
         (["run.rounds=0"], r"run\.rounds is 0"),
-        (["privacy.clip=-1"], r"privacy\.clip is -1; expected a number above 0"),
+        (["privacy.clip=-1"], r"privacy\.clip is -1; expected a number of at least 1e-06"),
         (["privacy.delta=1"], r"privacy\.delta is 1; expected a number below 1"),
         (["privacy.delta=1.5"], r"privacy\.delta"),
         (["privacy.delta=0"], r"privacy\.delta"),
