@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from accounting.durable import append
+from accounting.errors import LedgerBroken
 
 _HASH = "[0-9a-f]{64}"
 _WHOLE = re.compile(rf"({_HASH}) (\d+) (-|\d+) ({_HASH})")
@@ -47,16 +48,25 @@ class HeadsFile:
     def read(self) -> list[Head]:
         """Every head, in order; one that a crash tore is left out.
 
-        Raises `OSError`, and `ValueError` for a file that holds anything else.
+        Raises `OSError`, and `LedgerBroken` for a file that holds anything else.
         """
         lines = self.path.read_bytes().decode("ascii", "replace").split("\n")
-        return [head for number, line in enumerate(lines, start=1) for head in _heads(line, number)]
+        return [
+            head for number, line in enumerate(lines, start=1) for head in self._of(line, number)
+        ]
 
     def add(self, heads: Iterable[Head]) -> None:
         """Append `heads`; durable when this returns."""
         lines = [f"{h.ledger} {h.line} {_word(h.round)} {h.hash}\n" for h in heads]
         if lines:
             append(self.path, ("\n" * self._torn() + "".join(lines)).encode())
+
+    def _of(self, line: str, number: int) -> Iterator[Head]:
+        if whole := _WHOLE.fullmatch(line):
+            ledger, place, round, head = whole.groups()
+            yield Head(ledger, int(place), None if round == "-" else int(round), head)
+        elif not _TORN.fullmatch(line):
+            raise LedgerBroken(f"{self.path} is no file of heads: line {number} is none")
 
     def _torn(self) -> bool:
         """Whether the last line has no end, which another run's crash may have left."""
@@ -92,14 +102,6 @@ def lacking(held: Sequence[Head], stated: Sequence[Head]) -> list[Head]:
     """The heads at the end of those `stated` that come after all that are `held` of that ledger."""
     last = max((head.line for head in held if head.ledger == stated[0].ledger), default=0)
     return [head for head in stated if head.line > last]
-
-
-def _heads(line: str, number: int) -> Iterator[Head]:
-    if whole := _WHOLE.fullmatch(line):
-        ledger, place, round, head = whole.groups()
-        yield Head(ledger, int(place), None if round == "-" else int(round), head)
-    elif not _TORN.fullmatch(line):
-        raise ValueError(f"line {number} is no head of a ledger")
 
 
 def _word(round: int | None) -> str:

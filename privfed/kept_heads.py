@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from accounting.errors import LedgerBroken
 from accounting.heads import Head, HeadsFile, contradictions, lacking
 from accounting.ledger import Ledger
 from privfed.errors import Broken, Refused, public_text
@@ -49,8 +50,8 @@ def refuse_unusable(heads: str, out: Path | None = None) -> None:
     if path.exists():
         try:
             HeadsFile(path).read()
-        except (OSError, ValueError) as error:
-            raise Refused(f"run.heads is {heads}, {_why(error)}; name a new file") from None
+        except (OSError, LedgerBroken) as error:
+            raise Refused(f"run.heads: {public_text(error)}; name a new file") from None
 
 
 def keep_heads(ledger: Ledger, heads: str) -> None:
@@ -109,11 +110,5 @@ def charges_since(ledger: Ledger, head: str) -> int | None:
 def _held(file: HeadsFile) -> list[Head]:
     try:
         return file.read()
-    except (OSError, ValueError) as error:
-        raise Broken(f"run.heads is {file.path}, {_why(error)}") from None
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return f"which cannot be read: {public_text(error)}"
-    return f"which is no file of heads ({error})"
+    except (OSError, LedgerBroken) as error:
+        raise Broken(f"run.heads: {public_text(error)}") from None

@@ -279,7 +279,7 @@ def test_without_its_key_a_charged_run_never_goes_on(tmp_path, monkeypatch):
     monkeypatch.undo()
     shutil.copytree(tmp_path / "run", tmp_path / "other")
     (tmp_path / "run/private/key").unlink()
-    with pytest.raises(Broken, match="missing, or not this run's"):
+    with pytest.raises(Broken, match="private/key: the noise of past rounds"):
         resume(tmp_path / "run", lambda stored: stored)
     for damaged in (
         b"somebody " + b"0" * 64,

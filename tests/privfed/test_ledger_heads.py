@@ -221,7 +221,7 @@ def test_a_file_of_somebody_elses_is_left_alone(copy, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "run2/heads")
     for heads, said in (
-        (tmp_path / "notes", "no file of heads (line 1"),
+        (tmp_path / "notes", "no file of heads: line 1"),
         (tmp_path / "folder", "which is no file"),
         (tmp_path / "missing/heads", "cannot be written"),
         (tmp_path / "run2/heads", "inside of the run directory"),
