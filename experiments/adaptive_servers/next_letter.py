@@ -36,6 +36,15 @@ class NextLetter(Part):
     natural_partition: ClassVar[bool] = True
     found: ClassVar[bool] = True
 
+    @property
+    def squared_norm(self) -> float:
+        """One of 27 features for each letter before, and one for the last pair."""
+        return _BEFORE + 1.0
+
+    def sources(self, seed: int) -> tuple[str, ...]:
+        """Roles are those of the text source."""
+        return ("text: ",)
+
     def load(self, clients: int, streams: Streams) -> Examples:
         count = len(_LETTERS)
         said = {

@@ -97,6 +97,9 @@ class Images(Part):
         """Its features are normal, and without bounds."""
         return None
 
+    def sources(self, seed: int) -> tuple[str, ...]:
+        return (f"images, made from seed {seed}",)
+
     def load(self, clients: int, streams: Streams) -> Examples:
         return self._made("outside/images", clients, streams)
 
