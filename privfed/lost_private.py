@@ -56,7 +56,7 @@ def _ways_on(directory: RunDirectory) -> Iterator[str]:
         "same noise)."
     )
     yield (
-        f"Without it, the model of round {round} and the ledger stay valid: privfed evaluate and "
-        "privfed audit read them. A new run may start from them, and counts what was spent: "
+        f"Without it, the model of round {round} and the ledger stay valid: privfed evaluate, "
+        "export and audit read them. A new run may start from them, and counts what was spent: "
         f"privfed train RUN.toml --set {counted} --set {shlex.quote(f'model.init={run}')}"
     )
