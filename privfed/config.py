@@ -19,6 +19,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from privfed.errors import Refused
+from privfed.misfits import misfits
 from privfed.parts import BUILT_IN, Part, expected, find
 from privfed.roundtime import Devices
 from privfed.sections import (
@@ -378,19 +379,18 @@ def _owner(name: str, key: str) -> str:
 
 
 def _validate(model: type[Part], name: str, given: Mapping[str, Any], problems: list[str]) -> Any:
+    stated = {key: given[key] for key in given if key in model.model_fields}
     try:
-        return model.model_validate({key: given[key] for key in given if key in model.model_fields})
+        return model.model_validate(stated)
     except ValidationError as error:
-        for problem in error.errors():
-            key = ".".join(str(part) for part in (name, *problem["loc"]))
-            if problem["type"] == "missing":
+        for misfit in misfits(model, stated, error):
+            key = ".".join(map(str, (name, *misfit.place)))
+            if misfit.absent:
                 problems.append(f"{key} is missing, and has no default; set it")
-                continue
-            message = problem["msg"].removeprefix("Value error, ")
-            if not problem["loc"]:
-                problems.append(f"{name}: {message}")
-                continue
-            problems.append(f"{key} is {problem['input']!r}: {message[:1].lower()}{message[1:]}")
+            elif not misfit.place:
+                problems.append(f"{name}: {misfit.message}")
+            else:
+                problems.append(f"{key} is {misfit.value!r}: {misfit.message}")
         return None
 
 
