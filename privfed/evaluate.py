@@ -94,7 +94,7 @@ def evaluate(
     config = RunDirectory.open(path).read_config()
     if predictions is not None and not predictions.parent.is_dir():
         raise Refused(f"--predictions {predictions}: the folder {predictions.parent} is missing")
-    examples, data = _examples(config, overrides, RunDirectory.open(path).round())
+    examples, data, inside = _examples(config, overrides, RunDirectory.open(path).round())
     if not len(examples):
         raise Refused(f"{data} hold no example to score")
     try:
@@ -106,14 +106,15 @@ def evaluate(
     measures = net.evaluate(params, examples)
     if predictions is not None:
         write_atomically(predictions, _table(net, params, examples).encode())
-    inside = config.data.holdout == "examples"
     return Evaluation(path, round, measures, len(examples), data, not overrides, inside)
 
 
-def _examples(config: Config, overrides: Sequence[str], round: int) -> tuple[Examples, str]:
+def _examples(config: Config, overrides: Sequence[str], round: int) -> tuple[Examples, str, bool]:
+    """What to score on, what that is, and whether it is of clients that trained."""
     streams = Streams(config.run.seed)
     if not overrides:
-        return population(config, streams).at(round).test, "the run's own test examples"
+        people = population(config, streams).at(round)
+        return people.test, "the run's own test examples", people.shared
     for override in overrides:
         if not override.strip().startswith("data."):
             raise Refused(f"--set {override}: the model is trained; only keys of [data] may change")
@@ -121,6 +122,7 @@ def _examples(config: Config, overrides: Sequence[str], round: int) -> tuple[Exa
     return (
         other.parts["source"].load(other.data.clients, streams),
         f"all examples of the source {other.names['source']!r}",
+        False,
     )
 
 

@@ -335,7 +335,7 @@ def outcome_table(outcome: Outcome) -> Table:
     bound, event = outcome.guarantee, outcome.plan.event
     name, value = next(iter(outcome.measures.items()))
     of = f"on {outcome.test_examples} public test examples"
-    if outcome.plan.config.data.holdout == "examples":
+    if outcome.test_shared:
         of = f"on {outcome.test_examples} examples of clients that train"
     if outcome.public:
         of = (

@@ -67,7 +67,8 @@ class Outcome:
     `measures` are the loss's own (the first is the one to look at), and "loss". `updates` counts
     rounds that moved the model, `charges` all that were paid for, `aborts` those whose secure sum
     was aborted, and why; `guarantee` covers all charges and what earlier runs over the same
-    population had spent. `public` counts clients declared public.
+    population had spent. `public` counts clients declared public; `test_shared`: clients of the
+    test set trained too.
     """
 
     plan: Plan
@@ -79,6 +80,7 @@ class Outcome:
     guarantee: Guarantee
     stopped_at_budget: bool
     public: int = 0
+    test_shared: bool = False
     aborts: Mapping[int, str] = field(default_factory=dict)
 
     @property
@@ -338,6 +340,7 @@ def _outcome(
         path=directory.path,
         measures=_scored(setup, end, setup.federation.at(end.round)),
         test_examples=len(setup.federation.test),
+        test_shared=setup.federation.shared,
         updates=end.updates,
         charges=len(ledger.charges),
         guarantee=replace(

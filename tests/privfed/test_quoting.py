@@ -631,6 +631,7 @@ NO_DATA = {
     *("second", "shown", "test", "train", "user.place", "users[user.name].place", "vocabulary"),
     *("where", "why or public_text(error)", "words.first(empty)"),
     *("encoding", "format", "where.format(row=row)", "public_text(error)", "public_text(refused)"),
+    "place(int(beyond.any(1).argmax()))",
     *("place(index)", "place(int(finite.argmin()))", "place(next(wrong, 0))"),
 }
 """What else messages about data contain; each was looked at, and holds nothing out of a file."""
