@@ -322,12 +322,20 @@ def list_parts(as_json: bool, schema: bool) -> int:
 @click.option("--label", required=True, help="The column to predict.")
 @click.option("--client", default="", help="The column that says whose a row is.")
 @click.option("--path", help="Where the private table lies; default: the sample.")
-@click.option("--delimiter", default=",", show_default=True)
+@click.option("--delimiter", help="What divides cells; default: what seems to.")
+@click.option("--encoding", help="Of the sample's text; default: the first common one that fits.")
 @quotes_on_request
-def declare(sample: Path, label: str, client: str, path: str | None, delimiter: str) -> int:
+def declare(
+    sample: Path,
+    label: str,
+    client: str,
+    path: str | None,
+    delimiter: str | None,
+    encoding: str | None,
+) -> int:
     """Write a run file for your table from a PUBLIC sample of it, to standard output."""
     from privfed.data.declare import declare as declare_table
 
-    declared = declare_table(sample, label, client, path or str(sample), delimiter)
+    declared = declare_table(sample, label, client, path or str(sample), delimiter, encoding)
     click.echo(visible_toml(declared), nl=False)
     return 0

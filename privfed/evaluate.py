@@ -99,11 +99,11 @@ def evaluate(path: Path, overrides: Sequence[str] = (), to: Path | None = None) 
         writable(to, "--predictions", named_in(stored) | named_in(config))
     streams = Streams(config.run.seed)
     if overrides:
-        examples = config.parts["source"].load(config.data.clients, streams)
+        examples, shared = config.parts["source"].load(config.data.clients, streams), False
         data = f"all examples of the source {config.names['source']!r}"
     else:
-        examples = population(config, streams).at(RunDirectory.open(path).round()).test
-        data = "the run's own test examples"
+        people = population(config, streams).at(RunDirectory.open(path).round())
+        examples, shared, data = people.test, people.shared, "the run's own test examples"
     if not len(examples):
         raise Refused(f"{data} hold no example to score")
     net, params, round = fitting(path, examples, bool(overrides))
@@ -111,8 +111,8 @@ def evaluate(path: Path, overrides: Sequence[str] = (), to: Path | None = None) 
     if to is not None:
         client = str(config.values()["data"].get("client", ""))
         write(to, predictions(net, params, examples, client))
-    constant, inside = best_constant(net.loss, examples), stored.data.holdout == "examples"
-    return Evaluation(path, round, measures, constant, len(examples), data, not overrides, inside)
+    constant = best_constant(net.loss, examples)
+    return Evaluation(path, round, measures, constant, len(examples), data, not overrides, shared)
 
 
 def fitting(path: Path, examples: Examples, other: bool) -> tuple[Network, Tensor, int]:

@@ -88,6 +88,7 @@ class Federation:
     test set, where it is theirs: no guarantee covers them. `typical` estimates a client's number of
     examples from public facts; None: nothing known. `relabelled` lists, in order of rounds, from
     which round on class c is labelled `[c]`. `root` are public examples that the server trains on.
+    `shared`: the test set is of clients that train.
     """
 
     examples: Examples
@@ -98,6 +99,7 @@ class Federation:
     typical: float | None = None
     relabelled: tuple[tuple[int, Tensor], ...] = ()
     root: Examples | None = None
+    shared: bool = False
     _stages: dict[int, Federation] = field(default_factory=dict, repr=False, compare=False)
 
     def at(self, round: int) -> Federation:
@@ -165,6 +167,11 @@ class Federation:
         """
         if count == 0:
             return self
+        if self.shared:
+            raise Refused(
+                f"aggregation.root is {count} of the test examples, which would be the server's "
+                "own, and these are of clients that train; use a test set of others"
+            )
         if count >= len(self.test):
             raise Refused(
                 f"aggregation.root is {count}, of {len(self.test)} public test examples; expected "

@@ -30,10 +30,10 @@ def outsiders(
         )
     if level == "example":
         return test, np.array([0, len(test)])
-    if config.data.holdout == "examples":
+    if people.shared:
         raise Refused(
-            'data.holdout is "examples": the test set is of clients who trained, so that nobody '
-            f"took no part; use --level example, or {rest}"
+            'the test set is of clients who trained (as data.holdout = "examples" has it), so that '
+            f"nobody took no part; use --level example, or {rest}"
         )
     if partition.by_chance:
         return _dealt(people, seed)

@@ -11,7 +11,7 @@ import importlib
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, ClassVar, TypeGuard
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
@@ -24,6 +24,9 @@ class Part(BaseModel):
     """A frozen, strict configuration: unknown keys and wrong types are errors."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+    later: ClassVar[frozenset[str]] = frozenset()
+    """Keys that came with later versions: at their defaults they do not change who a run is about
+    (`privfed.people`)."""
 
 
 _SCHEDULES = {

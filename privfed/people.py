@@ -78,5 +78,9 @@ def _facts(config: Config, names: Mapping[str, str]) -> str:
     """All of [data] and the seed, hashed, with its parts under `names`."""
     parts = {key: names[kind] for key, (kind, _) in SECTIONS["data"].parts.items()}
     data = {**config.values()["data"], **parts}
+    for model in (config.data, *(config.parts[kind] for kind in _kinds())):
+        for key in model.later:
+            if data[key] == type(model).model_fields[key].default:
+                del data[key]
     text = json.dumps({"data": data, "seed": config.run.seed}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

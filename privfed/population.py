@@ -8,6 +8,11 @@ from privfed.federation import Federation
 from privfed.streams import Streams
 
 
+def protected(config: Config) -> bool:
+    """Whether a guarantee covers anybody: clients, or single examples of silos."""
+    return bool(config.parts["mechanism"].private or config.parts["client_mechanism"].private)
+
+
 def population(config: Config, streams: Streams) -> Federation:
     """The clients and the test set that `config` names. Raises `Refused`."""
     federation = populate(
@@ -17,6 +22,7 @@ def population(config: Config, streams: Streams) -> Federation:
         config.data.holdout_fraction,
         streams,
         config.data.holdout,
+        protected=protected(config),
     )
     shifted: Federation = config.parts["shift"].apply(federation, streams)
     return shifted.rooted(config.aggregation.root)

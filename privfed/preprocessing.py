@@ -19,12 +19,14 @@ class Numbers(Part):
     """`count` numbers beside each other, under the name or the pattern that declares them.
 
     They are clipped to `bounds`; an empty one counts as `missing` (None: such a row is refused).
+    `days`: of a column of dates, each is in days since the first of 1970 (UTC).
     """
 
     column: str
     count: int = 1
     bounds: tuple[float, float]
     missing: float | None = None
+    days: bool = False
 
 
 class Category(Part):

@@ -359,7 +359,7 @@ def outcome_table(outcome: Outcome) -> Table:
     bound, event = outcome.guarantee, outcome.plan.event
     name = next(iter(outcome.measures))
     of = f"on {outcome.test_examples} public test examples"
-    if outcome.plan.config.data.holdout == "examples":
+    if outcome.test_shared:
         of = f"on {outcome.test_examples} examples of clients that train"
     if outcome.public:
         of = (

@@ -76,7 +76,8 @@ class Outcome:
     those of the best answer that looks at nothing. `updates` counts
     rounds that moved the model, `charges` all that were paid for, `aborts` those whose secure sum
     was aborted, and why; `guarantee` covers all charges and what earlier runs over the same
-    population had spent. `public` counts clients declared public.
+    population had spent. `public` counts clients declared public; `test_shared`: clients of the
+    test set trained too.
     """
 
     plan: Plan
@@ -89,6 +90,7 @@ class Outcome:
     stopped_at_budget: bool
     ledger_head: str
     public: int = 0
+    test_shared: bool = False
     aborts: Mapping[int, str] = field(default_factory=dict)
     constant: Mapping[str, float] = field(default_factory=dict)
     divergence: Divergence = field(default_factory=Divergence)
@@ -367,6 +369,7 @@ def _outcome(
         path=directory.path,
         measures=_scored(setup, end, population),
         test_examples=len(setup.federation.test),
+        test_shared=setup.federation.shared,
         updates=end.updates,
         charges=len(ledger.charges),
         guarantee=replace(

@@ -101,19 +101,21 @@ def populate(
     holdout_fraction: float,
     streams: Streams,
     holdout: str = "test",
+    protected: bool = True,
 ) -> Federation:
     """Load, set the public test set apart, and give the rest to clients.
 
     The test set is what the source declares public; else, by `holdout`, a random fraction of the
     examples ("test", where owners are simulated), of the clients ("clients"), or of each client's
-    examples ("examples", a simulation). But for the last it never holds an example of a client
-    that trains. A natural population may hold more or fewer than `clients`.
+    examples ("examples", a simulation). But for the last, and where nobody is `protected`, it never
+    holds an example of a client that trains. A natural population may hold more or fewer than
+    `clients`.
 
     Raises `Refused` where nothing would be left, and where the public set would not be public.
     """
     pool = source.load(clients, streams)
     declared = source.load_test(max(round(holdout_fraction * clients), 1), streams)
-    held = held_out(pool, declared, holdout, holdout_fraction, clients, streams)
+    held = held_out(pool, declared, holdout, holdout_fraction, clients, streams, protected)
     owners = partition.owners(held.pool, clients, streams)
     theirs = held.pool.owners
     if source.found and not partition.deals and (owners != theirs).any():
@@ -134,6 +136,7 @@ def populate(
         identities=_identities(held) if natural else None,
         public=held.public,
         typical=typical,
+        shared=held.shared,
     )
 
 

@@ -5,61 +5,76 @@ Columns are `called` as messages may call them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from privfed.data.columns import MISSING, Words
+from privfed.data.delimited import MISSING
+from privfed.data.words import Words
 from privfed.errors import Refused
 from privfed.federation import Indices
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What becomes of a cell of the file at `path` that is empty, or not as declared."""
+    """What becomes of a cell of the file at `path` that is empty, or not as declared.
+
+    Declared words are what they are, also where they are among those that say `nothing`.
+    """
 
     path: Path
     outside: Literal["clip", "refuse"]
-    missing: float | None
-    """What an empty number counts as; None refuses it."""
+    nothing: Collection[str]
+    """The words that say nothing."""
 
-    def beyond(self, array: np.ndarray, called: str, low: float, high: float) -> int:
+    def beyond(
+        self,
+        array: np.ndarray,
+        called: str,
+        bounds: tuple[float, float],
+        shown: str,
+        may_be_empty: bool = False,
+    ) -> int:
         """How many numbers lie outside; read in pieces: a mapped array stays in its file."""
-        outside = 0
+        (low, high), outside = bounds, 0
         step = max(1, 2**22 // max(int(np.prod(array.shape[1:])), 1))
         for start in range(0, len(array), step):
             piece = array[start : start + step]
             piece = piece.reshape(len(piece), -1)
             empty = np.isnan(piece).any(1)
-            if empty.any() and self.missing is None:
+            if empty.any() and not may_be_empty:
                 raise Refused(
                     f"data: {self.path}, row {start + int(empty.argmax()) + 1}: column {called} is "
-                    "empty; set data.missing to the number to take instead"
+                    "empty; say what to take instead, a public constant: in [data.missing] for "
+                    "this column, or one number for all by data.missing"
                 )
             wrong = (piece < low) | (piece > high)
             if wrong.any() and self.outside == "refuse":
                 row, column = np.argwhere(wrong)[0]
                 raise Refused(
                     f"data: {self.path}, row {start + row + 1}: column {called} is "
-                    f"outside its declared bounds [{low:g}, {high:g}]; correct them, or set "
+                    f"outside its declared bounds {shown}; correct them, or set "
                     'data.outside = "clip"',
                     private=f"it is {piece[row, column]:g}",
                 )
             outside += int(wrong.sum())
         return outside
 
-    def category(self, words: Words, called: str, values: Sequence[object]) -> tuple[Indices, int]:
+    def category(
+        self, words: Words, called: str, values: Sequence[object], may_be_empty: bool
+    ) -> tuple[Indices, int]:
         """Which of `values` each row holds `[N]` (-1: none), and how many hold another."""
         place = {as_text(value): n for n, value in enumerate(values)}
+        words = words.without({*self.nothing} - place.keys())
         codes = recoded(words, place)
         empty = words.codes < 0
-        if empty.any() and self.missing is None:
+        if empty.any() and not may_be_empty:
             raise Refused(
-                f"data: {self.path}, row {words.first(empty)}: column {called} is empty; set "
-                "data.missing to a number, and it will count as none of its categories"
+                f"data: {self.path}, row {words.first(empty)}: column {called} is empty; set it to "
+                '"none" in [data.missing], and an empty cell counts as none of its values'
             )
         unknown = (codes < 0) & ~empty
         if unknown.any() and self.outside == "refuse":
@@ -73,6 +88,7 @@ class Rules:
 
     def named_class(self, words: Words, called: str, labels: Sequence[str]) -> Indices:
         """The place of each row's label in `labels` `[N]`."""
+        words = words.without({*self.nothing} - {*labels})
         codes = recoded(words, {label: n for n, label in enumerate(labels)})
         if (codes < 0).any():
             row = words.first(codes < 0)
@@ -131,7 +147,7 @@ class Rules:
                 "undefined"
             )
         for code, value in enumerate(words.values):
-            if value in MISSING or value != value.strip():
+            if value in (*MISSING, *self.nothing) or value != value.strip():
                 row = words.first(words.codes == code)
                 raise Refused(
                     f"data: {self.path}, row {row}: the client column {called} holds what "

@@ -19,13 +19,15 @@ from privfed.streams import Streams
 class Held:
     """What is left to train on, the test set, and the clients declared public for it.
 
-    `typical` is a client's likely number of examples, computed from public facts only.
+    `typical` is a client's likely number of examples, computed from public facts only. `shared`:
+    clients of the test set train too.
     """
 
     pool: Examples
     test: Examples
     public: tuple[str, ...] = ()
     typical: float | None = None
+    shared: bool = False
 
 
 def held_out(
@@ -35,24 +37,32 @@ def held_out(
     fraction: float,
     clients: int,
     streams: Streams,
+    protected: bool = True,
 ) -> Held:
-    """The test set by `holdout`, of which `fraction` says how much. Raises `Refused`."""
+    """The test set by `holdout`, of which `fraction` says how much. Raises `Refused`.
+
+    A `declared` test set of clients that train (a published split by example) is taken as it is by
+    "examples", a simulation, and where nobody is `protected`.
+    """
+    both = sorted({*pool.clients} & {*declared.clients}) if declared is not None else []
+    if declared is not None and both and (holdout == "examples" or not protected):
+        return Held(pool, declared, shared=True)
     if holdout == "examples":
-        return _examples(pool, fraction, streams)
+        return replace(_examples(pool, fraction, streams), shared=True)
     if holdout == "clients" and (pool.clients or declared is None):
         return _clients(pool, fraction, streams)
     if declared is not None:
-        _refuse_shared(pool, declared)
+        _refuse_shared(both)
         return Held(pool, declared, typical=_mean_size(declared))
     return _split(pool, fraction, clients, streams)
 
 
-def _refuse_shared(pool: Examples, declared: Examples) -> None:
-    both = sorted({*pool.clients} & {*declared.clients})
+def _refuse_shared(both: list[str]) -> None:
     if both:
         raise Refused(
-            f"{len(both)} clients of the test set also train, so it is not public; split the files "
-            'by client, or declare some clients public with data.holdout = "clients"',
+            f"{len(both)} clients of the test set also train, so it is not public, and scores on "
+            "it would be released unprotected; split the files by client, declare some clients "
+            'public with data.holdout = "clients", or, for a simulation, use "examples"',
             private=f"the first of them is {both[0]!r}",
         )
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from privfed.data.characters import PRINTABLE, Characters
 from privfed.data.text import decoded
@@ -41,17 +41,19 @@ class Leaf(Part):
     """LEAF's JSON folders: numbers with classes (FEMNIST, Synthetic), or text (Shakespeare).
 
     `path` is a folder with `train/` and `test/` (or JSON files right in it), as LEAF's preprocess
-    script writes. Numbers have declared `bounds`, beyond which they are clipped, are scaled to
-    [-1, 1] and may be given the `shape` of an image. `text`: x are strings, y the character after.
+    script writes. `classes` is declared, never counted from private labels. Numbers have declared
+    `bounds`, beyond which they are clipped, are scaled to [-1, 1] (`[]`: taken as they are) and may
+    be given the `shape` of an image. `text`: x are strings, y the character after.
 
     `test/` is public where LEAF split by user (`-t user`): its users are others than those that
-    train. Where it split by sample, they are the same, and the test set is not public.
+    train. Where it split by sample, as FedProx's sets are, they are the same, and the test set is
+    not public: it is scored on without privacy, or with `data.holdout = "examples"`.
     """
 
     path: str
-    classes: int = Field(62, ge=2)
+    classes: int = Field(0, ge=0)
     shape: list[int] = []
-    bounds: list[float] = Field([0.0, 1.0], min_length=2, max_length=2)
+    bounds: list[float] = Field([0.0, 1.0], max_length=2)
     text: bool = False
     vocabulary: str = PRINTABLE
     natural_partition: ClassVar[bool] = True
@@ -61,6 +63,20 @@ class Leaf(Part):
     def squared_norm(self) -> None:
         """A file says how large its examples are."""
         return None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Leaf:
+        if not self.text and self.classes < 2:
+            raise ValueError(
+                "classes is missing: declare how many there are (62 in FEMNIST, 10 in FedProx's "
+                "synthetic sets), as a public constant; they are never counted from private labels"
+            )
+        if len(self.bounds) == 1 or (self.bounds and not self.bounds[0] < self.bounds[1]):
+            raise ValueError(
+                f"bounds is {self.bounds}; expected a lower and a higher number, or [] to take "
+                "numbers as they are"
+            )
+        return self
 
     def sources(self, seed: int) -> tuple[str, ...]:
         return ("leaf: ",)
@@ -110,10 +126,7 @@ class Leaf(Part):
         if self.text:
             return self._characters(xs, ys, owners, names, place)
         x = _numbers(xs, place)
-        low, high = self.bounds
-        if not low < high:
-            raise Refused(f"data.bounds is {self.bounds}; expected a lower and a higher number")
-        scaled = (x.clip(low, high) - low) * (2 / (high - low)) - 1
+        scaled, clipped = self._scaled(x, place)
         if self.shape:
             try:
                 scaled = scaled.reshape(len(scaled), *self.shape)
@@ -127,8 +140,33 @@ class Leaf(Part):
             self.classes,
             owners,
             names,
-            preprocessing=Preprocessing.of_array("x", scaled.shape[1:], (low, high), (-1.0, 1.0)),
+            preprocessing=self._preprocessing(scaled.shape[1:]),
+            counts={"clipped_values": clipped},
         )
+
+    def _scaled(self, x: np.ndarray, place: Place) -> tuple[np.ndarray, int]:
+        """The numbers from their bounds onto [-1, 1], and how many were clipped.
+
+        Bounds that nobody declared clip nothing: what lies beyond them is refused.
+        """
+        if not self.bounds:
+            return x, 0
+        low, high = self.bounds
+        beyond = (x < low) | (x > high)
+        if beyond.any() and "bounds" not in self.model_fields_set:
+            raise Refused(
+                f"data.bounds is not declared, and {place(int(beyond.any(1).argmax()))} holds a "
+                f"number beyond [{low:g}, {high:g}]; declare the bounds that numbers are clipped "
+                "to, or [] to take them as they are",
+            )
+        return (x.clip(low, high) - low) * (2 / (high - low)) - 1, int(beyond.sum())
+
+    def _preprocessing(self, shape: tuple[int, ...]) -> Preprocessing | None:
+        if not self.bounds:
+            return None
+        low, high = self.bounds
+        clips = "bounds" in self.model_fields_set
+        return Preprocessing.of_array("x", shape, (low, high), (-1.0, 1.0), clips=clips)
 
     def _characters(
         self, xs: list[Any], ys: list[Any], owners: np.ndarray, names: tuple[str, ...], place: Place

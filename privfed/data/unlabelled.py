@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from privfed.data.columns import Columns, Words
+from privfed.data.columns import Columns
+from privfed.data.words import Words
 from privfed.errors import Refused
 
 

@@ -198,7 +198,8 @@ def test_what_declare_writes_trains_and_predicts(tmp_path, monkeypatch, label, l
     table(Path("a sample.csv"), label)
     written = run("declare", "a sample.csv", "--label", "y", "--client", "who")
     assert written.exit_code == 0, written.output
-    assert "Left out (empty, or of too many different words): empty, many" in written.stdout
+    assert "#   empty: empty in every row\n" in written.stdout
+    assert "#   many: a word of its own in every row" in written.stdout
     document = tomllib.loads(written.stdout)
     assert document["model"]["loss"] == loss
     low, high = document["data"]["features"]["x"]

@@ -182,7 +182,7 @@ CASES = {
             {"t.npz": {f"{n}.npy": BROKEN_HEADER for n in ("who", "x", "y")}},
             TABLE | {"path": '"t.npz"', "categories": "{}"},
         ),
-        r"t\.npz cannot be read",
+        r"t\.npz: the array 'x' cannot be read",
     ),
     "no Parquet file": (
         ({"t.parquet": SECRET}, TABLE | {"path": '"t.parquet"'}),
@@ -673,6 +673,8 @@ NO_DATA = {
     *("', '.join(place)", "Path.cwd()", "_outer(kind)", "_state(words, row)", "row", "sample"),
     *("second", "shown", "test", "train", "user.place", "users[user.name].place", "vocabulary"),
     *("where", "why or public_text(error)", "words.first(empty)"),
+    *("encoding", "format", "where.format(row=row)", "public_text(error)", "public_text(refused)"),
+    "place(int(beyond.any(1).argmax()))",
     *("place(index)", "place(int(finite.argmin()))", "place(next(wrong, 0))"),
 }
 """What else messages about data contain; each was looked at, and holds nothing out of a file."""

@@ -1,4 +1,4 @@
-"""The studies' files still say what this version reads, and their parts declare what they have to."""
+"""The studies' files still say what this version reads, and their parts are whole."""
 
 from pathlib import Path
 

@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from privfed.cli import main
 from privfed.data import populate
-from privfed.data.columns import _array
+from privfed.data.archive import array
 from privfed.data.partition import Natural
 from privfed.data.table import Table
 from privfed.errors import Refused
@@ -193,7 +193,7 @@ def test_an_archive_of_arrays_stays_in_its_file(tmp_path):
         assert examples.x.shape == (6, 3, 4)
         got = examples.x[torch.tensor([4, 0])]
         np.testing.assert_allclose(got, images[[4, 0]] / 127.5 - 1, atol=1e-6)
-        mapped = isinstance(_array(path, "x", "'x'"), np.memmap)
+        mapped = isinstance(array(path, "x", "'x'"), np.memmap)
         assert mapped == (save is np.savez), "only what is not compressed can be mapped"
     federation = populate(made(path, **keys), Natural(), 3, 0.5, STREAMS, "examples")
     assert isinstance(federation.examples.x, Mapped)
@@ -273,12 +273,6 @@ BAD = {
         "row 1: the label 'stay' is no class; expected a whole number from 0 to 8",
         "1.5",
     ),
-    "the label as feature": (
-        CSV,
-        {"label": "age", "labels": None, "label_bounds": [0.0, 1.0]},
-        "'age' is the label or the client column",
-    ),
-    "the client as feature": (CSV, {"categories": {"ward": ["a"]}}, "'ward' is the label or the"),
     "columns twice": ("ward,ward,ill\n1,2,3\n", {}, "columns 1 and 2 alike", "'ward'"),
     "empty file": ("", {}, "patients.csv cannot be read: it is empty"),
     "not zero or one": (
@@ -305,7 +299,7 @@ def test_a_bad_table_is_refused_by_row_and_column(tmp_path, case):
         load(made(path, **changes))
     for quoted in private:
         assert quoted in refused.value.private
-        assert quoted not in str(refused.value)
+        assert quoted not in str(refused.value).replace(str(tmp_path), "")
 
 
 @pytest.mark.parametrize(
@@ -358,6 +352,8 @@ def test_python_objects_are_never_unpickled(tmp_path):
         ({"categories": {"sex": ["m", "m"]}}, "sex names a value twice"),
         ({"labels": None, "label_bounds": [1.0]}, "expected .low, high."),
         ({"client": "ill"}, "both the client column and the label"),
+        ({"label": "age"}, "'age' is the label or the client column"),
+        ({"categories": {"ward": ["a"]}}, "'ward' is the label or the client column"),
     ],
 )
 def test_a_declaration_that_says_nothing_is_refused(tmp_path, changes, message):

@@ -1,5 +1,6 @@
 """Plays by speaker, and LEAF's folders."""
 
+import io
 import json
 from collections import Counter
 
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 from helpers import DATA
+from rich.console import Console
 
+from privfed import report
 from privfed.config import load
 from privfed.data import populate
 from privfed.data.characters import PADDING, UNKNOWN, Characters
@@ -15,6 +18,7 @@ from privfed.data.leaf import Leaf
 from privfed.data.partition import Natural
 from privfed.data.text import Text, speeches
 from privfed.errors import Refused
+from privfed.evaluate import ON_TRAINED, evaluate
 from privfed.run import train
 from privfed.streams import Streams
 
@@ -153,7 +157,7 @@ NUMBERS = {
 def test_leaf_numbers_keep_their_users(tmp_path):
     path = leaf(tmp_path, "train", NUMBERS)
     leaf(tmp_path, "test", {"dan": {"x": [[0.5] * 4], "y": [2]}})
-    source = Leaf(path=str(path), classes=4, shape=[1, 2, 2])
+    source = Leaf(path=str(path), classes=4, shape=[1, 2, 2], bounds=[0.0, 1.0])
     federation = populate(source, Natural(), 3, 0.2, STREAMS)
     assert federation.examples.clients == ("ann", "bob", "cy")
     assert federation.sizes(np.arange(3)).tolist() == [2, 0, 1]
@@ -162,10 +166,92 @@ def test_leaf_numbers_keep_their_users(tmp_path):
     assert federation.test.x.shape == (1, 1, 2, 2)
 
 
+def test_bounds_that_nobody_declared_clip_nothing(tmp_path):
+    path = str(leaf(tmp_path, "train", {"ann": {"x": [[0.5, -3.0]], "y": [1]}}))
+    with pytest.raises(Refused, match=r"bounds is not declared, and .*user 1, example 1 holds"):
+        Leaf(path=path, classes=2).load(1, STREAMS)
+    assert Leaf(path=path, classes=2, bounds=[]).load(1, STREAMS).x.tolist() == [[0.5, -3.0]]
+    clipped = Leaf(path=path, classes=2, bounds=[0.0, 1.0]).load(1, STREAMS)
+    assert clipped.x.tolist() == [[0.0, -1.0]]
+    assert clipped.counts == {"clipped_values": 1}
+
+
+def test_classes_are_asked_for_and_never_assumed(tmp_path):
+    keys = ["data.source=leaf", f"data.path={tmp_path}", "data.clients=3"]
+    with pytest.raises(Refused, match="data: classes is missing: declare how many"):
+        load(None, keys)
+    assert load(None, [*keys, "data.text=true"]).parts["source"].classes == 0
+
+
+def synthetic(folder, clients=12, features=6, classes=3):
+    """Synthetic(1, 1) of FedProx (Li et al. 2020, section 5.1), split by example as published.
+
+    As its generator writes it: 90 % of each user's examples in train/mytrain.json, the others in
+    test/mytest.json, under the same users.
+    """
+    rng = np.random.default_rng(0)
+    parts = {"train/mytrain.json": {}, "test/mytest.json": {}}
+    for client in range(clients):
+        u, center = rng.normal(0, 1), rng.normal(rng.normal(0, 1), 1, features)
+        x = rng.normal(center, np.arange(1, features + 1) ** -0.6, (40, features))
+        y = (x @ rng.normal(u, 1, (features, classes)) + rng.normal(u, 1, classes)).argmax(1)
+        for part, rows in zip(parts.values(), (slice(36), slice(36, None)), strict=True):
+            part[f"f_{client:05d}"] = {"x": x[rows].tolist(), "y": y[rows].tolist()}
+    for name, users in parts.items():
+        file = folder / name
+        file.parent.mkdir(parents=True)
+        counts = [len(data["y"]) for data in users.values()]
+        document = {"users": [*users], "num_samples": counts, "user_data": users}
+        file.write_text(json.dumps(document))
+    return folder
+
+
+@pytest.mark.parametrize("holdout", ["test", "examples"])
+def test_published_splits_by_example_train_and_are_marked(tmp_path, holdout):
+    """Without privacy as they are; else as a simulation, or not at all."""
+    keys = [
+        "data.source=leaf",
+        f"data.path={synthetic(tmp_path / 'data')}",
+        "data.classes=3",
+        "data.bounds=[]",
+        "data.clients=12",
+        f"data.holdout={holdout}",
+        "cohort.size=6",
+        "client.lr=0.05",
+        "run.rounds=12",
+        "run.randomness=secret",
+    ]
+    open_run = train(load(None, [*keys, "privacy.mechanism=none"]), tmp_path / "open")
+    assert open_run.test_examples == 12 * 4
+    assert open_run.measures["accuracy"] > 0.5, "a third is chance"
+    assert "48 examples of clients that train" in shown(open_run)
+    assert evaluate(tmp_path / "open").note == ON_TRAINED
+    private = load(None, keys)
+    if holdout == "test":
+        with pytest.raises(Refused, match="released unprotected"):
+            train(private, tmp_path / "private")
+        assert not (tmp_path / "private").exists()
+    else:
+        outcome = train(private, tmp_path / "private")
+        assert outcome.plan.simulation == ON_TRAINED
+        assert outcome.test_examples == 12 * 4, "the published examples, no fraction of the others"
+    with pytest.raises(Refused, match=r"aggregation\.root.* of clients that train"):
+        train(load(None, [*keys, "privacy.mechanism=none", *ROOTED]), tmp_path / "rooted")
+
+
+ROOTED = ("aggregation.rule=fltrust", "aggregation.root=3")
+
+
+def shown(outcome):
+    screen = Console(file=io.StringIO(), width=200)
+    screen.print(report.outcome_table(outcome))
+    return screen.file.getvalue()
+
+
 def test_leaf_text_predicts_the_next_character_at_every_position(tmp_path):
     path = leaf(tmp_path, "train", {"ann": {"x": ["To be", "o be "], "y": [" ", "o"]}})
     examples = Leaf(path=str(path), text=True).load(1, STREAMS)
-    characters = Characters(Leaf(path=".").vocabulary)
+    characters = Characters(Leaf(path=".", text=True).vocabulary)
     assert [spell(characters, row) for row in examples.x] == ["To be", "o be "]
     assert [spell(characters, row) for row in examples.y] == ["o be ", " be o"]
 
@@ -174,7 +260,7 @@ def test_users_who_train_are_no_public_test_set(tmp_path):
     path = leaf(tmp_path, "train", NUMBERS)
     leaf(tmp_path, "test", {"ann": NUMBERS["ann"]})
     with pytest.raises(Refused, match=r"also train.*data\.holdout = .clients"):
-        populate(Leaf(path=str(path), classes=4), Natural(), 3, 0.2, STREAMS)
+        populate(Leaf(path=str(path), classes=4, bounds=[]), Natural(), 3, 0.2, STREAMS)
 
 
 @pytest.mark.parametrize(
@@ -207,14 +293,14 @@ def test_json_of_the_wrong_shape_is_refused(tmp_path, users, changes, message):
 
 def test_a_folder_that_is_none_of_leafs_is_refused(tmp_path):
     with pytest.raises(Refused, match=r"holds no \.json"):
-        Leaf(path=str(tmp_path)).load(1, STREAMS)
+        Leaf(path=str(tmp_path), classes=4).load(1, STREAMS)
     (tmp_path / "cut.json").write_text('{"users": ["ann"')
     with pytest.raises(Refused, match="not valid JSON"):
-        Leaf(path=str(tmp_path)).load(1, STREAMS)
+        Leaf(path=str(tmp_path), classes=4).load(1, STREAMS)
     path = leaf(tmp_path, "train", NUMBERS)
     leaf(tmp_path, "train", NUMBERS)
     with pytest.raises(Refused, match="in another file already"):
         Leaf(path=str(path), classes=4).load(1, STREAMS)
     single = leaf(tmp_path / "b", "train", NUMBERS)
     with pytest.raises(Refused, match=r"data\.shape is \[3, 3\]"):
-        Leaf(path=str(single), classes=4, shape=[3, 3]).load(1, STREAMS)
+        Leaf(path=str(single), classes=4, shape=[3, 3], bounds=[]).load(1, STREAMS)

@@ -1,0 +1,175 @@
+"""Declarations read off public samples: what each line says, and that the sample is accepted."""
+
+import csv
+import io
+import tomllib
+from datetime import date, datetime, timedelta
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from privfed.cli import main
+from privfed.config import load
+from privfed.data.declare import declare
+from privfed.errors import Refused
+from privfed.streams import Streams
+
+ROWS = 40
+
+
+def written(path, *words):
+    return CliRunner().invoke(main, ["declare", str(path), "--label", "y", *words])
+
+
+def declared(path, *words):
+    """The [data] section for a sample, and the text of the whole."""
+    result = written(path, *words)
+    assert result.exit_code == 0, result.output
+    return tomllib.loads(result.stdout)["data"], result.stdout
+
+
+def filled(text):
+    """As a user goes on: with the two numbers that only they know."""
+    whole = text.replace("clients = 0 ", "clients = 5 ").replace("size = 0 ", "size = 2 ")
+    assert whole != text
+    return whole
+
+
+def accepted(path, text):
+    """The examples that `train` reads from what was written."""
+    file = path.parent / "run.toml"
+    file.write_text(filled(text), encoding="utf-8")
+    return load(file).parts["source"].load(5, Streams(0))
+
+
+def sample(tmp_path, columns, delimiter=",", encoding="utf-8", name="t.csv"):
+    """A CSV file of `columns`, with two classes to learn."""
+    out = io.StringIO()
+    rows = csv.writer(out, delimiter=delimiter)
+    count = len(next(iter(columns.values())))
+    rows.writerow([*columns, "y"])
+    rows.writerows(zip(*columns.values(), np.arange(count) % 2, strict=True))
+    path = tmp_path / name
+    path.write_bytes(out.getvalue().encode(encoding))
+    return path
+
+
+X = [n % 7 / 2 for n in range(ROWS)]
+
+
+def line(text, key):
+    """The line that declares `key`, or says why it is left out."""
+    return next(row for row in text.splitlines() if row.startswith((f"{key} =", f"#   {key}:")))
+
+
+def test_every_line_says_why_a_column_is_what_it_is(tmp_path):
+    days = [date(2023, 1, 1) + timedelta(days=9 * n) for n in range(ROWS)]
+    path = sample(
+        tmp_path,
+        {
+            "record": range(100, 100 + ROWS),
+            "who": [f"h{n % 5}" for n in range(ROWS)],
+            "age": ["unknown" if n == 3 else "" if n == 5 else 20 + n % 30 for n in range(ROWS)],
+            "income": [1e9 if n == 7 else 1000.5 + n for n in range(ROWS)],
+            "admitted": [f"{day:%d.%m.%Y}" for day in days],
+            "sex": ["" if n == 8 else "fm"[n % 2] for n in range(ROWS)],
+            "note": [f"seen {n} times" for n in range(ROWS)],
+            "word": [f"w{n % 30}" for n in range(ROWS)],
+            "always": ["x"] * ROWS,
+            "nothing": [""] * ROWS,
+        },
+    )
+    data, text = declared(path, "--client", "who")
+    assert data["features"] == {"age": [20.0, 49.0], "income": [1000.0, 1040.0]}
+    assert data["missing"] == {"age": 30.5, "sex": "none"}
+    assert data["missing_words"] == ["unknown"]
+    assert data["categories"] == {"sex": ["f", "m"]}
+    assert data["dates"] == {
+        "admitted": {"first": "2023-01-01", "last": "2023-12-18", "format": "%d.%m.%Y"}
+    }
+    says = {
+        "record": "a whole number of its own in every row",
+        "age": "'unknown' counts as empty; 2 of 40 empty: the median is taken",
+        "income": "1 of 40 far beyond the others, and clipped",
+        "admitted": "dates from 2023-01-01 to 2023-12-18, as days since 1970",
+        "sex": "a category of 2 words; 1 of 40 empty: none of them",
+        "note": "a word of its own in every row",
+        "word": "30 different words; up to 20",
+        "always": "the same in every row",
+        "nothing": "empty in every row",
+        "client": "whose a row is: the unit of privacy; 5 in the sample",
+    }
+    for key, why in says.items():
+        assert why in line(text, key), key
+    examples = accepted(path, text)
+    assert examples.x.shape == (ROWS, 2 + 1 + 2)
+    at = {"age": 0, "income": 1, "admitted": 2}
+    assert examples.x[7, at["income"]] == 1.0, "the outlier is clipped"
+    assert examples.x[3, at["age"]] == examples.x[5, at["age"]] == pytest.approx(-8 / 29)
+    expected = [-1 + 2 * 9 * n / (ROWS * 9 - 9) for n in range(ROWS)]
+    np.testing.assert_allclose(examples.x[:, at["admitted"]], expected, atol=1e-5)
+    assert examples.x[8, 3:].tolist() == [0.0, 0.0], "none of the category's values"
+
+
+NAMES = st.text(st.sampled_from("ab.*?[]!\"'# =\\\n\u2028éß,;{}"), max_size=5)
+WORDS = st.sampled_from(
+    ["", "a", "b", "NA", "unknown", "é", "x,y", "two\nlines", 'q"q', "]", "\u2028", " "]
+)
+CELLS = {
+    "words": WORDS,
+    "numbers": st.floats(allow_nan=False, width=32).map(str),
+    "extreme": st.sampled_from(["1e308", "-1e308", "5e-324", "inf", "-inf", "0", ""]),
+    "whole": st.integers(-3, 3).map(str),
+    "flags": st.sampled_from(["true", "false"]),
+    "mixed": st.one_of(st.integers(0, 40).map(str), st.sampled_from(["unknown", "-", "", "NA"])),
+    "dates": st.dates(date(1, 1, 1)).map(date.isoformat),
+    "german": st.one_of(
+        st.dates(date(1900, 1, 1)).map(lambda day: f"{day:%d.%m.%Y}"), st.sampled_from(["", "?"])
+    ),
+    "times": st.datetimes(datetime(1900, 1, 1)).map(lambda when: f"{when:%Y-%m-%d %H:%M:%S}"),
+    "commas": st.sampled_from(["1,5", "2,5", "3", "-7,25", ""]),
+}
+FORMS = st.sampled_from(
+    [(",", "utf-8"), (";", "utf-8-sig"), ("\t", "latin-1"), ("|", "utf-16"), (",", "cp1252")]
+)
+
+
+@st.composite
+def tables(draw):
+    """Columns of cells of one kind each, under names that mean something to patterns and TOML."""
+    names = draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))
+    rows = draw(st.sampled_from([1, 3, 25]))
+    kinds = [draw(st.sampled_from([*CELLS])) for _ in names]
+    return {
+        name: draw(st.lists(CELLS[kind], min_size=rows, max_size=rows))
+        for name, kind in zip(names, kinds, strict=True)
+    }
+
+
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(tables(), FORMS, st.sampled_from(["words", "classes", "numbers"]))
+def test_what_is_declared_is_accepted_on_the_very_file(tmp_path, columns, form, label):
+    delimiter, encoding = form
+    rows = len(next(iter(columns.values())))
+    labels = {"words": ["no", "yes"], "classes": ["0", "2"], "numbers": ["0.5", "1e9"]}[label]
+    columns = columns | {"y": [labels[n % 2] for n in range(rows)]}
+    columns |= {"x": [str(n % 3 / 2) for n in range(rows)]}
+    out = io.StringIO()
+    table = csv.writer(out, delimiter=delimiter)
+    table.writerow(columns)
+    table.writerows(zip(*columns.values(), strict=True))
+    path = tmp_path / "t.csv"
+    path.write_bytes(out.getvalue().encode(encoding, errors="replace"))
+    if label == "words" and rows == 1:
+        with pytest.raises(Refused, match="the same in every row"):
+            declare(path, "y", "", str(path))
+        return
+    examples = accepted(path, declare(path, "y", "", str(path)))
+    assert len(examples) == rows
+    assert examples.x.isfinite().all()
+    assert (examples.x.abs() <= 1).all()
