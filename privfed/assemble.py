@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -55,21 +55,26 @@ class Setup:
         return self.algorithm.start(self.network.start)
 
 
-def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup:
+def assemble(
+    plan: Plan,
+    constants: Mapping[str, Tensor] | None = None,
+    people: Callable[[Config, Streams], Federation] = population,
+) -> Setup:
     """Load the data, build the model, and measure how to train it here. Raises `Refused`.
 
+    `people` builds the clients; `representative` ones are enough to say what a run would be.
     `constants` are those of a run that has a checkpoint: it does not need the file it started from.
     """
     config = plan.config
     torch.set_num_threads(config.run.threads)
     device = _device(config.run.device)
     streams = Streams(config.run.seed, simulated=config.run.randomness == "seeded")
-    federation = population(config, streams).to(device)
-    config.parts["sampler"].fits(federation.clients, config.data.clients)
+    federation = people(config, streams).to(device)
+    config.parts["sampler"].fits(federation.everybody, config.data.clients)
     if plan.mechanism.private:
-        plan.cost.witness.refuse_population(federation.clients, config.data.clients)
+        plan.cost.witness.refuse_population(federation.everybody, config.data.clients)
     if plan.event.slack:
-        refuse_population(federation.clients, config.data.clients)
+        refuse_population(federation.everybody, config.data.clients)
     loss = config.parts["loss"]
     for part in (federation.examples, federation.test):
         loss.width(part)  # refuses labels that do not fit
@@ -89,7 +94,7 @@ def assemble(plan: Plan, constants: Mapping[str, Tensor] | None = None) -> Setup
         PerExample(net).verify(*federation.examples.made_up(3))
     began = time.perf_counter()
     net.evaluate(net.start, federation.test)  # refuses a test set that cannot be scored
-    evaluation = time.perf_counter() - began
+    evaluation = (time.perf_counter() - began) * federation.tested
     client = config.client
     trainer = LocalTrainer(
         federation,

@@ -12,6 +12,7 @@ from privfed.config import Config
 from privfed.forecast import Forecast, forecast
 from privfed.kept_heads import refuse_unusable
 from privfed.plan import Plan, plan
+from privfed.population import representative
 from privfed.prior import priors, refuse_once_public
 from privfed.unspent import unspent
 
@@ -52,13 +53,13 @@ class Check:
 
 
 def check(config: Config) -> Check:
-    """Load, build and measure what `train` would, and write nothing.
+    """Load, build and measure what `train` would, and write nothing; of made-up clients only a few.
 
     Raises `Refused` as `train` would; where the combination is refused, with every reason.
     """
     refuse_unusable(config.run.heads)
     before = priors(config)
-    setup = assemble(plan(config, before))
+    setup = assemble(plan(config, before), people=representative)
     refuse_once_public(before, setup.federation)
     return Check(setup.plan, forecast(setup))
 

@@ -40,7 +40,8 @@ class Examples:
     `owners` `[N]` says whose each example is, where the source knows (the natural partition), and
     `clients` how these are called there. `counts` is what loading noticed, for simulations only,
     and `preprocessing` what the source made of raw columns. Not `labelled`: nobody knows y, which
-    holds labels of the right form.
+    holds labels of the right form. `typical` is how many examples a client is expected to hold,
+    where a source makes them up.
     """
 
     x: Tensor | Mapped
@@ -52,6 +53,7 @@ class Examples:
     counts: Mapping[str, int] = field(default_factory=dict, hash=False)
     preprocessing: Preprocessing | None = None
     labelled: bool = True
+    typical: float | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -88,7 +90,8 @@ class Federation:
     test set, where it is theirs: no guarantee covers them. `typical` estimates a client's number of
     examples from public facts; None: nothing known. `relabelled` lists, in order of rounds, from
     which round on class c is labelled `[c]`. `root` are public examples that the server trains on.
-    `shared`: the test set is of clients that train.
+    `shared`: the test set is of clients that train. `stands_for` is how many clients there are,
+    where these are only some of them, and `tested` by how much their test set is larger then.
     """
 
     examples: Examples
@@ -100,6 +103,8 @@ class Federation:
     relabelled: tuple[tuple[int, Tensor], ...] = ()
     root: Examples | None = None
     shared: bool = False
+    stands_for: int = 0
+    tested: float = 1.0
     _stages: dict[int, Federation] = field(default_factory=dict, repr=False, compare=False)
 
     def at(self, round: int) -> Federation:
@@ -125,6 +130,11 @@ class Federation:
     @property
     def clients(self) -> int:
         return len(self.offsets) - 1
+
+    @property
+    def everybody(self) -> int:
+        """How many clients there are, with those whom these stand for."""
+        return self.stands_for or self.clients
 
     def sizes(self, ids: Indices) -> Indices:
         """How many examples each of `ids` `[c]` owns. Simulation-only: never published."""
@@ -172,11 +182,12 @@ class Federation:
                 f"aggregation.root is {count} of the test examples, which would be the server's "
                 "own, and these are of clients that train; use a test set of others"
             )
-        if count >= len(self.test):
+        if count >= len(self.test) * self.tested:
             raise Refused(
                 f"aggregation.root is {count}, of {len(self.test)} public test examples; expected "
                 "fewer, so that some are left to score on"
             )
+        count = min(count, len(self.test) - 1)  # where these stand for more
         every = np.arange(len(self.test))
         taken = every * count // len(self.test)
         own = np.diff(taken, prepend=-1) > 0

@@ -7,6 +7,9 @@ from privfed.data import populate
 from privfed.federation import Federation
 from privfed.streams import Streams
 
+_FEW = 256
+"""Made-up clients that stand for any number of them."""
+
 
 def protected(config: Config) -> bool:
     """Whether a guarantee covers anybody: clients, or single examples of silos."""
@@ -15,6 +18,22 @@ def protected(config: Config) -> bool:
 
 def population(config: Config, streams: Streams) -> Federation:
     """The clients and the test set that `config` names. Raises `Refused`."""
+    return _population(config, streams, config.data.clients)
+
+
+def representative(config: Config, streams: Streams) -> Federation:
+    """The same for plans and forecasts: of clients that are made up, a few stand for all.
+
+    So that it takes no longer, however many clients are declared. Clients of a file are all loaded:
+    what they hold may have to be refused. Raises `Refused`.
+    """
+    clients, found = config.data.clients, config.parts["source"].found
+    if clients <= _FEW or (found and config.parts["partition"].natural):
+        return population(config, streams)
+    return _population(config, streams, _FEW)
+
+
+def _population(config: Config, streams: Streams, few: int) -> Federation:
     federation = populate(
         config.parts["source"],
         config.parts["partition"],
@@ -23,6 +42,7 @@ def population(config: Config, streams: Streams) -> Federation:
         streams,
         config.data.holdout,
         protected=protected(config),
+        few=few,
     )
     shifted: Federation = config.parts["shift"].apply(federation, streams)
     return shifted.rooted(config.aggregation.root)

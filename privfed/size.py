@@ -8,14 +8,14 @@ from defenses.types import SumRule
 from privfed.aggregation import rule_of
 from privfed.config import Config
 from privfed.construct import network
-from privfed.population import population
+from privfed.population import representative
 from privfed.streams import Streams
 
 
 def message_length(config: Config) -> int:
     """The numbers of a message of `config`'s objective: reads its data and builds its model."""
     streams = Streams(config.run.seed, simulated=config.run.randomness == "seeded")
-    federation, parts = population(config, streams), config.parts
+    federation, parts = representative(config, streams), config.parts
     net = network(
         parts["model"],
         federation.examples,

@@ -102,6 +102,7 @@ def populate(
     streams: Streams,
     holdout: str = "test",
     protected: bool = True,
+    few: int | None = None,
 ) -> Federation:
     """Load, set the public test set apart, and give the rest to clients.
 
@@ -111,12 +112,17 @@ def populate(
     holds an example of a client that trains. A natural population may hold more or fewer than
     `clients`.
 
+    `few` made-up clients stand for all, where that is fewer.
+
     Raises `Refused` where nothing would be left, and where the public set would not be public.
     """
-    pool = source.load(clients, streams)
-    declared = source.load_test(max(round(holdout_fraction * clients), 1), streams)
-    held = held_out(pool, declared, holdout, holdout_fraction, clients, streams, protected)
-    owners = partition.owners(held.pool, clients, streams)
+    built = min(few or clients, clients)
+    made_up = source.natural_partition and not source.found
+    loaded = built if made_up else clients
+    pool = source.load(loaded, streams)
+    declared = source.load_test(max(round(holdout_fraction * loaded), 1), streams)
+    held = held_out(pool, declared, holdout, holdout_fraction, loaded, streams, protected)
+    owners = partition.owners(held.pool, built, streams)
     theirs = held.pool.owners
     if source.found and not partition.deals and (owners != theirs).any():
         raise Refused(
@@ -124,12 +130,13 @@ def populate(
             "deals = True, which makes the run a simulation"
         )
     natural = partition.natural
-    present = max(clients, int(owners.max(initial=-1)) + 1) if natural else clients
+    present = max(built, int(owners.max(initial=-1)) + 1) if natural else built
     if natural and held.pool.clients:
         present = len(held.pool.clients)
-    typical = held.typical
+    typical = held.typical if pool.typical is None else pool.typical
     if typical is None and not source.found:
-        typical = len(held.pool) / max(present, 1)  # a simulated source has no secrets
+        # A simulated source has no secrets.
+        typical = len(held.pool) / max(present if made_up else clients, 1)
     federation = Federation.of(held.pool, owners, present, held.test)
     return replace(
         federation,
@@ -137,6 +144,8 @@ def populate(
         public=held.public,
         typical=typical,
         shared=held.shared,
+        stands_for=clients if built < clients else 0,
+        tested=clients / loaded,
     )
 
 

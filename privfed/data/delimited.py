@@ -160,8 +160,12 @@ _PROBLEM = re.compile(
 
 
 def problem(path: Path, error: Exception, dialect: Dialect) -> tuple[str, str]:
-    """Where pyarrow saw a problem, and which: no word of its text, which quotes the row."""
-    if isinstance(error, UnicodeError):
+    """Where pyarrow saw a problem, and which: no word of its text, which quotes the row.
+
+    Both are empty for a problem of another kind.
+    """
+    marked = _is_utf16(path) and dialect.encoding == "utf-8"
+    if isinstance(error, UnicodeError) or marked:
         return "", _other_encoding(dialect)
     match = _PROBLEM.match(str(error))
     if match is None:
@@ -175,6 +179,14 @@ def problem(path: Path, error: Exception, dialect: Dialect) -> tuple[str, str]:
             "name another data.delimiter"
         )
     return where, _other_encoding(dialect) if "UTF8" in match["why"] else "it is empty"
+
+
+def _is_utf16(path: Path) -> bool:
+    """Whether it begins as such text does, if it can be read at all."""
+    try:
+        return content(path, len(_MARKS[0])) in _MARKS
+    except OSError:
+        return False
 
 
 def _other_encoding(dialect: Dialect) -> str:

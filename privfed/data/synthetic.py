@@ -14,11 +14,14 @@ from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
+from scipy.special import ndtri
 
 from privfed.deferred import torch
 from privfed.federation import Examples
 from privfed.parts import Part
 from privfed.streams import Streams
+
+_QUANTILES = 10_000
 
 
 class Synthetic(Part):
@@ -71,10 +74,18 @@ class Synthetic(Part):
             torch.from_numpy(np.concatenate(ys).astype(np.int64)),
             self.classes,
             owners=np.repeat(np.arange(clients), sizes),
+            typical=self._expected_size(),
         )
 
     def _sizes(self, rng: np.random.Generator, clients: int) -> np.ndarray:
-        draws = rng.normal(size=clients)
+        return self._size(rng.normal(size=clients))
+
+    def _expected_size(self) -> float:
+        """How many examples a client holds in expectation: the mean over its quantiles."""
+        return float(self._size(ndtri((np.arange(_QUANTILES) + 0.5) / _QUANTILES)).mean())
+
+    def _size(self, draws: np.ndarray) -> np.ndarray:
+        """What standard normal `draws` `[n]` make of a client's size."""
         sizes = np.exp(np.minimum(self.size_mean + self.size_deviation * draws, 30.0))
         return np.clip(sizes.astype(np.int64) + self.size_min, 1, self.size_max)
 

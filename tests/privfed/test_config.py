@@ -131,7 +131,7 @@ def test_every_section_and_key_has_a_default():
 REQUIRED = {
     "cosine": {"over": 10},
     "idx": {"path": "."},
-    "leaf": {"path": "."},
+    "leaf": {"path": ".", "classes": 2},
     "text": {"path": "."},
     "pachinko": {"coarse": [0, 0, 1]},
     "table": {"path": ".", "label": "y", "classes": 2, "features": {"a": [0.0, 1.0]}},

@@ -8,6 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from privfed.check import check
+from privfed.config import load
 from privfed.data import populate
 from privfed.data.by_label import Dirichlet
 from privfed.data.digits import Digits
@@ -189,3 +191,28 @@ def test_synthetic_beta_sets_how_much_the_clients_data_differ():
         return float(np.std(means))
 
     assert spread(3.0) > 2 * spread(0.5)
+
+
+@pytest.mark.parametrize(
+    "how", ["data.source=synthetic", "data.source=digits", "aggregation.root=9"]
+)
+def test_a_check_takes_no_longer_for_however_many_made_up_clients(monkeypatch, how):
+    """None of a hundred million is made: a few stand for all, at the sizes that are expected."""
+    made, whole = [], Synthetic._sizes
+    monkeypatch.setattr(
+        Synthetic, "_sizes", lambda self, rng, n: made.append(n) or whole(self, rng, n)
+    )
+    keys = ["data.source=synthetic", "privacy.noise_multiplier=1.0", how]
+    keys += ["aggregation.rule=fltrust", "privacy.mechanism=none"] if "root" in how else []
+    keys = keys if "root" not in how else [k for k in keys if "noise" not in k]
+    found = check(load(None, [*keys, "data.clients=100000000", "cohort.size=100"]))
+    assert sum(made) <= 512
+    assert found.forecast.empty < 1e-40
+    if "digits" not in how:
+        assert found.forecast.examples == Synthetic().load(1, STREAMS).typical
+
+
+def test_the_size_that_is_expected_of_a_client_is_that_of_many():
+    source = Synthetic(size_deviation=1.0)
+    sizes = source._sizes(np.random.default_rng(0), 200_000)
+    assert source.load(1, STREAMS).typical == pytest.approx(sizes.mean(), rel=0.01)

@@ -6,14 +6,19 @@ import tomllib
 from datetime import date, datetime, timedelta
 
 import numpy as np
+import pyarrow
 import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from privfed.cli import main
 from privfed.config import load
 from privfed.data.declare import declare
+from privfed.data.delimited import delimiter_of, encoding_of
+from privfed.data.kinds import bounds
+from privfed.data.table import Table
 from privfed.errors import Refused
 from privfed.streams import Streams
 
@@ -173,3 +178,83 @@ def test_what_is_declared_is_accepted_on_the_very_file(tmp_path, columns, form, 
     assert len(examples) == rows
     assert examples.x.isfinite().all()
     assert (examples.x.abs() <= 1).all()
+
+
+def test_a_declared_feature_means_its_own_column_alone(tmp_path):
+    path = sample(tmp_path, {"x[1]": X, "a.b c": X})
+    data, _ = declared(path)
+    other = path.with_name("other.csv")
+    other.write_text(path.read_text().replace("x[1]", "x1"))
+    table = Table(**{key: data[key] for key in data if key in Table.model_fields})
+    assert table.load(5, Streams(0)).x.shape == (ROWS, 2)
+    with pytest.raises(Refused, match="has no column"):
+        table.model_copy(update={"path": str(other)}).load(5, Streams(0))
+
+
+def test_a_form_of_date_that_is_not_clear_is_named_and_left_out(tmp_path):
+    path = sample(
+        tmp_path, {"x": X, "when": [f"0{1 + n % 9}/0{1 + n % 7}/2020" for n in range(ROWS)]}
+    )
+    _, text = declared(path)
+    assert "whether '%d/%m/%Y' or '%m/%d/%Y' is not clear" in line(text, "when")
+
+
+def test_parquet_columns_of_every_type_are_declared(tmp_path):
+    days = [date(2020, 1, 1) + timedelta(days=n % 9) for n in range(ROWS)]
+    columns = {
+        "flag": [bool(n % 3) for n in range(ROWS)],
+        "word": pyarrow.array([None if n == 2 else "ab"[n % 2] for n in range(ROWS)]),
+        "coded": pyarrow.array(["u", "v"] * (ROWS // 2)).dictionary_encode(),
+        "day": days,
+        "time": [datetime(2020, 1, 1 + n % 9, 12) for n in range(ROWS)],
+        "number": pyarrow.array([None if n == 1 else n % 6 / 4 for n in range(ROWS)]),
+        "list": [[n] for n in range(ROWS)],
+        "y": [n % 2 for n in range(ROWS)],
+    }
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pyarrow.table(columns), path)
+    data, text = declared(path)
+    assert (data["features"].keys(), data["dates"].keys()) == ({"flag", "number"}, {"day", "time"})
+    assert data["categories"] == {"word": ["a", "b"], "coded": ["u", "v"]}
+    assert data["missing"].keys() == {"word", "number"}
+    assert "of type list" in line(text, "list")
+    assert accepted(path, text).x.shape == (ROWS, 2 + 2 + 4)
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
+def test_the_delimiter_is_found_by_the_rows_not_by_the_header_alone(tmp_path, mark):
+    path = sample(tmp_path, {"a": X, "b, c": ["x; y\nz"] * ROWS}, mark)
+    assert delimiter_of(path, "utf-8") == mark
+    single = tmp_path / "one.csv"
+    single.write_text("a\n1\n2\n")
+    assert delimiter_of(single, "utf-8") is None
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "cp1252"])
+def test_the_encoding_of_a_sample_is_found_and_that_of_private_data_declared(tmp_path, encoding):
+    path = sample(tmp_path, {"x": X, "é": ["ä", "ö"] * (ROWS // 2)}, encoding=encoding)
+    assert encoding_of(path) == encoding
+    data, _ = declared(path)
+    assert (data.get("encoding", "utf-8"), data["categories"]) == (encoding, {"é": ["ä", "ö"]})
+    table = Table(path=str(path), label="y", classes=2, features={"x": [0.0, 3.0]})
+    if encoding != "utf-8":
+        with pytest.raises(Refused, match=r"not UTF-8; .* by data\.encoding"):
+            table.load(5, Streams(0))
+
+
+def test_labels_that_are_empty_and_one_that_says_nothing_are_refused(tmp_path):
+    path = tmp_path / "t.csv"
+    for cells, message in ((["1", ""], "row 2: the label is empty"), (["a", "a"], "the same")):
+        path.write_text("x,y\n" + "".join(f"{n},{cell}\n" for n, cell in enumerate(cells)))
+        assert message in written(path).stderr.replace("\n         ", " ")
+
+
+def test_bounds_leave_an_outlier_beyond_and_keep_a_tail():
+    rng = np.random.default_rng(0)
+    calm = rng.normal(50, 10, 400)
+    low, high = bounds(np.append(calm, 1e6))
+    assert low <= calm.min()
+    assert calm.max() - 5 < high < 100
+    assert bounds(calm)[1] >= calm.max()
+    zeros = np.append(np.zeros(99), 7.0)
+    assert bounds(zeros) == (0.0, 7.0), "mostly alike is no outlier"

@@ -193,7 +193,7 @@ def test_a_start_from_an_export_is_recognised_wherever_it_lies(run, weights, tmp
     save_file(load_file(start), bare)
     said = [*settings(tmp_path), f"model.init={bare}", "run.rounds=1"]
     assert priors(load(None, said)).uncovered == "of unknown origin"
-    others = [key.replace("data.client=who", "data.client=sex") for key in keys]
+    others = [key.replace("data.client=who", "data.client=visitor") for key in keys]
     moved = [key.replace("=patients", "=others").replace("t.csv", "o.csv") for key in others]
     uncovered = priors(load(None, moved)).uncovered
     assert uncovered == f"trained by runs that are not counted: {known}"

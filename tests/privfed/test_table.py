@@ -1,6 +1,7 @@
 """Tables of one's own: what is in them, and every way in which they are wrong."""
 
 import gzip
+import io
 import json
 import pickle
 import zipfile
@@ -12,9 +13,11 @@ import torch
 from click.testing import CliRunner
 from pyarrow import parquet
 
+from privfed import config
 from privfed.cli import main
 from privfed.data import populate
 from privfed.data.archive import array
+from privfed.data.dates import Dates
 from privfed.data.partition import Natural
 from privfed.data.table import Table
 from privfed.errors import Refused
@@ -450,3 +453,82 @@ def test_clipped_values_are_counted_for_simulations_only_and_the_unit_is_said(tm
     assert "one client with all its examples" in result.stdout
     dealt = run_file(tmp_path, text, "clients = 4", 'partition = "iid"', 'holdout = "examples"')
     assert "one simulated client" in train(dealt, "--out", tmp_path / "c").stdout
+
+
+def damaged(path, how):
+    """An archive whose array x is cut, encrypted, or changed; others are whole."""
+    np.savez_compressed(path, x=np.arange(4.0), y=np.arange(4) % 2)
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        member = archive.getinfo("x.npy")
+    if how == "encrypted":
+        content[member.header_offset + 6] |= 1
+        content[content.index(b"PK\x01\x02") + 8] |= 1
+    elif how == "changed":
+        start = member.header_offset + 30 + len("x.npy")
+        content[start + 30 : start + 60] = b"\xff" * 30
+    path.write_bytes(content)
+    if how == "shorter":
+        out = io.BytesIO()
+        np.lib.format.write_array(out, np.arange(4.0))
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("x.npy", out.getvalue()[:-8])
+            archive.writestr("y.npy", out.getvalue())
+
+
+@pytest.mark.parametrize("how", ["encrypted", "changed", "shorter"])
+def test_a_broken_member_of_an_archive_is_named(tmp_path, how):
+    damaged(tmp_path / "t.npz", how)
+    keys = {"label": "y", "labels": None, "classes": 2, "categories": {}, "client": ""}
+    with pytest.raises(
+        Refused, match=r"t\.npz: (the array )?'x' (is encr|cannot be|holds another)"
+    ):
+        load(made(tmp_path / "t.npz", features={"x": [0.0, 3.0]}, **keys))
+
+
+def test_empty_cells_count_as_what_was_declared_for_their_column(tmp_path):
+    text = "ward,age,weight,sex,day,ill\na,,?,f,,no\nb,40,60,,03.01.2020,yes\n"
+    keys = {
+        "missing": {"age": 50.0, "weight": 80.0, "sex": "none", "day": "2020-01-02"},
+        "missing_words": ["?"],
+        "dates": {"day": Dates(first="2020-01-01", last="2020-01-03", format="%d.%m.%Y")},
+    }
+    x = load(table(tmp_path, text, **keys)).x.tolist()
+    assert x[0] == [0.0, pytest.approx(0.0), 0.0, 0.0, 1.0]
+    assert x[1] == [pytest.approx(-0.2), pytest.approx(-2 / 3), 1.0, 0.0, 0.0]
+    for gone in keys["missing"]:
+        fewer = {key: value for key, value in keys["missing"].items() if key != gone}
+        with pytest.raises(Refused, match=f"column '{gone}' is empty; "):
+            load(table(tmp_path, text, **(keys | {"missing": fewer})))
+    with pytest.raises(Refused, match="row 2: column 'day' holds no date of the form 'iso'"):
+        load(
+            table(
+                tmp_path,
+                text,
+                **keys | {"dates": {"day": Dates(first="2020-01-01", last="2021-01-01")}},
+            )
+        )
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ("missing='x'", """data.missing is 'x': expected "refuse", a number or a table"""),
+        ("missing={age=[1]}", "data.missing.age is [1]: expected a number or text"),
+        ("missing={aeg=1}", "'aeg', which is no feature, date or category"),
+        ("missing={age='none'}", "'age' is a feature; expected a number"),
+        ("missing={sex=1}", "'sex' is a category; expected \"none\""),
+        ("label=3", "data.label is 3: expected text or a list, each text"),
+        ("encoding='klingon'", "data.encoding is 'klingon': expected the name of an encoding"),
+        ("dates={day=3}", "data.dates.day is 3: expected a table with first, last, format"),
+        ("dates={day={first='x',last='2020-01-01'}}", "'x' is no date"),
+        ("dates={age={first='2019-01-01',last='2020-01-01'}}", "'age' is among dates, and"),
+    ],
+)
+def test_what_may_stand_in_a_declaration_is_said_in_its_own_words(changes, message):
+    keys = ["source=table", "path=p", "label=y", "classes=2", "clients=3"]
+    keys += ["features={age=[0,1]}", "categories={sex=['f']}", changes]
+    with pytest.raises(Refused) as refused:
+        config.load(None, [f"data.{key}" for key in keys])
+    assert message in str(refused.value)
+    assert "literal" not in str(refused.value)
