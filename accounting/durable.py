@@ -8,9 +8,12 @@ from typing import BinaryIO
 
 
 def append(path: Path, line: bytes) -> None:
-    """Append `line` and return only when it is durable."""
+    """Append `line` and return only when it is durable, the name of a new file included."""
+    new = not path.exists()
     with path.open("ab") as file:
         _write(file, line)
+    if new:
+        sync_folder(path.parent)
 
 
 def create(path: Path, content: bytes) -> None:
