@@ -230,8 +230,10 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         raise Refused(f"{path} does not exist; expected a {what} file (TOML)") from error
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"{path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise Refused(f"{path} is not valid TOML: {error}") from error
+    except ValueError as error:  # no file can have this name
+        raise Refused(f"{str(path)!r} cannot be read: {error}") from error
     found = document.pop("format", FORMAT)
     if found != FORMAT:
         raise Refused(
@@ -297,7 +299,7 @@ def _value(text: str) -> Any:
     try:
         document = tomllib.loads(f"value = {text}")
         return document["value"] if len(document) == 1 else text
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         pass
     try:
         return float(text)  # .5 and 1. are no TOML, but everybody means a number

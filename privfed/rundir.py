@@ -159,7 +159,7 @@ class RunDirectory:
         """The digest of config.toml as it is written. Raises `Broken` where it is no run file."""
         try:
             return digest(self._config.read_text(encoding="utf-8"))
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
             raise unreadable(self._config, error) from None
 
     def write_config(self, config: Config) -> None:
@@ -311,7 +311,7 @@ class RunDirectory:
         """The last durable checkpoint. Raises `Broken` where it is not one of `network`'s."""
         tensors, about = unpack(self._checkpoint, device)
         with fitting(self._checkpoint):
-            if not network.same_code(about["fingerprint"]):
+            if not network.same_code([float(number) for number in about["fingerprint"]]):
                 raise Broken(
                     f"{self.path}: the model's code gives other outputs than when this run was "
                     "trained (or draws where it is built from elsewhere than torch); restore it"
@@ -324,6 +324,8 @@ class RunDirectory:
                 under(tensors, "rule/"),
                 under(tensors, "attack/"),
             )
+            if state.params.dtype != network.start.dtype:
+                raise ValueError("parameters are of another type")
             head = bytes.fromhex(str(about["ledger_head"]))
             return Checkpoint(int(about["round"]), int(about["updates"]), state, head)
 

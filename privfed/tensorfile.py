@@ -24,7 +24,7 @@ def fitting(path: Path) -> Iterator[None]:
     """Metadata or tensors that are missing or of another form mean an edited file."""
     try:
         yield
-    except (KeyError, ValueError) as error:
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
         why = public_text(error)
         raise Broken(f"{path} does not fit this run: {why}", private_text(error)) from None
 
@@ -47,7 +47,7 @@ def unpack(
         with safe_open(path, "pt", device=str(device)) as file:
             about = json.loads((file.metadata() or {})["privfed"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+    except (OSError, SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise unreadable(path, error) from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise Broken(f"{path} is of another format; this version of privfed reads {FORMAT}")
