@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import sys
 import zlib
 from pathlib import Path
 from typing import ClassVar
@@ -97,7 +98,7 @@ def read_idx(path: Path) -> np.ndarray:
     content: np.ndarray
     try:
         if path.suffix == ".gz":
-            content = np.frombuffer(bytearray(gzip.decompress(path.read_bytes())), np.uint8)
+            content = np.frombuffer(bytearray(_unzipped(path)), np.uint8)
         elif path.stat().st_size:
             content = np.memmap(path, np.uint8, mode="c")
         else:
@@ -124,3 +125,12 @@ def read_idx(path: Path) -> np.ndarray:
             private=f"it declares shape {shape}, {math.prod(shape)} bytes",
         )
     return content[header:].reshape(shape)
+
+
+def _unzipped(path: Path) -> bytes:
+    """Of a gzip file as much as its header declares, and one byte more where there is more."""
+    with gzip.open(path) as file:
+        head = file.read(4)
+        head += file.read(4 * head[3]) if len(head) == 4 else b""
+        declared = math.prod(np.frombuffer(head[4 : len(head) // 4 * 4], ">u4").tolist())
+        return head + file.read(min(declared + 1, sys.maxsize))

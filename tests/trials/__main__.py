@@ -19,7 +19,7 @@ from trials.disk import CRASHES
 from trials.fuzz import Fault, fuzz
 from trials.kills import survived
 from trials.lives import LIVES, goes_on, recorded, resumed, sample
-from trials.soak import soaked
+from trials.soak import assert_flat, soaked
 from trials.targets import TARGETS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,14 +91,12 @@ def soaks(folder: Path, share: float) -> Iterator[Row]:
     memory = ("client.objective=scaffold", "data.setting=cross_silo")
     for number, (what, kind) in enumerate({"plain": (), "SCAFFOLD's memory": memory}.items()):
         began, rounds = time.perf_counter(), max(round(10_000 * share), 90)
-        try:
-            growth, wrong = soaked(folder / f"soak {number}", rounds, *kind), Counter[str]()
-            note = (
-                f"per round {growth.memory:.0f} bytes of memory, {growth.ledger:.0f} of ledger; "
-                f"{growth.files} more descriptors"
-            )
-        except AssertionError as error:
-            note, wrong = "", Counter([str(error)[:100]])
+        growth = soaked(folder / f"soak {number}", rounds, *kind)
+        wrong = Counter(_wrong(partial(assert_flat, growth)))
+        note = (
+            f"per round {growth.memory:.0f} bytes of memory, {growth.ledger:.0f} of ledger; "
+            f"{growth.files} more descriptors"
+        )
         yield _row("soak", f"{what}, rounds", rounds, wrong, began, note)
 
 
