@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import sys
 import zlib
 from pathlib import Path
 from typing import ClassVar
@@ -23,6 +22,7 @@ from privfed.parts import Part
 from privfed.streams import Streams
 
 _UNSIGNED_BYTES = 0x08
+_PIECE = 2**20
 
 
 class Idx(Part):
@@ -98,7 +98,7 @@ def read_idx(path: Path) -> np.ndarray:
     content: np.ndarray
     try:
         if path.suffix == ".gz":
-            content = np.frombuffer(bytearray(_unzipped(path)), np.uint8)
+            content = np.frombuffer(_unzipped(path), np.uint8)
         elif path.stat().st_size:
             content = np.memmap(path, np.uint8, mode="c")
         else:
@@ -127,10 +127,13 @@ def read_idx(path: Path) -> np.ndarray:
     return content[header:].reshape(shape)
 
 
-def _unzipped(path: Path) -> bytes:
-    """Of a gzip file as much as its header declares, and one byte more where there is more."""
+def _unzipped(path: Path) -> bytearray:
+    """Of a gzip file as much as its header declares, and a little where there is more."""
     with gzip.open(path) as file:
-        head = file.read(4)
-        head += file.read(4 * head[3]) if len(head) == 4 else b""
-        declared = math.prod(np.frombuffer(head[4 : len(head) // 4 * 4], ">u4").tolist())
-        return head + file.read(min(declared + 1, sys.maxsize))
+        content = bytearray(file.read(4))
+        content += file.read(4 * content[3]) if len(content) == 4 else b""
+        shape = np.frombuffer(bytes(content[4 : len(content) // 4 * 4]), ">u4")
+        whole = len(content) + math.prod(shape.tolist())
+        while len(content) <= whole and (piece := file.read(_PIECE)):
+            content += piece
+    return content

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import click
 import torch
-from trials.disk import CRASHES
 from trials.fuzz import Fault, fuzz
 from trials.kills import survived
 from trials.lives import LIVES, goes_on, recorded, resumed, sample
@@ -150,24 +149,26 @@ def page(results: dict[str, object]) -> str:
 def run(trials: tuple[str, ...], share: float) -> None:
     """Run TRIALS (default: all), and write what came of them into docs/reliability.md."""
     torch.set_num_threads(1)
-    kept = json.loads(RESULTS.read_text("utf-8"))["rows"] if trials and RESULTS.exists() else []
-    rows: list[dict[str, object]] = []
+    began = json.loads(RESULTS.read_text("utf-8"))["rows"] if RESULTS.exists() else []
+    rows = {(row["trial"], row["what"]): row for row in began}
     with tempfile.TemporaryDirectory() as folder:
         for name in trials or TRIALS:
-            rows += [asdict(row) for row in TRIALS[name](Path(folder), share)]
-    again = {(row["trial"], row["what"]) for row in rows}
-    rows = [row for row in kept if (row["trial"], row["what"]) not in again] + rows
-    machine = (
-        f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"
-    )
-    day = time.strftime("%Y-%m-%d")
-    results = {"day": day, "machine": machine, "share": share, "crashes": CRASHES, "rows": rows}
+            for row in TRIALS[name](Path(folder), share):
+                rows[row.trial, row.what] = asdict(row)
+                write(share, list(rows.values()))
+    if any(row["wrong"] for row in rows.values()):
+        raise SystemExit("something went wrong: see docs/reliability.json")
+
+
+def write(share: float, rows: list[dict[str, object]]) -> None:
+    """What was measured so far, into both files."""
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    machine = f"{os.cpu_count()} cores, {versions}"
+    results = {"day": time.strftime("%Y-%m-%d"), "machine": machine, "share": share, "rows": rows}
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
     before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     PAGE.write_text(f"{before}{BEGIN}\n{page(results)}\n{END}{after}", "utf-8")
-    if any(row["wrong"] for row in rows):
-        raise SystemExit("something went wrong: see docs/reliability.json")
 
 
 if __name__ == "__main__":

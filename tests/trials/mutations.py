@@ -58,7 +58,7 @@ def spoiled_document(document: Any, rng: random.Random) -> Any:
         elif kind < 0.25 and isinstance(holder, dict):
             holder[rng.choice(("unknown", "", str(key) + "s", "\x1b[1m"))] = rng.choice(VALUES)
         elif kind < 0.3:
-            holder[key] = _nested(rng.choice((50, 600)))
+            holder[key] = _nested(rng.choice((20, 200)))
         elif kind < 0.5 and type(holder[key]) in (int, float):
             holder[key] = rng.choice((-1, 0.5, 2, 10, 1000)) * holder[key]
         else:
