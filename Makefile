@@ -7,7 +7,7 @@ ARGS ?=
 BIN = "$(VENV)"/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: train test test-slow lint clean
+.PHONY: train test test-slow reliability lint clean
 
 train: $(VENV)/.run-ready
 	$(BIN)/python -m privfed train $(ARGS)
@@ -17,6 +17,9 @@ test: $(VENV)/.test-ready
 
 test-slow: $(VENV)/.test-ready
 	$(BIN)/python -m pytest -n 2 -m slow $(ARGS)
+
+reliability: $(VENV)/.test-ready
+	PYTHONPATH=.:tests:tests/privfed $(BIN)/python -m trials $(ARGS)
 
 lint: $(VENV)/.test-ready
 	$(BIN)/ruff check .

@@ -65,6 +65,8 @@ class Event:
             slack = data.get("slack", 0.0)
         except (KeyError, TypeError) as error:
             raise Unaccountable(f"{data!r} does not describe an event ({error!r})") from error
+        if not all(isinstance(name, str) for name in names.values()):
+            raise Unaccountable(f"sampler, relation and unit are {names}; expected words")
         return cls(release=release, **names, slack=slack)
 
 

@@ -249,7 +249,9 @@ def _examples(
         return None, []
     event, delta = Event.from_json(stated["event"]), float(stated["delta"])
     whole = _of_examples(charged(ledger, "examples"), earlier, delta)
-    silos = [Ledger.load(path) for path in sorted(directory.silos.glob("*.jsonl"))]
+    opened = (Ledger.load(path) for path in sorted(directory.silos.glob("*.jsonl")))
+    # Before the first round, one may be torn as it was begun: nothing was charged to it.
+    silos = [silo for silo in opened if silo.opened or ledger.charges]
     rounds = {charge.round for charge in ledger.charges}
     problems = [
         f"{silo.path} is not the ledger of a silo of this run"

@@ -58,7 +58,7 @@ class CanaryLog:
         if not self._path.is_file():
             return None
         records = self._records()
-        if not len(records) or records[0, 0] != COINS or not np.isfinite(records).all():
+        if not len(records) or records[0, 0] != COINS or not _are_plausible(records):
             raise Broken(f"{self._path} is damaged: what canaries saw cannot be read")
         latest = {int(record[0]): record[1:] for record in records}
         rounds = np.array(sorted(round for round in latest if round > 0), dtype=np.int64)
@@ -86,3 +86,10 @@ class CanaryLog:
     def _whole(self) -> int:
         each = 8 * self._size
         return self._path.stat().st_size // each * each
+
+
+def _are_plausible(records: NDArray[np.float64]) -> bool:
+    """Whether all numbers are finite in single precision, as they were, and rounds are rounds."""
+    rounds, largest = records[1:, 0], np.finfo(np.float32).max
+    whole = (rounds == np.round(rounds)) & (rounds >= FINAL) & (rounds < 2**53)
+    return bool((np.abs(records) <= largest).all() and whole.all())

@@ -237,11 +237,13 @@ def overridden(config: Config, overrides: Iterable[str]) -> Config:
 def read_toml(path: Path, what: str) -> dict[str, Any]:
     """The TOML of a file of ours, without its "format", which is checked. Raises `Refused`."""
     try:
-        document = from_toml(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise Refused(f"{path} does not exist; expected a {what} file (TOML)") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"{path} cannot be read: {error}") from error
+    except (OSError, ValueError) as error:  # no UTF-8, or a name that no file can have
+        raise Refused(f"{str(path)!r} cannot be read: {error}") from error
+    try:
+        document = from_toml(text)
     except ValueError as error:
         raise Refused(f"{path} is not valid TOML: {error}") from error
     return _of_format(document, str(path))

@@ -359,7 +359,7 @@ class RunDirectory:
 
         tensors, about = unpack(self._checkpoint, device)
         with fitting(self._checkpoint):
-            if not network.same_code(about["fingerprint"]):
+            if not network.same_code([float(number) for number in about["fingerprint"]]):
                 raise Broken(
                     f"{self.path}: the model's code gives other outputs than when this run was "
                     "trained (or draws where it is built from elsewhere than torch); restore it"
@@ -372,6 +372,8 @@ class RunDirectory:
                 under(tensors, "rule/"),
                 under(tensors, "attack/"),
             )
+            if state.params.dtype != network.start.dtype:
+                raise ValueError("parameters are of another type")
             head = bytes.fromhex(str(about["ledger_head"]))
             return Checkpoint(int(about["round"]), int(about["updates"]), state, head)
 

@@ -27,7 +27,7 @@ def fitting(path: Path) -> Iterator[None]:
     """Metadata or tensors that are missing or of another form mean an edited file."""
     try:
         yield
-    except (KeyError, ValueError) as error:
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
         why = public_text(error)
         raise Broken(f"{path} does not fit this run: {why}", private_text(error)) from None
 
@@ -68,7 +68,7 @@ def _read(path: Path, library: str, device: str) -> tuple[dict[str, Any], dict[s
         with safe_open(path, library, device=device) as file:
             about = from_json((file.metadata() or {})["privfed"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+    except (OSError, SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise unreadable(path, error) from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise Broken(f"{path} is of another format; this version of privfed reads {FORMAT}")

@@ -24,6 +24,7 @@ from privfed.preprocessing import Preprocessing
 from privfed.streams import Streams
 
 _UNSIGNED_BYTES = 0x08
+_PIECE = 2**20
 
 
 class Idx(Part):
@@ -125,7 +126,7 @@ def read_idx(path: Path) -> np.ndarray:
     content: np.ndarray
     try:
         if path.suffix == ".gz":
-            content = np.frombuffer(bytearray(gzip.decompress(path.read_bytes())), np.uint8)
+            content = np.frombuffer(_unzipped(path), np.uint8)
         elif path.stat().st_size:
             content = np.memmap(path, np.uint8, mode="c")
         else:
@@ -152,3 +153,15 @@ def read_idx(path: Path) -> np.ndarray:
             private=f"it declares shape {shape}, {math.prod(shape)} bytes",
         )
     return content[header:].reshape(shape)
+
+
+def _unzipped(path: Path) -> bytearray:
+    """Of a gzip file as much as its header declares, and a little where there is more."""
+    with gzip.open(path) as file:
+        content = bytearray(file.read(4))
+        content += file.read(4 * content[3]) if len(content) == 4 else b""
+        shape = np.frombuffer(bytes(content[4 : len(content) // 4 * 4]), ">u4")
+        whole = len(content) + math.prod(shape.tolist())
+        while len(content) <= whole and (piece := file.read(_PIECE)):
+            content += piece
+    return content

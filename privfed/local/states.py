@@ -40,6 +40,9 @@ class ClientStates:
     `settled` `[clients, 1 + k]` holds what was true at the last checkpoint (first column: 1 where
     the client has a state). Each later round is a file of its own, durable before the round's
     release is, so that a resume finds both or neither. Memory is flat in clients and cohort.
+
+    `folded.txt` is the last round that `settled` has taken in: after a power cut any of the files
+    that were removed since may be back, and an older one would undo a newer.
     """
 
     def __init__(self, folder: Path, run: str, clients: int, width: int, checkpoint: int) -> None:
@@ -49,6 +52,7 @@ class ClientStates:
         """
         self._folder, self._clients = folder, clients
         self._file, self._owner = folder / SETTLED, folder / "of.txt"
+        self._upto = folder / "folded.txt"
         self._record = np.dtype([("client", "<i8"), ("values", "<f4", (width,))])
         self._where: dict[int, tuple[Path, int]] = {}
         size = 4 * clients * (1 + width)
@@ -135,16 +139,27 @@ class ClientStates:
         self._where = {}
 
     def _fold(self, upto: int) -> None:
-        done = [path for path in sorted(self._folder.glob("[0-9]*.f32")) if int(path.stem) <= upto]
-        for path in done:  # whole values, so doing it twice after a crash does no harm
+        rounds = {path: int(path.stem) for path in sorted(self._folder.glob("[0-9]*.f32"))}
+        done, before = [path for path, round in rounds.items() if round <= upto], self._folded()
+        new = [path for path in done if rounds[path] > before]
+        for path in new:  # whole values, so doing it twice after a crash does no harm
             for record in self._read(path):
                 self._settled[record["client"], 1:] = record["values"]
                 self._settled[record["client"], 0] = 1
-        if done:
+        if new:
             self._settled.flush()
-            for path in done:
-                path.unlink()
+            write_atomically(self._upto, b"%d" % upto)
+        for path in done:
+            path.unlink()
+        if done:
             sync_folder(self._folder)
+
+    def _folded(self) -> int:
+        """The last round that is taken in; 0, too, where an older version took it in."""
+        text = self._upto.read_text("ascii", "replace") if self._upto.is_file() else "0"
+        if not text.isdecimal():
+            raise Broken(f"{self._upto} does not hold the number of a round", text[:20])
+        return int(text)
 
     def _show(self, path: Path) -> None:
         clients = self._read(path)["client"].tolist()

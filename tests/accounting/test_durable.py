@@ -43,6 +43,8 @@ def test_an_appended_line_is_synced_with_its_last_byte(tmp_path, log):
     (tmp_path / "file").write_bytes(b"123")
     durable.append(tmp_path / "file", b"45")
     assert log == [("sync", "file", 5)]
+    durable.append(tmp_path / "new", b"1")
+    assert log[1:] == [("sync", "new", 1), ("sync", tmp_path.name, None)]
 
 
 def test_a_created_file_is_synced_and_so_is_its_name(tmp_path, log):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers import DATA
 
+from experiments.benchmarks.memory import forget_peak, peak
 from privfed.config import load
 from privfed.data.idx import Idx, read_idx
 from privfed.errors import Refused
@@ -169,3 +170,14 @@ def test_a_file_larger_than_we_want_in_memory_is_mapped(tmp_path):
     script = [sys.executable, "-c", MEASURE, str(tmp_path)]
     megabytes = float(subprocess.run(script, capture_output=True, check=True).stdout)
     assert megabytes < 300
+
+
+def test_no_more_is_unzipped_than_is_declared(tmp_path):
+    bomb = gzipped(idx(np.zeros((12, 4, 5))) + bytes(2**28))
+    source = Idx(path=str(folder(tmp_path / "data", images=None)))
+    (tmp_path / "data/train-images-idx3-ubyte.gz").write_bytes(bomb)
+    forget_peak()
+    before = peak()
+    with pytest.raises(Refused, match="declares another number"):
+        source.load(3, STREAMS)
+    assert peak() - before < 2**26

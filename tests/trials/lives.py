@@ -1,0 +1,282 @@
+"""Runs that die at any moment, go on, and are held against what privfed promises of that.
+
+A `Life` is one kind of run. `recorded` lives it once and keeps what every crash would have left;
+`goes_on` resumes from there and raises `AssertionError` where a promise is broken:
+
+- a crash is always resumable, and an audit finds nothing wrong before and after;
+- whoever was drawn had been charged; no round is drawn twice; only the one in flight may be lost;
+- what was released is what the model is made of;
+- a seeded run ends bit for bit as it would have without the crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from small import about, model, small
+from trials.disk import CRASHES, Moment, Tree, restore, watching
+
+from accounting.guarantee import spent
+from accounting.ledger import Ledger
+from privfed import round as rounds
+from privfed.audit import audit
+from privfed.run import Outcome, resume, train
+from privfed.rundir import RunDirectory
+
+SEEDED = ("run.randomness=seeded",)
+SILO = ("data.setting=cross_silo", "run.rounds=5", "run.checkpoint_every=2")
+BANDED = (
+    *("privacy.mechanism=banded", "privacy.bands=2"),
+    *("cohort.sampler=cyclic", "cohort.separation=3", "cohort.size=0"),
+)
+MASKS = ("secure.protocol=masks", "cohort.sampler=full", "cohort.size=0", "run.rounds=4")
+CANARIES = ("data.clients=24", "audit.canaries=20")
+DP_SGD = (
+    *("client.privacy.mechanism=dp_sgd", "client.privacy.noise_multiplier=1.0"),
+    *("client.privacy.sampling_rate=0.5", "client.privacy.clip=1.0"),
+    *("data.clients=4", "cohort.size=2", "privacy.mechanism=none"),
+)
+AVERAGED = ("server.optimizer=fedavg", "server.lr=1.0")
+
+LIVES = {
+    "plain, secret": AVERAGED,
+    "plain, seeded": SEEDED,
+    "SCAFFOLD's memory, secret": ("client.objective=scaffold", *SILO),
+    "SCAFFOLD's memory, seeded": ("client.objective=scaffold", *SILO, *SEEDED),
+    "FedDyn's memory, seeded": ("client.objective=feddyn", *SILO, *SEEDED),
+    "SCAFFOLD without privacy": ("client.objective=scaffold", "privacy.mechanism=none", *SILO),
+    "two exchanges, secret": ("client.objective=feddane",),
+    "adaptive clip, seeded": ("privacy.adaptive_clip=true", "privacy.count_noise=3.0", *SEEDED),
+    "FedAdam, mixed rows, seeded": (
+        *("server.optimizer=fedadam", "privacy.mechanism=local_gaussian"),
+        *("aggregation.rule=median", *SEEDED),
+    ),
+    "correlated noise, secret": BANDED,
+    "correlated noise, seeded": (*BANDED, *SEEDED),
+    "canaries, secret": (*CANARIES, *AVERAGED),
+    "canaries, seeded": (*CANARIES, *SEEDED),
+    "DP-SGD in silos, secret": (*DP_SGD, *SILO),
+    "DP-SGD in silos, seeded": (*DP_SGD, *SILO, *SEEDED),
+    "masked sums, secret": MASKS,
+    "masked sums that abort": (*MASKS, "cohort.dropout=0.35", "secure.threshold=0.6"),
+    "Skellam noise, seeded": ("privacy.mechanism=skellam", "secure.bits=20", *MASKS, *SEEDED),
+}
+"""Every kind of run that keeps something of its own, by what it is."""
+
+
+@dataclass(frozen=True)
+class Life:
+    """A run of `overrides` that was lived whole, below `root`, and all of its moments.
+
+    A note of a moment is ("drawn", round) or ("released", round, tensor).
+    """
+
+    root: Path
+    overrides: tuple[str, ...]
+    moments: tuple[Moment, ...]
+    end: Tree
+
+    @property
+    def path(self) -> Path:
+        return self.root / "run"
+
+    @property
+    def seeded(self) -> bool:
+        return SEEDED[0] in self.overrides
+
+    @property
+    def rounds(self) -> int:
+        return small(*self.overrides).run.rounds
+
+    def crashes(self, kinds: Sequence[str] = CRASHES, seed: int = 0) -> list[Crash]:
+        """All crashes that leave something different, each by the last moment that leaves it."""
+        rng = random.Random(seed)
+        different = {}
+        for kind in kinds:
+            for moment in self.moments:
+                tree = moment.after(kind, rng)
+                different[frozenset(tree.items())] = Crash(kind, moment, tree)
+        return list(different.values())
+
+
+@dataclass(frozen=True)
+class Crash:
+    """What a crash of this `kind` at this `moment` leaves."""
+
+    kind: str
+    moment: Moment
+    tree: Tree
+
+    def __str__(self) -> str:
+        return f"{self.kind} before {self.moment.operation}"
+
+
+def sample(crashes: list[Crash], count: int, seed: int = 0) -> list[Crash]:
+    """So many of them, spread over their kinds, and for each kind over the whole life."""
+    rng, count = random.Random(seed), min(count, len(crashes))
+    step = len(crashes) / count
+    return [crashes[int((place + rng.random()) * step)] for place in range(count)]
+
+
+def recorded(root: Path, overrides: tuple[str, ...]) -> Life:
+    """Live it once."""
+    root.mkdir(parents=True)
+    with watching(root) as watcher, noting(watcher.notes):
+        train(small(*overrides), root / "run")
+    return Life(root, overrides, tuple(watcher.moments), watcher.moments[-1].seen.tree())
+
+
+@contextlib.contextmanager
+def noting(notes: list[Any]) -> Iterator[None]:
+    """Note who was drawn, as it begins, and what was released, as soon as it may be shown."""
+    draw, write = rounds.charge_and_draw, RunDirectory.write
+
+    def drawing(round: int, *rest: Any) -> Any:
+        drawn = draw(round, *rest)
+        notes.append(("drawn", round))
+        return drawn
+
+    def releasing(self: RunDirectory, charge: Any, released: Any, state: Any) -> None:
+        write(self, charge, released, state)
+        notes.append(("released", charge.round, [tensor.clone() for tensor in released]))
+
+    with (
+        mock.patch.object(rounds, "charge_and_draw", drawing),
+        mock.patch.object(RunDirectory, "write", releasing),
+    ):
+        yield
+
+
+def goes_on(life: Life, crash: Crash) -> None:
+    """Resume from what the crash left. Raises `AssertionError`, or whatever the resume raises."""
+    restore(life.root, crash.tree)
+    before, after = list(crash.moment.notes), []
+    _was_charged(life, before)
+    before += _stored(life)
+    with without_disk(), noting(after):
+        outcome = _again(life)
+    _is_whole(life, outcome)
+    if life.seeded:
+        _same(life)
+    else:
+        _is_drawn_once(life, outcome, before, after)
+
+
+def resumed(life: Life, crash: Crash) -> Life:
+    """The resume from what the crash left, as a life of its own that may be cut off again."""
+    restore(life.root, crash.tree)
+    earlier = (*crash.moment.notes, *_stored(life))
+    with watching(life.root) as watcher, noting(watcher.notes):
+        _again(life)
+    moments = (replace(moment, notes=earlier + moment.notes) for moment in watcher.moments)
+    return replace(life, moments=tuple(moments))
+
+
+def _again(life: Life) -> Outcome:
+    """What a user does after a crash: resume, or begin again where nothing has begun."""
+    if (life.path / "config.toml").exists():
+        return resume(life.path, lambda config: config)
+    return train(small(*life.overrides), life.path)
+
+
+def _stored(life: Life) -> list[Any]:
+    """Releases that are there, as notes: also of a round whose write had not returned."""
+    directory = RunDirectory(life.path)
+    stored = {round: directory.release(round) for round in directory.stored_rounds()}
+    return [("released", round, release.released) for round, release in stored.items()]
+
+
+@contextlib.contextmanager
+def without_disk() -> Iterator[None]:
+    """No sync reaches the real disk: what is tried is what privfed asks for, and time is short."""
+    with mock.patch.object(os, "fsync", return_value=None):
+        yield
+
+
+def _was_charged(life: Life, before: list[Any]) -> None:
+    """Write ahead: all who were drawn are in what the crash left of the ledger."""
+    ledger = life.path / "ledger.jsonl"
+    charged = {charge.round for charge in Ledger.load(ledger).charges} if ledger.exists() else set()
+    assert {note[1] for note in before} <= charged, "drawn, and not charged"
+    if ledger.exists() and Ledger.load(ledger).opened:
+        _audited(life)
+
+
+def _audited(life: Life) -> None:
+    problems = audit(life.path).problems
+    assert not problems, problems
+
+
+def _is_whole(life: Life, outcome: Outcome) -> None:
+    ledger = Ledger.load(life.path / "ledger.jsonl")
+    assert [charge.round for charge in ledger.charges] == [*range(1, life.rounds + 1)]
+    assert outcome.guarantee.epsilon == spent(ledger, 1e-3).epsilon
+    _audited(life)
+    assert about(life.path)["updates"] == outcome.updates
+    assert not list(life.path.glob("releases/0*")), "all of them are in the checkpoint"
+    private = life.path / "private"
+    assert not private.exists() or private.stat().st_mode & 0o777 == 0o700
+    states = private / "settled.f32"
+    if states.exists():
+        held = np.fromfile(states, np.float32).reshape(small(*life.overrides).data.clients, -1)
+        assert set(held[:, 0]) <= {0.0, 1.0}
+        total = model(life.path).get("objective/sum")
+        if total is not None and "privacy.mechanism=none" in life.overrides:
+            torch.testing.assert_close(
+                total, torch.from_numpy(held[:, 1:].sum(0)), rtol=1e-4, atol=1e-5
+            )
+
+
+def _same(life: Life) -> None:
+    """Bit for bit what there is without a crash, but for what it is not said to hold."""
+    tree = life.end
+    for name, (_, content) in tree.items():
+        path = life.path.parent / name
+        if content is None or path.name.startswith(".") or path.name == "canaries.f64":
+            continue
+        if path.parent.name == "silos":
+            _charges_at_most_once_more(path, content)
+            continue
+        assert path.read_bytes() == content, name
+    if (log := life.path / "private/canaries.f64").exists():
+        now = RunDirectory.open(life.path).canary_log(20).read()
+        restored = log.read_bytes()
+        log.write_bytes(tree["run/private/canaries.f64"][1])
+        then = RunDirectory.open(life.path).canary_log(20).read()
+        log.write_bytes(restored)
+        for name in ("coins", "rounds", "lengths", "products", "final"):
+            np.testing.assert_array_equal(getattr(now, name), getattr(then, name), name)
+
+
+def _charges_at_most_once_more(path: Path, content: bytes) -> None:
+    """A silo's torn line counts as a charge of its next round, whenever that would have been."""
+    whole = path.with_suffix(".whole")
+    whole.write_bytes(content)
+    now, then = ({charge.round for charge in Ledger.load(at).charges} for at in (path, whole))
+    assert then <= now, path
+    assert len(now) <= len(then) + 1, path
+
+
+def _is_drawn_once(life: Life, outcome: Outcome, before: list[Any], after: list[Any]) -> None:
+    drawn = [{note[1] for note in notes if note[0] == "drawn"} for notes in (before, after)]
+    assert not drawn[0] & drawn[1], "a charged round was drawn again"
+    releases = [note for notes in (before, after) for note in notes if note[0] == "released"]
+    exchanges = max(len(tensors) for _, _, tensors in releases)
+    shown = {round: tensors for _, round, tensors in releases if len(tensors) == exchanges}
+    moved = life.rounds - len(outcome.aborts)
+    assert moved - 1 <= outcome.updates <= moved, "more than the round in flight is lost"
+    assert outcome.updates == len(shown), "what was shown is not what is in the model"
+    if set(AVERAGED) <= set(life.overrides):
+        total = sum(tensors[0] for tensors in shown.values())
+        parts = model(life.path)
+        flat = torch.cat([parts["model/1.weight"].reshape(-1), parts["model/1.bias"]])
+        torch.testing.assert_close(flat, total, rtol=1e-5, atol=1e-6)

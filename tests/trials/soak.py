@@ -1,0 +1,92 @@
+"""A long run that stays as small as it began: memory, open files, the run directory."""
+
+from __future__ import annotations
+
+import gc
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from small import small
+from trials.lives import without_disk
+
+from privfed.run import train
+
+QUICK = ("cohort.sampler=full", "cohort.size=0")
+"""Whose rounds are accounted for in no time."""
+MEMORY_PER_ROUND = 2048
+"""Bytes of resident memory: a ledger keeps each of its charges, and allocators are not exact."""
+OBJECTS_PER_ROUND = 4
+"""Python objects that the collector sees."""
+LEDGER_PER_ROUND = 200
+"""Bytes of a line of the ledger."""
+
+
+ENTRIES = 9
+"""Files of a run directory, what clients remember included."""
+
+
+@dataclass
+class Readings:
+    """An observer that reads at every `every`th round what this process holds."""
+
+    every: int
+    rounds: list[int] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)
+    files: list[int] = field(default_factory=list)
+    objects: list[int] = field(default_factory=list)
+
+    def before(self, *_: object) -> None: ...
+    def aborted(self, *_: object) -> None: ...
+    def after(self, record: object) -> None: ...
+
+    def after_round(self, round: int) -> None:
+        if round % self.every == 0:
+            gc.collect()
+            self.rounds.append(round)
+            self.memory.append(_resident())
+            self.files.append(sum(1 for _ in Path("/proc/self/fd").iterdir()))
+            self.objects.append(len(gc.get_objects()))
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Per round, between a third of the run and its end; `files` over all of that time."""
+
+    memory: float
+    objects: float
+    files: int
+    ledger: float
+    entries: int
+    """Files in the run directory at the end."""
+
+
+def soaked(path: Path, rounds: int, *overrides: str) -> Growth:
+    """Train for so many rounds."""
+    readings, every = Readings(max(rounds // 9, 1)), max(rounds // 50, 1)
+    seldom = (f"run.evaluate_every={every}", f"run.checkpoint_every={every}", *QUICK)
+    with without_disk():
+        train(small(*overrides, *seldom, f"run.rounds={rounds}"), path, [readings])
+    first = len(readings.rounds) // 3
+    span = readings.rounds[-1] - readings.rounds[first]
+    return Growth(
+        memory=(readings.memory[-1] - readings.memory[first]) / span,
+        objects=(readings.objects[-1] - readings.objects[first]) / span,
+        files=readings.files[-1] - readings.files[first],
+        ledger=(path / "ledger.jsonl").stat().st_size / rounds,
+        entries=sum(item.is_file() for item in path.rglob("*")),
+    )
+
+
+def assert_flat(growth: Growth) -> None:
+    """Raises `AssertionError` where more grew than is stated: after a warm-up of thousands."""
+    assert growth.files <= 0, growth
+    assert growth.memory <= MEMORY_PER_ROUND, growth
+    assert growth.objects <= OBJECTS_PER_ROUND, growth
+    assert growth.ledger <= LEDGER_PER_ROUND, growth
+    assert growth.entries <= ENTRIES, growth
+
+
+def _resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,125 @@
+"""A run that dies at any moment goes on: every kind of run, every kind of crash."""
+
+from dataclasses import astuple
+from pathlib import Path
+
+import pytest
+from small import small, trained
+from trials.disk import CRASHES, restore, watching
+from trials.kills import survived
+from trials.lives import LIVES, goes_on, recorded, resumed, sample, without_disk
+
+from accounting.errors import AccountingError
+from accounting.ledger import Ledger
+from privfed.audit import audit
+from privfed.errors import PrivfedError
+from privfed.run import resume
+
+DIES, LOSES_POWER = CRASHES[:2], CRASHES[2:]
+SECRETS = pytest.mark.xfail(strict=True, reason="a new folder of secrets is not synced by name")
+KEEPS_SECRETS = (
+    "correlated noise, secret",
+    "canaries, secret",
+    "DP-SGD in silos, secret",
+    "DP-SGD in silos, seeded",
+)
+SEVERAL = {kind: 2 if "mask" in kind or "Skellam" in kind else 5 for kind in LIVES}
+
+
+@pytest.mark.parametrize("kind", LIVES)
+def test_a_run_that_dies_anywhere_goes_on(tmp_path, kind):
+    life = recorded(tmp_path / "life", LIVES[kind])
+    assert len(life.moments) > 40, "the crashes do not reach into the run"
+    powerless = () if kind in KEEPS_SECRETS else LOSES_POWER
+    for kinds in filter(None, (DIES, powerless)):
+        for crash in sample(life.crashes(kinds), SEVERAL[kind]):
+            goes_on(life, crash)
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=SECRETS) for kind in KEEPS_SECRETS])
+def test_a_power_cut_leaves_what_is_kept_under_private(tmp_path, kind):
+    life = recorded(tmp_path / "life", LIVES[kind])
+    for crash in sample(life.crashes(("lost",)), 12):
+        goes_on(life, crash)
+
+
+@pytest.mark.parametrize("kind", ["plain, secret", "SCAFFOLD's memory, seeded"])
+def test_a_resume_that_dies_goes_on_too(tmp_path, kind):
+    life = recorded(tmp_path / "life", LIVES[kind])
+    for crash in sample(life.crashes(), 4, seed=1):
+        again = resumed(life, crash)
+        for second in sample(again.crashes(), 2):
+            goes_on(again, second)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LIVES)
+def test_every_crash_is_resumed(tmp_path, kind):
+    life = recorded(tmp_path / "life", LIVES[kind])
+    for crash in life.crashes(DIES if kind in KEEPS_SECRETS else CRASHES):
+        goes_on(life, crash)
+
+
+def test_a_budget_that_changes_is_said_before_it_is_spent_wherever_a_resume_dies(tmp_path):
+    """Nothing is ever charged beyond the first budget before the ledger states the second."""
+    at, root = ("cohort.sampler=full", "cohort.size=0"), tmp_path / "life"
+    path, stated = root / "run", 0
+    root.mkdir()
+    trained(path, *at, "privacy.epsilon=3.0", "run.rounds=3")
+    richer = small(*at, "privacy.epsilon=6.0", "run.rounds=4")
+    with watching(root) as watcher:
+        resume(path, lambda _: richer)
+    trees = {
+        frozenset(tree.items()): tree
+        for moment in watcher.moments
+        for tree in (moment.after(kind, None) for kind in ("killed", "torn", "lost"))
+    }
+    for tree in trees.values():
+        restore(root, tree)
+        ledger = Ledger.load(path / "ledger.jsonl")
+        changes = list(map(astuple, ledger.budgets))
+        assert changes or len(ledger.charges) == 3
+        assert changes in ([], [(4, 3.0, 6.0)])
+        stated += len(changes) == 1 and len(ledger.charges) == 3
+        with without_disk():
+            outcome = resume(path, lambda _: richer)
+        assert list(map(astuple, outcome.plan.budgets)) == [(4, 3.0, 6.0)]
+        assert audit(path).problems == ()
+    assert stated, "no crash came between the statement and the first round after it"
+
+
+def _settled_first(now, setup, world, directory):
+    """What clients remember is taken in before the checkpoint that it belongs to."""
+    world.states.settle(now.round)
+    directory.save_checkpoint(now, setup.network)
+
+
+@pytest.mark.parametrize(
+    "name, faulty, kind",
+    [
+        ("privfed.rundir.write_atomically", Path.write_bytes, "lost"),
+        ("accounting.durable.sync_folder", lambda folder: None, "lost"),
+        ("privfed.run._save", _settled_first, "killed"),
+    ],
+)
+def test_a_write_that_is_not_durable_in_time_is_noticed(tmp_path, monkeypatch, name, faulty, kind):
+    """The harness itself: it can fail."""
+    monkeypatch.setattr(name, faulty)
+    life = recorded(tmp_path / "life", LIVES["SCAFFOLD without privacy"])
+    with pytest.raises((AssertionError, PrivfedError, AccountingError, OSError)):
+        all_go_on(life, life.crashes((kind,)))
+
+
+def all_go_on(life, crashes):
+    for crash in crashes:
+        goes_on(life, crash)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["plain, seeded", "SCAFFOLD's memory, seeded", "plain, secret"])
+def test_processes_that_are_killed_hundreds_of_times_go_on(tmp_path, kind):
+    assert survived(tmp_path, LIVES[kind], kills=100) > 5
+
+
+def test_a_process_that_is_killed_goes_on(tmp_path):
+    survived(tmp_path, LIVES["SCAFFOLD's memory, seeded"], kills=3)
