@@ -4,7 +4,7 @@ A `Life` is one kind of run. `recorded` lives it once and keeps what every crash
 `goes_on` resumes from there and raises `AssertionError` where a promise is broken:
 
 - a crash is always resumable, and an audit finds nothing wrong before and after;
-- whoever was drawn had been charged; no round is drawn twice; only the one in flight may be lost;
+- whoever was drawn had been charged; no round is drawn twice; only one in flight may be lost;
 - what was released is what the model is made of;
 - a seeded run ends bit for bit as it would have without the crash.
 """
@@ -77,13 +77,14 @@ LIVES = {
 class Life:
     """A run of `overrides` that was lived whole, below `root`, and all of its moments.
 
-    A note of a moment is ("drawn", round) or ("released", round, tensor).
+    `died` is how often a crash came before these. A note of a moment is ("drawn", round) or ("released", round, tensor).
     """
 
     root: Path
     overrides: tuple[str, ...]
     moments: tuple[Moment, ...]
     end: Tree
+    died: int = 0
 
     @property
     def path(self) -> Path:
@@ -178,7 +179,7 @@ def resumed(life: Life, crash: Crash) -> Life:
     with watching(life.root) as watcher, noting(watcher.notes):
         _again(life)
     moments = (replace(moment, notes=earlier + moment.notes) for moment in watcher.moments)
-    return replace(life, moments=tuple(moments))
+    return replace(life, moments=tuple(moments), died=life.died + 1)
 
 
 def _again(life: Life) -> Outcome:
@@ -273,7 +274,8 @@ def _is_drawn_once(life: Life, outcome: Outcome, before: list[Any], after: list[
     exchanges = max(len(tensors) for _, _, tensors in releases)
     shown = {round: tensors for _, round, tensors in releases if len(tensors) == exchanges}
     moved = life.rounds - len(outcome.aborts)
-    assert moved - 1 <= outcome.updates <= moved, "more than the round in flight is lost"
+    lost = moved - outcome.updates
+    assert 0 <= lost <= life.died + 1, "more than the round in flight is lost"
     assert outcome.updates == len(shown), "what was shown is not what is in the model"
     if set(AVERAGED) <= set(life.overrides):
         total = sum(tensors[0] for tensors in shown.values())

@@ -24,7 +24,7 @@ from accounting import chain
 from accounting.guarantee import spent
 from accounting.ledger import Ledger
 from privfed.audit import audit
-from privfed.config import load, load_resolved
+from privfed.config import load, resolved
 from privfed.data.declare import declare
 from privfed.data.idx import Idx
 from privfed.data.leaf import Leaf
@@ -317,7 +317,7 @@ def resumed(place: Path) -> None:
 
 def _rounds(place: Path) -> int:
     try:
-        return load_resolved(place / "config.toml").run.rounds
+        return resolved((place / "config.toml").read_text()).run.rounds
     except Exception:  # the resume will say so
         return 0
 

@@ -16,13 +16,6 @@ from privfed.errors import PrivfedError
 from privfed.run import resume
 
 DIES, LOSES_POWER = CRASHES[:2], CRASHES[2:]
-SECRETS = pytest.mark.xfail(strict=True, reason="a new folder of secrets is not synced by name")
-KEEPS_SECRETS = (
-    "correlated noise, secret",
-    "canaries, secret",
-    "DP-SGD in silos, secret",
-    "DP-SGD in silos, seeded",
-)
 SEVERAL = {kind: 2 if "mask" in kind or "Skellam" in kind else 5 for kind in LIVES}
 
 
@@ -30,17 +23,9 @@ SEVERAL = {kind: 2 if "mask" in kind or "Skellam" in kind else 5 for kind in LIV
 def test_a_run_that_dies_anywhere_goes_on(tmp_path, kind):
     life = recorded(tmp_path / "life", LIVES[kind])
     assert len(life.moments) > 40, "the crashes do not reach into the run"
-    powerless = () if kind in KEEPS_SECRETS else LOSES_POWER
-    for kinds in filter(None, (DIES, powerless)):
+    for kinds in (DIES, LOSES_POWER):
         for crash in sample(life.crashes(kinds), SEVERAL[kind]):
             goes_on(life, crash)
-
-
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=SECRETS) for kind in KEEPS_SECRETS])
-def test_a_power_cut_leaves_what_is_kept_under_private(tmp_path, kind):
-    life = recorded(tmp_path / "life", LIVES[kind])
-    for crash in sample(life.crashes(("lost",)), 12):
-        goes_on(life, crash)
 
 
 @pytest.mark.parametrize("kind", ["plain, secret", "SCAFFOLD's memory, seeded"])
@@ -56,7 +41,7 @@ def test_a_resume_that_dies_goes_on_too(tmp_path, kind):
 @pytest.mark.parametrize("kind", LIVES)
 def test_every_crash_is_resumed(tmp_path, kind):
     life = recorded(tmp_path / "life", LIVES[kind])
-    for crash in life.crashes(DIES if kind in KEEPS_SECRETS else CRASHES):
+    for crash in life.crashes(CRASHES):
         goes_on(life, crash)
 
 
