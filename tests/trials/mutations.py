@@ -60,7 +60,7 @@ def spoiled_document(document: Any, rng: random.Random) -> Any:
         elif kind < 0.3:
             holder[key] = _nested(rng.choice((20, 200)))
         elif kind < 0.5 and type(holder[key]) in (int, float):
-            holder[key] = rng.choice((-1, 0.5, 2, 10, 1000)) * holder[key]
+            holder[key] = rng.choice((-1, 2, 10, 1000)) * holder[key]
         else:
             holder[key] = copy.deepcopy(rng.choice(VALUES))
     return document
