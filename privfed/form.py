@@ -5,8 +5,7 @@ A checkpoint carries it, so that a run directory alone says what its model takes
 
 from __future__ import annotations
 
-import torch
-
+from privfed.deferred import torch
 from privfed.federation import Examples, Meaning
 from privfed.parts import Part
 from privfed.preprocessing import Preprocessing

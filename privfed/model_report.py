@@ -50,14 +50,20 @@ def _inputs(facts: Mapping[str, Any]) -> dict[str, str]:
     """Each input, and the columns that it holds, in order."""
     how, held = facts["preprocessing"], {"numbers": "", "categories": ""}
     if how:
-        counted = (f"{each['column']} x {each['count']}" for each in how["numbers"])
         named = (each["column"] for each in how["categories"])
-        held["numbers"] = ", ".join(name.removesuffix(" x 1") for name in counted)
+        held["numbers"] = ", ".join(map(_number, how["numbers"]))
         held["categories"] = ", ".join(named)
     return {
         each["name"]: f"{_shaped(each)}: {held.get(each['name']) or 'as the source gives it'}"
         for each in facts["inputs"]
     }
+
+
+def _number(declared: Mapping[str, Any]) -> str:
+    """A column of numbers; of a pattern, how many; of dates, what is counted."""
+    times = f" x {declared['count']}" if declared["count"] > 1 else ""
+    days = " (days since 1970-01-01, UTC)" if declared["days"] else ""
+    return f"{declared['column']}{times}{days}"
 
 
 def _output(facts: Mapping[str, Any]) -> str:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-import torch
-
+from privfed.deferred import torch
 from privfed.mapped import Mapped
 from privfed.parts import Part
 
