@@ -8,16 +8,18 @@ the run's seed alone.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
-from torch import Tensor
 
 from privfed.data.holdout import Held, held_out
 from privfed.errors import Refused
 from privfed.federation import Examples, Federation, Indices, identity
 from privfed.preprocessing import Preprocessing
 from privfed.streams import Streams
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Source(Protocol):

@@ -77,7 +77,8 @@ LIVES = {
 class Life:
     """A run of `overrides` that was lived whole, below `root`, and all of its moments.
 
-    `died` is how often a crash came before these. A note of a moment is ("drawn", round) or ("released", round, tensor).
+    `died` is how often a crash came before these. A note of a moment is ("drawn", round) or
+    ("released", round, tensor).
     """
 
     root: Path
