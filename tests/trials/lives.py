@@ -84,6 +84,8 @@ class Life:
     overrides: tuple[str, ...]
     moments: tuple[Moment, ...]
     end: Tree
+    cut: int = 0
+    """How often it was cut off before these moments."""
 
     @property
     def path(self) -> Path:
@@ -178,7 +180,7 @@ def resumed(life: Life, crash: Crash) -> Life:
     with watching(life.root) as watcher, noting(watcher.notes):
         _again(life)
     moments = (replace(moment, notes=earlier + moment.notes) for moment in watcher.moments)
-    return replace(life, moments=tuple(moments))
+    return replace(life, moments=tuple(moments), cut=life.cut + 1)
 
 
 def _again(life: Life) -> Outcome:
@@ -273,7 +275,8 @@ def _is_drawn_once(life: Life, outcome: Outcome, before: list[Any], after: list[
     exchanges = max(len(tensors) for _, _, tensors in releases)
     shown = {round: tensors for _, round, tensors in releases if len(tensors) == exchanges}
     moved = life.rounds - len(outcome.aborts)
-    assert moved - 1 <= outcome.updates <= moved, "more than the round in flight is lost"
+    lost = moved - outcome.updates
+    assert 0 <= lost <= life.cut + 1, "more than the round in flight is lost"
     assert outcome.updates == len(shown), "what was shown is not what is in the model"
     if set(AVERAGED) <= set(life.overrides):
         total = sum(tensors[0] for tensors in shown.values())
