@@ -46,6 +46,7 @@ _NO_MEASURE = {
     "budgets",
     "constant",
     "diverged",
+    "ledger_head",
 }
 
 

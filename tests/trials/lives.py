@@ -77,15 +77,15 @@ LIVES = {
 class Life:
     """A run of `overrides` that was lived whole, below `root`, and all of its moments.
 
-    `died` is how often a crash came before these. A note of a moment is ("drawn", round) or
-    ("released", round, tensor).
+    A note of a moment is ("drawn", round) or ("released", round, tensor).
     """
 
     root: Path
     overrides: tuple[str, ...]
     moments: tuple[Moment, ...]
     end: Tree
-    died: int = 0
+    cut: int = 0
+    """How often it was cut off before these moments."""
 
     @property
     def path(self) -> Path:
@@ -180,7 +180,7 @@ def resumed(life: Life, crash: Crash) -> Life:
     with watching(life.root) as watcher, noting(watcher.notes):
         _again(life)
     moments = (replace(moment, notes=earlier + moment.notes) for moment in watcher.moments)
-    return replace(life, moments=tuple(moments), died=life.died + 1)
+    return replace(life, moments=tuple(moments), cut=life.cut + 1)
 
 
 def _again(life: Life) -> Outcome:
@@ -276,7 +276,7 @@ def _is_drawn_once(life: Life, outcome: Outcome, before: list[Any], after: list[
     shown = {round: tensors for _, round, tensors in releases if len(tensors) == exchanges}
     moved = life.rounds - len(outcome.aborts)
     lost = moved - outcome.updates
-    assert 0 <= lost <= life.died + 1, "more than the round in flight is lost"
+    assert 0 <= lost <= life.cut + 1, "more than the round in flight is lost"
     assert outcome.updates == len(shown), "what was shown is not what is in the model"
     if set(AVERAGED) <= set(life.overrides):
         total = sum(tensors[0] for tensors in shown.values())
