@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from accounting.documents import from_json
 from accounting.durable import write_atomically
 from privfed import __version__
 from privfed.audit import audit
@@ -92,7 +92,7 @@ def export(path: Path, to: Path) -> Exported:
         "label": {"names": list(form.names), "scale": form.scale, "shift": form.shift},
         "preprocessing": form.preprocessing and form.preprocessing.model_dump(mode="json"),
     }
-    facts = json.loads(dump(facts))
+    facts = from_json(dump(facts))
     few = {name: value[:_FEW] for name, value in inputs.items()}
     what = Exportable(_model(network, params, form), few, output, facts)
     content = kind.write(what)

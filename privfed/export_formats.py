@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
+from accounting.documents import from_json
 from privfed.errors import Refused, public_text
 from privfed.federation import Meaning
 from privfed.preprocessed import Preprocessed
@@ -64,7 +65,7 @@ class Safetensors:
     def read(self, content: bytes, what: Exportable) -> Predict:
         """Another program builds the same module, and preprocesses as the facts say."""
         size = int.from_bytes(content[:8], "little")
-        facts = json.loads(json.loads(content[8 : 8 + size])["__metadata__"][FACTS])
+        facts = from_json(from_json(content[8 : 8 + size])["__metadata__"][FACTS])
         module = what.model.module
         module.load_state_dict(load(content))
         label, stated = facts["label"], facts["preprocessing"]

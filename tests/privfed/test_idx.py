@@ -130,6 +130,7 @@ def test_mnist_trains_privately(tmp_path):
         "run.rounds=12",
         "run.randomness=seeded",
         "privacy.noise_multiplier=0.6",
+        "privacy.clip=0.4",
         "run.trainer=loop",
         "run.chunk=16",
     ]

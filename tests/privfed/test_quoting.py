@@ -520,7 +520,7 @@ def test_an_interrupt_that_nobody_could_catch_comes_once_more():
     """Of a person's Ctrl-C that hit a destructor: else the run would go on, unheard."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        _died(SimpleNamespace(exc_type=KeyboardInterrupt, exc_value=None))
+        _died(False)(SimpleNamespace(exc_type=KeyboardInterrupt, exc_value=None))
         with pytest.raises(KeyboardInterrupt):
             time.sleep(10)
     finally:

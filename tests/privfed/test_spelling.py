@@ -25,6 +25,7 @@ PRINTED = {"name", *BUILT_IN}
 NO_PARTS = {  # a key of the part's own has words that some part is named by, too
     ("attacks/fang.py", "krum"),
     ("privfed/inference/reconstruct.py", "cosine"),
+    ("privfed/terminal.py", "Text"),
 }
 SILOS = (
     *("data.setting=cross_silo", "privacy.mechanism=none", "client.privacy.mechanism=dp_sgd"),
