@@ -59,11 +59,12 @@ def test_the_command_answers_for_fixed_size_under_replace_one():
 
 def test_larger_cohorts_may_fit_where_small_truncated_ones_do_not():
     asked = replace(
-        *(CUT,), population=2000, cohort=None, rounds=50, noise_multiplier=0.6, epsilon=7.5
+        *(CUT,), population=2000, cohort=None, rounds=50, noise_multiplier=1.0, epsilon=2.5
     )
+    assert solve(replace(asked, cohort=20, epsilon=None)).bound.epsilon > 2.5
     found = solve(asked)
     assert found.question.cohort > 60
-    assert found.bound.epsilon <= 7.5
+    assert found.bound.epsilon <= 2.5
     capped = solve(replace(asked, cap=70, epsilon=12.0))
     assert capped.question.cohort <= 70
 
