@@ -2,8 +2,9 @@
 
 A ledger's last lines can be removed without a trace in it, and a run's checkpoint keeps the head of
 its own round only. The file has one text line per line of the ledger: the hash of the ledger's
-first line (whose ledger it is: several may share the file), the line's number from 1, the round
-that it charges ("-" for none), and the head after it.
+first line (whose ledger it is: several may share the file), 16 digits for the folder that it lies
+in (where another ledger took its place, it was replaced), the line's number from 1, the round that
+it charges ("-" for none), and the head after it.
 
 Order: a line is durable in the ledger, then its head in the file, and only then has `charge`
 returned and may anybody be drawn. A crash between the two leaves the file without the last head.
@@ -14,6 +15,8 @@ put it on another machine's disk, or where lines can only be appended.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -23,17 +26,22 @@ from accounting.durable import append
 from accounting.errors import LedgerBroken
 
 _HASH = "[0-9a-f]{64}"
-_WHOLE = re.compile(rf"({_HASH}) (\d+) (-|\d+) ({_HASH})")
-_TORN = re.compile(rf"[0-9a-f]{{0,64}}|{_HASH} \d*|{_HASH} \d+ ((-|\d*)|(-|\d+) [0-9a-f]{{0,63}})")
+_PLACE = "[0-9a-f]{16}"
+_WHOLE = re.compile(rf"({_HASH}) ({_PLACE}) (\d+) (-|\d+) ({_HASH})")
+_TORN = re.compile(
+    rf"[0-9a-f]{{0,64}}|{_HASH} [0-9a-f]{{0,16}}|{_HASH} {_PLACE} \d*"
+    rf"|{_HASH} {_PLACE} \d+ ((-|\d*)|(-|\d+) [0-9a-f]{{0,63}})"
+)
 
 
 class Head(NamedTuple):
     """A ledger's head after its line `line`, which charged `round` (None: another line).
 
-    `ledger` is the hash of the first line.
+    `ledger` is the hash of the first line, `place` stands for the folder that it lay in.
     """
 
     ledger: str
+    place: str
     line: int
     round: int | None
     hash: str
@@ -57,14 +65,15 @@ class HeadsFile:
 
     def add(self, heads: Iterable[Head]) -> None:
         """Append `heads`; durable when this returns."""
-        lines = [f"{h.ledger} {h.line} {_word(h.round)} {h.hash}\n" for h in heads]
+        lines = [f"{h.ledger} {h.place} {h.line} {_word(h.round)} {h.hash}\n" for h in heads]
         if lines:
             append(self.path, ("\n" * self._torn() + "".join(lines)).encode())
 
     def _of(self, line: str, number: int) -> Iterator[Head]:
         if whole := _WHOLE.fullmatch(line):
-            ledger, place, round, head = whole.groups()
-            yield Head(ledger, int(place), None if round == "-" else int(round), head)
+            ledger, place, number_there, round, head = whole.groups()
+            charged = None if round == "-" else int(round)
+            yield Head(ledger, place, int(number_there), charged, head)
         elif not _TORN.fullmatch(line):
             raise LedgerBroken(f"{self.path} is no file of heads: line {number} is none")
 
@@ -83,16 +92,19 @@ def contradictions(held: Sequence[Head], stated: Sequence[Head], now: Sequence[H
 
     Its heads were `stated` before the file was read, and are `now` after: a run may be going on.
     """
-    known = {*now}
     own = [head for head in held if head.ledger == stated[0].ledger]
-    lost = [head for head in own if head not in known]
+    if replaced := others_at(stated[0].place, held, stated[0].ledger):
+        charges = sum(head.round is not None for head in replaced)
+        return [f"holds {charges} charges of another ledger that lay here: it was replaced"]
+    known = {_bare(head) for head in now}
+    lost = [head for head in own if _bare(head) not in known]
     if lost:
         charges = sum(head.round is not None for head in lost)
         return [f"holds {len(lost)} heads that the ledger lacks: {charges} charges were cut off it"]
     numbers = [head.line for head in own]
     if numbers != sorted({*numbers}):
         return ["holds heads of this ledger out of order: it was edited"]
-    missing = len({*stated[:-1]} - {*own})
+    missing = len({_bare(head) for head in stated[:-1]} - {_bare(head) for head in own})
     if missing:
         return [f"lacks {missing} heads that come before the ledger's last: lines of it are gone"]
     return []
@@ -102,6 +114,21 @@ def lacking(held: Sequence[Head], stated: Sequence[Head]) -> list[Head]:
     """The heads at the end of those `stated` that come after all that are `held` of that ledger."""
     last = max((head.line for head in held if head.ledger == stated[0].ledger), default=0)
     return [head for head in stated if head.line > last]
+
+
+def others_at(place: str, held: Iterable[Head], ledger: str = "") -> list[Head]:
+    """The heads of ledgers other than `ledger` that lay at `place`."""
+    return [head for head in held if head.place == place and head.ledger != ledger]
+
+
+def place_of(ledger: Path) -> str:
+    """16 digits for the folder that the file `ledger` lies in."""
+    return hashlib.sha256(os.fsencode(ledger.resolve().parent)).hexdigest()[:16]
+
+
+def _bare(head: Head) -> tuple[str, int, int | None, str]:
+    """Without the place: a run may be moved."""
+    return head.ledger, head.line, head.round, head.hash
 
 
 def _word(round: int | None) -> str:

@@ -29,7 +29,7 @@ from accounting import chain, durable
 from accounting.errors import AccountingError, BudgetExceeded, LedgerBroken
 from accounting.events import Event, Spending
 from accounting.guarantee import Gate
-from accounting.heads import Head, HeadsFile
+from accounting.heads import Head, HeadsFile, place_of
 from accounting.releases import number
 
 FORMAT = 1
@@ -164,8 +164,9 @@ class Ledger:
     def trail(self) -> tuple[Head, ...]:
         """The head after every line, oldest first."""
         rounds = {charge.hash: charge.round for charge in self._charges}
+        place = place_of(self.path)
         return tuple(
-            Head(self._hashes[0], line, rounds.get(head), head)
+            Head(self._hashes[0], place, line, rounds.get(head), head)
             for line, head in enumerate(self._hashes, start=1)
         )
 
@@ -248,7 +249,9 @@ class Ledger:
         """The head after the last line, `link`, is durable elsewhere, where a file is for that."""
         if self.heads_file is not None:
             round = link["round"] if link["type"] == "charge" else None
-            self.heads_file.add([Head(self._hashes[0], len(self._hashes), round, link["hash"])])
+            self.heads_file.add(
+                [Head(self._hashes[0], place_of(self.path), len(self._hashes), round, link["hash"])]
+            )
 
     def _take(self, link: chain.Link) -> None:
         if link["type"] != "open" and not self.opened:

@@ -28,6 +28,7 @@ from privfed.precision import mixed
 from privfed.privacy.mechanism import Mechanism
 from privfed.round import Algorithm, TrainingState
 from privfed.secure.aborts import refuse_population
+from privfed.size import numbers_sent
 from privfed.streams import Streams
 
 
@@ -87,6 +88,7 @@ def assemble(
         device,
         constants,
     )
+    _refuse_another_length(plan, net.shapes.length)
     if config.run.precision == "mixed":
         net = mixed(net, federation.examples)
     if config.parts["client_mechanism"].private:
@@ -174,6 +176,20 @@ def _attackers(config: Config, federation: Federation, streams: Streams) -> Atta
 def _exact(mechanism: Mechanism) -> bool:
     """Whether sums of its rows lie on a grid, so that they are the same in any order."""
     return mechanism.encoding(mechanism.init()).resolution < math.inf
+
+
+def _refuse_another_length(plan: Plan, parameters: int) -> None:
+    """Raises `Refused` where noise was planned for messages of another length than they have.
+
+    Plans are made for a few made-up clients: a source whose examples grow with its clients would be
+    charged for less than a row may hold once it is encoded.
+    """
+    planned, sent = plan.cost.length, numbers_sent(plan.config, parameters)
+    if planned and planned != sent:
+        raise Refused(
+            f"the plan is for messages of {planned} numbers, but they have {sent}: the source's "
+            "examples are of another width for other numbers of clients; make it the same for all"
+        )
 
 
 def _device(name: str) -> torch.device:

@@ -76,14 +76,16 @@ def train(
         from accounting.errors import LedgerBroken
         from privfed import report
         from privfed import run as runs
-        from privfed.config import load, overridden
+        from privfed.config import load, overridden, restated
         from privfed.follow import follow, refuse_ranks
         from privfed.progress import progress
         from privfed.ranks import RankLost, joined
         from privfed.terminal import console
 
         def change(stored: Config) -> Config:
-            return load(run_file, overrides) if run_file else overridden(stored, overrides)
+            if run_file is None:
+                return overridden(stored, overrides)
+            return restated(stored, run_file, overrides)
 
         screen = console(as_json)
         config = None if resume else load(run_file, overrides)

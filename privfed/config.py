@@ -234,6 +234,18 @@ def overridden(config: Config, overrides: Iterable[str]) -> Config:
     return _assemble(raw, Resolved(config.noise_multiplier, config.admitted))
 
 
+def restated(config: Config, path: Path, overrides: Iterable[str]) -> Config:
+    """`config` with the keys that the run file at `path` states, and overrides. Raises `Refused`.
+
+    Keys that it leaves out stay as they are, whatever later versions take by default.
+    """
+    raw = config.values()
+    for name, section in as_written(path, overrides).items():
+        for key, value in section.items():
+            assign(raw, f"{name}.{key}", value)
+    return _assemble(raw, Resolved(config.noise_multiplier, config.admitted))
+
+
 def read_toml(path: Path, what: str) -> dict[str, Any]:
     """The TOML of a file of ours, without its "format", which is checked. Raises `Refused`."""
     try:

@@ -65,18 +65,19 @@ def export(path: Path, to: Path) -> Exported:
 
     The file takes raw columns, as the run's source declares them, and gives probabilities of
     classes, or numbers in the label's units; it says which run made it, over whom, at which ε.
-    Raises `Refused` where it would not give the run's own predictions, and `Broken` for a run that
-    proves nothing; nothing is written then.
+    Raises `Refused` where it would not give the run's own predictions, `Busy` while the run goes
+    on, and `Broken` for a run that proves nothing; nothing is written then.
     """
     kind = _writable(to)
     directory = RunDirectory.open(path)
     if not directory.has_checkpoint():
         raise Refused(f"{path} has no checkpoint: its run had not begun")
-    provenance = _provenance(directory)
-    config = directory.read_config()
-    _refuse_unexplained(config)
-    form = directory.form() or _form_of_data(config)
-    network, params, round = trained(path, form.empty())
+    with directory.locked():  # else a run that goes on would have spent more than is said
+        provenance = _provenance(directory)
+        config = directory.read_config()
+        _refuse_unexplained(config)
+        form = directory.form() or _form_of_data(config)
+        network, params, round = trained(path, form.empty())
     made_up = made_up_rows(form, config.parts["source"], network, params)
     inputs = dict(zip(_names(form), made_up.inputs, strict=True))
     output = "value" if made_up.expected.dim() == 1 else "probabilities"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accounting.errors import LedgerBroken
-from accounting.heads import Head, HeadsFile, contradictions, lacking
+from accounting.heads import Head, HeadsFile, contradictions, lacking, others_at, place_of
 from accounting.ledger import Ledger
 from privfed.errors import Broken, Refused, public_text
 
@@ -49,9 +49,14 @@ def refuse_unusable(heads: str, out: Path | None = None) -> None:
         raise Refused(f"run.heads is {heads}, which cannot be written; name a file that can")
     if path.exists():
         try:
-            HeadsFile(path).read()
+            held = HeadsFile(path).read()
         except (OSError, LedgerBroken) as error:
             raise Refused(f"run.heads: {public_text(error)}; name a new file") from None
+        if out is not None and others_at(place_of(out / "ledger.jsonl"), held):
+            raise Refused(
+                f"run.heads is {heads}, which holds the heads of a run that lay in {out}: name "
+                "another folder, or another file, so that none seems to take that one's place"
+            )
 
 
 def keep_heads(ledger: Ledger, heads: str) -> None:

@@ -112,7 +112,9 @@ def _mistake(section: str, problems: Sequence[_Problem], model: type[BaseModel])
     words = list(dict.fromkeys(_expected(problem, model) for problem in problems))
     choices = re.findall("'([^']*)'", " ".join(words))
     hint = _hint(first.value, choices) if isinstance(first.value, str) else ""
-    return Mistake(key, f"{shown}; expected {' or '.join(words)}{hint}")
+    *others, last = words
+    listed = f"{', '.join(others)} or {last}" if others else last
+    return Mistake(key, f"{shown}; expected {listed}{hint}")
 
 
 def _unknown(key: str, path: Sequence[str | int], model: type[BaseModel]) -> str:

@@ -11,6 +11,7 @@ import click
 from privfed.answers import quotes_on_request
 from privfed.errors import Refused
 from privfed.jsons import dump
+from privfed.visible import visible
 
 RUN = click.argument(
     "directory", metavar="RUN_DIR", type=click.Path(file_okay=False, path_type=Path)
@@ -73,9 +74,13 @@ def quoted(text: str) -> str:
 
 
 def _to_standard_output(content: bytes) -> None:
-    """Falls silent where nobody reads on (`privfed predict … | head`)."""
+    """Falls silent where nobody reads on (`privfed predict … | head`).
+
+    A terminal is shown what clients' and columns' names would make it do; a file gets them as is.
+    """
+    shown = visible(content.decode()).encode() if sys.stdout.isatty() else content
     try:
-        click.echo(content, nl=False)
+        click.echo(shown, nl=False)
     except BrokenPipeError:
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, sys.stdout.fileno())

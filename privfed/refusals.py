@@ -22,6 +22,11 @@ def refusals(config: Config) -> Iterator[str]:
         config.parts["sampler"].witness(0, config.data.clients)
     except Refused as refused:
         yield str(refused)
+    if config.run.heads and config.run.randomness == "seeded":
+        yield (
+            "run.heads keeps what nobody may cut off a ledger, but a seeded run's is made again at "
+            'will; leave run.heads out, or set run.randomness = "secret"'
+        )
     yield from _rule_refusals(config)
     yield from _attack_refusals(config)
     yield from _state_refusals(config)

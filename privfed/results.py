@@ -47,6 +47,7 @@ _NO_MEASURE = {
     "constant",
     "diverged",
     "ledger_head",
+    "test_shared",
 }
 
 

@@ -30,7 +30,8 @@ class RoundCost:
     """A mechanism that knows all of its run's constants but the noise, over a rule of drawing.
 
     Each round makes `exchanges` releases over its one cohort, by `summation` within `limits`, and
-    aborts with a probability of at most `aborts`.
+    aborts with a probability of at most `aborts`. `length` is that of a message, where noise
+    depends on it, else 0.
     """
 
     mechanism: Any
@@ -39,6 +40,7 @@ class RoundCost:
     summation: Summation = field(default_factory=PlainSum)
     limits: Limits = UNLIMITED
     aborts: float = 0.0
+    length: int = 0
 
     def event(self, noise: float | None) -> Event:
         """What a round is charged at this noise multiplier."""
@@ -109,7 +111,7 @@ def _within(
         mechanism = mechanism.resolved(_setting(config, bounds, length))
     summation = config.parts["protocol"].over(bounds)
     aborts = probability(summation, sampler, config.data.clients, releases, config.dropout)
-    return RoundCost(mechanism, witness, releases, summation, bounds, aborts)
+    return RoundCost(mechanism, witness, releases, summation, bounds, aborts, length)
 
 
 def _setting(config: Config, bounds: Limits, length: int) -> Setting:

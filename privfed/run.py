@@ -17,6 +17,7 @@ from privfed.config import Config
 from privfed.constant import Baseline
 from privfed.divergence import Divergence
 from privfed.errors import Refused
+from privfed.evaluate import ON_TRAINED
 from privfed.federation import Federation
 from privfed.follow import Leading, refuse_ranks
 from privfed.forecast import Forecast, forecast
@@ -96,6 +97,11 @@ class Outcome:
     divergence: Divergence = field(default_factory=Divergence)
 
     @property
+    def note(self) -> str | None:
+        """What readers of the measures have to know."""
+        return self.plan.simulation or (ON_TRAINED if self.test_shared else None)
+
+    @property
     def accuracy(self) -> float:
         """Raises `KeyError` where the loss has no such measure."""
         return self.measures["accuracy"]
@@ -131,7 +137,8 @@ class Outcome:
             "budgets": [asdict(change) for change in self.plan.budgets],
             "stopped_at_budget": self.stopped_at_budget,
             "simulation": self.plan.simulation is not None,
-            "note": self.plan.simulation,
+            "note": self.note,
+            "test_shared": self.test_shared,
             "guarantee": self.plan.void,
             "ledger_head": self.ledger_head,
             "run": str(self.path),

@@ -24,6 +24,11 @@ def message_length(config: Config) -> int:
         streams.at("init"),
         torch.device("cpu"),
     )
+    return numbers_sent(config, net.shapes.length)
+
+
+def numbers_sent(config: Config, parameters: int) -> int:
+    """The numbers of a message about so many `parameters`."""
     rule = rule_of(config)
     more = rule.extra if isinstance(rule, SumRule) else 0
-    return int(parts["objective"].layout(net.shapes.length).length) + more
+    return int(config.parts["objective"].layout(parameters).length) + more

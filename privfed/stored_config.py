@@ -2,18 +2,23 @@
 
 Building a configuration imports what it names (`module:name`), and importing runs code. A run
 directory may have come from anybody, or been edited: its `config.toml` is held against the digest
-in the ledger's first line before any of its parts is built. That line follows from nothing but
-itself, so whoever writes a whole directory anew can name what they like: take run directories, as
-programs, from those whom you trust.
+in the ledger's first line, the ledger's chain against itself, and the checkpoint against the
+ledger, before any of its parts is built. Whoever writes all three anew can still name what they
+like: take run directories, as programs, from those whom you trust.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from accounting.ledger import terms_at
+from accounting.errors import LedgerBroken
+from accounting.ledger import Ledger
 from privfed.config import Config, digest, outside, resolved
 from privfed.errors import Broken, Refused, unreadable
+from privfed.start import CHECKPOINT
+from privfed.tensorfile import fitting, stated
 
 
 def stored_config(path: Path, ledger: Path) -> Config:
@@ -24,7 +29,7 @@ def stored_config(path: Path, ledger: Path) -> Config:
     it names parts from outside.
     """
     text = _text(path)
-    terms = terms_at(ledger)
+    terms = _terms(ledger)
     if not terms:
         _refuse_outside(text, path)
     elif terms.get("config") != _digest(text, path):
@@ -33,6 +38,33 @@ def stored_config(path: Path, ledger: Path) -> Config:
             "it was edited, and nothing that it names was imported. Restore it, or start a new run"
         )
     return resolved(text, str(path))
+
+
+def _terms(ledger: Path) -> Mapping[str, Any]:
+    """What `ledger` states, which holds the head of the checkpoint beside it; nothing, without it.
+
+    Raises `Broken` where any of its lines was edited, or the checkpoint is of another ledger.
+    """
+    checkpoint = ledger.parent / CHECKPOINT
+    head = _head(checkpoint) if checkpoint.exists() else None  # first: a run may be going on
+    if not ledger.exists():
+        return {}
+    try:
+        chained = Ledger.load(ledger)
+    except LedgerBroken as error:
+        raise Broken(str(error)) from None
+    if head is not None and chained.opened and not chained.holds(head):
+        raise Broken(
+            f"{ledger} ends before the checkpoint beside it, or is not the ledger that it was "
+            "written under; restore it"
+        )
+    return chained.terms
+
+
+def _head(checkpoint: Path) -> bytes:
+    """The ledger's head that a checkpoint states."""
+    with fitting(checkpoint):
+        return bytes.fromhex(str(stated(checkpoint)["ledger_head"]))
 
 
 def stored_digest(path: Path) -> str:

@@ -62,17 +62,25 @@ def facts(path: Path) -> dict[str, Any]:
     return about
 
 
-def _read(path: Path, library: str, device: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def stated(path: Path) -> dict[str, Any]:
+    """What `pack` was told about its tensors, of which none is read."""
+    return _read(path, "np", CPU, tensors=False)[1]
+
+
+def _read(
+    path: Path, library: str, device: str, tensors: bool = True
+) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         path.open("rb").close()  # the system's errors in its own words
         with safe_open(path, library, device=device) as file:
             about = from_json((file.metadata() or {})["privfed"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            names = file.keys() if tensors else ()
+            read = {name: file.get_tensor(name) for name in names}
     except (OSError, SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise unreadable(path, error) from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise Broken(f"{path} is of another format; this version of privfed reads {FORMAT}")
-    return tensors, about
+    return read, about
 
 
 def _not_finite(path: Path) -> Broken:

@@ -81,7 +81,8 @@ def test_of_a_ledger_and_its_file_each_difference_is_named(ledger):
 
 
 def test_ledgers_that_share_a_file_do_not_mix(ledger, tmp_path):
-    other = Ledger.create(tmp_path / "other.jsonl", {"id": "b"})
+    (tmp_path / "elsewhere").mkdir()
+    other = Ledger.create(tmp_path / "elsewhere" / "other.jsonl", {"id": "b"})
     other.heads_file = ledger.heads_file
     other.heads_file.add(other.trail())
     other.charge(1, EVENT)

@@ -20,6 +20,7 @@ from accounting.events import ADD_REMOVE, ZERO_OUT, Event
 from accounting.guarantee import guarantee, stated
 from accounting.ledger import Ledger
 from accounting.releases import DiscreteGaussians, PoissonSampled, Separated, Skellam
+from privfed.assemble import assemble
 from privfed.audit import audit
 from privfed.cli import main
 from privfed.counted import Prior, Priors, other_guarantee
@@ -1033,3 +1034,12 @@ def test_calibrate_knows_cyclic_cohorts():
     found = calibrated(*flags, "--epsilon", "4")
     assert found.exit_code == 0, found.output
     assert json.loads(found.stdout)["relation"] == ZERO_OUT
+
+
+def test_noise_for_messages_of_another_length_is_refused():
+    """A plan is made for few clients; a source may give all of them wider examples."""
+    planned = plan(small("privacy.mechanism=skellam", "secure.protocol=masks"))
+    assert assemble(planned).plan.cost.length == planned.cost.length > 0
+    wider = replace(planned, cost=replace(planned.cost, length=planned.cost.length + 1))
+    with pytest.raises(Refused, match="the plan is for messages of"):
+        assemble(wider)

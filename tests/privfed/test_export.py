@@ -22,7 +22,7 @@ from accounting.ledger import Ledger
 from privfed import export_formats
 from privfed.cli import main
 from privfed.config import load
-from privfed.errors import Broken, Refused
+from privfed.errors import Broken, Busy, Refused
 from privfed.evaluate import trained
 from privfed.export import export
 from privfed.form import Form
@@ -465,3 +465,10 @@ def test_text_is_exported_to_every_format(tmp_path):
         found = export(tmp_path / "run", tmp_path / f"model.{suffix}")
         assert found.facts["inputs"] == [{"name": "x", "dtype": "int64", "shape": ["rows", 10]}]
         assert found.facts["output"]["shape"] == ["rows", 10, 98]
+
+
+def test_a_run_that_goes_on_is_not_exported(run, tmp_path):
+    """What is said of it and its weights would be of different rounds."""
+    with RunDirectory.open(run).locked(), pytest.raises(Busy, match="in use"):
+        export(run, tmp_path / "model.safetensors")
+    assert not any(tmp_path.iterdir())

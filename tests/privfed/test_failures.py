@@ -47,7 +47,7 @@ def finished(tmp_path_factory):
         (["check", "--set", "server.optimizer=fedavgmm"], "refused", "server.optimizer"),
         (["check", "--set", "server.momentm=1"], "refused", "server.momentm"),
         (["check", "--set", "client.privacy.mechanism=x"], "refused", "client.privacy.mechanism"),
-        (["check", "--set", "data.source=leaf", "--set", "data.path=x"], "refused", "data.clients"),
+        (["check", "--set", "data.source=text", "--set", "data.path=x"], "refused", "data.clients"),
         (["check", "none.toml"], "refused", None),
         (["audit", "none"], "refused", None),
         (["audit"], "refused", None),

@@ -5,11 +5,13 @@ import shutil
 
 import pytest
 from click.testing import CliRunner
-from small import SMALL, trained
+from small import SMALL, small, trained
 
 from accounting.heads import HeadsFile
 from accounting.ledger import Ledger
 from privfed.cli import main
+from privfed.errors import Refused
+from privfed.plan import plan
 from privfed.rundir import RunDirectory
 
 SETTINGS = [word for option in SMALL for word in ("--set", option)]
@@ -67,6 +69,11 @@ def copy(killed, tmp_path):
     heads.write_bytes(whole)
 
 
+def where(heads):
+    """The heads in a file, but for whose they are: a copy of a run lies elsewhere."""
+    return [head[2:] for head in HeadsFile(heads).read()]
+
+
 def test_an_interrupted_run_says_where_its_ledger_stands(tmp_path):
     ended = stopped(tmp_path / "run")
     head = ledger_of(tmp_path / "run").head().hex()
@@ -121,10 +128,10 @@ def test_a_head_is_about_one_run(killed):
 
 def test_the_file_holds_every_head_and_the_run_goes_on_with_it(copy):
     path, heads = copy
-    assert HeadsFile(heads).read() == [*ledger_of(path).trail()]
+    assert where(heads) == [head[2:] for head in ledger_of(path).trail()]
     assert "agrees" in run("audit", path).stdout
     assert run("train", "--resume", path).exit_code == 0
-    assert HeadsFile(heads).read() == [*ledger_of(path).trail()]
+    assert where(heads) == [head[2:] for head in ledger_of(path).trail()]
     assert len(ledger_of(path).charges) == 7
     told = last_object(run("audit", path, "--json"))
     assert told["heads"] == {"file": str(heads), "agrees": True}
@@ -161,7 +168,7 @@ def test_a_crash_between_a_line_and_its_head_is_none_of_an_edit(copy):
     heads.write_text("".join(whole.splitlines(keepends=True)[:-1]) + whole.splitlines()[-1][:70])
     assert run("audit", path).exit_code == 0
     assert run("train", "--resume", path).exit_code == 0
-    assert HeadsFile(heads).read() == [*ledger_of(path).trail()]
+    assert where(heads) == [head[2:] for head in ledger_of(path).trail()]
 
 
 def test_lines_that_are_gone_from_the_file_are_noticed_and_come_again_at_its_end(copy):
@@ -188,7 +195,7 @@ def test_without_its_file_a_run_is_audited_but_does_not_go_on(copy):
     assert "make an empty file there" in ended.stderr
     heads.touch()
     assert run("train", "--resume", path).exit_code == 0
-    assert HeadsFile(heads).read() == [*ledger_of(path).trail()]
+    assert where(heads) == [head[2:] for head in ledger_of(path).trail()]
 
 
 def test_of_two_copies_only_one_goes_on(copy, tmp_path):
@@ -241,6 +248,32 @@ def test_a_file_of_somebody_elses_is_left_alone(copy, tmp_path):
     assert run("audit", path).exit_code == 5
     assert run("train", "--resume", path).exit_code == 5
     assert heads.read_text() == "my notes\n"
+
+
+def test_a_ledger_that_took_the_place_of_another_is_seen(tmp_path):
+    """Whoever can cut a ledger can remove it whole, and have the run begin anew."""
+    path, heads = tmp_path / "run", tmp_path / "heads"
+    trained(path, f"run.heads={heads}", "run.rounds=2")
+    lines = len(HeadsFile(heads).read())
+    for file in ("ledger.jsonl", "checkpoint.safetensors", "metrics.jsonl"):
+        (path / file).unlink()
+    shutil.rmtree(path / "report")
+    ended = run("train", "--resume", path)
+    assert ended.exit_code == 5
+    assert "2 charges of another ledger that lay here: it was replaced" in ended.stderr
+    assert run("audit", path).exit_code == 5
+    shutil.rmtree(path)
+    options = [*SETTINGS, "--set", f"run.heads={heads}"]
+    ended = run("train", *options, "--out", path)
+    assert ended.exit_code == 2
+    assert f"holds the heads of a run that lay in {path}" in ended.stderr
+    assert not path.exists()
+    assert len(HeadsFile(heads).read()) == lines, "a refusal changes nothing"
+
+
+def test_a_seeded_run_keeps_no_heads():
+    with pytest.raises(Refused, match=r"run\.heads keeps what nobody may cut"):
+        plan(small("run.heads=heads", "run.randomness=seeded"))
 
 
 def test_a_relative_path_is_found_from_anywhere(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from privfed.config import load
 from privfed.data.idx import Idx
 from privfed.data.table import Table
 from privfed.errors import Refused
+from privfed.model_commands import _to_standard_output
 from privfed.predict import predict
 from privfed.run import train
 from privfed.streams import Streams
@@ -226,3 +228,12 @@ def test_sources_that_always_have_labels_and_runs_that_have_not_begun_are_refuse
     (tmp_path / "new/config.toml").write_bytes((run / "config.toml").read_bytes())
     with pytest.raises(Refused, match="has no checkpoint"):
         predict(tmp_path / "new", [])
+
+
+def test_a_terminal_is_shown_what_a_file_gets_as_it_is(monkeypatch, capfdbinary):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    _to_standard_output(b"row,client\x1b[2J\n")
+    assert capfdbinary.readouterr().out == b"row,client\\x1b[2J\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
+    _to_standard_output(b"row,client\x1b[2J\n")
+    assert capfdbinary.readouterr().out == b"row,client\x1b[2J\n"

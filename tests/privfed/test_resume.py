@@ -19,6 +19,7 @@ from accounting.ledger import Ledger
 from privfed.assemble import assemble
 from privfed.audit import audit
 from privfed.cli import main
+from privfed.config import restated
 from privfed.errors import Broken, Refused
 from privfed.opening import terms
 from privfed.plan import plan
@@ -426,6 +427,19 @@ def test_an_edited_configuration_is_broken(tmp_path):
     (path / "config.toml").write_text(text.replace("clip = 0.4", "clip = 0.5"))
     with pytest.raises(Broken, match=r"config\.toml"):
         resume(path, keep)
+
+
+def test_a_run_file_changes_what_it_states_and_no_default(tmp_path):
+    """Later versions may take another rate by default: the run keeps its own."""
+    path, file = tmp_path / "run", tmp_path / "run.toml"
+    trained(path, "client.lr=0.123")
+    file.write_text("[run]\nrounds = 8\n")
+    outcome = resume(path, lambda stored: restated(stored, file, ()))
+    assert outcome.plan.config.run.rounds == 8
+    assert outcome.plan.config.client.lr == 0.123
+    file.write_text("[client]\nlr = 0.2\n")
+    with pytest.raises(Refused, match=r"client\.lr was 0\.123 and is now 0\.2"):
+        resume(path, lambda stored: restated(stored, file, ()))
 
 
 def test_a_directory_is_held_by_one_process(tmp_path):

@@ -513,14 +513,14 @@ def test_empty_cells_count_as_what_was_declared_for_their_column(tmp_path):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ("missing='x'", """data.missing is 'x': expected "refuse", a number or a table"""),
-        ("missing={age=[1]}", "data.missing.age is [1]: expected a number or text"),
+        ("missing='x'", "data.missing is 'x'; expected 'refuse', a number or a table of keys"),
+        ("missing={age=[1]}", "data.missing.age is [1]; expected a number or text"),
         ("missing={aeg=1}", "'aeg', which is no feature, date or category"),
         ("missing={age='none'}", "'age' is a feature; expected a number"),
         ("missing={sex=1}", "'sex' is a category; expected \"none\""),
-        ("label=3", "data.label is 3: expected text or a list, each text"),
+        ("label=3", "data.label is 3; expected text or a list"),
         ("encoding='klingon'", "data.encoding is 'klingon': expected the name of an encoding"),
-        ("dates={day=3}", "data.dates.day is 3: expected a table with first, last, format"),
+        ("dates={day=3}", "data.dates.day is 3; expected a table of keys and values"),
         ("dates={day={first='x',last='2020-01-01'}}", "'x' is no date"),
         ("dates={age={first='2019-01-01',last='2020-01-01'}}", "'age' is among dates, and"),
     ],
