@@ -340,4 +340,7 @@ def declare(
 
     declared = declare_table(sample, label, client, path or str(sample), delimiter, encoding)
     click.echo(visible_toml(declared), nl=False)
+    click.echo(
+        "privfed: fill in data.clients and cohort.size, then: privfed check RUN.toml", err=True
+    )
     return 0

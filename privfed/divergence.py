@@ -44,8 +44,8 @@ class Divergence:
             helps += " or privacy.clip, which lets in less noise; or ask larger cohorts, or spend "
             helps += "more ε"
         return (
-            f"the model is worse than a constant answer since round {self.since} (loss "
-            f"{self.loss:.4g}, a constant's {self.constant:.4g}): {helps}"
+            f"the model's loss is above that of a constant answer and does not fall, since round "
+            f"{self.since} ({self.loss:.4g}, a constant's {self.constant:.4g}): {helps}"
         )
 
     def to_json(self) -> dict[str, Any] | None:

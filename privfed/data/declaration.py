@@ -83,7 +83,7 @@ def written(sample: Path, declared: Declared) -> str:
         f"# Read off {_plain(sample.name)}, a public sample. Check every bound and value before",
         "# you train: what private data hold beyond them is clipped, or counts as no category.",
         "# Leave out what is not known yet when the label is to be predicted.",
-        *_left_out(declared),
+        *left_out(declared),
         "",
         "format = 1",
         "",
@@ -102,7 +102,7 @@ def written(sample: Path, declared: Declared) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _left_out(declared: Declared) -> list[str]:
+def left_out(declared: Declared) -> list[str]:
     """Every column that a model will not see, and how to show it nevertheless."""
     lines = []
     for name, column in declared.kinds.items():

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from privfed.data.columns import NO_TEXT, each, header
-from privfed.data.declaration import Declared, written
+from privfed.data.declaration import Declared, left_out, written
 from privfed.data.delimited import Dialect, delimiter_of, encoding_of, known_encoding
 from privfed.data.kinds import decimal_of, kind
 from privfed.data.labels import target
@@ -95,7 +95,11 @@ def _try(sample: Path, declared: Declared) -> None:
         Table.model_validate({**declared.section(), "path": str(sample)}).load(1, Streams(0))
     except ValidationError as error:
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise Refused("this sample makes no table to learn from", private=reason) from None
+        columns = len(declared.kinds)
+        raise Refused(
+            f"this sample makes no table to learn from, of {columns} columns",
+            private="\n".join([reason, *left_out(declared)]),
+        ) from None
     except Refused as refused:
         raise Refused(
             f"this sample makes no table to learn from: {public_text(refused)}", refused.private
