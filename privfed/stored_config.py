@@ -16,7 +16,7 @@ from typing import Any
 from accounting.errors import LedgerBroken
 from accounting.ledger import Ledger
 from privfed.config import Config, digest, outside, resolved
-from privfed.errors import Broken, Refused, unreadable
+from privfed.errors import Broken, Refused, public_text, unreadable
 from privfed.start import CHECKPOINT
 from privfed.tensorfile import fitting, stated
 
@@ -52,7 +52,7 @@ def _terms(ledger: Path) -> Mapping[str, Any]:
     try:
         chained = Ledger.load(ledger)
     except LedgerBroken as error:
-        raise Broken(str(error)) from None
+        raise Broken(public_text(error)) from None
     if head is not None and chained.opened and not chained.holds(head):
         raise Broken(
             f"{ledger} ends before the checkpoint beside it, or is not the ledger that it was "

@@ -95,9 +95,8 @@ def _try(sample: Path, declared: Declared) -> None:
         Table.model_validate({**declared.section(), "path": str(sample)}).load(1, Streams(0))
     except ValidationError as error:
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
-        columns = len(declared.kinds)
         raise Refused(
-            f"this sample makes no table to learn from, of {columns} columns",
+            "this sample makes no table to learn from",
             private="\n".join([reason, *left_out(declared)]),
         ) from None
     except Refused as refused:

@@ -65,7 +65,7 @@ TABLE = ("source=table", "path=t.csv", "client=c", "label=y", "classes=2", "clie
         ("features={a='b'}", r"data\.features\.a is 'b'; expected a list$"),
         (
             "categories={s=[1.5]}",
-            r"data\.categories\.s\.0 is 1\.5; expected text or a whole ",
+            r"data\.categories\.s\.0 is 1\.5; expected text, a whole number or true",
         ),
         ("outside=clipp", r"data\.outside is 'clipp'; expected .* \(did you mean 'clip'\?\)$"),
     ],
