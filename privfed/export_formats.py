@@ -165,7 +165,7 @@ def quiet(called: str) -> Iterator[None]:
             "exports to ONNX need onnx, onnxscript and onnxruntime, of which not all are "
             "installed: pip install 'privfed[onnx]'"
         ) from None
-    except Exception as error:
+    except Exception as error:  # exporters raise anything for what they cannot trace
         raise Refused(
             f"this model cannot be used as {called} ({public_text(error)}); export it to "
             ".safetensors, which any model can be written to",

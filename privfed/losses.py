@@ -9,6 +9,7 @@ knows which keys suit its task, and the best answer that looks at nothing (`priv
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -116,11 +117,11 @@ class _Scored(Part):
         clip = _CLIP * min(task.cohort / _COHORT, 1.0)
         return {"privacy.clip": max(float(f"{clip:.2g}"), _LEAST_CLIP)}
 
-    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor: ...
 
-    def minimiser(self, y: Tensor, width: int) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def minimiser(self, y: Tensor, width: int) -> Tensor: ...
 
     def best_guess(self, y: Tensor, width: int) -> Tensor:
         return self.minimiser(y, width)
@@ -128,8 +129,8 @@ class _Scored(Part):
     def stacked(self, outputs: Tensor, y: Tensor) -> Tensor:
         return self.losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
 
-    def measures(self, kept: Tensor) -> dict[str, float]:
-        raise NotImplementedError
+    @abstractmethod
+    def measures(self, kept: Tensor) -> dict[str, float]: ...
 
     def alone(self, kept: Tensor) -> tuple[str, float]:
         return next(iter(self.measures(kept).items()))

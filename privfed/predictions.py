@@ -77,7 +77,8 @@ def _as_parquet(table: Predictions) -> bytes:
 
 def _as_npz(table: Predictions) -> bytes:
     out = io.BytesIO()
-    np.savez(out, **table)  # type: ignore[arg-type]
+    arrays: dict[str, Any] = dict(table)
+    np.savez(out, **arrays)
     return out.getvalue()
 
 

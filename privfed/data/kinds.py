@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from privfed.data.columns import number
-from privfed.data.dates import ISO, iso, parsed
+from privfed.data.dates import ISO, day, iso, parsed
 from privfed.data.delimited import MISSING, Dialect
 from privfed.data.words import Words
 from privfed.errors import Refused
@@ -22,7 +22,7 @@ _ENOUGH = 20
 _FAR = 3.0
 """Beyond the others by so many times their range: an outlier."""
 _MOST_ODD_WORDS = 3
-_LARGEST = 1e300
+_LARGEST, _LAST = 1e300, "9999-12-31"
 _DAYS = (
     *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%d-%b-%Y"),
     *("%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y"),
@@ -155,8 +155,8 @@ def _of_dates(words: Words) -> Kind | None:
         if not np.array_equal(_cells(words, other, also_odd), days, equal_nan=True):
             return LeftOut(f"dates, and whether {form!r} or {other!r} is not clear: see data.dates")
     there = days[np.isfinite(days)]
-    low, high = math.floor(there.min()), min(math.ceil(there.max()), parsed(["9999-12-31"], ISO)[0])  # type: ignore[index]
-    high = max(high, low + 1)
+    low = math.floor(there.min())
+    high = max(min(math.ceil(there.max()), day(_LAST)), low + 1)
     empty = int(np.isnan(days).sum())
     missing = iso(float(np.median(there))) if empty else None
     why = [f"dates from {iso(there.min())} to {iso(there.max())}, as days since 1970"]

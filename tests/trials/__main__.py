@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import torch
@@ -126,7 +127,7 @@ def _row(
     return row
 
 
-def page(results: dict[str, object]) -> str:
+def page(results: dict[str, Any]) -> str:
     """The table, as Markdown."""
     lines = [
         f"Measured until {results['day']}, {results['machine']}.",
@@ -134,7 +135,7 @@ def page(results: dict[str, object]) -> str:
         "| trial | of | times | went wrong | |",
         "|---|---|---:|---:|---|",
     ]
-    for row in results["rows"]:  # type: ignore[attr-defined]
+    for row in results["rows"]:
         wrong = sum(row["wrong"].values())
         lines.append(
             f"| {row['trial']} | {row['what']} | {row['times']:,} | {wrong} | {row['note']} |"
