@@ -438,8 +438,8 @@ def _assemble(raw: Raw, solved: Resolved) -> Config:
             )
         )
     if problems:
-        told = "\n".join(dict.fromkeys(problem.text for problem in problems))
-        raise Refused(told, key=problems[0].key)
+        reasons = "\n".join(dict.fromkeys(problem.text for problem in problems))
+        raise Refused(reasons, key=problems[0].key)
     for name in own["aggregation"].before:
         find("before", name, "aggregation.before")
     parts["sampler"] = parts["sampler"].of(own["data"].clients)

@@ -128,9 +128,9 @@ def load_grid(path: Path) -> Grid:
     try:
         grid = Grid.model_validate(document)
     except ValidationError as error:
-        found = mistakes(error, "", document, Grid)
-        told = (f"{path}: {mistake.text}" for mistake in found)
-        raise Refused("\n".join(told), key=found[0].key) from error
+        wrong = mistakes(error, "", document, Grid)
+        reasons = (f"{path}: {mistake.text}" for mistake in wrong)
+        raise Refused("\n".join(reasons), key=wrong[0].key) from error
     _refuse_contradictions(path, grid)
     check_figures(grid.figure, grid.axes)
     return _measured(path, grid)

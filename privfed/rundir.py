@@ -14,10 +14,10 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import filelock
 import tomli_w
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
     from privfed.network import Network
     from privfed.round import TrainingState
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -399,14 +401,10 @@ class RunDirectory:
 
     def losses(self) -> dict[int, float]:
         """The loss at each round that was evaluated, on public examples."""
-        found: dict[int, float] = {}
-        if self.metrics.exists():
-            for line in self.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
-                with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn last line
-                    measured = from_json(line)
-                    loss = measured["loss"]
-                    found[int(measured["round"])] = math.nan if loss is None else float(loss)
-        return found
+        return _by_round(
+            self.metrics,
+            lambda line: math.nan if line["loss"] is None else float(line["loss"]),
+        )
 
     def aborted(self, round: int, reason: str) -> None:
         """Note that the secure sum of `round` was aborted, for all to see."""
@@ -414,19 +412,24 @@ class RunDirectory:
 
     def aborts(self) -> dict[int, str]:
         """The rounds that were aborted, and why."""
-        found: dict[int, str] = {}
-        if self._aborts.exists():
-            for line in self._aborts.read_text(encoding="utf-8", errors="replace").splitlines():
-                with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn last line
-                    one = from_json(line)
-                    found[int(one["round"])] = str(one["reason"])
-        return found
+        return _by_round(self._aborts, lambda line: str(line["reason"]))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_atomically(self.summary, (dump(summary, indent=2) + "\n").encode())
 
     def _release_path(self, round: int) -> Path:
         return self._releases / f"{round:06d}.safetensors"
+
+
+def _by_round(path: Path, read: Callable[[dict[str, Any]], Value]) -> dict[int, Value]:
+    """What `read` takes out of each line of a file, by its round; a torn line is left out."""
+    values: dict[int, Value] = {}
+    if path.exists():
+        for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                line = from_json(text)
+                values[int(line["round"])] = read(line)
+    return values
 
 
 def _is_untouched(folder: Path) -> bool:
