@@ -3,8 +3,8 @@
 import atexit
 import gc
 
-from privfed.cli import main
-from privfed.heap import keep_freed
+from privfed.cli.main import main
+from privfed.memory import keep_freed
 
 
 def run() -> None:

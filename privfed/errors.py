@@ -23,7 +23,7 @@ class PrivfedError(Exception):
 
     exit_code = 2
     kind = "refused"
-    """In JSON: see `privfed.answers.KINDS`."""
+    """In JSON: see `privfed.failures.KINDS`."""
 
     def __init__(self, message: str, private: str = "", key: str | None = None) -> None:
         super().__init__(message)

@@ -26,63 +26,63 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
     later: ClassVar[frozenset[str]] = frozenset()
     """Keys that came with later versions: at their defaults they do not change who a run is about
-    (`privfed.people`)."""
+    (`privfed.config.population_identity`)."""
 
 
 _SCHEDULES = {
-    "constant": "privfed.schedule:Constant",
-    "staircase": "privfed.schedule:Staircase",
-    "warmup": "privfed.schedule:WarmUp",
-    "cosine": "privfed.schedule:Cosine",
+    "constant": "privfed.config.schedules:Constant",
+    "staircase": "privfed.config.schedules:Staircase",
+    "warmup": "privfed.config.schedules:WarmUp",
+    "cosine": "privfed.config.schedules:Cosine",
 }
 
 BUILT_IN: dict[str, dict[str, str]] = {
     "source": {
-        "digits": "privfed.data.digits:Digits",
-        "synthetic": "privfed.data.synthetic:Synthetic",
-        "idx": "privfed.data.idx:Idx",
-        "table": "privfed.data.table:Table",
-        "leaf": "privfed.data.leaf:Leaf",
-        "text": "privfed.data.text:Text",
+        "digits": "privfed.data.sources.digits:Digits",
+        "synthetic": "privfed.data.sources.synthetic:Synthetic",
+        "idx": "privfed.data.sources.idx:Idx",
+        "table": "privfed.data.sources.table:Table",
+        "leaf": "privfed.data.sources.leaf:Leaf",
+        "text": "privfed.data.sources.text:Text",
     },
     "partition": {
-        "iid": "privfed.data.partition:Iid",
-        "dirichlet": "privfed.data.by_label:Dirichlet",
-        "shards": "privfed.data.by_label:Shards",
-        "long_tail": "privfed.data.by_label:LongTail",
-        "pachinko": "privfed.data.by_label:Pachinko",
-        "natural": "privfed.data.partition:Natural",
-        "shuffled": "privfed.data.partition:Shuffled",
+        "iid": "privfed.data.partitions.basic:Iid",
+        "dirichlet": "privfed.data.partitions.label_skew:Dirichlet",
+        "shards": "privfed.data.partitions.label_skew:Shards",
+        "long_tail": "privfed.data.partitions.label_skew:LongTail",
+        "pachinko": "privfed.data.partitions.label_skew:Pachinko",
+        "natural": "privfed.data.partitions.basic:Natural",
+        "shuffled": "privfed.data.partitions.basic:Shuffled",
     },
     "shift": {
-        "none": "privfed.data.shift:NoShift",
-        "covariate": "privfed.data.covariate:Covariate",
-        "concept": "privfed.data.shift:Concept",
+        "none": "privfed.data.partitions.concept_shift:NoShift",
+        "covariate": "privfed.data.partitions.covariate_shift:Covariate",
+        "concept": "privfed.data.partitions.concept_shift:Concept",
     },
     "model": {
-        "logistic": "privfed.models:Logistic",
-        "mlp": "privfed.models:Mlp",
-        "cnn": "privfed.cnn:Cnn",
-        "lstm": "privfed.lstm:Lstm",
+        "logistic": "privfed.models.recipes:Logistic",
+        "mlp": "privfed.models.recipes:Mlp",
+        "cnn": "privfed.models.cnn:Cnn",
+        "lstm": "privfed.models.lstm:Lstm",
     },
     "loss": {
-        "cross_entropy": "privfed.losses:CrossEntropy",
-        "binary_cross_entropy": "privfed.losses:BinaryCrossEntropy",
-        "multi_label": "privfed.losses:MultiLabel",
-        "squared_error": "privfed.losses:SquaredError",
+        "cross_entropy": "privfed.models.losses:CrossEntropy",
+        "binary_cross_entropy": "privfed.models.losses:BinaryCrossEntropy",
+        "multi_label": "privfed.models.losses:MultiLabel",
+        "squared_error": "privfed.models.losses:SquaredError",
     },
     "objective": {
-        "sgd": "privfed.local.sgd:Sgd",
-        "fedprox": "privfed.local.fedprox:FedProx",
-        "fedprox_adaptive": "privfed.local.fedprox:AdaptiveFedProx",
-        "fedfor": "privfed.local.fedfor:FedFor",
-        "fednova": "privfed.local.fednova:FedNova",
-        "feddane": "privfed.local.feddane:FedDane",
-        "mime": "privfed.local.mime:Mime",
-        "mimelite": "privfed.local.mime:MimeLite",
-        "scaffold": "privfed.local.scaffold:Scaffold",
-        "feddyn": "privfed.local.feddyn:FedDyn",
-        "fedcurv": "privfed.local.fedcurv:FedCurv",
+        "sgd": "privfed.local.objectives.sgd:Sgd",
+        "fedprox": "privfed.local.objectives.fedprox:FedProx",
+        "fedprox_adaptive": "privfed.local.objectives.fedprox:AdaptiveFedProx",
+        "fedfor": "privfed.local.objectives.fedfor:FedFor",
+        "fednova": "privfed.local.objectives.fednova:FedNova",
+        "feddane": "privfed.local.objectives.feddane:FedDane",
+        "mime": "privfed.local.objectives.mime:Mime",
+        "mimelite": "privfed.local.objectives.mime:MimeLite",
+        "scaffold": "privfed.local.objectives.scaffold:Scaffold",
+        "feddyn": "privfed.local.objectives.feddyn:FedDyn",
+        "fedcurv": "privfed.local.objectives.fedcurv:FedCurv",
     },
     "client_mechanism": {
         "none": "privfed.local.dp_sgd:NoClientPrivacy",
@@ -98,25 +98,25 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "server_schedule": _SCHEDULES,
     "sampler": {
-        "poisson": "privfed.samplers:Poisson",
-        "truncated_poisson": "privfed.samplers:CappedPoisson",
-        "fixed_size": "privfed.samplers:FixedSize",
-        "full": "privfed.samplers:Full",
-        "cyclic": "privfed.samplers:Cyclic",
-        "by_size": "privfed.samplers:BySize",
+        "poisson": "privfed.sampling.samplers:Poisson",
+        "truncated_poisson": "privfed.sampling.samplers:CappedPoisson",
+        "fixed_size": "privfed.sampling.samplers:FixedSize",
+        "full": "privfed.sampling.samplers:Full",
+        "cyclic": "privfed.sampling.samplers:Cyclic",
+        "by_size": "privfed.sampling.samplers:BySize",
     },
     "availability": {
-        "always": "privfed.availability:Always",
-        "daily": "privfed.availability:Daily",
-        "groups": "privfed.availability:Groups",
+        "always": "privfed.sampling.availability:Always",
+        "daily": "privfed.sampling.availability:Daily",
+        "groups": "privfed.sampling.availability:Groups",
     },
     "mechanism": {
-        "none": "privfed.privacy.none:NoPrivacy",
-        "gaussian": "privfed.privacy.gaussian:CentralGaussian",
-        "banded": "privfed.privacy.banded:Banded",
-        "skellam": "privfed.privacy.distributed:SkellamNoise",
-        "discrete_gaussian": "privfed.privacy.distributed:DiscreteGaussianNoise",
-        "local_gaussian": "privfed.privacy.local:LocalGaussian",
+        "none": "privfed.privacy.mechanisms.none:NoPrivacy",
+        "gaussian": "privfed.privacy.mechanisms.central_gaussian:CentralGaussian",
+        "banded": "privfed.privacy.mechanisms.banded:Banded",
+        "skellam": "privfed.privacy.mechanisms.distributed:SkellamNoise",
+        "discrete_gaussian": "privfed.privacy.mechanisms.distributed:DiscreteGaussianNoise",
+        "local_gaussian": "privfed.privacy.mechanisms.local_gaussian:LocalGaussian",
     },
     "rule": {
         "mean": "defenses.mean:Mean",
@@ -158,23 +158,23 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "bucketing": "defenses.bucketing:Bucketing",
     },
     "protocol": {
-        "none": "privfed.secure.plain:PlainSum",
-        "masks": "privfed.secure.masks:MaskedSums",
-        "bfv": "privfed.secure.homomorphic:Bfv",
-        "ckks": "privfed.secure.homomorphic:Ckks",
+        "none": "privfed.secure.plain_sum:PlainSum",
+        "masks": "privfed.secure.masked.protocol:MaskedSums",
+        "bfv": "privfed.secure.homomorphic.protocol:Bfv",
+        "ckks": "privfed.secure.homomorphic.protocol:Ckks",
     },
 }
 
 CONTRACTS = {
-    "source": "privfed.data:Source",
-    "partition": "privfed.data:Partition",
-    "shift": "privfed.data.shift:Shift",
-    "loss": "privfed.losses:Loss",
+    "source": "privfed.data.source:Source",
+    "partition": "privfed.data.partition:Partition",
+    "shift": "privfed.data.partitions.concept_shift:Shift",
+    "loss": "privfed.models.losses:Loss",
     "objective": "privfed.local.objective:Objective",
-    "sampler": "privfed.cohort:Sampler",
+    "sampler": "privfed.sampling.cohort:Sampler",
     "mechanism": "privfed.privacy.mechanism:Mechanism",
     "client_mechanism": "privfed.local.dp_sgd:ClientMechanism",
-    "availability": "privfed.availability:Availability",
+    "availability": "privfed.sampling.availability:Availability",
     "rule": "defenses.types:Rule",
     "before": "defenses.weighing:PreAggregator",
     "attack": "attacks.types:Attack",
@@ -182,7 +182,7 @@ CONTRACTS = {
 }
 """What parts of a kind have to declare: refusals, plans and reports rest on it, never on names."""
 
-ADAPTERS = {"model": "privfed.models:Foreign"}
+ADAPTERS = {"model": "privfed.models.recipes:Foreign"}
 """Kinds whose parts from outside may be plain functions, and what makes parts of these."""
 
 

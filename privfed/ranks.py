@@ -229,5 +229,5 @@ def _store(port: int, count: int, is_master: bool) -> Any:
 
 
 def _worker(rank: int, workers: int, port: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "privfed.follow", str(rank), str(workers), str(port)]
+    command = [sys.executable, "-m", "privfed.run.worker_rank", str(rank), str(workers), str(port)]
     return subprocess.Popen(command, env={**os.environ, "LOCAL_RANK": str(rank)})

@@ -13,7 +13,7 @@ ASKED = set()
 
 def asked_in_every_spelling(monkeypatch):
     """Have every plan refuse the same things, and cost the same, in all spellings."""
-    import privfed.plan as planned  # torch and all: only where something is planned
+    import privfed.plan.plan as planned  # torch and all: only where something is planned
 
     refusals, round_cost = planned.refusals, planned.round_cost
 

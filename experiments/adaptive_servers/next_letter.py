@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from privfed.data.text import speeches
+from privfed.data.federation import Examples
+from privfed.data.sources.text import speeches
 from privfed.errors import Refused
-from privfed.federation import Examples
 from privfed.parts import Part
 from privfed.streams import Streams
 

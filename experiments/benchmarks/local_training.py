@@ -23,13 +23,13 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from experiments.benchmarks.workloads import LOGISTIC, SAME_FOR_ALL
-from privfed.assemble import Setup, assemble
-from privfed.config import load
-from privfed.federation import Indices
+from privfed.config.config import load
+from privfed.data.federation import Indices
 from privfed.local.batches import plan as plan_batches
 from privfed.local.trainer import Way
-from privfed.plan import plan
+from privfed.plan.plan import plan
 from privfed.privacy.clipping import clip_rows
+from privfed.run.assemble import Setup, assemble
 
 SETTINGS = (*SAME_FOR_ALL, *LOGISTIC.settings, "run.randomness=seeded", "run.trainer=stacked")
 REFERENCE = "bare PyTorch loop"

@@ -11,9 +11,9 @@ from typing import Self
 import torch
 
 from accounting.ledger import Ledger
-from privfed.assemble import Setup
-from privfed.round import World, run_round
-from privfed.rundir import Checkpoint, RunDirectory
+from privfed.round.round import World, run_round
+from privfed.run.assemble import Setup
+from privfed.store.run_directory import Checkpoint, RunDirectory
 
 
 class Running:

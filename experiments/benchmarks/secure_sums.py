@@ -26,11 +26,11 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.benchmarks.peers.environments import DEFAULT, FLOWER, Environment, Unavailable
-from privfed.secure.codec import Codec
+from privfed.privacy.codec import Codec
 from privfed.secure.dropout import Leaves
-from privfed.secure.graph import Graph
-from privfed.secure.masks import MaskedChannel, Wire
-from privfed.secure.messages import Inbox, Roster, decode
+from privfed.secure.masked.graph import Graph
+from privfed.secure.masked.messages import Inbox, Roster, decode
+from privfed.secure.masked.protocol import MaskedChannel, Wire
 from privfed.secure.primitives import Expander, verified
 from privfed.secure.summation import Session
 

@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 from experiments.benchmarks.workloads import SAME_FOR_ALL, Workload
-from privfed.config import load
-from privfed.forecast import Forecast
-from privfed.plan import Plan
+from privfed.config.config import load
+from privfed.plan.plan import Plan
 from privfed.ranks import joined
-from privfed.run import RoundRecord, train
+from privfed.run.forecast import Forecast
+from privfed.run.loop import RoundRecord, train
 
 
 class Clock:

@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from experiments.benchmarks.task import Task
-from privfed.assemble import Setup, assemble
-from privfed.config import load
-from privfed.federation import Examples
+from privfed.config.config import load
+from privfed.data.federation import Examples
 from privfed.parts import Part
-from privfed.plan import plan
+from privfed.plan.plan import plan
+from privfed.run.assemble import Setup, assemble
 from privfed.streams import Streams
 
 SIDE, CLASSES = 28, 10

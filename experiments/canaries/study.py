@@ -19,10 +19,10 @@ from typing import Any
 from rich.console import Console
 
 from accounting.durable import write_atomically
-from privfed.audit import audit
-from privfed.config import load
-from privfed.drawing import COLOURS, STYLE
-from privfed.run import train
+from privfed.auditing.run_audit import audit
+from privfed.config.config import load
+from privfed.grid.drawing import COLOURS, STYLE
+from privfed.run.loop import train
 
 HERE = Path(__file__).parent
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)

@@ -10,9 +10,9 @@ from statistics import fmean
 from typing import Any
 
 from experiments.first_run.tables import CLIENT, SOURCES, Written, write
-from privfed.config import Raw, as_written, assembled, assign
-from privfed.data.declare import declare
-from privfed.run import train
+from privfed.config.config import Raw, as_written, assembled, assign
+from privfed.data.declaring.declare import declare
+from privfed.run.loop import train
 
 SEEDS = (0, 1, 2)
 _ROUNDED = 4

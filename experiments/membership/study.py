@@ -17,11 +17,11 @@ import numpy as np
 from rich.console import Console
 
 from accounting.durable import write_atomically
-from privfed.config import load
-from privfed.drawing import COLOURS, DASHES, STYLE
-from privfed.membership import Exposure, attack_configuration
-from privfed.membership_report import picture, to_json
-from privfed.targets import Level
+from privfed.config.config import load
+from privfed.grid.drawing import COLOURS, DASHES, STYLE
+from privfed.leakage.membership import Exposure, attack_configuration
+from privfed.leakage.targets import Level
+from privfed.report.membership import picture, to_json
 
 HERE = Path(__file__).parent
 CASES = {

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from privfed.data.federation import Examples, identity
 from privfed.errors import Refused
-from privfed.federation import Examples, identity
 from privfed.streams import Streams
 
 

@@ -1,78 +1,23 @@
-"""Who owns which example: by chance, or as the source says; by label in `by_label`."""
+"""What a partition is: it says who owns each example."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
-import numpy as np
-from pydantic import Field
-
-from privfed.errors import Refused
-from privfed.federation import Examples, Indices
-from privfed.parts import Part
+from privfed.data.federation import Examples, Indices
 from privfed.streams import Streams
 
 
-class Simulated(Part):
-    """A partition made up by the simulation, with the keys that all of these share.
+class Partition(Protocol):
+    """Who owns each example."""
 
-    The r-th largest client's share of the examples goes as r^-size_exponent (Zipf's law; Li et al.
-    2020, section 5.1, "power law"); 0 makes them equal. Who is largest is drawn by chance.
-    """
-
-    size_exponent: float = Field(0.0, ge=0, le=10)
-    natural: ClassVar[bool] = False
-    by_chance: ClassVar[bool] = False
-    deals: ClassVar[bool] = True
-
-    def sizes(self, examples: int, clients: int, rng: np.random.Generator) -> Indices:
-        """How many of `examples` each of `clients` gets `[clients]`; equal sizes differ by one."""
-        shares = np.arange(1, clients + 1) ** -self.size_exponent
-        ends = np.round(np.concatenate([[0.0], np.cumsum(shares / shares.sum())]) * examples)
-        return rng.permutation(np.diff(ends).astype(np.int64))
-
-
-class Iid(Simulated):
-    """A random deal: sizes differ by at most one, or follow a power law."""
-
-    by_chance: ClassVar[bool] = True
+    natural: ClassVar[bool]
+    """Whether owners are the source's own clients."""
+    by_chance: ClassVar[bool]
+    """Whether examples are dealt by chance: any handful of them is like a client's."""
+    deals: ClassVar[bool]
+    """Whether it gives examples to others than whose they are."""
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
-        rng = streams.at("partition").generator()
-        sizes = self.sizes(len(examples), clients, rng)
-        return rng.permutation(np.repeat(np.arange(clients), sizes))
-
-
-class Natural(Part):
-    """As the source says: each example belongs to the client it came from."""
-
-    natural: ClassVar[bool] = True
-    by_chance: ClassVar[bool] = False
-    deals: ClassVar[bool] = False
-
-    def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
-        if examples.owners is None:
-            raise Refused(
-                'data.partition is "natural", but this source does not know whose an example is; '
-                'name its column of clients, or use "iid" or "dirichlet"'
-            )
-        return examples.owners
-
-
-class Shuffled(Part):
-    """The ablation of heterogeneity: natural clients' sizes, with everybody's examples shuffled.
-
-    Nobody holds their own data any more: a simulation.
-    """
-
-    natural: ClassVar[bool] = True
-    by_chance: ClassVar[bool] = True
-    deals: ClassVar[bool] = True
-
-    def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
-        if examples.owners is None:
-            raise Refused(
-                'data.partition is "shuffled", but this source does not know whose an example is, '
-                'so there are no sizes to keep; use "iid"'
-            )
-        return np.asarray(streams.at("partition").generator().permutation(examples.owners))
+        """`[N]` numbers from 0; below `clients` where the partition is simulated."""
+        ...

@@ -1,1 +1,1 @@
-"""What clients do with a broadcast model: local objectives, and the trainer of many at once."""
+"""What do clients do? Local objectives, the trainer of many at once, and hostile clients."""

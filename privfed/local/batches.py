@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.federation import Federation, Indices
+from privfed.data.federation import Federation, Indices
 from privfed.streams import Keys
 
 

@@ -14,7 +14,7 @@ from accounting.releases import LARGEST_NOISE, Gaussian, PoissonSampled, Repeate
 from privfed.deferred import torch
 from privfed.parts import Part
 from privfed.privacy.clipping import clip_rows, on_grid
-from privfed.privacy.rounding import gaussian_on_grid, grid_of
+from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of
 from privfed.streams import Keys
 
 if TYPE_CHECKING:

@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privfed.attackers import Attackers
-from privfed.availability import Always, Availability
-from privfed.cohort import Cohort
-from privfed.federation import Federation, Indices
+from privfed.config.schedules import CONSTANT, Schedule
+from privfed.data.federation import Federation, Indices
 from privfed.local.batches import steps
+from privfed.local.byzantine import Attackers
 from privfed.local.objective import Broadcast, ClientState, Exchange
 from privfed.local.silos import PrivateSilos
 from privfed.local.trainer import LocalTrainer
 from privfed.ranks import Alone, Ranks, refuse_miscounted
-from privfed.round import Chunk
-from privfed.schedule import CONSTANT, Schedule
+from privfed.round.round import Chunk
+from privfed.sampling.availability import Always, Availability
+from privfed.sampling.cohort import Cohort
 from privfed.streams import Keys, Streams, coins, uniforms
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from accounting.durable import make_folder
 from accounting.ledger import Ledger
+from privfed.data.federation import Indices
 from privfed.errors import Broken
-from privfed.federation import Indices
 from privfed.local.dp_sgd import DpSgd
 from privfed.local.objective import Broadcast, Work
 from privfed.local.per_example import PerExample

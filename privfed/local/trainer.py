@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privfed.federation import Federation, Indices
+from privfed.data.federation import Federation, Indices
 from privfed.local.batches import Batches, plan
 from privfed.local.objective import Broadcast, Objective, Work
-from privfed.network import Leaves, Network
+from privfed.models.network import Leaves, Network
 from privfed.streams import Keys
 
 Way = Literal["stacked", "loop"]

@@ -1,1 +1,1 @@
-"""Privacy mechanisms, one file each: clip, noise, divisor, and the event that says what it was."""
+"""Clip, noise and divisor: what a row is bounded to, and what is released of a sum."""

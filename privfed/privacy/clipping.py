@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privfed.blocks import blocks
 from privfed.deferred import torch
 from privfed.errors import Refused
+from privfed.privacy.blocks import blocks
 from privfed.privacy.mechanism import BoundedRows
 
 if TYPE_CHECKING:

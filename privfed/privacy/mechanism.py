@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.events import Event
-from privfed.cohort import Witness
 from privfed.parts import Part
+from privfed.sampling.cohort import Witness
 from privfed.streams import Keys, Streams
 from privfed.vector import Layout
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privfed.privacy.correlated import Correlated
+    from privfed.privacy.noise.correlated import Correlated
 
 State = Mapping[str, "Tensor"]
 """A mechanism's public state: part of what is released, stored and checkpointed."""
@@ -142,7 +142,7 @@ class Mechanism(Protocol):
     private: ClassVar[bool]
     """Whether weights are uniform and the divisor is fixed by configuration."""
     remembers: ClassVar[bool]
-    """Whether its noise is correlated over rounds (`privfed.privacy.correlated`)."""
+    """Whether its noise is correlated over rounds (`privfed.privacy.noise.correlated`)."""
 
     @property
     def clip(self) -> float:

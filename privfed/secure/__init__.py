@@ -1,1 +1,1 @@
-"""Secure summation: a total and a count, never rows."""
+"""Which sums show no row? Protocols that give their caller a total and a count."""

@@ -17,9 +17,9 @@ from scipy import stats
 
 from accounting.events import Event
 from accounting.releases import PoissonSampled, TruncatedPoisson, WithoutReplacement
-from privfed.cohort import Sampler, Witness
 from privfed.errors import Refused
 from privfed.privacy.mechanism import Mechanism
+from privfed.sampling.cohort import Sampler, Witness
 from privfed.secure.summation import Summation
 
 FEWEST_OF_DECLARED = 0.9

@@ -18,9 +18,9 @@ from defenses.centered_clipping import CenteredClipping
 from defenses.geometric_median import GeometricMedian
 from defenses.norm_bound import NormBound
 from defenses.sign_majority import SignMajority
-from privfed.cohort import People
-from privfed.privacy.gaussian import CentralGaussian
-from privfed.privacy.local import LocalGaussian
+from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
+from privfed.privacy.mechanisms.local_gaussian import LocalGaussian
+from privfed.sampling.cohort import People
 
 SIZES = (3, 9, 4, 1, 6, 12, 5, 2)
 

@@ -13,14 +13,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from privfed.privacy.shares import Layers
-from privfed.secure import masking_client, masks
-from privfed.secure.codec import Codec
-from privfed.secure.graph import Policy
-from privfed.secure.layered_noise import ClientNoise
+from privfed.privacy.codec import Codec
+from privfed.privacy.noise.shares import Layers
 from privfed.secure.limits import Limits
-from privfed.secure.masking_client import Expected, MaskingClient
-from privfed.secure.messages import (
+from privfed.secure.masked import client as masking_client
+from privfed.secure.masked import protocol as masks
+from privfed.secure.masked.client import Expected, MaskingClient
+from privfed.secure.masked.graph import Policy
+from privfed.secure.masked.layered_noise import ClientNoise
+from privfed.secure.masked.messages import (
     Advertise,
     Inbox,
     Roster,
@@ -30,8 +31,8 @@ from privfed.secure.messages import (
     read_shares,
     share_text,
 )
+from privfed.secure.masked.shamir import reconstruct
 from privfed.secure.primitives import Expander, seal, unseal
-from privfed.secure.shamir import reconstruct
 from privfed.secure.summation import Aborted
 from privfed.streams import Keys
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from privfed.config import Config, load
-from privfed.run import Outcome, train
+from privfed.config.config import Config, load
+from privfed.run.loop import Outcome, train
 
 SMALL = (
     "data.source=synthetic",

@@ -7,13 +7,13 @@ import numpy as np
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, Event
 from accounting.releases import Gaussian, WithoutReplacement
-from privfed.cohort import Cohort, Witness
-from privfed.data.partition import Natural
-from privfed.data.shift import Concept
+from privfed.data.partitions.basic import Natural
+from privfed.data.partitions.concept_shift import Concept
 from privfed.parts import Part
-from privfed.privacy.gaussian import CentralGaussian
-from privfed.privacy.none import NoPrivacy
-from privfed.samplers import BySize, CappedPoisson, FixedSize, Poisson
+from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
+from privfed.privacy.mechanisms.none import NoPrivacy
+from privfed.sampling.cohort import Cohort, Witness
+from privfed.sampling.samplers import BySize, CappedPoisson, FixedSize, Poisson
 
 
 class MySize(BySize):

@@ -11,15 +11,17 @@ from helpers import Rounds
 from words import SAMPLE, assert_rate, dealt
 
 from attacks.simple import SignFlip
-from privfed import canaries, samplers, streams
-from privfed.attackers import Attackers
-from privfed.availability import Daily
-from privfed.canaries import Canaries
-from privfed.cohort import People
+from privfed import streams
+from privfed.auditing.canaries import clients as canaries
+from privfed.auditing.canaries.clients import Canaries
+from privfed.local.byzantine import Attackers
 from privfed.local.dp_sgd import DpSgd
-from privfed.privacy.gaussian import CentralGaussian
-from privfed.samplers import BySize, CappedPoisson, Cyclic, FixedSize, Poisson
-from privfed.secure.codec import Codec
+from privfed.privacy.codec import Codec
+from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
+from privfed.sampling import samplers
+from privfed.sampling.availability import Daily
+from privfed.sampling.cohort import People
+from privfed.sampling.samplers import BySize, CappedPoisson, Cyclic, FixedSize, Poisson
 from privfed.secure.dropout import SENDS, Leaves, leaving
 from privfed.streams import Keys, Streams
 

@@ -9,13 +9,13 @@ import torch
 
 from accounting.ledger import Charge, Ledger
 from defenses import geometric_median, norm_bound
-from privfed import round as round_module
-from privfed.asking import Asking
 from privfed.local.trainer import LocalTrainer
-from privfed.privacy import gaussian
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
-from privfed.samplers import Poisson
-from privfed.secure.plain import PlainAccumulator
+from privfed.privacy.mechanisms import central_gaussian as gaussian
+from privfed.round import round as round_module
+from privfed.round.updates import Asking
+from privfed.sampling.samplers import Poisson
+from privfed.secure.plain_sum import PlainAccumulator
 from privfed.streams import Keys, Streams
 
 

@@ -31,20 +31,21 @@ from pyarrow import parquet
 from small import trained
 
 import privfed
-from privfed import experiment, follow
-from privfed.answers import (
+from privfed.cli.main import main
+from privfed.config.config import load
+from privfed.errors import Broken, PrivfedError, Refused, private_text, public_text
+from privfed.failures import (
     _died,
     answers_errors,
     guarded,
     never_quotes,
     quotes_on_request,
 )
-from privfed.check import check
-from privfed.cli import main
-from privfed.config import load
-from privfed.errors import Broken, PrivfedError, Refused, private_text, public_text
-from privfed.experiment import Job, run_cell
-from privfed.workers import Died, Ended, work
+from privfed.grid import engine as experiment
+from privfed.grid.engine import Job, run_cell
+from privfed.grid.process_pool import Died, Ended, work
+from privfed.run import worker_rank as follow
+from privfed.run.check import check
 
 NUMBER = 91827
 HEADER = "who,x,sex,y"
@@ -306,7 +307,7 @@ def test_what_stands_in_data_is_quoted_on_request_only(tmp_path, monkeypatch, na
 
 SOURCE = f"""
 import warnings
-from privfed.data.digits import Digits
+from privfed.data.sources.digits import Digits
 from privfed.errors import Refused
 
 SECRET = "-".join(["{SECRET[:6]}", "{SECRET[7:]}"])

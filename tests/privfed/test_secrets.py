@@ -11,9 +11,9 @@ from traced import assert_secret, tracing
 
 from privfed import streams
 from privfed.parts import BUILT_IN
-from privfed.run import train
-from privfed.rundir import RunDirectory
-from privfed.secure import masking_client
+from privfed.run.loop import train
+from privfed.secure.masked import client as masking_client
+from privfed.store.run_directory import RunDirectory
 from privfed.streams import KEPT, PRIVATE, PUBLIC, Keys, Streams
 
 MASKS = ("secure.protocol=masks", "cohort.sampler=full", "cohort.size=0", "data.clients=8")

@@ -8,14 +8,14 @@ import pytest
 from small import small, trained
 from spelling import spellings
 from spelt import Curious
-from test_prior import people
+from tables import people
 
-from privfed.config import load
+from privfed.config.config import load
 from privfed.errors import Refused
 from privfed.parts import BUILT_IN, find
-from privfed.plan import plan
-from privfed.refusals import refusals
-from privfed.run import train
+from privfed.plan.plan import plan
+from privfed.plan.refusals import refusals
+from privfed.run.loop import train
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = {name for parts in BUILT_IN.values() for name in parts}
@@ -24,15 +24,15 @@ PRINTED = {"name", *BUILT_IN}
 """What a name may be called that is on its way to a message."""
 NO_PARTS = {  # a key of the part's own has words that some part is named by, too
     ("attacks/fang.py", "krum"),
-    ("privfed/inference/reconstruct.py", "cosine"),
-    ("privfed/terminal.py", "Text"),
+    ("privfed/leakage/reconstruct.py", "cosine"),
+    ("privfed/cli/console.py", "Text"),
 }
 SILOS = (
     *("data.setting=cross_silo", "privacy.mechanism=none", "client.privacy.mechanism=dp_sgd"),
     "client.privacy.noise_multiplier=1.0",
 )
-SIZED = ("by_size", "privfed.samplers:BySize", "spelt:MySize", "spelt:BySizeFromScratch")
-FIXED = ("fixed_size", "privfed.samplers:FixedSize", "spelt:MyFixed", "spelt:MyCapped")
+SIZED = ("by_size", "privfed.sampling.samplers:BySize", "spelt:MySize", "spelt:BySizeFromScratch")
+FIXED = ("fixed_size", "privfed.sampling.samplers:FixedSize", "spelt:MyFixed", "spelt:MyCapped")
 FIXED += ("spelt:Forgetful",)
 CASES = {
     "sizes read twice": (
@@ -62,19 +62,23 @@ CASES = {
     "labels changed twice": (
         ("attack.name=label_flip", "attack.fraction=0.2"),
         "data.shift",
-        ("concept", "privfed.data.shift:Concept", "spelt:MyConcept"),
+        ("concept", "privfed.data.partitions.concept_shift:Concept", "spelt:MyConcept"),
         "both change labels",
     ),
     "an adaptive clip that absence moves": (
         ("privacy.adaptive_clip=true", "cohort.dropout=0.1"),
         "privacy.mechanism",
-        ("gaussian", "privfed.privacy.gaussian:CentralGaussian", "spelt:MyGaussian"),
+        (
+            "gaussian",
+            "privfed.privacy.mechanisms.central_gaussian:CentralGaussian",
+            "spelt:MyGaussian",
+        ),
         "grow without end",
     ),
     "truncated draws of distributed noise": (
         ("secure.protocol=masks", "privacy.mechanism=skellam"),
         "cohort.sampler",
-        ("truncated_poisson", "privfed.samplers:CappedPoisson", "spelt:MyCapped"),
+        ("truncated_poisson", "privfed.sampling.samplers:CappedPoisson", "spelt:MyCapped"),
         "no proof with distributed noise",
     ),
 }
@@ -168,7 +172,7 @@ def test_both_spellings_are_other_names_for_the_same_run():
     config = small()
     by_path, mine = spellings(config)
     assert by_path.parts == config.parts
-    assert by_path.names["sampler"] == "privfed.samplers:Poisson"
+    assert by_path.names["sampler"] == "privfed.sampling.samplers:Poisson"
     assert all(isinstance(mine.parts[kind], type(part)) for kind, part in config.parts.items())
     assert all(type(mine.parts[kind]) is not type(part) for kind, part in config.parts.items())
     assert list(refusals(mine)) == list(refusals(config)) == []

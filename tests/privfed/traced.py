@@ -10,7 +10,9 @@ from unittest import mock
 
 import numpy as np
 
-from privfed.secure import masking_client, masking_server, primitives
+from privfed.secure import primitives
+from privfed.secure.masked import client as masking_client
+from privfed.secure.masked import server as masking_server
 from privfed.streams import KEPT, PRIVATE, Keys, Streams
 
 

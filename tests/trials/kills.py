@@ -13,8 +13,8 @@ from pathlib import Path
 from small import same_run, small
 
 from accounting.ledger import Ledger
-from privfed.audit import audit
-from privfed.run import resume, train
+from privfed.auditing.run_audit import audit
+from privfed.run.loop import resume, train
 
 
 def survived(folder: Path, overrides: tuple[str, ...], kills: int, seed: int = 0) -> int:

@@ -27,10 +27,10 @@ from trials.disk import CRASHES, Moment, Tree, restore, watching
 
 from accounting.guarantee import spent
 from accounting.ledger import Ledger
-from privfed import round as rounds
-from privfed.audit import audit
-from privfed.run import Outcome, resume, train
-from privfed.rundir import RunDirectory
+from privfed.auditing.run_audit import audit
+from privfed.round import round as rounds
+from privfed.run.loop import Outcome, resume, train
+from privfed.store.run_directory import RunDirectory
 
 SEEDED = ("run.randomness=seeded",)
 SILO = ("data.setting=cross_silo", "run.rounds=5", "run.checkpoint_every=2")

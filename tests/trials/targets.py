@@ -23,21 +23,22 @@ from trials.mutations import VALUES, Files, as_json, spoiled, spoiled_document, 
 from accounting import chain
 from accounting.guarantee import spent
 from accounting.ledger import Ledger
-from privfed.audit import audit
-from privfed.config import load, resolved
-from privfed.data.declare import declare
-from privfed.data.idx import Idx
-from privfed.data.leaf import Leaf
-from privfed.data.table import Table
-from privfed.data.text import Text
-from privfed.evaluate import evaluate
-from privfed.grid import cells, load_grid
-from privfed.plan import plan
-from privfed.run import resume, train
-from privfed.secure import homomorphic_messages, messages
-from privfed.secure.messages import BadMessage
+from privfed.auditing.run_audit import audit
+from privfed.config.config import load, resolved
+from privfed.data.declaring.declare import declare
+from privfed.data.sources.idx import Idx
+from privfed.data.sources.leaf import Leaf
+from privfed.data.sources.table import Table
+from privfed.data.sources.text import Text
+from privfed.grid.grid import cells, load_grid
+from privfed.plan.plan import plan
+from privfed.run.loop import resume, train
+from privfed.secure.homomorphic import messages as homomorphic_messages
+from privfed.secure.masked import messages
+from privfed.secure.masked.messages import BadMessage
 from privfed.secure.primitives import KEY, SIGNATURE
 from privfed.streams import Streams
+from privfed.trained.evaluate import evaluate
 
 STREAMS = Streams(0)
 CSV = b"""ward,age,weight,sex,ill,stay

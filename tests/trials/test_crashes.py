@@ -11,9 +11,9 @@ from trials.lives import LIVES, goes_on, recorded, resumed, sample, without_disk
 
 from accounting.errors import AccountingError
 from accounting.ledger import Ledger
-from privfed.audit import audit
+from privfed.auditing.run_audit import audit
 from privfed.errors import PrivfedError
-from privfed.run import resume
+from privfed.run.loop import resume
 
 DIES, LOSES_POWER = CRASHES[:2], CRASHES[2:]
 SEVERAL = {kind: 2 if "mask" in kind or "Skellam" in kind else 4 for kind in LIVES}
@@ -82,9 +82,9 @@ def _settled_first(now, setup, world, directory):
 @pytest.mark.parametrize(
     "name, faulty, kind",
     [
-        ("privfed.rundir.write_atomically", Path.write_bytes, "lost"),
+        ("privfed.store.run_directory.write_atomically", Path.write_bytes, "lost"),
         ("accounting.durable.sync_folder", lambda folder: None, "lost"),
-        ("privfed.run._save", _settled_first, "killed"),
+        ("privfed.run.loop._save", _settled_first, "killed"),
     ],
 )
 def test_a_write_that_is_not_durable_in_time_is_noticed(tmp_path, monkeypatch, name, faulty, kind):

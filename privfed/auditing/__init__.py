@@ -1,0 +1,1 @@
+"""Is the claim true? Ledgers accounted again, mechanisms sampled, canaries scored."""

@@ -1,0 +1,103 @@
+"""One number for each canary from all that was released: the more, the likelier it had entered.
+
+Whether a bound on epsilon is valid does not depend on how these are made, as long as no coin is
+looked at; only how much it shows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from accounting.events import CHANGE, Event
+from accounting.releases import PoissonSampled, Separated, noise_of
+from privfed.auditing.canaries.log import Seen
+from privfed.config.config import Config
+from privfed.plan.rule import exchanges, rule_of
+
+Numbers = NDArray[np.float64]
+_BEYOND = 1.2
+"""Of what noise alone would reach, from where on a direction is common to releases."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Public constants: a row at the clip adds 1 to its product times `factor` (None: the clip
+    moved), per exchange; `coefficients` are those by which noise is correlated over rounds.
+    """
+
+    factor: float | None
+    exchanges: int
+    coefficients: Numbers
+
+    @classmethod
+    def of(cls, config: Config) -> Scale:
+        """Of the mechanism that `config` runs."""
+        mechanism, size = config.parts["mechanism"], config.parts["sampler"].size
+        moves = bool(mechanism.init())
+        return cls(
+            None if moves else size / mechanism.clip,
+            exchanges(config.parts["objective"], rule_of(config)),
+            mechanism.coefficients(),
+        )
+
+
+def likelihood_ratios(seen: Seen, event: Event, scale: Scale) -> Numbers:
+    """For each canary, the log likelihood of its products if it entered, over that if not `[K]`.
+
+    Its product with a release is 1 if it took part and 0 if not, plus noise of the event's
+    deviation, without what releases have in common. Under Poisson sampling it took part by a coin
+    of each round; under a separation of b rounds, in one of b slots.
+    """
+    noise = noise_of(event.release)
+    z = noise.noise_multiplier * CHANGE[event.relation] if noise else 1.0
+    z = max(z, 1e-3)
+    if scale.factor is None:
+        x = seen.products / seen.lengths[:, None] * (z * math.sqrt(seen.dimension))
+    else:
+        x = seen.products * scale.factor / scale.exchanges
+    x = without_common(x)
+    if isinstance(event.release, PoissonSampled):
+        q = event.release.rate
+        with np.errstate(divide="ignore"):
+            taking, not_taking = np.log(q) + (2 * x - 1) / (2 * z**2), np.log1p(-q)
+        return np.asarray(np.logaddexp(taking, not_taking).sum(0))
+    b = event.release.separation if isinstance(event.release, Separated) else 1
+    filtered = _filtered(x, seen.rounds, scale.coefficients)
+    slots = []
+    for slot in range(b):
+        taken = ((seen.rounds % b) == slot).astype(float)[:, None]
+        signal = _filtered(taken, seen.rounds, scale.coefficients)
+        slots.append((signal * filtered).sum(0) - (signal**2).sum() / 2)
+    deviation = z * float(np.linalg.norm(scale.coefficients))
+    return np.asarray(logsumexp(np.stack(slots) / deviation**2, axis=0))
+
+
+def _filtered(x: Numbers, rounds: NDArray[np.int64], coefficients: Numbers) -> Numbers:
+    """C x over rounds `[T, k]`, which makes correlated noise independent; 0 for rounds not seen."""
+    if len(coefficients) == 1:
+        return x
+    every = np.zeros((int(rounds[-1]), x.shape[1]))
+    every[rounds - 1] = x
+    found = np.zeros_like(every)
+    for back, c in enumerate(coefficients):
+        found[back:] += c * every[: len(every) - back]
+    return np.asarray(found[rounds - 1])
+
+
+def without_common(x: Numbers) -> Numbers:
+    """Products `[T, K]` less what releases have in common: the model's way through the rounds.
+
+    Over canaries, products of noise alone have a covariance of equal eigenvalues, to within the
+    edge of Marchenko & Pastur (1967). Components beyond it are shrunk to the others' size.
+    """
+    rounds, canaries = x.shape
+    left, singular, _ = np.linalg.svd(x, full_matrices=False)
+    bulk = float(np.median(singular**2))
+    edge = bulk * (1 + math.sqrt(rounds / canaries)) ** 2 * _BEYOND
+    kept = np.where(singular**2 > edge, bulk / np.maximum(singular**2, 1e-300), 1.0)
+    return np.asarray(x - (left * (1 - kept)) @ (left.T @ x))

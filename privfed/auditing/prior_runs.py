@@ -1,0 +1,206 @@
+"""Earlier runs over the same population: what they spent counts before a new one starts.
+
+The guarantee of the new run then covers a client over all of them together. So the runs have to
+speak of the same clients, no client whose data an earlier run published may be claimed as covered
+now, and a run that was counted may not go on spending behind the back of the one that counted it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from accounting.errors import LedgerBroken
+from accounting.ledger import Ledger
+from privfed.auditing.run_audit import audit, went_on
+from privfed.config.config import Config
+from privfed.config.population_identity import perhaps_same, population, same_name, same_unit
+from privfed.data.federation import Federation
+from privfed.errors import Refused
+from privfed.plan.prior_spending import Prior, Priors
+from privfed.store.lineage import Lineage, Origin
+from privfed.store.run_directory import RunDirectory
+
+__all__ = ["Prior", "Priors", "population", "priors", "refuse_once_public"]
+
+
+def priors(config: Config) -> Priors:
+    """The runs that `privacy.prior` names, and those that count before them.
+
+    Raises `Refused` for a path that is no run, that is still running, is broken or a simulation, or
+    over another population: what cannot be composed is never left out silently.
+    """
+    direct: dict[tuple[str, str], Prior] = {}
+    before: dict[tuple[str, str], Prior] = {}
+    public: set[str] = set()
+    for name in dict.fromkeys(config.privacy.prior):
+        directory = RunDirectory.open(Path(name))
+        with contextlib.suppress(PermissionError), directory.locked():
+            pass  # refused where the run is still going on, and would spend more
+        problems = audit(directory.path).problems
+        if problems:
+            raise Refused(f"privacy.prior: {name} proves nothing: {problems[0]}")
+        ledger = Ledger.load(directory.ledger)
+        _refuse_other(name, ledger.terms, config)
+        run = Prior.of(name, ledger)
+        direct[run.run, run.head] = run
+        before |= {(prior.run, prior.head): prior for prior in Priors.stated(ledger.terms).runs}
+        public |= set(directory.read_public())
+    runs = tuple((before | direct).values())  # a run's own ledger says no less than another's
+    for prior in runs:
+        _refuse_gone_on(prior)
+    counted = Priors(
+        tuple(_toward(prior, config) for prior in runs),
+        frozenset(public),
+        Lineage.of_init(config.start.init),
+        _disjoint(config, runs),
+    ).traced(_folder(config.start.init))
+    if _promises(config):
+        for origin in counted.lineage.runs:
+            _refuse_uncounted_start(config, counted, origin)
+    return counted
+
+
+def _party(config: Config) -> str | None:
+    """Against whom the headline is; None where that is all but a trusted server."""
+    return config.privacy.against if config.parts["mechanism"].trust == "sum" else None
+
+
+def _promises(config: Config) -> bool:
+    """Whether this run guarantees anything to anybody."""
+    return bool(config.parts["mechanism"].private or config.parts["client_mechanism"].private)
+
+
+def _toward(prior: Prior, config: Config) -> Prior:
+    """`prior`, as what it spent against the party whose guarantee this run's budget gates."""
+    found = prior.toward(_party(config))
+    if found is None:
+        nobody = "all but a trusted server"
+        raise Refused(
+            f"privacy.prior: the epsilon of {prior.path} is against {prior.against or nobody}, and "
+            f"this run's against {_party(config) or nobody}, against whom no ledger states what it "
+            "spent: no sum of the two bounds what either sees; use the same mechanism and "
+            "privacy.against"
+        )
+    return found
+
+
+def _refuse_other(name: str, terms: Mapping[str, Any], config: Config) -> None:
+    if terms.get("guarantee"):
+        raise Refused(f"privacy.prior: the guarantee of {name} is {terms['guarantee']}")
+    if terms.get("note") and config.run.randomness != "seeded":
+        raise Refused(
+            f"privacy.prior: {name} is a simulation, whose epsilon is nominal: what it released is "
+            "not covered; it can be composed with simulations only"
+        )
+    theirs = terms.get("population")
+    theirs = theirs if isinstance(theirs, dict) else {}
+    if not same_unit(config, theirs):
+        raise Refused(
+            f"privacy.prior: a client of {name} is not a client of this run, so no epsilon covers "
+            "one over both. Ledgers are merged over one population only: the same source and "
+            "client column or, for simulated clients, the same [data] and run.seed"
+        )
+    if not same_name(config, theirs):
+        raise Refused(
+            f"privacy.prior: {name} has other [data] than this run. If it is over the same people, "
+            f'say so: data.population = "{theirs.get("name")}". Ledgers are merged over one '
+            "population only"
+        )
+
+
+def _refuse_gone_on(prior: Prior) -> None:
+    """Where a counted run is at hand, it has to stand where it was counted."""
+    if went_on(prior.to_json()):
+        raise Refused(
+            f"privacy.prior: {prior.path} was charged more after another run had counted it; what "
+            "it spent since is in nobody's sum. Name it in privacy.prior beside that run"
+        )
+
+
+def refuse_once_public(found: Priors, federation: Federation) -> None:
+    """A client whose data an earlier run published is not covered by any guarantee now."""
+    covered = {*federation.examples.clients} if federation.identities is not None else set()
+    both = sorted(covered & found.public)
+    if both:
+        raise Refused(
+            f"privacy.prior: {len(both)} clients were declared public by an earlier run and would "
+            "now be covered by this run's guarantee, which cannot hold for them. Keep run.seed and "
+            "data.holdout_fraction as they were there",
+            private=f"the first of them is {both[0]!r}",
+        )
+
+
+def _disjoint(config: Config, runs: Iterable[Prior]) -> dict[str, str]:
+    """The runs that `privacy.disjoint` names, and their ids.
+
+    Raises `Refused` for what is no run, one that is among the counted `runs`, and one over this
+    run's population.
+    """
+    declared = {}
+    for name in config.privacy.disjoint:
+        path = RunDirectory.open(Path(name)).ledger
+        try:
+            terms = Ledger.load(path).terms
+            declared[name], theirs = str(terms["id"]), terms["population"]
+        except (OSError, LedgerBroken, KeyError) as error:
+            raise Refused(f"privacy.disjoint: {name} has no ledger that says who it is") from error
+        counted = declared[name] in {prior.run for prior in runs}
+        if counted or (same_unit(config, theirs) and same_name(config, theirs)):
+            raise Refused(
+                f"privacy.disjoint: {name} is counted in privacy.prior, or over this very "
+                "population by what both say of themselves; count it, and do not name it here"
+            )
+    return declared
+
+
+def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> None:
+    """A model trained on the same people is a release about them, and has to be counted."""
+    if origin.id in counted.disjoint.values() or not perhaps_same(config, origin.population):
+        return
+    known = [prior for prior in counted.runs if prior.run == origin.id]
+    if any(origin.head in prior.heads for prior in known):
+        return
+    start = config.start.init
+    if known and any(prior.ledgers(_folder(start)) for prior in known):
+        raise Refused(
+            f"model.init: {start} was trained further than {known[0].path}, which is counted: it "
+            "comes from a copy of that run which went on. Count the copy instead"
+        )
+    if known:
+        raise Refused(
+            f"model.init: {start} comes from {known[0].path}, which is counted, but not from where "
+            "it ended; whether it stopped earlier or went on apart cannot be known without the "
+            "ledger of that run, which is not there. Restore it, or start from its last checkpoint"
+        )
+    there = _beside(start, origin)
+    at = f'["{there}"]' if there else f"the directory of run {origin.id}"
+    same = same_unit(config, origin.population)
+    also = (
+        "" if same else ", with its [data] and run.seed (else no epsilon covers a client of both)"
+    )
+    raise Refused(
+        f"model.init: {start} was trained on this population, or on what may be the "
+        f"same people (by run {origin.id}), so what it tells of its clients counts too: "
+        f"privacy.prior = {at}{also}. If nobody's data are in both, say so: privacy.disjoint = "
+        f"{at}; the guarantee is then stated as not covering the start"
+    )
+
+
+def _folder(start: str) -> Path | None:
+    """Where the files of `start` lie; None without one."""
+    if not start:
+        return None
+    return Path(start) if Path(start).is_dir() else Path(start).parent
+
+
+def _beside(start: str, origin: Origin) -> Path | None:
+    """The directory of the run `origin`, where `start` lies in it."""
+    folder = _folder(start) or Path()
+    try:
+        ledger = Ledger.load(folder / "ledger.jsonl")
+    except (OSError, LedgerBroken):
+        return None
+    return folder if str(ledger.terms.get("id")) == origin.id else None

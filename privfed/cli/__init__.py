@@ -1,0 +1,1 @@
+"""What may be typed? The commands, and how they end."""

@@ -1,0 +1,141 @@
+"""Every part by kind, and the schema of a run file for editors."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import re
+from collections.abc import Mapping
+from importlib import metadata, resources
+from typing import Any
+
+from pydantic import BaseModel
+
+from privfed.config.config import FORMAT
+from privfed.config.sections import SECTIONS
+from privfed.parts import BUILT_IN, find
+
+_Schema = dict[str, Any]
+_MANY = 1000
+
+
+def catalog() -> dict[str, dict[str, str]]:
+    """Kind -> name -> the first sentence of the part's documentation; built in and installed."""
+    installed = metadata.entry_points()
+    found: dict[str, dict[str, str]] = {}
+    for kind, known in BUILT_IN.items():
+        found[kind] = {name: _described(kind, name) for name in known}
+        for entry in installed.select(group=f"privfed.{kind}"):
+            found[kind][entry.name] = _described(kind, entry.name)
+    return found
+
+
+def _described(kind: str, name: str) -> str:
+    """Most parts are described without importing them, which a few of them make slow."""
+    target = BUILT_IN[kind].get(name)
+    if target and kind != "objective":
+        return _line(_documentation(target))
+    part = find(kind, name, kind)
+    line = _line(inspect.getdoc(part) or "")
+    if kind != "objective" or any(key.is_required() for key in part.model_fields.values()):
+        return line
+    objective: Any = part()
+    up = objective.exchanges * objective.layout(_MANY).length / _MANY
+    down = objective.exchanges - 1 + objective.broadcasts
+    kept = f", keeps {_vectors(objective.keeps)}" if objective.keeps else ""
+    return f"{line} (sends {_vectors(up)}, is sent {_vectors(down)}{kept})"
+
+
+def _vectors(count: float) -> str:
+    """A number of vectors `[d]`, without the odd number beside them."""
+    return "d" if round(count) == 1 else f"{count:.0f} d"
+
+
+def key_of(kind: str) -> str:
+    """Where a run file names parts of `kind`: "server.optimizer". Raises `KeyError`."""
+    if kind == "before":  # the one list of parts
+        return "aggregation.before"
+    for section, described in SECTIONS.items():
+        for key, (named, _) in described.parts.items():
+            if named == kind:
+                return f"{section}.{key}"
+    raise KeyError(kind)
+
+
+def _documentation(target: str) -> str:
+    """The docstring of a class of ours, "module:Name", out of its source."""
+    module, _, name = target.partition(":")
+    classes = (node for node in _source(module).body if isinstance(node, ast.ClassDef))
+    return next(ast.get_docstring(node) or "" for node in classes if node.name == name)
+
+
+@functools.cache
+def _source(module: str) -> ast.Module:
+    package, *folders, file = module.split(".")
+    path = resources.files(package).joinpath(*folders, f"{file}.py")
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _line(documentation: str) -> str:
+    first = documentation.split("\n\n")[0].replace("\n", " ")
+    return re.split(r"(?<!et al)\. ", first)[0].rstrip(".")
+
+
+def schema() -> _Schema:
+    """A JSON schema (draft 2020-12) of run files: which keys there are, and which go together."""
+    definitions: _Schema = {}
+    sections = {name: _section(name, definitions) for name in SECTIONS}
+    sections["client"]["properties"]["privacy"] = sections.pop("client.privacy")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "privfed run file",
+        "type": "object",
+        "properties": {
+            "format": {"const": FORMAT},
+            **sections,
+            "resolved": {"type": "object", "description": "written by privfed into config.toml"},
+        },
+        "additionalProperties": False,
+        "$defs": definitions,
+    }
+
+
+def _section(name: str, definitions: _Schema) -> _Schema:
+    """Own keys, naming keys, and each part's keys on condition that it is named.
+
+    A part from outside brings keys of its own: beside one, unknown keys are allowed.
+    """
+    section = SECTIONS[name]
+    properties = _properties(section.own, definitions)
+    rules: list[_Schema] = []
+    for key, (kind, default) in section.parts.items():
+        known = sorted(BUILT_IN[kind])
+        names = known if default else ["", *known]
+        for part in known:
+            own = _properties(find(kind, part, f"{name}.{key}"), definitions)
+            chosen: _Schema = {"properties": {key: {"const": part}}}
+            if part != default:
+                chosen["required"] = [key]
+            rules.append({"if": chosen, "then": {"properties": own}})
+            for field in own:
+                properties.setdefault(field, {})  # editors complete it; the rule says its form
+        properties[key] = {
+            "type": "string",
+            "default": default,
+            "anyOf": [{"enum": names}, {"pattern": ":"}],
+        }
+    keys = sorted(properties) + (["privacy"] if name == "client" else [])
+    closed: _Schema = {"propertyNames": {"enum": keys}}
+    foreign: list[_Schema] = [
+        {"properties": {key: {"pattern": ":"}}, "required": [key]} for key in section.parts
+    ]
+    rules.append({"if": {"anyOf": foreign}, "else": closed} if foreign else closed)
+    return {"type": "object", "properties": properties, "allOf": rules}
+
+
+def _properties(model: type[BaseModel], definitions: _Schema) -> _Schema:
+    described = model.model_json_schema(ref_template="#/$defs/{model}")
+    definitions.update(described.get("$defs", {}))
+    properties: Mapping[str, Any] = described.get("properties", {})
+    return {key: dict(value) for key, value in properties.items()}

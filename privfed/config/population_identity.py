@@ -1,0 +1,86 @@
+"""Whom a run is about: what makes one of its clients, and whose data a model of it may tell of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from privfed.config.config import Config
+from privfed.config.sections import SECTIONS
+from privfed.parts import BUILT_IN, catalogued
+
+Population = Mapping[str, Any]
+
+
+def population(config: Config) -> dict[str, Any]:
+    """Whom a run's guarantee covers: `name`, and what makes a client one (`unit`).
+
+    Natural clients of a file are those whom its client column names, whatever the path, under the
+    name `data.population`; everything simulated is what all of [data] and the seed make it. A model
+    that was trained on any of the same `sources` may tell of the same people, however they were
+    dealt to clients.
+    """
+    facts = _facts(config, {kind: catalogued(kind, type(config.parts[kind])) for kind in _kinds()})
+    sources = config.parts["source"].sources(config.run.seed)
+    unit = sources[0] if config.real_clients else facts
+    return {"name": config.data.population or facts, "unit": unit, "sources": list(sources)}
+
+
+def same_unit(config: Config, theirs: Population) -> bool:
+    """Whether a client of `theirs` is a client of this run, in any spelling of an older ledger."""
+    spelled = {"unit": f"{config.names['source']}: {config.values()['data'].get('client', '')}"}
+    ours = [population(config), {"unit": _facts(config, config.names)}]
+    ours += [spelled] if config.real_clients else []
+    return normal(theirs)["unit"] in {normal(one)["unit"] for one in ours}
+
+
+def same_name(config: Config, theirs: Population) -> bool:
+    """Whether `theirs` is called what this run's population is called."""
+    named = {population(config)["name"]}
+    named |= set() if config.data.population else {_facts(config, config.names)}
+    return theirs.get("name") in named
+
+
+def perhaps_same(config: Config, theirs: Population) -> bool:
+    """Whether a model trained on `theirs` may tell of this run's people.
+
+    An older ledger that does not say where simulated clients came from may be about anybody.
+    """
+    sources = theirs.get("sources")
+    known = bool(sources) or _is_file(theirs.get("unit"))
+    shared = {*population(config)["sources"]} & {*(sources or ()), normal(theirs)["unit"]}
+    return not known or bool(shared) or same_unit(config, theirs) or same_name(config, theirs)
+
+
+def normal(theirs: Population) -> dict[str, Any]:
+    """`name` and `unit` alone, as ledgers are compared: a source that an older one spells
+    `module:Name` has its name in the catalogue.
+    """
+    unit = str(theirs.get("unit"))
+    for name, target in BUILT_IN["source"].items():
+        if unit.startswith(f"{target}: "):
+            unit = name + unit.removeprefix(target)
+    return {"name": theirs.get("name"), "unit": unit}
+
+
+def _is_file(unit: object) -> bool:
+    """Whether `unit` names a source and its client column, and is no hash."""
+    return ": " in str(unit)
+
+
+def _kinds() -> list[str]:
+    return [kind for kind, _ in SECTIONS["data"].parts.values()]
+
+
+def _facts(config: Config, names: Mapping[str, str]) -> str:
+    """All of [data] and the seed, hashed, with its parts under `names`."""
+    parts = {key: names[kind] for key, (kind, _) in SECTIONS["data"].parts.items()}
+    data = {**config.values()["data"], **parts}
+    for model in (config.data, *(config.parts[kind] for kind in _kinds())):
+        for key in model.later:
+            if data[key] == type(model).model_fields[key].default:
+                del data[key]
+    text = json.dumps({"data": data, "seed": config.run.seed}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""Declarations of a table, read off a public sample."""

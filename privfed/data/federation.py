@@ -1,0 +1,208 @@
+"""The population: every client's examples in one contiguous store with offsets."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfed.data.mapped import Mapped
+from privfed.data.preprocessing import Preprocessing
+from privfed.deferred import torch
+from privfed.errors import Refused
+from privfed.sampling.cohort import People
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What labels stand for: names of classes or of label columns; value = y * scale + shift."""
+
+    names: tuple[str, ...] = ()
+    scale: float = 1.0
+    shift: float = 0.0
+
+
+@dataclass(frozen=True)
+class Examples:
+    """`x` `[N, *features]` float32 or int64 tokens, in memory or mapped from a file; `y` `[N, *]`.
+
+    y holds int64 class labels below `classes` (`[N]`, or `[N, T]` for a label per position, where
+    -1 is none), or float32 values `[N, classes]`: 0/1 per label column, or numbers to predict.
+    `owners` `[N]` says whose each example is, where the source knows (the natural partition), and
+    `clients` how these are called there. `counts` is what loading noticed, for simulations only,
+    and `preprocessing` what the source made of raw columns. Not `labelled`: nobody knows y, which
+    holds labels of the right form. `typical` is how many examples a client is expected to hold,
+    where a source makes them up.
+    """
+
+    x: Tensor | Mapped
+    y: Tensor
+    classes: int
+    owners: Indices | None = None
+    clients: tuple[str, ...] = ()
+    meaning: Meaning = Meaning()
+    counts: Mapping[str, int] = field(default_factory=dict, hash=False)
+    preprocessing: Preprocessing | None = None
+    labelled: bool = True
+    typical: float | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, index: Indices) -> Examples:
+        """The examples at `index` `[n]`; of a mapped store, still mapped."""
+        chosen = torch.from_numpy(index)
+        owners = None if self.owners is None else self.owners[index]
+        x = self.x.take(chosen) if isinstance(self.x, Mapped) else self.x[chosen]
+        return replace(self, x=x, y=self.y[chosen], owners=owners)
+
+    def made_up(self, count: int) -> tuple[Tensor, Tensor]:
+        """X and y of `count` examples of the same form that are nobody's."""
+        generator, device = torch.Generator().manual_seed(0), self.y.device
+        shape = (count, *self.x.shape[1:])
+        if self.x.dtype.is_floating_point:
+            x = torch.randn(shape, generator=generator)
+        else:
+            x = torch.randint(0, 2, shape, generator=generator)
+        y = torch.zeros((count, *self.y.shape[1:]), dtype=self.y.dtype)
+        return x.to(device, self.x.dtype), y.to(device)
+
+    def to(self, device: torch.device) -> Examples:
+        return replace(self, x=self.x.to(device), y=self.y.to(device))
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Clients' examples, and the public test set that belongs to none of them.
+
+    Client k owns rows `offsets[k]:offsets[k + 1]` of `examples`. A client may own nothing.
+    `identities` `[clients]` are numbers that follow from each client alone (None: its place), so
+    that its randomness does not depend on who else there is. `public` names the clients behind the
+    test set, where it is theirs: no guarantee covers them. `typical` estimates a client's number of
+    examples from public facts; None: nothing known. `relabelled` lists, in order of rounds, from
+    which round on class c is labelled `[c]`. `root` are public examples that the server trains on.
+    `shared`: the test set is of clients that train. `stands_for` is how many clients there are,
+    where these are only some of them, and `tested` by how much their test set is larger then.
+    """
+
+    examples: Examples
+    offsets: Indices
+    test: Examples
+    identities: Indices | None = None
+    public: tuple[str, ...] = ()
+    typical: float | None = None
+    relabelled: tuple[tuple[int, Tensor], ...] = ()
+    root: Examples | None = None
+    shared: bool = False
+    stands_for: int = 0
+    tested: float = 1.0
+    _stages: dict[int, Federation] = field(default_factory=dict, repr=False, compare=False)
+
+    def at(self, round: int) -> Federation:
+        """The population as it is in `round`."""
+        passed = sum(1 for start, _ in self.relabelled if start <= round)
+        if not passed:
+            return self
+        if passed not in self._stages:
+            labels = self.relabelled[passed - 1][1].to(self.examples.y.device)
+            moved = self._each(lambda part: replace(part, y=labels[part.y]))
+            self._stages.clear()
+            self._stages[passed] = replace(moved, relabelled=())
+        return self._stages[passed]
+
+    @classmethod
+    def of(cls, examples: Examples, owners: Indices, clients: int, test: Examples) -> Federation:
+        """Group `examples` by their owner `[N]`, a number in [0, clients)."""
+        order = np.argsort(owners, kind="stable")
+        counts = np.bincount(owners, minlength=clients)
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return cls(examples.take(order), offsets, test)
+
+    @property
+    def clients(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def everybody(self) -> int:
+        """How many clients there are, with those whom these stand for."""
+        return self.stands_for or self.clients
+
+    def sizes(self, ids: Indices) -> Indices:
+        """How many examples each of `ids` `[c]` owns. Simulation-only: never published."""
+        return self.offsets[ids + 1] - self.offsets[ids]
+
+    def identify(self, ids: Indices) -> Indices:
+        """The clients' own numbers `[c]`, to key their randomness by."""
+        return ids if self.identities is None else self.identities[ids]
+
+    def people(self) -> People:
+        """The clients as samplers see them."""
+        everybody = np.arange(self.clients)
+        return People(self.sizes(everybody), self.identify(everybody))
+
+    def gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The examples at `rows` `[...]` of the store: x `[..., *features]` and y `[..., *]`.
+
+        Padding is a row index like any other; the caller masks it.
+        """
+        x, y, flat = self.examples.x, self.examples.y, rows.reshape(-1)
+        labels = y.index_select(0, flat).view(*rows.shape, *y.shape[1:])
+        if isinstance(x, Mapped):
+            return x[rows], labels
+        return x.index_select(0, flat).view(*rows.shape, *x.shape[1:]), labels
+
+    def to(self, device: torch.device) -> Federation:
+        return self._each(lambda part: part.to(device))
+
+    def _each(self, change: Callable[[Examples], Examples]) -> Federation:
+        """With `change` made to all examples that there are, whosoever."""
+        root = None if self.root is None else change(self.root)
+        return replace(
+            self, examples=change(self.examples), test=change(self.test), root=root, _stages={}
+        )
+
+    def rooted(self, count: int) -> Federation:
+        """With `count` test examples, evenly spaced, as the server's own instead of scored.
+
+        Raises `Refused` where that leaves none to score.
+        """
+        if count == 0:
+            return self
+        if self.shared:
+            raise Refused(
+                f"aggregation.root is {count} of the test examples, which would be the server's "
+                "own, and these are of clients that train; use a test set of others"
+            )
+        if count >= len(self.test) * self.tested:
+            raise Refused(
+                f"aggregation.root is {count}, of {len(self.test)} public test examples; expected "
+                "fewer, so that some are left to score on"
+            )
+        count = min(count, len(self.test) - 1)  # where these stand for more
+        every = np.arange(len(self.test))
+        taken = every * count // len(self.test)
+        own = np.diff(taken, prepend=-1) > 0
+        root, test = self.test.take(every[own]), self.test.take(every[~own])
+        return replace(self, root=root, test=test, _stages={})
+
+    def server(self) -> Federation:
+        """The server as the one client of a population of its own, its root set."""
+        if self.root is None:
+            raise ValueError("the server has no root set; set aggregation.root")
+        offsets = np.array([0, len(self.root)], dtype=np.int64)
+        return Federation(self.root, offsets, self.test)
+
+
+def identity(name: str) -> int:
+    """A client's own number, from its name alone: nobody else's presence changes it."""
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

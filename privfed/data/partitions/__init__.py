@@ -1,0 +1,1 @@
+"""Who owns each example, and how clients' examples are shifted."""

@@ -1,0 +1,88 @@
+"""Covariate shift: every client sees the world through a camera of its own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from privfed.data.federation import Examples, Federation
+from privfed.deferred import torch
+from privfed.errors import Refused
+from privfed.parts import Part
+from privfed.streams import Keys, Streams, uniforms
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_AT_ONCE = 4096
+
+
+class Covariate(Part):
+    """Covariate shift: each client's images are turned, and their contrast and brightness changed.
+
+    A client draws an angle up to `rotation` degrees either way, a factor for its intensities in
+    1 +- `contrast` and an offset up to `brightness` either way, from its own identity; labels stay.
+    A test image draws its own, as of a client of its own. x is `[N, channels, height, width]`, or
+    flat `[N, side * side]`; it is held in memory.
+    """
+
+    changes_labels: ClassVar[bool] = False
+    moves_features: ClassVar[bool] = True
+    rotation: float = Field(30.0, ge=0, le=180)
+    contrast: float = Field(0.3, ge=0, le=1)
+    brightness: float = Field(0.2, ge=0, le=1)
+
+    def apply(self, federation: Federation, streams: Streams) -> Federation:
+        ids = np.arange(federation.clients)
+        mine = self._draw(streams.at("shift", 0, federation.identify(ids)))
+        owners = np.repeat(ids, federation.sizes(ids))
+        others = self._draw(streams.at("shift/public", 0, np.arange(len(federation.test))))
+        return replace(
+            federation,
+            examples=self._seen(federation.examples, mine[torch.from_numpy(owners)]),
+            test=self._seen(federation.test, others),
+        )
+
+    def _draw(self, keys: Keys) -> Tensor:
+        """Angle (radians), contrast and brightness `[n, 3]`."""
+        coins = torch.from_numpy(uniforms(keys.per_client(3))).float() * 2 - 1
+        scale = torch.tensor([math.radians(self.rotation), self.contrast, self.brightness])
+        return coins * scale + torch.tensor([0.0, 1.0, 0.0])
+
+    def _seen(self, examples: Examples, how: Tensor) -> Examples:
+        """`examples` as seen `how` `[N, 3]`."""
+        shape = examples.x.shape[1:]
+        if examples.x.dtype != torch.float32 or not (side := _side(tuple(shape))):
+            raise Refused(
+                f'data.shift is "covariate", but an example has the shape {tuple(shape)}; expected '
+                'an image, [channels, height, width] or flat and square; use "none"'
+            )
+        pieces = [
+            _through(examples.x[rows].reshape(len(rows), *side), how[rows]).reshape(-1, *shape)
+            for rows in torch.split(torch.arange(len(examples)), _AT_ONCE)
+        ]
+        return replace(examples, x=torch.cat(pieces) if pieces else examples.x)
+
+
+def _side(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """Channels, height and width of an example of `shape`; None where it is no image."""
+    if len(shape) == 3:
+        return shape[0], shape[1], shape[2]
+    side = math.isqrt(shape[0]) if len(shape) == 1 else 0
+    return (1, side, side) if side > 1 and side * side == shape[0] else None
+
+
+def _through(images: Tensor, how: Tensor) -> Tensor:
+    """Each of `images` `[n, c, h, w]` by its own angle, contrast and brightness `[n, 3]`."""
+    cos, sin, none = how[:, 0].cos(), how[:, 0].sin(), torch.zeros(len(how))
+    turn = torch.stack([cos, -sin, none, sin, cos, none], dim=1).reshape(-1, 2, 3)
+    grid = torch.nn.functional.affine_grid(turn, list(images.shape), align_corners=False)
+    turned = torch.nn.functional.grid_sample(
+        images, grid, padding_mode="border", align_corners=False
+    )
+    contrast, brightness = how[:, 1, None, None, None], how[:, 2, None, None, None]
+    return turned * contrast + brightness

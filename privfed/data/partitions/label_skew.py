@@ -1,0 +1,210 @@
+"""Who owns which example, in simulation, by its label: prior shift."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from privfed.data.federation import Examples, Indices
+from privfed.data.partitions.basic import Simulated
+from privfed.deferred import torch
+from privfed.errors import Refused
+from privfed.parts import only
+from privfed.streams import Streams
+
+Weights = Callable[[NDArray[np.bool_]], NDArray[np.float64]]
+"""Fresh weights of labels `[classes]`, given of which there are any left `[classes]`."""
+Wish = Callable[[Indices, int], Indices]
+"""What is left of each label `[classes]`, and a quota -> how many of each to take `[classes]`."""
+
+
+class Dirichlet(Simulated):
+    """Latent Dirichlet allocation over labels (Hsu, Qi & Brown 2019, section 3).
+
+    Clients get equally many examples (or by a power law). Client k draws its label distribution
+    q_k ~ Dir(concentration * p), p the labels' overall distribution, and fills its share from q_k,
+    renormalised over the labels that are left. Large concentrations approach IID, small ones one
+    label per client. Every example is given away exactly once.
+    """
+
+    concentration: float = Field(0.1, gt=0, le=1e9)
+
+    def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
+        rng = streams.at("partition").generator()
+        labels = _classes(examples, "dirichlet")
+        counts = np.bincount(labels, minlength=examples.classes)
+        prior = np.maximum(self.concentration * counts / counts.sum(), 1e-12)
+
+        def weights(there: NDArray[np.bool_]) -> NDArray[np.float64]:
+            """A Dirichlet variable renormalised over some labels is one over these alone."""
+            drawn = np.zeros(len(there))
+            drawn[there] = _dirichlet(rng, prior[there])
+            return drawn
+
+        quota = self.sizes(len(labels), clients, rng)
+        return deal(labels, examples.classes, quota, lambda: flat(rng, weights), rng)
+
+
+class LongTail(Simulated):
+    """Prior shift: each client's labels fall off along an order of its own.
+
+    Of C labels a client's r-th most frequent is ratio^(-r / (C - 1)) times as frequent as its
+    first, so `ratio` is how many times the first outnumbers the last (the imbalance ratio of
+    long-tailed recognition; per client as in FedFOR, Tian, Smith & Kira 2022). Every example is
+    given away exactly once, so the last clients take what is left; 1 is IID.
+    """
+
+    ratio: float = Field(100.0, ge=1, le=1e9)
+
+    def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
+        rng = streams.at("partition").generator()
+        labels, classes = _classes(examples, "long_tail"), examples.classes
+        tail = self.ratio ** -(np.arange(classes) / max(classes - 1, 1))
+
+        def wish() -> Wish:
+            mine = rng.permutation(tail)
+            return flat(rng, lambda there: mine)
+
+        quota = self.sizes(len(labels), clients, rng)
+        return deal(labels, classes, quota, wish, rng)
+
+
+class Pachinko(Simulated):
+    """Pachinko allocation over coarse and fine labels (Reddi et al. 2021, appendix F).
+
+    `coarse` says of each fine label which coarse one it belongs to. A client draws a distribution
+    over coarse labels ~ Dir(concentration) and over each one's fine labels
+    ~ Dir(fine_concentration), and its examples from these without replacement; a label of which
+    nothing is left is taken out of its own distribution, which is renormalised.
+    """
+
+    coarse: list[Annotated[int, Field(ge=0)]]
+    concentration: float = Field(0.1, gt=0, le=1e9)
+    fine_concentration: float = Field(10.0, gt=0, le=1e9)
+
+    def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
+        rng = streams.at("partition").generator()
+        labels = _classes(examples, "pachinko")
+        if len(self.coarse) != examples.classes:
+            raise Refused(
+                f"data.coarse names a coarse label for {len(self.coarse)} labels; expected one for "
+                f"each of the {examples.classes}"
+            )
+        children = [np.flatnonzero(np.equal(self.coarse, c)) for c in np.unique(self.coarse)]
+        quota = self.sizes(len(labels), clients, rng)
+        return deal(labels, examples.classes, quota, lambda: self._wish(rng, children), rng)
+
+    def _wish(self, rng: np.random.Generator, children: list[Indices]) -> Wish:
+        """Coarse labels first: what a fine one lacks, its own coarse one's others make up for."""
+        root = _symmetric(rng, self.concentration)
+        leaves = [_symmetric(rng, self.fine_concentration) for _ in children]
+
+        def take(left: Indices, quota: int) -> Indices:
+            share = np.zeros_like(left)
+            roots = root(np.array([left[mine].sum() for mine in children]), quota)
+            for mine, leaf, count in zip(children, leaves, roots, strict=True):
+                share[mine] = leaf(left[mine], int(count))
+            return share
+
+        return take
+
+
+def _symmetric(rng: np.random.Generator, concentration: float) -> Wish:
+    """Draws from a symmetric Dirichlet variable over the labels that are left."""
+
+    def weights(there: NDArray[np.bool_]) -> NDArray[np.float64]:
+        drawn = np.zeros(len(there))
+        drawn[there] = _dirichlet(rng, np.full(there.sum(), concentration))
+        return drawn
+
+    return flat(rng, weights)
+
+
+def _dirichlet(rng: np.random.Generator, prior: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Dir(prior), also where it is so sparse that no share but one can be told from 0."""
+    shares = rng.dirichlet(prior)
+    if np.isfinite(shares).all() and shares.sum() > 0.5:
+        return np.asarray(shares)
+    shares = np.zeros(len(prior))
+    shares[rng.choice(len(prior), p=prior / prior.sum())] = 1.0
+    return shares
+
+
+def flat(rng: np.random.Generator, weights: Weights) -> Wish:
+    """Independent draws by `weights`, renormalised over the labels that are left.
+
+    What a label lacks is drawn again among the others, which is conditioning on what is left. Where
+    the others' weights underflow, they are drawn afresh.
+    """
+
+    def take(left: Indices, quota: int) -> Indices:
+        share = np.zeros_like(left)
+        mine = weights(left > 0) if quota else np.zeros(len(left))
+        while (missing := quota - int(share.sum())) > 0:
+            there = share < left
+            shares = np.where(there, mine, 0.0)
+            if shares.sum() < 1e-12:
+                mine = weights(there)
+                shares = np.where(there, mine, 0.0)
+            share = np.minimum(share + rng.multinomial(missing, shares / shares.sum()), left)
+        return share
+
+    return take
+
+
+def deal(
+    labels: Indices,
+    classes: int,
+    quota: Indices,
+    wish: Callable[[], Wish],
+    rng: np.random.Generator,
+) -> Indices:
+    """Each example's owner `[N]`: clients in random order take `quota` each, by a `wish` each.
+
+    Every example is given away exactly once.
+    """
+    piles = [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
+    left = np.array([len(pile) for pile in piles])
+    owners = np.empty(len(labels), dtype=np.int64)
+    for client in rng.permutation(len(quota)):
+        share = wish()(left, int(quota[client]))
+        for pile, first, count in zip(piles, left - share, share, strict=True):
+            owners[pile[first : first + count]] = client
+        left -= share
+    return owners
+
+
+class Shards(Simulated):
+    """Sorted by label and cut into equal shards, `shards` of which each client gets by chance.
+
+    Most clients see at most `shards` labels (McMahan et al. 2017, section 3). Where the examples
+    do not divide evenly, shards differ by one.
+    """
+
+    shards: int = Field(2, ge=1, le=1_000_000)
+    size_exponent: Annotated[float, only(0.0, "shards are of equal size; remove the key")] = 0.0
+
+    def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
+        rng = streams.at("partition").generator()
+        labels = _classes(examples, "shards")
+        shuffled = rng.permutation(len(labels))
+        order = shuffled[np.argsort(labels[shuffled], kind="stable")]
+        shard = rng.permutation(np.repeat(np.arange(clients), self.shards))
+        ends = np.linspace(0, len(labels), len(shard) + 1).astype(np.int64)
+        owners = np.empty(len(labels), dtype=np.int64)
+        owners[order] = np.repeat(shard, np.diff(ends))
+        return owners
+
+
+def _classes(examples: Examples, name: str) -> Indices:
+    """One class label per example `[N]`. Raises `Refused` where there is none."""
+    if examples.y.dim() != 1 or examples.y.dtype != torch.int64:
+        raise Refused(
+            f"data.partition is {name!r}, which deals examples by their class, but these have "
+            f'labels of shape {tuple(examples.y.shape[1:])}; use "iid" or "natural"'
+        )
+    return examples.y.numpy()

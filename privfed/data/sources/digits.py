@@ -1,0 +1,46 @@
+"""scikit-learn's bundled handwritten digits: 1,797 real images of 8 x 8 pixels, 10 classes.
+
+Source: E. Alpaydin & C. Kaynak, Optical Recognition of Handwritten Digits, UCI (1998).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from privfed.data.federation import Examples
+from privfed.data.preprocessing import Preprocessing
+from privfed.deferred import torch
+from privfed.parts import Part
+from privfed.streams import Streams
+
+
+class Digits(Part):
+    """scikit-learn's handwritten digits.
+
+    x `[1797, 64]`: intensities, scaled by public constants from 0 … 16 to [-0.5, 0.5].
+    """
+
+    natural_partition: ClassVar[bool] = False
+    found: ClassVar[bool] = False
+    picture: ClassVar[tuple[int, ...]] = (1, 8, 8)
+    """The shape `[channels, height, width]` in which people look at an example."""
+
+    @property
+    def squared_norm(self) -> float:
+        """64 numbers of at most 0.5."""
+        return 16.0
+
+    def sources(self, seed: int) -> tuple[str, ...]:
+        return ("digits",)
+
+    def load(self, clients: int, streams: Streams) -> Examples:
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        x = torch.from_numpy(bunch.data).float() / 16 - 0.5
+        y = torch.from_numpy(bunch.target).long()
+        scaled = Preprocessing.of_array("intensity", (64,), (0.0, 16.0), (-0.5, 0.5))
+        return Examples(x, y, classes=10, preprocessing=scaled)
+
+    def load_test(self, clients: int, streams: Streams) -> None:
+        return None

@@ -1,0 +1,167 @@
+"""MNIST-format folders: images and labels as idx files, gzipped or not.
+
+Format: Y. LeCun, C. Cortes & C. Burges, "The MNIST database", section FILE FORMATS.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from privfed.data.federation import Examples
+from privfed.data.mapped import Mapped
+from privfed.data.preprocessing import Preprocessing
+from privfed.errors import Refused
+from privfed.parts import Part
+from privfed.streams import Streams
+
+_UNSIGNED_BYTES = 0x08
+_PIECE = 2**20
+
+
+class Idx(Part):
+    """MNIST-format folders. x `[N, 1, height, width]`: intensities 0 … 255, scaled to [0, 1].
+
+    `path` is the folder, `prefix` how the two files' names begin ("train", "t10k"; empty: the only
+    pair there), `test_prefix` those of a public test set beside them. `classes` is declared, never
+    counted from private labels. A file that is not gzipped is mapped, and never read as a whole.
+    """
+
+    path: str
+    prefix: str = ""
+    test_prefix: str = ""
+    classes: int = Field(10, ge=2)
+    natural_partition: ClassVar[bool] = False
+    found: ClassVar[bool] = False
+
+    @property
+    def squared_norm(self) -> None:
+        """A file says how large its images are."""
+        return None
+
+    def sources(self, seed: int) -> tuple[str, ...]:
+        return ("idx",)
+
+    def load(self, clients: int, streams: Streams) -> Examples:
+        return self._load(self.prefix)
+
+    def load_test(self, clients: int, streams: Streams) -> Examples | None:
+        return self._load(self.test_prefix) if self.test_prefix else None
+
+    def load_inputs(self) -> Examples:
+        """Images without labels, where `path` is a file of them; else the folder's pair."""
+        if not Path(self.path).is_file():
+            return self._load(self.prefix)
+        x = read_idx(Path(self.path))
+        if x.ndim != 3:
+            raise Refused(
+                f"data.path: {self.path} holds an array of shape {x.shape}; expected images "
+                "[N, height, width]"
+            )
+        unknown = np.zeros(len(x), dtype=np.uint8)
+        return replace(self._examples(x, unknown), labelled=False)
+
+    def _load(self, prefix: str) -> Examples:
+        images, labels = self._pair(prefix)
+        x, y = read_idx(images), np.array(read_idx(labels))
+        if x.ndim != 3 or y.ndim != 1 or len(x) != len(y):
+            raise Refused(
+                f"data.path: {images} holds an array of shape {x.shape} and {labels} one of "
+                f"{y.shape}; expected [N, height, width] and [N]"
+            )
+        if len(y) and int(y.max()) >= self.classes:
+            first = int((y >= self.classes).argmax())
+            raise Refused(
+                f"data.classes is {self.classes}, but label {first + 1} of {labels} is beyond "
+                f"{self.classes - 1}; declare all classes",
+                private=f"it is {y[first]}",
+            )
+        return self._examples(x, y)
+
+    def _examples(self, x: np.ndarray, y: np.ndarray) -> Examples:
+        store = torch.from_numpy(x).unsqueeze(1)
+        pixels = Mapped(store, torch.arange(len(y)), bounds=(0.0, 255.0), onto=(0.0, 1.0))
+        return Examples(
+            pixels,
+            torch.from_numpy(y).long(),
+            self.classes,
+            preprocessing=Preprocessing.of_mapped("intensity", pixels),
+        )
+
+    def _pair(self, prefix: str) -> tuple[Path, Path]:
+        folder = Path(self.path)
+        if not folder.is_dir():
+            raise Refused(f"data.path is {self.path!r}; expected a folder of idx files")
+        pairs = [
+            (images, labels)
+            for images in sorted(folder.glob(f"{prefix}*images?idx3-ubyte*"))
+            for labels in sorted(folder.glob("*labels?idx1-ubyte*"))
+            if images.name.split("images")[0] == labels.name.split("labels")[0]
+            and images.suffix == labels.suffix
+        ]
+        if len(pairs) == 1:
+            return pairs[0]
+        found = sorted(path.name for path in folder.iterdir())
+        raise Refused(
+            f"data.path: {self.path} holds {len(pairs)} pairs of images and labels among its "
+            f"{len(found)} files; expected one, as train-images-idx3-ubyte.gz with "
+            "train-labels-idx1-ubyte.gz" + ("; name it by data.prefix" if pairs else ""),
+            private=f"its files are {', '.join(found)}",
+        )
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """The array of unsigned bytes in an idx file; mapped (privately), unless it is gzipped.
+
+    Raises `Refused` where it is not one, whole.
+    """
+    content: np.ndarray
+    try:
+        if path.suffix == ".gz":
+            content = np.frombuffer(_unzipped(path), np.uint8)
+        elif path.stat().st_size:
+            content = np.memmap(path, np.uint8, mode="c")
+        else:
+            content = np.empty(0, np.uint8)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise Refused(
+            f"{path} is not a whole gzip file; fetch it again", private=str(error)
+        ) from None
+    magic = bytes(content[:4])
+    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] != _UNSIGNED_BYTES:
+        raise Refused(
+            f"{path} is of another type; expected an idx file of unsigned bytes, which begins with "
+            "0000 08 and the number of dimensions",
+            private=f"it begins with {magic.hex()!r}",
+        )
+    header = 4 + 4 * magic[3]
+    if len(content) < header:
+        raise Refused(f"{path} ends inside its header; it was cut")
+    shape = tuple(np.frombuffer(bytes(content[4:header]), ">u4").tolist())
+    if len(content) - header != math.prod(shape):
+        raise Refused(
+            f"{path} holds {len(content) - header} bytes after its header, which declares another "
+            "number; it was cut or is of another type",
+            private=f"it declares shape {shape}, {math.prod(shape)} bytes",
+        )
+    return content[header:].reshape(shape)
+
+
+def _unzipped(path: Path) -> bytearray:
+    """Of a gzip file as much as its header declares, and a little where there is more."""
+    with gzip.open(path) as file:
+        content = bytearray(file.read(4))
+        content += file.read(4 * content[3]) if len(content) == 4 else b""
+        shape = np.frombuffer(bytes(content[4 : len(content) // 4 * 4]), ">u4")
+        whole = len(content) + math.prod(shape.tolist())
+        while len(content) <= whole and (piece := file.read(_PIECE)):
+            content += piece
+    return content

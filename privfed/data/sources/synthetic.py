@@ -1,0 +1,98 @@
+"""Synthetic(alpha, beta) of FedProx (Li et al. 2020, section 5.1 and appendix C.1).
+
+For client k: u_k ~ N(0, alpha), W_k and b_k ~ N(u_k, 1); B_k ~ N(0, beta), v_k ~ N(B_k, 1);
+x ~ N(v_k, diag(j^-1.2)), y = argmax(softmax(W_k x + b_k)). alpha sets how much the clients' true
+models differ, beta how much their data do. `iid` shares one W, b ~ N(0, 1) and v = 0.
+
+As in the authors' generator, alpha and beta are standard deviations, and a client holds
+`size_min` examples more than a log-normal draw with parameters `size_mean`, `size_deviation`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+from scipy.special import ndtri
+
+from privfed.data.federation import Examples
+from privfed.deferred import torch
+from privfed.parts import Part
+from privfed.streams import Streams
+
+_QUANTILES = 10_000
+
+
+class Synthetic(Part):
+    """Synthetic(alpha, beta) of FedProx: one generating model per client. x `[N, features]`.
+
+    The public test set is further clients of the same distribution.
+    """
+
+    alpha: float = Field(1.0, ge=0)
+    beta: float = Field(1.0, ge=0)
+    iid: bool = False
+    features: int = Field(60, ge=1, le=1_000_000)
+    classes: int = Field(10, ge=2, le=1_000_000)
+    size_min: int = Field(50, ge=0)
+    size_mean: float = Field(4.0, ge=-20, le=20)
+    size_deviation: float = Field(2.0, ge=0, le=10)
+    size_max: int = Field(10_000, ge=1)
+    natural_partition: ClassVar[bool] = True
+    found: ClassVar[bool] = False
+
+    @property
+    def squared_norm(self) -> None:
+        """Its features are normal, and without bounds."""
+        return None
+
+    def sources(self, seed: int) -> tuple[str, ...]:
+        """Its clients are made from the seed: with another one they are others."""
+        return (f"synthetic: seed {seed}",)
+
+    def load(self, clients: int, streams: Streams) -> Examples:
+        return self._generate("synthetic", clients, streams)
+
+    def load_test(self, clients: int, streams: Streams) -> Examples:
+        return self._generate("synthetic/public", clients, streams)
+
+    def _generate(self, stream: str, clients: int, streams: Streams) -> Examples:
+        sizes = self._sizes(streams.at(f"{stream}/sizes").generator(), clients)
+        shared = self._truth(streams.at("synthetic/shared").generator(), 0.0, 0.0)
+        scale = np.arange(1, self.features + 1) ** -0.6
+        xs, ys = [], []
+        for client, size in enumerate(sizes):
+            rng = streams.at(stream, client).generator()
+            weight, bias, center = shared if self.iid else self._truth(rng, self.alpha, self.beta)
+            center = np.zeros_like(center) if self.iid else center
+            x = center + scale * rng.standard_normal((size, self.features))
+            xs.append(x.astype(np.float32))
+            ys.append(np.argmax(x @ weight + bias, axis=1))
+        return Examples(
+            torch.from_numpy(np.concatenate(xs)),
+            torch.from_numpy(np.concatenate(ys).astype(np.int64)),
+            self.classes,
+            owners=np.repeat(np.arange(clients), sizes),
+            typical=self._expected_size(),
+        )
+
+    def _sizes(self, rng: np.random.Generator, clients: int) -> np.ndarray:
+        return self._size(rng.normal(size=clients))
+
+    def _expected_size(self) -> float:
+        """How many examples a client holds in expectation: the mean over its quantiles."""
+        return float(self._size(ndtri((np.arange(_QUANTILES) + 0.5) / _QUANTILES)).mean())
+
+    def _size(self, draws: np.ndarray) -> np.ndarray:
+        """What standard normal `draws` `[n]` make of a client's size."""
+        sizes = np.exp(np.minimum(self.size_mean + self.size_deviation * draws, 30.0))
+        return np.clip(sizes.astype(np.int64) + self.size_min, 1, self.size_max)
+
+    def _truth(
+        self, rng: np.random.Generator, alpha: float, beta: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        u, b = rng.normal(0, alpha), rng.normal(0, beta)
+        weight = rng.normal(u, 1, (self.features, self.classes))
+        bias = rng.normal(u, 1, self.classes)
+        return weight, bias, rng.normal(b, 1, self.features)

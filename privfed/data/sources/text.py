@@ -1,0 +1,102 @@
+"""Plays by speaker: each speaker is a client, whose lines teach the next character.
+
+McMahan et al. 2017, section 3, and Caldas et al. 2018 (LEAF) build Shakespeare's clients so.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from privfed.data.federation import Examples
+from privfed.data.sources.characters import PRINTABLE, Characters, stacked
+from privfed.errors import Refused
+from privfed.parts import Part
+from privfed.streams import Streams
+
+_SPEECH = re.compile(r"(?:\A|\n[ \t]*\n)[ \t]*([^\n:]{1,80}):[ \t]*(?=\n|\Z)")
+"""A heading: a line that ends in a colon, at the start or after an empty line."""
+
+
+class Text(Part):
+    """Plays by speaker. x and y `[N, window]` int64: characters, and the same one later.
+
+    `path` is a UTF-8 text file, or a folder of `.txt` files, of blocks "SPEAKER:" and lines. All
+    that a speaker says, in the order of the file, is cut into windows. `vocabulary` is declared.
+    """
+
+    path: str
+    window: int = Field(80, ge=1, le=65_536)
+    vocabulary: str = PRINTABLE
+    test_path: str = ""
+    natural_partition: ClassVar[bool] = True
+    found: ClassVar[bool] = True
+
+    @property
+    def squared_norm(self) -> None:
+        """Its examples are tokens."""
+        return None
+
+    def sources(self, seed: int) -> tuple[str, ...]:
+        return ("text: ",)
+
+    def load(self, clients: int, streams: Streams) -> Examples:
+        return self._load(Path(self.path), "data.path")
+
+    def load_test(self, clients: int, streams: Streams) -> Examples | None:
+        return self._load(Path(self.test_path), "data.test_path") if self.test_path else None
+
+    def _load(self, path: Path, key: str) -> Examples:
+        speakers = speeches(path, key)
+        characters = Characters(self.vocabulary)
+        names = sorted(speakers)
+        parts = [characters.windows("\n".join(speakers[name]), self.window) for name in names]
+        x, y = stacked(parts)
+        sizes = [len(part[0]) for part in parts]
+        return Examples(
+            x,
+            y,
+            characters.count,
+            owners=np.repeat(np.arange(len(names)), sizes),
+            clients=tuple(names),
+            meaning=characters.meaning,
+        )
+
+
+def decoded(file: Path, key: str) -> str:
+    """The text in `file`, without a byte order mark. Raises `Refused` where it is not UTF-8."""
+    content = file.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise Refused(
+            f"{key}: {file}, line {line}: it is not UTF-8 text; save it as UTF-8",
+            private=str(error),
+        ) from None
+
+
+def speeches(path: Path, key: str = "data.path") -> dict[str, list[str]]:
+    """What each speaker of the plays at `path` says, in order. Raises `Refused`."""
+    files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
+    found: dict[str, list[str]] = {}
+    for file in files:
+        try:
+            text = decoded(file, key).replace("\r\n", "\n").replace("\r", "\n")
+        except FileNotFoundError:
+            raise Refused(
+                f"{key}: {file} does not exist; expected a text file or a folder"
+            ) from None
+        _, *pieces = _SPEECH.split(text)
+        for speaker, said in zip(pieces[::2], pieces[1::2], strict=True):
+            found.setdefault(speaker.strip(), []).append(said.strip())
+    if not found:
+        raise Refused(
+            f"{key}: {path} holds no speech; expected blocks of a line 'SPEAKER:' (the first, or "
+            "after an empty line) and the lines spoken"
+        )
+    return found

@@ -1,0 +1,59 @@
+"""What an empty cell counts as: a public constant, for all columns or column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from privfed.data.tables.dates import day
+
+Missing = Literal["refuse"] | float | dict[str, float | str]
+NO_CATEGORY = "none"
+
+
+def refuse_misplaced(
+    missing: Missing,
+    features: Collection[str],
+    dates: Collection[str],
+    categories: Collection[str],
+) -> None:
+    """Raises `ValueError` for a column that is none, and for a value of another kind than it."""
+    for key, value in missing.items() if isinstance(missing, dict) else ():
+        if key in categories and key not in features:
+            if value != NO_CATEGORY:
+                raise ValueError(
+                    f"missing.{key} is {value!r}, and {key!r} is a category; expected "
+                    f'"{NO_CATEGORY}": an empty cell is none of its values'
+                )
+        elif key in dates:
+            if not isinstance(value, str):
+                raise ValueError(
+                    f"missing.{key} is {value!r}, and {key!r} holds dates; expected one, as text"
+                )
+            day(value)
+        elif not any(key == name or fnmatchcase(key, name) for name in features):
+            raise ValueError(f"missing names {key!r}, which is no feature, date or category")
+        elif isinstance(value, str):
+            raise ValueError(
+                f"missing.{key} is {value!r}, and {key!r} is a feature; expected a number"
+            )
+
+
+def number(missing: Missing, *names: str) -> float | None:
+    """What an empty cell of the feature called by one of `names` counts as; None: refuse it."""
+    if isinstance(missing, Mapping):
+        value = next((missing[name] for name in names if name in missing), None)
+        return None if isinstance(value, str) else value
+    return None if isinstance(missing, str) else missing
+
+
+def date(missing: Missing, name: str) -> float | None:
+    """The days that an empty cell of the column `name` counts as; None: refuse it."""
+    value = missing.get(name) if isinstance(missing, Mapping) else None
+    return day(value) if isinstance(value, str) else None
+
+
+def no_category(missing: Missing, name: str) -> bool:
+    """Whether an empty cell of the category `name` counts as none of its values."""
+    return name in missing if isinstance(missing, Mapping) else missing != "refuse"

@@ -1,0 +1,117 @@
+"""What a grid's pictures are to show, checked before anything runs; `drawing` draws them."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from privfed.errors import Refused
+from privfed.grid.results import Row, cell_of
+from privfed.parts import Part, expected
+
+ROUND = "round"
+PROGRESS = (ROUND, "examples", "bytes", "device_seconds")
+"""What a run's progress may be drawn over; all but rounds from simulations only."""
+
+
+class Figure(Part):
+    """One picture, `name`.svg and .png.
+
+    `measure` (empty: the loss's own) over the values of `x` (or over "round"), one line, group of
+    bars or row of the map per value of `by`, one panel per value of `panels`. `where` fixes keys. A
+    key that varies has to appear in one of these, or in `worst`: of its values the worst mean over
+    seeds is shown. Nothing is averaged but seeds. `log` scales x, where it is a run's progress.
+    """
+
+    name: str = Field(pattern=r"^[\w. -]+$", description="a name for a file")
+    kind: Literal["curves", "heat", "bars"] = "curves"
+    measure: str = ""
+    x: str
+    by: str = ""
+    panels: str = ""
+    worst: str = ""
+    where: dict[str, Any] = {}
+    lower_is_better: bool | None = None
+    """None: as the measure is (`privfed.grid.default_measure`)."""
+    log: bool = False
+    title: str = ""
+    labels: dict[str, str] = {}
+
+    def label(self, key: str) -> str:
+        """What an axis calls `key`: with its section, since two have an "lr"."""
+        return self.labels.get(key, key.replace(".", " ").replace("_", " "))
+
+
+def check_figures(figures: Sequence[Figure], varied: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse, before anything runs, what could not be drawn of a grid with these keys."""
+    names = [figure.name for figure in figures]
+    for figure in figures:
+        if names.count(figure.name) > 1:
+            raise Refused(f"two figures are called {figure.name!r}; each is a file of its own")
+        refuse_unknown(figure, [*varied])
+        if figure.log and figure.x not in PROGRESS:
+            raise Refused(
+                f"figure {figure.name!r}: log scales a run's progress ({', '.join(PROGRESS)}), and "
+                f"x is {figure.x!r}; remove the key"
+            )
+        refuse_averaging(figure, varied)
+        for key, wanted in figure.where.items():
+            there = [cell_of(value) for value in varied[key]]
+            if not all(value in there for value in listed(wanted)):
+                raise Refused(
+                    f"figure {figure.name!r}: where.{key!r} is {wanted!r}; the grid has {there}"
+                )
+
+
+def values(rows: Sequence[Row], key: str) -> list[Any]:
+    """The distinct values of `key`: numbers in order, anything else as it comes."""
+    distinct = list(dict.fromkeys(row[key] for row in rows if row.get(key) is not None))
+    if all(isinstance(value, int | float) for value in distinct):
+        return sorted(distinct)
+    return distinct
+
+
+def text(value: Any) -> str:
+    """A value as an axis or a legend shows it."""
+    if isinstance(value, float):
+        return "∞" if value == math.inf else f"{value:g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    shown = textwrap.shorten(str(value), 30, placeholder="…") or "(empty)"
+    return f"\u200b{shown}" if shown.startswith("_") else shown  # or the legend leaves it out
+
+
+def holds(row: Mapping[str, Any], where: dict[str, Any]) -> bool:
+    return all(row[key] in listed(wanted) for key, wanted in where.items())
+
+
+def refuse_unknown(figure: Figure, keys: Sequence[str]) -> None:
+    used = [key for key in (figure.x, figure.by, figure.panels, figure.worst) if key]
+    for key in [*used, *figure.where]:
+        if key not in keys and not (key == figure.x and key in PROGRESS):
+            raise Refused(
+                f"figure {figure.name!r} names {key!r}, which the grid does not vary; "
+                f"{expected(key, [*keys, *PROGRESS])}"
+            )
+    if len(set(used)) < len(used):
+        raise Refused(f"figure {figure.name!r} uses a key twice: {used}")
+
+
+def refuse_averaging(figure: Figure, varied: Mapping[str, Sequence[Any]]) -> None:
+    """Every key that varies is shown, fixed, or looked at by its worst value."""
+    used = {figure.x, figure.by, figure.panels, figure.worst}
+    fixed = {key for key, wanted in figure.where.items() if len(listed(wanted)) == 1}
+    hidden = [key for key, of in varied.items() if len(of) > 1 and key not in used | fixed]
+    if hidden:
+        raise Refused(
+            f"figure {figure.name!r} would average over {', '.join(hidden)}; show it by x, by or "
+            "panels, fix it by where, or name it as worst"
+        )
+
+
+def listed(wanted: Any) -> list[Any]:
+    return [cell_of(value) for value in wanted] if isinstance(wanted, list) else [cell_of(wanted)]

@@ -1,0 +1,150 @@
+"""Processes that do jobs one after the other, and may die without taking anything else along."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any, Generic, TypeVar
+
+from privfed.failures import OUR_FAULT, bug, fail, guarded, says_nothing
+
+Job = TypeVar("Job")
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True)
+class Died:
+    """A worker ended in the middle of a job."""
+
+    exit_code: int | None
+
+    def __str__(self) -> str:
+        if self.exit_code is not None and self.exit_code < 0:
+            name = signal.Signals(-self.exit_code).name
+            return f"its process was killed ({name}); if nobody did, memory ran out"
+        return f"its process ended with exit code {self.exit_code}"
+
+
+@dataclass(frozen=True)
+class Started(Generic[Job]):
+    job: Job
+
+
+@dataclass(frozen=True)
+class Ended(Generic[Job]):
+    """`result` is what the job returned, or `Died`."""
+
+    job: Job
+    result: Any
+
+
+class _Worker(Generic[Job]):
+    """One process, started when it is first needed and again after it died."""
+
+    def __init__(self, do: Callable[[Job], Any]) -> None:
+        self._do = do
+        self._process: SpawnProcess | None = None
+        self.pipe: Connection | None = None
+        self.job: Job | None = None
+
+    def give(self, job: Job) -> None:
+        """Hand `job` over; where the process died idle, to a new one."""
+        if self._process is None or not self._process.is_alive():
+            self.stop()
+            self.pipe, theirs = _SPAWN.Pipe()
+            self._process = _SPAWN.Process(target=_serve, args=(self._do, theirs), daemon=True)
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child inherits it
+            try:
+                self._process.start()
+            finally:
+                signal.signal(signal.SIGINT, before)
+            theirs.close()
+        self.job = job
+        with contextlib.suppress(OSError):  # it died this moment: `take` will say so
+            self._sendable().send(job)
+
+    def take(self) -> Ended[Job]:
+        """The result of the job, once the pipe is ready."""
+        assert self.job is not None
+        job, self.job = self.job, None
+        try:
+            return Ended(job, self._sendable().recv())
+        except (EOFError, OSError):
+            return Ended(job, Died(self.stop(patience=5.0)))
+
+    def stop(self, patience: float = 0.0) -> int | None:
+        """End the process; its exit code, if it ends by itself within `patience` seconds."""
+        if self._process is None:
+            return None
+        self._process.join(timeout=patience)
+        code = self._process.exitcode
+        self._process.kill()
+        self._process.join()
+        self._sendable().close()
+        self._process = self.pipe = None
+        return code
+
+    def _sendable(self) -> Connection:
+        assert self.pipe is not None
+        return self.pipe
+
+
+def work(
+    do: Callable[[Job], Any], jobs: Iterable[Job], count: int
+) -> Iterator[Started[Job] | Ended[Job]]:
+    """`do` each of `jobs` in one of `count` processes, in order; tells of each start and end.
+
+    `do` has to be importable and its arguments and results picklable. Where the caller stops
+    listening (an exception, an interrupt), all processes are ended at once; where the caller is
+    killed, they end themselves.
+    """
+    waiting = iter(jobs)
+    workers = [_Worker(do) for _ in range(count)]
+    try:
+        while True:
+            for worker in workers:
+                if worker.job is None and (job := next(waiting, None)) is not None:
+                    worker.give(job)
+                    yield Started(job)
+            busy = [worker for worker in workers if worker.job is not None]
+            if not busy:
+                return
+            ready = connection.wait([worker.pipe for worker in busy if worker.pipe])
+            for worker in busy:
+                if worker.pipe in ready:
+                    yield worker.take()
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+def _serve(do: Callable[[Job], Any], pipe: Connection) -> None:
+    """In the worker. An interrupt at the terminal reaches it too, and is the parent's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with guarded():
+        try:
+            while True:
+                pipe.send(do(pipe.recv()))
+        except (EOFError, OSError):
+            return
+        except BaseException as error:  # whatever a user's part raises, its text may quote data
+            if says_nothing(error):
+                raise
+            sys.exit(fail(bug(error), OUR_FAULT))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)

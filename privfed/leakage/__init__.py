@@ -1,0 +1,1 @@
+"""What does a run give away? Attacks of `attacks/` on what a server or a reader sees."""

@@ -1,0 +1,161 @@
+"""Gradient inversion: what a client's update gives away of its examples, view by view.
+
+The same clients, the same attack, and less and less to see: raw, clipped, with noise, in a sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.image_quality import matched
+from privfed.data.federation import Indices
+from privfed.errors import Refused
+from privfed.leakage.quality import Seen, measured
+from privfed.leakage.reconstruct import Adversary, Method, adversary
+from privfed.leakage.subject import Subject, examples_of
+from privfed.leakage.views import View, views
+
+JOINTLY = 10
+"""So many examples of a sum are searched together at most; else, as if it were one client's."""
+GUESS = View("no update", "anybody: the mean public example")
+
+
+@dataclass(frozen=True)
+class Question:
+    """Whom to attack, and how. None: the first clients, what fits the model, the usual number.
+
+    `clients` that hold `examples` examples are named, or the first `columns` of those who do; each
+    takes `steps` local steps on these.
+    """
+
+    clients: tuple[int, ...] = ()
+    columns: int = 3
+    examples: int = 1
+    steps: int = 1
+    epsilons: tuple[float, ...] = ()
+    method: Method | None = None
+    iterations: int | None = None
+
+
+@dataclass(frozen=True)
+class Inverted:
+    """The attacked `originals` `[N, *features]`, and what each view gave away of them."""
+
+    target: Subject
+    question: Question
+    attack: Adversary
+    clients: tuple[int, ...]
+    norms: tuple[float, ...]
+    originals: Tensor
+    seen: tuple[Seen, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `privfed attack inversion --json` prints."""
+        return {
+            "attack": "inversion",
+            "method": self.attack.method,
+            "iterations": self.attack.iterations,
+            "attacked_clients": list(self.clients),
+            "update_norms": list(self.norms),
+            "examples": self.question.examples,
+            "steps": self.question.steps,
+            "delta": self.target.config.privacy.delta,
+            "views": [each.to_json() for each in self.seen],
+            "simulation": True,
+            "round": self.target.round,
+            "run": str(self.target.path),
+        }
+
+
+def invert(target: Subject, question: Question) -> Inverted:
+    """Attack the clients of `target` under every view. Raises `Refused`."""
+    holders = target.holding(question.examples)
+    clients = _chosen(question, holders)
+    attack = adversary(target, question.steps, question.method, question.iterations)
+    levels = views(target.setup.plan, question.epsilons, len(holders))
+    pairs = [examples_of(target.people, client, question.examples) for client in clients]
+    originals = torch.cat([x for x, _ in pairs])
+    crowd = max(view.clients for view in levels)
+    updates = [_updates(target, attack, question, holders, client, crowd) for client in clients]
+    found = [_guess(target, attack, originals)]
+    for view in levels:
+        parts = [
+            _attacked(target, attack, view, rows, client, *pair)
+            for client, rows, pair in zip(clients, updates, pairs, strict=True)
+        ]
+        labels = [right for _, right in parts if right is not None]
+        x = torch.cat([x for x, _ in parts])
+        share = float(np.mean(labels)) if labels else None
+        found.append(measured(view, attack, x, originals, share))
+    norms = tuple(float(torch.linalg.vector_norm(rows[0])) for rows in updates)
+    return Inverted(target, question, attack, clients, norms, originals, tuple(found))
+
+
+def _chosen(question: Question, holders: Indices) -> tuple[int, ...]:
+    """Clients by number. Raises `Refused` for those who do not hold enough."""
+    if unfit := [client for client in question.clients if client not in holders]:
+        raise Refused(
+            f"--client {unfit[0]} does not hold {question.examples} examples, or does not exist; "
+            f"expected one of the {len(holders)} who do, as {int(holders[0])}"
+        )
+    return question.clients or tuple(int(client) for client in holders[: question.columns])
+
+
+def _updates(
+    target: Subject,
+    attack: Adversary,
+    question: Question,
+    holders: Indices,
+    client: int,
+    crowd: int,
+) -> Tensor:
+    """What `client`, and after it the next ones up to `crowd`, send: `[crowd, d]`."""
+    place = int(np.searchsorted(holders, client))
+    rows = []
+    for other in np.roll(holders, -place)[:crowd]:
+        x, y = examples_of(target.people, int(other), question.examples)
+        rows.append(attack.update(x, y).detach())
+    return torch.stack(rows)
+
+
+def _attacked(
+    target: Subject,
+    attack: Adversary,
+    view: View,
+    updates: Tensor,
+    client: int,
+    x: Tensor,
+    y: Tensor,
+) -> tuple[Tensor, float | None]:
+    """What `view` gives of x `[B, *]`, in its order, and the part of the labels that are right.
+
+    Every view draws the same noise and the same start.
+    """
+    seed = target.setup.streams.at("inversion", 0, np.array([client])).derived(b"%d" % client)
+    generator = torch.Generator().manual_seed(seed.integer())
+    seen = view.seen(updates, generator)
+    together = len(x) * view.clients
+    jointly = attack.method == "analytic" or together <= JOINTLY
+    count = together if jointly else len(x)
+    found = attack.reconstruct(seen, count, not view.keeps_length(updates[0]), generator)
+    right = _found(found.labels, y) if view.clients == 1 else None
+    return matched(found.x, x), right
+
+
+def _found(labels: Tensor, y: Tensor) -> float:
+    """The part of labels y `[B]` that are among `labels`, each as often as it is there."""
+    size = int(max(labels.max(), y.max())) + 1
+    counts = torch.minimum(labels.bincount(minlength=size), y.bincount(minlength=size))
+    return int(counts.sum()) / len(y)
+
+
+def _guess(target: Subject, attack: Adversary, originals: Tensor) -> Seen:
+    """What is known without any update."""
+    test = target.setup.federation.test
+    mean = test.x[torch.arange(len(test))].mean(0)
+    return measured(GUESS, attack, mean.expand_as(originals), originals, None)

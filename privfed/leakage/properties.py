@@ -1,0 +1,130 @@
+"""Property inference: a client's label distribution, from the update that it sends in training.
+
+The clients train as the run has them train. Compared with what everybody knows without any update:
+the label distribution of the public examples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.label_recovery import label_shares
+from privfed.data.federation import Indices
+from privfed.errors import Refused
+from privfed.leakage.layers import last_bias
+from privfed.leakage.reconstruct import predictions
+from privfed.leakage.subject import Subject, examples_of
+from privfed.leakage.views import View, views
+from privfed.local.batches import steps
+
+GUESS = View("no update", "anybody: the public examples' labels")
+
+
+@dataclass(frozen=True)
+class Guessed:
+    """Estimated label shares `[c, K]` from one view, and how far off they are `[c]`.
+
+    `distance` is the total variation, half the sum of absolute differences; `majority` says whether
+    the label told as most frequent is so (or is one of those that are).
+    """
+
+    view: View
+    shares: Tensor
+    distance: tuple[float, ...]
+    majority: tuple[bool, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "view": self.view.name,
+            "seen_by": self.view.who,
+            "clients": self.view.clients,
+            "noise_deviation": self.view.deviation,
+            "epsilon": self.view.epsilon,
+            "total_variation": float(np.mean(self.distance)),
+            "majority_accuracy": float(np.mean(self.majority)),
+        }
+
+
+@dataclass(frozen=True)
+class Properties:
+    """What each view told of the label distributions `truth` `[c, K]` of `clients` `[c]`."""
+
+    target: Subject
+    clients: Indices
+    truth: Tensor
+    guessed: tuple[Guessed, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `privfed attack property --json` prints."""
+        return {
+            "attack": "property",
+            "attacked_clients": self.clients.tolist(),
+            "delta": self.target.config.privacy.delta,
+            "views": [each.to_json() for each in self.guessed],
+            "simulation": True,
+            "round": self.target.round,
+            "run": str(self.target.path),
+        }
+
+
+def infer(target: Subject, count: int, epsilons: tuple[float, ...]) -> Properties:
+    """Estimate label distributions of the first `count` clients. Raises `Refused`."""
+    holders = target.holding(1)
+    attacked = holders[:count]
+    levels = views(target.setup.plan, epsilons, len(holders))
+    crowd = max(view.clients for view in levels)
+    trained = holders[: min(len(holders), count + crowd)]
+    rows, counts = _updates(target, trained)
+    classes = target.people.examples.classes
+    last_bias(target.setup.network, rows[0], classes)  # refuses a model without one
+    labels = [examples_of(target.people, int(client))[1] for client in attacked]
+    truth = torch.stack([_shares(y, classes) for y in labels])
+    public = _shares(target.setup.federation.test.y, classes).expand_as(truth)
+    found = [_scored(GUESS, public, truth)]
+    for view in levels:
+        shares = [_estimate(target, view, rows, counts, place) for place in range(len(attacked))]
+        found.append(_scored(view, torch.stack(shares), truth))
+    return Properties(target, attacked, truth, tuple(found))
+
+
+def _updates(target: Subject, ids: Indices) -> tuple[Tensor, Tensor]:
+    """What clients `ids` send `[c, d]`, and their local steps `[c]`."""
+    people = target.people
+    trainer = replace(target.setup.executor.trainer, federation=people, lr=target.lr)
+    keys = target.setup.streams.at("shuffle", target.round + 1, people.identify(ids))
+    rows, _ = trainer.train(ids, {"params": target.params}, None, keys)
+    if not rows.isfinite().all():
+        raise Refused("a client's training diverges at this client.lr; lower it")
+    return rows, torch.from_numpy(steps(people.sizes(ids), trainer.epochs, trainer.batch_size))
+
+
+def _estimate(target: Subject, view: View, rows: Tensor, counts: Tensor, place: int) -> Tensor:
+    """Label shares `[K]` of the client at `place`, from its update and those after it."""
+    group = (torch.arange(view.clients) + place) % len(rows)
+    seed = target.setup.streams.at("property").derived(b"%d" % place).integer()
+    seen = view.seen(rows[group], torch.Generator().manual_seed(seed))
+    single = bool((counts[group] == 1).all())
+    # Predictions change on the way of several steps; its end is seen of one client without noise.
+    after = view.clients == 1 and not view.deviation and not single
+    ends = [target.params, target.params + seen] if after else [target.params]
+    mean = torch.stack([predictions(target, end) for end in ends]).mean(0)
+    # The gradients of later steps are shorter: own examples are fitted sooner than public ones.
+    whole = single and all(view.keeps_length(rows[int(one)]) for one in group)
+    bias = -last_bias(target.setup.network, seen, len(mean))
+    return label_shares(bias, mean, target.lr if whole else None)
+
+
+def _shares(y: Tensor, classes: int) -> Tensor:
+    return torch.bincount(y, minlength=classes).float() / max(len(y), 1)
+
+
+def _scored(view: View, shares: Tensor, truth: Tensor) -> Guessed:
+    distance = (shares - truth).abs().sum(1) / 2
+    told = truth.gather(1, shares.argmax(1, keepdim=True))[:, 0]
+    majority = told == truth.amax(1)
+    return Guessed(view, shares, tuple(distance.tolist()), tuple(majority.tolist()))

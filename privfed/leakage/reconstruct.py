@@ -1,0 +1,151 @@
+"""One reconstruction: from what is seen of an update to the examples that it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from attacks.analytic_inversion import recover_candidates, recover_one
+from attacks.gradient_inversion import Search, match_direction, match_gradients
+from attacks.label_recovery import counted, label_shares, recover_label
+from privfed.errors import Refused
+from privfed.leakage.client_message import sent
+from privfed.leakage.layers import first_layer, last_bias
+from privfed.leakage.subject import Subject
+from privfed.models.network import Network
+
+Method = Literal["analytic", "cosine", "dlg"]
+_ITERATIONS = {"analytic": 1, "cosine": 400, "dlg": 60}
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """Examples `[M, *features]`, and the labels `[B]` that they were taken to have.
+
+    A search finds M = B; of several examples a linear layer gives a candidate per neuron, M >= B.
+    """
+
+    x: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """Knows the model `params` `[d]`, that clients take `steps` steps, and public examples.
+
+    `low` and `high` bound the values of public examples, `predictions` `[K, K]` are the model's
+    mean ones on those of each label. `picture` is the shape to look at an example in, if any.
+    """
+
+    network: Network
+    params: Tensor
+    lr: float
+    steps: int
+    features: tuple[int, ...]
+    predictions: Tensor
+    low: float
+    high: float
+    picture: tuple[int, ...] | None
+    method: Method
+    iterations: int
+
+    def update(self, x: Tensor, y: Tensor) -> Tensor:
+        """What a client with x `[B, *]`, in any shape, and y `[B]` sends `[d]`."""
+        own = sent(self.network, self.params, self.lr, self.steps)
+        return own(x.reshape(len(x), *self.features), y)
+
+    def labels(self, seen: Tensor, count: int, scaled: bool) -> Tensor:
+        """The labels `[count]`, ascending; `scaled`: a clip may have shortened the update."""
+        bias = -last_bias(self.network, seen, len(self.predictions)) / (self.lr * self.steps)
+        if count == 1:
+            return torch.tensor([recover_label(bias)])
+        known = 1.0 if self.steps == 1 and not scaled else None  # later gradients are shorter
+        return counted(label_shares(bias, self.predictions, known), count)
+
+    def reconstruct(
+        self, seen: Tensor, count: int, scaled: bool, generator: torch.Generator
+    ) -> Reconstruction:
+        """`count` examples from what is seen `[d]` of the mean of their updates."""
+        labels = self.labels(seen, count, scaled)
+        if self.method == "analytic":
+            return Reconstruction(self._read_off(seen, count), labels)
+        shape = (count, *(self.picture or self.features))
+        search = Search(shape, labels, self.low, self.high)
+        find: Callable[..., Tensor] = (
+            match_direction if self.method == "cosine" else match_gradients
+        )
+        x = find(self.update, seen, search, self.iterations, generator)
+        return Reconstruction(self._within(x.reshape(count, *self.features)), labels)
+
+    def _read_off(self, seen: Tensor, count: int) -> Tensor:
+        layer = first_layer(self.network, seen, self.features)
+        if layer is None:
+            raise Refused(_NOT_LINEAR)
+        if count == 1:
+            return self._within(recover_one(*layer).reshape(1, *self.features))
+        flat = recover_candidates(*layer, max(count, len(layer[1])))
+        return self._within(flat.reshape(len(flat), *self.features))
+
+    def _within(self, x: Tensor) -> Tensor:
+        """Pictures have a range of values that everybody knows; other numbers are left alone."""
+        return x.nan_to_num().clamp(self.low, self.high) if self.picture else x.nan_to_num()
+
+
+_NOT_LINEAR = (
+    "--method analytic reads a linear first layer with a bias, and this model does not begin with "
+    "one that takes the whole example; use --method cosine"
+)
+
+
+def adversary(
+    target: Subject, steps: int, method: Method | None, iterations: int | None
+) -> Adversary:
+    """The attack on `target`: by default analytic where the first layer is linear, else cosine.
+
+    Raises `Refused` where `method` does not fit the model.
+    """
+    test, network = target.setup.federation.test, target.setup.network
+    features = tuple(target.people.examples.x.shape[1:])
+    linear = first_layer(network, target.params, features) is not None
+    if method == "analytic" and not linear:
+        raise Refused(_NOT_LINEAR)
+    chosen: Method = method or ("analytic" if linear else "cosine")
+    x = test.x[torch.arange(len(test))]
+    return Adversary(
+        network=network,
+        params=target.params,
+        lr=target.lr,
+        steps=steps,
+        features=features,
+        predictions=predictions(target, target.params),
+        low=float(x.min()),
+        high=float(x.max()),
+        picture=_picture(target, features),
+        method=chosen,
+        iterations=iterations or _ITERATIONS[chosen],
+    )
+
+
+def predictions(target: Subject, params: Tensor) -> Tensor:
+    """The mean prediction `[K, K]` of `params` `[d]` on public examples of each label.
+
+    Of a label that there are none of, that on all.
+    """
+    test = target.setup.federation.test
+    scored = list(target.setup.network.scored(params, test))
+    found = torch.cat([outputs.softmax(-1) for outputs, _ in scored])
+    y = torch.cat([y for _, y in scored])
+    rows = [found[y == k].mean(0) if (y == k).any() else found.mean(0) for k in range(test.classes)]
+    return torch.stack(rows)
+
+
+def _picture(target: Subject, features: tuple[int, ...]) -> tuple[int, ...] | None:
+    """`[channels, height, width]` in which people look at an example; None where it is none."""
+    stated: tuple[int, ...] | None = getattr(target.config.parts["source"], "picture", None)
+    if stated is not None:
+        return stated
+    return features if len(features) == 3 and features[0] in (1, 3) else None

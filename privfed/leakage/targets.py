@@ -1,0 +1,91 @@
+"""Those whose membership is asked about, users or single examples, and what models show of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attacks.membership import confidence, means_of
+from privfed.data.federation import Examples, Indices
+from privfed.errors import Refused
+from privfed.models.network import Network
+from privfed.run.assemble import Setup
+from privfed.run.rehearsal import keeping, rehearse
+from privfed.streams import Streams
+
+Level = Literal["user", "example"]
+Told = Callable[[int, int], None]
+"""Runs done, of how many."""
+Reals = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Mean losses of targets, and means of their confidence, each `[s, t]`, under s models."""
+
+    losses: Reals
+    statistics: Reals
+
+    def beside(self, other: Shown) -> Shown:
+        """These targets and then the others, under the same models."""
+        pairs = ((self.losses, other.losses), (self.statistics, other.statistics))
+        return Shown(*(np.concatenate(pair, axis=1) for pair in pairs))
+
+
+def shown(
+    net: Network, models: Sequence[Tensor], examples: Examples, offsets: Indices, level: Level
+) -> Shown:
+    """What `models` `[d]` show of `examples`, or of the users between `offsets` who hold any."""
+    losses = np.stack([_losses(net, params, examples) for params in models])
+    found = Shown(losses, confidence(losses))
+    if level == "example":
+        return found
+    held = np.unique(offsets)
+    means = ([means_of(row, held) for row in of] for of in (found.losses, found.statistics))
+    return Shown(*map(np.stack, means))
+
+
+def _losses(net: Network, params: Tensor, examples: Examples) -> Reals:
+    """The loss of each example `[N]`, in float64: a confident model's are too small for less."""
+    losses = [
+        net.loss.losses(outputs.double(), y.double() if y.is_floating_point() else y)
+        for outputs, y in net.scored(params, examples)
+    ]
+    return np.asarray(torch.cat(losses).cpu().numpy(), dtype=np.float64)
+
+
+def rehearsed(
+    setup: Setup, level: Level, runs: int, seed: int, rounds: int, told: Told
+) -> tuple[list[Tensor], Flags]:
+    """The final models `[d]` of `runs` runs, each on a half of the targets by fair coins.
+
+    Beside them, who was inside, `[runs, targets]`. Raises `Refused` where nobody was.
+    """
+    people = setup.federation
+    sizes = people.sizes(np.arange(people.clients))
+    sizes = sizes[sizes > 0]
+    targets = len(sizes) if level == "user" else len(people.examples)
+    inside = coins(seed, "membership", runs, targets)
+    models = []
+    for run, coin in enumerate(inside):
+        told(run, runs)
+        if not coin.any():
+            raise Refused(
+                f"coins leave nobody in one of {runs} runs; take more clients, or another --seed"
+            )
+        kept = np.repeat(coin, sizes) if level == "user" else coin
+        own = Streams(seed).at("membership/run", run).integer()
+        models.append(rehearse(setup, keeping(people, kept), own, rounds).params)
+    return models, inside
+
+
+def coins(seed: int, stream: str, runs: int, targets: int) -> Flags:
+    """Fair coins `[runs, targets]`."""
+    return Streams(seed).at(stream).generator().random((runs, targets)) < 0.5

@@ -1,0 +1,103 @@
+"""What an adversary sees of a client's update: raw, clipped, noised, or in a sum of several.
+
+Noise is looked at as the adversary does whom epsilon is about: who reads the released aggregate,
+knows all other clients' updates and subtracts them. Where clients add their own noise it is the
+server, which needs to know nobody.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from accounting.errors import AccountingError
+from privfed.errors import Refused
+from privfed.plan.plan import Plan
+from privfed.privacy.clipping import clip_rows
+
+MANY, SOME = 10, 2
+"""How many clients a secure sum holds, beside a whole cohort."""
+_READER = "a server that reads updates"
+_LOOSE = (1e6, 1e5, 1e3)
+
+
+@dataclass(frozen=True)
+class View:
+    """The mean of `clients` updates, each clipped, plus noise of `deviation`, as `who` sees it."""
+
+    name: str
+    who: str
+    clients: int = 1
+    clip: float = math.inf
+    deviation: float = 0.0
+    epsilon: float | None = None
+
+    def seen(self, updates: Tensor, generator: torch.Generator) -> Tensor:
+        """What is seen `[d]` of the first `clients` of `updates` `[n, d]`."""
+        rows = updates[: self.clients]
+        if self.clip < math.inf:
+            rows = clip_rows(rows, self.clip).rows
+        noise = torch.randn(rows.shape[1], generator=generator, dtype=rows.dtype)
+        return rows.mean(0) + self.deviation * noise
+
+    def keeps_length(self, update: Tensor) -> bool:
+        """Whether the clip leaves an update `[d]` as long as it is."""
+        return float(torch.linalg.vector_norm(update)) <= self.clip
+
+
+def views(plan: Plan, epsilons: Sequence[float], clients: int) -> list[View]:
+    """From no protection to the most, for sums over at most `clients` clients.
+
+    `epsilons` are budgets for all of the run's rounds at its delta. Raises `Refused`.
+    """
+    clip = plan.config.parts["mechanism"].clip if plan.mechanism.private else math.inf
+    found = [View("as sent", _READER)]
+    if plan.mechanism.private:
+        found.append(View(f"clipped to {clip:g}", _READER, clip=clip))
+        found += [_noised(plan, epsilon, clip) for epsilon in sorted(set(epsilons), reverse=True)]
+    elif epsilons:
+        raise Refused(
+            "--epsilon is given, but privacy.mechanism is 'none': there is no noise to calibrate; "
+            "leave it out, or set privacy.mechanism = 'gaussian'"
+        )
+    cohort = plan.config.parts["sampler"].size
+    for count in sorted({SOME, MANY, cohort}):
+        if 1 < count <= min(cohort, clients):
+            who = "a server that sees sums alone"
+            found.append(View(f"sum of {count} clients", who, count, clip))
+    return found
+
+
+def _noised(plan: Plan, epsilon: float, clip: float) -> View:
+    local = plan.mechanism.trust == "client"
+    who = _READER if local else "a reader who knows all other updates"
+    return View(f"ε = {epsilon:,.10g}", who, 1, clip, noise(plan, epsilon) * clip, epsilon)
+
+
+def noise(plan: Plan, epsilon: float) -> float:
+    """The deviation on one round's sum, in clips, with which all rounds spend `epsilon`.
+
+    Raises `Refused`.
+    """
+    config, sampler = plan.config, plan.config.parts["sampler"]
+    privacy = config.privacy
+    try:
+        multiplier = plan.cost.solve(
+            config.run.rounds, epsilon, privacy.delta, privacy.accountant, plan.before.spending
+        )
+    except AccountingError as error:
+        raise Refused(f"--epsilon {epsilon:g}: {error}") from error
+    size = 1 if plan.mechanism.trust == "client" else sampler.size
+    return plan.mechanism.at(multiplier).noise_on_update(size)
+
+
+def usual(plan: Plan) -> tuple[float, ...]:
+    """Budgets to look through: far too large ones, and the run's own; none without noise."""
+    if not plan.mechanism.private:
+        return ()
+    own = plan.budget or plan.guarantee.epsilon
+    return (*_LOOSE, *((own,) if 0 < own < min(_LOOSE) else ()))

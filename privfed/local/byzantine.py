@@ -1,0 +1,204 @@
+"""The byzantine clients of a simulation: who they are, and what they send instead.
+
+An attack sees what its threat model says and no more (`attacks.types.View`). Who is byzantine is a
+fixed part of the population, drawn once or afresh each round, by public coins that read nobody's
+data; a cohort has as many of them as the sampler happens to draw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attacks.types import Attack, Knowledge, State, View
+from privfed.config.config import Config
+from privfed.data.federation import Examples, Federation, Indices
+from privfed.deferred import torch
+from privfed.errors import Refused
+from privfed.privacy.mechanism import BoundedRows
+from privfed.streams import Streams, coins
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Attackers:
+    """`fraction` of the clients with these `identities` `[N]`, who carry out `attack`.
+
+    `afresh`: others each round. `unbounded`: they ignore the bound that honest clients keep, and
+    send their rows at full length. `declared` is how many there are to be, where a client is but a
+    place among these.
+    """
+
+    attack: Attack
+    fraction: float
+    afresh: bool
+    unbounded: bool
+    identities: Indices
+    streams: Streams
+    declared: int | None = None
+    _chosen: dict[int, Mask] = field(default_factory=dict, repr=False, compare=False)
+
+    def hostile(self, round: int) -> Mask:
+        """Which clients are byzantine in `round`, `[N]`.
+
+        Of clients who are a place among `declared` ones, the nearest whole number to `fraction` of
+        these; else each by a coin of its own, so that it does not depend on who else there is.
+        """
+        drawn = round if self.afresh else 0
+        if drawn not in self._chosen:
+            everybody = self.identities if self.declared is None else np.arange(self.declared)
+            words = self.streams.at("attack/who", drawn, everybody).per_client(1)[:, 0]
+            if self.declared is None:
+                chosen = coins(words, self.fraction)
+            else:
+                chosen = np.zeros(self.declared, dtype=bool)
+                count = math.floor(self.fraction * self.declared + 0.5)
+                chosen[np.argsort(words, kind="stable")[:count]] = True
+                chosen = chosen[self.identities]
+            self._chosen.clear()
+            self._chosen[drawn] = chosen
+        return self._chosen[drawn]
+
+    def to_json(self) -> dict[str, Any]:
+        """Who they are: by place, where they stay the same."""
+        whole = None if self.afresh else np.flatnonzero(self.hostile(0)).tolist()
+        selection = "round" if self.afresh else "once"
+        return {
+            "format": 1,
+            "attack": type(self.attack).__name__,
+            "fraction": self.fraction,
+            "selection": selection,
+            "clients": whole,
+        }
+
+    def corrupt(
+        self,
+        round: int,
+        hostile: Mask,
+        rows: Tensor,
+        state: State,
+        rule: Callable[[Tensor], Tensor],
+    ) -> tuple[Tensor, State]:
+        """Rows `[n, m]` with those of `hostile` `[n]` replaced, and what the attackers remember."""
+        if not hostile.any() or not self.attack.corrupts:
+            return rows, state
+        bad = torch.from_numpy(hostile).to(rows.device)
+        knows = self.attack.knows
+        view = View(
+            round,
+            rows[bad],
+            rows[~bad] if Knowledge.ALL_HONEST in knows else None,
+            rule if Knowledge.RULE in knows else None,
+        )
+        sent, state = self.attack.corrupt(view, state, self._generator(round))
+        rows = rows.clone()
+        rows[bad] = sent
+        return rows, state
+
+    def lengthened(
+        self, hostile: Mask, bounded: BoundedRows, free: Tensor, bare: bool
+    ) -> BoundedRows:
+        """Bounded rows, those of `hostile` as long as their `free` ones, which nothing bounds.
+
+        A bound only shortens rows (and turns them, or appends to them), so this is what a client
+        sends that does not apply it; `bare` where it adds noise too: then it is `free` itself.
+        """
+        if not self.unbounded or not hostile.any():
+            return bounded
+        bad = torch.from_numpy(hostile).to(bounded.rows.device)
+        if bare:
+            rows = torch.where(bad[:, None], free, bounded.rows)
+            return replace(bounded, rows=rows, hostile=hostile)
+        wanted = torch.linalg.vector_norm(free[bad], dim=1, keepdim=True, dtype=torch.float64)
+        found = torch.linalg.vector_norm(
+            bounded.rows[bad], dim=1, keepdim=True, dtype=torch.float64
+        )
+        longer = torch.where(found > 0, (wanted / found).clamp(min=1.0), 1.0)
+        rows = bounded.rows.clone()
+        rows[bad] *= longer.to(rows.dtype)
+        return replace(bounded, rows=rows, hostile=hostile)
+
+    def poisoned(self, federation: Federation) -> Federation:
+        """The population as the byzantine train on it: their examples, and nobody else's, poisoned.
+
+        Raises `Refused` where the attack does not fit the examples.
+        """
+        if not self.attack.poisons:
+            return federation
+        examples = federation.examples
+        refuse_unfit(self.attack, examples)
+        every = np.arange(federation.clients) if self.afresh else np.flatnonzero(self.hostile(0))
+        x, y = examples.x[torch.arange(len(examples), device=examples.y.device)], examples.y.clone()
+        for client in every.tolist():
+            own = slice(*federation.offsets[client : client + 2].tolist())
+            if own.start == own.stop:
+                continue
+            keys = self.streams.at("attack/poison", 0, self.identities[[client]])
+            generator = next(keys.each()).generator()
+            x[own], y[own] = self.attack.poison(x[own], y[own], examples.classes, generator)
+        return replace(federation, examples=replace(examples, x=x, y=y), _stages={})
+
+    def _generator(self, round: int) -> np.random.Generator:
+        return self.streams.at("attack/update", round).generator()
+
+
+def refuse_unfit(attack: Attack, examples: Examples) -> None:
+    """Raises `Refused` where `attack` aims at other examples than these."""
+    if examples.y.dtype != torch.int64 or examples.y.dim() != 1:
+        raise Refused(
+            "attack.name poisons examples with one class each, and these have other labels; use an "
+            "attack on updates"
+        )
+    why = attack.unfit(tuple(examples.x.shape[1:]), examples.x.dtype.is_floating_point)
+    if why:
+        raise Refused(f"attack.name does not fit these examples: {why}")
+    for label in attack.labels():
+        if label >= examples.classes:
+            raise Refused(
+                f"the attack aims at class {label}, but there are classes 0 to "
+                f"{examples.classes - 1} only; set attack.source and attack.target to these"
+            )
+
+
+def targeted(attack: Attack, test: Examples) -> Examples | None:
+    """Test examples as the attack feeds them in, labelled as it wants them read; None if neither.
+
+    Raises `Refused` where the attack does not fit, or there is none of them.
+    """
+    if not attack.poisons:
+        return None
+    refuse_unfit(attack, test)
+    found = attack.targeted(test.x[torch.arange(len(test), device=test.y.device)], test.y)
+    if found is None:
+        return None
+    if not len(found[1]):
+        raise Refused("attack: no test example is one that it wants misread; choose other classes")
+    return replace(test, x=found[0], y=found[1], owners=None)
+
+
+def unbounded(config: Config) -> bool:
+    """Whether attackers ignore the bounds that honest clients keep."""
+    stage = config.attack.stage
+    return stage == "after_bound" or (stage == "auto" and config.secured)
+
+
+def hostile(config: Config) -> int:
+    """How many of a cohort are taken to be hostile: as declared, and no fewer than are expected
+    where attackers are simulated, whose number may be drawn (such a run is a simulation).
+    """
+    size: int = config.parts["sampler"].size
+    return max(config.aggregation.byzantine, math.ceil(config.attack.fraction * size - 1e-9))
+
+
+def voids(config: Config) -> bool:
+    """Whether attackers read raw updates, so that others' rows depend on a member's data."""
+    return config.attacked and Knowledge.ALL_HONEST in config.parts["attack"].knows

@@ -1,0 +1,1 @@
+"""Networks as functions of one vector `[d]`: recipes, losses, and how a user's own is taken."""

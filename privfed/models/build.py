@@ -1,0 +1,162 @@
+"""From a recipe to a network: built, started, frozen, and tried on made-up examples.
+
+What would break the guarantee or the arithmetic is refused by name: everything that a client's
+training changes has to lie in the flat vector, or it would reach the next client unclipped.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
+
+from privfed.config.sections import Start
+from privfed.data.federation import Examples
+from privfed.errors import Broken, Refused
+from privfed.models.form import Form
+from privfed.models.losses import Loss
+from privfed.models.network import Network
+from privfed.models.outputs import select_output
+from privfed.models.pretrained import load_start
+from privfed.models.recipes import Model
+from privfed.models.vetting import refuse, told, try_module
+from privfed.streams import Keys
+from privfed.vector import Shapes
+
+
+def network(
+    model: Model,
+    examples: Examples,
+    start: Start,
+    loss: Loss,
+    keys: Keys,
+    device: torch.device,
+    constants: Mapping[str, Tensor] | None = None,
+) -> Network:
+    """Build `model` for `examples`; its first parameters come from `keys`, or from `start.init`.
+
+    `constants` are those of a run that goes on, whose parameters come from its checkpoint: the file
+    that it started from is not read again. Raises `Refused` for what cannot be trained here.
+    """
+    seed = keys.integer()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = model.build(tuple(examples.x.shape[1:]), loss.width(examples))
+        select_output(module, start.output)
+        made_up = _made_up(examples)
+        if any(is_lazy(p) for p in module.parameters()):
+            with torch.no_grad(), told(made_up):
+                module(made_up)
+    _refuse_parameters(module)
+    if start.init and constants is None:
+        load_start(module, start.init, start.fresh)
+    _freeze(module, start.frozen)
+    if constants is not None:
+        _restore(module, constants)
+    shapes = Shapes.of(module)
+    if not shapes.names:
+        raise Refused("model.name: the model has no trainable parameter; freeze fewer of them")
+    flat = shapes.flatten(dict(module.named_parameters()))
+    if not bool(flat.isfinite().all()):
+        raise Refused("model: its parameters at the start are not all finite")
+    trial = try_module(module, shapes, made_up, _expected(made_up, examples, loss), seed)
+    module.to(device).requires_grad_(False)
+    constants = _constants(module, shapes)
+    return Network(
+        module,
+        shapes,
+        flat.to(device),
+        loss,
+        trial.random,
+        constants,
+        trial.fingerprint,
+        trial.channels_last,
+        Form.of(examples),
+    )
+
+
+def _expected(x: Tensor, examples: Examples, loss: Loss) -> tuple[int, ...]:
+    """The shape of a model's outputs for x."""
+    positions = tuple(examples.y.shape[1:]) if examples.y.dtype == torch.int64 else ()
+    return (len(x), *positions, loss.width(examples))
+
+
+def _made_up(examples: Examples) -> Tensor:
+    """Three examples of the right shape and type, with nothing of anybody's in them."""
+    shape = (3, *examples.x.shape[1:])
+    if examples.x.dtype == torch.int64:
+        return torch.randint(0, examples.classes, shape)
+    return torch.randn(shape)
+
+
+def _refuse_parameters(module: nn.Module) -> None:
+    if isinstance(module, torch.jit.ScriptModule):
+        raise Refused("model.name: a TorchScript module cannot be trained here; give its source")
+    storages: dict[int, str] = {}
+    for name, parameter in module.named_parameters():
+        if parameter.is_complex():
+            refuse(name, "is complex; clipping and noise are proved for real parameters only")
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            refuse(name, f"is {parameter.dtype}; call .float() on the module")
+        other = storages.setdefault(parameter.untyped_storage().data_ptr(), name)
+        if other != name and parameter.numel():
+            refuse(
+                name, f"shares its memory with {other!r}; tie them as one and the same Parameter"
+            )
+
+
+def _freeze(module: nn.Module, patterns: Iterable[str]) -> None:
+    """Take parameters out of the vector, by name or by the name of a module that holds them.
+
+    A batch normalisation that is frozen whole uses the statistics that it came with.
+    """
+    for pattern in patterns:
+        every = module.named_parameters(remove_duplicate=False)  # also by a tied one's other name
+        named = [p for name, p in every if _matches(name, pattern)]
+        inside = [m for name, m in module.named_modules() if _matches(f"{name}.", f"{pattern}.")]
+        if not (named or inside):
+            names = ", ".join(name for name, _ in itertools.islice(module.named_parameters(), 20))
+            raise Refused(f"model.frozen: nothing is called {pattern!r}; expected one of {names}")
+        for parameter in named:
+            parameter.requires_grad_(False)
+    for name, part in module.named_modules():
+        if not isinstance(part, _BatchNorm):
+            continue
+        own = [f"{name}.{key}" for key, _ in part.named_parameters(recurse=False)] or [f"{name}."]
+        if all(any(_matches(key, pattern) for pattern in patterns) for key in own):
+            part.eval()
+        if part.training or part.running_mean is None:
+            refuse(
+                name,
+                "is a batch normalisation: it mixes a batch's examples and keeps statistics "
+                "outside the vector that is clipped and noised. Use group normalisation, or "
+                "freeze it with the statistics it came with (model.frozen)",
+            )
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
+
+
+def _constants(module: nn.Module, shapes: Shapes) -> dict[str, Tensor]:
+    """All that the module computes with and the vector does not hold."""
+    trainable = set(shapes.names)
+    frozen = {name: p.detach() for name, p in module.named_parameters() if name not in trainable}
+    return {**frozen, **dict(module.named_buffers())}
+
+
+def _restore(module: nn.Module, constants: Mapping[str, Tensor]) -> None:
+    own = _constants(module, Shapes.of(module))
+    if {name: t.shape for name, t in own.items()} != {n: t.shape for n, t in constants.items()}:
+        raise Broken(
+            f"the run's constants are {sorted(constants)}; its model has {sorted(own)}: the run "
+            "directory or the model's code was changed"
+        )
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(constants[name])

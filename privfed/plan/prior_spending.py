@@ -1,0 +1,243 @@
+"""What earlier runs over the same population spent, and its composition with a run's own charges.
+
+Each guarantee of a run composes over the same earlier runs: against the server and against readers,
+where noise is distributed, and for examples of silos. Plans, summaries and audits all come here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import Any
+
+from accounting.errors import AccountingError, Unaccountable
+from accounting.events import Event, Spending, apart
+from accounting.guarantee import Guarantee, guarantee, unbounded
+from accounting.ledger import Ledger
+from privfed.privacy.mechanism import OTHER
+from privfed.store.lineage import FRESH, Lineage
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What one earlier run was charged itself. `run` and `head` identify it and how far it was.
+
+    `own` is what it was charged against the party `against` (None: all but a trusted server), and
+    `other` against the other party of distributed noise; None where no ledger states that.
+    """
+
+    path: str
+    run: str
+    head: str
+    own: Spending
+    examples: Spending | None = None
+    """What each example of a silo may have been charged, by DP-SGD; None where no ledger states any
+    such bound, which is not that nothing was released.
+    """
+    against: str | None = None
+    other: Spending | None = None
+    lineage: Lineage = FRESH
+    """What made the model that it started from."""
+    passed: frozenset[str] = frozenset()
+    """Earlier heads of its ledger, at which its model was taken for a start."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What the new run's ledger states of it."""
+        facts = {"run": self.path, "id": self.run, "head": self.head, "charges": _listed(self.own)}
+        if self.examples is not None:
+            facts["examples"] = _listed(self.examples)
+        if self.against:
+            facts["against"] = self.against
+        if self.other is not None:
+            facts["other"] = _listed(self.other)
+        if self.passed:
+            facts["passed"] = sorted(self.passed)
+        return {**facts, "lineage": self.lineage.to_json()}
+
+    @classmethod
+    def from_json(cls, stated: Mapping[str, Any], against: str | None = None) -> Prior:
+        """What a ledger states, whose own charges are `against` that party."""
+        own = _counted(stated.get("charges", []))
+        examples, other = (
+            _counted(stated[key]) if key in stated else None for key in ("examples", "other")
+        )
+        lineage = Lineage.from_json(stated.get("lineage"))
+        party = stated.get("against", against)
+        run, head = stated["id"], stated["head"]
+        passed = frozenset(stated.get("passed", []))
+        return cls(stated["run"], run, head, own, examples, party, other, lineage, passed)
+
+    @classmethod
+    def of(cls, path: str, ledger: Ledger) -> Prior:
+        """The run at `path`, as its ledger stands."""
+        terms, run, head = ledger.terms, str(ledger.terms.get("id")), ledger.head().hex()
+        return cls(
+            path,
+            run,
+            head,
+            apart(ledger.own),
+            charged(ledger, "examples") if "examples" in terms else None,
+            terms.get("against"),
+            apart(charged(ledger, "other")) if "other" in terms else None,
+            Lineage.of_start(terms),
+        )
+
+    @property
+    def heads(self) -> frozenset[str]:
+        """Where its ledger is known to have stood, up to what was counted."""
+        return self.passed | {self.head}
+
+    def went_through(self, heads: Iterable[str], beside: Path | None = None) -> Prior:
+        """The same run, knowing which of `heads` its ledger passed before it was counted.
+
+        As the ledger says that lies at its path, or in the folder `beside`: only its own holds the
+        head at which it was counted.
+        """
+        asked = {*heads} - self.heads
+        ledgers = self.ledgers(beside) if asked else []
+        last = bytes.fromhex(self.head)
+        passed = {
+            head
+            for head in asked
+            if any(ledger.passed(bytes.fromhex(head), last) for ledger in ledgers)
+        }
+        return replace(self, passed=self.passed | passed) if passed else self
+
+    def ledgers(self, beside: Path | None = None) -> list[Ledger]:
+        """Its own ledger and copies that went on, where they are at hand."""
+        found = []
+        for folder in filter(None, (Path(self.path), beside)):
+            with contextlib.suppress(OSError, AccountingError):
+                found.append(Ledger.load(folder / "ledger.jsonl"))
+        return [ledger for ledger in found if ledger.holds(bytes.fromhex(self.head))]
+
+    def toward(self, against: str | None) -> Prior | None:
+        """The same run, `own` being what it was charged against `against`; None where unknown."""
+        if against == self.against:
+            return self
+        if self.other is None or OTHER.get(str(self.against)) != against:
+            return None
+        return replace(self, own=self.other, other=self.own, against=against)
+
+
+@dataclass(frozen=True)
+class Priors:
+    """All runs that count before a new one, each once, and the clients they declared public.
+
+    `lineage` is what made the model that the new run starts from, and `disjoint` the runs (path and
+    id) whose people it declares to be others than its own.
+    """
+
+    runs: tuple[Prior, ...] = ()
+    public: frozenset[str] = frozenset()
+    lineage: Lineage = FRESH
+    disjoint: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def spending(self) -> Spending:
+        """What all of them spent together."""
+        return total(prior.own for prior in self.runs)
+
+    @property
+    def uncovered(self) -> str:
+        """Why no guarantee over these covers what a starting model tells; empty where all do.
+
+        What earlier runs started from counts as well: what they released may tell of it.
+        """
+        heads: dict[str, set[str]] = {}
+        for prior in self.runs:
+            heads.setdefault(prior.run, set()).update(prior.heads)
+        return self._whole.uncovered(heads)
+
+    @property
+    def _whole(self) -> Lineage:
+        return reduce(or_, (prior.lineage for prior in self.runs), self.lineage)
+
+    def traced(self, beside: Path | None = None) -> Priors:
+        """These, each run knowing which starts its ledger passed, as far as ledgers are at hand."""
+        heads: dict[str, set[str]] = {}
+        for origin in self._whole.runs:
+            heads.setdefault(origin.id, set()).add(origin.head)
+        runs = tuple(prior.went_through(heads.get(prior.run, ()), beside) for prior in self.runs)
+        return replace(self, runs=runs)
+
+    @classmethod
+    def stated(cls, terms: Mapping[str, Any]) -> Priors:
+        """What the ledger that states `terms` counts before its own charges."""
+        against, runs = terms.get("against"), terms.get("prior", [])
+        disjoint = {run["run"]: run["id"] for run in terms.get("disjoint", [])}
+        return cls(
+            tuple(Prior.from_json(run, against) for run in runs),
+            lineage=Lineage.of_start(terms),
+            disjoint=disjoint,
+        )
+
+
+NOTHING = Priors()
+
+
+def other_guarantee(
+    own: Spending, against: str, runs: Sequence[Prior], delta: float, uncovered: str = ""
+) -> Guarantee:
+    """What distributed noise guarantees against `against`, whom the budget does not gate.
+
+    It covers `own` and what `runs` were charged against that party. Where one of their ledgers does
+    not state that, or means another relation, no joint bound exists, and the guarantee says so.
+    """
+    together = [own, *(prior.other or {} for prior in runs)]
+    silent = [prior.path for prior in runs if prior.other is None]
+    why = f"no ledger states what was charged against the {against} by {', '.join(silent)}"
+    bound = _joint_bound(total(together), delta, why if silent else "")
+    return replace(bound, against=against, uncovered=uncovered)
+
+
+def examples_guarantee(
+    own: Spending, runs: Sequence[Prior], delta: float, uncovered: str = ""
+) -> Guarantee:
+    """What DP-SGD in silos guarantees one example, over `own` and what `runs` were charged for it.
+
+    A run without DP-SGD bounds no example, whatever it promises whole clients: no joint bound
+    exists then, and the guarantee says so.
+    """
+    together = [own, *(prior.examples or {} for prior in runs)]
+    bare = [prior.path for prior in runs if prior.own and prior.examples is None]
+    why = f"no DP-SGD in {', '.join(bare)}"
+    bound = _joint_bound(total(together), delta, why if bare else "")
+    return replace(bound, unit="example", uncovered=uncovered)
+
+
+def _joint_bound(together: Spending, delta: float, missing: str) -> Guarantee:
+    """By the tightest accountant; none where anything is `missing`, or means another relation."""
+    if missing:
+        return unbounded(together, delta, missing)
+    try:
+        return guarantee(together, delta)
+    except Unaccountable:
+        return unbounded(together, delta, "what these runs guarantee differs in its relation")
+
+
+def charged(ledger: Ledger, key: str) -> Spending:
+    """What the run of `ledger` was charged beside its headline, by the event stated under `key`."""
+    stated = ledger.terms.get(key)
+    return {} if stated is None else {Event.from_json(stated["event"]): len(ledger.charges)}
+
+
+def total(spendings: Iterable[Spending]) -> Spending:
+    """All of `spendings` together."""
+    found: Counter[Event] = Counter()
+    for spending in spendings:
+        found.update(spending)
+    return found
+
+
+def _listed(spending: Spending) -> list[list[Any]]:
+    return [[event.to_json(), count] for event, count in spending.items()]
+
+
+def _counted(pairs: Iterable[Sequence[Any]]) -> Spending:
+    return {Event.from_json(event): count for event, count in pairs}

@@ -1,0 +1,76 @@
+"""Which rule runs: over rows, or in passes over sums, as what else is configured demands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from defenses.types import RowRule, Rule, SumRule
+from defenses.weighing import Composed, WeightRule
+from privfed.config.config import Config
+from privfed.errors import Refused
+from privfed.parts import BUILT_IN, find
+
+if TYPE_CHECKING:
+    from privfed.local.objective import Objective
+
+
+def rule_of(config: Config) -> SumRule | RowRule:
+    """The rule that `config` runs, tied to the mechanism's clip where noise follows its terms.
+
+    What goes before a rule mixes rows. A robust rule that has both forms is carried out on rows
+    where the server may see them, which takes one upload. Raises `Refused`.
+    """
+    rule = config.parts["rule"]
+    mechanism, before = config.parts["mechanism"], config.before
+    if not isinstance(rule, SumRule | RowRule):
+        raise Refused(
+            f"aggregation.rule = {config.names['rule']!r} is no rule; expected a subclass of "
+            "defenses.types.RowRule or SumRule"
+        )
+    both = isinstance(rule, SumRule) and isinstance(rule, WeightRule) and rule.robust
+    try:
+        if before or (both and not _sums_only(config)):
+            return Composed(before=before, rule=_within(rule, None))
+        return _within(rule, mechanism.clip if mechanism.private else None)
+    except ValueError as error:
+        raise Refused(f"aggregation.rule = {config.names['rule']!r}: {error}") from error
+
+
+def _sums_only(config: Config) -> bool:
+    """Whether the server sees sums alone, or may use nothing else."""
+    mechanism = config.parts["mechanism"]
+    central = mechanism.private and mechanism.trust != "client"
+    return bool(config.secured or central)
+
+
+def _within(rule: SumRule | RowRule, clip: float | None) -> SumRule | RowRule:
+    return rule.within(clip) if isinstance(rule, SumRule) else rule
+
+
+def exchanges(objective: Objective, rule: SumRule | RowRule) -> int:
+    """Releases per round, known before it: together they make one event."""
+    passes = rule.passes if isinstance(rule, SumRule) else 1
+    return objective.exchanges - 1 + passes
+
+
+def tolerates(rule: Rule, n: int) -> int:
+    """How many hostile clients among n `rule` tolerates."""
+    return max(0, min(n, rule.most(n)))
+
+
+def rules_by_sums() -> tuple[str, ...]:
+    """The built-in rules that sums suffice for."""
+    names = BUILT_IN["rule"]
+    return tuple(name for name in names if issubclass(find("rule", name, "rule"), SumRule))
+
+
+def told(config: Config) -> str:
+    """What the rule sees of the clients, and which hostile ones it withstands, in words."""
+    rule, name = rule_of(config), config.names["rule"]
+    sees = "on every client's row"
+    if isinstance(rule, SumRule):
+        sees = "by one sum" if rule.passes == 1 else f"by {rule.passes} sums over one cohort"
+    first = "".join(f"{part}, then " for part in config.aggregation.before)
+    size = config.parts["sampler"].size
+    withstood = config.parts["rule"].tolerance or f"{tolerates(rule, size)} of {size}"
+    return f"{first}{name}, {sees}; hostile clients it withstands: {withstood}"

@@ -1,0 +1,93 @@
+"""What all rounds of a run leave of its budget, why, and what would use it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from accounting.calibration import most_rounds
+from accounting.errors import AccountingError
+from privfed.plan.plan import Plan
+from privfed.plan.round_cost import RoundCost
+
+_WORTH_SAYING = 0.05
+"""The part of a budget from which on it is said that it stays unspent."""
+_LESS = 0.99
+"""Noise below this part of another is less than that."""
+
+
+@dataclass(frozen=True)
+class Unspent:
+    """`epsilon` of the budget that no round uses, `why`, and what would use it (`instead`)."""
+
+    epsilon: float
+    why: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"ε = {self.epsilon:.3g} of the budget stays unspent: {self.why}; {self.instead}"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def unspent(plan: Plan) -> Unspent | None:
+    """More than a twentieth of the budget that all configured rounds leave; None where less.
+
+    What is left is nobody's gain: the same promise would have allowed less noise or more rounds.
+    """
+    budget = plan.budget
+    if budget is None or budget == math.inf:
+        return None
+    left = budget - plan.guarantee.epsilon
+    if not left > _WORTH_SAYING * budget:
+        return None
+    noise, best = plan.noise_multiplier or 0.0, _solved(plan, plan.cost)
+    if plan.cost.aborts and _solved(plan, replace(plan.cost, aborts=0.0)) < _LESS * best:
+        return Unspent(left, _aborts(plan), _FEWER_ABORTS)
+    if best < _LESS * noise:
+        why = f"the noise multiplier stays {noise:.4g}, and {best:.4g} would do"
+        return Unspent(left, why, f"{_rounds(plan)}, or start a new run")
+    finer = ", or raise secure.bits" if plan.mechanism.trust == "sum" else ""
+    return Unspent(left, f"less noise than {noise:.4g} has no proof here", _rounds(plan) + finer)
+
+
+_FEWER_ABORTS = (
+    "raise cohort.size or secure.capacity, lower secure.admitted, secure.threshold, secure.minimum "
+    'or cohort.dropout, or use a draw that is no secret: cohort.sampler = "full" or "cyclic"'
+)
+
+
+def _aborts(plan: Plan) -> str:
+    return (
+        f"a round aborts for all to see with a probability of at most {plan.cost.aborts:.2g}, "
+        "which costs (1 + e^ε) times that of δ, however loud the noise"
+    )
+
+
+def _solved(plan: Plan, cost: RoundCost) -> float:
+    """The noise multiplier that the budget asks for; infinite where none is enough."""
+    privacy, before = plan.config.privacy, plan.before.spending
+    try:
+        return cost.solve(
+            plan.config.run.rounds,
+            privacy.epsilon or 0.0,
+            privacy.delta,
+            privacy.accountant,
+            before,
+        )
+    except AccountingError:
+        return math.inf
+
+
+def _rounds(plan: Plan) -> str:
+    """How many rounds would use what is left, at this noise."""
+    privacy, rounds, before = plan.config.privacy, plan.config.run.rounds, plan.before.spending
+    try:
+        most = most_rounds(
+            plan.event, privacy.epsilon or 0.0, privacy.delta, privacy.accountant, before
+        )
+    except AccountingError:
+        return "raise run.rounds"
+    return f"raise run.rounds from {rounds} to up to {most}" if most > rounds else "no round fits"

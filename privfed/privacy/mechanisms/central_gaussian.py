@@ -1,0 +1,167 @@
+"""User-level central Gaussian noise over a sampled cohort (DP-FedAvg)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+from pydantic import Field
+
+from accounting.events import CHANGE, Event
+from accounting.releases import LARGEST_NOISE, same_cohort
+from privfed.deferred import torch
+from privfed.errors import Refused
+from privfed.privacy.adaptive_clipping import Split, next_clip, share_within
+from privfed.privacy.clipping import clip_rows, clip_rows_and_tell, on_grid
+from privfed.privacy.mechanism import (
+    BoundedRows,
+    BoundedSum,
+    Encoding,
+    MechanismPart,
+    Setting,
+    State,
+    require_bounded,
+)
+from privfed.privacy.noise.gaussian_on_grid import (
+    FINENESS,
+    gaussian_on_grid,
+    grid_of,
+    refuse_inexact,
+)
+from privfed.sampling.cohort import Witness
+from privfed.streams import Keys
+from privfed.vector import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class CentralGaussian(MechanismPart):
+    """User-level central noise.
+
+    Releases (sum of clipped updates + N(0, (z C)^2 I)) / (q N), once per exchange.
+
+    *What is released*: that vector `[d]` for every exchange of the round, and nothing else.
+
+    *Unit and relation*: one client with all its examples; the relation is the sampler's: adding or
+    removing one client (poisson, truncated_poisson), replacing one (fixed_size), or its
+    contribution being zero (full, cyclic).
+
+    *Sensitivity*: C in L2, by `clip_rows`, and 2 C under replace-one; rows enter with weight one,
+    and the divisor q N is a constant of the configuration, so neither depends on who took part.
+    Under a secure sum C is the proven norm of an encoded row, a little more than the clip
+    (`BoundedSum.bound`).
+    With `adaptive_clip` a row also tells whether its unclipped norm was within C, C follows the
+    `clip_quantile` of these norms, and one Gaussian of multiplier z covers both
+    (`privfed.privacy.adaptive_clipping`).
+
+    *Sampler*: any whose witness says how it changes a Gaussian release (`Witness.sampled`); under
+    Poisson sampling the event is PoissonSampled(q, Gaussian(z)). Inside is Gaussian(z / sqrt(k))
+    for k exchanges over the same cohort, and half of that under replace-one.
+
+    *Trust*: the server sees the clipped updates (or, under secure sums, their exact sum) and adds
+    the noise.
+
+    *Arithmetic*: clipped rows are rounded toward zero to a public grid, so that sums are exact, and
+    the noise is the continuous Gaussian rounded to the same grid (`privfed.privacy.noise.gaussian_on_grid`).
+
+    Source: McMahan, Ramage, Talwar & Zhang 2018, Algorithm 1, with the fixed-denominator estimator
+    of section 2; the subsampled Gaussian of Mironov, Talwar & Zhang 2019, section 3.
+    """
+
+    clip: float = Field(0.4, ge=1e-6, le=1e20)
+    adaptive_clip: bool = False
+    clip_quantile: float = Field(0.5, gt=0, lt=1)
+    clip_rate: float = Field(0.2, gt=0, le=2)
+    count_noise: float | None = Field(None, gt=0, le=LARGEST_NOISE)
+    """sigma_b, in clients; None: a twentieth of the expected cohort."""
+    noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
+    """z = noise standard deviation / clip; None until calibrated from epsilon."""
+
+    trust: ClassVar[Literal["server"]] = "server"
+    arithmetic: ClassVar[str] = "exact sums, and the Gaussian rounded to their grid"
+    private: ClassVar[bool] = True
+
+    @property
+    def adaptive(self) -> bool:
+        return self.adaptive_clip
+
+    def event(self, witness: Witness, exchanges: int) -> Event:
+        if self.noise_multiplier is None:
+            raise ValueError("this mechanism has no noise multiplier yet; calibrate it first")
+        if witness.sampled is None:
+            raise Refused(
+                f"central Gaussian noise has no proof here for the sampler {witness.sampler!r}; "
+                'use cohort.sampler = "poisson"'
+            )
+        if self.adaptive_clip and exchanges > 1:
+            raise Refused(
+                "privacy.adaptive_clip follows the norms of one exchange, and this round has "
+                f"{exchanges}; set it to false, or use an objective with one exchange"
+            )
+        noise = same_cohort(self.noise_multiplier / CHANGE[witness.relation], exchanges)
+        return Event(witness.sampled(noise), witness.sampler, witness.relation)
+
+    def resolved(self, setting: Setting) -> CentralGaussian:
+        """With what follows from the expected cohort's size filled in."""
+        if not self.adaptive_clip or self.count_noise is not None:
+            return self
+        return self.model_copy(update={"count_noise": setting.size / 20})
+
+    def at(self, noise_multiplier: float | None) -> Self:
+        return self.model_copy(update={"noise_multiplier": noise_multiplier})
+
+    def noise_on_update(self, size: int) -> float:
+        """The deviation on an update's sum, in clips. Raises `Refused` where none can be right."""
+        refuse_inexact(self._noise(), size)
+        return self._split().update if self.adaptive_clip else self._noise()
+
+    def init(self) -> State:
+        return {"clip": torch.tensor(self.clip, dtype=torch.float64)} if self.adaptive_clip else {}
+
+    def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: State) -> BoundedRows:
+        if not self.adaptive_clip:
+            bounded = clip_rows(rows, self.clip)
+        else:
+            clip = float(state["clip"])
+            bounded = clip_rows_and_tell(rows, clip, self._split().weight(clip))
+        return on_grid(bounded, grid_of(self._noise() * self._norm(state)))
+
+    def width(self, layout: Layout) -> int:
+        """The length of a bounded row whose message is laid out so."""
+        return layout.length + self.adaptive_clip
+
+    def release(
+        self, total: BoundedSum, divisor: float, keys: Keys, state: State
+    ) -> tuple[Tensor, State]:
+        require_bounded(total, self._norm(state))
+        deviation = self._noise() * total.bound
+        noise = torch.from_numpy(gaussian_on_grid(keys, deviation, len(total.total)))
+        noised = total.total + noise.to(total.total)
+        if not self.adaptive_clip:
+            return (noised / divisor).float(), state
+        return (noised[:-1] / divisor).float(), self._adapted(noised[-1], divisor, state)
+
+    def encoding(self, state: State) -> Encoding:
+        finest = FINENESS / self._noise() if self._noise() else math.inf
+        return Encoding(self._norm(state), finest)
+
+    def _norm(self, state: State) -> float:
+        """All columns of a row together."""
+        return self._split().bound(float(state["clip"])) if self.adaptive_clip else self.clip
+
+    def _adapted(self, told: Tensor, divisor: float, state: State) -> State:
+        clip = float(state["clip"])
+        share = share_within(told, self._split().weight(clip), divisor)
+        after = next_clip(clip, share, self.clip_quantile, self.clip_rate)
+        return {"clip": torch.tensor(after, dtype=torch.float64)}
+
+    def _noise(self) -> float:
+        if self.noise_multiplier is None:
+            raise ValueError("this mechanism has no noise multiplier yet; calibrate it first")
+        return self.noise_multiplier
+
+    def _split(self) -> Split:
+        if self.count_noise is None:
+            raise ValueError("adaptive clipping has no count noise yet; plan the run first")
+        return Split.of(self._noise(), self.count_noise)

@@ -1,0 +1,68 @@
+"""No privacy: the exact weighted average. Its epsilon is infinite and is shown so."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+from accounting.events import Event
+from accounting.releases import Unprotected
+from privfed.privacy.mechanism import (
+    BoundedRows,
+    BoundedSum,
+    Encoding,
+    MechanismPart,
+    Setting,
+    State,
+)
+from privfed.sampling.cohort import Witness
+from privfed.streams import Keys
+from privfed.vector import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class NoPrivacy(MechanismPart):
+    """No privacy: epsilon is infinite.
+
+    Releases sum of rows / divisor, the divisor being the realised weight of the cohort.
+    """
+
+    trust: ClassVar[Literal["nobody"]] = "nobody"
+    arithmetic: ClassVar[str] = "no noise"
+    private: ClassVar[bool] = False
+
+    @property
+    def clip(self) -> float:
+        return math.inf
+
+    def event(self, witness: Witness, exchanges: int) -> Event:
+        reason = "no noise was added"
+        return Event(Unprotected(reason), witness.sampler, witness.relation)
+
+    def init(self) -> State:
+        return {}
+
+    def encoding(self, state: State) -> Encoding:
+        return Encoding()
+
+    def width(self, layout: Layout) -> int:
+        return layout.length
+
+    def resolved(self, setting: Setting) -> Self:
+        return self
+
+    def at(self, noise_multiplier: float | None) -> Self:
+        return self
+
+    def noise_on_update(self, size: int) -> float:
+        return 0.0
+
+    def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: State) -> BoundedRows:
+        return BoundedRows(rows, math.inf)
+
+    def release(
+        self, total: BoundedSum, divisor: float, keys: Keys, state: State
+    ) -> tuple[Tensor, State]:
+        return (total.total / divisor).float(), state

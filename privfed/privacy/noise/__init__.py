@@ -1,0 +1,1 @@
+"""Noise: exact integers and rounded Gaussians, from bits that nobody can foresee."""

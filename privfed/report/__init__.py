@@ -1,0 +1,1 @@
+"""What do people see? Tables and sentences of plans, runs, audits and attacks."""

@@ -1,0 +1,1 @@
+"""One round: what is charged, asked, summed, released, and stepped."""

@@ -1,0 +1,124 @@
+"""Measures that read raw updates: for studies only, opted into by `run.simulation_metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from privfed.config.devices import Devices
+from privfed.data.federation import Indices
+
+Work = Callable[[int, Indices], tuple[Indices, Indices]]
+"""Round and clients `[c]` -> their local steps `[c]` and the examples they process `[c]`."""
+TOTALS = ("examples", "bytes", "device_seconds")
+"""What adds up over rounds."""
+
+
+class Sides:
+    """The honest and the hostile rows of a round, and what the rule made of both."""
+
+    def __init__(self) -> None:
+        self.aggregate: Tensor | None = None
+        self._sums: dict[bool, Tensor] = {}
+        self._counts = {True: 0, False: 0}
+
+    def add(self, rows: Tensor, hostile: Tensor) -> None:
+        """Rows `[c, m]`; those that are not finite count, and add nothing."""
+        usable = rows.isfinite().all(1)
+        for side in (True, False):
+            mine = hostile == side
+            self._counts[side] += int(mine.sum())
+            total = rows[mine & usable].double().sum(0)
+            self._sums[side] = self._sums[side] + total if side in self._sums else total
+
+    def measures(self) -> dict[str, Any]:
+        """With attackers, in rounds where both sides took part.
+
+        `byzantine` counts hostile rows; `aggregate_distance` is how far the aggregate (noise
+        included) lies from the honest mean, in lengths of that; `byzantine_weight` is how far it
+        lies on the way from the honest to the hostile mean: of a plain mean, their part of rows.
+        """
+        bad, good = self._counts[True], self._counts[False]
+        if not bad or not good or self.aggregate is None:
+            return {}
+        honest, hostile = self._sums[False] / good, self._sums[True] / bad
+        found = self.aggregate.double()[: len(honest)] - honest
+        way = hostile - honest
+        scale, squared = float(honest.norm()), float(way @ way)
+        return {
+            "byzantine": bad,
+            "aggregate_distance": float(found.norm()) / scale if scale else None,
+            "byzantine_weight": float(found @ way) / squared if squared else None,
+        }
+
+
+class Tally:
+    """Counts what rounds' clients did. Nothing here is covered by the run's epsilon.
+
+    `down` and `up` are bytes per client and round.
+    """
+
+    def __init__(
+        self,
+        clip: float | None,
+        counts: Mapping[str, int],
+        work: Work,
+        devices: Devices,
+        down: float,
+        up: float,
+    ) -> None:
+        self._clip = clip
+        self._counts = counts
+        self._work = work
+        self._devices = devices
+        self._down, self._up = down, up
+        self._norms: list[Tensor] = []
+        self._seen: dict[int, tuple[int, int]] = {}
+        self._totals = dict.fromkeys(TOTALS, 0.0)
+        self._sides = Sides()
+
+    def rows(self, round: int, ids: Indices, rows: Tensor, hostile: NDArray[np.bool_]) -> None:
+        """Takes raw rows `[c, m]` of clients `ids` `[c]`, of whom some are `hostile`."""
+        self._sides.add(rows, torch.from_numpy(hostile).to(rows.device))
+        self._norms.append(torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).cpu())
+        steps, examples = self._work(round, ids)
+        done = zip(steps.tolist(), examples.tolist(), strict=True)
+        self._seen |= dict(zip(ids.tolist(), done, strict=True))
+
+    def aggregate(self, round: int, aggregate: Tensor) -> None:
+        self._sides.aggregate = aggregate
+
+    def take(self) -> dict[str, Any]:
+        """The round's counts; the next round starts afresh."""
+        norms = torch.cat([*self._norms, torch.empty(0, dtype=torch.float64)])
+        self._norms.clear()
+        self._add_up()
+        finite = norms[norms.isfinite()]
+        counts: dict[str, Any] = {
+            "cohort": len(norms),
+            "not_finite": len(norms) - len(finite),
+            "median_norm": float(finite.median()) if len(finite) else None,
+        }
+        counts |= self._counts
+        counts |= self._sides.measures()
+        self._sides = Sides()
+        if self._clip is not None:
+            counts["clipped"] = int((finite > self._clip).sum())
+        return counts
+
+    def totals(self) -> dict[str, float]:
+        """Examples processed, bytes sent both ways and estimated seconds since last asked."""
+        found, self._totals = self._totals, dict.fromkeys(TOTALS, 0.0)
+        return found
+
+    def _add_up(self) -> None:
+        longest = max((steps for steps, _ in self._seen.values()), default=0)
+        self._totals["examples"] += sum(examples for _, examples in self._seen.values())
+        self._totals["bytes"] += len(self._seen) * (self._down + self._up)
+        self._totals["device_seconds"] += self._devices.seconds(self._down, self._up, longest)
+        self._seen.clear()

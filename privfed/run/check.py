@@ -1,0 +1,71 @@
+"""What a run means, without running it: the plan and the forecast, from the real data and model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from accounting.events import CHANGE
+from accounting.guarantee import stated
+from privfed.auditing.prior_runs import priors, refuse_once_public
+from privfed.config.config import Config
+from privfed.data.population import representative
+from privfed.plan.plan import Plan, plan
+from privfed.plan.unspent import unspent
+from privfed.run.assemble import assemble
+from privfed.run.forecast import Forecast, forecast
+from privfed.store.kept_heads import refuse_unusable
+
+
+@dataclass(frozen=True)
+class Check:
+    """A run that would be accepted."""
+
+    plan: Plan
+    forecast: Forecast
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `privfed check --json` prints."""
+        plan, bound = self.plan, self.plan.guarantee
+        return {
+            "epsilon": bound.epsilon,
+            "delta": bound.delta,
+            "unit": bound.unit,
+            "relation": bound.relation,
+            "sampler": bound.sampler,
+            "accountant": bound.accountant,
+            "accountants": bound.by_accountant,
+            "event": plan.event.to_json(),
+            "budget": plan.budget,
+            "unspent": left.to_json() if (left := unspent(plan)) else None,
+            "noise_multiplier": plan.noise_multiplier,
+            "sensitivity": _sensitivity(plan, self.forecast),
+            "guarantees": stated(bound, *plan.also(plan.config.run.rounds), void=plan.void),
+            "rounds": plan.config.run.rounds,
+            "prior": plan.config.privacy.prior,
+            "disjoint": plan.config.privacy.disjoint,
+            "uncovered": bound.uncovered or None,
+            "simulation": plan.simulation is not None,
+            "note": plan.simulation,
+            "guarantee": plan.void,
+            "forecast": self.forecast.to_json(),
+        }
+
+
+def check(config: Config) -> Check:
+    """Load, build and measure what `train` would, and write nothing; of made-up clients only a few.
+
+    Raises `Refused` as `train` would; where the combination is refused, with every reason.
+    """
+    refuse_unusable(config.run.heads)
+    before = priors(config)
+    setup = assemble(plan(config, before), people=representative)
+    refuse_once_public(before, setup.federation)
+    return Check(setup.plan, forecast(setup))
+
+
+def _sensitivity(plan: Plan, expected: Forecast) -> float | None:
+    """By how much one client can move what is summed of updates."""
+    if expected.signal is None:
+        return None
+    return expected.signal * expected.encoded * CHANGE[plan.event.relation]

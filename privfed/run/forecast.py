@@ -1,0 +1,101 @@
+"""What a run will take: bytes, time, and how loud its noise is. Computed from public facts only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from defenses.types import SumRule
+from privfed.local.batches import steps
+from privfed.run.assemble import Setup
+
+_NUMBER = 4
+"""Bytes of a float32."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Expectations over the draw of cohorts, of the declared number of clients.
+
+    `empty` is the probability that a round's cohort is empty. `down` and `up` are bytes per round,
+    of all clients together, `kept` those that one client keeps between rounds. `signal` is the
+    largest norm that the clients' average can have (all at the clip, all in one direction), `noise`
+    the expected norm of the noise on it; None without privacy. `seconds` is for all rounds, for
+    clients of `examples` examples each: what public facts suggest, or else two batches (`guessed`).
+    `encoded` is the norm of what a secure sum adds over the row's own, and `aborts` bounds the
+    probability that a round aborts, `step` is that of its whole numbers.
+    """
+
+    parameters: int
+    cohort: float
+    empty: float
+    down: float
+    up: float
+    kept: int
+    signal: float | None
+    noise: float | None
+    seconds: float
+    examples: float
+    guessed: bool
+    encoded: float
+    aborts: float
+    step: float | None
+    unstacked: str | None = None
+    """Why clients are trained one after the other, where that was not chosen for its speed."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def forecast(setup: Setup) -> Forecast:
+    """What `setup` will take, were it to run here from its beginning."""
+    config, algorithm = setup.plan.config, setup.algorithm
+    d = setup.network.shapes.length
+    witness = algorithm.sampler.witness(1, algorithm.clients)
+    cohort = float(algorithm.sampler.size)
+    layout = algorithm.objective.layout(d)
+    width = algorithm.mechanism.width(algorithm.wire(layout))
+    encoded = algorithm.encoded(d)
+    typical = setup.federation.typical
+    examples = typical if typical is not None else 2.0 * config.client.batch_size
+    work = steps(np.array([math.ceil(examples)]), config.client.epochs, config.client.batch_size)
+    if config.parts["client_mechanism"].private:
+        work = np.array([config.parts["client_mechanism"].steps(config.client.epochs)])
+    sums = (
+        config.run.rounds * algorithm.exchanges * algorithm.summation.seconds(width, round(cohort))
+    )
+    broadcasts = algorithm.exchanges - 1 + algorithm.objective.broadcasts
+    broadcasts += isinstance(algorithm.rule, SumRule) and algorithm.remembers  # its center
+    keys = algorithm.summation.download(round(cohort))
+    evaluations = -(-config.run.rounds // config.run.evaluate_every) + 1
+    training = config.run.rounds * cohort * float(work[0]) * setup.speed.seconds
+    signal = noise = None
+    if algorithm.mechanism.private and setup.plan.noise_multiplier is not None:
+        signal = float(config.parts["mechanism"].clip)
+        noise = (
+            algorithm.mechanism.noise_on_update(round(cohort))
+            * signal
+            * encoded
+            * math.sqrt(layout.length)
+            / cohort
+        )
+    return Forecast(
+        parameters=d,
+        cohort=cohort,
+        empty=(1.0 - witness.rate) ** algorithm.clients if witness.random else 0.0,
+        down=cohort * (d * _NUMBER * broadcasts + algorithm.exchanges * keys),
+        up=cohort * algorithm.summation.upload(width, round(cohort)) * algorithm.exchanges,
+        kept=algorithm.objective.keeps * d * _NUMBER,
+        signal=signal,
+        noise=noise,
+        seconds=training + sums + evaluations * setup.evaluation,
+        examples=examples,
+        guessed=typical is None,
+        encoded=encoded,
+        aborts=algorithm.aborts,
+        step=algorithm.step(d),
+        unstacked=setup.speed.unstacked,
+    )

@@ -1,0 +1,171 @@
+"""What a run opens with: what its ledger states, the files it cites, and the runs it counts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+from accounting.ledger import Ledger, terms_at
+from privfed.auditing.prior_runs import priors, refuse_once_public
+from privfed.auditing.run_audit import went_on
+from privfed.config.config import Config
+from privfed.config.population_identity import population
+from privfed.errors import Refused
+from privfed.local.byzantine import unbounded
+from privfed.models.pretrained import start_files
+from privfed.plan.plan import plan
+from privfed.plan.prior_spending import Priors
+from privfed.privacy.mechanism import OTHER
+from privfed.run.assemble import Setup, assemble
+from privfed.run.resume import reopen
+from privfed.store.run_directory import RunDirectory
+
+
+def reassemble(wanted: Config, directory: RunDirectory) -> tuple[Setup, Ledger]:
+    """What an existing run goes on with; its ledger knows what was spent before it began."""
+    stored = Ledger.load(directory.ledger) if directory.ledger.exists() else None
+    if stored is not None and stored.opened:
+        if wanted.run.rounds > max((charge.round for charge in stored.charges), default=0):
+            directory.refuse_if_counted()
+        before = Priors.stated(stored.terms)
+        _refuse_grown(before)
+    else:
+        before = priors(wanted)
+        mark_counted(before, directory)
+    constants = directory.read_constants() if directory.has_checkpoint() else None
+    setup = assemble(plan(wanted, before), constants)
+    if stored is None or not stored.opened:
+        refuse_once_public(before, setup.federation)
+        write_companions(setup, before, directory)
+    elif sorted(directory.public_now()) != sorted(setup.federation.public):
+        raise Refused(
+            f"{directory.path}: other clients would be public now than those whom it declared: the "
+            "data have changed. Restore them, or start a new run with this one in privacy.prior"
+        )
+    return setup, reopen(directory, setup, terms(setup, before, directory))
+
+
+def _refuse_grown(before: Priors) -> None:
+    for prior in before.runs:
+        if went_on(prior.to_json()):
+            raise Refused(
+                f"{prior.path} was counted as an earlier run and has gone on since; this run's "
+                "epsilon would leave that out. Start a new run, with privacy.prior naming both"
+            )
+
+
+def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> None:
+    directory.write_public(setup.federation.public, before.public)
+    directory.write_constants(setup.network.constants, before.lineage)
+    if setup.attackers:
+        directory.write_attackers(setup.attackers.to_json())
+
+
+def mark_counted(before: Priors, directory: RunDirectory) -> None:
+    """Before the ledger cites them: from here on the counted runs may not spend more.
+
+    Another run that lies where one of them was is left alone. Raises `Refused` where one did so
+    since it was read. A crash after this leaves a mark too many.
+    """
+    for prior in before.runs:
+        there = RunDirectory(Path(prior.path))
+        if terms_at(there.ledger).get("id") == prior.run:
+            there.counted_by(directory.path.resolve())
+    _refuse_grown(before)
+
+
+def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, Any]:
+    """What the ledger's first line states: all that a reader needs to know what epsilon means."""
+    plan = setup.plan
+    config, event = plan.config, plan.event
+    seeded = config.run.randomness == "seeded"
+    partition = config.names["partition"]
+    return {
+        "id": directory.config_digest()[:16] if seeded else os.urandom(8).hex(),
+        "unit": event.unit,
+        "relation": event.relation,
+        "sampler": event.sampler,
+        "mechanism": config.names["mechanism"],
+        "trust": plan.mechanism.trust,
+        "clients": config.data.clients,
+        "delta": config.privacy.delta,
+        "accountant": config.privacy.accountant,
+        "randomness": "seeded" if seeded else "secret",
+        "note": plan.simulation,
+        **({"guarantee": plan.void} if plan.void else {}),
+        **_attack(config),
+        **({"canaries": config.audit.canaries} if config.audit.canaries else {}),
+        "arithmetic": plan.mechanism.arithmetic,
+        "secure": _secure(setup),
+        **_against(setup),
+        "population": population(config),
+        "partition": f"{partition!r}, frozen before training",
+        "public_clients": len(setup.federation.public),
+        "config": directory.config_digest(),
+        "files": directory.companions(),
+        "budget": plan.budget,
+        "start": _hash_of(config.start.init),
+        "lineage": before.lineage.to_json(),
+        "prior": [prior.to_json() for prior in before.runs],
+        **({"disjoint": disjoint} if (disjoint := _disjoint(before)) else {}),
+        **({"examples": examples} if (examples := _examples(setup)) else {}),
+    }
+
+
+def _against(setup: Setup) -> dict[str, Any]:
+    """For distributed noise: whose guarantee the charges are, and the event of the other one."""
+    plan = setup.plan
+    if plan.other is None:
+        return {}
+    against = plan.config.privacy.against
+    return {
+        "against": against,
+        "other": {"against": OTHER[against], "event": plan.other.to_json()},
+    }
+
+
+def _disjoint(before: Priors) -> list[dict[str, str]]:
+    """The runs of whose clients nobody is in this one, as `privacy.disjoint` declares."""
+    return [{"run": path, "id": run} for path, run in before.disjoint.items()]
+
+
+def _attack(config: Config) -> dict[str, Any]:
+    """Who attacked whom, how, and knowing what."""
+    if not config.attacked:
+        return {}
+    knows = sorted(what.value for what in config.parts["attack"].knows)
+    stated = {"name": config.names["attack"], **config.attack.model_dump(), "knows": knows}
+    return {"attack": {**stated, "unbounded": unbounded(config)}}
+
+
+def _secure(setup: Setup) -> dict[str, Any]:
+    """By which protocol rows were summed, and whether its cryptography ran."""
+    config = setup.plan.config
+    name, simulate = config.names["protocol"], config.secure.simulate
+    ran = config.secured and simulate == "messages"
+    said = {"protocol": name, "cryptography": ran, "seen": config.parts["protocol"].seen}
+    if not config.secured:
+        return said
+    return {**said, "encoded": setup.algorithm.encoded(setup.network.shapes.length)}
+
+
+def _examples(setup: Setup) -> dict[str, Any] | None:
+    """What a round costs one example of a silo, by DP-SGD inside it; None without."""
+    config = setup.plan.config
+    dp = config.parts["client_mechanism"]
+    if not dp.private:
+        return None
+    stated = {"event": dp.event(config.client.epochs).to_json(), "delta": dp.delta}
+    if setup.plan.mechanism.private:  # how many there are is then protected, and never published
+        return stated
+    return {**stated, "silos": setup.federation.clients}
+
+
+def _hash_of(init: str) -> str | None:
+    """SHA-256 of what the model starts from: this ledger's epsilon does not cover it."""
+    files = [path for path in start_files(init) if path.is_file()] if init else []
+    if not files:
+        return None
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()

@@ -1,0 +1,98 @@
+"""A run as it would be, on other people or with other coins: nothing is kept but how it ends.
+
+A rehearsal goes through the very rounds of a run (`privfed.round.round`), but by seeded coins, and pays
+into a ledger of its own that nobody reads: it is a simulation, and no epsilon covers what it shows.
+What has been assembled once serves any number of them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accounting.ledger import Charge, Ledger
+from privfed.data.federation import Federation
+from privfed.errors import Refused
+from privfed.round.round import TrainingState, World, run_round
+from privfed.run.assemble import Setup
+from privfed.run.resume import client_states, correlated, private_silos
+from privfed.secure.summation import Aborted
+from privfed.store.run_directory import Checkpoint, RunDirectory
+from privfed.streams import Streams
+
+
+class Forgetful:
+    """A release store that keeps nothing: a rehearsal is never resumed."""
+
+    def write(
+        self, charge: Charge, released: list[Tensor], state: Mapping[str, Tensor]
+    ) -> None: ...
+
+
+def rehearse(
+    setup: Setup, people: Federation, seed: int, rounds: int | None = None
+) -> TrainingState:
+    """How the run of `setup` ends on `people`, with all its coins from `seed`.
+
+    The model starts where that of `setup` does. What clients keep between rounds lies in a
+    temporary folder while it goes on. `rounds` (default: as configured) ignore the budget. Raises
+    `Refused` where the run is attacked: attackers are simulated for the run's own people only.
+    """
+    config = setup.plan.config
+    if setup.attackers:
+        raise Refused(
+            f"attack.attack is {config.names['attack']!r}: simulated attackers belong to the run's "
+            "own population, and no other one can be rehearsed with them; set attack.fraction = 0"
+        )
+    streams = Streams(seed, simulated=True)
+    setup = replace(setup, federation=people, streams=streams)
+    with tempfile.TemporaryDirectory(prefix="privfed-") as folder:
+        directory = RunDirectory.create(Path(folder) / "rehearsal")
+        world = _world(setup, directory)
+        state = setup.start()
+        for round in range(1, (rounds or config.run.rounds) + 1):
+            try:
+                state = run_round(round, setup.algorithm, state, world)
+            except Aborted:  # the round is consumed, and the model stays as it was
+                if world.states:
+                    world.states.discard()
+    return state
+
+
+def _world(setup: Setup, directory: RunDirectory) -> World:
+    """Where the rounds happen: as in a run, but for what is kept."""
+    terms = {"id": "rehearsal", "randomness": "seeded", "note": "simulation: a rehearsal"}
+    ledger = Ledger.create(directory.ledger, terms)
+    first = Checkpoint(0, 0, setup.start(), ledger.head())
+    states = client_states(setup, directory, ledger, first)
+    trainer = replace(setup.executor.trainer, federation=setup.federation)
+    executor = replace(setup.executor, trainer=trainer, streams=setup.streams, states=states)
+    setup = replace(setup, executor=executor)
+    return World(
+        executor=replace(executor, silos=private_silos(setup, directory, ledger)),
+        people=setup.federation.people(),
+        ledger=ledger,
+        store=Forgetful(),
+        streams=setup.streams,
+        states=states,
+        correlated=correlated(setup, setup.streams),
+    )
+
+
+def keeping(people: Federation, kept: NDArray[np.bool_]) -> Federation:
+    """`people` with those of their examples only that are `kept` `[N]`; clients stay, if empty.
+
+    An empty client sends a zero row. Where rows are summed and divided by a constant, or weighed by
+    examples, that is as if it were not there; for other rules it is there, and contributes zero.
+    """
+    owners = np.repeat(np.arange(people.clients), np.diff(people.offsets))
+    counts = np.bincount(owners[kept], minlength=people.clients)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    examples = people.examples.take(np.flatnonzero(kept))
+    return replace(people, examples=examples, offsets=offsets, _stages={})

@@ -1,0 +1,156 @@
+"""Ranks other than the first: the same rounds, without ledger, files, cohorts and noise."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accounting.errors import BudgetExceeded
+from accounting.events import Event
+from accounting.ledger import Charge
+from privfed.config.config import Config, resolved
+from privfed.errors import PrivfedError, Refused
+from privfed.failures import OUR_FAULT, bug, fail, guarded, says_nothing
+from privfed.memory import keep_freed
+from privfed.plan.plan import plan
+from privfed.ranks import Ranks, joining
+from privfed.round.round import TrainingState, World, run_round
+from privfed.run.assemble import Setup, assemble
+
+
+@dataclass
+class Leading:
+    """Rank 0's word to the others: which round is next, and from where, if they do not know."""
+
+    ranks: Ranks
+    known: TrainingState | None = None
+
+    def begin(self, setup: Setup) -> None:
+        """Tell what is run: as measured and calibrated here."""
+        if self.ranks.count > 1:
+            constants = {name: one.cpu() for name, one in setup.network.constants.items()}
+            told = (setup.plan.config.toml(), constants, setup.network.start.cpu())
+            self.ranks.first(lambda: told)
+
+    def round(self, round: int, state: TrainingState) -> None:
+        if self.ranks.count > 1:
+            fresh = None if state is self.known else on(torch.device("cpu"), state)
+            self.ranks.first(lambda: (round, fresh))
+
+    def end(self) -> None:
+        if self.ranks.count > 1:
+            self.ranks.first(lambda: None)
+
+
+def follow(ranks: Ranks) -> None:
+    """Play every round that rank 0 names, until it names none."""
+    text, constants, start = ranks.first(_nobody)
+    setup = _setup(resolved(text), constants, start)
+    device = setup.network.start.device
+    world = World(
+        executor=replace(setup.executor, ranks=ranks),
+        people=setup.federation.people(),
+        ledger=_Elsewhere(),
+        store=_Elsewhere(),
+        streams=setup.streams,
+        ranks=ranks,
+    )
+    state = setup.start()
+    while (told := ranks.first(_nobody)) is not None:
+        round, fresh = told
+        state = on(device, fresh) if fresh is not None else state
+        try:
+            state = run_round(round, setup.algorithm, state, world)
+        except BudgetExceeded:
+            continue
+
+
+def _nobody() -> Any:
+    raise RuntimeError("only rank 0 is asked")
+
+
+def _setup(config: Config, constants: Mapping[str, Tensor], start: Tensor) -> Setup:
+    setup = assemble(plan(config), constants)
+    network = replace(setup.network, start=start.to(setup.network.start))
+    return replace(setup, network=network)
+
+
+class _Elsewhere:
+    """Ledger and releases are rank 0's."""
+
+    def charge(self, round: int, event: Event) -> Charge:
+        raise RuntimeError("only rank 0 charges")
+
+    def write(self, *_: object) -> None:
+        raise RuntimeError("only rank 0 writes")
+
+
+def on(device: torch.device, state: TrainingState) -> TrainingState:
+    """`state` with all its tensors there."""
+
+    def moved(memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.to(device) for name, tensor in memory.items()}
+
+    return TrainingState(
+        state.params.to(device),
+        moved(state.server),
+        moved(state.mechanism),
+        moved(state.objective),
+        moved(state.rule),
+        moved(state.attack),
+    )
+
+
+def refuse_ranks(config: Config, count: int) -> None:
+    """Raises `Refused` for what is simulated in one process only."""
+    if count == 1:
+        return
+    reasons = []
+    if config.secured:
+        reasons.append("a secure sum is simulated in one process")
+    if config.attacked:
+        reasons.append("attackers are simulated in one process")
+    if config.parts["objective"].keeps:
+        reasons.append("what clients remember is kept by one process")
+    if config.parts["client_mechanism"].private:
+        reasons.append("silos' ledgers are kept by one process")
+    if config.audit.canaries:
+        reasons.append("canaries are played by one process")
+    if config.run.simulation_metrics:
+        reasons.append("run.simulation_metrics are counted in one process")
+    if reasons:
+        raise Refused(
+            f"{count} processes: {'; '.join(reasons)}; use run.workers = 1 (a grid of runs uses "
+            "all cores: privfed experiment --jobs)"
+        )
+
+
+def main() -> None:
+    """A rank that another process started: it ends with that one."""
+    keep_freed()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with guarded():
+        sys.exit(_code())
+
+
+def _code() -> int:
+    try:
+        with joining(*map(int, sys.argv[1:])) as ranks:
+            follow(ranks)
+        return 0
+    except PrivfedError as error:
+        return fail(f"rank: {error}", error.exit_code)
+    except BaseException as error:
+        if says_nothing(error):
+            raise
+        return fail(f"rank: {bug(error)}", OUR_FAULT)
+
+
+if __name__ == "__main__":
+    main()

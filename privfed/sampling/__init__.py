@@ -1,0 +1,1 @@
+"""Who takes part? Availability, samplers, and the cohort that they draw."""

@@ -1,0 +1,77 @@
+"""Who can be sampled when: a simulation of clients that come and go.
+
+Whether a client is at hand follows from public coins and the round, and reads nobody's data. Who is
+drawn but not at hand sends nothing. So a client takes part at most as often as its sampler says,
+and contributes zero otherwise: every sampler's event holds as it is (PRIVACY: dropout by public
+exogenous coins), at the price of smaller cohorts, while the divisor stays.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from privfed.data.federation import Indices
+from privfed.parts import Part
+from privfed.streams import Streams, Words, coins, uniforms
+
+Present = NDArray[np.bool_]
+
+
+class Availability(Protocol):
+    varies: ClassVar[bool]
+
+    def present(self, round: int, who: Indices, streams: Streams) -> Present:
+        """Which of clients `who` `[n]`, by their own numbers, are at hand in `round`."""
+        ...
+
+
+class Always(Part):
+    """Every client can be sampled in every round."""
+
+    varies: ClassVar[bool] = False
+
+    def present(self, round: int, who: Indices, streams: Streams) -> Present:
+        return np.ones(len(who), dtype=bool)
+
+
+class Daily(Part):
+    """Availability follows the hour: most clients at night, few by day.
+
+    A client is at hand with a probability between `least` and 1, a cosine over `day` rounds. Its
+    peak lies anywhere in a share `spread` of the day, drawn once: 0 puts all in one time zone, 1
+    evens the day out.
+    """
+
+    varies: ClassVar[bool] = True
+    day: int = Field(24, ge=1)
+    least: float = Field(0.2, ge=0, le=1)
+    spread: float = Field(0.25, ge=0, le=1)
+
+    def chance(self, round: int, phase: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Each client's probability `[n]` to be at hand, of phases `[n]` in [0, 1)."""
+        hour = 2 * np.pi * (round / self.day - self.spread * phase)
+        return self.least + (1 - self.least) * (1 + np.cos(hour)) / 2
+
+    def present(self, round: int, who: Indices, streams: Streams) -> Present:
+        phase = uniforms(_words("availability/phase", 0, who, streams))
+        return coins(_words("availability", round, who, streams), self.chance(round, phase))
+
+
+class Groups(Part):
+    """Groups of clients take turns: each is at hand for `turn` rounds, then the next one is."""
+
+    varies: ClassVar[bool] = True
+    groups: int = Field(4, ge=1)
+    turn: int = Field(1, ge=1)
+
+    def present(self, round: int, who: Indices, streams: Streams) -> Present:
+        group = np.floor(uniforms(_words("availability/group", 0, who, streams)) * self.groups)
+        return np.asarray(group == round // self.turn % self.groups)
+
+
+def _words(stream: str, round: int, who: Indices, streams: Streams) -> Words:
+    return streams.at(stream, round, who).per_client(1)[:, 0]

@@ -1,0 +1,244 @@
+"""How cohorts are drawn. Each sampler states the neighbouring relation that its proof is about."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar, Self
+
+import numpy as np
+from pydantic import Field
+
+from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
+from accounting.releases import PoissonSampled, Separated, TruncatedPoisson, WithoutReplacement
+from privfed.data.federation import Indices
+from privfed.errors import Refused
+from privfed.parts import Part
+from privfed.sampling.cohort import Cohort, People, Witness
+from privfed.streams import Streams
+
+
+class Drawn(Part):
+    """What most samplers have in common: their size is configured."""
+
+    size: int = Field(150, ge=1)
+    remembers: ClassVar[bool] = False
+    reads_sizes: ClassVar[bool] = False
+    shares_places: ClassVar[bool] = False
+    derives_size: ClassVar[bool] = False
+    constants: ClassVar[tuple[str, ...]] = ("clients", "size")
+
+    def of(self, clients: int) -> Self:
+        return self
+
+    def capacity(self) -> int | None:
+        return None
+
+    def fits(self, population: int, clients: int) -> None: ...
+
+
+class Poisson(Drawn):
+    """Each client enters by its own coin of bias q = size / clients, independently each round.
+
+    `clients` is the declared public constant; the population may hold more or fewer, and neither q
+    nor the divisor (`size` = q N) changes with it. An empty cohort is an ordinary outcome.
+    """
+
+    constants: ClassVar[tuple[str, ...]] = ("rate",)
+
+    def witness(self, round: int, clients: int) -> Witness:
+        rate = _rate(self.size, clients)
+        return Witness("poisson", rate, ADD_REMOVE, partial(PoissonSampled, rate))
+
+    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
+        witness = self.witness(round, clients)
+        coins = streams.at("cohort", round).bernoulli(witness.rate, len(people))
+        return Cohort(round, np.flatnonzero(coins), float(self.size), witness)
+
+
+class CappedPoisson(Poisson):
+    """Poisson, but never more than `cap` clients: of more entrants, a uniformly drawn `cap`.
+
+    It bounds memory, and the capacity of secure sums. Adding a client may push another one out,
+    which its own event accounts for; data.clients has to bound the population.
+    """
+
+    cap: int = Field(0, ge=0)
+    """The largest cohort; 0: one and a half times the expected one."""
+
+    shares_places: ClassVar[bool] = True
+    constants: ClassVar[tuple[str, ...]] = ("clients", "size", "cap")
+
+    def capacity(self) -> int:
+        return self.cap or -(-3 * self.size // 2)
+
+    def witness(self, round: int, clients: int) -> Witness:
+        rate, cap = _rate(self.size, clients), self.capacity()
+        if cap < self.size:
+            raise Refused(
+                f"cohort.cap is {cap}, below the expected cohort of {self.size}: most rounds would "
+                "be cut; expected at least cohort.size, better 1.5 times that"
+            )
+        sampled = partial(TruncatedPoisson, rate, cap, clients)
+        return Witness("truncated_poisson", rate, ADD_REMOVE, sampled)
+
+    def fits(self, population: int, clients: int) -> None:
+        if population > clients:
+            raise Refused(
+                f"there are more clients than data.clients = {clients}, which "
+                'cohort.sampler = "truncated_poisson" takes for a bound: raise it'
+            )
+
+    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
+        cohort = super().sample(round, clients, people, streams)
+        kept = _some(cohort.clients, self.capacity(), round, streams)
+        return Cohort(round, kept, cohort.divisor, self.witness(round, clients))
+
+
+class FixedSize(Drawn):
+    """Exactly `size` of all clients, drawn uniformly without replacement each round.
+
+    Its guarantee is about replacing one client's data by anything: the number of clients is public,
+    and has to be data.clients. Both neighbours have a cohort of `size`, so that one client moves a
+    sum by two clips.
+    """
+
+    shares_places: ClassVar[bool] = True
+
+    def capacity(self) -> int | None:
+        return self.size
+
+    def witness(self, round: int, clients: int) -> Witness:
+        rate = _rate(self.size, clients)
+        sampled = partial(WithoutReplacement, self.size, clients)
+        return Witness("fixed_size", rate, REPLACE_ONE, sampled, random=False)
+
+    def fits(self, population: int, clients: int) -> None:
+        _refuse_other_number(population, clients, "fixed_size")
+
+    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
+        witness = self.witness(round, clients)
+        drawn = _some(np.arange(len(people)), self.size, round, streams)
+        return Cohort(round, drawn, float(self.size), witness)
+
+
+class Full(Drawn):
+    """Everybody, every round; who that is, is public.
+
+    Its guarantee is about one client's contribution being zero. Nothing is amplified.
+    """
+
+    size: int = Field(0, ge=0)
+    """Follows from data.clients."""
+
+    derives_size: ClassVar[bool] = True
+    constants: ClassVar[tuple[str, ...]] = ("clients",)
+
+    def of(self, clients: int) -> Self:
+        if self.size not in (0, clients):
+            raise Refused(
+                f'cohort.size is {self.size}, but cohort.sampler = "full" takes all {clients} '
+                "clients; remove the key, or set it to 0"
+            )
+        return self.model_copy(update={"size": clients})
+
+    def witness(self, round: int, clients: int) -> Witness:
+        return Witness("full", 1.0, ZERO_OUT, lambda noise: noise, random=False)
+
+    def fits(self, population: int, clients: int) -> None:
+        _refuse_other_number(population, clients, "full")
+
+    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
+        witness = self.witness(round, clients)
+        return Cohort(round, np.arange(len(people)), float(clients), witness)
+
+
+class Cyclic(Drawn):
+    """Each client takes part once in every `separation` rounds, always in the same slot.
+
+    A slot follows from the client's own number and a key, drawn once and kept under private/, so
+    that a resume keeps the separation, whoever else there is and in whatever order. Nothing is
+    amplified: who takes part when may be known. The guarantee is about one client's contribution
+    being zero, over a public list of exactly data.clients clients; a client meets T rounds at most
+    ceil(T / separation) times.
+    """
+
+    remembers: ClassVar[bool] = True
+    derives_size: ClassVar[bool] = True
+    constants: ClassVar[tuple[str, ...]] = ("separation",)
+    separation: int = Field(10, ge=1, le=1_000_000)
+    size: int = Field(0, ge=0)
+    """Follows from data.clients and the separation."""
+
+    def of(self, clients: int) -> Self:
+        expected, left = divmod(clients, self.separation)
+        if left or self.size not in (0, expected):
+            raise Refused(
+                f"cohort.size is {self.size}, cohort.separation {self.separation} and data.clients "
+                f"{clients}; expected a separation that divides the clients, and the cohort's size "
+                "to be what it makes of them (remove cohort.size, or set it to 0)"
+            )
+        return self.model_copy(update={"size": expected})
+
+    def witness(self, round: int, clients: int) -> Witness:
+        b = self.separation
+        return Witness("cyclic", 1 / b, ZERO_OUT, partial(Separated, b), separation=b)
+
+    def fits(self, population: int, clients: int) -> None:
+        _refuse_other_number(population, clients, "cyclic")
+
+    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
+        witness = self.witness(round, clients)
+        words = streams.at("slots", 0, people.identities).per_client(1)[:, 0]
+        present = np.flatnonzero(words % np.uint64(self.separation) == round % self.separation)
+        return Cohort(round, present, clients / self.separation, witness)
+
+
+class BySize(Drawn):
+    """Clients enter with a probability that goes with their number of examples; no privacy.
+
+    Each by its own coin of bias min(1, size n_k / mean n / N): with a uniform average of updates,
+    the alternative to sampling uniformly and weighing by examples (Li et al. 2020, Algorithm 2).
+    How many examples somebody has is private, so this has no event under privacy.
+    """
+
+    reads_sizes: ClassVar[bool] = True
+
+    def witness(self, round: int, clients: int) -> Witness:
+        return Witness("by_size", _rate(self.size, clients), ADD_REMOVE)
+
+    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
+        witness = self.witness(round, clients)
+        sizes = people.sizes
+        mean = sizes.mean() if sizes.sum() else 1.0
+        bias = np.minimum(witness.rate * sizes / mean, 1.0)
+        coins = streams.at("cohort", round).bernoulli(bias, len(people))
+        return Cohort(round, np.flatnonzero(coins), float(self.size), witness)
+
+
+def _rate(size: int, clients: int) -> float:
+    if size > clients:
+        raise Refused(
+            f"cohort.size is {size}, but data.clients is {clients}; expected a cohort of "
+            "at most all clients: lower cohort.size or raise data.clients"
+        )
+    return size / clients
+
+
+def _some(clients: Indices, count: int, round: int, streams: Streams) -> Indices:
+    """A uniformly drawn `count` of `clients`, in order: those with the smallest random words.
+
+    64-bit words tie with a probability of about n^2 2^-65, and then the first wins.
+    """
+    if len(clients) <= count:
+        return clients
+    words = streams.at("cohort/cut", round).bits(len(clients))
+    first = np.argsort(words, kind="stable")[:count]
+    return np.sort(clients[first])
+
+
+def _refuse_other_number(population: int, clients: int, sampler: str) -> None:
+    if population != clients:
+        raise Refused(
+            f"data.clients is {clients}, but there are {population} clients; cohort.sampler = "
+            f'"{sampler}" takes their number for a public fact: set data.clients to it'
+        )

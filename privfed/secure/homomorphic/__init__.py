@@ -1,0 +1,1 @@
+"""Sums under homomorphic encryption: keys, parties, and their messages."""

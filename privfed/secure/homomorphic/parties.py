@@ -1,0 +1,231 @@
+"""The three parties of a homomorphic sum. Each checks who signed a message before it reads more.
+
+They know each other's long-term keys (`Directory`) and what they were configured with (`Terms`)
+beforehand, from elsewhere; nothing of it is taken from a message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from privfed.privacy.codec import Codec, Whole
+from privfed.secure.agreement import agreement
+from privfed.secure.homomorphic.keys import check_parameters, public_half, read_public
+from privfed.secure.homomorphic.messages import Opening, Row, Total
+from privfed.secure.homomorphic.parameters import Scheme
+from privfed.secure.limits import FEWEST, Limits
+from privfed.secure.masked.messages import BadMessage
+from privfed.secure.primitives import KEY
+from privfed.secure.summation import Aborted, Session
+
+
+@dataclass(frozen=True)
+class Directory:
+    """Long-term Ed25519 public keys: of the key holder, the server, and each client asked."""
+
+    holder: bytes
+    server: bytes
+    clients: Mapping[int, bytes]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What each party knows by itself of the one sum that it takes part in."""
+
+    session: Session
+    scheme: Scheme
+    codec: Codec
+    limits: Limits
+    directory: Directory
+
+    @cached_property
+    def agreed(self) -> bytes:
+        return agreement(
+            sum="homomorphic",
+            scheme=self.scheme,
+            parameters=self.scheme.parameters,
+            scale=self.scheme.scale,
+            codec=self.codec,
+            limits=self.limits,
+        )
+
+    @property
+    def least(self) -> int:
+        """How many rows a total has at least."""
+        return max(self.limits.minimum, FEWEST)
+
+    def accept(self, message: bytes) -> tuple[Opening, Any]:
+        """An opening of this sum by its key holder, and its public key. Raises `BadMessage`.
+
+        Raises `ValueError` for an opening that has the secret key in it.
+        """
+        opening = Opening.decode(message)
+        opening.check(self.directory.holder)
+        expected = {
+            "scheme": (opening.scheme, self.scheme.name.encode()),
+            "round": (opening.round, self.session.round),
+            "exchange": (opening.exchange, self.session.exchange),
+            "model": (opening.model_hash, self.session.model_hash),
+            "bits": (opening.bits, self.codec.bits),
+            "length": (opening.length, self.codec.length),
+            "agreement": (opening.agreed, self.agreed),
+        }
+        for name, (stated, known) in expected.items():
+            if stated != known:
+                raise BadMessage(f"wrong {name}", "an opening of another sum than this party's")
+        return opening, read_public(opening.key, self.scheme)
+
+
+class KeyHolder:
+    """Makes a session's keys and opens its total: the one party that has the secret key.
+
+    `identity` is its long-term key, as each party's is. It opens what the server signed, and
+    cannot tell whether the total is of all the rows that the server was sent.
+    """
+
+    def __init__(self, terms: Terms, identity: Ed25519PrivateKey) -> None:
+        self._terms, self._keys, self._done = terms, terms.scheme.keys(), False
+        check_parameters(self._keys, terms.scheme)
+        session = terms.session
+        self._opening = Opening(
+            terms.scheme.name.encode(),
+            session.round,
+            session.exchange,
+            terms.scheme.bits,
+            terms.codec.length,
+            session.model_hash,
+            terms.agreed,
+            os.urandom(KEY),
+            public_half(self._keys),
+        ).signed(identity)
+
+    @property
+    def opening(self) -> bytes:
+        """The message to the server and to all clients."""
+        return self._opening.encode()
+
+    def open(self, message: bytes) -> tuple[Whole, int]:
+        """The exact sum `[length]` and of how many rows, for one total only. Raises `Aborted`.
+
+        A second total would tell the difference of the two, which may be one row.
+        """
+        terms, total = self._terms, Total.decode(message)
+        if total.context != self._opening.context:
+            raise BadMessage("wrong session", "a message of another one")
+        total.check(terms.directory.server)
+        if not terms.least <= total.number <= terms.limits.capacity:
+            raise BadMessage("wrong number", "a total of too few rows, or beyond secure.capacity")
+        ciphertexts = total.ciphertexts(terms.scheme, self._keys, terms.codec.length)
+        if self._done:
+            raise BadMessage("sent twice", "a second total in one session")
+        self._done = True
+        try:
+            whole = np.concatenate([terms.scheme.decrypt(one) for one in ciphertexts])
+        except (ValueError, RuntimeError) as error:
+            raise BadMessage("no ciphertext", "a total that cannot be decrypted") from error
+        most = total.number * terms.codec.largest
+        if whole.min() < -most or whole.max() > most:
+            raise Aborted("a sum is larger than its rows can be; its limits were broken")
+        return whole, total.number
+
+
+class EncryptingClient:
+    """Encrypts encoded rows with the public key of an opening message, and signs them.
+
+    It answers an opening of its own sum that the key holder signed, whose key has the scheme's own
+    parameters, and no other. In a simulation all clients share this object.
+    """
+
+    def __init__(self, opening: bytes, terms: Terms) -> None:
+        self._terms = terms
+        accepted, self._key = terms.accept(opening)
+        self._context = accepted.context
+
+    def encrypt(self, client: int, identity: Ed25519PrivateKey, whole: Whole) -> bytes:
+        """The message of `client`, whose long-term key `identity` is, with its row `[length]`.
+
+        Raises `ValueError` for a row of another form, or beyond the codec's largest number.
+        """
+        scheme, codec = self._terms.scheme, self._terms.codec
+        if whole.shape != (codec.length,) or whole.dtype != np.int64:
+            raise ValueError(
+                f"an encoded row of {whole.dtype} {whole.shape}; expected int64 ({codec.length},)"
+            )
+        most = codec.largest
+        if whole.min() < -most or whole.max() > most:
+            raise ValueError(f"an encoded row beyond the codec's largest number, {most}")
+        starts = range(0, len(whole), scheme.slots)
+        blocks = (whole[start : start + scheme.slots] for start in starts)
+        ciphertexts = tuple(scheme.encrypt(self._key, block) for block in blocks)
+        return Row(self._context, client, ciphertexts).signed(identity).encode()
+
+
+class SummingServer:
+    """Adds encrypted rows of the directory's clients; it has no secret key.
+
+    It holds one encrypted sum, whatever the cohort, and 32 bytes for each ciphertext in it.
+    """
+
+    def __init__(self, opening: bytes, terms: Terms, identity: Ed25519PrivateKey) -> None:
+        self._terms, self._identity = terms, identity
+        accepted, self._key = terms.accept(opening)
+        self._context = accepted.context
+        self._sum: list[Any] = []
+        self._senders: set[int] = set()
+        self._hashes: set[bytes] = set()
+
+    def add(self, message: bytes) -> None:
+        """Add one client's row. Raises `BadMessage`, and then the sum is as it was before."""
+        row = self._signed(message)
+        terms = self._terms
+        if row.number in self._senders:
+            raise BadMessage("sent twice", "a second row of one client")
+        if len(self._senders) >= terms.limits.capacity:
+            raise BadMessage("too many", f"more than secure.capacity = {terms.limits.capacity}")
+        ciphertexts = row.ciphertexts(terms.scheme, self._key, terms.codec.length)
+        hashes = self._unseen(ciphertexts)
+        try:  # into a new sum: a library's error half way leaves the old one as it was
+            pairs = zip(self._sum, ciphertexts, strict=True)
+            self._sum = [total + one for total, one in pairs] if self._sum else ciphertexts
+        except (ValueError, RuntimeError) as error:
+            raise BadMessage("no ciphertext", "one that cannot be added") from error
+        self._senders.add(row.number)
+        self._hashes |= hashes
+
+    def _signed(self, message: bytes) -> Row:
+        """A row of this session that a client of the directory signed."""
+        row = Row.decode(message)
+        if row.context != self._context:
+            raise BadMessage("wrong session", "a message of another one")
+        public = self._terms.directory.clients.get(row.number)
+        if public is None:
+            raise BadMessage("unknown sender", "a client that is not in the directory")
+        row.check(public)
+        return row
+
+    def _unseen(self, ciphertexts: list[Any]) -> set[bytes]:
+        """The hashes of ciphertexts that are new in this session, whatever bytes they came in.
+
+        Of SEAL's ciphertext alone, written anew: by these numbers, and nothing else, sums are.
+        """
+        content = self._terms.scheme.content
+        each = (content(bytes(one.serialize()), one.size()) for one in ciphertexts)
+        hashes = {hashlib.sha256(data).digest() for data in each}
+        if len(hashes) < len(ciphertexts) or hashes & self._hashes:
+            raise BadMessage("duplicate ciphertext", "one that is in a row of this session already")
+        return hashes
+
+    def total(self) -> bytes:
+        """The message to the key holder. Raises `Aborted` where fewer sent than a sum needs."""
+        if len(self._senders) < self._terms.least:
+            raise Aborted("fewer clients sent than a sum needs")
+        blocks = tuple(bytes(one.serialize()) for one in self._sum)
+        return Total(self._context, len(self._senders), blocks).signed(self._identity).encode()

@@ -1,0 +1,1 @@
+"""Sums under pairwise masks: client, server, and the messages between them."""

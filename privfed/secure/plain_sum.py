@@ -1,0 +1,93 @@
+"""The plain sum: the server is trusted with the rows, and keeps only their total."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from privfed.deferred import torch
+from privfed.parts import Part
+from privfed.privacy.blocks import blocks
+from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
+from privfed.secure.limits import Limits
+from privfed.secure.summation import Indices, Session
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class PlainSum(Part):
+    """No secure sum: the server sees rows.
+
+    Sums in float64, chunk by chunk, in the order given: memory is flat in the cohort.
+    """
+
+    seen: ClassVar[str] = "the server sees every client's row"
+    hides_rows: ClassVar[bool] = False
+    approximate: ClassVar[bool] = False
+    layers: ClassVar[bool] = False
+    opener: ClassVar[str] = "the server"
+
+    def over(self, limits: Limits) -> PlainSum:
+        return self
+
+    def open(self, session: Session, length: int, encoding: Encoding) -> PlainAccumulator:
+        if encoding.noise is not None:
+            raise TypeError("distributed noise comes with a secure sum; this one would add none")
+        return PlainAccumulator(length, encoding.bound)
+
+    def encoded(self, encoding: Encoding, length: int) -> float:
+        return encoding.bound
+
+    def stops(self, clients: int, dropout: float) -> float:
+        return 0.0
+
+    def seconds(self, length: int, clients: int) -> float:
+        return 0.0
+
+    def step(self, encoding: Encoding, length: int) -> float | None:
+        return None
+
+    def download(self, clients: int) -> float:
+        return 0.0
+
+    def upload(self, length: int, clients: int) -> float:
+        return 4.0 * length
+
+
+class PlainAccumulator:
+    """One total `[m]`. Each client once: twice would double its sensitivity."""
+
+    def __init__(self, length: int, bound: float) -> None:
+        self._total: Tensor = torch.zeros(length, dtype=torch.float64)
+        self._bound = bound
+        self._seen = Once()
+
+    def add(self, ids: Indices, rows: BoundedRows) -> None:
+        self._seen.check(ids, rows, self._bound)
+        if rows.rows.shape[1] != len(self._total):
+            raise ValueError(f"rows of {rows.rows.shape[1]} for a sum of {len(self._total)}")
+        self._total = self._total.to(rows.rows.device)
+        for some in blocks(rows.rows):
+            self._total[some] += rows.rows[:, some].sum(0, dtype=torch.float64)
+
+    def close(self) -> BoundedSum:
+        return BoundedSum(self._total.clone(), self._bound, len(self._seen))
+
+
+class Once:
+    """Who has been added to a sum."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def check(self, ids: Indices, rows: BoundedRows, bound: float) -> None:
+        """Count `ids` in. Raises `ValueError` for a client twice, or rows beyond `bound`."""
+        count = len(self._seen) + len(ids)
+        self._seen.update(ids.tolist())
+        if len(self._seen) != count or len(ids) != len(rows.rows):
+            raise ValueError("each client adds exactly one row to a sum")
+        if not rows.bound <= bound:
+            raise ValueError(f"rows of norm up to {rows.bound:g} in a sum opened for {bound:g}")

@@ -1,0 +1,1 @@
+"""What lies on disk? The run directory, and what its files say of each other."""

@@ -1,0 +1,162 @@
+"""What made a model: the runs that trained it, those that trained its start, and so on.
+
+A run's own files carry this (safetensors metadata), so that a copy is recognised wherever it lies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from accounting.documents import from_json
+from accounting.errors import AccountingError
+from accounting.ledger import Ledger
+from privfed.config.population_identity import population
+from privfed.errors import Broken, Refused
+from privfed.models.pretrained import CHECKPOINT, start_files
+from privfed.store.stored_config import stored_config
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A run that trained a model: its id, its population, and where its ledger stood (`head`)."""
+
+    id: str
+    population: Mapping[str, Any]
+    head: str = ""
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Every run that a model came from; `unknown`, where it may have come from anything else."""
+
+    runs: tuple[Origin, ...] = ()
+    unknown: bool = False
+
+    def __or__(self, other: Lineage) -> Lineage:
+        runs = {(run.id, run.head): run for run in (*self.runs, *other.runs)}
+        return Lineage(tuple(runs.values()), self.unknown or other.unknown)
+
+    def uncovered(self, counted: Mapping[str, Collection[str]]) -> str:
+        """Why a guarantee over the runs `counted` leaves this model out; else empty.
+
+        `counted` holds the heads of each run's ledger that it is known to have passed.
+        """
+        others = dict.fromkeys(run.id for run in self.runs if run.id not in counted)
+        beyond = dict.fromkeys(
+            run.id for run in self.runs if run.head not in counted.get(run.id, (run.head,))
+        )
+        reasons = (
+            "of unknown origin" if self.unknown else "",
+            f"trained by runs that are not counted: {', '.join(others)}" if others else "",
+            "trained beyond what is counted, as far as can be known, by the runs "
+            f"{', '.join(beyond)}"
+            if beyond
+            else "",
+        )
+        return ", and ".join(filter(None, reasons))
+
+    def to_json(self) -> dict[str, Any]:
+        runs = [{"id": r.id, "population": dict(r.population), "head": r.head} for r in self.runs]
+        return {"runs": runs, "unknown": self.unknown}
+
+    @classmethod
+    def from_json(cls, stated: Mapping[str, Any] | None) -> Lineage:
+        """What `to_json` wrote; None is what older versions wrote, who did not know."""
+        if stated is None:
+            return cls(unknown=True)
+        runs = (Origin(r["id"], r["population"], r["head"]) for r in stated["runs"])
+        return cls(tuple(runs), bool(stated["unknown"]))
+
+    @classmethod
+    def of_start(cls, terms: Mapping[str, Any]) -> Lineage:
+        """What the run whose ledger states `terms` started from; nothing, where it was fresh."""
+        if "lineage" not in terms and terms.get("start") is None:
+            return cls()
+        return cls.from_json(terms.get("lineage"))
+
+    @classmethod
+    def of_run(cls, terms: Mapping[str, Any], head: str) -> Lineage:
+        """What made the model of the run whose ledger states `terms`."""
+        theirs = terms.get("population")
+        origin = Origin(str(terms.get("id")), theirs if isinstance(theirs, dict) else {}, head)
+        return cls((origin,)) | cls.of_start(terms)
+
+    @classmethod
+    def of_init(cls, init: str) -> Lineage:
+        """What made the model that `model.init` names: as its files say, and the ledger there.
+
+        Unknown where a file says nothing and is none that this ledger wrote, and nothing without a
+        start. Raises `Refused` for a ledger that proves nothing.
+        """
+        if not init:
+            return cls()
+        folder = Path(init) if Path(init).is_dir() else Path(init).parent
+        ledger = _ledger(folder / "ledger.jsonl")
+        beside = cls() if ledger is None else _of_ledger(ledger)
+        return reduce(or_, (_of_file(path, ledger) for path in start_files(init)), beside)
+
+
+FRESH = Lineage()
+"""Of a run that names no start: its model begins as its class builds it.
+
+What is declared by `model.init` is all that is known. Built-in models begin from random numbers; a
+class from outside (`module:name`) that loads weights by itself is not recognised.
+"""
+
+
+def _of_file(path: Path, ledger: Ledger | None) -> Lineage:
+    """What the file of a start says of itself, or the `ledger` beside it of the run's own files."""
+    try:
+        with safe_open(path, "pt") as file:
+            about = from_json((file.metadata() or {})["privfed"])
+        if "lineage" in about:
+            return Lineage.from_json(about["lineage"])
+        return Lineage(unknown=ledger is None or not _wrote(ledger, path, about))
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        return Lineage(unknown=True)  # no run's, or no file, which is refused later
+
+
+def _wrote(ledger: Ledger, path: Path, about: Mapping[str, Any]) -> bool:
+    """Whether the run of `ledger` wrote the file at `path`, which an older version did."""
+    if path.name == CHECKPOINT:
+        return ledger.holds(bytes.fromhex(str(about["ledger_head"])))
+    cited = ledger.terms.get("files", {}).get(path.name)
+    return bool(cited == hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def _ledger(path: Path) -> Ledger | None:
+    """The ledger at `path`, None where there is none."""
+    if not path.is_file():
+        return None
+    try:
+        return Ledger.load(path)
+    except (OSError, AccountingError) as error:
+        raise Refused(f"model.init: the ledger beside it proves nothing: {error}") from error
+
+
+def _of_ledger(ledger: Ledger) -> Lineage:
+    """What made the model beside `ledger`."""
+    found = Lineage.of_run(ledger.terms, ledger.head().hex())
+    run, *others = found.runs
+    completed = replace(run, population=_completed(run, ledger.path.parent))
+    return replace(found, runs=(completed, *others))
+
+
+def _completed(run: Origin, folder: Path) -> Mapping[str, Any]:
+    """The population that an older ledger states, with its sources by the run's configuration."""
+    if "sources" in run.population:
+        return run.population
+    try:
+        config = stored_config(folder / "config.toml", folder / "ledger.jsonl")
+        sources = population(config)["sources"]
+    except (Refused, Broken, OSError):
+        return run.population
+    return {**run.population, "sources": sources}

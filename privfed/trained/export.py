@@ -1,0 +1,188 @@
+"""A trained model for other programs: one file, held against the run's own predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accounting.documents import from_json
+from accounting.durable import write_atomically
+from privfed import __version__
+from privfed.auditing.run_audit import audit
+from privfed.config.config import Config
+from privfed.data.population import population
+from privfed.errors import Broken, Refused
+from privfed.json_text import dump
+from privfed.models.form import Form
+from privfed.models.network import Network
+from privfed.store.run_directory import RunDirectory
+from privfed.store.tensorfile import FORMAT
+from privfed.streams import Streams
+from privfed.trained.evaluate import trained
+from privfed.trained.export_formats import FORMATS, Exportable, Format, Predict, quiet
+from privfed.trained.made_up_rows import MadeUp, made_up_rows
+from privfed.trained.with_preprocessing import Preprocessed
+
+_CLOSE = 1e-5
+"""How far exports may be off the run's own predictions: relative, and of a label's range."""
+_FEW = 3
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The file `to`, which holds the model of the run at `path` and `facts` about it.
+
+    `checked` made-up rows gave the run's own numbers, but for `difference` at most.
+    """
+
+    path: Path
+    to: Path
+    called: str
+    size: int
+    facts: Mapping[str, Any]
+    checked: int
+    difference: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `privfed export --json` prints."""
+        return {
+            **self.facts,
+            "file": str(self.to),
+            "bytes": self.size,
+            "checked": self.checked,
+            "difference": self.difference,
+            "path": str(self.path),
+        }
+
+
+def export(path: Path, to: Path) -> Exported:
+    """Write the model of the run at `path` to `to`: .safetensors, .pt2 or .onnx.
+
+    The file takes raw columns, as the run's source declares them, and gives probabilities of
+    classes, or numbers in the label's units; it says which run made it, over whom, at which ε.
+    Raises `Refused` where it would not give the run's own predictions, `Busy` while the run goes
+    on, and `Broken` for a run that proves nothing; nothing is written then.
+    """
+    kind = _writable(to)
+    directory = RunDirectory.open(path)
+    if not directory.has_checkpoint():
+        raise Refused(f"{path} has no checkpoint: its run had not begun")
+    with directory.locked():  # else a run that goes on would have spent more than is said
+        provenance = _provenance(directory)
+        config = directory.read_config()
+        _refuse_unexplained(config)
+        form = directory.form() or _form_of_data(config)
+        network, params, round = trained(path, form.empty())
+    made_up = made_up_rows(form, config.parts["source"], network, params)
+    inputs = dict(zip(_names(form), made_up.inputs, strict=True))
+    output = "value" if made_up.expected.dim() == 1 else "probabilities"
+    recipe = {key: value for key, value in config.values()["model"].items() if key != "init"}
+    facts = {
+        "format": FORMAT,
+        "privfed": __version__,
+        "round": round,
+        **provenance,
+        "model": recipe,
+        "inputs": [_described(name, value) for name, value in inputs.items()],
+        "output": _described(output, made_up.expected),
+        "label": {"names": list(form.names), "scale": form.scale, "shift": form.shift},
+        "preprocessing": form.preprocessing and form.preprocessing.model_dump(mode="json"),
+    }
+    facts = from_json(dump(facts))
+    few = {name: value[:_FEW] for name, value in inputs.items()}
+    what = Exportable(_model(network, params, form), few, output, facts)
+    content = kind.write(what)
+    with quiet(kind.called):
+        difference = _checked(kind.read(content, what), made_up, form, to)
+    write_atomically(to, content)
+    return Exported(path, to, kind.called, len(content), facts, len(made_up.expected), difference)
+
+
+def _writable(to: Path) -> Format:
+    if to.suffix.lower() not in FORMATS:
+        raise Refused(f"--to {to}: expected a name that ends in {', '.join(FORMATS)}")
+    if not to.parent.is_dir():
+        raise Refused(f"--to {to}: the folder {to.parent} is missing")
+    if to.exists():
+        raise Refused(f"--to {to} exists; nothing was changed. Remove it, or name another file")
+    return FORMATS[to.suffix.lower()]
+
+
+def _form_of_data(config: Config) -> Form:
+    """Of a run of an older version, whose checkpoint does not say: its data have to be there."""
+    return Form.of(population(config, Streams(config.run.seed)).test)
+
+
+def _model(network: Network, params: Tensor, form: Form) -> Preprocessed:
+    """`network`'s own module, with `params` in it, from raw columns to what is expected."""
+    module = network.module
+    with torch.no_grad():
+        for name, view in network.shapes.views(params).items():
+            module.get_parameter(name).copy_(view)
+    return Preprocessed(module, network.loss, form.meaning, form.preprocessing).eval()
+
+
+def _names(form: Form) -> list[str]:
+    """Of what goes in."""
+    return [*form.preprocessing.inputs] if form.preprocessing else ["x"]
+
+
+def _refuse_unexplained(config: Config) -> None:
+    """Where a user's own loss does not say what its outputs mean."""
+    if not hasattr(config.parts["loss"], "expectation"):
+        raise Refused(
+            f"the loss {config.names['loss']!r} has no method `expectation`, which turns outputs "
+            "into probabilities or numbers; without it an export would give bare outputs"
+        )
+
+
+def _provenance(directory: RunDirectory) -> dict[str, Any]:
+    """Which run made the model, over whom, and what is guaranteed: what makes it a known start.
+
+    Raises `Broken` where the run's files do not prove it.
+    """
+    audited = audit(directory.path)
+    refuted = ["its canaries refute the epsilon that it claims"] if audited.refuted else []
+    for problem in (*audited.problems, *refuted):
+        raise Broken(f"{directory.path} proves nothing: {problem}")
+    stated = audited.to_json()
+    keys = ("epsilon", "delta", "unit", "relation", "meaning", "guarantees", "uncovered", "note")
+    return {
+        "run": audited.terms["id"],
+        "population": audited.terms["population"],
+        **{key: stated[key] for key in keys},
+        "ledger_head": directory.head().hex(),
+        "lineage": directory.lineage(),
+    }
+
+
+def _described(name: str, value: Tensor) -> dict[str, Any]:
+    dtype = str(value.dtype).removeprefix("torch.")
+    return {"name": name, "dtype": dtype, "shape": ["rows", *value.shape[1:]]}
+
+
+def _checked(run: Predict, made_up: MadeUp, form: Form, to: Path) -> float:
+    """The largest difference to what is expected; of all rows, of some, and of one alone.
+
+    Raises `Refused` where they differ.
+    """
+    off = 0.0
+    for count in (len(made_up.expected), _FEW + 2, 1):
+        part = made_up.first(count)
+        with torch.no_grad():
+            given = run(part.inputs)
+        close = torch.allclose(
+            given, part.expected, rtol=_CLOSE, atol=_CLOSE * form.scale, equal_nan=True
+        )
+        if given.shape != part.expected.shape or not close:
+            raise Refused(
+                f"--to {to}: what would be written gives other predictions than the run for "
+                f"{count} made-up rows; nothing was written. Export to another format"
+            )
+        off = max(off, float((given - part.expected).nan_to_num().abs().max()))
+    return off

@@ -1,0 +1,131 @@
+"""Made-up raw rows, good and bad, and what a run's own code makes of them: to hold exports against.
+
+Nothing in them is anybody's: they follow from what is declared.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privfed.data.mapped import Mapped
+from privfed.data.preprocessing import Preprocessing
+from privfed.data.source import Prepares
+from privfed.errors import Refused
+from privfed.models.form import Form
+from privfed.models.network import Network
+from privfed.models.vetting import scoring
+
+_ROWS = 64
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    """Raw columns `[N, *]` in the order of an export's inputs, and what is expected for them."""
+
+    inputs: tuple[Tensor, ...]
+    expected: Tensor
+
+    def first(self, count: int) -> MadeUp:
+        return MadeUp(tuple(each[:count] for each in self.inputs), self.expected[:count])
+
+
+def made_up_rows(form: Form, source: Any, network: Network, params: Tensor) -> MadeUp:
+    """Rows of the form that the model takes, with what `network` says of them.
+
+    With preprocessing: numbers within their bounds, at them and beyond, empty ones, categories that
+    are declared and others. Rows that `source` would refuse are expected to give NaN.
+    """
+    generator = torch.Generator().manual_seed(0)
+    how = form.preprocessing
+    if how is None:
+        shape = (_ROWS, *form.features)
+        tokens = torch.randint(0, form.classes, shape, generator=generator)
+        x = tokens if form.tokens else torch.randn(shape, generator=generator)
+        return MadeUp((x,), _expectation(network, params, x, form))
+    inputs = tuple(
+        _numbers(how, generator) if dtype.is_floating_point else _codes(how, generator)
+        for dtype, _ in how.inputs.values()
+    )
+    expected = _expectation(network, params, _prepared(how, source, inputs), form)
+    expected[_refused(how, inputs)] = math.nan
+    return MadeUp(inputs, expected)
+
+
+def _expectation(network: Network, params: Tensor, x: Tensor, form: Form) -> Tensor:
+    with torch.no_grad(), scoring(network.module):
+        outputs = network.outputs(params.clone(), x)
+    return network.loss.expectation(outputs, form.meaning)
+
+
+def _numbers(how: Preprocessing, generator: torch.Generator) -> Tensor:
+    """Half of the rows well within bounds; the others also at them, beyond, infinite or empty."""
+    dtype, shape = how.inputs["numbers"]
+    low, high = _bounds(how)
+    inside = torch.rand((_ROWS, len(low)), generator=generator, dtype=torch.float64)
+    values = low + (high - low) * inside
+    nothing, infinite = (torch.full_like(low, value) for value in (math.nan, math.inf))
+    odd = torch.stack([low, high, low - (high - low), high + 1, infinite, nothing])
+    for row in range(_ROWS // 2, _ROWS):
+        kinds = (row + torch.arange(len(low))) % (2 * len(odd))  # every kind in every column
+        for kind, value in enumerate(odd):
+            values[row] = torch.where(kinds == kind, value, values[row])
+    return values.view(_ROWS, *shape).to(dtype)
+
+
+def _bounds(how: Preprocessing) -> tuple[Tensor, Tensor]:
+    """Of every number of a row, `[numbers]` each."""
+    bounds = [each.bounds for each in how.numbers for _ in range(each.count)]
+    low, high = torch.tensor(bounds, dtype=torch.float64).unbind(1)
+    return low, high
+
+
+def _codes(how: Preprocessing, generator: torch.Generator) -> Tensor:
+    """Places among the declared values; in the second half of the rows also -1 and too high."""
+    columns = []
+    for category in how.categories:
+        count = len(category.values)
+        good = torch.randint(0, count, (_ROWS // 2,), generator=generator)
+        any_ = torch.randint(-1, count + 1, (_ROWS - _ROWS // 2,), generator=generator)
+        columns.append(torch.cat([good, any_]))
+    return torch.stack(columns, 1)
+
+
+def _refused(how: Preprocessing, inputs: tuple[Tensor, ...]) -> Tensor:
+    """Which rows `[N]` are not as declared, where that is refused."""
+    wrong = torch.zeros(_ROWS, dtype=torch.bool)
+    if how.numbers:
+        each = [numbers for numbers in how.numbers for _ in range(numbers.count)]
+        for column, declared in zip(inputs[0].reshape(_ROWS, -1).unbind(1), each, strict=True):
+            low, high = declared.bounds
+            if declared.missing is None:
+                wrong |= column.isnan()
+            if not how.clips:
+                wrong |= (column < low) | (column > high)
+    for place, category in enumerate(how.categories):
+        codes = inputs[-1][:, place]
+        if not (how.clips or category.lacks):
+            wrong |= (codes < 0) | (codes >= len(category.values))
+    return wrong
+
+
+def _prepared(how: Preprocessing, source: Any, inputs: tuple[Tensor, ...]) -> Tensor:
+    """X `[N, *shape]`, by the code that made the examples which were trained on."""
+    if isinstance(source, Prepares) and len(how.shape) == 1:
+        numbers = inputs[0].numpy() if how.numbers else np.zeros((_ROWS, 0))
+        codes = inputs[-1].numpy() if how.categories else np.zeros((_ROWS, 0), np.int64)
+        return source.prepared(numbers, codes, how)
+    if how.whole:
+        ((bounds, missing),) = [(each.bounds, each.missing) for each in how.numbers]
+        store = inputs[0].view(_ROWS, *how.shape)
+        whole = torch.arange(_ROWS)
+        return Mapped(store, whole, bounds, how.onto, 0.0 if missing is None else missing)[whole]
+    raise Refused(
+        f"the source {type(source).__name__} says how it prepares columns and has no method "
+        "`prepared` that does it for made-up rows; nothing can be exported unchecked"
+    )

@@ -1,0 +1,123 @@
+"""Fine-tune, then evaluate: what a trained model is worth to each client (simulation only).
+
+Wang et al. 2021, section 7.5: each client's examples are split, a copy of the model is trained on
+one part by plain SGD at the run's client rate and batch size, and both models are scored on the
+other part. The run itself trained on both, so that "before" is no held-out score either; what
+fine-tuning changes is what to look at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from privfed.data.federation import Federation, Indices
+from privfed.data.population import population
+from privfed.errors import Refused
+from privfed.local.objectives.sgd import Sgd
+from privfed.local.trainer import LocalTrainer
+from privfed.run.heterogeneity import client_scores, distribution
+from privfed.store.run_directory import RunDirectory
+from privfed.streams import Streams
+from privfed.trained.evaluate import trained
+
+
+@dataclass(frozen=True)
+class Personalised:
+    """Over `clients` clients with two examples or more: the first measure before and after.
+
+    `before` and `after` are distributions over clients, each alike; `improved` is the share of
+    clients whose score rose.
+    """
+
+    path: Path
+    round: int
+    measure: str
+    clients: int
+    epochs: int
+    before: dict[str, float]
+    after: dict[str, float]
+    improved: float
+    note: ClassVar[str] = (
+        "a simulation: clients' own examples, which the run trained on and which no ε covers"
+    )
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `privfed evaluate --personalise --json` prints."""
+        return {
+            "measure": self.measure,
+            "clients": self.clients,
+            "epochs": self.epochs,
+            "before": self.before,
+            "after": self.after,
+            "improved": self.improved,
+            "simulation": True,
+            "note": self.note,
+            "round": self.round,
+            "run": str(self.path),
+        }
+
+
+def personalise(path: Path, epochs: int) -> Personalised:
+    """Fine-tune the model of the run at `path` for `epochs` epochs on half of each client.
+
+    Raises `Refused` where nobody holds two examples.
+    """
+    config = RunDirectory.open(path).read_config()
+    streams = Streams(config.run.seed)
+    people = population(config, streams)
+    ids = np.arange(people.clients)
+    ids = ids[people.sizes(ids) > 1]
+    if not len(ids):
+        raise Refused("no client holds two examples, one to fine-tune on and one to score")
+    network, params, round = trained(path, people.examples)
+    tuning, scoring = _halves(people.at(round), streams)
+    plain: Any = Sgd()
+    trainer = LocalTrainer(
+        tuning, network, plain, config.client.lr, epochs, config.client.batch_size, "loop"
+    )
+    measure, before = client_scores(network, scoring, params, ids)
+    after = []
+    for client in ids:
+        one = np.array([client])
+        keys = streams.at("personal", 0, people.identify(one))
+        rows, _ = trainer.train(one, {"params": params}, None, keys)
+        after.append(_score(trainer, scoring, params + rows[0], one))
+    tuned, lower = np.array(after), network.loss.lower_is_better
+    return Personalised(
+        path,
+        round,
+        measure,
+        len(ids),
+        epochs,
+        distribution(before, lower),
+        distribution(tuned, lower),
+        float(((tuned < before) if lower else (tuned > before)).mean()),
+    )
+
+
+def _score(trainer: LocalTrainer, scoring: Federation, params: Any, one: Indices) -> float:
+    start, end = scoring.offsets[one[0]], scoring.offsets[one[0] + 1]
+    own = scoring.examples.take(np.arange(start, end))
+    alone = Federation(own, np.array([0, end - start]), own)
+    return float(client_scores(trainer.network, alone, params, np.array([0]))[1][0])
+
+
+def _halves(people: Federation, streams: Streams) -> tuple[Federation, Federation]:
+    """Each client's examples in two halves, by a shuffle; an odd one goes to the first."""
+    order = streams.at("personal").generator().permutation(len(people.examples))
+    owners = np.repeat(np.arange(people.clients), np.diff(people.offsets))
+    order = order[np.argsort(owners[order], kind="stable")]  # by client, shuffled within
+    place = np.arange(len(order)) - people.offsets[owners]
+    first = place < (np.diff(people.offsets)[owners] + 1) // 2
+    sides = []
+    for side in (first, ~first):
+        counts = np.bincount(owners[side], minlength=people.clients)
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        sides.append(
+            Federation(people.examples.take(order[side]), offsets, people.test, people.identities)
+        )
+    return sides[0], sides[1]

@@ -1,0 +1,112 @@
+"""A trained model on rows that nobody has labelled yet; and its measures, where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from privfed.config.config import Config
+from privfed.data.federation import Examples
+from privfed.data.source import LabelFree
+from privfed.errors import Refused
+from privfed.models.network import Network
+from privfed.store.run_directory import RunDirectory
+from privfed.trained.evaluate import UNCOVERED, fitting, named_in, on_other_data
+from privfed.trained.predictions import Predictions, predictions, writable, write
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What the model of the run at `path`, after `round`, says of each row of the data.
+
+    `measures` are empty where rows have no labels, or `unscored` says why they tell nothing. `out`
+    is where `table` was written, if anywhere.
+    """
+
+    path: Path
+    round: int
+    table: Predictions
+    labelled: bool
+    measures: dict[str, float]
+    unscored: str
+    patterns: tuple[str, ...]
+    out: Path | None
+
+    @property
+    def rows(self) -> int:
+        return len(self.table["row"])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What readers have to know."""
+        order = f"columns that {', '.join(map(repr, self.patterns))} means: in the file's order"
+        return (UNCOVERED, *([order] if self.patterns else []))
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `privfed predict --json` prints."""
+        return {
+            **self.measures,
+            "rows": self.rows,
+            "labelled": self.labelled,
+            "unscored": self.unscored or None,
+            "columns": list(self.table),
+            "predictions": str(self.out),
+            "note": "; ".join(self.notes),
+            "round": self.round,
+            "run": str(self.path),
+        }
+
+
+def predict(path: Path, overrides: Sequence[str], out: Path | None = None) -> Predicted:
+    """Predict every row of the data that `overrides` (`data.path=…`) name, in their order.
+
+    The table has the row's number, its client where the file says so, its label where there are
+    labels, the prediction, and a probability for each class; it is written to `out` (.csv, .parquet
+    or .npz). Raises `Refused`, having written nothing.
+    """
+    stored = RunDirectory.open(path).read_config()
+    config = on_other_data(stored, overrides)
+    if out is not None:
+        writable(out, "--out", named_in(stored) | named_in(config))
+    examples = _inputs(config)
+    net, params, round = fitting(path, examples, other=True)
+    table = predictions(net, params, examples, str(config.values()["data"].get("client", "")))
+    measures, unscored = _measures(net, params, examples)
+    if out is not None:
+        write(out, table)
+    return Predicted(
+        path, round, table, examples.labelled, measures, unscored, _patterns(examples), out
+    )
+
+
+def _inputs(config: Config) -> Examples:
+    source = config.parts["source"]
+    if not isinstance(source, LabelFree):
+        raise Refused(
+            f"the source {config.names['source']!r} has no rows without labels; privfed evaluate "
+            "RUN --data PATH --predictions FILE predicts what it holds"
+        )
+    examples = source.load_inputs()
+    if not len(examples):
+        raise Refused("the data hold no row to predict")
+    return examples
+
+
+def _measures(net: Network, params: Tensor, examples: Examples) -> tuple[dict[str, float], str]:
+    """Measures, or why there are none: nothing is asked of the labels of rows to predict."""
+    if not examples.labelled:
+        return {}, ""
+    try:
+        return net.evaluate(params, examples), ""
+    except Refused as refused:
+        return {}, str(refused)
+
+
+def _patterns(examples: Examples) -> tuple[str, ...]:
+    """What declares several columns at once, whose order is that of the file."""
+    numbers = examples.preprocessing.numbers if examples.preprocessing else ()
+    return tuple(each.column for each in numbers if each.count > 1 and {*each.column} & {*"*?["})

@@ -1,0 +1,215 @@
+"""Canaries in a run: real clients are as before, and broken mechanisms are shown."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from small import same_run, small, trained
+
+from privfed.auditing.canaries.clients import Canaries
+from privfed.auditing.canaries.log import CanaryLog
+from privfed.auditing.run_audit import audit
+from privfed.cli.main import main
+from privfed.errors import Refused
+from privfed.privacy.clipping import clip_rows
+from privfed.privacy.mechanisms import central_gaussian as gaussian
+from privfed.run import loop as runs
+from privfed.store.run_directory import RunDirectory
+from privfed.streams import Streams
+
+MORE = ("data.clients=24", "audit.canaries=20")
+SEEDED = ("run.randomness=seeded", *MORE)
+WIDE = (
+    "data.features=60",
+    "data.classes=10",
+    "data.clients=400",
+    "cohort.size=120",
+    "audit.canaries=400",
+    "privacy.delta=1e-4",
+)
+
+
+def metrics(path):
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_directions_have_length_one_and_coins_are_fair():
+    canaries = Canaries.drawn(2000, 50, Streams(3, simulated=True))
+    assert torch.allclose(canaries.directions.norm(dim=1), torch.ones(2000))
+    gram = canaries.directions @ canaries.directions.T - torch.eye(2000)
+    assert float(gram.std()) == pytest.approx(50**-0.5, rel=0.02)
+    assert abs(canaries.coins.mean() - 0.5) < 0.05
+    again = Canaries.drawn(2000, 50, Streams(3, simulated=True))
+    assert torch.equal(canaries.directions, again.directions)
+    assert not np.array_equal(canaries.coins, Canaries.drawn(2000, 1, Streams(4, True)).coins)
+
+
+def test_real_clients_are_drawn_counted_and_charged_as_without(tmp_path):
+    counted = ("run.simulation_metrics=true", "run.checkpoint_every=2")
+    with_them = trained(tmp_path / "a", *SEEDED, *counted)
+    without = trained(tmp_path / "b", *SEEDED, *counted, "audit.canaries=0")
+    assert with_them.guarantee.epsilon == without.guarantee.epsilon
+    assert with_them.plan.event == without.plan.event
+    cohorts = [
+        [line["simulation_only"]["cohort"] for line in metrics(tmp_path / name)] for name in "ab"
+    ]
+    assert cohorts[0] == cohorts[1]
+    assert with_them.measures["loss"] != without.measures["loss"]  # they took part
+    terms = json.loads((tmp_path / "a/ledger.jsonl").read_text().splitlines()[0])
+    assert "canaries" in json.dumps(terms)
+
+
+def test_a_canary_sends_its_direction_at_the_clip(tmp_path):
+    """Everybody's rows are zero, there is no noise, and all take part: sums are of canaries."""
+    still = ("client.lr=0.0", "privacy.epsilon=inf", "cohort.sampler=full", "cohort.size=0")
+    trained(tmp_path / "run", *SEEDED, *still, "privacy.clip=0.3", "run.rounds=1")
+    directory = RunDirectory.open(tmp_path / "run")
+    seen = directory.canary_log(20).read()
+    canaries = Canaries.drawn(20, seen.dimension, Streams(0, simulated=True))
+    rows = clip_rows(0.3 * canaries.directions[canaries.entered], 0.3).rows
+    expected = canaries.directions @ rows.sum(0) / 24
+    np.testing.assert_allclose(seen.products[0], expected, atol=1e-6)
+    assert np.array_equal(seen.coins, canaries.coins)
+
+
+def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path):
+    trained(tmp_path / "whole", *SEEDED)
+    trained(tmp_path / "parts", *SEEDED, "run.rounds=4")
+    log = tmp_path / "parts/private/canaries.f64"
+    with log.open("ab") as file:
+        file.write(b"torn")
+    runs.resume(tmp_path / "parts", lambda _: small(*SEEDED))
+    same_run(tmp_path / "whole", tmp_path / "parts")
+    ours, theirs = (
+        RunDirectory.open(tmp_path / name).canary_log(20).read() for name in ("whole", "parts")
+    )
+    assert ours.rounds.tolist() == [*range(1, 8)]
+    np.testing.assert_array_equal(ours.products, theirs.products)
+    np.testing.assert_array_equal(ours.final, theirs.final)
+    assert ours.ended
+
+
+def test_in_secret_mode_a_resume_keeps_coins_and_directions(tmp_path):
+    trained(tmp_path / "run", *MORE, "run.rounds=4")
+    before = RunDirectory.open(tmp_path / "run").canary_log(20).read()
+    runs.resume(tmp_path / "run", lambda _: small(*MORE))
+    after = RunDirectory.open(tmp_path / "run").canary_log(20).read()
+    assert np.array_equal(before.coins, after.coins)
+    np.testing.assert_array_equal(before.products, after.products[:4])
+    assert (tmp_path / "run/private").stat().st_mode & 0o077 == 0
+
+
+def test_an_honest_run_is_not_refuted_and_its_estimate_is_near_the_claim(tmp_path):
+    still = ("client.lr=0.0", "run.rounds=1", "cohort.sampler=full", "cohort.size=0")
+    trained(tmp_path / "run", *WIDE, *still, "run.randomness=seeded")
+    found = audit(tmp_path / "run").canaries
+    assert not found.refuted
+    claim = found.epsilon_claimed
+    assert 0.7 * claim < found.epsilon_estimate_all_iterates < 1.6 * claim  # of some 200 and 200
+    assert found.epsilon_estimate_all_iterates == pytest.approx(found.epsilon_estimate_final)
+    assert found.epsilon_lower_bound <= claim
+    assert found.epsilon_lower_bound_split <= claim
+    assert found.epsilon_lower_bound_most > found.epsilon_lower_bound
+
+
+def test_a_run_without_its_noise_is_refuted_loudly(tmp_path, monkeypatch):
+    monkeypatch.setattr(gaussian, "gaussian_on_grid", lambda keys, deviation, n: np.zeros(n))
+    trained(tmp_path / "run", *WIDE, "run.randomness=seeded", "privacy.noise_multiplier=60.0")
+    found = audit(tmp_path / "run")
+    assert found.refuted
+    assert found.canaries.epsilon_claimed < 1.5
+    assert found.canaries.epsilon_lower_bound > found.canaries.epsilon_claimed
+    told = CliRunner().invoke(main, ["audit", str(tmp_path / "run")])
+    assert told.exit_code == 4
+    assert "does not deliver what the ledger claims" in " ".join(told.output.split())
+    as_json = CliRunner().invoke(main, ["audit", str(tmp_path / "run"), "--json"])
+    assert as_json.exit_code == 4
+    facts = json.loads(as_json.output)
+    assert facts["confidence"] == 0.95
+    assert facts["exit"] == 4
+    assert "error" not in facts
+    assert facts["epsilon_lower_bound"] == found.canaries.epsilon_lower_bound
+    assert {"epsilon_estimate_all_iterates", "epsilon_estimate_final"} <= facts.keys()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("client.objective=scaffold", "data.setting=cross_silo"),
+        ("client.objective=feddane",),
+        ("aggregation.rule=geometric_median", "aggregation.passes=2"),
+        (
+            "privacy.mechanism=banded",
+            "privacy.bands=2",
+            "cohort.sampler=cyclic",
+            "cohort.separation=3",
+            "cohort.size=0",
+        ),
+    ],
+)
+def test_canaries_go_with(overrides, tmp_path):
+    trained(tmp_path / "run", *SEEDED, *overrides)
+    found = audit(tmp_path / "run")
+    assert not found.problems
+    assert np.isfinite(found.canaries.epsilon_estimate_all_iterates)
+    assert found.canaries.p_value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        (("privacy.mechanism=none",), "nothing is claimed"),
+        (("audit.canaries=30",), "more than the 24 clients"),
+        (("audit.canaries=19",), "too few to say anything"),
+        (("privacy.adaptive_clip=true", "privacy.count_noise=3.0"), "follow their norms"),
+        (("privacy.mechanism=local_gaussian",), "public who takes part"),
+        (("cohort.sampler=fixed_size",), "places of real clients"),
+        (("secure.protocol=masks", "cohort.sampler=full", "cohort.size=0"), "audit --mechanism"),
+        (("attack.name=sign_flip", "attack.fraction=0.2"), "there are attackers"),
+    ],
+)
+def test_canaries_are_refused_with_a_reason(overrides, why, tmp_path):
+    with pytest.raises(Refused, match=why):
+        trained(tmp_path / "run", *MORE, *overrides)
+
+
+def test_a_published_run_without_private_says_so(tmp_path):
+    trained(tmp_path / "run", *SEEDED)
+    (tmp_path / "run/private/canaries.f64").unlink()
+    assert audit(tmp_path / "run").canaries is None
+    told = CliRunner().invoke(main, ["audit", str(tmp_path / "run")])
+    assert "what they saw (under private/) is not here" in " ".join(told.output.split())
+
+
+def test_a_damaged_log_is_no_silence(tmp_path):
+    trained(tmp_path / "run", *SEEDED)
+    log = tmp_path / "run/private/canaries.f64"
+    assert log.stat().st_mode & 0o077 == 0
+    log.write_bytes(log.read_bytes()[:100])
+    assert CliRunner().invoke(main, ["audit", str(tmp_path / "run")]).exit_code == 5
+
+
+def test_nothing_is_said_before_the_end(tmp_path):
+    trained(tmp_path / "run", *SEEDED)
+    log = tmp_path / "run/private/canaries.f64"
+    log.write_bytes(log.read_bytes()[: -8 * 22])  # the last record: the final model
+    assert audit(tmp_path / "run").canaries is None
+
+
+def test_a_release_that_a_crash_left_unheard_is_heard_when_it_is_replayed(tmp_path, monkeypatch):
+    append = CanaryLog.append
+
+    def crashes(log, round, found):
+        if round == 5:
+            raise KeyboardInterrupt  # its release is durable already
+        append(log, round, found)
+
+    monkeypatch.setattr(CanaryLog, "append", crashes)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "run", *MORE, "run.checkpoint_every=100")
+    monkeypatch.undo()
+    runs.resume(tmp_path / "run", lambda _: small(*MORE, "run.checkpoint_every=100"))
+    seen = RunDirectory.open(tmp_path / "run").canary_log(20).read()
+    assert seen.rounds.tolist() == [*range(1, 8)]

@@ -1,0 +1,217 @@
+"""The direct test of a mechanism: it passes what is shipped, and catches each planted fault."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from accounting.events import Event
+from accounting.releases import PoissonSampled, Repeated, noise_of
+from privfed.auditing.mechanism_audit import _cast, _planned, _scale, audit_mechanism, examine
+from privfed.auditing.neighbours import LENGTH
+from privfed.config.config import load
+from privfed.errors import Refused
+from privfed.privacy.clipping import clip_rows
+from privfed.privacy.mechanism import BoundedRows
+from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
+from privfed.round.round import World
+from privfed.sampling.cohort import Cohort
+from privfed.sampling.samplers import Poisson
+
+BASE = ("data.clients=20", "cohort.size=10", "privacy.noise_multiplier=1.0", "privacy.clip=0.4")
+MASKS = (
+    "secure.protocol=masks",
+    "cohort.sampler=full",
+    "cohort.size=0",
+    "data.clients=12",
+    "run.rounds=3",
+)
+HALF = ("secure.threshold=0.5",)
+CYCLIC = ("cohort.sampler=cyclic", "cohort.separation=4", "cohort.size=0")
+SHIPPED = {
+    "central": (),
+    "adaptive": ("privacy.adaptive_clip=true", "privacy.count_noise=2.0"),
+    "without replacement": ("cohort.sampler=fixed_size",),
+    "truncated": ("cohort.sampler=truncated_poisson",),
+    "passes": ("aggregation.rule=geometric_median", "aggregation.passes=3"),
+    "several exchanges": ("client.objective=feddane",),
+    "local": ("privacy.mechanism=local_gaussian",),
+    "matrix": ("privacy.mechanism=banded", "privacy.bands=3", *CYCLIC),
+    "masks": MASKS,
+    "skellam": ("privacy.mechanism=skellam", *MASKS),
+    "layers": ("privacy.mechanism=skellam", "privacy.sizing=layers", *MASKS),
+    "discrete Gaussian": ("privacy.mechanism=discrete_gaussian", *MASKS),
+}
+
+
+def cast(*overrides):
+    return _cast(_planned(load(None, [*BASE, *overrides])))
+
+
+def judged(algorithm, scenes, releases=1000):
+    return examine(algorithm, scenes, releases, delta=1e-4, confidence=0.95, seed=1)
+
+
+@pytest.mark.parametrize("releases", [60, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", SHIPPED)
+def test_what_is_shipped_keeps_its_claims(name, releases):
+    found = judged(*cast(*SHIPPED[name]), releases)
+    assert not found.refuted
+    assert found.p_value > 1e-3
+    assert all(one.verdict.epsilon_lower <= one.epsilon for one in found.tested)
+
+
+class Noisy(CentralGaussian):
+    """With `part` of the noise that it is charged for."""
+
+    part: float = 1.0
+
+    def release(self, total, divisor, keys, state):
+        honest = super().release(total, divisor, keys, state)[0].double()
+        exact = total.total / divisor
+        return (exact + self.part * (honest - exact)).float(), state
+
+
+class Unclipped(CentralGaussian):
+    def bound(self, rows, layout, keys, state):
+        return BoundedRows(rows, self.clip)
+
+
+class ClipsTheSum(CentralGaussian):
+    """Rows enter weighted and unclipped; their sum is clipped, as if that bounded one client."""
+
+    def bound(self, rows, layout, keys, state):
+        return BoundedRows(rows, self.clip)
+
+    def release(self, total, divisor, keys, state):
+        clipped = clip_rows(total.total[None].float(), self.clip).rows[0].double()
+        return super().release(replace(total, total=clipped), divisor, keys, state)
+
+
+class WeighsClipped(CentralGaussian):
+    """Rows are multiplied by two after they were clipped."""
+
+    def bound(self, rows, layout, keys, state):
+        bounded = super().bound(rows, layout, keys, state)
+        return BoundedRows(2 * bounded.rows, bounded.bound)
+
+
+class CountsPassesApart(CentralGaussian):
+    """Passes over one cohort, charged as if each had drawn its own."""
+
+    def event(self, witness, exchanges):
+        once = PoissonSampled(witness.rate, noise_of(super().event(witness, 1).release))
+        return Event(Repeated(exchanges, once), "poisson")
+
+
+class FixedAsPoisson(Poisson):
+    """Draws exactly `size`, and claims coins."""
+
+    def sample(self, round, clients, people, streams):
+        words = streams.at("cohort", round).bits(len(people))
+        return Cohort(
+            round,
+            np.sort(np.argsort(words)[: self.size]),
+            float(self.size),
+            self.witness(round, clients),
+        )
+
+
+class SharesTheSeed(Poisson):
+    """Draws the cohort from the words that the noise is made of."""
+
+    def sample(self, round, clients, people, streams):
+        coins = streams.at("noise/0", round).bernoulli(self.size / clients, len(people))
+        return Cohort(round, np.flatnonzero(coins), float(self.size), self.witness(round, clients))
+
+
+def faulty(kind, **changes):
+    algorithm, scenes = cast()
+    mechanism = kind(**{**algorithm.mechanism.model_dump(), **changes})
+    return replace(algorithm, mechanism=mechanism), scenes
+
+
+@pytest.mark.parametrize(
+    ("kind", "scene", "releases"),
+    [(Unclipped, 0, 600), (ClipsTheSum, 3, 1500), (WeighsClipped, 1, 800)],
+)
+def test_a_wrong_bound_is_refuted(kind, scene, releases):
+    algorithm, scenes = faulty(kind)
+    assert judged(algorithm, scenes[scene : scene + 1], releases).refuted
+    honest, _ = cast()
+    assert not judged(honest, scenes[scene : scene + 1], 200).refuted
+
+
+@pytest.mark.parametrize("part", [0.5, 0.8, 1.0])
+def test_too_little_noise_is_refuted(part):
+    algorithm, scenes = faulty(Noisy, part=part)
+    assert judged(algorithm, scenes[:1], 300).refuted == (part < 1.0)
+
+
+@pytest.mark.parametrize("mechanism", ["skellam", "discrete_gaussian"])
+def test_noise_that_counts_on_clients_who_drop_out_is_refuted(mechanism):
+    algorithm, scenes = cast(
+        f"privacy.mechanism={mechanism}", "privacy.tolerance=0.5", *MASKS, *HALF
+    )
+    known = algorithm.mechanism._setting
+    assert scenes[0].others + 1 == known.minimum == 6
+    assert not judged(algorithm, scenes[:1], 80).refuted
+    shares = algorithm.mechanism.resolved(replace(known, minimum=12))
+    for_all = replace(algorithm, mechanism=shares)
+    assert judged(for_all, scenes[:1], 80).refuted
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_noise_that_rounds_share_is_refuted(fresh, monkeypatch):
+    """In every release fresh, and in its second round that of its first."""
+    if not fresh:
+        monkeypatch.setattr(World, "noise", lambda world, *_: world.streams.at("noise/0", 1))
+    algorithm, scenes = cast()
+    assert judged(algorithm, scenes[2:3], 300).refuted == (not fresh)
+
+
+@pytest.mark.parametrize("sampler", [FixedAsPoisson, SharesTheSeed])
+def test_a_wrong_sampler_is_refuted(sampler):
+    algorithm, scenes = cast("cohort.size=6")
+    wrong = replace(algorithm, sampler=sampler(size=6))
+    assert judged(wrong, scenes[1:2], 2500).refuted
+
+
+def test_passes_over_one_cohort_charged_apart_are_refuted():
+    algorithm, scenes = cast("aggregation.rule=geometric_median", "aggregation.passes=4")
+    charged = CountsPassesApart(**algorithm.mechanism.model_dump())
+    assert not judged(algorithm, scenes[1:2]).refuted
+    assert judged(replace(algorithm, mechanism=charged), scenes[1:2]).refuted
+
+
+def test_the_p_value_of_honest_noise_is_one():
+    """Few releases, many times: no more of them are below a level than it says."""
+    algorithm, _ = cast("privacy.noise_multiplier=2.0")
+    rng = np.random.default_rng(0)
+    found = np.array(
+        [
+            _scale(2.0 * rng.normal(size=(20, LENGTH)), algorithm, algorithm.event(1))
+            for _ in range(4000)
+        ]
+    )
+    assert found[:, 0].mean() == pytest.approx(1.0, abs=0.01)
+    for level in (0.5, 0.1, 0.01):
+        expected = 4000 * level
+        assert abs((found[:, 1] < level).sum() - expected) < 5 * expected**0.5
+
+
+def test_what_claims_nothing_is_not_tested():
+    with pytest.raises(Refused, match=r"claims no finite epsilon.*set privacy\.mechanism"):
+        audit_mechanism(load(None, ["privacy.mechanism=none"]))
+
+
+def test_in_secret_mode_every_release_draws_afresh():
+    config = load(None, [*BASE, "audit.confidence=0.9"])
+    found = audit_mechanism(config, 40)
+    again = audit_mechanism(config, 40)
+    assert found.confidence == 0.9
+    assert found.noise != again.noise
+    assert not found.refuted
+    told = found.to_json()
+    assert [one["scene"] for one in told["scenes"]] == [one.scene for one in found.tested]
+    assert set(told["scenes"][0]) >= {"epsilon", "delta", "epsilon_lower_bound", "p_value"}

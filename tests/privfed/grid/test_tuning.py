@@ -1,0 +1,234 @@
+"""Grids that compare methods, each with its own keys tuned on seeds of their own."""
+
+import csv
+import json
+
+import pytest
+from click.testing import CliRunner
+from grids import BASE, in_process, table, write
+
+from privfed.cli.main import main
+from privfed.grid import engine as experiment
+from privfed.grid.engine import Job
+from privfed.grid.grid import Cell, Grid, cells, load_grid, tuned_cells
+
+TUNED = """
+base = "base.toml"
+seeds = [0, 1]
+[grid]
+"client.epochs" = [1, 2]
+[tune]
+seeds = [7, 8]
+by = "loss"
+lower_is_better = true
+[tune.over]
+"client.lr" = [0.0, 0.1, 1.0]
+[[method]]
+name = "plain"
+set = { "server.optimizer" = "fedavg" }
+[[method]]
+name = "prox"
+set = { "server.optimizer" = "fedavg", "client.objective" = "fedprox" }
+tune = { "client.mu" = [0.1, 0.2], "client.lr" = [0.5, 0.6] }
+[[figure]]
+name = "loss"
+kind = "bars"
+measure = "loss"
+x = "client.epochs"
+by = "method"
+"""
+FREE = BASE.replace("noise_multiplier = 2.0", 'mechanism = "none"') + "[server]\nlr = 1.0\n"
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(experiment, "work", in_process)
+
+
+def run(path, *words):
+    return CliRunner().invoke(main, ["experiment", str(path), "--jobs", "1", *map(str, words)])
+
+
+def tuning(path):
+    return list(csv.DictReader(path.with_name("grid.tuning.csv").read_text().splitlines()))
+
+
+def test_each_method_is_tuned_over_its_own_options_on_other_seeds(tmp_path):
+    path = write(tmp_path, TUNED, FREE)
+    found = cells(path, load_grid(path))
+    assert len(found) == 2 * (3 + 4) * 2
+    assert {cell.seed for cell in found} == {7, 8}
+    prox = [cell for cell in found if cell.values["method"] == "prox"]
+    assert {(c.values["client.lr"], c.values["client.mu"]) for c in prox} == {
+        (lr, mu) for lr in (0.5, 0.6) for mu in (0.1, 0.2)
+    }
+    assert all(cell.config.names["objective"] == "fedprox" for cell in prox)
+    assert all(cell.config.parts["objective"].mu == cell.values["client.mu"] for cell in prox)
+
+
+def test_the_best_mean_over_tuning_seeds_is_run_on_the_others(tmp_path, quick):
+    path = write(tmp_path, TUNED, FREE)
+    result = run(path, "--json")
+    assert result.exit_code == 0, result.output
+    tried, rows = tuning(path), table(path)
+    assert len(tried) == 28
+    assert len(rows) == 8
+    for row in rows:
+        mine = [t for t in tried if all(t[k] == row[k] for k in ("method", "client.epochs"))]
+        means = {}
+        for one in mine:
+            option = (one["client.lr"], one["client.mu"])
+            means[option] = means.get(option, 0.0) + float(one["loss"]) / 2
+        assert (row["client.lr"], row["client.mu"]) == min(means, key=means.get)
+        best_lr = float(row["client.lr"])
+        assert ("client.lr" in row["at_edge"].split()) == (best_lr not in (0.0, 0.1))
+        assert ("client.mu" in row["at_edge"]) == (row["method"] == "prox")
+    assert {row["seed"] for row in rows} == {"0", "1"}
+    assert (tmp_path / "loss.svg").exists()
+    before = (tmp_path / "grid.csv").read_bytes()
+    assert run(path).exit_code == 0, "again: nothing is left to do"
+    assert (tmp_path / "grid.csv").read_bytes() == before
+    assert run(path, "--plot").exit_code == 0
+
+
+def test_what_diverges_is_never_chosen_and_a_method_of_which_nothing_is_done_is_refused(
+    tmp_path, quick
+):
+    grid = TUNED.replace("[0.0, 0.1, 1.0]", "[0.1, 1e30]").replace("[0.5, 0.6]", "[1e30, 1e31]")
+    path = write(tmp_path, grid.replace('"client.epochs" = [1, 2]', '"client.epochs" = [2]'), FREE)
+    result = run(path)
+    assert result.exit_code == 0, result.output
+    rows = table(path)
+    assert {row["client.lr"] for row in rows if row["method"] == "plain"} == {"0.1"}
+    prox = [row for row in rows if row["method"] == "prox"]
+    assert {row["status"] for row in prox} == {"refused"}
+    assert all("nothing that was tried to tune it is done" in row["reason"] for row in prox)
+
+
+def test_higher_is_better_unless_it_says_otherwise(tmp_path):
+    def choose(lower):
+        grid = Grid.model_validate(
+            {
+                "tune": {
+                    "over": {"client.lr": [0.1, 0.2]},
+                    "by": "accuracy",
+                    "lower_is_better": lower,
+                }
+            }
+        )
+        tried = [Cell({"client.lr": lr}, 1000, None, None) for lr in (0.1, 0.2)]
+        results = {
+            cell.name: {"status": "done", "outcome": {"accuracy": cell.values["client.lr"]}}
+            for cell in tried
+        }
+        return experiment._best(grid, tried, results, {})
+
+    assert choose(False) == {"client.lr": 0.2}
+    assert choose(True) == {"client.lr": 0.1}
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ("seeds = [7, 8]", "seeds = [1, 8]", "both tuned and measured on"),
+        ('"client.lr" = [0.0, 0.1, 1.0]', '"client.epochs" = [1]', "varied by the grid and tuned"),
+        ('"client.lr" = [0.0, 0.1, 1.0]', '"clients.lr" = [1.0]', "no section.key"),
+        ('"client.lr" = [0.0, 0.1, 1.0]', '"client.lr" = []', "empty list"),
+        ('name = "prox"', 'name = "plain"', "have one name twice"),
+        ('name = "prox"', 'nam = "prox"', "nam"),
+        ('"client.objective" = "fedprox" }', '"client.lr" = 0.5 }', "which the grid varies or"),
+        ('by = "loss"', 'by = "auc"', "tune.by is 'auc', which is no measure; expected one of acc"),
+        ('by = "loss"', 'by = "sampler"', "tune.by is 'sampler', which is no measure"),
+        ('x = "client.epochs"', 'x = "client.lr"', "does not vary|never varies|expected"),
+        ("[tune]\nseeds = [7, 8]\nby = \"loss\"\nlower_is_better = true\n[tune.over]\n"
+         '"client.lr" = [0.0, 0.1, 1.0]\n', "", r"\[tune\] is missing"),
+    ],
+)  # fmt: skip
+def test_a_comparison_that_cannot_be_meant_is_refused(tmp_path, quick, old, new, message):
+    assert old in TUNED
+    result = run(write(tmp_path, TUNED.replace(old, new), FREE))
+    assert result.exit_code == 2
+    assert __import__("re").search(message, result.output.replace("\n", " "))
+
+
+def test_an_interrupted_tuning_goes_on_and_a_dry_run_counts_both_stages(
+    tmp_path, quick, monkeypatch
+):
+    path = write(tmp_path, TUNED, FREE)
+    shown = CliRunner().invoke(main, ["experiment", str(path), "--dry-run"])
+    assert "28 cells to tune on, then 8" in " ".join(shown.output.split())
+    ran: list[Job] = []
+    real = experiment.run_cell
+
+    def stops(job):
+        if len(ran) == 5:
+            raise KeyboardInterrupt
+        ran.append(job)
+        return real(job)
+
+    monkeypatch.setattr(experiment, "run_cell", stops)
+    assert run(path).exit_code == 130
+    assert len(tuning(path)) == 5
+    assert not path.with_suffix(".csv").exists()
+    seen = {job.name for job in ran}
+    monkeypatch.setattr(experiment, "run_cell", lambda job: (ran.append(job), real(job))[1])
+    result = run(path, "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout[result.stdout.index("{") :])["done"] == 8
+    assert len(ran) == 28 + 8
+    assert len({job.name for job in ran}) == 36
+    assert seen <= {job.name for job in ran}
+
+
+def test_tuned_keys_are_set_before_the_seeds(tmp_path):
+    path = write(tmp_path, TUNED, FREE)
+    found = tuned_cells(path, load_grid(path), lambda values: {"client.lr": 0.25, "client.mu": 0.1}
+                        if values["method"] == "prox" else {"client.lr": 0.1})  # fmt: skip
+    assert len(found) == 8
+    prox = [cell for cell in found if cell.values["method"] == "prox"]
+    assert {cell.config.client.lr for cell in prox} == {0.25}
+    assert all("client.lr" not in cell.values for cell in found)
+
+
+def graded(scores, lower=False):
+    """What is chosen of learning rates with these results."""
+    grid = Grid.model_validate(
+        {"tune": {"over": {"client.lr": list(scores)}, "by": "loss", "lower_is_better": lower}}
+    )
+    tried = [Cell({"client.lr": lr}, 1000, None, None) for lr in scores]
+    results = {
+        cell.name: {"status": "done", "outcome": {"loss": scores[cell.values["client.lr"]]}}
+        for cell in tried
+    }
+    return experiment._best(grid, tried, results, {})
+
+
+@pytest.mark.parametrize("bad", [float("nan"), None])
+@pytest.mark.parametrize("lower", [True, False])
+def test_what_is_no_number_is_never_chosen_wherever_it_stands(bad, lower):
+    for order in ([0.1, 0.2, 0.3], [0.3, 0.1, 0.2], [0.2, 0.3, 0.1]):
+        scores = {0.1: bad, 0.2: 1.0, 0.3: 2.0}
+        chosen = graded({lr: scores[lr] for lr in order}, lower)
+        assert chosen == {"client.lr": 0.2 if lower else 0.3}
+    assert isinstance(graded({0.1: bad, 0.2: bad}, lower), str)
+
+
+def test_nothing_is_chosen_before_everything_was_tried(tmp_path, quick, monkeypatch):
+    path = write(tmp_path, TUNED, FREE)
+    real, seen = experiment.run_cell, []
+
+    def one_waits(job):
+        seen.append(job)
+        if len(seen) == 3:
+            return {"status": "waiting", "reason": "locked"}
+        return real(job)
+
+    monkeypatch.setattr(experiment, "run_cell", one_waits)
+    result = run(path, "--json")
+    assert result.exit_code == 2
+    assert '"waiting": 1' in result.stdout
+    assert "before all of it was tried" in result.output
+    assert not path.with_suffix(".csv").exists()
+    monkeypatch.setattr(experiment, "run_cell", real)
+    assert run(path).exit_code == 0
+    assert len(table(path)) == 8

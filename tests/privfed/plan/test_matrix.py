@@ -1,0 +1,134 @@
+"""Every cell of the matrix is proved or refused with a reason, and what is allowed trains."""
+
+import itertools
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+from small import SMALL, small
+
+from accounting.ledger import Ledger
+from privfed.cli.main import main
+from privfed.config.config import as_written, overridden
+from privfed.errors import Refused
+from privfed.plan.matrix import Cell, cell, cells, every, general, numbered
+from privfed.plan.plan import plan
+from privfed.run.loop import train
+
+BASE = ("data.setting=cross_silo", "data.clients=20", "run.rounds=2")
+BASE += ("aggregation.root=2", "aggregation.rule=fltrust", "privacy.mechanism=none")
+KINDS = ("rule", "protocol", "mechanism", "sampler", "objective", "attack")
+ORDINARY = {
+    "rule": "mean",
+    "protocol": "none",
+    "mechanism": "gaussian",
+    "sampler": "full",
+    "objective": "sgd",
+    "attack": "none",
+}
+HELPS = re.compile(r"\b(use|set|raise|lower|remove|expected|choose|add|declare)\b", re.IGNORECASE)
+
+
+def base():
+    return as_written(None, [*SMALL, *BASE])
+
+
+def sound(one: Cell) -> None:
+    """A proof, or reasons that say what would work."""
+    if one.event is not None:
+        assert not one.reasons
+        assert one.event.relation
+        assert one.said in ("proved", "no privacy", "void")
+        return
+    assert one.reasons
+    assert any(HELPS.search(reason) for reason in one.reasons), one
+
+
+def trains(one: Cell, folder) -> None:
+    """Two rounds, charged with the event that the matrix states."""
+    config = overridden(one.config, ["secure.simulate=arithmetic"]) if _masked(one) else one.config
+    outcome = train(config, folder)
+    charges = Ledger.load(folder / "ledger.jsonl").charges
+    assert len(charges) == 2, one.choice
+    assert outcome.updates + len(outcome.aborts) == 2
+    if one.choice.get("mechanism", "") not in ("skellam", "discrete_gaussian"):
+        assert charges[0].event.release == one.event.release, one.choice
+
+
+def _masked(one: Cell) -> bool:
+    return one.config.names["protocol"] != "none"
+
+
+def pairs(*kinds):
+    """Every pair of values of two of these kinds, the others ordinary."""
+    values = every(*kinds)
+    for first, second in itertools.combinations(kinds, 2):
+        for one, two in itertools.product(values[first], values[second]):
+            yield {**ORDINARY, first: one, second: two}
+
+
+def test_every_rule_protocol_mechanism_and_sampler():
+    found = list(cells(base(), every("rule", "protocol", "mechanism", "sampler")))
+    assert len(found) == 15 * 4 * 6 * 6
+    for one in found:
+        sound(one)
+    allowed = [one for one in found if one.event is not None]
+    assert 200 < len(allowed) < 1000
+    for one in allowed:
+        rule, central = one.choice["rule"], one.choice["mechanism"] in ("gaussian", "banded")
+        if central or one.choice["protocol"] != "none":
+            assert rule not in ("krum", "median", "fltrust", "dnc"), "rows under noise or masks"
+        if one.choice["mechanism"] in ("skellam", "discrete_gaussian"):
+            assert one.choice["protocol"] in ("masks", "bfv")
+
+
+def test_every_pair_is_proved_or_refused_and_some_of_what_is_allowed_trains(tmp_path):
+    allowed = []
+    for choice in pairs(*KINDS):
+        one = cell(base(), choice)
+        sound(one)
+        if one.event is not None:
+            allowed.append(one)
+    assert len(allowed) > 300
+    for number, one in enumerate(allowed[::12]):
+        trains(one, tmp_path / str(number))
+
+
+@pytest.mark.slow
+def test_every_pair_that_is_allowed_trains(tmp_path):
+    found = (cell(base(), choice) for choice in pairs(*KINDS))
+    for number, one in enumerate(one for one in found if one.event is not None):
+        trains(one, tmp_path / str(number))
+
+
+def test_a_refusal_is_that_of_the_run():
+    one = cell(base(), {**ORDINARY, "rule": "krum"})
+    with pytest.raises(Refused) as refused:
+        plan(small("aggregation.rule=krum", "cohort.sampler=full", "cohort.size=0"))
+    assert one.reasons[0] == str(refused.value).splitlines()[0]
+    assert one.said == "refused"
+
+
+def test_attackers_who_read_void_what_is_proved():
+    void = cell(base(), {**ORDINARY, "attack": "alie"})
+    assert (void.said, void.private) == ("void", True)
+    assert cell(base(), {**ORDINARY, "attack": "label_flip"}).said == "proved"
+    assert cell(base(), {**ORDINARY, "mechanism": "none"}).said == "no privacy"
+
+
+def test_reasons_that_differ_by_a_name_share_a_number():
+    found = [cell(base(), {**ORDINARY, "rule": rule}) for rule in ("krum", "median", "dnc")]
+    assert list(numbered(found).values()) == [1]
+    assert "…" in general(found[0])
+
+
+def test_the_matrix_is_printed_and_is_json():
+    args = ["check", "--matrix", *(word for key in (*SMALL, *BASE) for word in ("--set", key))]
+    shown = CliRunner().invoke(main, args)
+    assert shown.exit_code == 0, shown.output
+    for word in ("geometric_median", "secure.protocol = masks", "a number: refused, and why"):
+        assert word in shown.output
+    told = json.loads(CliRunner().invoke(main, [*args, "--json"]).output)["cells"]
+    assert {one["is"] for one in told} >= {"proved", "refused", "no privacy"}
+    assert all(one["reasons"] for one in told if one["is"] == "refused")

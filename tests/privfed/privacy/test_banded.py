@@ -1,0 +1,298 @@
+"""Banded noise: the factorisation, its sensitivity, streaming, resume, and planted faults."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from helpers import Rounds, assert_normal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small import model, same_run, small, trained
+
+from accounting.accountants import epsilon
+from accounting.events import ZERO_OUT, Event
+from accounting.releases import Gaussian
+from privfed.auditing.run_audit import audit
+from privfed.errors import Broken, Refused
+from privfed.privacy.clipping import clip_rows
+from privfed.privacy.mechanism import BoundedRows, BoundedSum
+from privfed.privacy.mechanisms import banded as module
+from privfed.privacy.mechanisms.banded import Banded, prefix_error
+from privfed.privacy.noise.correlated import Correlated
+from privfed.run.loop import resume
+from privfed.sampling.samplers import Cyclic, Poisson
+from privfed.streams import Keys, Streams
+
+KEPT = Streams(0, kept=bytes(32))
+CYCLIC = (
+    "cohort.sampler=cyclic",
+    "cohort.separation=3",
+    "cohort.size=0",
+    "privacy.mechanism=banded",
+    "privacy.bands=3",
+)
+
+
+def matrix(coefficients, rounds):
+    """C `[rounds, rounds]`."""
+    c = np.zeros((rounds, rounds))
+    for lag, value in enumerate(coefficients):
+        c += value * np.eye(rounds, k=-lag)
+    return c
+
+
+def test_the_coefficients_square_to_prefix_sums():
+    c = matrix(Banded(bands=12).coefficients(), 12)
+    np.testing.assert_allclose(c @ c, np.tril(np.ones((12, 12))), atol=1e-12)
+    assert Banded(bands=1).coefficients().tolist() == [1.0]
+
+
+@pytest.mark.parametrize("bands, known", [(10, 0.385), (50, 0.210), (100, 0.171)])
+def test_the_error_on_prefix_sums_is_the_known_one(bands, known):
+    """FACTS, section 5, over 1,000 rounds; and by matrices over fewer."""
+    assert prefix_error(Banded(bands=bands).coefficients(), 1000) == pytest.approx(known, abs=5e-4)
+
+
+def test_the_error_by_matrices():
+    coefficients, rounds = Banded(bands=5).coefficients(), 40
+    prefix = np.tril(np.ones((rounds, rounds)))
+    error = np.linalg.norm(prefix @ np.linalg.inv(matrix(coefficients, rounds)))
+    wanted = np.linalg.norm(coefficients) * error / np.linalg.norm(prefix)
+    assert prefix_error(coefficients, rounds) == pytest.approx(wanted)
+    assert prefix_error(np.ones(1), rounds) == pytest.approx(1.0)
+
+
+@given(st.integers(1, 6), st.integers(0, 4), st.integers(0, 10**6))
+@settings(max_examples=60, deadline=None)
+def test_no_client_moves_c_x_by_more_than_is_charged(bands, more, seed):
+    """Over random slots and updates; rounds closer than the bands would break it."""
+    separation, rounds = bands + more, 17
+    rng = np.random.default_rng(seed)
+    slot = int(rng.integers(separation))
+    x = np.zeros((rounds, 3))
+    for round in range(slot, rounds, separation):
+        x[round] = rng.normal(size=3)
+        x[round] /= np.linalg.norm(x[round])
+    coefficients = Banded(bands=bands).coefficients()
+    moved = np.linalg.norm(matrix(coefficients, rounds) @ x)
+    times = -(-rounds // separation)
+    assert moved <= np.sqrt(times) * np.linalg.norm(coefficients) + 1e-9
+
+
+def test_a_smaller_separation_than_bands_would_move_it_further():
+    """Why the sampler has to keep the separation: the same update in rounds 1 and 2."""
+    coefficients = Banded(bands=3).coefficients()
+    x = np.array([[1.0], [1.0], [0.0], [0.0]])
+    moved = np.linalg.norm(matrix(coefficients, 4) @ x)
+    assert moved > 1.2 * np.sqrt(2) * np.linalg.norm(coefficients)
+
+
+def test_rows_of_noise_are_c_inverse_z():
+    coefficients = Banded(bands=4).coefficients()
+    source = Correlated(coefficients, 6, KEPT)
+    rows = np.stack([source.row(round) for round in range(1, 21)])
+    z = np.stack([KEPT.at("matrix", round).normal(6) for round in range(1, 21)])
+    np.testing.assert_allclose(matrix(coefficients, 20) @ rows, z, atol=1e-12)
+    again = Correlated(coefficients, 6, KEPT)
+    np.testing.assert_array_equal(again.row(13), rows[12])  # after a resume
+    np.testing.assert_array_equal(again.row(13), rows[12])
+    with pytest.raises(ValueError, match="past"):
+        again.row(12)
+
+
+def test_z_is_standard_normal_fresh_every_round_and_the_runs_own():
+    z = np.concatenate([KEPT.at("matrix", round).normal(4000) for round in range(1, 11)])
+    assert_normal(z, 1.0)
+    with pytest.raises(AssertionError):
+        assert_normal(0.97 * z, 1.0)
+    first, second = KEPT.at("matrix", 1).normal(5), KEPT.at("matrix", 2).normal(5)
+    other = Streams(0, kept=bytes([1] * 32)).at("matrix", 1).normal(5)
+    assert len({*first, *second, *other}) == 15
+    assert not np.array_equal(KEPT.at("slots").bits(5), KEPT.at("matrix").bits(5))
+
+
+def rounds_of(path, noise=1.3, bands=3, **more):
+    """A run of twelve clients in three slots, whose noise is banded."""
+    rounds = Rounds(
+        path,
+        (2,) * 12,
+        size=4,
+        sampler=Cyclic(separation=3).of(12),
+        mechanism=Banded(clip=0.3, bands=bands, noise_multiplier=noise),
+        **more,
+    )
+    source = rounds.algorithm.mechanism.memory(rounds.world.streams, len(rounds.state.params))
+    rounds.world = replace(rounds.world, correlated=source)
+    return rounds
+
+
+def noise_is_what_the_ledger_says(tmp_path):
+    """C times the difference of the noised and the unnoised run is N(0, (z clip |c|)^2)."""
+    with_noise = rounds_of(tmp_path / "a", lr=0.0).released(40)
+    coefficients = Banded(bands=3).coefficients()
+    z = matrix(coefficients, 40) @ (with_noise.astype(np.float64) * 4)
+    ledger = rounds_of(tmp_path / "b").world.ledger
+    assert not ledger.charges
+    event = Banded(clip=0.3, bands=3, noise_multiplier=1.3).event(
+        Cyclic(separation=3).of(12).witness(1, 12), 1
+    )
+    charged = event.release.of.noise_multiplier
+    assert_normal(z, charged * 0.3 * np.linalg.norm(coefficients))
+
+
+def rows_are_clipped(tmp_path):
+    rows = torch.full((3, 4), 7.0)
+    bounded = Banded(clip=0.3, noise_multiplier=1.0).bound(rows, None, Keys(None), {})
+    assert (torch.linalg.vector_norm(bounded.rows, dim=1) <= bounded.bound).all()
+
+
+@pytest.mark.parametrize("check", [noise_is_what_the_ledger_says, rows_are_clipped])
+def test_it_does_what_its_event_says(check, tmp_path):
+    check(tmp_path)
+
+
+def halved(monkeypatch):
+    real = Banded.noise_on_update
+    monkeypatch.setattr(Banded, "noise_on_update", lambda self, size=1: 0.5 * real(self))
+
+
+def column_norm_forgotten(monkeypatch):
+    monkeypatch.setattr(Banded, "noise_on_update", lambda self, size=1: self._noise())
+
+
+def independent(monkeypatch):
+    real = Correlated.row
+
+    def row(self, round):
+        self._past.clear()
+        return real(self, round)
+
+    monkeypatch.setattr(Correlated, "row", row)
+
+
+def unclipped(monkeypatch):
+    monkeypatch.setattr(module, "clip_rows", lambda rows, clip: BoundedRows(rows, clip))
+
+
+@pytest.mark.parametrize(
+    "fault, check",
+    [
+        (halved, noise_is_what_the_ledger_says),
+        (column_norm_forgotten, noise_is_what_the_ledger_says),
+        (independent, noise_is_what_the_ledger_says),
+        (unclipped, rows_are_clipped),
+    ],
+)
+def test_a_planted_fault_is_caught(fault, check, tmp_path, monkeypatch):
+    fault(monkeypatch)
+    with pytest.raises(AssertionError):
+        check(tmp_path)
+
+
+def test_it_needs_a_kept_separation_one_exchange_and_its_own_keys():
+    part = Banded(bands=4, noise_multiplier=1.0)
+    witness = Cyclic(separation=4).of(12).witness(1, 12)
+    for wrong in (Cyclic(separation=3).of(12).witness(1, 12), Poisson(size=1).witness(1, 12)):
+        with pytest.raises(Refused, match=r"cohort.separation = 4"):
+            part.event(wrong, 1)
+    with pytest.raises(Refused, match="exchanges"):
+        part.event(witness, 2)
+    total = BoundedSum(torch.zeros(3).double(), 0.4, 1)
+    with pytest.raises(TypeError, match="correlated"):
+        part.release(total, 1.0, Keys(None), {})
+    for wrong_sum in (torch.zeros(3), BoundedSum(torch.zeros(3), float("inf"), 1)):
+        with pytest.raises(TypeError, match="BoundedSum"):
+            part.release(wrong_sum, 1.0, Keys(None), {})
+    with pytest.raises(ValueError, match="calibrate"):
+        Banded(bands=4).event(witness, 1)
+
+
+def test_a_run_spends_one_gaussian_per_participation(tmp_path):
+    trained(tmp_path / "run", *CYCLIC)
+    found = audit(tmp_path / "run")
+    plain = Event(Gaussian(2.0), "cyclic", ZERO_OUT)
+    assert found.guarantee.epsilon == epsilon({plain: 3}, 1e-3, "pld")  # ceil(7 / 3)
+    assert found.noise_multiplier == 2.0
+    assert not found.problems
+
+
+@pytest.mark.parametrize("cut", [2, 4, 5])
+def test_a_seeded_resume_ends_bit_for_bit_as_if_uninterrupted(tmp_path, cut, monkeypatch):
+    words = (*CYCLIC, "run.randomness=seeded")
+    trained(tmp_path / "whole", *words)
+    stop_after(cut, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "cut", *words)
+    monkeypatch.undo()
+    resume(tmp_path / "cut", lambda stored: stored)
+    same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def stop_after(rounds, monkeypatch):
+    from privfed.store.run_directory import RunDirectory
+
+    real = RunDirectory.write
+
+    def write(self, charge, released, state):
+        real(self, charge, released, state)
+        if charge.round == rounds:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunDirectory, "write", write)
+
+
+def test_a_secret_run_keeps_a_key_and_goes_on_with_the_same_noise(tmp_path, monkeypatch):
+    still = (*CYCLIC, "client.lr=0.0", "server.optimizer=fedavg", "server.lr=1.0")
+    stop_after(5, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "run", *still)
+    monkeypatch.undo()
+    key = tmp_path / "run" / "private" / "key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert key.parent.stat().st_mode & 0o777 == 0o700
+    secret = key.read_text()
+    resume(tmp_path / "run", lambda stored: stored)
+    assert key.read_text() == secret
+    # Nothing was learned (lr = 0): the model is the noise of all seven rounds, from that key.
+    trained(tmp_path / "start", *still, "privacy.noise_multiplier=0.0")
+    streams = Streams(0, kept=bytes.fromhex(secret.split()[1]))
+    before, after = (
+        torch.cat([value.flatten() for name, value in sorted(model(path).items())]).double()
+        for path in (tmp_path / "start", tmp_path / "run")
+    )
+    source = Correlated(Banded(bands=3).coefficients(), len(after), streams)
+    deviation = 2.0 * 0.4 * np.linalg.norm(Banded(bands=3).coefficients())
+    noise = deviation * sum(source.row(round) for round in range(1, 8)) / 4
+    moved = (after - before).numpy()
+    assert np.sort(moved) == pytest.approx(np.sort(noise), abs=1e-5)
+    ledger = [json.loads(line) for line in (tmp_path / "run/ledger.jsonl").read_text().splitlines()]
+    assert [link["round"] for link in ledger if link["type"] == "charge"] == [*range(1, 8)]
+
+
+def test_without_its_key_a_charged_run_never_goes_on(tmp_path, monkeypatch):
+    stop_after(4, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "run", *CYCLIC)
+    monkeypatch.undo()
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    (tmp_path / "run/private/key").unlink()
+    with pytest.raises(Broken, match="private/key: the noise of past rounds"):
+        resume(tmp_path / "run", lambda stored: stored)
+    for damaged in (
+        b"somebody " + b"0" * 64,
+        (tmp_path / "other/private/key").read_bytes()[:-8],
+        (tmp_path / "other/private/key").read_bytes()[:20] + b"z" * 70,
+        b"\xff\xfe\x00",
+    ):
+        (tmp_path / "other/private/key").write_bytes(damaged)
+        with pytest.raises(Broken, match="not this run's"):
+            resume(tmp_path / "other", lambda stored: stored)
+
+
+def test_the_config_default_goes_with_the_cyclic_default():
+    assert Banded().bands == Cyclic().separation
+    assert clip_rows(torch.ones(1, 2), 0.5).bound == 0.5
+    assert small(*CYCLIC).parts["sampler"].size == 4

@@ -1,0 +1,173 @@
+"""Noise on the grid: the exact rounded Gaussian, from every bit pattern, at the right scale."""
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from helpers import assert_normal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from privfed.errors import Refused
+from privfed.privacy.clipping import clip_rows, on_grid
+from privfed.privacy.mechanisms.local_gaussian import LocalGaussian
+from privfed.privacy.noise import gaussian_on_grid as rounding
+from privfed.privacy.noise.gaussian_on_grid import (
+    gaussian_on_grid,
+    grid_of,
+    refuse_inexact,
+    rounded_normal,
+)
+from privfed.streams import Keys, Streams
+
+SEEDED = Streams(7, simulated=True)
+
+
+def more(count):
+    return np.full(count, 2**63, dtype=np.uint64)  # the middle of what 64 bits leave open
+
+
+def exactly(word, scale):
+    """The rounded value at the middle of the word's tail, at 60 digits."""
+    with mpmath.workdps(60):
+        tail = (mpmath.mpf(word >> 1) + mpmath.mpf(0.5)) / mpmath.mpf(2) ** 64
+        z = mpmath.sqrt(2) * mpmath.erfinv(1 - 2 * tail)
+        rounded = int(mpmath.floor(mpmath.mpf(scale) * z + mpmath.mpf(0.5)))
+    return rounded if word & 1 else -rounded
+
+
+@given(
+    st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20),
+    st.sampled_from([0.3, 1.0, 37.5, 1e6, 2.0**30, 2.0**31.5]),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_bits_give_what_60_digits_give(words, scale):
+    found = rounded_normal(np.array(words, dtype=np.uint64), scale, more)
+    assert [int(one) for one in found] == [exactly(word, scale) for word in words]
+
+
+@pytest.mark.parametrize("low", [0, 1, 2, 1000, 2**24 - 1, 2**24, 2**40, 2**62, 2**63 - 1])
+@pytest.mark.parametrize("sign", [0, 1])
+def test_tails_and_the_middle_too(low, sign):
+    word = low << 1 | sign
+    for scale in (1.0, 2.0**20, 2.0**31):
+        (found,) = rounded_normal(np.array([word], dtype=np.uint64), scale, more)
+        assert int(found) == exactly(word, scale)
+
+
+def test_ndtri_is_as_right_as_the_proof_needs():
+    rng = np.random.default_rng(0)
+    tails = np.concatenate([rng.uniform(0, 0.5, 300), 10.0 ** -rng.uniform(0.31, 19, 300)])
+    with mpmath.workdps(50):
+        for tail in tails.tolist():
+            z = -rounding.ndtri(tail)
+            true = mpmath.sqrt(2) * mpmath.erfinv(1 - 2 * mpmath.mpf(tail))
+            assert abs(true - mpmath.mpf(float(z))) <= rounding._ERROR / 20 * (1 + z)
+
+
+def test_doubt_is_settled_by_further_bits(monkeypatch):
+    """Near a boundary the fast path is never believed; both ways agree where it is."""
+    words = SEEDED.at("noise").bits(3000)
+    fast = rounded_normal(words, 1e4, more)
+    monkeypatch.setattr(rounding, "_TAIL", np.uint64(2**64 - 1))
+    assert (rounded_normal(words, 1e4, more) == fast).all()
+    monkeypatch.undo()
+    # the word whose tail is a boundary's: z = 0.5 at scale 1
+    with mpmath.workdps(50):
+        low = int(mpmath.floor(mpmath.erfc(0.5 / mpmath.sqrt(2)) * mpmath.mpf(2) ** 63))
+    word = np.array([low << 1 | 1], dtype=np.uint64)
+    outcomes = {
+        float(rounded_normal(word, 1.0, lambda n, bits=bits: np.full(n, bits, np.uint64))[0])
+        for bits in (0, 2**64 - 1)
+    }
+    assert outcomes == {0.0, 1.0}
+    further = SEEDED.at("noise", 9).bits(80)
+    together = rounded_normal(np.repeat(word, 40), 1.0, lambda n: further[:n])
+    alone = [rounded_normal(word, 1.0, lambda n, k=k: further[2 * k :][:n])[0] for k in range(40)]
+    assert together.tolist() == alone
+    assert set(alone) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("streams", [SEEDED, Streams(0)], ids=["seeded", "secret"])
+@pytest.mark.parametrize("deviation", [1e-6, 0.37, 5e4])
+def test_noise_on_the_grid_has_the_right_scale_and_no_other(streams, deviation):
+    noise = gaussian_on_grid(streams.at("noise", 1), deviation, 200_000)
+    grid = grid_of(deviation)
+    assert np.array_equal(np.round(noise / grid) * grid, noise)
+    assert_normal(noise, deviation)
+    for wrong in (0.97, 1.03, 0.5):
+        with pytest.raises(AssertionError, match=r"scale|KS"):
+            assert_normal(wrong * noise, deviation)
+
+
+def test_small_scales_have_the_discrete_distribution():
+    found = rounded_normal(SEEDED.at("noise", 2).bits(200_000), 0.8, more)
+    values = np.arange(-4, 5)
+    expected = stats.norm.cdf((values + 0.5) / 0.8) - stats.norm.cdf((values - 0.5) / 0.8)
+    counts = np.array([(found == value).sum() for value in values])
+    rest = 200_000 * (1 - expected.sum())
+    kept = expected * 200_000 > 5
+    chi = ((counts - expected * 200_000) ** 2 / (expected * 200_000))[kept].sum()
+    assert rest < 1
+    assert stats.chi2.sf(chi, kept.sum() - 1) > 1e-6
+
+
+def test_the_grid_is_a_power_of_two_far_below_the_noise():
+    for deviation in (1e-9, 0.3, 1.0, 7.7e5):
+        grid = grid_of(deviation)
+        assert np.log2(grid) == np.round(np.log2(grid))
+        assert 2.0**-31 <= grid / deviation <= 2.0**-30
+    assert grid_of(0.0) is None
+    assert (gaussian_on_grid(Keys(None), 0.0, 5) == 0).all()
+    with pytest.raises(ValueError, match="scale"):
+        rounded_normal(np.zeros(1, np.uint64), 2.0**40, more)
+
+
+def test_many_numbers_are_rounded_as_few_are():
+    words = SEEDED.at("noise", 3).bits(20_000)
+    whole = rounded_normal(words, 1e9, more)
+    parts = [rounded_normal(part, 1e9, more) for part in np.split(words, [5, 9_000])]
+    assert (whole == np.concatenate(parts)).all()
+
+
+@given(st.integers(0, 2**32), st.floats(1e-5, 1e3), st.floats(1e-3, 100))
+@settings(max_examples=60, deadline=None)
+def test_rows_on_the_grid_keep_their_bound_and_sum_exactly(seed, clip, z):
+    torch.manual_seed(seed)
+    rows = torch.randn(50, 20) * clip
+    grid = grid_of(z * clip)
+    bounded = on_grid(clip_rows(rows, clip), grid)
+    assert bounded.bound == clip
+    assert (torch.linalg.vector_norm(bounded.rows.double(), dim=1) <= clip).all()
+    whole = bounded.rows.double() / grid
+    assert torch.equal(whole, whole.round())
+    forward = bounded.rows.double().sum(0)
+    assert torch.equal(forward, bounded.rows.double().flip(0).cumsum(0)[-1])
+
+
+def test_a_grid_that_is_no_power_of_two_is_a_bug():
+    with pytest.raises(ValueError, match="power of two"):
+        on_grid(clip_rows(torch.ones(1, 2), 1.0), 0.3)
+
+
+def test_no_sign_of_nothing_leaks():
+    """-0.0 + -0.0 would be -0.0: whoever saw that, knew the sign of what was hidden."""
+    words = SEEDED.at("noise", 3).bits(4000)
+    noise = rounded_normal(words, 0.2, more)
+    assert (noise == 0).sum() > 1000
+    assert not np.signbit(noise[noise == 0]).any()
+    part = LocalGaussian(clip=1.0, noise_multiplier=1e6)
+    ids = np.arange(2)
+    tiny = torch.stack([torch.full((5000,), -1e-12), torch.full((5000,), 1e-12)])
+    part = part.model_copy(update={"noise_multiplier": 1e-3})
+    sent = part.bound(tiny, None, SEEDED.at("noise/client/0", 1, ids), {}).rows
+    assert not torch.signbit(sent[sent == 0]).any()
+
+
+def test_a_cohort_too_large_for_exact_sums_is_refused():
+    refuse_inexact(1.0, 1_000_000)
+    refuse_inexact(0.0, 10**9)
+    for noise, size in ((1.0, 10**7), (1e-3, 10_000), (1e-40, 1)):
+        with pytest.raises(Refused, match="exact sums"):
+            refuse_inexact(noise, size)

@@ -1,0 +1,246 @@
+"""Several processes play one run: bit for bit what one process does."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from click.testing import CliRunner
+from helpers import Rounds
+from small import SMALL, same_run, small, trained
+
+from privfed import ranks as module
+from privfed.cli.main import main
+from privfed.errors import Refused
+from privfed.plan.plan import plan
+from privfed.ranks import ALONE, RankLost, joined
+from privfed.round.round import run_round
+from privfed.run import loop as runs
+from privfed.run.assemble import assemble
+from privfed.run.worker_rank import refuse_ranks
+
+SEEDED = "run.randomness=seeded"
+KINDS = {
+    "sum": ("privacy.noise_multiplier=1.0", "server.optimizer=fedadam"),
+    "passes": ("aggregation.rule=geometric_median", "aggregation.passes=2"),
+    "rows": ("privacy.mechanism=local_gaussian", "aggregation.rule=median"),
+    "exchanges": ("client.objective=feddane",),
+    "no privacy": ("privacy.mechanism=none",),
+    "one by one": ("run.trainer=loop", "run.chunk=1", "privacy.noise_multiplier=1.0"),
+    "one by one, no privacy": ("run.trainer=loop", "run.chunk=1", "privacy.mechanism=none"),
+}
+DEFAULT = ("one by one",)
+"""Sums of stacked clients go by torchrun."""
+
+
+class Quiet:
+    def before(self, *_) -> None: ...
+    def after_round(self, round) -> None: ...
+    def aborted(self, *_) -> None: ...
+    def after(self, record) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[] if k in DEFAULT else pytest.mark.slow) for k in KINDS]
+)
+def test_two_processes_do_what_one_does(kind, tmp_path):
+    alone = trained(tmp_path / "one", SEEDED, *KINDS[kind])
+    with joined(2) as ranks:
+        assert (ranks.rank, ranks.count) == (0, 2)
+        outcome = runs.train(small(SEEDED, *KINDS[kind]), tmp_path / "two", ranks=ranks)
+    assert outcome.updates == 7
+    if alone.plan.mechanism.private and kind != "rows":  # sums on a grid are exact
+        same_run(tmp_path / "one", tmp_path / "two")
+    else:
+        assert outcome.measures["loss"] == pytest.approx(alone.measures["loss"], rel=1e-5)
+
+
+def test_under_torchrun_the_first_rank_writes(tmp_path):
+    budget = ("privacy.noise_multiplier=2.0", "run.rounds=4")
+    trained(tmp_path / "one", SEEDED, *budget)
+    settings = [word for one in (*SMALL, SEEDED, *budget) for word in ("--set", one)]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    where = ["-m", "privfed", "train", "--out", str(tmp_path / "two")]
+    subprocess.run([*launch, *where, *settings, "--json"], check=True, timeout=120)
+    same_run(tmp_path / "one", tmp_path / "two")
+
+
+class First:
+    """Rank 0, which notes what it tells the others."""
+
+    rank, count = 0, 2
+
+    def __init__(self):
+        self.told = []
+
+    def first(self, act):
+        self.told.append(act())
+        return self.told[-1]
+
+    def reduce(self, total):
+        return total
+
+
+DIES_ONCE = """
+import os, sys
+from privfed import ranks
+from privfed.cli.main import main
+
+again, claimed = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0", ranks.Together.claimed
+
+def dies(self, task, count):
+    yield from claimed(self, task, count)
+    if not again and self.rank and task.startswith("3/"):
+        os._exit(1)
+
+ranks.Together.claimed = dies
+main(["train", "--resume", sys.argv[1]] if again else ["train", "--out", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.slow
+def test_torchrun_may_start_it_again_and_nobody_is_left_out(tmp_path):
+    """The store of what was claimed lives on; the round that was lost is played again."""
+    kind = (SEEDED, *KINDS["one by one"], "run.rounds=5")
+    trained(tmp_path / "one", *kind)
+    (tmp_path / "dies.py").write_text(DIES_ONCE)
+    settings = [word for one in (*SMALL, *kind) for word in ("--set", one)]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--max-restarts=1"]
+    launch += ["--standalone", "--nproc-per-node=2", str(tmp_path / "dies.py")]
+    subprocess.run([*launch, str(tmp_path / "two"), *settings], check=True, timeout=120)
+    same_run(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.parametrize("others", [1, -1])
+def test_who_is_counted_twice_or_not_at_all_stops_the_round(tmp_path, others):
+    class Another(First):
+        def reduce(self, total):
+            return total + others if total.dtype == torch.int64 else total
+
+    rounds = Rounds(tmp_path)
+    world = rounds.world
+    executor = replace(world.executor, ranks=Another())
+    with pytest.raises(RankLost, match="every client exactly once"):
+        run_round(1, rounds.algorithm, rounds.state, replace(world, executor=executor))
+    assert not rounds.store.releases
+
+
+@pytest.mark.parametrize(
+    ("override", "exact"),
+    [
+        ("privacy.noise_multiplier=1.0", True),
+        ("privacy.noise_multiplier=0.0", False),
+        ("privacy.mechanism=banded", False),
+        ("privacy.mechanism=none", False),
+    ],
+)
+def test_clients_are_taken_as_they_come_where_sums_are_exact(override, exact):
+    banded = (
+        ("cohort.sampler=cyclic", "cohort.separation=3", "privacy.bands=3")
+        if "banded" in override
+        else ()
+    )
+    for way in ("loop", "stacked"):
+        setup = assemble(plan(small(f"run.trainer={way}", "run.chunk=2", override, *banded)))
+        assert setup.executor.unordered == (exact and way == "loop")
+
+
+def test_a_rank_that_dies_ends_the_run_cleanly_and_it_resumes(tmp_path, monkeypatch):
+    workers = []
+    started = module._worker
+    monkeypatch.setattr(module, "_worker", lambda *of: workers.append(started(*of)) or workers[-1])
+
+    class Kills(Quiet):
+        def after_round(self, round):
+            if round == 4:
+                workers[0].kill()
+                workers[0].wait()
+
+    with pytest.raises(RankLost, match="has died or cannot be reached"), joined(2) as ranks:
+        runs.train(small(SEEDED), tmp_path / "run", [Kills()], ranks)
+    runs.resume(tmp_path / "run", lambda _: small(SEEDED))
+    trained(tmp_path / "whole", SEEDED)
+    same_run(tmp_path / "whole", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        ("secure.protocol=masks", "a secure sum is simulated in one process"),
+        ("audit.canaries=20", "canaries are played"),
+        ("run.simulation_metrics=true", "counted in one process"),
+        ("client.objective=scaffold", "what clients remember"),
+    ],
+)
+def test_what_is_simulated_in_one_process_is_refused(override, why):
+    config = small(override)
+    refuse_ranks(config, 1)
+    with pytest.raises(Refused, match=why):
+        refuse_ranks(config, 2)
+
+
+def test_refused_before_anything_is_written(tmp_path):
+    told = CliRunner().invoke(
+        main,
+        ["train", "--out", str(tmp_path / "run"), "--workers", "2"]
+        + [word for one in (*SMALL, "audit.canaries=20") for word in ("--set", one)],
+    )
+    assert told.exit_code == 2
+    assert "use run.workers = 1" in told.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_alone_asks_nobody():
+    assert ALONE.first(lambda: 3) == 3
+    assert torch.equal(ALONE.reduce(torch.ones(2)), torch.ones(2))
+    assert list(ALONE.claimed("this", 3)) == [0, 1, 2]
+
+
+class Counter:
+    """A store, as ranks see it."""
+
+    def __init__(self):
+        self.counts = {}
+
+    def add(self, name, more):
+        self.counts[name] = self.counts.get(name, 0) + more
+        return self.counts[name]
+
+
+def test_whoever_is_done_takes_the_next_and_nobody_takes_it_twice():
+    store = Counter()
+    one, other = (module.Together(rank, 2, store, "now", lambda: True) for rank in (0, 1))
+    fast, slow = one.claimed("1/train", 5), other.claimed("1/train", 5)
+    taken = [next(fast), next(slow), next(fast), next(fast), next(slow)]
+    assert taken == [0, 1, 2, 3, 4]
+    assert [*fast, *slow] == []
+    assert next(one.claimed("2/train", 5)) == 0
+    assert next(other.claimed("2/train", 5)) == 1
+    assert next(one.claimed("2/train", 5)) == 0  # asked again
+    assert next(module.Together(0, 2, store, "later", lambda: True).claimed("1/train", 5)) == 0
+
+
+class Second(First):
+    """Rank 1, which hears it, and is never asked to act itself."""
+
+    rank = 1
+
+    def first(self, act):
+        return self.told.pop(0)
+
+
+def test_the_second_rank_neither_charges_nor_draws_nor_adds_noise(tmp_path):
+    """In secret mode, where noise that was drawn twice would never be the same."""
+    rounds = Rounds(tmp_path, simulated=False)
+    one, two = First(), Second()
+    after = run_round(1, rounds.algorithm, rounds.state, replace(rounds.world, ranks=one))
+    two.told, charges = one.told, len(rounds.world.ledger.charges)
+    released = dict(rounds.store.releases)
+    rounds.store.releases.clear()
+    again = run_round(1, rounds.algorithm, rounds.state, replace(rounds.world, ranks=two))
+    assert torch.equal(after.params, again.params)
+    assert not two.told  # all that was told was asked for
+    assert len(rounds.world.ledger.charges) == charges == 1
+    assert released
+    assert not rounds.store.releases

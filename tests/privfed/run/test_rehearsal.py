@@ -1,0 +1,80 @@
+"""A rehearsal is the run itself, on other people or with other coins."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from small import model, small, trained
+
+from privfed.errors import Refused
+from privfed.plan.plan import plan
+from privfed.run.assemble import assemble
+from privfed.run.rehearsal import keeping, rehearse
+
+
+def setup(*overrides):
+    return assemble(plan(small(*overrides)))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("privacy.mechanism=none", "client.objective=scaffold", "data.setting=cross_silo"),
+        (
+            "privacy.mechanism=banded",
+            "cohort.sampler=cyclic",
+            "cohort.size=0",
+            "cohort.separation=3",
+            "privacy.bands=2",
+        ),
+    ],
+)
+def test_a_rehearsal_of_a_seeded_run_ends_as_that_run(tmp_path, overrides):
+    trained(tmp_path / "r", "run.randomness=seeded", "run.seed=5", *overrides)
+    whole = setup("run.seed=5", *overrides)
+    ends = rehearse(whole, whole.federation, 5).params
+    expected = whole.network.shapes.flatten_exactly(
+        {
+            name.removeprefix("model/"): tensor
+            for name, tensor in model(tmp_path / "r").items()
+            if name.startswith("model/")
+        }
+    )
+    assert torch.equal(ends, expected)
+    assert not torch.equal(ends, rehearse(whole, whole.federation, 6).params)
+    fewer = rehearse(whole, whole.federation, 5, rounds=6).params
+    assert not torch.equal(ends, fewer)
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "none"])
+def test_a_client_without_its_examples_is_as_absent_as_one_who_is_not_there(mechanism):
+    private = ("privacy.noise_multiplier=0.5",) if mechanism == "gaussian" else ()
+    whole = setup(f"privacy.mechanism={mechanism}", *private)
+    people = whole.federation
+    last = int(people.offsets[-2])
+    kept = np.arange(len(people.examples)) < last
+    empty = keeping(people, kept)
+    absent = replace(empty, offsets=empty.offsets[:-1])
+    assert (empty.clients, absent.clients) == (12, 11)
+    without = [rehearse(whole, those, 3).params for those in (empty, absent)]
+    torch.testing.assert_close(*without, rtol=0, atol=1e-6)
+    assert (rehearse(whole, people, 3).params - without[0]).abs().max() > 1e-3
+
+
+def test_keeping_some_examples_keeps_each_with_its_owner():
+    people = setup().federation
+    kept = np.arange(len(people.examples)) % 3 == 0
+    some = keeping(people, kept)
+    owners = np.repeat(np.arange(people.clients), np.diff(people.offsets))
+    for client in range(people.clients):
+        start, end = some.offsets[client], some.offsets[client + 1]
+        mine = people.examples.x[torch.from_numpy(kept & (owners == client))]
+        assert torch.equal(some.examples.x[start:end], mine)
+
+
+def test_simulated_attackers_are_refused():
+    whole = setup("attack.name=sign_flip", "attack.fraction=0.25")
+    with pytest.raises(Refused, match=r"attack\.fraction = 0"):
+        rehearse(whole, whole.federation, 0)
