@@ -30,10 +30,10 @@ class Part(BaseModel):
 
 
 _SCHEDULES = {
-    "constant": "privfed.config.schedules:Constant",
-    "staircase": "privfed.config.schedules:Staircase",
-    "warmup": "privfed.config.schedules:WarmUp",
-    "cosine": "privfed.config.schedules:Cosine",
+    "constant": "privfed.schedules:Constant",
+    "staircase": "privfed.schedules:Staircase",
+    "warmup": "privfed.schedules:WarmUp",
+    "cosine": "privfed.schedules:Cosine",
 }
 
 BUILT_IN: dict[str, dict[str, str]] = {
@@ -55,7 +55,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "shuffled": "privfed.data.partitions.basic:Shuffled",
     },
     "shift": {
-        "none": "privfed.data.partitions.concept_shift:NoShift",
+        "none": "privfed.data.partitions.shift:NoShift",
         "covariate": "privfed.data.partitions.covariate_shift:Covariate",
         "concept": "privfed.data.partitions.concept_shift:Concept",
     },
@@ -168,7 +168,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
 CONTRACTS = {
     "source": "privfed.data.source:Source",
     "partition": "privfed.data.partition:Partition",
-    "shift": "privfed.data.partitions.concept_shift:Shift",
+    "shift": "privfed.data.partitions.shift:Shift",
     "loss": "privfed.models.losses:Loss",
     "objective": "privfed.local.objective:Objective",
     "sampler": "privfed.sampling.cohort:Sampler",

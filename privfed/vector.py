@@ -8,10 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from privfed.deferred import torch
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+Indices = NDArray[np.int64]
+"""Numbers of clients or of examples `[n]`."""
 
 
 @dataclass(frozen=True)

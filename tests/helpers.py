@@ -16,20 +16,22 @@ from scipy import stats
 
 from accounting.ledger import Ledger
 from defenses.mean import Mean
-from privfed.config.sections import Start
 from privfed.data.federation import Examples, Federation
 from privfed.local.client_states import ClientStates
+from privfed.local.exchange import Exchange
 from privfed.local.executor import InProcess
-from privfed.local.objective import Exchange
 from privfed.local.objectives.sgd import Sgd
 from privfed.local.trainer import LocalTrainer
 from privfed.models.build import network
 from privfed.models.losses import CrossEntropy
 from privfed.models.network import Network
 from privfed.models.recipes import Logistic
+from privfed.models.start import Start
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
-from privfed.round.round import Algorithm, TrainingState, World, run_round
+from privfed.round.algorithm import Algorithm, TrainingState
+from privfed.round.round import run_round
 from privfed.round.updates import Asking
+from privfed.round.world import World
 from privfed.sampling.samplers import Poisson
 from privfed.secure.plain_sum import PlainSum
 from privfed.server.fedavg import FedAvg

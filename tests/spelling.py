@@ -24,7 +24,7 @@ def asked_in_every_spelling(monkeypatch):
                 assert _general(refusals(other), other, config) == _general(reasons, config)
         return iter(reasons)
 
-    def cost(config, length=None):
+    def cost(config, length=0):
         refused = None
         try:
             found = round_cost(config, length)
@@ -50,7 +50,7 @@ def spellings(config):
     names = {kind: _name(type(part)) for kind, part in config.parts.items()}
     yield replace(config, names=names)
     parts = {kind: _mine(part) for kind, part in config.parts.items()}
-    yield replace(config, parts=parts, names={kind: _name(type(p)) for kind, p in parts.items()})
+    yield replace(config, **parts, names={kind: _name(type(p)) for kind, p in parts.items()})
 
 
 def _cost(round_cost, config, length):

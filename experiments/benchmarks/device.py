@@ -28,7 +28,7 @@ from experiments.benchmarks import noise
 from experiments.benchmarks.workloads import LOGISTIC, Workload
 from privfed.local.trainer import Way
 from privfed.memory import keep_freed
-from privfed.run.assemble import Setup
+from privfed.run.setup import Setup
 
 COHORT, BATCH, STEPS, FEATURES, CLASSES = 100, 10, 2, 60, 10
 HIDDEN: tuple[tuple[int, ...], ...] = ((), (128,), (1024,), (950, 950))

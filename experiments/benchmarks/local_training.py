@@ -23,13 +23,13 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from experiments.benchmarks.workloads import LOGISTIC, SAME_FOR_ALL
-from privfed.config.config import load
-from privfed.data.federation import Indices
+from privfed.config.reading import load
 from privfed.local.batches import plan as plan_batches
 from privfed.local.trainer import Way
-from privfed.plan.plan import plan
 from privfed.privacy.clipping import clip_rows
-from privfed.run.assemble import Setup, assemble
+from privfed.run.prepare import prepare
+from privfed.run.setup import Setup
+from privfed.vector import Indices
 
 SETTINGS = (*SAME_FOR_ALL, *LOGISTIC.settings, "run.randomness=seeded", "run.trainer=stacked")
 REFERENCE = "bare PyTorch loop"
@@ -72,7 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
-    setup = assemble(plan(load(None, SETTINGS)))
+    setup = prepare(load(None, SETTINGS))
     torch.set_num_threads(1)
     ways: dict[str, Callable[[Indices, int], Tensor]] = {
         REFERENCE: lambda ids, t: bare_loop(setup, ids, t),

@@ -11,8 +11,9 @@ from typing import Self
 import torch
 
 from accounting.ledger import Ledger
-from privfed.round.round import World, run_round
-from privfed.run.assemble import Setup
+from privfed.round.round import run_round
+from privfed.round.world import World
+from privfed.run.setup import Setup
 from privfed.store.run_directory import Checkpoint, RunDirectory
 
 

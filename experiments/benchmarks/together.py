@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from experiments.benchmarks.workloads import SAME_FOR_ALL, Workload
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.plan.plan import Plan
 from privfed.ranks import joined
 from privfed.run.forecast import Forecast

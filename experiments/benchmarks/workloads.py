@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from experiments.benchmarks.task import Task
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.data.federation import Examples
 from privfed.parts import Part
-from privfed.plan.plan import plan
-from privfed.run.assemble import Setup, assemble
+from privfed.run.prepare import prepare
+from privfed.run.setup import Setup
 from privfed.streams import Streams
 
 SIDE, CLASSES = 28, 10
@@ -45,7 +45,7 @@ class Workload:
 
     def setup(self, *overrides: str) -> Setup:
         """The run of this work, ready to start."""
-        return assemble(plan(load(None, (*SAME_FOR_ALL, *self.settings, *overrides))))
+        return prepare(load(None, (*SAME_FOR_ALL, *self.settings, *overrides)))
 
     def with_(self, *settings: str) -> Workload:
         return replace(self, settings=(*self.settings, *settings))

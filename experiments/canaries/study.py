@@ -20,7 +20,7 @@ from rich.console import Console
 
 from accounting.durable import write_atomically
 from privfed.auditing.run_audit import audit
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.grid.drawing import COLOURS, STYLE
 from privfed.run.loop import train
 

@@ -10,7 +10,10 @@ from statistics import fmean
 from typing import Any
 
 from experiments.first_run.tables import CLIENT, SOURCES, Written, write
-from privfed.config.config import Raw, as_written, assembled, assign
+from privfed.config.assembly import assembled
+from privfed.config.config import Raw
+from privfed.config.overrides import assign
+from privfed.config.reading import as_written
 from privfed.data.declaring.declare import declare
 from privfed.run.loop import train
 
@@ -79,7 +82,7 @@ def first_run(name: str, private: bool, seed: int, folder: Path) -> Result:
         outcome.constant[measure],
         outcome.measures["loss"],
         outcome.constant["loss"],
-        config.parts["loss"].lower_is_better,
+        config.loss.lower_is_better,
         outcome.divergence.established,
     )
 

@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 
 from accounting.durable import write_atomically
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.grid.drawing import COLOURS, DASHES, STYLE
 from privfed.leakage.membership import Exposure, attack_configuration
 from privfed.leakage.targets import Level

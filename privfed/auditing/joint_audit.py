@@ -15,7 +15,7 @@ from privfed.auditing.run_audit import RunAudit, audit
 from privfed.config.population_identity import normal
 from privfed.errors import Refused
 from privfed.plan.prior_spending import Prior, Priors, examples_guarantee, other_guarantee
-from privfed.privacy.mechanism import OTHER
+from privfed.privacy.shared_noise import OTHER
 from privfed.store.run_directory import RunDirectory
 
 _TRUSTED = "all but a trusted server"

@@ -31,11 +31,11 @@ from accounting.releases import PoissonSampled, TruncatedPoisson, WithoutReplace
 from accounting.two_sample import REFUTED_BELOW, Claim, Verdict, judge
 from defenses.mean import Mean
 from privfed.auditing.neighbours import AIMED, LENGTH, Numbers, Present, Scene, Stage
-from privfed.config.config import Config, overridden
+from privfed.config.config import Config
+from privfed.config.reading import overridden
 from privfed.errors import Refused
 from privfed.plan.plan import Plan, plan
-from privfed.round.round import Algorithm
-from privfed.run.assemble import algorithm_of
+from privfed.round.algorithm import Algorithm
 from privfed.streams import Streams
 
 _DELTAS = (1e-6, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
@@ -177,7 +177,7 @@ def _planned(config: Config) -> Plan:
 def _cast(planned: Plan) -> tuple[Algorithm, list[Scene]]:
     """The algorithm to play, and who else has to be there."""
     config, event = planned.config, planned.event
-    algorithm = algorithm_of(planned)
+    algorithm = planned.algorithm()
     if planned.mechanism.trust == "client":  # messages are seen; what is made of them is not more
         algorithm = replace(algorithm, rule=Mean(), byzantine=0)
     secret = PoissonSampled | TruncatedPoisson | WithoutReplacement
@@ -196,9 +196,9 @@ def _cast(planned: Plan) -> tuple[Algorithm, list[Scene]]:
         algorithm, sampler=Present(algorithm.sampler, algorithm.sampler.size), dropout=0.0
     )
     some = everybody if config.secured else 0
-    if planned.mechanism.trust == "sum" and planned.cost.limits.minimum:
-        begun: int = config.parts["protocol"].begun(planned.cost.limits)
-        some = begun - 1  # who, with the target, make up the noise
+    if config.shared_noise and config.row_hiding and planned.cost.limits.minimum:
+        # Who, with the target, make up the noise.
+        some = config.row_hiding.begun(planned.cost.limits) - 1
     return algorithm, [
         Scene("as configured", 1, _ONE, some, weak=False),
         Scene(f"{separation + 1} rounds, several numbers", separation + 1, _SPREAD, some),

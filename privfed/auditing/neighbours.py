@@ -18,13 +18,15 @@ from torch import Tensor
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, Event
 from accounting.ledger import Charge
-from privfed.data.federation import Indices
-from privfed.local.objective import Exchange
+from privfed.local.exchange import Chunk, Exchange
 from privfed.privacy.mechanism import State
-from privfed.round.round import Algorithm, Chunk, World, run_round
+from privfed.round.algorithm import Algorithm
+from privfed.round.round import run_round
+from privfed.round.world import World
 from privfed.sampling.cohort import Cohort, People, Sampler, Witness
 from privfed.secure.summation import Aborted
 from privfed.streams import Streams
+from privfed.vector import Indices
 
 LENGTH, AIMED = 16, 4
 """Numbers of an update, and how many of them, the first, the target moves."""

@@ -65,12 +65,12 @@ def priors(config: Config) -> Priors:
 
 def _party(config: Config) -> str | None:
     """Against whom the headline is; None where that is all but a trusted server."""
-    return config.privacy.against if config.parts["mechanism"].trust == "sum" else None
+    return config.privacy.against if config.mechanism.trust == "sum" else None
 
 
 def _promises(config: Config) -> bool:
     """Whether this run guarantees anything to anybody."""
-    return bool(config.parts["mechanism"].private or config.parts["client_mechanism"].private)
+    return bool(config.mechanism.private or config.client_mechanism.private)
 
 
 def _toward(prior: Prior, config: Config) -> Prior:

@@ -23,6 +23,7 @@ from accounting.releases import (
     noise_of,
 )
 from accounting.slack import with_slack
+from privfed.auditing.canaries.log import CanaryLog
 from privfed.errors import MISPLACED, Broken, Refused, public_text, unreadable
 from privfed.plan.prior_spending import Priors, charged, examples_guarantee, other_guarantee
 from privfed.store.kept_heads import HeadsCheck, charges_since, check_heads
@@ -201,7 +202,7 @@ def _canaries(directory: RunDirectory, ledger: Ledger, alone: Guarantee) -> Evid
     None without any, without private/, before the run has ended, or for too few of them.
     """
     count = ledger.terms.get("canaries", 0)
-    seen = directory.canary_log(count).read() if count else None
+    seen = CanaryLog(directory.canaries, count).read() if count else None
     if seen is None or not seen.ended or not ledger.own:
         return None
     from privfed.auditing.canaries.evidence import evidence  # few runs have canaries

@@ -173,7 +173,7 @@ def membership(
     if of.is_dir() and overrides:
         raise Refused(f"--set changes a run file, and {of} is a run that was; leave it out")
     from privfed.cli.console import console
-    from privfed.config.config import load
+    from privfed.config.reading import load
     from privfed.leakage import membership as attacks
     from privfed.leakage.targets import Level
     from privfed.report.membership import exposure_table, files, to_json

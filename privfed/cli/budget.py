@@ -96,7 +96,7 @@ def _audit_mechanism(
 ) -> int:
     from privfed.auditing.mechanism_audit import audit_mechanism
     from privfed.cli.console import console
-    from privfed.config.config import load
+    from privfed.config.reading import load
     from privfed.report import audit as report
 
     screen = console(as_json)

@@ -75,9 +75,9 @@ def train(
     try:
         from accounting.errors import LedgerBroken
         from privfed.cli.console import console
-        from privfed.config.config import load, overridden, restated
+        from privfed.config.reading import load, overridden, restated
         from privfed.ranks import RankLost, joined
-        from privfed.report import plan as report
+        from privfed.report.outcome import outcome_table
         from privfed.report.progress import progress
         from privfed.run import loop as runs
         from privfed.run.worker_rank import follow, refuse_ranks
@@ -107,7 +107,7 @@ def train(
     except (LedgerBroken, Broken) as error:
         claim: dict[str, Any] = {"epsilon": math.inf, "ledger_ok": False, "run": str(path)}
         return ended(error, problems=[str(error)], **claim)
-    screen.print("", report.outcome_table(outcome), sep="\n")
+    screen.print("", outcome_table(outcome), sep="\n")
     code = STOPPED_AT_BUDGET if outcome.stopped_at_budget else 0
     return answer(outcome.to_json(), code) if as_json else code
 
@@ -149,12 +149,12 @@ def _standing(path: Path) -> str:
 def check(run_file: Path | None, overrides: tuple[str, ...], as_json: bool, matrix: bool) -> int:
     """Say what a run means before it runs, or every reason why it is refused. Writes nothing."""
     from privfed.cli.console import console
-    from privfed.config.config import load
+    from privfed.config.reading import load
     from privfed.report import plan as report
     from privfed.run.check import check as check_run
 
     if matrix:
-        from privfed.config.config import as_written
+        from privfed.config.reading import as_written
         from privfed.report.matrix import tables
 
         shown, cells = tables(as_written(run_file, overrides))
@@ -196,7 +196,7 @@ def evaluate(
 ) -> int:
     """Score a trained model: on the run's own test examples, or on another data source."""
     from privfed.cli.console import console
-    from privfed.report import plan as report
+    from privfed.report.evaluation import evaluation_table, personal_table
     from privfed.trained.evaluate import evaluate as evaluate_run
     from privfed.trained.personalise import personalise as personalise_run
 
@@ -209,14 +209,14 @@ def evaluate(
         if as_json:
             answer(tuned.to_json())
         else:
-            console(False).print(report.personal_table(tuned))
+            console(False).print(personal_table(tuned))
         return 0
     other = [*([f"data.path={quoted(data)}"] if data is not None else []), *overrides]
     found = evaluate_run(directory, other, predictions)
     if as_json:
         answer(found.to_json())
     else:
-        console(False).print(report.evaluation_table(found, predictions))
+        console(False).print(evaluation_table(found, predictions))
     return 0
 
 

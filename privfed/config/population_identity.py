@@ -23,7 +23,7 @@ def population(config: Config) -> dict[str, Any]:
     dealt to clients.
     """
     facts = _facts(config, {kind: catalogued(kind, type(config.parts[kind])) for kind in _kinds()})
-    sources = config.parts["source"].sources(config.run.seed)
+    sources = config.source.sources(config.run.seed)
     unit = sources[0] if config.real_clients else facts
     return {"name": config.data.population or facts, "unit": unit, "sources": list(sources)}
 

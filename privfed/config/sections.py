@@ -13,8 +13,9 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from accounting.releases import LARGEST_NOISE
-from privfed.config.devices import Devices
+from privfed.models.start import Start
 from privfed.parts import Part
+from privfed.sampling.devices import Devices
 
 
 class Run(Part):
@@ -53,14 +54,6 @@ class Data(Part):
     holdout: Literal["test", "clients", "examples"] = "test"
     holdout_fraction: float = Field(0.2, gt=0, lt=1)
     setting: Literal["cross_device", "cross_silo"] = "cross_device"
-
-
-class Start(Part):
-    init: str = ""
-    frozen: list[str] = []
-    fresh: list[str] = []
-    output: str | Annotated[int, Field(ge=0)] = ""
-    """Where a model returns a mapping or a tuple: the key or the place of its outputs."""
 
 
 class Client(Part):
@@ -126,15 +119,20 @@ class Audit(Part):
 
 @dataclass(frozen=True)
 class Section:
-    """Keys of its own, and the parts named in it: naming key -> (kind, default name)."""
+    """Keys of its own, and the parts named in it: naming key -> (kind, default name).
 
+    `field` is where a `Config` holds its own keys; empty where it has none.
+    """
+
+    field: str
     own: type[Part]
     parts: Mapping[str, tuple[str, str]]
 
 
 SECTIONS = {
-    "run": Section(Run, {}),
+    "run": Section("run", Run, {}),
     "data": Section(
+        "data",
         Data,
         {
             "source": ("source", "digits"),
@@ -142,21 +140,29 @@ SECTIONS = {
             "shift": ("shift", "none"),
         },
     ),
-    "model": Section(Start, {"name": ("model", "logistic"), "loss": ("loss", "cross_entropy")}),
-    "client": Section(
-        Client, {"objective": ("objective", "sgd"), "schedule": ("client_schedule", "constant")}
+    "model": Section(
+        "start", Start, {"name": ("model", "logistic"), "loss": ("loss", "cross_entropy")}
     ),
-    "client.privacy": Section(Part, {"mechanism": ("client_mechanism", "none")}),
+    "client": Section(
+        "client",
+        Client,
+        {"objective": ("objective", "sgd"), "schedule": ("client_schedule", "constant")},
+    ),
+    "client.privacy": Section("", Part, {"mechanism": ("client_mechanism", "none")}),
     "server": Section(
-        Part, {"optimizer": ("optimizer", "fedavgm"), "schedule": ("server_schedule", "constant")}
+        "",
+        Part,
+        {"optimizer": ("optimizer", "fedavgm"), "schedule": ("server_schedule", "constant")},
     ),
     "cohort": Section(
-        Drop, {"sampler": ("sampler", "poisson"), "availability": ("availability", "always")}
+        "cohort",
+        Drop,
+        {"sampler": ("sampler", "poisson"), "availability": ("availability", "always")},
     ),
-    "privacy": Section(Privacy, {"mechanism": ("mechanism", "gaussian")}),
-    "aggregation": Section(Aggregation, {"rule": ("rule", "mean")}),
-    "secure": Section(Secure, {"protocol": ("protocol", "none")}),
-    "attack": Section(Attack, {"name": ("attack", "none")}),
-    "audit": Section(Audit, {}),
-    "devices": Section(Devices, {}),
+    "privacy": Section("privacy", Privacy, {"mechanism": ("mechanism", "gaussian")}),
+    "aggregation": Section("aggregation", Aggregation, {"rule": ("rule", "mean")}),
+    "secure": Section("secure", Secure, {"protocol": ("protocol", "none")}),
+    "attack": Section("attackers", Attack, {"name": ("attack", "none")}),
+    "audit": Section("audit", Audit, {}),
+    "devices": Section("devices", Devices, {}),
 }

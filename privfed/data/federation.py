@@ -8,18 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privfed.data.mapped import Mapped
 from privfed.data.preprocessing import Preprocessing
 from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.sampling.cohort import People
+from privfed.vector import Indices
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

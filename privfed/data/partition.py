@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar, Protocol
 
-from privfed.data.federation import Examples, Indices
+from privfed.data.federation import Examples
 from privfed.streams import Streams
+from privfed.vector import Indices
 
 
 class Partition(Protocol):

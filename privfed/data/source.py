@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from privfed.data.federation import Examples, Indices
+from privfed.data.federation import Examples
 from privfed.data.preprocessing import Preprocessing
 from privfed.streams import Streams
+from privfed.vector import Indices
 
 if TYPE_CHECKING:
     from torch import Tensor

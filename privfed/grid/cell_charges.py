@@ -18,7 +18,7 @@ from privfed.config.config import Config
 from privfed.errors import Broken
 from privfed.grid.figures import text
 from privfed.grid.grid import Cell
-from privfed.plan.plan import plan
+from privfed.run.prepare import planned as plan_of
 from privfed.store.run_directory import RunDirectory
 
 
@@ -118,9 +118,9 @@ def planned(cell: Cell, slot: str = "") -> CellCharges:
     assert cell.config is not None
     config, slot = cell.config, slot or cell.name
     before = priors(config)
-    whole = plan(config, before)
-    rounds, dp = config.run.rounds, config.parts["client_mechanism"]
-    examples = {dp.event(config.client.epochs): rounds} if dp.private else None
+    whole = plan_of(config, before)
+    rounds, dp = config.run.rounds, config.example_privacy
+    examples = {dp.event(config.client.epochs): rounds} if dp else None
     stated = {
         "unit": whole.event.unit,
         "relation": whole.event.relation,
@@ -129,7 +129,7 @@ def planned(cell: Cell, slot: str = "") -> CellCharges:
         "guarantee": whole.void,
         "note": whole.simulation,
         **({"against": config.privacy.against} if whole.other is not None else {}),
-        **({"examples": {"delta": dp.delta}} if dp.private else {}),
+        **({"examples": {"delta": dp.delta}} if dp else {}),
     }
     spending = apart({whole.event: rounds})
     run = Prior("", slot, "", spending, examples, lineage=before.lineage)
@@ -140,7 +140,7 @@ def planned(cell: Cell, slot: str = "") -> CellCharges:
 
 def _sources(config: Config) -> frozenset[str]:
     """Where people of the data come from, whatever makes a client; made-up ones have none."""
-    return frozenset(population(config)["sources"] if config.parts["source"].found else ())
+    return frozenset(population(config)["sources"] if config.source.found else ())
 
 
 def whom(cell: Cell, config: Config) -> tuple[str, str]:

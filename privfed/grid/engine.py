@@ -24,7 +24,8 @@ from accounting.documents import from_json
 from accounting.durable import make_folder, write_atomically
 from accounting.errors import AccountingError
 from privfed import __version__
-from privfed.config.config import Raw, assembled
+from privfed.config.assembly import assembled
+from privfed.config.config import Raw
 from privfed.errors import Broken, Busy, PrivfedError, Refused, public_text
 from privfed.grid.cell_charges import charged, uncounted
 from privfed.grid.default_measure import of_tuning
@@ -150,7 +151,7 @@ def _best(
     """The tuned keys of the cell `values` with the best mean, or why there are none."""
     assert grid.tune is not None
     mine = [cell for cell in tried if all(cell.values[k] == v for k, v in values.items())]
-    loss = next((cell.config.parts["loss"] for cell in mine if cell.config), None)
+    loss = next((cell.config.loss for cell in mine if cell.config), None)
     by, lower = of_tuning(grid.tune.by, grid.tune.lower_is_better, loss)
     scores: dict[str, list[float]] = {}
     options: dict[str, Values] = {}
@@ -369,7 +370,7 @@ def _over_rounds(cell: Cell, rounds: Sequence[Row], result: Result) -> Result:
         (row["round"], value) for row in rounds if (value := _number(row.get(name))) is not None
     ]
     late = [value for round, value in seen if round > last["round"] - _LATE]
-    best = min if cell.config.parts["loss"].lower_is_better else max
+    best = min if cell.config.loss.lower_is_better else max
     long = last["round"] >= _LATE
     beside = {
         f"{name}_best": best((value for _, value in seen), default=None),

@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from privfed.config.config import Config, Raw, assembled, assign, loss_of, read_raw, read_toml
+from privfed.config.assembly import assembled, loss_of
+from privfed.config.config import Config, Raw
 from privfed.config.mistakes import mistakes
+from privfed.config.overrides import assign
+from privfed.config.reading import read_raw, read_toml
 from privfed.config.sections import SECTIONS
 from privfed.errors import Refused
 from privfed.grid.default_measure import of_figure, refuse_several
@@ -349,8 +352,8 @@ def _names_a_part(key: str) -> bool:
 
 def estimate(path: Path, found: Sequence[Cell], grid: Grid, processes: int) -> str:
     """How long the grid takes, measured on a few of its cells, evenly chosen. Writes nothing."""
-    from privfed.report.plan import duration
     from privfed.run.check import check
+    from privfed.words import duration
 
     runnable = [cell for cell in found if cell.config is not None]
     step = max(len(runnable) // _MEASURED, 1)

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from attacks.image_quality import matched
-from privfed.data.federation import Indices
 from privfed.errors import Refused
 from privfed.leakage.quality import Seen, measured
 from privfed.leakage.reconstruct import Adversary, Method, adversary
 from privfed.leakage.subject import Subject, examples_of
 from privfed.leakage.views import View, views
+from privfed.vector import Indices
 
 JOINTLY = 10
 """So many examples of a sum are searched together at most; else, as if it were one client's."""

@@ -21,8 +21,8 @@ from privfed.config.config import Config
 from privfed.errors import Broken, Refused
 from privfed.leakage.outsiders import outsiders
 from privfed.leakage.targets import Flags, Level, Reals, Told, coins, rehearsed, shown
-from privfed.plan.plan import plan
-from privfed.run.assemble import Setup, assemble
+from privfed.run.prepare import prepare
+from privfed.run.setup import Setup
 from privfed.store.run_directory import Checkpoint, RunDirectory
 
 
@@ -57,7 +57,7 @@ def attack_configuration(
     Raises `Refused` where the configuration cannot run, or a coin leaves nobody on a side.
     """
     before = priors(config)
-    setup = assemble(plan(config, before))
+    setup = prepare(config, before)
     rounds = config.run.rounds
     models, inside = rehearsed(setup, level, shadows + 1, seed, rounds, told)
     people = setup.federation.at(rounds)
@@ -131,7 +131,7 @@ def _ended(path: Path) -> tuple[Setup, Checkpoint, tuple[Guarantee, Guarantee | 
     claimed = audit(path)
     if claimed.guarantee is None or claimed.problems:
         raise Broken(f"{path}: {'; '.join(claimed.problems)}")
-    setup = assemble(plan(config), directory.read_constants())
+    setup = prepare(config, constants=directory.read_constants())
     last = directory.load_checkpoint(setup.network, setup.network.start.device)
     return setup, last, (claimed.guarantee, claimed.examples)
 

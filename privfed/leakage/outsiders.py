@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from privfed.config.config import Config
-from privfed.data.federation import Examples, Federation, Indices
+from privfed.data.federation import Examples, Federation
 from privfed.errors import Refused
 from privfed.streams import Streams
+from privfed.vector import Indices
 
 
 def outsiders(
@@ -22,8 +23,8 @@ def outsiders(
     neither is known: members would then differ from non-members by more than having taken part.
     """
     test, rest = people.test, f"attack {path / 'config.toml'} instead, which leaves clients out"
-    partition = config.parts["partition"]
-    if config.parts["shift"].moves_features:
+    partition = config.partition
+    if config.shift.moves_features:
         raise Refused(
             f"data.shift is {config.names['shift']!r}: a client's examples were moved together, "
             f"each of the public test set by itself, and that would tell them apart; {rest}"

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from attacks.label_recovery import label_shares
-from privfed.data.federation import Indices
 from privfed.errors import Refused
 from privfed.leakage.layers import last_bias
 from privfed.leakage.reconstruct import predictions
 from privfed.leakage.subject import Subject, examples_of
 from privfed.leakage.views import View, views
 from privfed.local.batches import steps
+from privfed.vector import Indices
 
 GUESS = View("no update", "anybody: the public examples' labels")
 

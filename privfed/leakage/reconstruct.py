@@ -145,7 +145,7 @@ def predictions(target: Subject, params: Tensor) -> Tensor:
 
 def _picture(target: Subject, features: tuple[int, ...]) -> tuple[int, ...] | None:
     """`[channels, height, width]` in which people look at an example; None where it is none."""
-    stated: tuple[int, ...] | None = getattr(target.config.parts["source"], "picture", None)
+    stated: tuple[int, ...] | None = getattr(target.config.source, "picture", None)
     if stated is not None:
         return stated
     return features if len(features) == 3 and features[0] in (1, 3) else None

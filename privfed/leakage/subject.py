@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from privfed.auditing.prior_runs import priors
-from privfed.config.config import Config, load
-from privfed.data.federation import Federation, Indices
+from privfed.config.config import Config
+from privfed.config.reading import load
+from privfed.data.federation import Federation
 from privfed.errors import Refused
-from privfed.plan.plan import plan
-from privfed.run.assemble import Setup, assemble
+from privfed.run.prepare import prepare
+from privfed.run.setup import Setup
 from privfed.store.run_directory import RunDirectory
+from privfed.vector import Indices
 
 SIMULATION = "a simulation: it reads clients' own examples, and no ε covers what it shows"
 
@@ -62,8 +64,7 @@ def subject(path: Path, overrides: Sequence[str]) -> Subject:
     if not path.is_dir():
         config = load(path, overrides)
         before = priors(config)
-        planned = plan(_here(config), before)
-        setup = assemble(planned)
+        setup = prepare(_here(config), before)
         _refuse_unknown(setup)
         return Subject(path, setup, setup.network.start, 0)
     if overrides:
@@ -75,7 +76,7 @@ def subject(path: Path, overrides: Sequence[str]) -> Subject:
     config = directory.read_config()
     if not directory.has_checkpoint():
         raise Refused(f"{path} has no checkpoint: its run had not begun")
-    setup = assemble(plan(_here(config)), directory.read_constants())
+    setup = prepare(_here(config), constants=directory.read_constants())
     _refuse_unknown(setup)
     checkpoint = directory.load_checkpoint(setup.network)
     return Subject(path, setup, checkpoint.state.params, checkpoint.round)
@@ -90,7 +91,7 @@ def _refuse_unknown(setup: Setup) -> None:
     """Raises `Refused`, with every reason, where an update is not what is simulated here."""
     config, examples = setup.plan.config, setup.federation.examples
     reasons = []
-    if not config.parts["loss"].softmax:
+    if not config.loss.softmax:
         reasons.append(
             f"model.loss is {config.names['loss']!r}; labels are read from the gradients of "
             "'cross_entropy' alone"
@@ -100,13 +101,13 @@ def _refuse_unknown(setup: Setup) -> None:
             "examples are tokens or sequences with a label per position; expected numbers, with "
             "one label each: there is no gradient by a token"
         )
-    objective = config.parts["objective"]
+    objective = config.objective
     if not (objective.plain and objective.sends_updates_alone and objective.exchanges == 1):
         reasons.append(
             f"client.objective is {config.names['objective']!r}; only plain local SGD is "
             "simulated: set client.objective = 'sgd'"
         )
-    if config.parts["client_mechanism"].private:
+    if config.client_mechanism.private:
         reasons.append(
             "clients train with DP-SGD ([client.privacy]), which is not simulated: leave it out"
         )

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attacks.membership import confidence, means_of
-from privfed.data.federation import Examples, Indices
+from privfed.data.federation import Examples
 from privfed.errors import Refused
 from privfed.models.network import Network
-from privfed.run.assemble import Setup
 from privfed.run.rehearsal import keeping, rehearse
+from privfed.run.setup import Setup
 from privfed.streams import Streams
+from privfed.vector import Indices
 
 Level = Literal["user", "example"]
 Told = Callable[[int, int], None]

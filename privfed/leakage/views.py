@@ -54,7 +54,7 @@ def views(plan: Plan, epsilons: Sequence[float], clients: int) -> list[View]:
 
     `epsilons` are budgets for all of the run's rounds at its delta. Raises `Refused`.
     """
-    clip = plan.config.parts["mechanism"].clip if plan.mechanism.private else math.inf
+    clip = plan.config.mechanism.clip if plan.mechanism.private else math.inf
     found = [View("as sent", _READER)]
     if plan.mechanism.private:
         found.append(View(f"clipped to {clip:g}", _READER, clip=clip))
@@ -64,7 +64,7 @@ def views(plan: Plan, epsilons: Sequence[float], clients: int) -> list[View]:
             "--epsilon is given, but privacy.mechanism is 'none': there is no noise to calibrate; "
             "leave it out, or set privacy.mechanism = 'gaussian'"
         )
-    cohort = plan.config.parts["sampler"].size
+    cohort = plan.config.sampler.size
     for count in sorted({SOME, MANY, cohort}):
         if 1 < count <= min(cohort, clients):
             who = "a server that sees sums alone"
@@ -83,7 +83,7 @@ def noise(plan: Plan, epsilon: float) -> float:
 
     Raises `Refused`.
     """
-    config, sampler = plan.config, plan.config.parts["sampler"]
+    config, sampler = plan.config, plan.config.sampler
     privacy = config.privacy
     try:
         multiplier = plan.cost.solve(

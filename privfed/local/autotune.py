@@ -16,7 +16,7 @@ import torch
 from privfed.data.federation import Examples, Federation
 from privfed.errors import Refused
 from privfed.local.batches import steps
-from privfed.local.objective import Broadcast
+from privfed.local.exchange import Broadcast
 from privfed.local.trainer import LocalTrainer, Way
 from privfed.streams import Streams
 

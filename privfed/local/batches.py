@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.data.federation import Federation, Indices
+from privfed.data.federation import Federation
 from privfed.streams import Keys
+from privfed.vector import Indices
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attacks.types import Attack, Knowledge, State, View
-from privfed.config.config import Config
-from privfed.data.federation import Examples, Federation, Indices
+from privfed.data.federation import Examples, Federation
 from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.privacy.mechanism import BoundedRows
 from privfed.streams import Streams, coins
+from privfed.vector import Indices
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -183,22 +183,3 @@ def targeted(attack: Attack, test: Examples) -> Examples | None:
     if not len(found[1]):
         raise Refused("attack: no test example is one that it wants misread; choose other classes")
     return replace(test, x=found[0], y=found[1], owners=None)
-
-
-def unbounded(config: Config) -> bool:
-    """Whether attackers ignore the bounds that honest clients keep."""
-    stage = config.attack.stage
-    return stage == "after_bound" or (stage == "auto" and config.secured)
-
-
-def hostile(config: Config) -> int:
-    """How many of a cohort are taken to be hostile: as declared, and no fewer than are expected
-    where attackers are simulated, whose number may be drawn (such a run is a simulation).
-    """
-    size: int = config.parts["sampler"].size
-    return max(config.aggregation.byzantine, math.ceil(config.attack.fraction * size - 1e-9))
-
-
-def voids(config: Config) -> bool:
-    """Whether attackers read raw updates, so that others' rows depend on a member's data."""
-    return config.attacked and Knowledge.ALL_HONEST in config.parts["attack"].knows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeGuard
 
 import numpy as np
 from pydantic import Field
@@ -29,7 +29,32 @@ class ClientMechanism(Protocol):
     """How a silo protects its examples while it trains."""
 
     private: ClassVar[bool]
-    """Whether it does; then it has `delta`, and the methods of `DpSgd`."""
+    """Whether it does; then it is an `ExamplePrivacy`."""
+
+
+class ExamplePrivacy(ClientMechanism, Protocol):
+    """Protects single examples of a silo, at a `delta` of their own."""
+
+    delta: float
+
+    def steps(self, epochs: int) -> int:
+        """Local steps of a round."""
+        ...
+
+    def event(self, epochs: int) -> Event:
+        """A silo's round."""
+        ...
+
+    def gradient(
+        self, w: Tensor, examples: int, batch_size: int, gradients: Gradients, keys: Keys
+    ) -> Tensor:
+        """One step's released gradient `[d]` at model w `[d]`, of a silo with so many examples."""
+        ...
+
+
+def protects_examples(mechanism: ClientMechanism) -> TypeGuard[ExamplePrivacy]:
+    """Whether silos train privately for each of their examples."""
+    return mechanism.private
 
 
 class NoClientPrivacy(Part):

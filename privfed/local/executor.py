@@ -10,18 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privfed.config.schedules import CONSTANT, Schedule
-from privfed.data.federation import Federation, Indices
+from privfed.data.federation import Federation
 from privfed.local.batches import steps
 from privfed.local.byzantine import Attackers
-from privfed.local.objective import Broadcast, ClientState, Exchange
+from privfed.local.exchange import Broadcast, Chunk, Exchange
+from privfed.local.objective import ClientState
 from privfed.local.silos import PrivateSilos
 from privfed.local.trainer import LocalTrainer
 from privfed.ranks import Alone, Ranks, refuse_miscounted
-from privfed.round.round import Chunk
 from privfed.sampling.availability import Always, Availability
 from privfed.sampling.cohort import Cohort
+from privfed.schedules import CONSTANT, Schedule
 from privfed.streams import Keys, Streams, coins, uniforms
+from privfed.vector import Indices
 
 
 @dataclass(frozen=True)

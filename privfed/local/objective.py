@@ -13,32 +13,16 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from privfed.local.exchange import Broadcast, Exchange
 from privfed.vector import Layout
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Broadcast = Mapping[str, "Tensor"]
-"""Released values only, by name; "params" `[d]` is the current model."""
 Anchor = Literal["", "all", "batch"]
 Measures = Literal["", "loss", "fisher"]
 Memory = Mapping[str, "Tensor"]
 """What an objective keeps of former rounds: functions of released values, public, checkpointed."""
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """One question to the cohort and the layout of each client's answer.
-
-    `task` is "gradient" (the loss's gradient at the broadcast model), "train" (local training) or
-    "terms" (what a rule sums next, from the rows just trained). A gradient is sent times `scale`,
-    so that one clip fits both it and an update; the release is that of the scaled rows.
-    """
-
-    task: str
-    broadcast: Broadcast
-    layout: Layout
-    scale: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from accounting.durable import make_folder
 from accounting.ledger import Ledger
-from privfed.data.federation import Indices
 from privfed.errors import Broken
-from privfed.local.dp_sgd import DpSgd
-from privfed.local.objective import Broadcast, Work
+from privfed.local.dp_sgd import ExamplePrivacy
+from privfed.local.exchange import Broadcast
+from privfed.local.objective import Work
 from privfed.local.per_example import PerExample
 from privfed.local.trainer import DROPOUT, LocalTrainer, own_draws, seed_draws
 from privfed.streams import Keys
+from privfed.vector import Indices
 
 
 class SiloLedgers:
@@ -64,9 +65,9 @@ def _opened(path: Path, terms: Mapping[str, Any], fresh: bool) -> Ledger:
 
 
 class PrivateSilos:
-    """Trains silos by `DpSgd`: what they send is private for each of their examples."""
+    """Trains silos by an `ExamplePrivacy`: what they send is private for each of their examples."""
 
-    def __init__(self, dp: DpSgd, trainer: LocalTrainer, ledgers: SiloLedgers) -> None:
+    def __init__(self, dp: ExamplePrivacy, trainer: LocalTrainer, ledgers: SiloLedgers) -> None:
         self._dp, self._ledgers = dp, ledgers
         self._per_example = PerExample(trainer.network)
 

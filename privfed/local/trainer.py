@@ -17,11 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privfed.data.federation import Federation, Indices
+from privfed.data.federation import Federation
 from privfed.local.batches import Batches, plan
-from privfed.local.objective import Broadcast, Objective, Work
+from privfed.local.exchange import Broadcast
+from privfed.local.objective import Objective, Work
 from privfed.models.network import Leaves, Network
 from privfed.streams import Keys
+from privfed.vector import Indices
 
 Way = Literal["stacked", "loop"]
 Statistic = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]

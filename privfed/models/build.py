@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-from privfed.config.sections import Start
 from privfed.data.federation import Examples
 from privfed.errors import Broken, Refused
 from privfed.models.form import Form
@@ -24,6 +23,7 @@ from privfed.models.network import Network
 from privfed.models.outputs import select_output
 from privfed.models.pretrained import load_start
 from privfed.models.recipes import Model
+from privfed.models.start import Start
 from privfed.models.vetting import refuse, told, try_module
 from privfed.streams import Keys
 from privfed.vector import Shapes

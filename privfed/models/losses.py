@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pydantic import Field
 
-from privfed.config.task import Task
 from privfed.data.federation import Examples, Meaning
 from privfed.deferred import F, torch
 from privfed.errors import Refused
+from privfed.models.task import Task
 from privfed.parts import Part
 
 if TYPE_CHECKING:

@@ -18,11 +18,13 @@ from accounting.calibration import largest
 from accounting.errors import AccountingError, Unaccountable
 from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable
 from accounting.releases import LARGEST_NOISE
-from privfed.config.config import Config, Raw, assembled
+from privfed.config.assembly import assembled
+from privfed.config.config import Config, Raw
 from privfed.errors import Refused
 from privfed.parts import find
 from privfed.plan.plan import Plan, plan
 from privfed.plan.round_cost import RoundCost, round_cost
+from privfed.privacy.shared_noise import shares_noise
 
 _SMALLEST_RATE = 1e-9
 _MOST_CLIENTS = 10**15
@@ -268,9 +270,9 @@ class Answer:
         if not asked.secured:
             return {}
         stated = {"aborts": self.cost.aborts, "admitted": self.cost.limits.admitted}
-        if not asked.distributed:
-            return stated
         mechanism = self.cost.mechanism.at(asked.noise_multiplier)
+        if not shares_noise(mechanism):
+            return stated
         grid = mechanism.grid()
         return {
             **stated,

@@ -15,11 +15,14 @@ from typing import Any
 
 from accounting.events import CHANGE, Event
 from defenses.types import RowRule, SumRule
-from privfed.config.config import Config, Raw, assembled, assign, named
+from privfed.config.assembly import assembled, named
+from privfed.config.config import Config, Raw
+from privfed.config.overrides import assign
 from privfed.errors import Refused
 from privfed.parts import BUILT_IN
 from privfed.plan.plan import Plan, plan
-from privfed.plan.rule import exchanges, rule_of
+from privfed.plan.rule import rule_of
+from privfed.round.algorithm import exchanges
 
 AXES = {
     "rule": "aggregation.rule",
@@ -59,7 +62,7 @@ class Cell:
     @property
     def private(self) -> bool:
         """Whether its epsilon is finite."""
-        return self.config is not None and bool(self.config.parts["mechanism"].private)
+        return self.config is not None and bool(self.config.mechanism.private)
 
     def to_json(self) -> dict[str, Any]:
         event = self.event.to_json() if self.event else None
@@ -143,7 +146,7 @@ def why(found: Plan) -> str:
     """How the proof of a run follows from what its parts declare."""
     config, mechanism = found.config, found.mechanism
     rule, name = rule_of(config), config.names["rule"]
-    relation, clip = found.event.relation, config.parts["mechanism"].clip
+    relation, clip = found.event.relation, config.mechanism.clip
     if mechanism.trust == "client":
         return (
             f"each client's own noise covers its clipped row, so that {name} and all else that is "
@@ -155,7 +158,7 @@ def why(found: Plan) -> str:
         bounded = "its terms are bounded"
     first = " at first" if mechanism.adaptive else ""
     said = f"{name} needs sums alone, which noise may be added to: {bounded} to {clip:g}{first}"
-    releases = exchanges(config.parts["objective"], rule)
+    releases = exchanges(config.objective, rule)
     if releases > 1:
         said += f"; {releases} sums over one cohort are one event, of noise z / sqrt({releases})"
     if config.secured:

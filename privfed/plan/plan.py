@@ -6,26 +6,31 @@ What has no proof is refused here, before any client trains, with what would wor
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from accounting.errors import AccountingError
 from accounting.events import Event, Spending
 from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable
 from accounting.ledger import BudgetChange
 from accounting.releases import Unprotected
-from defenses.types import SumRule
+from defenses.types import RowRule, SumRule
 from privfed.config.config import Config
 from privfed.errors import Refused
-from privfed.local.byzantine import voids
 from privfed.plan.prior_spending import NOTHING, Priors, examples_guarantee, other_guarantee
 from privfed.plan.refusals import refusals
 from privfed.plan.round_cost import RoundCost, round_cost
-from privfed.plan.rule import rule_of
-from privfed.privacy.mechanism import OTHER, Mechanism
+from privfed.privacy.mechanism import Mechanism
+from privfed.privacy.shared_noise import OTHER, shares_noise
+from privfed.round.algorithm import Algorithm
 from privfed.secure.aborts import refuse_aborts
+from privfed.secure.summation import RowHiding
+
+ON_TRAINED = "simulation: scored on examples of clients that train"
+"""What a run, too, says of itself where data.holdout is "examples"."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +58,27 @@ class Plan:
         """The epsilon that the gate holds, None where noise was fixed instead or there is none."""
         return self.config.privacy.epsilon if self.mechanism.private else None
 
+    def algorithm(self) -> Algorithm:
+        """What happens each round."""
+        config = self.config
+        return Algorithm(
+            objective=config.objective,
+            server=config.optimizer,
+            rule=self.cost.rule,
+            mechanism=self.mechanism,
+            sampler=config.sampler,
+            summation=self.cost.summation,
+            clients=config.data.clients,
+            byzantine=config.aggregation.byzantine,
+            schedule=config.server_schedule,
+            dropout=config.dropout,
+            aborts=self.cost.aborts,
+        )
+
     def examples(self, rounds: int) -> Guarantee | None:
         """For one example of a silo that took part in all of `rounds`; None without DP-SGD."""
-        dp = self.config.parts["client_mechanism"]
-        if not dp.private:
+        dp = self.config.example_privacy
+        if dp is None:
             return None
         own, before = {dp.event(self.config.client.epochs): rounds}, self.before
         return examples_guarantee(own, before.runs, dp.delta, before.uncovered)
@@ -76,12 +98,12 @@ class Plan:
     @property
     def void(self) -> str | None:
         """Why nothing is guaranteed, whatever was charged (PRIVACY, section 7)."""
-        return "void (the attacker read raw updates)" if voids(self.config) else None
+        return "void (the attacker read raw updates)" if self.config.void else None
 
     @property
     def simulation(self) -> str | None:
         """Why this run's epsilon is nominal: it is a simulation, and must say so everywhere."""
-        attack, name = self.config.attack, self.config.names["attack"]
+        attack, name = self.config.attackers, self.config.names["attack"]
         if not self.config.attacked:
             return self._simulated
         also = (self._simulated or "").removeprefix("simulation: ")
@@ -98,91 +120,122 @@ class Plan:
             return "simulation: measures that epsilon does not cover were written"
         if self.config.secure.simulate == "arithmetic":
             return "simulation: no cryptography ran in the secure sums"
-        if self.config.parts["source"].found and not self.config.real_clients:
+        if self.config.source.found and not self.config.real_clients:
             return "simulation: examples of real clients were dealt to made-up ones"
         if self.config.data.holdout == "examples":
             return "simulation: scored on examples of clients that train"
         return None
 
 
-def plan(config: Config, before: Priors = NOTHING, length: int | None = None) -> Plan:
-    """Solve for the noise and refuse what has no proof. Raises `Refused`, with every reason.
-
-    What the runs `before` this one spent counts. Distributed noise depends on the `length` of a
-    message: without it, the model is built for it.
-    """
+def refuse(config: Config) -> None:
+    """Raises `Refused`, with every reason, for what has no proof or cannot be; reads no data."""
     if reasons := list(refusals(config)):
         raise Refused("\n".join(reasons))
-    earlier = before.spending
-    privacy, rounds = config.privacy, config.run.rounds
-    cost = round_cost(config, length)
-    # A run that goes on stops at its budget, however many rounds are asked for.
-    gated = config.noise_multiplier is not None and privacy.epsilon is not None
-    noise: float | None = None
-    try:
-        if not gated:
-            refuse_aborts(cost.aborts, cost.event(1.0).slack * rounds, privacy.delta)
-        if cost.mechanism.private:
-            noise = privacy.noise_multiplier
-            if noise is None:
-                noise = config.noise_multiplier
-            if noise is None and privacy.epsilon is not None:
-                noise = cost.solve(
-                    rounds, privacy.epsilon, privacy.delta, privacy.accountant, earlier
-                )
-        mechanism = cost.mechanism.at(noise)
-        if mechanism.private:
-            mechanism.noise_on_update(config.parts["sampler"].size)  # refuses a split in vain
-        _refuse_range(config, mechanism)
-        event = cost.event(noise)
-        if not mechanism.private and not isinstance(event.release, Unprotected):
-            raise Refused(
-                f"privacy.mechanism = {config.names['mechanism']!r} declares that it is not "
-                "private, and its event promises something; declare private = True, or release "
-                "Unprotected"
-            )
+
+
+def plan(config: Config, before: Priors = NOTHING, length: int = 0) -> Plan:
+    """Refuse what has no proof, and solve for the noise. Raises `Refused`, with every reason."""
+    refuse(config)
+    return solve_plan(config, before, length)
+
+
+def solve_plan(config: Config, before: Priors = NOTHING, length: int = 0) -> Plan:
+    """The plan of a configuration that nothing is refused of: its noise, and all that it costs.
+
+    What the runs `before` this one spent counts. Noise that clients share depends on the `length`
+    of a message. Raises `Refused` where no noise is enough.
+    """
+    cost, privacy = round_cost(config, length), config.privacy
+    with _accounted(cost):
+        noise = _noise(config, cost, before.spending)
+        mechanism, event = cost.mechanism.at(noise), cost.event(noise)
+        _refuse_unsound(config, mechanism, event)
         refuse_unaccountable(event, privacy.accountant)
-        total = Counter(earlier) + Counter({event: rounds})
-        spent = guarantee(total, privacy.delta, privacy.accountant)
-        if not gated:
-            _refuse_nothing_left(total, spent, privacy.accountant)
-        spent = replace(spent, uncovered=before.uncovered)
-        if mechanism.trust == "sum":
-            spent = replace(spent, against=privacy.against)
-    except AccountingError as error:
-        coarse = cost.mechanism.trust == "sum"
-        hint = "; or raise secure.bits, as rounding alone makes rows longer" if coarse else ""
-        raise Refused(f"privacy: {error}{hint}") from error
-    rule, weights = rule_of(config), config.aggregation.weights
-    alike = mechanism.private or config.parts["objective"].keeps > 0
-    alike = alike or config.parts["client_mechanism"].private
-    alike = alike or rule.robust or not isinstance(rule, SumRule)
-    by_examples = not alike and weights != "uniform" and not config.aggregation.silo_weights
-    resolved = replace(config, noise_multiplier=noise, admitted=cost.limits.admitted)
+        spending = Counter(before.spending) + Counter({event: config.run.rounds})
+        promised = guarantee(spending, privacy.delta, privacy.accountant)
+        if not _goes_on(config):
+            _refuse_nothing_left(spending, promised, privacy.accountant)
     return Plan(
-        resolved,
-        cost,
-        mechanism,
-        event,
-        spent,
-        noise,
-        by_examples,
-        cost.other(noise),
-        before,
+        config=replace(config, noise_multiplier=noise, admitted=cost.limits.admitted),
+        cost=cost,
+        mechanism=mechanism,
+        event=event,
+        guarantee=replace(
+            promised,
+            uncovered=before.uncovered,
+            against=privacy.against if config.shared_noise else promised.against,
+        ),
+        noise_multiplier=noise,
+        by_examples=_weighs_by_examples(config, cost.rule),
+        other=cost.other(noise),
+        before=before,
     )
 
 
-def _refuse_range(config: Config, mechanism: Any) -> None:
-    """Where clients' own noise would leave the range of a secure sum."""
-    protocol = config.parts["protocol"]
-    if not config.secured or mechanism.trust != "client" or not mechanism.noise_multiplier:
-        return
-    noise = mechanism.noise_multiplier
-    if mechanism.clip * (1 + 40 * noise) > protocol.range:
+def _goes_on(config: Config) -> bool:
+    """Whether it was planned before: such a run stops at its budget, whatever rounds are asked."""
+    return config.noise_multiplier is not None and config.privacy.epsilon is not None
+
+
+def _noise(config: Config, cost: RoundCost, earlier: Spending) -> float | None:
+    """The noise multiplier: as fixed, as solved for before, or as the budget asks for."""
+    privacy, rounds = config.privacy, config.run.rounds
+    if not _goes_on(config):
+        refuse_aborts(cost.aborts, cost.event(1.0).slack * rounds, privacy.delta)
+    if not cost.mechanism.private:
+        return None
+    if privacy.noise_multiplier is not None:
+        return privacy.noise_multiplier
+    if config.noise_multiplier is not None or privacy.epsilon is None:
+        return config.noise_multiplier
+    return cost.solve(rounds, privacy.epsilon, privacy.delta, privacy.accountant, earlier)
+
+
+def _weighs_by_examples(config: Config, rule: SumRule | RowRule) -> bool:
+    """Whether rows weigh as many as their client's examples, which no proof and no rule allows."""
+    alike = (
+        config.mechanism.private
+        or config.client_mechanism.private
+        or config.objective.keeps > 0
+        or rule.robust
+        or not isinstance(rule, SumRule)
+    )
+    weights = config.aggregation
+    return not alike and weights.weights != "uniform" and not weights.silo_weights
+
+
+@contextlib.contextmanager
+def _accounted(cost: RoundCost) -> Iterator[None]:
+    """Raises `Refused` for what accountants refuse."""
+    try:
+        yield
+    except AccountingError as error:
+        coarse = shares_noise(cost.mechanism)
+        hint = "; or raise secure.bits, as rounding alone makes rows longer" if coarse else ""
+        raise Refused(f"privacy: {error}{hint}") from error
+
+
+def _refuse_unsound(config: Config, mechanism: Mechanism, event: Event) -> None:
+    """Raises `Refused` for noise that cannot be split or summed, and promises that are none."""
+    if mechanism.private:
+        mechanism.noise_on_update(config.sampler.size)  # refuses a split in vain
+    elif not isinstance(event.release, Unprotected):
+        raise Refused(
+            f"privacy.mechanism = {config.names['mechanism']!r} declares that it is not private, "
+            "and its event promises something; declare private = True, or release Unprotected"
+        )
+    if config.row_hiding and mechanism.trust == "client":
+        _refuse_range(config.row_hiding, mechanism)
+
+
+def _refuse_range(protocol: RowHiding, mechanism: Mechanism) -> None:
+    """Raises `Refused` where clients' own noise would leave the range of a secure sum."""
+    deviation = mechanism.noise_on_update(1) * mechanism.clip
+    if deviation and mechanism.clip + 40 * deviation > protocol.range:
         raise Refused(
             f"secure.range is {protocol.range:g}, but clients' own noise has a deviation of "
-            f"{noise * mechanism.clip:g}; expected at least 40 times that: raise secure.range and "
-            "secure.bits, or lower privacy.clip"
+            f"{deviation:g}; expected at least 40 times that: raise secure.range and secure.bits, "
+            "or lower privacy.clip"
         )
 
 

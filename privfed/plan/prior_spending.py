@@ -19,7 +19,7 @@ from accounting.errors import AccountingError, Unaccountable
 from accounting.events import Event, Spending, apart
 from accounting.guarantee import Guarantee, guarantee, unbounded
 from accounting.ledger import Ledger
-from privfed.privacy.mechanism import OTHER
+from privfed.privacy.shared_noise import OTHER
 from privfed.store.lineage import FRESH, Lineage
 
 

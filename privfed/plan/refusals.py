@@ -16,10 +16,10 @@ from privfed.plan.sum_limits import limits
 
 def refusals(config: Config) -> Iterator[str]:
     """Why this combination of parts has no proof, or cannot be: one reason each."""
-    mechanism = config.parts["mechanism"]
-    objective, weights = config.parts["objective"], config.aggregation.weights
+    mechanism = config.mechanism
+    objective, weights = config.objective, config.aggregation.weights
     try:
-        config.parts["sampler"].witness(0, config.data.clients)
+        config.sampler.witness(0, config.data.clients)
     except Refused as refused:
         yield str(refused)
     if config.run.heads and config.run.randomness == "seeded":
@@ -31,8 +31,11 @@ def refusals(config: Config) -> Iterator[str]:
     yield from _attack_refusals(config)
     yield from _state_refusals(config)
     yield from _silo_refusals(config)
-    for part in ("client", "server"):
-        if config.parts[f"{part}_schedule"].factor(config.run.rounds) == 0.0:
+    for part, schedule in (
+        ("client", config.client_schedule),
+        ("server", config.server_schedule),
+    ):
+        if schedule.factor(config.run.rounds) == 0.0:
             yield (
                 f"{part}.schedule has reached a rate of 0 by round {config.run.rounds}: rounds "
                 "that learn nothing would be run, and paid for; let it last longer, or lower "
@@ -55,7 +58,7 @@ def refusals(config: Config) -> Iterator[str]:
             f"client.stragglers is {config.client.stragglers}, but client.epochs is 1, which "
             "leaves nothing to shorten; raise client.epochs or remove the key"
         )
-    absent = config.parts["availability"].varies or config.client.drop_stragglers
+    absent = config.availability.varies or config.client.drop_stragglers
     absent = absent or config.dropout > 0
     if mechanism.adaptive and absent:
         yield (
@@ -69,7 +72,7 @@ def refusals(config: Config) -> Iterator[str]:
             "which leaves nobody to drop, or nobody else; set it between 0 and 1"
         )
     sampler = f"cohort.sampler is {config.names['sampler']!r}"
-    if config.parts["sampler"].reads_sizes:
+    if config.sampler.reads_sizes:
         if mechanism.private:
             yield (
                 f"{sampler}, but how many examples a client has is private data; "
@@ -81,7 +84,7 @@ def refusals(config: Config) -> Iterator[str]:
                 f"{config.names['objective']!r} each client's state counts alike, at one sampling "
                 'rate; use "poisson"'
             )
-        elif weights != "uniform" and not config.parts["rule"].robust:
+        elif weights != "uniform" and not config.rule.robust:
             yield (
                 f"{sampler}, by size, and aggregation.weights {weights!r}, which counts "
                 'examples twice; use aggregation.weights = "uniform"'
@@ -97,7 +100,7 @@ def refusals(config: Config) -> Iterator[str]:
 
 def _canary_refusals(config: Config) -> Iterator[str]:
     """Of canaries among the clients."""
-    mechanism, count = config.parts["mechanism"], config.audit.canaries
+    mechanism, count = config.mechanism, config.audit.canaries
     if not count:
         return
     named = f"audit.canaries is {count}"
@@ -124,7 +127,7 @@ def _canary_refusals(config: Config) -> Iterator[str]:
             f"{named}, and privacy.adaptive_clip would follow their norms, which are long; set it "
             "to false, or test the mechanism alone: privfed audit --mechanism"
         )
-    sampler = config.parts["sampler"]
+    sampler = config.sampler
     if sampler.shares_places or sampler.witness(0, config.data.clients).shares_places:
         yield (
             f"{named}, but under cohort.sampler = {config.names['sampler']!r} they would take "
@@ -144,7 +147,7 @@ def _canary_refusals(config: Config) -> Iterator[str]:
 
 def _rule_refusals(config: Config) -> Iterator[str]:
     """Of the aggregation rule: what it needs to see, and what its terms are proved for."""
-    mechanism, objective = config.parts["mechanism"], config.parts["objective"]
+    mechanism, objective = config.mechanism, config.objective
     asked, name = config.aggregation, f"aggregation.rule = {config.names['rule']!r}"
     try:
         rule = rule_of(config)
@@ -199,14 +202,14 @@ def _rule_refusals(config: Config) -> Iterator[str]:
             'aggregation.root is the server\'s own, and with data.holdout = "examples" it would be '
             'examples of clients that train; use data.holdout = "test" or "clients"'
         )
-    if config.secured and not mechanism.private and isinstance(rule, SumRule) and rule.robust:
-        most, range = rule.sensitivity(CHANGE[ZERO_OUT]), config.parts["protocol"].range
+    if config.row_hiding and not mechanism.private and isinstance(rule, SumRule) and rule.robust:
+        most, range = rule.sensitivity(CHANGE[ZERO_OUT]), config.row_hiding.range
         if range < most < math.inf:
             yield (
                 f"secure.range is {range:g}, but the terms of {name} may be as long as {most:g}; "
                 "raise secure.range (and secure.bits), or lower the rule's bound"
             )
-    size = config.parts["sampler"].size
+    size = config.sampler.size
     if asked.byzantine > tolerates(rule, size):
         yield (
             f"aggregation.byzantine is {asked.byzantine}, but {name} tolerates at most "
@@ -228,8 +231,8 @@ def _by_sums() -> str:
 
 def _attack_refusals(config: Config) -> Iterator[str]:
     """Of simulated attackers."""
-    attack, name = config.parts["attack"], config.names["attack"]
-    fraction, given = config.attack.fraction, "fraction" in config.attack.model_fields_set
+    attack, name = config.attack, config.names["attack"]
+    fraction, given = config.attackers.fraction, "fraction" in config.attackers.model_fields_set
     if attack.acts != (fraction > 0.0) and not (attack.acts and given):
         yield (
             f"attack.name is {name!r} and attack.fraction {fraction:g}; expected an attack and the "
@@ -240,14 +243,14 @@ def _attack_refusals(config: Config) -> Iterator[str]:
             f"attack.fraction is {fraction:g} of {config.data.clients} clients, and so nobody; "
             "raise it"
         )
-    if not attack.acts and (config.attack.selection, config.attack.stage) != ("once", "auto"):
+    if not attack.acts and (config.attackers.selection, config.attackers.stage) != ("once", "auto"):
         yield "attack.selection and attack.stage say how an attack goes, and none is configured"
-    if attack.poisons and config.parts["shift"].changes_labels:
+    if attack.poisons and config.shift.changes_labels:
         yield (
             f"attack.name = {name!r} and data.shift = {config.names['shift']!r} both change "
             "labels; use one of them"
         )
-    if attack.corrupts and not config.parts["objective"].sends_updates_alone:
+    if attack.corrupts and not config.objective.sends_updates_alone:
         yield (
             f"attack.name = {name!r} replaces updates, and client.objective = "
             f"{config.names['objective']!r} sends more than these; use an attack on data, or an "
@@ -257,7 +260,7 @@ def _attack_refusals(config: Config) -> Iterator[str]:
 
 def _secure_refusals(config: Config) -> Iterator[str]:
     """Of secure sums."""
-    secure, mechanism = config.secure, config.parts["mechanism"]
+    secure, mechanism = config.secure, config.mechanism
     if config.privacy.against != "server" and mechanism.trust != "sum":
         yield (
             "privacy.against is for distributed noise (skellam, discrete_gaussian), which has two "
@@ -274,24 +277,24 @@ def _secure_refusals(config: Config) -> Iterator[str]:
                 yield f"secure.{key} needs a secure.protocol; choose one, or remove the key"
         return
     try:
-        config.parts["protocol"].over(limits(config))
+        config.protocol.over(limits(config))
     except Refused as refused:
         yield str(refused)
-    if mechanism.trust == "sum" and mechanism.layered and not config.parts["protocol"].layers:
+    if mechanism.trust == "sum" and mechanism.layered and not config.protocol.layers:
         yield (
             'privacy.sizing = "layers" takes noise off with secrets that masked sums share; use '
             'secure.protocol = "masks", or privacy.sizing = "minimum"'
         )
     if secure.capacity and secure.minimum > secure.capacity:
         yield f"secure.minimum is {secure.minimum}, above secure.capacity = {secure.capacity}"
-    if config.parts["protocol"].approximate and mechanism.trust != "server":
+    if config.protocol.approximate and mechanism.trust != "server":
         yield (
             f"secure.protocol = {config.names['protocol']!r} decrypts to approximate sums, which "
             "may be shown to key holders only, or an eavesdropper recovers the key; use central "
             'noise, which the key holder adds (privacy.mechanism = "gaussian"), or '
             'secure.protocol = "bfv"'
         )
-    if config.client.drop_stragglers or config.parts["availability"].varies:
+    if config.client.drop_stragglers or config.availability.varies:
         yield (
             "client.drop_stragglers and cohort.availability leave it open how many send to a "
             "secure sum, and so how often it aborts; use cohort.dropout, client.drop_stragglers = "
@@ -301,9 +304,9 @@ def _secure_refusals(config: Config) -> Iterator[str]:
 
 def _silo_refusals(config: Config) -> Iterator[str]:
     """Of privacy inside silos, and of constants declared for each."""
-    objective, name = config.parts["objective"], config.names["objective"]
+    objective, name = config.objective, config.names["objective"]
     given = config.aggregation.silo_weights
-    if given and (config.parts["mechanism"].private or objective.keeps):
+    if given and (config.mechanism.private or objective.keeps):
         yield (
             "aggregation.silo_weights are set, but under user-level privacy, and where clients "
             "keep a state, everybody weighs one; remove the key"
@@ -318,7 +321,7 @@ def _silo_refusals(config: Config) -> Iterator[str]:
             'aggregation.silo_weights go with data.setting = "cross_silo" and '
             "aggregation.weights left out"
         )
-    if not config.parts["client_mechanism"].private:
+    if not config.client_mechanism.private:
         return
     if config.data.setting != "cross_silo":
         yield (
@@ -342,7 +345,7 @@ def _silo_refusals(config: Config) -> Iterator[str]:
             'client.privacy.mechanism = "dp_sgd" protects; declare aggregation.silo_weights as '
             'public constants, or use "uniform"'
         )
-    if config.parts["sampler"].reads_sizes:
+    if config.sampler.reads_sizes:
         yield (
             f"cohort.sampler is {config.names['sampler']!r}, but how many examples a silo has is "
             "what "
@@ -352,7 +355,7 @@ def _silo_refusals(config: Config) -> Iterator[str]:
 
 def _state_refusals(config: Config) -> Iterator[str]:
     """Of objectives whose clients remember something between rounds."""
-    objective, name = config.parts["objective"], config.names["objective"]
+    objective, name = config.objective, config.names["objective"]
     if not objective.keeps:
         return
     if _told_by_others(config):
@@ -368,7 +371,7 @@ def _state_refusals(config: Config) -> Iterator[str]:
             "to round, so the same clients have to return, which phones do not; use "
             'data.setting = "cross_silo" if yours do, or another objective'
         )
-    if config.parts["availability"].varies or config.client.drop_stragglers or config.dropout:
+    if config.availability.varies or config.client.drop_stragglers or config.dropout:
         yield (
             f"client.objective = {name!r} counts who has taken part by the sampler alone; set "
             'cohort.availability = "always", cohort.dropout = 0 and client.drop_stragglers = false'
@@ -382,8 +385,8 @@ def _state_refusals(config: Config) -> Iterator[str]:
 
 def _told_by_others(config: Config) -> bool:
     """Whether central noise is amplified by a draw in which who takes part depends on others."""
-    mechanism = config.parts["mechanism"]
-    release = config.parts["sampler"].witness(0, config.data.clients).release
+    mechanism = config.mechanism
+    release = config.sampler.witness(0, config.data.clients).release
     if not mechanism.private or mechanism.trust == "client" or release is None:
         return False
     return not isinstance(release, Gaussian | PoissonSampled | Separated)

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from accounting.calibration import noise_multiplier
 from accounting.errors import AccountingError
 from accounting.events import Event, Spending
 from accounting.guarantee import guarantee
+from defenses.mean import Mean
+from defenses.types import RowRule, SumRule
 from privfed.config.config import Config
 from privfed.errors import Refused
-from privfed.plan.rule import exchanges, rule_of
+from privfed.plan.rule import rule_of
 from privfed.plan.sum_limits import admitting, limits
-from privfed.privacy.mechanism import OTHER, Setting
+from privfed.privacy.mechanism import Mechanism, Setting
+from privfed.privacy.shared_noise import OTHER, shares_noise
+from privfed.round.algorithm import exchanges
 from privfed.sampling.cohort import Witness
 from privfed.secure.aborts import charged, probability, tells_who_was_drawn, with_aborts
 from privfed.secure.limits import UNLIMITED, Limits
@@ -29,18 +32,17 @@ from privfed.secure.summation import Summation
 class RoundCost:
     """A mechanism that knows all of its run's constants but the noise, over a rule of drawing.
 
-    Each round makes `exchanges` releases over its one cohort, by `summation` within `limits`, and
-    aborts with a probability of at most `aborts`. `length` is that of a message, where noise
-    depends on it, else 0.
+    Each round makes `exchanges` releases of what `rule` sums over its one cohort, by `summation` within `limits`, and
+    aborts with a probability of at most `aborts`.
     """
 
-    mechanism: Any
+    mechanism: Mechanism
     witness: Witness
+    rule: SumRule | RowRule = field(default_factory=Mean)
     exchanges: int = 1
     summation: Summation = field(default_factory=PlainSum)
     limits: Limits = UNLIMITED
     aborts: float = 0.0
-    length: int = 0
 
     def event(self, noise: float | None) -> Event:
         """What a round is charged at this noise multiplier."""
@@ -48,10 +50,11 @@ class RoundCost:
 
     def other(self, noise: float | None) -> Event | None:
         """The event of the guarantee that is not gated; None where there is one guarantee only."""
-        if self.mechanism.trust != "sum":
+        shared = self.mechanism.at(noise)
+        if not shares_noise(shared):
             return None
-        events = self.mechanism.at(noise).events(self.witness, self.exchanges)
-        return with_aborts(events[OTHER[self.mechanism.against]], self.aborts)
+        events = shared.events(self.witness, self.exchanges)
+        return with_aborts(events[OTHER[shared.against]], self.aborts)
 
     def solve(
         self,
@@ -70,27 +73,22 @@ class RoundCost:
         return noise_multiplier(self.event, rounds, epsilon, delta, accountant, prior)
 
 
-def round_cost(config: Config, length: int | None = None) -> RoundCost:
-    """What a round of `config` costs. Raises `Refused`.
+def round_cost(config: Config, length: int = 0) -> RoundCost:
+    """What a round of `config` costs, with messages of `length` numbers. Raises `Refused`.
 
-    Distributed noise depends on the `length` of a message: without it, the model is built for it.
+    Only noise that clients make up together depends on the length.
     """
-    mechanism = config.parts["mechanism"]
-    releases = exchanges(config.parts["objective"], rule_of(config))
-    witness = config.parts["sampler"].witness(0, config.data.clients)
-    if mechanism.trust == "sum" and length is None:
-        from privfed.run.message_length import (
-            message_length,  # a plan that knows the length builds no model
-        )
-
-        length = message_length(config)
-    asked = replace(limits(config), admitted=config.admitted)
-    cost = _within(asked, config, witness, releases, length or 0)
+    rule = rule_of(config)
+    witness = config.sampler.witness(0, config.data.clients)
+    configured = replace(limits(config), admitted=config.admitted)
+    cost = _within(configured, config, rule, witness, length)
     solved = config.noise_multiplier is not None  # and so was this; a resume keeps both
-    if solved or not cost.aborts or not tells_who_was_drawn(cost.event(1.0)):
+    protocol = config.row_hiding
+    if solved or protocol is None or not cost.aborts or not tells_who_was_drawn(cost.event(1.0)):
         return cost
-    admitted = admitting(config, asked, witness, releases, _spent(config, cost))
-    return _within(admitted, config, witness, releases, length or 0)
+    epsilon = _spent(config, cost)
+    admitted = admitting(config, protocol, configured, witness, cost.exchanges, epsilon)
+    return _within(admitted, config, rule, witness, length)
 
 
 def _spent(config: Config, cost: RoundCost) -> float:
@@ -106,28 +104,31 @@ def _spent(config: Config, cost: RoundCost) -> float:
 
 
 def _within(
-    bounds: Limits, config: Config, witness: Witness, releases: int, length: int
+    bounds: Limits, config: Config, rule: SumRule | RowRule, witness: Witness, length: int
 ) -> RoundCost:
-    mechanism, sampler = config.parts["mechanism"], config.parts["sampler"]
+    mechanism, sampler = config.mechanism, config.sampler
     if mechanism.private:
         mechanism = mechanism.resolved(_setting(config, bounds, length))
-    summation = config.parts["protocol"].over(bounds)
+    releases = exchanges(config.objective, rule)
+    summation = config.protocol.over(bounds)
     aborts = probability(summation, sampler, config.data.clients, releases, config.dropout)
-    return RoundCost(mechanism, witness, releases, summation, bounds, aborts, length)
+    return RoundCost(mechanism, witness, rule, releases, summation, bounds, aborts)
 
 
 def _setting(config: Config, bounds: Limits, length: int) -> Setting:
     """The public constants that a mechanism may depend on."""
-    protocol = config.parts["protocol"]
+    protocol = config.row_hiding
     setting = Setting(
-        size=config.parts["sampler"].size,
+        size=config.sampler.size,
         capacity=bounds.capacity,
         minimum=bounds.minimum,
         length=length,
         against=config.privacy.against,
     )
-    if config.parts["mechanism"].trust != "sum":
+    if not config.shared_noise or protocol is None:
         return setting
+    if not length:
+        raise ValueError("shared noise depends on the length of a message, and none is given")
     setting = replace(
         setting,
         honest=protocol.honest(bounds),

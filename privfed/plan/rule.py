@@ -11,7 +11,7 @@ from privfed.errors import Refused
 from privfed.parts import BUILT_IN, find
 
 if TYPE_CHECKING:
-    from privfed.local.objective import Objective
+    pass
 
 
 def rule_of(config: Config) -> SumRule | RowRule:
@@ -20,8 +20,8 @@ def rule_of(config: Config) -> SumRule | RowRule:
     What goes before a rule mixes rows. A robust rule that has both forms is carried out on rows
     where the server may see them, which takes one upload. Raises `Refused`.
     """
-    rule = config.parts["rule"]
-    mechanism, before = config.parts["mechanism"], config.before
+    rule = config.rule
+    mechanism, before = config.mechanism, config.before
     if not isinstance(rule, SumRule | RowRule):
         raise Refused(
             f"aggregation.rule = {config.names['rule']!r} is no rule; expected a subclass of "
@@ -38,19 +38,13 @@ def rule_of(config: Config) -> SumRule | RowRule:
 
 def _sums_only(config: Config) -> bool:
     """Whether the server sees sums alone, or may use nothing else."""
-    mechanism = config.parts["mechanism"]
+    mechanism = config.mechanism
     central = mechanism.private and mechanism.trust != "client"
     return bool(config.secured or central)
 
 
 def _within(rule: SumRule | RowRule, clip: float | None) -> SumRule | RowRule:
     return rule.within(clip) if isinstance(rule, SumRule) else rule
-
-
-def exchanges(objective: Objective, rule: SumRule | RowRule) -> int:
-    """Releases per round, known before it: together they make one event."""
-    passes = rule.passes if isinstance(rule, SumRule) else 1
-    return objective.exchanges - 1 + passes
 
 
 def tolerates(rule: Rule, n: int) -> int:
@@ -71,6 +65,13 @@ def told(config: Config) -> str:
     if isinstance(rule, SumRule):
         sees = "by one sum" if rule.passes == 1 else f"by {rule.passes} sums over one cohort"
     first = "".join(f"{part}, then " for part in config.aggregation.before)
-    size = config.parts["sampler"].size
-    withstood = config.parts["rule"].tolerance or f"{tolerates(rule, size)} of {size}"
+    size = config.sampler.size
+    withstood = config.rule.tolerance or f"{tolerates(rule, size)} of {size}"
     return f"{first}{name}, {sees}; hostile clients it withstands: {withstood}"
+
+
+def message_length(config: Config, parameters: int) -> int:
+    """The numbers that a client sends about a model of so many `parameters`."""
+    rule = rule_of(config)
+    more = rule.extra if isinstance(rule, SumRule) else 0
+    return int(config.objective.layout(parameters).length) + more

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from scipy import stats
 
 from privfed.config.config import Config
-from privfed.local.byzantine import hostile
 from privfed.sampling.cohort import Witness
 from privfed.secure.aborts import FEWEST_OF_DECLARED
 from privfed.secure.limits import Limits
+from privfed.secure.summation import RowHiding
 
 _NEXT_TO_NOTHING = 1e-3
 """The part of delta that aborts may cost, wherever that can be had."""
@@ -24,20 +23,24 @@ def limits(config: Config) -> Limits:
 
     And how many have to stay: distributed noise is made up by a guaranteed number.
     """
-    secure, mechanism = config.secure, config.parts["mechanism"]
-    sampler = config.parts["sampler"]
+    secure, sampler, shared = config.secure, config.sampler, config.shared_noise
     most = secure.capacity or sampler.capacity() or config.data.clients
     minimum, tolerance = secure.minimum, 1.0
-    if mechanism.trust == "sum" and mechanism.layered:
-        tolerance = mechanism.tolerance
-    elif mechanism.trust == "sum":
-        minimum = minimum or math.ceil((1 - mechanism.tolerance) * sampler.size - 1e-9)
+    if shared and shared.layered:
+        tolerance = shared.tolerance
+    elif shared:
+        minimum = minimum or math.ceil((1 - shared.tolerance) * sampler.size - 1e-9)
     arithmetic = secure.simulate == "arithmetic"
-    return Limits(most, minimum, arithmetic, tolerance, sampler.size, hostile(config))
+    return Limits(most, minimum, arithmetic, tolerance, sampler.size, config.hostile)
 
 
 def admitting(
-    config: Config, asked: Limits, witness: Witness, exchanges: int, epsilon: float
+    config: Config,
+    protocol: RowHiding,
+    asked: Limits,
+    witness: Witness,
+    exchanges: int,
+    epsilon: float,
 ) -> Limits:
     """`asked`, with sums that begin with as small a cohort as makes aborts cost next to nothing.
 
@@ -48,7 +51,6 @@ def admitting(
     protocol's promise needs, and never above what its own threshold asks for. A number that is
     configured stays.
     """
-    protocol: Any = config.parts["protocol"]
     most, least = protocol.begun(asked), protocol.least_admitted(asked)
     if not witness.random or most <= least:
         return asked

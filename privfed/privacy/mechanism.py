@@ -52,10 +52,6 @@ class BoundedSum:
     survivors: int
 
 
-OTHER = {"server": "readers", "readers": "server"}
-"""Whom distributed noise protects against, beside the one that the budget gates."""
-
-
 class IntegerNoise(Protocol):
     """Whole numbers that each client adds to its encoded row."""
 

@@ -10,18 +10,17 @@ from rich.table import Table
 
 from accounting.guarantee import sentence
 from accounting.two_sample import REFUTED_BELOW
-from privfed.report.plan import (
+from privfed.report.tables import (
     budget_rows,
-    ceiling,
     disjoint_line,
     example_line,
     head_line,
-    number,
     opinions,
     rows,
     start_row,
     two_sided,
 )
+from privfed.words import ceiling, number
 
 if TYPE_CHECKING:
     from privfed.auditing.joint_audit import Merged

@@ -19,7 +19,8 @@ from privfed.grid.grid import Cell, Grid
 from privfed.grid.joint_guarantee import Group, Joint
 from privfed.grid.planned_guarantee import Outlook
 from privfed.grid.results import DONE, FAILED, REFUSED
-from privfed.report.plan import ceiling, duration, rows
+from privfed.report.tables import rows
+from privfed.words import ceiling, duration
 
 _SHOWN = 6
 """Populations whose joint ε is printed; all of them are in the table and the JSON."""

@@ -13,7 +13,7 @@ from privfed.leakage.inversion import Inverted
 from privfed.leakage.properties import Properties
 from privfed.leakage.subject import SIMULATION, Subject
 from privfed.report.contact_sheet import decibels
-from privfed.report.plan import rows
+from privfed.report.tables import rows
 
 
 def inversion_table(found: Inverted, out: Path) -> Group:

@@ -9,8 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from privfed.config.assembly import assembled
 from privfed.config.catalog import key_of
-from privfed.config.config import Config, Raw, assembled
+from privfed.config.config import Config, Raw
 from privfed.plan.matrix import Cell, cells, every, general, numbered
 
 _SHOWN = {"proved": "✓", "no privacy": "·", "void": "void"}

@@ -18,7 +18,8 @@ from attacks.tradeoff import advantage_bound, tpr_bound, twice
 from privfed.grid.drawing import COLOURS, DASHES, STYLE
 from privfed.json_text import dump
 from privfed.leakage.membership import Exposure
-from privfed.report.plan import ceiling, measure, number, rows
+from privfed.report.tables import rows
+from privfed.words import ceiling, measure, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

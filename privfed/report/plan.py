@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-import textwrap
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
-from rich.text import Text
 
 from accounting.events import CHANGE
-from accounting.guarantee import Guarantee, guarantee, left_out, sentence
-from accounting.ledger import BudgetChange
+from accounting.guarantee import guarantee
 from accounting.releases import (
     PoissonSampled,
     Separated,
@@ -25,44 +20,25 @@ from accounting.releases import (
 from privfed.plan.matrix import why
 from privfed.plan.rule import told
 from privfed.plan.unspent import unspent
-from privfed.privacy.mechanism import OTHER
+from privfed.privacy.shared_noise import SharedNoise, shares_noise
+from privfed.report.tables import (
+    budget_rows,
+    disjoint_line,
+    example_line,
+    opinions,
+    rows,
+    start_row,
+    two_sided,
+)
+from privfed.words import ceiling, duration, number, size_of
 
 if TYPE_CHECKING:
     from privfed.config.config import Config
     from privfed.plan.plan import Plan
     from privfed.run.forecast import Forecast
-    from privfed.run.loop import Outcome
-    from privfed.trained.evaluate import Evaluation
-    from privfed.trained.personalise import Personalised
 
 _FAINT = 0.1
 """Below this ratio of signal to noise per round a run has little to learn from."""
-
-
-def number(value: float | None) -> str:
-    if value is None:
-        return "—"
-    return "∞" if value == math.inf else f"{value:.10g}"
-
-
-def ceiling(value: float | None) -> str:
-    """Rounded up, to four decimals or three digits: never less ε, nor less noise, than there is."""
-    if value is None or value in (0.0, math.inf):
-        return number(value)
-    if value < 1e-3:
-        scale = 10.0 ** (2 - math.floor(math.log10(value)))
-        return f"{math.ceil(value * scale) / scale:.3g}"
-    return f"{math.ceil(value * 1e4) / 1e4:.4f}"
-
-
-def rows(pairs: Mapping[str, str]) -> Table:
-    """Two columns without borders."""
-    table = Table(box=None, show_header=False)
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(overflow="fold")
-    for key, value in pairs.items():
-        table.add_row(key, Text(value))
-    return table
 
 
 def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
@@ -95,7 +71,7 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
             f"have to return (cross_silo): each keeps {size_of(forecast.kept)} between rounds"
         )
     if plan.mechanism.remembers:
-        kept = 8 * forecast.parameters * len(config.parts["mechanism"].coefficients())
+        kept = 8 * forecast.parameters * len(config.mechanism.coefficients())
         pairs["memory"] = f"{size_of(kept)} of past noise, drawn again from its key when resumed"
     if other := plan.besides(config.run.rounds):
         pairs |= two_sided(config.privacy.against, other)
@@ -132,13 +108,13 @@ def _model(config: Config) -> str:
 
 def _server_rate(config: Config) -> str:
     """That of an optimizer which has one: parts from outside need not."""
-    rate = getattr(config.parts["optimizer"], "lr", None)
+    rate = getattr(config.optimizer, "lr", None)
     return "" if rate is None else f" at rate {rate:g}"
 
 
 def _canaries(plan: Plan, forecast: Forecast) -> str:
     """How many there are, and what they cost learning: directions at random are noise."""
-    count, rate = plan.config.audit.canaries, plan.config.parts["sampler"].size
+    count, rate = plan.config.audit.canaries, plan.config.sampler.size
     share = rate / plan.config.data.clients * count / 2
     said = f"{count}, of which half enter, {share:.3g} in a cohort"
     if not forecast.noise or not forecast.signal:
@@ -151,7 +127,7 @@ def _canaries(plan: Plan, forecast: Forecast) -> str:
 
 def _rule_row(plan: Plan) -> dict[str, str]:
     """How updates are aggregated, where that is more than a mean."""
-    plain = not plan.config.parts["rule"].robust and not plan.config.aggregation.before
+    plain = not plan.config.rule.robust and not plan.config.aggregation.before
     return {} if plain else {"rule": told(plan.config)}
 
 
@@ -170,10 +146,9 @@ def _of_one(size: float, plan: Plan, forecast: Forecast) -> str:
 
 def _secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     """Who sees what of the sums, and what encoding and aborts cost."""
-    config = plan.config
-    if not config.secured:
+    config, most = plan.config, plan.cost.limits.capacity
+    if (protocol := config.row_hiding) is None:
         return {}
-    protocol, most = config.parts["protocol"], plan.cost.limits.capacity
     central = plan.mechanism.trust == "server"
     trusted = f"; {protocol.opener} is trusted to add the noise" if central else ""
     seen = protocol.seen
@@ -186,8 +161,8 @@ def _secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     if forecast.encoded > 1.0005:
         longer = f"; rounding makes rows up to {forecast.encoded:.4g} times as long, and noise too"
     pairs["codec"] = f"{protocol.bits} bits for sums of up to {most} clients{steps}{longer}"
-    if plan.mechanism.trust == "sum":
-        pairs |= _distributed_rows(plan)
+    if shares_noise(plan.mechanism):
+        pairs |= _distributed_rows(plan, plan.mechanism)
     if forecast.aborts:
         cost = " (charged)" if plan.event.slack >= forecast.aborts else ""
         pairs["aborts"] = f"a round with a probability of at most {forecast.aborts:.2g}{cost}"
@@ -199,9 +174,8 @@ def _secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     return pairs
 
 
-def _distributed_rows(plan: Plan) -> dict[str, str]:
+def _distributed_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
     """What each client adds, what that assumes, and how often a coordinate wraps."""
-    mechanism: Any = plan.mechanism
     grid, bounds = mechanism.grid(), plan.cost.limits
     honest = f"{mechanism.honest:.0%} of that is honest clients'"
     sized = f"{bounds.minimum} clients make it up, and fewer abort"
@@ -223,10 +197,11 @@ def _distributed_rows(plan: Plan) -> dict[str, str]:
 
 def _privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     config, bound = plan.config, plan.guarantee
-    clip, follows = config.parts["mechanism"].clip, ""
-    if config.parts["mechanism"].adaptive:
-        quantile = config.parts["mechanism"].clip_quantile
-        follows = f" at first; it follows the {quantile:g}-quantile of clients' norms"
+    clip, follows = config.mechanism.clip, ""
+    if config.mechanism.adaptive:
+        quantile = config.values()["privacy"].get("clip_quantile")
+        of = f"the {quantile:g}-quantile of " if quantile else ""
+        follows = f" at first; it follows {of}clients' norms"
     change = CHANGE[plan.event.relation]
     sensitivity = change * clip * forecast.encoded
     of = "the clip" if change == 1 else f"{change} clips of {clip:g}"
@@ -250,7 +225,7 @@ def _privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     pairs["protects"] = f"{_unit(plan)}, {bound.relation}"
     if forecast.signal is not None and forecast.noise is not None:
         ratio = forecast.signal / forecast.noise if forecast.noise else math.inf
-        what = "of terms of" if config.parts["rule"].robust else "of"
+        what = "of terms of" if config.rule.robust else "of"
         pairs["signal"] = (
             f"{number(float(f'{ratio:.2g}'))} : 1 (an average {what} at most {forecast.signal:g}, "
             f"noise of norm {forecast.noise:.2g})"
@@ -265,15 +240,15 @@ def _privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 def _unit(plan: Plan) -> str:
     """Whom epsilon is about: under a simulated partition no person, but a client made up by it."""
-    simulated = "simulated " if plan.config.parts["partition"].deals else ""
+    simulated = "simulated " if plan.config.partition.deals else ""
     return f"one {simulated}{plan.event.unit} with all its examples"
 
 
 def _cohort(plan: Plan, forecast: Forecast) -> str:
     config = plan.config
-    sampler, clients = config.parts["sampler"], config.data.clients
+    sampler, clients = config.sampler, config.data.clients
     witness = sampler.witness(0, clients)
-    varies = config.parts["availability"].varies
+    varies = config.availability.varies
     away = f"; of these, who is at hand ({config.names['availability']})" if varies else ""
     if not witness.random:
         return f"{witness.sampler}, {sampler.size} of {clients} (q = {witness.rate:g}){away}"
@@ -308,24 +283,6 @@ def _event(plan: Plan) -> str:
     return said
 
 
-def size_of(count: float) -> str:
-    """Bytes in words: 1.2 MB."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words: 1.2 min."""
-    if seconds < 100:
-        return f"{seconds:.2g} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.2g} min"
-    return f"{seconds / 3600:.2g} h"
-
-
 def _trainer(plan: Plan, forecast: Forecast) -> str:
     """How clients' models are trained here, as measured or asked for."""
     run = plan.config.run
@@ -340,164 +297,3 @@ def _time(forecast: Forecast) -> str:
     why = "a guess: two batches" if forecast.guessed else "as public facts suggest"
     shown = duration(forecast.seconds)
     return f"about {shown} here, for clients of {forecast.examples:.3g} examples ({why})"
-
-
-def measure(name: str, value: float) -> str:
-    """A measure as people read it."""
-    return f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
-
-
-def beside_constant(name: str, of: Mapping[str, float], constant: Mapping[str, float]) -> str:
-    """A measure, and what the best answer that looks at nothing has."""
-    if name not in constant:
-        return measure(name, of[name])
-    return f"{measure(name, of[name])} (the best constant answer: {measure(name, constant[name])})"
-
-
-def outcome_table(outcome: Outcome) -> Table:
-    """How a run ended; no epsilon without what it means."""
-    bound, event = outcome.guarantee, outcome.plan.event
-    name = next(iter(outcome.measures))
-    of = f"on {outcome.test_examples} public test examples"
-    if outcome.test_shared:
-        of = f"on {outcome.test_examples} examples of clients that train"
-    if outcome.public:
-        of = (
-            f"on {outcome.test_examples} examples of {outcome.public} clients declared public, "
-            "whom no guarantee covers (report/public_clients.json)"
-        )
-    pairs = {
-        name: f"{beside_constant(name, outcome.measures, outcome.constant)} {of}",
-        **_success(outcome),
-        "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}"
-        + (" (nominal)" if outcome.plan.simulation else "")
-        + (", earlier runs included" if outcome.plan.before.runs else ""),
-        "unit": _unit(outcome.plan),
-        "relation": f"{event.relation}, {event.sampler} sampling",
-        "accountant": f"{bound.accountant} ({opinions(bound.by_accountant)})",
-        "rounds": spent_rounds(outcome),
-        "ledger head": head_line(outcome.ledger_head, outcome.charges),
-        "run": str(outcome.path),
-        **start_row(bound, outcome.plan.config.start.init),
-        **budget_rows(outcome.plan.budgets),
-    }
-    if outcome.divergence.established:
-        pairs["warning"] = outcome.divergence.sentence(outcome.plan.mechanism.private)
-    if outcome.plan.config.privacy.disjoint:
-        pairs["disjoint"] = disjoint_line(outcome.plan.config.privacy.disjoint)
-    if other := outcome.plan.besides(outcome.charges):
-        pairs |= two_sided(outcome.plan.config.privacy.against, other)
-    if examples := outcome.plan.examples(outcome.charges):
-        pairs["examples"] = example_line(examples)
-    if outcome.plan.void:
-        pairs["guarantee"] = outcome.plan.void
-    if outcome.plan.simulation:
-        pairs["note"] = outcome.plan.simulation
-    return rows(pairs)
-
-
-def head_line(head: str, charges: int) -> str:
-    """What to keep elsewhere: `privfed audit --head` takes it."""
-    return f"{head} at {charges} charges"
-
-
-def _success(outcome: Outcome) -> dict[str, str]:
-    """How often attackers with a target met it."""
-    if "attack_success" not in outcome.measures:
-        return {}
-    met = outcome.measures["attack_success"]
-    return {"attack": f"{met:.2%} of the examples that it aims at are read as it wants"}
-
-
-def opinions(by_accountant: Mapping[str, float | None]) -> str:
-    return ", ".join(f"{name} {ceiling(value)}" for name, value in by_accountant.items())
-
-
-def two_sided(against: str, other: Guarantee) -> dict[str, str]:
-    """Distributed noise protects against two parties: what the headline is about, and the other."""
-    whom = {
-        "server": "the server, by the noise of honest survivors alone; it knows the cohort",
-        "readers": "who reads the released aggregates, and not the messages",
-    }
-    found = f"ε = {ceiling(other.epsilon)} at δ = {other.delta:g} ({other.relation})"
-    why = f": {other.missing}" if other.missing else ""
-    return {
-        "against": whom[against],
-        "besides": f"{found} against {whom[OTHER[against]]}{why}",
-    }
-
-
-def start_row(bound: Guarantee, init: str = "") -> dict[str, str]:
-    """What the model started from, and whether `bound` covers that; nothing, where it was fresh."""
-    if not init and not bound.uncovered:
-        return {}
-    start = init or "an earlier run's"
-    return {"start": f"{start}; {left_out(bound) if bound.uncovered else 'counted as earlier'}"}
-
-
-def budget_rows(changes: Sequence[BudgetChange]) -> dict[str, str]:
-    """Every change of the budget since the run began."""
-    said = (
-        f"{'raised' if one.epsilon > one.before else 'lowered'} from ε = {number(one.before)} to "
-        f"{number(one.epsilon)} from round {one.round} on"
-        for one in changes
-    )
-    return {"budgets": "; ".join(said)} if changes else {}
-
-
-def disjoint_line(runs: Sequence[str]) -> str:
-    return f"nobody is in this run and in {', '.join(runs)}, as privacy.disjoint declares"
-
-
-def example_line(bound: Guarantee) -> str:
-    if bound.missing:
-        return f"besides, {sentence(bound)}"
-    return (
-        f"besides, ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g} for one example of any one "
-        f"silo ({bound.relation}; {bound.rounds} rounds of DP-SGD at most)"
-    )
-
-
-def evaluation_table(found: Evaluation, predictions: Path | None) -> Table:
-    pairs = {name: beside_constant(name, found.measures, found.constant) for name in found.measures}
-    pairs["examples"] = f"{found.examples}: {found.data}"
-    pairs["model"] = f"{found.path}, after round {found.round}"
-    if found.note:
-        pairs["note"] = found.note
-    if predictions:
-        pairs["predictions"] = str(predictions)
-    return rows(pairs)
-
-
-def personal_table(found: Personalised) -> Table:
-    """What fine-tuning is worth to each client."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in (f"{found.measure} over {found.clients} clients", "before", "after"):
-        table.add_column(name)
-    for part in found.before:
-        shown = (f"{side[part]:.4f}" for side in (found.before, found.after))
-        table.add_row(part.replace("_", " "), *shown)
-    table.add_row("improved", "", f"{100 * found.improved:.0f}% of clients")
-    for title, line in zip(("note", ""), textwrap.wrap(found.note, 60), strict=False):
-        table.add_row(title, "", line)
-    return table
-
-
-def spent_rounds(outcome: Outcome) -> str:
-    """How many rounds moved the model, and what became of the others."""
-    said = f"{outcome.updates} of {outcome.plan.config.run.rounds}"
-    aborted = len(outcome.aborts)
-    lost = outcome.charges - outcome.updates - aborted
-    if lost > 0:
-        said += f" ({lost} charged but interrupted before its release)"
-    if aborted:
-        why = Counter(outcome.aborts.values()).most_common(1)[0][0]
-        said += f" ({aborted} charged but aborted, mostly: {why})"
-    if not outcome.updates and outcome.charges:
-        said += " — the model is as it was at the start"
-    if outcome.stopped_at_budget:
-        said += (
-            " — stopped at the budget; to go on, resume with a larger privacy.epsilon "
-            "(the noise multiplier stays)"
-        )
-    return said

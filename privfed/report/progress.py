@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from privfed.plan.plan import Plan
-from privfed.report.plan import ceiling, measure, number, plan_table
+from privfed.report.plan import plan_table
 from privfed.run.forecast import Forecast
 from privfed.run.loop import RoundRecord
+from privfed.words import ceiling, measure, number
 
 
 class LiveProgress:

@@ -7,9 +7,10 @@ from typing import Any
 
 from rich.table import Table
 
-from privfed.report.plan import ceiling, measure, rows, size_of
+from privfed.report.tables import rows
 from privfed.trained.export import Exported
 from privfed.trained.predict import Predicted
+from privfed.words import ceiling, measure, size_of
 
 
 def prediction_table(predicted: Predicted) -> Table:

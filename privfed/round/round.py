@@ -8,195 +8,28 @@ broadcast.
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from collections.abc import Callable, Generator
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accounting.events import Event
 from accounting.ledger import Charge
-from defenses.types import RowRule, SumRule
-from defenses.weighing import Composed
-from privfed.config.schedules import CONSTANT, Schedule
+from defenses.types import SumRule
 from privfed.errors import Refused
-from privfed.local.byzantine import Attackers
-from privfed.local.objective import ClientState, Cohorts, Exchange, Memory, Objective
-from privfed.plan.rule import exchanges
-from privfed.privacy.mechanism import BoundedSum, Mechanism
+from privfed.local.exchange import Exchange
+from privfed.privacy.mechanism import BoundedSum
 from privfed.privacy.mechanism import State as PublicState
-from privfed.privacy.noise.correlated import Correlated
-from privfed.ranks import Alone, Ranks
+from privfed.round.algorithm import Algorithm, TrainingState
 from privfed.round.updates import Asking
-from privfed.sampling.cohort import Cohort, People, Sampler
-from privfed.secure.aborts import charged
+from privfed.round.world import World
+from privfed.sampling.cohort import Cohort
 from privfed.secure.dropout import SENDS, leaving
-from privfed.secure.summation import Session, Summation
-from privfed.server.optimizer import ServerOptimizer
-from privfed.server.optimizer import State as ServerState
-from privfed.streams import Keys, Streams
-from privfed.vector import Layout
+from privfed.secure.summation import Session
 
 Play = Generator[Exchange, Tensor, "TrainingState"]
-
-
-class Watch(Protocol):
-    """Shown what no epsilon covers; simulation-only."""
-
-    def rows(
-        self, round: int, ids: NDArray[np.int64], rows: Tensor, hostile: NDArray[np.bool_]
-    ) -> None:
-        """Clients `[c]`, the raw rows `[c, m]` that they bound next, and which are hostile."""
-        ...
-
-    def aggregate(self, round: int, aggregate: Tensor) -> None:
-        """What the rule made of the rows, `[m]`; of several passes, of each so far."""
-        ...
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Some of the cohort: `ids` `[c]`, their `rows` `[c, m]` and aggregation `weights` `[c]`."""
-
-    ids: NDArray[np.int64]
-    rows: Tensor
-    weights: Tensor
-
-
-class Executor(Protocol):
-    """Asks the cohort: in this process, or across ranks."""
-
-    def answering(self, cohort: Cohort) -> Cohort:
-        """Those of `cohort` who answer at all, by coins that read nobody's data."""
-        ...
-
-    def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
-        """The cohort's answers, some clients at a time; nothing for an empty cohort."""
-        ...
-
-    def reduce(self, total: Tensor) -> Tensor:
-        """A sum over all ranks."""
-        ...
-
-    def rows(self, exchange: Exchange, cohort: Cohort) -> Tensor:
-        """All answers at once, `[n, m]`: for rules that need rows."""
-        ...
-
-    def root(self, exchange: Exchange, round: int) -> Tensor:
-        """The server's own answer `[m]`, from its root set."""
-        ...
-
-
-class Charges(Protocol):
-    """Where rounds are charged: a ledger."""
-
-    def charge(self, round: int, event: Event) -> Charge:
-        """Make the round's charge durable. Raises `BudgetExceeded` with nothing charged."""
-        ...
-
-
-class ReleaseStore(Protocol):
-    def write(self, charge: Charge, released: list[Tensor], state: PublicState) -> None:
-        """Make all exchanges' releases of the charged round so far durable."""
-        ...
-
-
-@dataclass(frozen=True)
-class Algorithm:
-    """What a run does each round: frozen parts and declared constants."""
-
-    objective: Objective
-    server: ServerOptimizer
-    rule: SumRule | RowRule
-    mechanism: Mechanism
-    sampler: Sampler
-    summation: Summation
-    clients: int
-    byzantine: int = 0
-    schedule: Schedule = CONSTANT
-    dropout: float = 0.0
-    aborts: float = 0.0
-    """At least the probability that a round aborts for all to see (`privfed.secure.aborts`)."""
-
-    def server_in(self, round: int) -> ServerOptimizer:
-        """The server optimizer at its rate in `round`."""
-        factor = self.schedule.factor(round)
-        return self.server if factor == 1.0 else self.server.at(factor)
-
-    @property
-    def cohorts(self) -> Cohorts:
-        separation = self.sampler.witness(0, self.clients).separation
-        return Cohorts(self.clients, float(self.sampler.size), separation)
-
-    @property
-    def fixed_divisor(self) -> bool:
-        """Whether rows weigh one and their sum is divided by the configuration's constant."""
-        return self.mechanism.private or self.objective.keeps > 0
-
-    def start(self, params: Tensor) -> TrainingState:
-        """The state before round 1; a rule that keeps a center starts from no movement."""
-        return TrainingState(
-            params,
-            self.server.init(params),
-            self.mechanism.init(),
-            self.objective.init(params),
-            {"center": torch.zeros_like(params)} if self.remembers else {},
-        )
-
-    @property
-    def remembers(self) -> bool:
-        """Whether the rule starts a round from what the round before released."""
-        return isinstance(self.rule, SumRule | Composed) and self.rule.remembers
-
-    @property
-    def exchanges(self) -> int:
-        return exchanges(self.objective, self.rule)
-
-    def wire(self, layout: Layout) -> Layout:
-        """What a client sends: the rule's terms, and its weight where that is not public."""
-        if isinstance(self.rule, SumRule) and self.rule.extra:
-            layout = layout.plus("terms", self.rule.extra)
-        return layout if self.fixed_divisor else layout.plus("weight", 1)
-
-    def encoded(self, parameters: int) -> float:
-        """The norm of what is summed, over that of a client's row; 1 without a secure sum.
-
-        Raises `Refused` where the secure sum cannot hold it.
-        """
-        encoding = self.mechanism.encoding(self.mechanism.init())
-        width = self.mechanism.width(self.wire(self.objective.layout(parameters)))
-        found = self.summation.encoded(encoding, width)
-        return found / encoding.bound if encoding.bound < math.inf else 1.0
-
-    def step(self, parameters: int) -> float | None:
-        """Of the whole numbers that are summed; None without a secure sum."""
-        width = self.mechanism.width(self.wire(self.objective.layout(parameters)))
-        return self.summation.step(self.mechanism.encoding(self.mechanism.init()), width)
-
-    def event(self, round: int) -> Event:
-        """What `round` is charged: a pure function of declared constants."""
-        witness = self.sampler.witness(round, self.clients)
-        return charged(self.mechanism, witness, self.exchanges, self.aborts)
-
-
-@dataclass(frozen=True)
-class TrainingState:
-    """All that a round changes, all of it public.
-
-    The model `[d]`, and what server optimizer, mechanism, objective and rule remember. Of simulated
-    attackers who read raw updates, what they remember: such a run guarantees nothing.
-    """
-
-    params: Tensor
-    server: ServerState
-    mechanism: PublicState
-    objective: Memory = field(default_factory=dict)
-    rule: Memory = field(default_factory=dict)
-    attack: Memory = field(default_factory=dict)
 
 
 def play(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
@@ -231,29 +64,6 @@ def drive(plan: Play, answer: Callable[[Exchange, int], Tensor]) -> TrainingStat
         except StopIteration as finished:
             after: TrainingState = finished.value
             return after
-
-
-@dataclass(frozen=True)
-class World:
-    """Where rounds happen: who answers, who counts, who keeps, and where randomness comes from."""
-
-    executor: Executor
-    people: People
-    ledger: Charges
-    store: ReleaseStore
-    streams: Streams
-    watch: Watch | None = None
-    states: ClientState | None = None
-    correlated: Correlated | None = None
-    attackers: Attackers | None = None
-    ranks: Ranks = field(default_factory=Alone)
-    """Who plays this run together: the first charges, draws, adds noise and writes."""
-
-    def noise(self, round: int, number: int) -> Keys:
-        """The randomness of the release of exchange `number`."""
-        if self.correlated:
-            return self.correlated.at(round)
-        return self.streams.at(f"noise/{number}", round)
 
 
 def run_round(

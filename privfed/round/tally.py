@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privfed.config.devices import Devices
-from privfed.data.federation import Indices
+from privfed.sampling.devices import Devices
+from privfed.vector import Indices
 
 Work = Callable[[int, Indices], tuple[Indices, Indices]]
 """Round and clients `[c]` -> their local steps `[c]` and the examples they process `[c]`."""

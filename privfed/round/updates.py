@@ -13,15 +13,17 @@ from torch import Tensor
 
 from attacks.types import State
 from defenses.types import RowRule, SumRule
-from privfed.data.federation import Indices
 from privfed.local.byzantine import Mask
-from privfed.local.objective import Exchange
+from privfed.local.exchange import Exchange
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import BoundedRows
 from privfed.sampling.cohort import Cohort
+from privfed.vector import Indices
 
 if TYPE_CHECKING:
-    from privfed.round.round import Algorithm, Chunk, TrainingState, World
+    from privfed.local.exchange import Chunk
+    from privfed.round.algorithm import Algorithm, TrainingState
+    from privfed.round.world import World
 
 
 @dataclass

@@ -9,11 +9,11 @@ from accounting.events import CHANGE
 from accounting.guarantee import stated
 from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.config import Config
-from privfed.data.population import representative
-from privfed.plan.plan import Plan, plan
+from privfed.plan.plan import Plan
 from privfed.plan.unspent import unspent
-from privfed.run.assemble import assemble
 from privfed.run.forecast import Forecast, forecast
+from privfed.run.population import representative
+from privfed.run.prepare import prepare
 from privfed.store.kept_heads import refuse_unusable
 
 
@@ -59,7 +59,7 @@ def check(config: Config) -> Check:
     """
     refuse_unusable(config.run.heads)
     before = priors(config)
-    setup = assemble(plan(config, before), people=representative)
+    setup = prepare(config, before, people=representative)
     refuse_once_public(before, setup.federation)
     return Check(setup.plan, forecast(setup))
 

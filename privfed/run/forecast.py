@@ -10,7 +10,7 @@ import numpy as np
 
 from defenses.types import SumRule
 from privfed.local.batches import steps
-from privfed.run.assemble import Setup
+from privfed.run.setup import Setup
 
 _NUMBER = 4
 """Bytes of a float32."""
@@ -62,8 +62,8 @@ def forecast(setup: Setup) -> Forecast:
     typical = setup.federation.typical
     examples = typical if typical is not None else 2.0 * config.client.batch_size
     work = steps(np.array([math.ceil(examples)]), config.client.epochs, config.client.batch_size)
-    if config.parts["client_mechanism"].private:
-        work = np.array([config.parts["client_mechanism"].steps(config.client.epochs)])
+    if config.example_privacy:
+        work = np.array([config.example_privacy.steps(config.client.epochs)])
     sums = (
         config.run.rounds * algorithm.exchanges * algorithm.summation.seconds(width, round(cohort))
     )
@@ -74,7 +74,7 @@ def forecast(setup: Setup) -> Forecast:
     training = config.run.rounds * cohort * float(work[0]) * setup.speed.seconds
     signal = noise = None
     if algorithm.mechanism.private and setup.plan.noise_multiplier is not None:
-        signal = float(config.parts["mechanism"].clip)
+        signal = float(config.mechanism.clip)
         noise = (
             algorithm.mechanism.noise_on_update(round(cohort))
             * signal

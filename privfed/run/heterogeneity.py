@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privfed.data.federation import Federation, Indices
+from privfed.data.federation import Federation
 from privfed.local.trainer import LocalTrainer
 from privfed.models.network import Network
 from privfed.streams import Streams
+from privfed.vector import Indices
 
 _AT_ONCE = 64
 

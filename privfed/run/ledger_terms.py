@@ -13,13 +13,12 @@ from privfed.auditing.run_audit import went_on
 from privfed.config.config import Config
 from privfed.config.population_identity import population
 from privfed.errors import Refused
-from privfed.local.byzantine import unbounded
 from privfed.models.pretrained import start_files
-from privfed.plan.plan import plan
 from privfed.plan.prior_spending import Priors
-from privfed.privacy.mechanism import OTHER
-from privfed.run.assemble import Setup, assemble
+from privfed.privacy.shared_noise import OTHER
+from privfed.run.prepare import prepare
 from privfed.run.resume import reopen
+from privfed.run.setup import Setup
 from privfed.store.run_directory import RunDirectory
 
 
@@ -35,7 +34,7 @@ def reassemble(wanted: Config, directory: RunDirectory) -> tuple[Setup, Ledger]:
         before = priors(wanted)
         mark_counted(before, directory)
     constants = directory.read_constants() if directory.has_checkpoint() else None
-    setup = assemble(plan(wanted, before), constants)
+    setup = prepare(wanted, before, constants)
     if stored is None or not stored.opened:
         refuse_once_public(before, setup.federation)
         write_companions(setup, before, directory)
@@ -135,9 +134,9 @@ def _attack(config: Config) -> dict[str, Any]:
     """Who attacked whom, how, and knowing what."""
     if not config.attacked:
         return {}
-    knows = sorted(what.value for what in config.parts["attack"].knows)
-    stated = {"name": config.names["attack"], **config.attack.model_dump(), "knows": knows}
-    return {"attack": {**stated, "unbounded": unbounded(config)}}
+    knows = sorted(what.value for what in config.attack.knows)
+    stated = {"name": config.names["attack"], **config.attackers.model_dump(), "knows": knows}
+    return {"attack": {**stated, "unbounded": config.unbounded}}
 
 
 def _secure(setup: Setup) -> dict[str, Any]:
@@ -145,7 +144,7 @@ def _secure(setup: Setup) -> dict[str, Any]:
     config = setup.plan.config
     name, simulate = config.names["protocol"], config.secure.simulate
     ran = config.secured and simulate == "messages"
-    said = {"protocol": name, "cryptography": ran, "seen": config.parts["protocol"].seen}
+    said = {"protocol": name, "cryptography": ran, "seen": config.protocol.seen}
     if not config.secured:
         return said
     return {**said, "encoded": setup.algorithm.encoded(setup.network.shapes.length)}
@@ -154,8 +153,8 @@ def _secure(setup: Setup) -> dict[str, Any]:
 def _examples(setup: Setup) -> dict[str, Any] | None:
     """What a round costs one example of a silo, by DP-SGD inside it; None without."""
     config = setup.plan.config
-    dp = config.parts["client_mechanism"]
-    if not dp.private:
+    dp = config.example_privacy
+    if dp is None:
         return None
     stated = {"event": dp.event(config.client.epochs).to_json(), "delta": dp.delta}
     if setup.plan.mechanism.private:  # how many there are is then protected, and never published

@@ -16,17 +16,19 @@ from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.config import Config
 from privfed.data.federation import Federation
 from privfed.errors import Refused
-from privfed.plan.plan import Plan, plan
+from privfed.plan.plan import ON_TRAINED, Plan
 from privfed.ranks import ALONE, Ranks
-from privfed.round.round import TrainingState, World, run_round
+from privfed.round.algorithm import TrainingState
+from privfed.round.round import run_round
 from privfed.round.tally import Tally
-from privfed.run.assemble import Setup, assemble
+from privfed.round.world import World
 from privfed.run.constant_baseline import Baseline
 from privfed.run.divergence import Divergence
 from privfed.run.forecast import Forecast, forecast
 from privfed.run.heterogeneity import measure_clients
 from privfed.run.ledger_terms import mark_counted, reassemble, terms, write_companions
 from privfed.run.lost_private import refuse_lost
+from privfed.run.prepare import prepare
 from privfed.run.resume import (
     allowed_change,
     canaries,
@@ -37,11 +39,11 @@ from privfed.run.resume import (
     restored,
     with_kept_key,
 )
+from privfed.run.setup import Setup
 from privfed.run.worker_rank import Leading, refuse_ranks
 from privfed.secure.summation import Aborted
 from privfed.store.kept_heads import keep_heads, refuse_unusable
 from privfed.store.run_directory import Checkpoint, RunDirectory
-from privfed.trained.evaluate import ON_TRAINED
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def train(
     refuse_ranks(config, ranks.count)
     refuse_unusable(config.run.heads, out)
     before = priors(config)
-    setup = assemble(plan(config, before))
+    setup = prepare(config, before)
     refuse_once_public(before, setup.federation)
     directory = RunDirectory.create(out)
     with directory.locked():
@@ -232,7 +234,9 @@ def _loop(
         ranks=ranks,
     )
     made_up = canaries(setup, directory, streams)
-    world = with_canaries(world, setup, *made_up) if made_up else world
+    if made_up:
+        clip = float(setup.plan.config.mechanism.clip)
+        world = with_canaries(world, setup.federation.clients, clip, *made_up)
     baseline = Baseline(setup.network.loss)
     baseline.go_on(directory.losses(), setup.federation.at(begin.round).test)
     for observer in observers:

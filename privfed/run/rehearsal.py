@@ -19,9 +19,11 @@ from torch import Tensor
 from accounting.ledger import Charge, Ledger
 from privfed.data.federation import Federation
 from privfed.errors import Refused
-from privfed.round.round import TrainingState, World, run_round
-from privfed.run.assemble import Setup
+from privfed.round.algorithm import TrainingState
+from privfed.round.round import run_round
+from privfed.round.world import World
 from privfed.run.resume import client_states, correlated, private_silos
+from privfed.run.setup import Setup
 from privfed.secure.summation import Aborted
 from privfed.store.run_directory import Checkpoint, RunDirectory
 from privfed.streams import Streams

@@ -18,8 +18,9 @@ from privfed.errors import Broken, Refused
 from privfed.local.client_states import ClientStates
 from privfed.local.silos import PrivateSilos, SiloLedgers
 from privfed.privacy.noise.correlated import Correlated
-from privfed.round.round import TrainingState, drive, play
-from privfed.run.assemble import Setup
+from privfed.round.algorithm import TrainingState
+from privfed.round.round import drive, play
+from privfed.run.setup import Setup
 from privfed.store.kept_heads import keep_heads
 from privfed.store.run_directory import Checkpoint, RunDirectory
 from privfed.streams import Streams
@@ -82,8 +83,8 @@ def client_states(
 
 def private_silos(setup: Setup, directory: RunDirectory, ledger: Ledger) -> PrivateSilos | None:
     """Silos that train with DP-SGD, and their ledgers; None where they train without."""
-    dp = setup.plan.config.parts["client_mechanism"]
-    if not dp.private:
+    dp = setup.plan.config.example_privacy
+    if dp is None:
         return None
     event = dp.event(setup.plan.config.client.epochs)
     terms = {
@@ -131,7 +132,7 @@ def canaries(
     if not count:
         return None
     drawn = Canaries.drawn(count, length, streams)
-    log = directory.canary_log(count)
+    log = CanaryLog(directory.canaries, count)
     log.begin(drawn.coins, length)
     return drawn, log
 

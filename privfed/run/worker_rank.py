@@ -14,14 +14,17 @@ from torch import Tensor
 from accounting.errors import BudgetExceeded
 from accounting.events import Event
 from accounting.ledger import Charge
-from privfed.config.config import Config, resolved
+from privfed.config.config import Config
+from privfed.config.reading import resolved
 from privfed.errors import PrivfedError, Refused
 from privfed.failures import OUR_FAULT, bug, fail, guarded, says_nothing
 from privfed.memory import keep_freed
-from privfed.plan.plan import plan
 from privfed.ranks import Ranks, joining
-from privfed.round.round import TrainingState, World, run_round
-from privfed.run.assemble import Setup, assemble
+from privfed.round.algorithm import TrainingState
+from privfed.round.round import run_round
+from privfed.round.world import World
+from privfed.run.prepare import prepare
+from privfed.run.setup import Setup
 
 
 @dataclass
@@ -76,7 +79,7 @@ def _nobody() -> Any:
 
 
 def _setup(config: Config, constants: Mapping[str, Tensor], start: Tensor) -> Setup:
-    setup = assemble(plan(config), constants)
+    setup = prepare(config, constants=constants)
     network = replace(setup.network, start=start.to(setup.network.start))
     return replace(setup, network=network)
 
@@ -116,9 +119,9 @@ def refuse_ranks(config: Config, count: int) -> None:
         reasons.append("a secure sum is simulated in one process")
     if config.attacked:
         reasons.append("attackers are simulated in one process")
-    if config.parts["objective"].keeps:
+    if config.objective.keeps:
         reasons.append("what clients remember is kept by one process")
-    if config.parts["client_mechanism"].private:
+    if config.client_mechanism.private:
         reasons.append("silos' ledgers are kept by one process")
     if config.audit.canaries:
         reasons.append("canaries are played by one process")

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from privfed.data.federation import Indices
 from privfed.parts import Part
 from privfed.streams import Streams, Words, coins, uniforms
+from privfed.vector import Indices
 
 Present = NDArray[np.bool_]
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from accounting.releases import Gaussian, Release, TruncatedPoisson, WithoutReplacement
 from privfed.errors import Refused
 from privfed.streams import Streams
-
-Indices = NDArray[np.int64]
+from privfed.vector import Indices
 
 
 @dataclass(frozen=True)

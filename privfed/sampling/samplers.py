@@ -10,11 +10,11 @@ from pydantic import Field
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from accounting.releases import PoissonSampled, Separated, TruncatedPoisson, WithoutReplacement
-from privfed.data.federation import Indices
 from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.sampling.cohort import Cohort, People, Witness
 from privfed.streams import Streams
+from privfed.vector import Indices
 
 
 class Drawn(Part):

@@ -11,8 +11,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from privfed.secure.summation import Indices
 from privfed.streams import Keys, coins, uniforms
+from privfed.vector import Indices
 
 
 class Leaves(IntEnum):

@@ -26,8 +26,9 @@ from privfed.secure.agreement import agreement
 from privfed.secure.dropout import SENDS, sending
 from privfed.secure.limits import FEWEST, Limits
 from privfed.secure.plain_sum import Once
-from privfed.secure.summation import Aborted, Indices, Session
+from privfed.secure.summation import Aborted, Session
 from privfed.streams import Keys
+from privfed.vector import Indices
 
 COARSEST = 0.01
 """The largest step of rows without a proven norm: of updates, and weights of one and more."""

@@ -9,7 +9,8 @@ from privfed.parts import Part
 from privfed.privacy.blocks import blocks
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.secure.limits import Limits
-from privfed.secure.summation import Indices, Session
+from privfed.secure.summation import Session
+from privfed.vector import Indices
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.secure.limits import Limits
 from privfed.streams import Streams
-
-Indices = NDArray[np.int64]
+from privfed.vector import Indices
 
 
 def _nobody() -> Indices:
@@ -52,6 +50,48 @@ class SumProtocol(Protocol):
     def over(self, limits: Limits) -> Summation:
         """Sums within `limits`. Raises `Refused`."""
         ...
+
+
+class RowHiding(SumProtocol, Protocol):
+    """A protocol that shows nobody's row, whatever the cohort within `Limits`."""
+
+    bits: int
+    """Of a whole number that is summed."""
+    range: float
+    """The largest number of a row without a proven norm."""
+
+    def begun(self, limits: Limits) -> int:
+        """The smallest cohort with which a sum is begun."""
+        ...
+
+    def least_admitted(self, limits: Limits) -> int:
+        """The smallest cohort that may be admitted, for the protocol's promise."""
+        ...
+
+    def fewest(self, limits: Limits) -> int:
+        """No sum has fewer survivors."""
+        ...
+
+    def added(self, limits: Limits) -> float:
+        """Of the noise that is counted, at least this part is added."""
+        ...
+
+    def colluding(self, limits: Limits) -> float:
+        """The part of it that those who collude with who opens sums know at most."""
+        ...
+
+    def honest(self, limits: Limits) -> float:
+        """Of it, at least this part is added by clients who keep it to themselves."""
+        ...
+
+    def promise(self, clients: int, limits: Limits | None = None) -> str:
+        """What holds of a sum over `clients`, in words."""
+        ...
+
+
+def shows_no_row(protocol: SumProtocol) -> TypeGuard[RowHiding]:
+    """Whether nobody sees a client's row."""
+    return protocol.hides_rows
 
 
 class Aborted(Exception):

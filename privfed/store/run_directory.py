@@ -31,7 +31,6 @@ from accounting.durable import (
     write_atomically,
 )
 from accounting.ledger import Charge, terms_at
-from privfed.auditing.canaries.log import CanaryLog
 from privfed.config.config import Config
 from privfed.errors import Broken, Busy, Refused, unreadable
 from privfed.json_text import dump
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privfed.models.network import Network
-    from privfed.round.round import TrainingState
+    from privfed.round.algorithm import TrainingState
 
 Value = TypeVar("Value")
 
@@ -149,10 +148,6 @@ class RunDirectory:
         self.private.chmod(0o700)
         path.chmod(0o600)
         return bytes.fromhex(key)
-
-    def canary_log(self, count: int) -> CanaryLog:
-        """What `count` canaries saw."""
-        return CanaryLog(self.canaries, count)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -357,7 +352,7 @@ class RunDirectory:
 
     def load_checkpoint(self, network: Network, device: torch.device | str = CPU) -> Checkpoint:
         """The last durable checkpoint. Raises `Broken` where it is not one of `network`'s."""
-        from privfed.round.round import TrainingState  # a ledger is audited without what trains
+        from privfed.round.algorithm import TrainingState  # a ledger is audited without what trains
 
         tensors, about = unpack(self._checkpoint, device)
         with fitting(self._checkpoint):

@@ -15,7 +15,8 @@ from typing import Any
 
 from accounting.errors import LedgerBroken
 from accounting.ledger import Ledger
-from privfed.config.config import Config, digest, outside, resolved
+from privfed.config.config import Config, digest
+from privfed.config.reading import outside, resolved
 from privfed.errors import Broken, Refused, public_text, unreadable
 from privfed.models.pretrained import CHECKPOINT
 from privfed.store.tensorfile import fitting, stated

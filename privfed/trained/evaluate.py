@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from privfed.config.config import Config, overridden
+from privfed.config.config import Config
+from privfed.config.reading import overridden
 from privfed.data.federation import Examples
-from privfed.data.population import population
 from privfed.errors import Broken, Refused
 from privfed.models.build import network
 from privfed.models.network import Network
+from privfed.plan.plan import ON_TRAINED
 from privfed.run.constant_baseline import best_constant
+from privfed.run.population import population
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
 from privfed.trained.predictions import predictions, writable, write
 
 UNCOVERED = "what you publish of these data is not covered by the run's ε"
-ON_TRAINED = "simulation: scored on examples of clients that train"
-"""What a run, too, says of itself where data.holdout is "examples"."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ def trained(path: Path, like: Examples) -> tuple[Network, Tensor, int]:
     if not directory.has_checkpoint():
         raise Refused(f"{path} has no checkpoint: its run had not begun")
     net = network(
-        config.parts["model"],
+        config.model,
         like,
         config.start,
-        config.parts["loss"],
+        config.loss,
         Streams(config.run.seed).at("init"),
         torch.device("cpu"),
         directory.read_constants(),
@@ -99,7 +99,7 @@ def evaluate(path: Path, overrides: Sequence[str] = (), to: Path | None = None) 
         writable(to, "--predictions", named_in(stored) | named_in(config))
     streams = Streams(config.run.seed)
     if overrides:
-        examples, shared = config.parts["source"].load(config.data.clients, streams), False
+        examples, shared = config.source.load(config.data.clients, streams), False
         data = f"all examples of the source {config.names['source']!r}"
     else:
         people = population(config, streams).at(RunDirectory.open(path).round())

@@ -15,11 +15,11 @@ from accounting.durable import write_atomically
 from privfed import __version__
 from privfed.auditing.run_audit import audit
 from privfed.config.config import Config
-from privfed.data.population import population
 from privfed.errors import Broken, Refused
 from privfed.json_text import dump
 from privfed.models.form import Form
 from privfed.models.network import Network
+from privfed.run.population import population
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import FORMAT
 from privfed.streams import Streams
@@ -78,7 +78,7 @@ def export(path: Path, to: Path) -> Exported:
         _refuse_unexplained(config)
         form = directory.form() or _form_of_data(config)
         network, params, round = trained(path, form.empty())
-    made_up = made_up_rows(form, config.parts["source"], network, params)
+    made_up = made_up_rows(form, config.source, network, params)
     inputs = dict(zip(_names(form), made_up.inputs, strict=True))
     output = "value" if made_up.expected.dim() == 1 else "probabilities"
     recipe = {key: value for key, value in config.values()["model"].items() if key != "init"}
@@ -134,7 +134,7 @@ def _names(form: Form) -> list[str]:
 
 def _refuse_unexplained(config: Config) -> None:
     """Where a user's own loss does not say what its outputs mean."""
-    if not hasattr(config.parts["loss"], "expectation"):
+    if not hasattr(config.loss, "expectation"):
         raise Refused(
             f"the loss {config.names['loss']!r} has no method `expectation`, which turns outputs "
             "into probabilities or numbers; without it an export would give bare outputs"

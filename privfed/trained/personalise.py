@@ -14,15 +14,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from privfed.data.federation import Federation, Indices
-from privfed.data.population import population
+from privfed.data.federation import Federation
 from privfed.errors import Refused
 from privfed.local.objectives.sgd import Sgd
 from privfed.local.trainer import LocalTrainer
 from privfed.run.heterogeneity import client_scores, distribution
+from privfed.run.population import population
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
 from privfed.trained.evaluate import trained
+from privfed.vector import Indices
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def predict(path: Path, overrides: Sequence[str], out: Path | None = None) -> Pr
 
 
 def _inputs(config: Config) -> Examples:
-    source = config.parts["source"]
+    source = config.source
     if not isinstance(source, LabelFree):
         raise Refused(
             f"the source {config.names['source']!r} has no rows without labels; privfed evaluate "

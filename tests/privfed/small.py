@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from privfed.config.config import Config, load
+from privfed.config.config import Config
+from privfed.config.reading import load
 from privfed.run.loop import Outcome, train
 
 SMALL = (

@@ -32,7 +32,7 @@ from small import trained
 
 import privfed
 from privfed.cli.main import main
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.errors import Broken, PrivfedError, Refused, private_text, public_text
 from privfed.failures import (
     _died,

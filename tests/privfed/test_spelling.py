@@ -10,7 +10,7 @@ from spelling import spellings
 from spelt import Curious
 from tables import people
 
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.errors import Refused
 from privfed.parts import BUILT_IN, find
 from privfed.plan.plan import plan

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.parts import find
 
 STUDIES = Path(__file__).parents[2] / "experiments"

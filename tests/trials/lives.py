@@ -27,6 +27,7 @@ from trials.disk import CRASHES, Moment, Tree, restore, watching
 
 from accounting.guarantee import spent
 from accounting.ledger import Ledger
+from privfed.auditing.canaries.log import CanaryLog
 from privfed.auditing.run_audit import audit
 from privfed.round import round as rounds
 from privfed.run.loop import Outcome, resume, train
@@ -254,10 +255,10 @@ def _same(life: Life) -> None:
             continue
         assert path.read_bytes() == content, name
     if (log := life.path / "private/canaries.f64").exists():
-        now = RunDirectory.open(life.path).canary_log(20).read()
+        now = CanaryLog(RunDirectory.open(life.path).canaries, 20).read()
         restored = log.read_bytes()
         log.write_bytes(tree["run/private/canaries.f64"][1])
-        then = RunDirectory.open(life.path).canary_log(20).read()
+        then = CanaryLog(RunDirectory.open(life.path).canaries, 20).read()
         log.write_bytes(restored)
         for name in ("coins", "rounds", "lengths", "products", "final"):
             np.testing.assert_array_equal(getattr(now, name), getattr(then, name), name)

@@ -24,7 +24,7 @@ from accounting import chain
 from accounting.guarantee import spent
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
-from privfed.config.config import load, resolved
+from privfed.config.reading import load, resolved
 from privfed.data.declaring.declare import declare
 from privfed.data.sources.idx import Idx
 from privfed.data.sources.leaf import Leaf

@@ -21,14 +21,14 @@ from torch import Tensor
 
 from accounting.ledger import Charge
 from privfed.auditing.canaries.log import CanaryLog
-from privfed.data.federation import Indices, identity
+from privfed.data.federation import identity
 from privfed.errors import Refused
-from privfed.local.objective import Exchange
+from privfed.local.exchange import Chunk, Exchange, Executor
 from privfed.privacy.mechanism import State
-from privfed.round.round import Chunk, Executor, ReleaseStore, Watch, World
-from privfed.run.assemble import Setup
+from privfed.round.world import ReleaseStore, Watch, World
 from privfed.sampling.cohort import Cohort, People
 from privfed.streams import Streams
+from privfed.vector import Indices
 
 _LONG = 1e3
 """A canary's row, in clips."""
@@ -156,10 +156,10 @@ class Listening:
         self.log.append(round, self.canaries.found_in(released))
 
 
-def with_canaries(world: World, setup: Setup, canaries: Canaries, log: CanaryLog) -> World:
-    """The world with them in its population."""
-    clients = setup.federation.clients
-    clip = float(setup.plan.config.parts["mechanism"].clip)
+def with_canaries(
+    world: World, clients: int, clip: float, canaries: Canaries, log: CanaryLog
+) -> World:
+    """The world with them behind its `clients`; each is drawn as a row far beyond `clip`."""
     return replace(
         world,
         executor=WithCanaries(world.executor, canaries, clients, clip),

@@ -17,7 +17,8 @@ from accounting.events import CHANGE, Event
 from accounting.releases import PoissonSampled, Separated, noise_of
 from privfed.auditing.canaries.log import Seen
 from privfed.config.config import Config
-from privfed.plan.rule import exchanges, rule_of
+from privfed.plan.rule import rule_of
+from privfed.round.algorithm import exchanges
 
 Numbers = NDArray[np.float64]
 _BEYOND = 1.2
@@ -37,11 +38,11 @@ class Scale:
     @classmethod
     def of(cls, config: Config) -> Scale:
         """Of the mechanism that `config` runs."""
-        mechanism, size = config.parts["mechanism"], config.parts["sampler"].size
+        mechanism, size = config.mechanism, config.sampler.size
         moves = bool(mechanism.init())
         return cls(
             None if moves else size / mechanism.clip,
-            exchanges(config.parts["objective"], rule_of(config)),
+            exchanges(config.objective, rule_of(config)),
             mechanism.coefficients(),
         )
 

@@ -7,10 +7,11 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from privfed.data.federation import Examples, Indices
+from privfed.data.federation import Examples
 from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.streams import Streams
+from privfed.vector import Indices
 
 
 class Simulated(Part):

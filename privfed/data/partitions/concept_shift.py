@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -14,27 +14,6 @@ from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.streams import Streams
-
-
-class Shift(Protocol):
-    changes_labels: ClassVar[bool]
-    """Whether examples get other labels than they came with."""
-    moves_features: ClassVar[bool]
-    """Whether examples are moved, each client's together."""
-
-    def apply(self, federation: Federation, streams: Streams) -> Federation:
-        """The population after the shift; it follows from the run's seed, never from data."""
-        ...
-
-
-class NoShift(Part):
-    """The data as they are."""
-
-    changes_labels: ClassVar[bool] = False
-    moves_features: ClassVar[bool] = False
-
-    def apply(self, federation: Federation, streams: Streams) -> Federation:
-        return federation
 
 
 class Concept(Part):

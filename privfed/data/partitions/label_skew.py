@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from privfed.data.federation import Examples, Indices
+from privfed.data.federation import Examples
 from privfed.data.partitions.basic import Simulated
 from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.parts import only
 from privfed.streams import Streams
+from privfed.vector import Indices
 
 Weights = Callable[[NDArray[np.bool_]], NDArray[np.float64]]
 """Fresh weights of labels `[classes]`, given of which there are any left `[classes]`."""

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from pydantic import AfterValidator, Field, model_validator
 
-from privfed.data.federation import Examples, Indices, Meaning
+from privfed.data.federation import Examples, Meaning
 from privfed.data.preprocessing import Preprocessing
 from privfed.data.tables import missing
 from privfed.data.tables.cells import Rules, as_text
@@ -41,6 +41,7 @@ from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.streams import Streams
 from privfed.suggestions import nearest
+from privfed.vector import Indices
 
 Bounds = Annotated[list[float], Field(min_length=2, max_length=2)]
 _ESCAPED, _PATTERN = re.compile(r"\[[*?[]\]"), re.compile(r"[*?[]")

@@ -12,10 +12,10 @@ from typing import Literal
 
 import numpy as np
 
-from privfed.data.federation import Indices
 from privfed.data.tables.delimited import MISSING
 from privfed.data.tables.words import Words
 from privfed.errors import Refused
+from privfed.vector import Indices
 
 
 @dataclass(frozen=True)

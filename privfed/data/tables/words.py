@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from privfed.data.federation import Indices
+from privfed.vector import Indices
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from privfed.deferred import torch
-from privfed.local.objective import Broadcast, Cohorts, Exchange, Measures, Memory, Work
+from privfed.local.exchange import Broadcast, Exchange
+from privfed.local.objective import Cohorts, Measures, Memory, Work
 from privfed.local.objectives.sgd import Sgd
 from privfed.vector import Layout
 

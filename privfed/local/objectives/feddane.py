@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from privfed.local.objective import Anchor, Broadcast, Exchange, Memory
+from privfed.local.exchange import Broadcast, Exchange
+from privfed.local.objective import Anchor, Memory
 from privfed.local.objectives.sgd import Sgd
 
 if TYPE_CHECKING:

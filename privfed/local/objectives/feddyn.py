@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from privfed.deferred import torch
-from privfed.local.objective import Broadcast, Cohorts, Memory, Work
+from privfed.local.exchange import Broadcast
+from privfed.local.objective import Cohorts, Memory, Work
 from privfed.local.objectives.sgd import Sgd
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from privfed.deferred import torch
-from privfed.local.objective import Broadcast, Cohorts, Memory, Work
+from privfed.local.exchange import Broadcast
+from privfed.local.objective import Cohorts, Memory, Work
 from privfed.local.objectives.sgd import Sgd
 from privfed.vector import Layout
 

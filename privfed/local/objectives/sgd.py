@@ -8,15 +8,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, ClassVar
 
-from privfed.local.objective import (
-    Anchor,
-    Broadcast,
-    Cohorts,
-    Exchange,
-    Measures,
-    Memory,
-    Work,
-)
+from privfed.local.exchange import Broadcast, Exchange
+from privfed.local.objective import Anchor, Cohorts, Measures, Memory, Work
 from privfed.parts import Part
 from privfed.vector import Layout
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr
@@ -37,6 +36,7 @@ from privfed.privacy.mechanism import (
 )
 from privfed.privacy.noise.shares import DiscreteGaussianShare, Layers, Share, SkellamShare
 from privfed.privacy.rotation import padded, rotate, signs, unrotate
+from privfed.privacy.shared_noise import Grid
 from privfed.sampling.cohort import Witness
 from privfed.streams import Keys
 from privfed.vector import Layout
@@ -46,22 +46,6 @@ if TYPE_CHECKING:
 
 _SPREAD = 4.0
 """k: a half of the modulus holds so many deviations of a rotated sum and its noise."""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """How rows become whole numbers: a `step`, and what follows from it, in steps.
-
-    `share` is the deviation of one client's noise, `l2` and `l1` bound an encoded row (PRIVACY,
-    section 3: never the clip), `wraps` is the probability that a coordinate of the sum wraps.
-    """
-
-    step: float
-    share: float
-    l2: float
-    l1: float
-    length: int
-    wraps: float
 
 
 class Distributed(MechanismPart):

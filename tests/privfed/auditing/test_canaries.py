@@ -66,7 +66,7 @@ def test_a_canary_sends_its_direction_at_the_clip(tmp_path):
     still = ("client.lr=0.0", "privacy.epsilon=inf", "cohort.sampler=full", "cohort.size=0")
     trained(tmp_path / "run", *SEEDED, *still, "privacy.clip=0.3", "run.rounds=1")
     directory = RunDirectory.open(tmp_path / "run")
-    seen = directory.canary_log(20).read()
+    seen = CanaryLog(directory.canaries, 20).read()
     canaries = Canaries.drawn(20, seen.dimension, Streams(0, simulated=True))
     rows = clip_rows(0.3 * canaries.directions[canaries.entered], 0.3).rows
     expected = canaries.directions @ rows.sum(0) / 24
@@ -83,7 +83,8 @@ def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path):
     runs.resume(tmp_path / "parts", lambda _: small(*SEEDED))
     same_run(tmp_path / "whole", tmp_path / "parts")
     ours, theirs = (
-        RunDirectory.open(tmp_path / name).canary_log(20).read() for name in ("whole", "parts")
+        CanaryLog(RunDirectory.open(tmp_path / name).canaries, 20).read()
+        for name in ("whole", "parts")
     )
     assert ours.rounds.tolist() == [*range(1, 8)]
     np.testing.assert_array_equal(ours.products, theirs.products)
@@ -93,9 +94,9 @@ def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path):
 
 def test_in_secret_mode_a_resume_keeps_coins_and_directions(tmp_path):
     trained(tmp_path / "run", *MORE, "run.rounds=4")
-    before = RunDirectory.open(tmp_path / "run").canary_log(20).read()
+    before = CanaryLog(RunDirectory.open(tmp_path / "run").canaries, 20).read()
     runs.resume(tmp_path / "run", lambda _: small(*MORE))
-    after = RunDirectory.open(tmp_path / "run").canary_log(20).read()
+    after = CanaryLog(RunDirectory.open(tmp_path / "run").canaries, 20).read()
     assert np.array_equal(before.coins, after.coins)
     np.testing.assert_array_equal(before.products, after.products[:4])
     assert (tmp_path / "run/private").stat().st_mode & 0o077 == 0
@@ -211,5 +212,5 @@ def test_a_release_that_a_crash_left_unheard_is_heard_when_it_is_replayed(tmp_pa
         trained(tmp_path / "run", *MORE, "run.checkpoint_every=100")
     monkeypatch.undo()
     runs.resume(tmp_path / "run", lambda _: small(*MORE, "run.checkpoint_every=100"))
-    seen = RunDirectory.open(tmp_path / "run").canary_log(20).read()
+    seen = CanaryLog(RunDirectory.open(tmp_path / "run").canaries, 20).read()
     assert seen.rounds.tolist() == [*range(1, 8)]

@@ -16,7 +16,7 @@ from accounting.releases import Gaussian, PoissonSampled
 from privfed.auditing.joint_audit import _refuse_once_public, merge
 from privfed.auditing.prior_runs import Prior, priors
 from privfed.auditing.run_audit import audit
-from privfed.config.config import overridden
+from privfed.config.reading import overridden
 from privfed.errors import Refused
 from privfed.grid.cell_charges import planned
 from privfed.grid.grid import Cell

@@ -9,12 +9,12 @@ from accounting.events import Event
 from accounting.releases import PoissonSampled, Repeated, noise_of
 from privfed.auditing.mechanism_audit import _cast, _planned, _scale, audit_mechanism, examine
 from privfed.auditing.neighbours import LENGTH
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.errors import Refused
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
-from privfed.round.round import World
+from privfed.round.world import World
 from privfed.sampling.cohort import Cohort
 from privfed.sampling.samplers import Poisson
 

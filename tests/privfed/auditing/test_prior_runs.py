@@ -20,8 +20,8 @@ from accounting.ledger import Ledger
 from privfed.auditing.prior_runs import Prior, Priors, _refuse_uncounted_start, priors
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
-from privfed.config.config import load
 from privfed.config.population_identity import population, same_unit
+from privfed.config.reading import load
 from privfed.data.sources.synthetic import Synthetic
 from privfed.data.sources.table import Table
 from privfed.errors import Refused

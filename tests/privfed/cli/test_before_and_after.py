@@ -14,7 +14,7 @@ from small import SMALL, small, trained
 
 from privfed.cli.main import main
 from privfed.config.catalog import catalog, key_of, schema
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.parts import BUILT_IN
 from privfed.plan.plan import plan
 from privfed.run.check import check

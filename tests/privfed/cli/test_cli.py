@@ -247,7 +247,7 @@ def test_a_model_that_starts_from_elsewhere_is_said_to(finished, tmp_path):
     ],
 )
 def test_what_is_shown_is_never_less_than_what_was_spent(value, shown):
-    from privfed.report.plan import ceiling
+    from privfed.words import ceiling
 
     assert ceiling(value) == shown
 

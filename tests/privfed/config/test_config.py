@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 from pydantic import Field
 
-from privfed.config.config import load, overridden, resolved
+from privfed.config.reading import load, overridden, resolved
 from privfed.config.sections import SECTIONS
 from privfed.errors import Refused
 from privfed.local.objectives.sgd import Sgd
@@ -96,8 +96,8 @@ def run_file(tmp_path):
 
 def test_the_interfaces_own_example_is_a_run(run_file):
     config = load(run_file(INTERFACE))
-    assert config.parts["sampler"].size == 50
-    assert config.parts["mechanism"].clip == 1.0
+    assert config.sampler.size == 50
+    assert config.mechanism.clip == 1.0
     assert plan(config).guarantee.epsilon <= 4.0
 
 
@@ -279,7 +279,7 @@ class Doubled(Part):
 def test_a_part_from_outside_is_module_colon_name(run_file):
     name = f"{__name__}:Doubled"
     config = load(None, [f"server.optimizer={name}", "server.gain=3.0"])
-    assert config.parts["optimizer"].gain == 3.0
+    assert config.optimizer.gain == 3.0
     assert load(run_file(config.toml())) == config
     with pytest.raises(Refused, match=r"server\.gain is -1"):
         load(None, [f"server.optimizer={name}", "server.gain=-1"])

@@ -9,9 +9,9 @@ from small import small
 
 from experiments.first_run.study import first_run
 from privfed.cli.main import main
-from privfed.config.config import load, resolved
-from privfed.config.task import Task
+from privfed.config.reading import load, resolved
 from privfed.models.losses import SquaredError
+from privfed.models.task import Task
 from privfed.run.loop import train
 
 TABLE = """
@@ -104,7 +104,7 @@ def test_the_default_run_is_what_it_was():
 @pytest.mark.parametrize("cohort, clip", [(15, 0.04), (75, 0.2), (150, 0.4), (300, 0.4), (1, 0.01)])
 def test_a_clip_lets_in_no_more_noise_than_that_of_the_default_run(cohort, clip):
     config = load(None, [f"cohort.size={cohort}"])
-    assert config.parts["mechanism"].clip == clip
+    assert config.mechanism.clip == clip
 
 
 def test_a_bad_file_is_refused_for_what_is_wrong_with_it(tmp_path):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privfed.cli.main import main
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.errors import Refused
 from privfed.own_code import own_frames
 from privfed.suggestions import distance, nearest

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from privfed.cli.main import main
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.data.declaring.declare import declare
 from privfed.data.declaring.kinds import bounds
 from privfed.data.sources.table import Table
@@ -47,7 +47,7 @@ def accepted(path, text):
     """The examples that `train` reads from what was written."""
     file = path.parent / "run.toml"
     file.write_text(filled(text), encoding="utf-8")
-    return load(file).parts["source"].load(5, Streams(0))
+    return load(file).source.load(5, Streams(0))
 
 
 def sample(tmp_path, columns, delimiter=",", encoding="utf-8", name="t.csv"):

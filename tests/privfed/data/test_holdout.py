@@ -14,8 +14,8 @@ from privfed.data.partitions.basic import Iid, Natural
 from privfed.data.partitions.label_skew import Dirichlet, Shards
 from privfed.data.population import populate
 from privfed.errors import Refused
+from privfed.local.exchange import Exchange
 from privfed.local.executor import InProcess
-from privfed.local.objective import Exchange
 from privfed.models.recipes import Logistic
 from privfed.sampling.cohort import Cohort, Witness
 from privfed.streams import Streams

@@ -11,7 +11,7 @@ import torch
 from helpers import DATA
 
 from experiments.benchmarks.memory import forget_peak, peak
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.data.sources.idx import Idx, read_idx
 from privfed.errors import Refused
 from privfed.plan.plan import plan

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numbered import Numbered, numbered
 
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.data.federation import Federation
 from privfed.data.partitions.basic import Iid, Natural
 from privfed.data.partitions.label_skew import Dirichlet

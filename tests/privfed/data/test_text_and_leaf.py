@@ -10,17 +10,18 @@ import torch
 from helpers import DATA
 from rich.console import Console
 
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.data.partitions.basic import Natural
 from privfed.data.population import populate
 from privfed.data.sources.characters import PADDING, UNKNOWN, Characters
 from privfed.data.sources.leaf import Leaf
 from privfed.data.sources.text import Text, speeches
 from privfed.errors import Refused
+from privfed.plan.plan import ON_TRAINED
 from privfed.report import plan as report
 from privfed.run.loop import train
 from privfed.streams import Streams
-from privfed.trained.evaluate import ON_TRAINED, evaluate
+from privfed.trained.evaluate import evaluate
 
 STREAMS = Streams(0)
 SHAKESPEARE = DATA / "shakespeare" / "tinyshakespeare.txt"
@@ -180,7 +181,7 @@ def test_classes_are_asked_for_and_never_assumed(tmp_path):
     keys = ["data.source=leaf", f"data.path={tmp_path}", "data.clients=3"]
     with pytest.raises(Refused, match="data: classes is missing: declare how many"):
         load(None, keys)
-    assert load(None, [*keys, "data.text=true"]).parts["source"].classes == 0
+    assert load(None, [*keys, "data.text=true"]).source.classes == 0
 
 
 def synthetic(folder, clients=12, features=6, classes=3):

@@ -75,7 +75,7 @@ def test_tuning_chooses_by_each_cells_own_measure(tmp_path):
         cell.name: {
             "status": "done",
             "outcome": {
-                cell.config.parts["loss"].measure: cell.values["client.lr"],
+                cell.config.loss.measure: cell.values["client.lr"],
                 "loss": -cell.values["client.lr"],
             },
         }

@@ -63,7 +63,7 @@ def test_each_method_is_tuned_over_its_own_options_on_other_seeds(tmp_path):
         (lr, mu) for lr in (0.5, 0.6) for mu in (0.1, 0.2)
     }
     assert all(cell.config.names["objective"] == "fedprox" for cell in prox)
-    assert all(cell.config.parts["objective"].mu == cell.values["client.mu"] for cell in prox)
+    assert all(cell.config.objective.mu == cell.values["client.mu"] for cell in prox)
 
 
 def test_the_best_mean_over_tuning_seeds_is_run_on_the_others(tmp_path, quick):

@@ -97,7 +97,7 @@ def test_noise_is_the_runs_own_calibration(empty):
         assert noise(plan, 3.0) == pytest.approx(plan.noise_multiplier)
         assert noise(plan, 30.0) < plan.noise_multiplier
         shown = {view.epsilon: view for view in views(plan, usual(plan)[-1:], 120) if view.epsilon}
-        clip = target.config.parts["mechanism"].clip
+        clip = target.config.mechanism.clip
         assert shown[3.0].deviation == pytest.approx(clip * plan.noise_multiplier)
     assert "server" in shown[3.0].who  # who adds noise itself hides from the server too
 

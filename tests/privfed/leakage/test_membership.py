@@ -13,12 +13,12 @@ from accounting.guarantee import Guarantee
 from attacks.roc import clopper_pearson
 from attacks.tradeoff import tpr_bound, twice
 from privfed.cli.main import main
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.errors import Refused
 from privfed.leakage.membership import Exposure, attack_configuration, attack_run
 from privfed.report.membership import claim, to_json
-from privfed.report.plan import ceiling
 from privfed.run.loop import train
+from privfed.words import ceiling
 
 OVERFIT = (
     "data.source=synthetic",

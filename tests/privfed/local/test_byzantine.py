@@ -28,8 +28,8 @@ from privfed.parts import BUILT_IN, find
 from privfed.plan.plan import plan
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.none import NoPrivacy
-from privfed.run.assemble import assemble
 from privfed.run.loop import resume, train
+from privfed.run.prepare import prepare
 from privfed.sampling.samplers import Full
 from privfed.secure.limits import Limits
 from privfed.secure.masked.protocol import MaskedSums
@@ -93,7 +93,7 @@ def test_who_attacks_is_a_fixed_part_of_all_once_or_afresh():
 def test_who_attacks_is_written_down(tmp_path):
     train(attacked("sign_flip", "run.rounds=1"), tmp_path / "run")
     told = json.loads((tmp_path / "run/report/attackers.json").read_text())
-    setup = assemble(plan(attacked("sign_flip")))
+    setup = prepare(attacked("sign_flip"))
     assert told["clients"] == np.flatnonzero(setup.attackers.hostile(5)).tolist()
     assert (told["selection"], told["fraction"], len(told["clients"])) == ("once", 0.25, 3)
     train(attacked("sign_flip", "attack.selection=round", "run.rounds=1"), tmp_path / "b")
@@ -363,9 +363,7 @@ def test_success_is_scored_on_what_the_attack_aims_at(tmp_path):
         tmp_path / "run",
     )
     assert 0.0 <= outcome.measures["attack_success"] <= 1.0
-    setup = assemble(
-        plan(attacked("label_flip", "attack.flip=one", "attack.source=0", "attack.target=2"))
-    )
+    setup = prepare(attacked("label_flip", "attack.flip=one", "attack.source=0", "attack.target=2"))
     aimed = setup.targeted
     assert len(aimed) == int((setup.federation.test.y == 0).sum())
     assert bool((aimed.y == 2).all())
@@ -373,7 +371,7 @@ def test_success_is_scored_on_what_the_attack_aims_at(tmp_path):
 
 
 def test_a_backdoor_works_undefended_and_accuracy_is_kept(tmp_path):
-    from privfed.config.config import load
+    from privfed.config.reading import load
 
     def run(*keys):
         base = ("data.clients=100", "cohort.size=30", "run.rounds=40", "run.randomness=seeded")
@@ -387,7 +385,7 @@ def test_a_backdoor_works_undefended_and_accuracy_is_kept(tmp_path):
 
 
 def test_a_robust_rule_withstands_what_breaks_a_mean(tmp_path):
-    from privfed.config.config import load
+    from privfed.config.reading import load
 
     def accuracy(*keys):
         base = ("data.clients=100", "cohort.size=40", "run.rounds=25", "run.randomness=seeded")
@@ -429,6 +427,6 @@ def test_attacks_that_cannot_be_are_refused(keys, said):
 
 def test_attacks_that_do_not_fit_the_examples_are_refused():
     with pytest.raises(Refused, match="aims at class 9, but there are classes 0 to 2 only"):
-        assemble(plan(attacked("backdoor", "attack.target=9")))
+        prepare(attacked("backdoor", "attack.target=9"))
     assert LabelFlip().knows == {Knowledge.OWN_DATA}
     assert Mimic().corrupts

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from small import SMALL, model, trained
 from torch import nn
 
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.data.federation import Examples, Federation
 from privfed.errors import Broken, Refused
 from privfed.local.autotune import fastest

@@ -12,10 +12,9 @@ from torch import nn
 from privfed.errors import Refused
 from privfed.local.per_example import PerExample
 from privfed.models.recipes import Foreign
-from privfed.plan.plan import plan
 from privfed.report.plan import plan_table
-from privfed.run.assemble import assemble
 from privfed.run.check import check
+from privfed.run.prepare import prepare
 
 Pair = collections.namedtuple("Pair", "hidden logits")
 
@@ -105,8 +104,8 @@ def test_a_run_trains_it_stacked_as_in_a_loop_and_check_names_the_output(tmp_pat
     checked = check(small(*keys))
     shown = plan_table(checked.plan, checked.forecast, None).columns[1]._cells
     assert any("its output 'logits' (" in str(cell) for cell in shown)
-    place = assemble(plan(small(*NAMED, "model.arguments={as_='tuple'}", "model.output=1")))
-    assert place.network.shapes == assemble(plan(small(*keys))).network.shapes
+    place = prepare(small(*NAMED, "model.arguments={as_='tuple'}", "model.output=1"))
+    assert place.network.shapes == prepare(small(*keys)).network.shapes
 
 
 def test_gradients_of_single_examples_see_the_same_outputs():

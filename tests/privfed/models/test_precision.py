@@ -8,7 +8,7 @@ from torch import nn
 
 from privfed.errors import Refused
 from privfed.plan.plan import plan
-from privfed.run.assemble import assemble
+from privfed.run.prepare import prepare
 
 MIXED = "run.precision=mixed"
 
@@ -16,7 +16,7 @@ MIXED = "run.precision=mixed"
 @pytest.mark.parametrize("way", ["stacked", "loop"])
 def test_gradients_are_rougher_but_parameters_and_scores_are_not(way):
     full, rough = (
-        assemble(plan(small("model.name=mlp", f"run.trainer={way}", f"run.precision={precision}")))
+        prepare(small("model.name=mlp", f"run.trainer={way}", f"run.precision={precision}"))
         for precision in ("full", "mixed")
     )
     x, y = full.federation.examples.made_up(6)
@@ -66,7 +66,7 @@ def cancelling(features, width):
 def test_a_model_that_loses_too_much_is_refused():
     config = small(f"model.name={__name__}:cancelling", MIXED)
     with pytest.raises(Refused, match=r'of its norm.*use "full"'):
-        assemble(plan(config))
+        prepare(config)
 
 
 def test_gradients_of_single_examples_stay_in_full_precision():

@@ -9,7 +9,7 @@ from commands import run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.errors import Refused
 from privfed.plan.calibrate import Question, alternatives, solve
 from privfed.plan.plan import plan

@@ -10,7 +10,7 @@ from small import SMALL, small
 
 from accounting.ledger import Ledger
 from privfed.cli.main import main
-from privfed.config.config import as_written, overridden
+from privfed.config.reading import as_written, overridden
 from privfed.errors import Refused
 from privfed.plan.matrix import Cell, cell, cells, every, general, numbered
 from privfed.plan.plan import plan

@@ -18,15 +18,15 @@ from defenses.mean import Mean
 from defenses.median import Median
 from defenses.norm_bound import NormBound
 from defenses.weighing import Composed
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.errors import Refused
 from privfed.local.trainer import LocalTrainer
 from privfed.parts import BUILT_IN
 from privfed.plan.plan import plan
 from privfed.plan.rule import rule_of, rules_by_sums, told
 from privfed.privacy.mechanisms.none import NoPrivacy
-from privfed.run.assemble import assemble
 from privfed.run.loop import resume
+from privfed.run.prepare import prepare
 from privfed.sampling.samplers import Full, Poisson
 from privfed.secure.limits import Limits
 from privfed.secure.masked.protocol import MaskedSums
@@ -117,7 +117,7 @@ def test_robust_secure_and_private(rule, keys, tmp_path):
     assert outcome.charges == 2, "one charge for a round, whatever its passes"
     assert 0 < outcome.guarantee.epsilon < math.inf
     assert outcome.plan.event == outcome.plan.mechanism.event(
-        outcome.plan.config.parts["sampler"].witness(0, 8), passes
+        outcome.plan.config.sampler.witness(0, 8), passes
     )
     stored = model(tmp_path / "run")
     assert all(bool(tensor.isfinite().all()) for tensor in stored.values())
@@ -243,8 +243,8 @@ def test_a_stopped_run_goes_on_to_the_same_end(keys, tmp_path):
 
 def test_a_root_set_is_public_and_never_scored(tmp_path):
     keys = ("aggregation.rule=fltrust", "aggregation.root=2", *OPEN)
-    setup = assemble(plan(small(*keys)))
-    plain = assemble(plan(small(*OPEN)))
+    setup = prepare(small(*keys))
+    plain = prepare(small(*OPEN))
     root, test = setup.federation.root, setup.federation.test
     assert (len(root), len(test)) == (2, len(plain.federation.test) - 2)
     every = torch.cat([root.x, test.x]).sort(dim=0).values
@@ -253,7 +253,7 @@ def test_a_root_set_is_public_and_never_scored(tmp_path):
     assert outcome.test_examples == len(test)
     assert evaluate(tmp_path / "run").examples == len(test)
     with pytest.raises(Refused, match="so that some are left"):
-        assemble(plan(small(*keys, "aggregation.root=100000")))
+        prepare(small(*keys, "aggregation.root=100000"))
 
 
 def test_hostile_rows_are_counted_by_the_cohort_that_came(tmp_path):

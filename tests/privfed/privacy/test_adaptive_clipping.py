@@ -122,7 +122,7 @@ def test_noise_follows_the_clip_that_was_applied_and_a_wrong_scale_is_rejected(t
 @pytest.mark.parametrize("clip", [0.05, 0.3])
 def test_one_client_more_moves_the_whole_release_by_at_most_the_joint_bound(tmp_path, clip):
     sizes = [3, 9, 4, 6]
-    from privfed.local.objective import Exchange
+    from privfed.local.exchange import Exchange
     from privfed.round.round import collect
 
     mechanism = adaptive(clip, 1.0, 2.0)

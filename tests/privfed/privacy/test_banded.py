@@ -295,4 +295,4 @@ def test_without_its_key_a_charged_run_never_goes_on(tmp_path, monkeypatch):
 def test_the_config_default_goes_with_the_cyclic_default():
     assert Banded().bands == Cyclic().separation
     assert clip_rows(torch.ones(1, 2), 0.5).bound == 0.5
-    assert small(*CYCLIC).parts["sampler"].size == 4
+    assert small(*CYCLIC).sampler.size == 4

@@ -27,16 +27,18 @@ from privfed.errors import Refused
 from privfed.local.objectives.sgd import Sgd
 from privfed.plan.plan import plan
 from privfed.plan.prior_spending import Prior, Priors, other_guarantee
+from privfed.plan.rule import message_length
 from privfed.privacy.codec import Codec
-from privfed.privacy.mechanism import OTHER, BoundedRows, BoundedSum, Encoding, Setting
+from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding, Setting
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
 from privfed.privacy.noise.discrete_gaussian import discrete_gaussian
 from privfed.privacy.noise.shares import DiscreteGaussianShare, Layers, SkellamShare
 from privfed.privacy.noise.table_sampler import Table, discrete_gaussian_table, skellam_table
 from privfed.privacy.rotation import hadamard, padded, rotate, signs, unrotate
-from privfed.report.plan import ceiling, two_sided
-from privfed.run.assemble import assemble
+from privfed.privacy.shared_noise import OTHER
+from privfed.report.tables import two_sided
 from privfed.run.loop import resume
+from privfed.run.prepare import planned, prepare
 from privfed.sampling.samplers import CappedPoisson, Cyclic, FixedSize, Full, Poisson
 from privfed.secure.dropout import Leaves
 from privfed.secure.homomorphic.protocol import Bfv
@@ -46,6 +48,7 @@ from privfed.secure.masked.protocol import MaskedChannel, MaskedSums, Wire, iden
 from privfed.secure.plain_sum import PlainSum
 from privfed.secure.summation import Aborted, Session
 from privfed.streams import Keys, Streams
+from privfed.words import ceiling
 
 STREAMS = Streams(5, simulated=True)
 SETTING = Setting(size=20, capacity=24, minimum=16, honest=0.75, bits=20, length=10)
@@ -725,8 +728,8 @@ LAYERED = (
 
 def test_hostile_clients_are_taken_off_the_fewest_survivors_of_layers():
     """Of 80 who share keys 64 stay: 16 hostile ones are a quarter of these, and 8 collude."""
-    found = plan(small(*LAYERED, "aggregation.byzantine=16"), length=50)
-    whole = plan(small(*LAYERED, "secure.colluders=0.0"), length=50)
+    found = planned(small(*LAYERED, "aggregation.byzantine=16"), length=50)
+    whole = planned(small(*LAYERED, "secure.colluders=0.0"), length=50)
     assert found.mechanism.honest == pytest.approx(1 - 16 / 64 - 8 / 64)
     full = whole.event.release.variance
     assert found.event.release.variance == pytest.approx(full * 0.625, rel=1e-9)
@@ -736,13 +739,14 @@ def test_readers_are_not_protected_by_noise_that_hostile_clients_leave_out():
     """Nor by a secret draw, of which those are told."""
     keys = (*DISTRIBUTED, "data.clients=40", "privacy.against=readers", "secure.colluders=0.1")
     whole, less = (
-        plan(small(*keys, f"aggregation.byzantine={count}"), length=50).event.release.variance
+        planned(small(*keys, f"aggregation.byzantine={count}"), length=50).event.release.variance
         for count in (0, 8)
     )
     assert less == pytest.approx(whole * (1 - 8 / 32), rel=1e-9)
     readers = (*LAYERED, "privacy.against=readers")
     nobody, some = (
-        plan(small(*readers, f"aggregation.byzantine={count}"), length=50).event for count in (0, 1)
+        planned(small(*readers, f"aggregation.byzantine={count}"), length=50).event
+        for count in (0, 1)
     )
     assert isinstance(nobody.release, PoissonSampled)
     assert (nobody.relation, some.relation) == (ADD_REMOVE, ZERO_OUT)
@@ -783,7 +787,7 @@ def test_why_noise_that_tells_the_count_is_not_amplified():
 def test_a_key_holder_knows_its_own_share():
     keys = (*DISTRIBUTED, "secure.protocol=bfv", "secure.simulate=arithmetic", "data.clients=40")
     told = {
-        share: plan(small(*keys, f"secure.colluders={share}"), length=50)
+        share: planned(small(*keys, f"secure.colluders={share}"), length=50)
         for share in (0.0, 0.01, 0.2)
     }
     assert [round(32 * found.mechanism.honest) for found in told.values()] == [31, 31, 24]
@@ -797,7 +801,7 @@ def test_colluders_and_missing_clients_are_paid_for_in_noise():
     """The calibrated noise per client grows with either."""
 
     def share(**keys):
-        found = plan(
+        found = planned(
             small(*DISTRIBUTED, "privacy.epsilon=2.0", *(f"{k}={v}" for k, v in keys.items()))
         )
         return found.mechanism.grid().share * found.mechanism.grid().step
@@ -813,7 +817,7 @@ def test_the_budget_gates_whom_it_names():
     keys = ("data.clients=400", "cohort.size=160", "privacy.epsilon=2.0", "secure.threshold=0.5")
     layered = ("privacy.mechanism=skellam", "secure.protocol=masks", "privacy.sizing=layers")
     by = {
-        whom: plan(small(*keys, *layered, f"privacy.against={whom}"))
+        whom: planned(small(*keys, *layered, f"privacy.against={whom}"))
         for whom in ("server", "readers")
     }
     for whom, found in by.items():
@@ -939,7 +943,7 @@ def test_layers_can_be_drawn_for_the_smallest_cohort_that_clients_accept():
     """Few survivors keep more each: a table for it has to exist before the round is charged."""
     keys = ("data.clients=200", "cohort.size=20", "secure.threshold=0.5", "privacy.epsilon=8.0")
     layered = ("privacy.mechanism=skellam", "secure.protocol=masks", "privacy.sizing=layers")
-    found = plan(small(*keys, *layered, "privacy.tolerance=0.5"))
+    found = planned(small(*keys, *layered, "privacy.tolerance=0.5"))
     layers = found.mechanism.share()
     for clients in range(10, 40):
         for gone in (0, layers.count(clients)):
@@ -1015,7 +1019,7 @@ def test_shares_below_two_steps_have_no_proof_and_more_noise_helps():
     assert "too few for the noise" in given.output
     keys = ("privacy.mechanism=discrete_gaussian", "privacy.noise_multiplier=0.02", "secure.bits=9")
     with pytest.raises(Refused, match="too few for the noise"):
-        plan(small(*DISTRIBUTED, *keys))
+        planned(small(*DISTRIBUTED, *keys))
 
 
 def test_calibrate_knows_cyclic_cohorts():
@@ -1036,10 +1040,9 @@ def test_calibrate_knows_cyclic_cohorts():
     assert json.loads(found.stdout)["relation"] == ZERO_OUT
 
 
-def test_noise_for_messages_of_another_length_is_refused():
-    """A plan is made for few clients; a source may give all of them wider examples."""
-    planned = plan(small("privacy.mechanism=skellam", "secure.protocol=masks"))
-    assert assemble(planned).plan.cost.length == planned.cost.length > 0
-    wider = replace(planned, cost=replace(planned.cost, length=planned.cost.length + 1))
-    with pytest.raises(Refused, match="the plan is for messages of"):
-        assemble(wider)
+def test_noise_is_planned_for_the_very_message_that_is_sent():
+    setup = prepare(small("privacy.mechanism=skellam", "secure.protocol=masks"))
+    planned, sent = setup.plan, message_length(setup.plan.config, setup.network.shapes.length)
+    assert planned.mechanism.grid().length == padded(sent)
+    with pytest.raises(ValueError, match="depends on the length of a message"):
+        plan(small("privacy.mechanism=skellam", "secure.protocol=masks"))

@@ -159,4 +159,4 @@ def test_the_analytic_calibration_meets_its_target():
     )
     assert made.guarantee.epsilon == pytest.approx(3.0, rel=1e-4)
     assert made.guarantee.epsilon <= 3.0
-    assert config.parts["mechanism"].trust == "client"
+    assert config.mechanism.trust == "client"

@@ -10,7 +10,7 @@ from helpers import MoreThanDeclared, Rounds, population, trainer
 from accounting.guarantee import guarantee
 from defenses.median import Median
 from privfed.errors import Refused
-from privfed.local.objective import Exchange
+from privfed.local.exchange import Exchange
 from privfed.privacy.mechanisms.none import NoPrivacy
 from privfed.round import round as round_module
 from privfed.sampling.cohort import People

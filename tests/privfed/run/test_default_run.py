@@ -3,7 +3,7 @@
 import statistics
 
 from privfed.auditing.run_audit import audit
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.run.loop import train
 
 

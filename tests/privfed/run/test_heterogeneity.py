@@ -13,13 +13,11 @@ from scipy import stats
 from small import model, same_run, small, trained
 
 from privfed.cli.main import main
-from privfed.config.devices import Devices
 from privfed.data.federation import Examples, Federation
 from privfed.data.partitions.basic import Iid, Natural, Shuffled
 from privfed.data.partitions.concept_shift import Concept
 from privfed.data.partitions.covariate_shift import Covariate, _through
 from privfed.data.partitions.label_skew import Dirichlet, LongTail, Pachinko
-from privfed.data.population import population as assemble_population
 from privfed.errors import Refused
 from privfed.grid.figures import Figure, check_figures
 from privfed.local.objectives.fedcurv import FedCurv
@@ -31,7 +29,9 @@ from privfed.plan.plan import plan
 from privfed.round.tally import Tally
 from privfed.run.heterogeneity import client_scores, distribution, gradients, measure_clients
 from privfed.run.loop import resume
+from privfed.run.population import population as assemble_population
 from privfed.sampling.cohort import People
+from privfed.sampling.devices import Devices
 from privfed.sampling.samplers import BySize
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams

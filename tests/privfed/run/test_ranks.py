@@ -13,11 +13,10 @@ from small import SMALL, same_run, small, trained
 from privfed import ranks as module
 from privfed.cli.main import main
 from privfed.errors import Refused
-from privfed.plan.plan import plan
 from privfed.ranks import ALONE, RankLost, joined
 from privfed.round.round import run_round
 from privfed.run import loop as runs
-from privfed.run.assemble import assemble
+from privfed.run.prepare import prepare
 from privfed.run.worker_rank import refuse_ranks
 
 SEEDED = "run.randomness=seeded"
@@ -142,7 +141,7 @@ def test_clients_are_taken_as_they_come_where_sums_are_exact(override, exact):
         else ()
     )
     for way in ("loop", "stacked"):
-        setup = assemble(plan(small(f"run.trainer={way}", "run.chunk=2", override, *banded)))
+        setup = prepare(small(f"run.trainer={way}", "run.chunk=2", override, *banded))
         assert setup.executor.unordered == (exact and way == "loop")
 
 

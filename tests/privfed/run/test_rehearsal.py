@@ -8,13 +8,12 @@ import torch
 from small import model, small, trained
 
 from privfed.errors import Refused
-from privfed.plan.plan import plan
-from privfed.run.assemble import assemble
+from privfed.run.prepare import prepare
 from privfed.run.rehearsal import keeping, rehearse
 
 
 def setup(*overrides):
-    return assemble(plan(small(*overrides)))
+    return prepare(small(*overrides))
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,11 @@ from accounting import chain
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
-from privfed.config.config import restated
+from privfed.config.reading import restated
 from privfed.errors import Broken, Refused
-from privfed.plan.plan import plan
-from privfed.run.assemble import assemble
 from privfed.run.ledger_terms import terms
 from privfed.run.loop import resume
+from privfed.run.prepare import prepare
 from privfed.run.resume import replay
 from privfed.store.run_directory import RunDirectory
 
@@ -201,11 +200,11 @@ def test_a_partial_round_is_spent_and_not_replayed(tmp_path, monkeypatch):
         patch.setattr(RunDirectory, "save_checkpoint", dying_after_round(2))
         with pytest.raises(Crash):
             trained(path)
-    setup = assemble(plan(RunDirectory.open(path).read_config()))
+    setup = prepare(RunDirectory.open(path).read_config())
     charge = Ledger.load(path / "ledger.jsonl").charged(2)
     state = setup.start()
     assert replay(charge, setup, state, RunDirectory.open(path)) is not None
-    monkeypatch.setattr("privfed.round.round.exchanges", lambda *_: 2)
+    monkeypatch.setattr("privfed.round.algorithm.exchanges", lambda *_: 2)
     assert replay(charge, setup, state, RunDirectory.open(path)) is None
 
 

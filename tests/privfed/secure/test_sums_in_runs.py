@@ -20,7 +20,7 @@ from accounting.ledger import Ledger
 from defenses.median import Median
 from privfed.auditing.run_audit import audit, opacus_epsilon
 from privfed.cli.main import main
-from privfed.config.config import load, overridden
+from privfed.config.reading import load, overridden
 from privfed.errors import Refused
 from privfed.plan.plan import plan
 from privfed.plan.unspent import unspent
@@ -553,7 +553,7 @@ def test_sums_begin_with_cohorts_for_which_aborts_cost_next_to_nothing():
     bare = plan(load(None, DEFAULT[1:]))
     assert found.noise_multiplier == pytest.approx(bare.noise_multiplier, rel=1e-3)
     assert unspent(found) is None
-    policy = found.config.parts["protocol"].within(found.cost.limits)
+    policy = found.config.protocol.within(found.cost.limits)
     assert 60 < policy.smallest < 90, "below the threshold of the expected cohort"
     for clients in range(policy.smallest, 201):
         graph, corrupt = policy.graph(clients), policy.corrupt(clients)
@@ -581,7 +581,7 @@ def test_a_budget_that_aborts_leave_unspent_is_warned_about(keys, advice):
 
 def test_what_is_configured_stays_though_aborts_cost():
     found = plan(load(None, [*DEFAULT, "secure.admitted=90"]))
-    assert found.config.parts["protocol"].within(found.cost.limits).smallest == 90
+    assert found.config.protocol.within(found.cost.limits).smallest == 90
     assert found.guarantee.epsilon == pytest.approx(1.107, abs=1e-3)
     with pytest.raises(Refused, match=r"secure\.admitted is 16; expected from 17"):
         plan(load(None, [*DEFAULT, "secure.admitted=16"]))

@@ -10,7 +10,6 @@ import torch
 from helpers import Rounds, Seen, population, trainer
 from small import model, same_run, small, trained
 
-from privfed.config.schedules import Cosine, Staircase, WarmUp
 from privfed.data.federation import Federation
 from privfed.errors import Refused
 from privfed.local.batches import plan as plan_batches
@@ -29,6 +28,7 @@ from privfed.run.check import check
 from privfed.run.loop import resume
 from privfed.sampling.cohort import People
 from privfed.sampling.samplers import Poisson
+from privfed.schedules import Cosine, Staircase, WarmUp
 from privfed.server.adaptive import FedAdagrad, FedAdam, FedYogi
 from privfed.server.fedavg import FedAvg
 from privfed.streams import Streams

@@ -14,7 +14,7 @@ from small import SMALL, trained
 
 from accounting import chain
 from privfed.cli.main import main
-from privfed.config.config import outside
+from privfed.config.reading import outside
 from privfed.config.sections import SECTIONS
 from privfed.errors import Refused
 from privfed.store.lineage import Origin, _completed

@@ -21,7 +21,7 @@ from tables import AGE, FAST, ILL, SEX, WHO, written
 from accounting.ledger import Ledger
 from privfed.auditing.prior_runs import priors
 from privfed.cli.main import main
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.data.preprocessing import Category, Numbers, Preprocessing
 from privfed.errors import Broken, Busy, Refused
 from privfed.models.form import Form
@@ -289,7 +289,7 @@ def test_made_up_rows_hold_every_kind_of_cell(run):
     directory = RunDirectory.open(run)
     form = directory.form()
     network, params, _ = trained(run, form.empty())
-    found = made_up_rows(form, directory.read_config().parts["source"], network, params)
+    found = made_up_rows(form, directory.read_config().source, network, params)
     numbers, codes = found.inputs
     for column, each in zip(numbers.T, form.preprocessing.numbers, strict=True):
         low, high = each.bounds

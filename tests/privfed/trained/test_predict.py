@@ -17,7 +17,7 @@ from tables import AGE, FAST, ILL, SEX, WHO, written
 
 from privfed.cli.main import main
 from privfed.cli.model import _to_standard_output
-from privfed.config.config import load
+from privfed.config.reading import load
 from privfed.data.sources.idx import Idx
 from privfed.data.sources.table import Table
 from privfed.errors import Refused

@@ -1,0 +1,174 @@
+"""From the keys of a run file to a configuration: parts are found, sections and parts validated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import ValidationError
+
+from privfed.config.config import Config, Raw, Resolved
+from privfed.config.mistakes import Mistake, mistakes
+from privfed.config.sections import (
+    SECTIONS,
+    Data,
+    Privacy,
+    Section,
+)
+from privfed.errors import Refused
+from privfed.models.task import Task
+from privfed.parts import BUILT_IN, Part, expected, find
+
+DEFAULT_EPSILON = 4.0
+
+UNSOLVED = Resolved()
+
+
+def _chosen(name: str, section: Mapping[str, Any]) -> dict[str, tuple[str, type[Any]]]:
+    """The parts that `section` names: kind -> (name, class)."""
+    chosen: dict[str, tuple[str, type[Any]]] = {}
+    for key, (kind, default) in SECTIONS[name].parts.items():
+        part, place = section.get(key, default), f"{name}.{key}"
+        if kind == "partition" and part == "":
+            part = "natural" if chosen["source"][1].natural_partition else "iid"
+        if not isinstance(part, str):
+            raise Refused(f"{place} is {part!r}; expected a name, as text", key=place)
+        chosen[kind] = (part, find(kind, part, place))
+    return chosen
+
+
+def named(raw: Raw, kind: str) -> type[Any]:
+    """The class of the part of `kind` that `raw` names, or leaves to its default."""
+    section = next(name for name, known in SECTIONS.items() if kind in _kinds(known))
+    return _chosen(section, raw.get(section, {}))[kind][1]
+
+
+def loss_of(raw: Raw) -> Any:
+    """The loss that `raw` describes; None where that is refused."""
+    try:
+        return _built(raw, "model", "loss")
+    except Refused:
+        return None
+
+
+def _kinds(section: Section) -> set[str]:
+    return {kind for kind, _ in section.parts.values()}
+
+
+def _fields(name: str, section: Mapping[str, Any]) -> set[str]:
+    """All keys that `section` may hold, as it names its parts."""
+    models = [SECTIONS[name].own, *(model for _, model in _chosen(name, section).values())]
+    return {key for model in models for key in model.model_fields} | SECTIONS[name].parts.keys()
+
+
+def _suited(raw: Raw) -> Raw:
+    """`raw`, with what its task's loss holds best for keys that it leaves out.
+
+    A part whose own default is not the one that a section's default part has keeps it. Unchanged
+    where what is asked cannot be built, of which `_assemble` says why.
+    """
+    data = _validate(Data, "data", raw.get("data", {}), [])
+    source, sampler = _built(raw, "data", "source"), _built(raw, "cohort", "sampler")
+    loss = _built(raw, "model", "loss")
+    if None in (data, source, sampler, loss):
+        return raw
+    suited = {name: dict(section) for name, section in raw.items()}
+    task = Task(source.squared_norm, float(sampler.of(data.clients).size))
+    for target, value in loss.defaults(task).items():
+        name, _, key = target.rpartition(".")
+        given = suited.setdefault(name, {})
+        if key not in given and _default(name, given, key) == _default(name, {}, key):
+            given[key] = value
+    return suited
+
+
+def _built(raw: Raw, name: str, kind: str) -> Any:
+    """The part of `kind` that section `name` describes; None where it is refused."""
+    given = raw.get(name, {})
+    return _validate(_chosen(name, given)[kind][1], name, given, [])
+
+
+def _default(name: str, section: Mapping[str, Any], key: str) -> Any:
+    """What `key` is where `section` leaves it out, as it names its parts; None: nothing there."""
+    models = [SECTIONS[name].own, *(model for _, model in _chosen(name, section).values())]
+    fields = [model.model_fields[key] for model in models if key in model.model_fields]
+    return fields[0].default if fields else None
+
+
+def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
+    """The configuration that `raw` describes. Raises `Refused` with every problem found."""
+    raw = _suited(raw)
+    own: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    problems: list[Mistake] = []
+    for name, section in SECTIONS.items():
+        given = raw.get(name, {})
+        known = _fields(name, given)
+        problems += [
+            Mistake(f"{name}.{key}", _unknown(name, key, known))
+            for key in sorted(given.keys() - known)
+        ]
+        own[name] = _validate(section.own, name, given, problems)
+        for kind, (part, model) in _chosen(name, given).items():
+            names[kind] = part
+            parts[kind] = _validate(model, name, given, problems)
+    if (
+        parts["source"] is not None
+        and parts["source"].found
+        and "clients" not in raw.get("data", {})
+    ):
+        problems.append(
+            Mistake(
+                "data.clients",
+                f"data.clients is missing: declare about how many clients {names['source']} holds, "
+                "as a public constant; it is never counted from private data",
+            )
+        )
+    if problems:
+        reasons = "\n".join(dict.fromkeys(problem.text for problem in problems))
+        raise Refused(reasons, key=problems[0].key)
+    for name in own["aggregation"].before:
+        find("before", name, "aggregation.before")
+    parts["sampler"] = parts["sampler"].of(own["data"].clients)
+    own["privacy"] = _one_budget(own["privacy"])
+    sections = {section.field: own[name] for name, section in SECTIONS.items() if section.field}
+    return Config(**sections, **parts, names=names, **asdict(solved))
+
+
+def _unknown(name: str, key: str, known: set[str]) -> str:
+    here = f"{name}.{key} is not a known key{_owner(name, key)}"
+    return f"{here}; {expected(key, list(known))}"
+
+
+def _owner(name: str, key: str) -> str:
+    """Which other part of the section would know `key`, if any does."""
+    for naming, (kind, _) in SECTIONS[name].parts.items():
+        for part in BUILT_IN[kind]:
+            if key in find(kind, part, f"{name}.{naming}").model_fields:
+                return f" here (it belongs to {name}.{naming} = {part!r})"
+    return ""
+
+
+def _validate(
+    model: type[Part], name: str, given: Mapping[str, Any], problems: list[Mistake]
+) -> Any:
+    known = {key: given[key] for key in given if key in model.model_fields}
+    try:
+        return model.model_validate(known)
+    except ValidationError as error:
+        problems += mistakes(error, name, known, model)
+        return None
+
+
+def _one_budget(privacy: Privacy) -> Privacy:
+    if privacy.epsilon is not None and privacy.noise_multiplier is not None:
+        raise Refused(
+            "privacy.epsilon and privacy.noise_multiplier are both set; expected exactly one: "
+            "epsilon is a budget that noise is solved for, noise_multiplier fixes the noise",
+            key="privacy.epsilon",
+        )
+    if privacy.epsilon is None and privacy.noise_multiplier is None:
+        return privacy.model_copy(update={"epsilon": DEFAULT_EPSILON})
+    return privacy

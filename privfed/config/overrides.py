@@ -1,0 +1,60 @@
+"""Single keys of a run file, as `--set section.key=value` and grids name them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accounting.documents import from_toml
+from privfed.config.assembly import _fields
+from privfed.config.config import Raw
+from privfed.config.sections import (
+    SECTIONS,
+)
+from privfed.errors import Refused
+from privfed.parts import expected
+
+
+def _override(raw: Raw, override: str) -> None:
+    """Apply one `--set`."""
+    target, equals, text = override.partition("=")
+    if not equals or "." not in target:
+        raise Refused(f"--set {override}: expected section.key=value, e.g. server.lr=0.5")
+    try:
+        assign(raw, target.strip(), _value(text.strip()))
+    except Refused as refused:
+        raise Refused(f"--set {override}: {refused}", key=refused.key) from refused
+
+
+def assign(raw: Raw, target: str, value: Any) -> None:
+    """Set the key `target`, "section.key". Raises `Refused` where there is no such section.
+
+    Naming another part drops the keys that only the former part knew.
+    """
+    name, dot, key = target.rpartition(".")
+    if not dot:
+        raise Refused(f"{target!r} is no section.key, as server.lr")
+    if name not in SECTIONS:
+        raise Refused(f"unknown section {name!r}; {expected(name, [*SECTIONS])}", key=name)
+    section = raw.setdefault(name, {})
+    if key in SECTIONS[name].parts and value != section.get(key):
+        before = _fields(name, section)
+        section[key] = value
+        after = _fields(name, section)
+        for stale in (before - after) & set(section):
+            del section[stale]
+    section[key] = value
+    if name == "privacy" and key in ("epsilon", "noise_multiplier"):
+        section.pop({"epsilon": "noise_multiplier"}.get(key, "epsilon"), None)
+
+
+def _value(text: str) -> Any:
+    """A TOML value, or else the text itself: `server.optimizer=fedavg` needs no quotes."""
+    try:
+        document = from_toml(f"value = {text}")
+        return document["value"] if len(document) == 1 else text
+    except ValueError:
+        pass
+    try:
+        return float(text)  # .5 and 1. are no TOML, but everybody means a number
+    except ValueError:
+        return text

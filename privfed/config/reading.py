@@ -1,0 +1,124 @@
+"""Run files: read, overridden, and read again as a run directory keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from accounting.documents import from_toml
+from privfed.config.assembly import assembled
+from privfed.config.config import FORMAT, Config, Raw, Resolved
+from privfed.config.overrides import _override, assign
+from privfed.config.sections import (
+    SECTIONS,
+)
+from privfed.errors import Refused
+from privfed.parts import BUILT_IN, expected
+
+
+def load(path: Path | None, overrides: Iterable[str] = ()) -> Config:
+    """Read a run file (None: the default run) with `section.key=value` overrides.
+
+    The noise of a resolved file is solved for afresh. Raises `Refused` with every problem found.
+    """
+    return assembled(as_written(path, overrides))
+
+
+def as_written(path: Path | None, overrides: Iterable[str] = ()) -> Raw:
+    """The keys that `load` reads, and no defaults."""
+    raw = read_raw(path) if path else {}
+    for override in overrides:
+        _override(raw, override)
+    return raw
+
+
+def read_raw(path: Path) -> Raw:
+    """The keys of a run file as they are written, for `assign` and `assembled`."""
+    return _read(path)[0]
+
+
+def resolved(text: str, of: str = "the configuration") -> Config:
+    """The configuration whose `toml` is `text`, with the noise it was calibrated to.
+
+    Raises `Refused`, calling the text `of`.
+    """
+    return assembled(*_parted(_of_format(from_toml(text), of), of))
+
+
+def outside(text: str, of: str) -> list[str]:
+    """The keys of a run file that name parts from outside, whose code runs as they are built."""
+    raw, _ = _parted(_of_format(from_toml(text), of), of)
+    named = [
+        (f"{name}.{key}", kind, raw.get(name, {}).get(key, default))
+        for name, section in SECTIONS.items()
+        for key, (kind, default) in section.parts.items()
+    ]
+    before = raw.get("aggregation", {}).get("before", [])
+    named += [("aggregation.before", "before", one) for one in before if isinstance(before, list)]
+    return [key for key, kind, part in named if part not in ["", *BUILT_IN[kind]]]
+
+
+def overridden(config: Config, overrides: Iterable[str]) -> Config:
+    """`config` with `section.key=value` overrides. Raises `Refused`."""
+    raw = config.values()
+    for override in overrides:
+        _override(raw, override)
+    return assembled(raw, Resolved(config.noise_multiplier, config.admitted))
+
+
+def restated(config: Config, path: Path, overrides: Iterable[str]) -> Config:
+    """`config` with the keys that the run file at `path` states, and overrides. Raises `Refused`.
+
+    Keys that it leaves out stay as they are, whatever later versions take by default.
+    """
+    raw = config.values()
+    for name, section in as_written(path, overrides).items():
+        for key, value in section.items():
+            assign(raw, f"{name}.{key}", value)
+    return assembled(raw, Resolved(config.noise_multiplier, config.admitted))
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The TOML of a file of ours, without its "format", which is checked. Raises `Refused`."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise Refused(f"{path} does not exist; expected a {what} file (TOML)") from error
+    except (OSError, ValueError) as error:  # no UTF-8, or a name that no file can have
+        raise Refused(f"{str(path)!r} cannot be read: {error}") from error
+    try:
+        document = from_toml(text)
+    except ValueError as error:
+        raise Refused(f"{path} is not valid TOML: {error}") from error
+    return _of_format(document, str(path))
+
+
+def _of_format(document: dict[str, Any], path: str) -> dict[str, Any]:
+    """`document` without its "format". Raises `Refused` where that is another one."""
+    found = document.pop("format", FORMAT)
+    if found != FORMAT:
+        raise Refused(
+            f"{path} has format = {found!r}; this version of privfed reads format = {FORMAT}"
+            + ("; update privfed" if isinstance(found, int) and found > FORMAT else "")
+        )
+    return document
+
+
+def _read(path: Path) -> tuple[Raw, Resolved]:
+    return _parted(read_toml(path, "run"), str(path))
+
+
+def _parted(document: dict[str, Any], path: str) -> tuple[Raw, Resolved]:
+    """The sections of a run file, and what was solved for."""
+    solved = Resolved.read(document.pop("resolved", None))
+    client = document.get("client")
+    if isinstance(client, dict) and "privacy" in client:
+        document["client.privacy"] = client.pop("privacy")
+    for name, section in document.items():
+        if name not in SECTIONS:
+            known = expected(name, list(SECTIONS))
+            raise Refused(f"{path}: unknown section [{name}]; {known}", key=name)
+        if not isinstance(section, dict):
+            raise Refused(f"{path}: {name} is {section!r}; expected a section [{name}]", key=name)
+    return document, solved

@@ -1,0 +1,66 @@
+"""Noise that clients make up together: what its mechanisms have beside what all have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeGuard
+
+from accounting.events import Event
+from privfed.privacy.mechanism import Mechanism
+from privfed.sampling.cohort import Witness
+
+if TYPE_CHECKING:
+    pass
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How rows become whole numbers: a `step`, and what follows from it, in steps.
+
+    `share` is the deviation of one client's noise, `l2` and `l1` bound an encoded row (PRIVACY,
+    section 3: never the clip), `wraps` is the probability that a coordinate of the sum wraps.
+    """
+
+    step: float
+    share: float
+    l2: float
+    l1: float
+    length: int
+    wraps: float
+
+
+OTHER = {"server": "readers", "readers": "server"}
+"""Whom distributed noise protects against, beside the one that the budget gates."""
+
+
+class SharedNoise(Mechanism, Protocol):
+    """A mechanism whose noise arises on clients, as shares of it that a secure sum adds up."""
+
+    tolerance: float
+    """The part of an expected cohort that may be missing from a sum."""
+
+    @property
+    def against(self) -> str:
+        """Whose guarantee the budget gates: the "server"'s, or that of "readers"."""
+        ...
+
+    @property
+    def honest(self) -> float:
+        """Of the noise, at least this part is added by clients who keep it to themselves."""
+        ...
+
+    def grid(self) -> Grid:
+        """How rows become whole numbers. Raises `Refused` where the bits are too few."""
+        ...
+
+    def events(self, witness: Witness, exchanges: int) -> dict[str, Event]:
+        """The round's event by whom it protects against."""
+        ...
+
+
+def shares_noise(mechanism: Mechanism) -> TypeGuard[SharedNoise]:
+    """Whether clients make up the noise together, in a secure sum."""
+    return mechanism.trust == "sum"

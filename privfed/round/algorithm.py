@@ -1,0 +1,123 @@
+"""What a run does each round: its frozen parts, what a round is charged, and the state it changes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from accounting.events import Event
+from defenses.types import RowRule, SumRule
+from defenses.weighing import Composed
+from privfed.local.objective import Cohorts, Memory, Objective
+from privfed.privacy.mechanism import Mechanism
+from privfed.privacy.mechanism import State as PublicState
+from privfed.sampling.cohort import Sampler
+from privfed.schedules import CONSTANT, Schedule
+from privfed.secure.aborts import charged
+from privfed.secure.summation import Summation
+from privfed.server.optimizer import ServerOptimizer
+from privfed.server.optimizer import State as ServerState
+from privfed.vector import Layout
+
+
+def exchanges(objective: Objective, rule: SumRule | RowRule) -> int:
+    """Releases per round, known before it: together they make one event."""
+    passes = rule.passes if isinstance(rule, SumRule) else 1
+    return objective.exchanges - 1 + passes
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What a run does each round: frozen parts and declared constants."""
+
+    objective: Objective
+    server: ServerOptimizer
+    rule: SumRule | RowRule
+    mechanism: Mechanism
+    sampler: Sampler
+    summation: Summation
+    clients: int
+    byzantine: int = 0
+    schedule: Schedule = CONSTANT
+    dropout: float = 0.0
+    aborts: float = 0.0
+    """At least the probability that a round aborts for all to see (`privfed.secure.aborts`)."""
+
+    def server_in(self, round: int) -> ServerOptimizer:
+        """The server optimizer at its rate in `round`."""
+        factor = self.schedule.factor(round)
+        return self.server if factor == 1.0 else self.server.at(factor)
+
+    @property
+    def cohorts(self) -> Cohorts:
+        separation = self.sampler.witness(0, self.clients).separation
+        return Cohorts(self.clients, float(self.sampler.size), separation)
+
+    @property
+    def fixed_divisor(self) -> bool:
+        """Whether rows weigh one and their sum is divided by the configuration's constant."""
+        return self.mechanism.private or self.objective.keeps > 0
+
+    def start(self, params: Tensor) -> TrainingState:
+        """The state before round 1; a rule that keeps a center starts from no movement."""
+        return TrainingState(
+            params,
+            self.server.init(params),
+            self.mechanism.init(),
+            self.objective.init(params),
+            {"center": torch.zeros_like(params)} if self.remembers else {},
+        )
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the rule starts a round from what the round before released."""
+        return isinstance(self.rule, SumRule | Composed) and self.rule.remembers
+
+    @property
+    def exchanges(self) -> int:
+        return exchanges(self.objective, self.rule)
+
+    def wire(self, layout: Layout) -> Layout:
+        """What a client sends: the rule's terms, and its weight where that is not public."""
+        if isinstance(self.rule, SumRule) and self.rule.extra:
+            layout = layout.plus("terms", self.rule.extra)
+        return layout if self.fixed_divisor else layout.plus("weight", 1)
+
+    def encoded(self, parameters: int) -> float:
+        """The norm of what is summed, over that of a client's row; 1 without a secure sum.
+
+        Raises `Refused` where the secure sum cannot hold it.
+        """
+        encoding = self.mechanism.encoding(self.mechanism.init())
+        width = self.mechanism.width(self.wire(self.objective.layout(parameters)))
+        found = self.summation.encoded(encoding, width)
+        return found / encoding.bound if encoding.bound < math.inf else 1.0
+
+    def step(self, parameters: int) -> float | None:
+        """Of the whole numbers that are summed; None without a secure sum."""
+        width = self.mechanism.width(self.wire(self.objective.layout(parameters)))
+        return self.summation.step(self.mechanism.encoding(self.mechanism.init()), width)
+
+    def event(self, round: int) -> Event:
+        """What `round` is charged: a pure function of declared constants."""
+        witness = self.sampler.witness(round, self.clients)
+        return charged(self.mechanism, witness, self.exchanges, self.aborts)
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """All that a round changes, all of it public.
+
+    The model `[d]`, and what server optimizer, mechanism, objective and rule remember. Of simulated
+    attackers who read raw updates, what they remember: such a run guarantees nothing.
+    """
+
+    params: Tensor
+    server: ServerState
+    mechanism: PublicState
+    objective: Memory = field(default_factory=dict)
+    rule: Memory = field(default_factory=dict)
+    attack: Memory = field(default_factory=dict)

@@ -1,0 +1,72 @@
+"""Where rounds happen: who answers, who counts, who keeps, and where randomness comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accounting.events import Event
+from accounting.ledger import Charge
+from privfed.local.byzantine import Attackers
+from privfed.local.exchange import Executor
+from privfed.local.objective import ClientState
+from privfed.privacy.mechanism import State as PublicState
+from privfed.privacy.noise.correlated import Correlated
+from privfed.ranks import Alone, Ranks
+from privfed.sampling.cohort import People
+from privfed.streams import Keys, Streams
+
+
+class Watch(Protocol):
+    """Shown what no epsilon covers; simulation-only."""
+
+    def rows(
+        self, round: int, ids: NDArray[np.int64], rows: Tensor, hostile: NDArray[np.bool_]
+    ) -> None:
+        """Clients `[c]`, the raw rows `[c, m]` that they bound next, and which are hostile."""
+        ...
+
+    def aggregate(self, round: int, aggregate: Tensor) -> None:
+        """What the rule made of the rows, `[m]`; of several passes, of each so far."""
+        ...
+
+
+class Charges(Protocol):
+    """Where rounds are charged: a ledger."""
+
+    def charge(self, round: int, event: Event) -> Charge:
+        """Make the round's charge durable. Raises `BudgetExceeded` with nothing charged."""
+        ...
+
+
+class ReleaseStore(Protocol):
+    def write(self, charge: Charge, released: list[Tensor], state: PublicState) -> None:
+        """Make all exchanges' releases of the charged round so far durable."""
+        ...
+
+
+@dataclass(frozen=True)
+class World:
+    """Where rounds happen: who answers, who counts, who keeps, and where randomness comes from."""
+
+    executor: Executor
+    people: People
+    ledger: Charges
+    store: ReleaseStore
+    streams: Streams
+    watch: Watch | None = None
+    states: ClientState | None = None
+    correlated: Correlated | None = None
+    attackers: Attackers | None = None
+    ranks: Ranks = field(default_factory=Alone)
+    """Who plays this run together: the first charges, draws, adds noise and writes."""
+
+    def noise(self, round: int, number: int) -> Keys:
+        """The randomness of the release of exchange `number`."""
+        if self.correlated:
+            return self.correlated.at(round)
+        return self.streams.at(f"noise/{number}", round)

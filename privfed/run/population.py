@@ -1,0 +1,48 @@
+"""From a configuration to its people: the clients, and the test set."""
+
+from __future__ import annotations
+
+from privfed.config.config import Config
+from privfed.data.federation import Federation
+from privfed.data.population import populate
+from privfed.streams import Streams
+
+_FEW = 256
+"""Made-up clients that stand for any number of them."""
+
+
+def protected(config: Config) -> bool:
+    """Whether a guarantee covers anybody: clients, or single examples of silos."""
+    return bool(config.mechanism.private or config.client_mechanism.private)
+
+
+def population(config: Config, streams: Streams) -> Federation:
+    """The clients and the test set that `config` names. Raises `Refused`."""
+    return _population(config, streams, config.data.clients)
+
+
+def representative(config: Config, streams: Streams) -> Federation:
+    """The same for plans and forecasts: of clients that are made up, a few stand for all.
+
+    So that it takes no longer, however many clients are declared. Clients of a file are all loaded:
+    what they hold may have to be refused. Raises `Refused`.
+    """
+    clients, found = config.data.clients, config.source.found
+    if clients <= _FEW or (found and config.partition.natural):
+        return population(config, streams)
+    return _population(config, streams, _FEW)
+
+
+def _population(config: Config, streams: Streams, few: int) -> Federation:
+    federation = populate(
+        config.source,
+        config.partition,
+        config.data.clients,
+        config.data.holdout_fraction,
+        streams,
+        config.data.holdout,
+        protected=protected(config),
+        few=few,
+    )
+    shifted: Federation = config.shift.apply(federation, streams)
+    return shifted.rooted(config.aggregation.root)

@@ -1,0 +1,48 @@
+"""Numbers in words: sizes, durations, and epsilons that are never rounded down."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    pass
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return "—"
+    return "∞" if value == math.inf else f"{value:.10g}"
+
+
+def ceiling(value: float | None) -> str:
+    """Rounded up, to four decimals or three digits: never less ε, nor less noise, than there is."""
+    if value is None or value in (0.0, math.inf):
+        return number(value)
+    if value < 1e-3:
+        scale = 10.0 ** (2 - math.floor(math.log10(value)))
+        return f"{math.ceil(value * scale) / scale:.3g}"
+    return f"{math.ceil(value * 1e4) / 1e4:.4f}"
+
+
+def size_of(count: float) -> str:
+    """Bytes in words: 1.2 MB."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: 1.2 min."""
+    if seconds < 100:
+        return f"{seconds:.2g} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.2g} min"
+    return f"{seconds / 3600:.2g} h"
+
+
+def measure(name: str, value: float) -> str:
+    """A measure as people read it."""
+    return f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
