@@ -1,0 +1,167 @@
+"""The figures of the house: python -m house (from the checkout, with tests/ on the path).
+
+What may grow is bounded here, and `test_house.py` holds the code to it: modules in a folder, lines
+of a file and of a function, branches of a function, arrows between rooms, circles of modules, and
+results that are named by a filler word.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("accounting", "attacks", "defenses", "privfed")
+MOST_MODULES, MOST_LINES, MOST_BODY, MOST_BRANCHES, MOST_ARROWS = 20, 350, 50, 15, 190
+FILLERS = frozenset({"found", "said", "told", "own", "one", "kept", "seen", "whole"})
+_BRANCHES = (ast.If, ast.For, ast.While, ast.ExceptHandler, ast.IfExp, ast.Assert, ast.match_case)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function's lines without its docstring, and its cyclomatic complexity."""
+
+    name: str
+    lines: int
+    branches: int
+
+
+def modules(package: str) -> dict[str, Path]:
+    """All modules of `package` by dotted name; a folder's `__init__` has the folder's."""
+    names = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return names
+
+
+def folders(package: str) -> Counter[str]:
+    """How many modules lie in each folder, `__init__` left out."""
+    paths = modules(package).values()
+    return Counter(
+        str(path.parent.relative_to(ROOT)) for path in paths if path.name != "__init__.py"
+    )
+
+
+def functions(path: Path) -> Iterator[Function]:
+    """Every function and method of a file, nested ones too."""
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield Function(f"{path.relative_to(ROOT)}:{node.name}", _body(node), _branches(node))
+
+
+def imports(package: str) -> dict[str, set[str]]:
+    """Which modules of `package` each of its modules imports, anywhere in the file."""
+    known = modules(package)
+    return {name: {*_imported(path, known)} & {*known} - {name} for name, path in known.items()}
+
+
+def arrows(package: str) -> set[tuple[str, str]]:
+    """From room to room: folders directly in `package`, and the modules that lie beside them."""
+    pairs = {(_room(a), _room(b)) for a, targets in imports(package).items() for b in targets}
+    return {(a, b) for a, b in pairs if a != b}
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Modules that import each other, around however many corners."""
+    reach = {node: _reached(graph, node) for node in graph}
+    groups = {frozenset({b for b in reach[a] if a in reach.get(b, ())}) for a in graph}
+    return sorted(sorted(group) for group in groups if group)
+
+
+def fillers(path: Path) -> Iterator[str]:
+    """Names that are bound to a result and say nothing of it."""
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in FILLERS:
+            yield f"{path.relative_to(ROOT)}:{node.lineno} {node.id}"
+        elif isinstance(node, ast.arg) and node.arg in FILLERS:
+            yield f"{path.relative_to(ROOT)}:{node.lineno} {node.arg}"
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in FILLERS:
+            yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}()"
+
+
+def twice(package: str) -> dict[str, list[str]]:
+    """Public names that several modules define, and where."""
+    places: dict[str, list[str]] = {}
+    for module, path in modules(package).items():
+        for node in _tree(path).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(module)
+    return {name: where for name, where in places.items() if len(where) > 1}
+
+
+def undocumented(path: Path) -> Iterator[str]:
+    """Public functions and methods without a docstring, but for those that a base documents."""
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            if ast.get_docstring(node) is None:
+                yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+
+
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _body(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    start = node.body[0]
+    documented = len(node.body) > 1 and ast.get_docstring(node) is not None
+    first = node.body[1].lineno if documented else start.lineno
+    return (node.end_lineno or first) - first + 1
+
+
+def _branches(node: ast.AST) -> int:
+    count = 1
+    for child in ast.walk(node):
+        count += isinstance(child, _BRANCHES)
+        count += len(child.values) - 1 if isinstance(child, ast.BoolOp) else 0
+        count += len(child.ifs) if isinstance(child, ast.comprehension) else 0
+    return count
+
+
+def _imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in known else node.module for name in names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def _room(name: str) -> str:
+    return ".".join(name.split(".")[:2])
+
+
+def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    reached: set[str] = set()
+    waiting = [start]
+    while waiting:
+        for target in graph.get(waiting.pop(), ()):
+            if target in graph and target not in reached:
+                reached.add(target)
+                waiting.append(target)
+    return reached
+
+
+def main(package: str = "privfed") -> None:
+    paths = list(modules(package).values())
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in paths}
+    every = [function for path in paths for function in functions(path)]
+    print("fullest folders", folders(package).most_common(4))
+    print("longest files", Counter(lengths).most_common(12))
+    print("longest functions", [(f.name, f.lines) for f in every if f.lines > MOST_BODY])
+    print("most branches", [(f.name, f.branches) for f in every if f.branches > MOST_BRANCHES])
+    print("arrows between rooms", len(arrows(package)))
+    print("circles", circles(imports(package)))
+    named = [name for path in paths for name in fillers(path)]
+    print("filler names", len(named), *named, sep="\n  ")
+    print("defined twice", len(twice(package)), *twice(package).items(), sep="\n  ")
+    bare = [name for path in paths for name in undocumented(path)]
+    print("without a docstring", len(bare), *bare, sep="\n  ")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
