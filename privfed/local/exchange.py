@@ -56,10 +56,6 @@ class Executor(Protocol):
         """A sum over all ranks."""
         ...
 
-    def rows(self, exchange: Exchange, cohort: Cohort) -> Tensor:
-        """All answers at once, `[n, m]`: for rules that need rows."""
-        ...
-
     def root(self, exchange: Exchange, round: int) -> Tensor:
         """The server's own answer `[m]`, from its root set."""
         ...

@@ -35,7 +35,7 @@ from privfed.run.resume import (
     client_states,
     correlated,
     private_silos,
-    replay,
+    replayed,
     restored,
     with_kept_key,
 )
@@ -314,12 +314,12 @@ def _advance(
     """
     charge = ledger.charged(round)
     if charge is not None and not ledger.reexecutes:
-        replayed = replay(charge, setup, state, directory)
+        after = replayed(charge, setup, state, directory)
         if isinstance(world.store, Listening) and (stored := directory.release(round)):
             world.store.hear(round, stored.released)
         if world.states:
-            world.states.replay(round, released=replayed is not None)
-        return replayed
+            world.states.replay(round, released=after is not None)
+        return after
     leading.round(round, state)
     leading.known = run_round(round, setup.algorithm, state, world)
     return leading.known

@@ -19,14 +19,14 @@ from privfed.local.client_states import ClientStates
 from privfed.local.silos import PrivateSilos, SiloLedgers
 from privfed.privacy.noise.correlated import Correlated
 from privfed.round.algorithm import TrainingState
-from privfed.round.round import drive, play
+from privfed.round.play import replay
 from privfed.run.setup import Setup
 from privfed.store.kept_heads import keep_heads
 from privfed.store.run_directory import Checkpoint, RunDirectory
 from privfed.streams import Streams
 
 
-def replay(
+def replayed(
     charge: Charge, setup: Setup, state: TrainingState, directory: RunDirectory
 ) -> TrainingState | None:
     """The state after a charged round, from what it released; None where it did not release all.
@@ -44,8 +44,7 @@ def replay(
     released = stored.released
     if len(released) < setup.algorithm.exchanges:
         return None
-    plan = play(setup.algorithm, charge.round, state)
-    after = drive(plan, lambda _, number: released[number])
+    after = replay(setup.algorithm, charge.round, state, released)
     return replace(after, mechanism=stored.mechanism)
 
 

@@ -141,7 +141,7 @@ def recorded(root: Path, overrides: tuple[str, ...]) -> Life:
 @contextlib.contextmanager
 def noting(notes: list[Any]) -> Iterator[None]:
     """Note who was drawn, as it begins, and what was released, as soon as it may be shown."""
-    draw, write = rounds.charge_and_draw, RunDirectory.write
+    draw, write = rounds.charge_then_draw, RunDirectory.write
 
     def drawing(round: int, *rest: Any) -> Any:
         drawn = draw(round, *rest)
@@ -153,7 +153,7 @@ def noting(notes: list[Any]) -> Iterator[None]:
         notes.append(("released", charge.round, [tensor.clone() for tensor in released]))
 
     with (
-        mock.patch.object(rounds, "charge_and_draw", drawing),
+        mock.patch.object(rounds, "charge_then_draw", drawing),
         mock.patch.object(RunDirectory, "write", releasing),
     ):
         yield

@@ -23,7 +23,7 @@ from privfed.errors import Broken, Refused
 from privfed.run.ledger_terms import terms
 from privfed.run.loop import resume
 from privfed.run.prepare import prepare
-from privfed.run.resume import replay
+from privfed.run.resume import replayed
 from privfed.store.run_directory import RunDirectory
 
 
@@ -203,9 +203,9 @@ def test_a_partial_round_is_spent_and_not_replayed(tmp_path, monkeypatch):
     setup = prepare(RunDirectory.open(path).read_config())
     charge = Ledger.load(path / "ledger.jsonl").charged(2)
     state = setup.start()
-    assert replay(charge, setup, state, RunDirectory.open(path)) is not None
+    assert replayed(charge, setup, state, RunDirectory.open(path)) is not None
     monkeypatch.setattr("privfed.round.algorithm.exchanges", lambda *_: 2)
-    assert replay(charge, setup, state, RunDirectory.open(path)) is None
+    assert replayed(charge, setup, state, RunDirectory.open(path)) is None
 
 
 def test_a_resume_does_not_need_the_file_that_the_run_started_from(tmp_path):
