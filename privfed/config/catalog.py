@@ -12,8 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from privfed.config.config import FORMAT
-from privfed.config.sections import SECTIONS
+from privfed.config.sections import FORMAT, SECTIONS
 from privfed.parts import BUILT_IN, find
 
 _Schema = dict[str, Any]

@@ -22,6 +22,7 @@ from attacks.types import Attack as Attacking
 from attacks.types import Knowledge
 from defenses.types import Rule
 from privfed.config.sections import (
+    FORMAT,
     SECTIONS,
     Aggregation,
     Attack,
@@ -51,7 +52,6 @@ from privfed.schedules import Schedule
 from privfed.secure.summation import RowHiding, SumProtocol, shows_no_row
 from privfed.server.optimizer import ServerOptimizer
 
-FORMAT = 1
 Raw = dict[str, dict[str, Any]]
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from accounting.documents import from_toml
 from privfed.config.assembly import assembled
-from privfed.config.config import FORMAT, Config, Raw, Resolved
+from privfed.config.config import Config, Raw, Resolved
 from privfed.config.overrides import _override, assign
 from privfed.config.sections import (
+    FORMAT,
     SECTIONS,
 )
 from privfed.errors import Refused

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from accounting.events import Event
 from defenses.types import RowRule, SumRule
+from privfed.deferred import torch
 from privfed.local.objective import Cohorts, Memory, Objective
 from privfed.privacy.mechanism import Mechanism
 from privfed.privacy.mechanism import State as PublicState
@@ -20,6 +19,9 @@ from privfed.secure.summation import Summation
 from privfed.server.optimizer import ServerOptimizer
 from privfed.server.optimizer import State as ServerState
 from privfed.vector import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def exchanges(objective: Objective, rule: SumRule | RowRule) -> int:
