@@ -112,6 +112,11 @@ class Config:
     admitted: int = 0
 
     @property
+    def resolved(self) -> Resolved:
+        """What a plan solved for."""
+        return Resolved(self.noise_multiplier, self.admitted)
+
+    @property
     def parts(self) -> dict[str, Part]:
         """All parts by kind, for whoever goes over them."""
         kinds = (kind for section in SECTIONS.values() for kind, _ in section.parts.values())
@@ -175,8 +180,8 @@ class Config:
     def before(self) -> tuple[Any, ...]:
         """The pre-aggregators, in order."""
         values = self.aggregation.model_dump()
-        found = (find("before", name, "aggregation.before") for name in self.aggregation.before)
-        return tuple(part(**{key: values[key] for key in part.model_fields}) for part in found)
+        parts = [find("before", name, "aggregation.before") for name in self.aggregation.before]
+        return tuple(part(**{key: values[key] for key in part.model_fields}) for part in parts)
 
     def with_run(self, **changes: Any) -> Config:
         """The same with other values in `[run]`."""

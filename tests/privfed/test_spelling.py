@@ -15,7 +15,7 @@ from privfed.errors import Refused
 from privfed.parts import BUILT_IN, find
 from privfed.plan.plan import plan
 from privfed.plan.refusals import refusals
-from privfed.run.loop import train
+from privfed.run.train import train
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = {name for parts in BUILT_IN.values() for name in parts}

@@ -30,7 +30,9 @@ from accounting.ledger import Ledger
 from privfed.auditing.canaries.log import CanaryLog
 from privfed.auditing.run_audit import audit
 from privfed.round import round as rounds
-from privfed.run.loop import Outcome, resume, train
+from privfed.run.outcome import Outcome
+from privfed.run.resume import resume
+from privfed.run.train import train
 from privfed.store.run_directory import RunDirectory
 
 SEEDED = ("run.randomness=seeded",)

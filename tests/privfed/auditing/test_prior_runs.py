@@ -24,7 +24,8 @@ from privfed.config.population_identity import population, same_unit
 from privfed.config.reading import load
 from privfed.errors import Refused
 from privfed.plan.plan import plan
-from privfed.run.loop import resume, train
+from privfed.run.resume import resume
+from privfed.run.train import train
 from privfed.store.lineage import Lineage
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import pack, unpack

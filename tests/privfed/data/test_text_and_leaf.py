@@ -19,7 +19,7 @@ from privfed.data.sources.text import Text, speeches
 from privfed.errors import Refused
 from privfed.plan.plan import ON_TRAINED
 from privfed.report.outcome import outcome_table
-from privfed.run.loop import train
+from privfed.run.train import train
 from privfed.streams import Streams
 from privfed.trained.evaluate import evaluate
 

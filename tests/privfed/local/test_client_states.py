@@ -24,7 +24,7 @@ from privfed.privacy.mechanisms.none import NoPrivacy
 from privfed.round.play import play
 from privfed.round.round import run_round
 from privfed.run.check import check
-from privfed.run.loop import resume
+from privfed.run.resume import resume
 from privfed.sampling.cohort import Cohort
 from privfed.sampling.samplers import Poisson
 from privfed.streams import Streams

@@ -16,7 +16,7 @@ from privfed.plan.plan import plan
 from privfed.privacy.adaptive_clipping import Split, next_clip
 from privfed.privacy.clipping import clip_rows_and_tell
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
-from privfed.run.loop import resume
+from privfed.run.resume import resume
 from privfed.sampling.cohort import People
 from privfed.sampling.samplers import Poisson
 from privfed.streams import Keys

@@ -37,8 +37,8 @@ from privfed.privacy.noise.table_sampler import Table, discrete_gaussian_table, 
 from privfed.privacy.rotation import hadamard, padded, rotate, signs, unrotate
 from privfed.privacy.shared_noise import OTHER
 from privfed.report.tables import two_sided
-from privfed.run.loop import resume
 from privfed.run.prepare import planned, prepare
+from privfed.run.resume import resume
 from privfed.sampling.samplers import CappedPoisson, Cyclic, FixedSize, Full, Poisson
 from privfed.secure.dropout import Leaves
 from privfed.secure.homomorphic.protocol import Bfv

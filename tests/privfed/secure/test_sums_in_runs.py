@@ -27,7 +27,8 @@ from privfed.plan.unspent import unspent
 from privfed.privacy.mechanism import BoundedRows, Encoding
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.none import NoPrivacy
-from privfed.run.loop import resume, train
+from privfed.run.resume import resume
+from privfed.run.train import train
 from privfed.sampling.samplers import CappedPoisson, FixedSize, Full, Poisson
 from privfed.secure.aborts import probability
 from privfed.secure.dropout import Leaves, leaving, sending
