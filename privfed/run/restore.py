@@ -47,11 +47,11 @@ def restored(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoin
         )
     fresh = setup.start()
     for kind in ("server", "mechanism", "objective", "rule"):
-        found, wanted = getattr(checkpoint.state, kind), getattr(fresh, kind)
-        if _form(found) != _form(wanted):
+        stored, expected = getattr(checkpoint.state, kind), getattr(fresh, kind)
+        if _form(stored) != _form(expected):
             raise Broken(
-                f"{directory.path}: the checkpoint's {kind} state is {_form(found)}; expected "
-                f"{_form(wanted)}"
+                f"{directory.path}: the checkpoint's {kind} state is {_form(stored)}; expected "
+                f"{_form(expected)}"
             )
     return checkpoint
 

@@ -62,7 +62,7 @@ def with_kept_key(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Stre
     if not keeps_key(setup):
         return setup.streams
     key = directory.kept_key(str(ledger.terms["id"]), fresh=not ledger.charges)
-    return replace(setup.streams, kept=key)
+    return replace(setup.streams, key=key)
 
 
 def keeps_key(setup: Setup) -> bool:
