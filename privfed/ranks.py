@@ -172,6 +172,7 @@ def refuse_miscounted(ranks: Ranks, times: Tensor) -> None:
 
 
 def under_torchrun() -> bool:
+    """Whether torchrun started this process as one of several."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
 
 
