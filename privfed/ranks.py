@@ -108,10 +108,11 @@ class Together:
                 outcome = act(), None
             except Exception as error:  # whatever it is: the others wait to hear of it
                 outcome = None, error
-        given, raised = pickle.loads(self._heard(pickle.dumps(outcome)))
+        result: T
+        result, raised = pickle.loads(self._heard(pickle.dumps(outcome)))
         if raised is not None:
             raise raised
-        return given  # type: ignore[no-any-return]
+        return result
 
     def reduce(self, total: Tensor) -> Tensor:
         here = total.cpu()
