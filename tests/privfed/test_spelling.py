@@ -89,7 +89,7 @@ def test_a_refusal_holds_in_every_spelling(case):
     keys, key, names, reason = CASES[case]
     for name in names:
         with pytest.raises(Refused, match=reason):
-            plan(small(f"{key}={name}", *keys))
+            plan(small(f"{key}={name}", *keys), length=10)
 
 
 def test_no_name_of_a_part_is_compared():
