@@ -144,10 +144,12 @@ def _plot(directory: Path, path: Path) -> dict[str, Any]:
 def calibrate(as_json: bool, **given: Any) -> int:
     """Solve for the one of noise, epsilon, rounds and cohort (or rate) that is left out."""
     from privfed.cli.console import console
-    from privfed.plan.calibrate import Question, alternatives, solve
-    from privfed.report import audit as report
+    from privfed.plan.calibration.alternatives import alternatives
+    from privfed.plan.calibration.question import CalibrationQuestion
+    from privfed.plan.calibration.solving import solve
+    from privfed.report import calibration as report
 
-    solved = solve(Question(**given))
+    solved = solve(CalibrationQuestion(**given))
     if as_json:
         return answer(solved.to_json())
     screen = console(False)

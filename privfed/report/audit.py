@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from privfed.auditing.joint_audit import Merged
     from privfed.auditing.mechanism_audit import MechanismAudit
     from privfed.auditing.run_audit import RunAudit
-    from privfed.plan.calibrate import Answer
 
 
 def audit_table(found: RunAudit) -> Table:
@@ -148,76 +146,3 @@ def merged_table(found: Merged) -> Table:
     if note := found.to_json()["note"]:
         pairs["note"] = str(note)
     return rows(pairs)
-
-
-def calibration_table(answer: Answer) -> Table:
-    """The four numbers, the solved one marked, and what they mean."""
-    asked, bound = answer.question, answer.bound
-    witness = answer.cost.witness
-
-    def shown(name: str, text: str) -> str:
-        return f"{text}  (solved for)" if name == answer.solved else text
-
-    drawn = f"q = {witness.rate:g}"
-    if asked.cohort is not None:
-        drawn = f"{asked.cohort} of {asked.population} clients ({drawn})"
-    if witness.separation > 1:
-        drawn = f"once in {witness.separation} rounds"
-    return rows(
-        {
-            "noise multiplier": shown("noise_multiplier", ceiling(asked.noise_multiplier)),
-            "ε": shown(
-                "epsilon",
-                f"{ceiling(bound.epsilon)} at δ = {bound.delta:g} ({asked.accountant})",
-            ),
-            "accountants": opinions(bound.by_accountant),
-            "rounds": shown("rounds", str(asked.rounds)),
-            "cohort": shown("cohort", drawn),
-            **_sum_rows(answer),
-            "meaning": f"{asked.mechanism}: unit {bound.unit}, {bound.relation}, {asked.sampler} "
-            "sampling",
-        }
-    )
-
-
-def _sum_rows(answer: Answer) -> dict[str, str]:
-    """Of a secure sum: how it aborts; of noise that clients share: what each does, and its cost."""
-    sums, asked = answer.sum_json(), answer.question
-    if not sums:
-        return {}
-    aborts = {"aborts": f"a round with a probability of at most {sums['aborts']:.2g}"}
-    if not asked.distributed:
-        return aborts if sums["aborts"] else {}
-    return {
-        "against": "who reads the aggregates" if asked.against == "readers" else "the server",
-        "counted": f"{sums['honest']:.0%} of the noise, which honest clients add",
-        "grid": (
-            f"steps of {sums['step']:.3g} for a clip of {sums['clip']:g}; rounding makes rows up "
-            f"to {sums['encoded']:.4g} times as long"
-        ),
-        "a client": (
-            f"adds noise of deviation {sums['share_deviation']:.3g} and sends "
-            f"{sums['bytes_per_client']:,.0f} bytes"
-        ),
-        "wraps": f"a number of the sum with a probability of {sums['wraps']:.2g}",
-        **(aborts if sums["aborts"] else {}),
-    }
-
-
-def alternatives_table(answer: Answer, others: Iterable[tuple[str, Answer]]) -> Table:
-    """What else would do, one change at a time."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("with", "noise multiplier", "ε", "δ", "rounds", "cohort"):
-        table.add_column(name, justify="left" if name == "with" else "right")
-    for change, other in [("as asked", answer), *others]:
-        asked = other.question
-        drawn = asked.cohort if asked.cohort is not None else other.cost.witness.rate
-        table.add_row(
-            change,
-            ceiling(asked.noise_multiplier),
-            ceiling(other.bound.epsilon),
-            f"{asked.delta:g}",
-            str(asked.rounds),
-            f"{drawn:.4g}" if isinstance(drawn, float) else str(drawn),
-        )
-    return table
