@@ -155,9 +155,9 @@ def check(run_file: Path | None, overrides: tuple[str, ...], as_json: bool, matr
 
     if matrix:
         from privfed.config.reading import as_written
-        from privfed.report.matrix import tables
+        from privfed.report.matrix import matrix_tables
 
-        shown, cells = tables(as_written(run_file, overrides))
+        shown, cells = matrix_tables(as_written(run_file, overrides))
         if as_json:
             answer({"cells": cells})
         else:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from defenses.types import RowRule, Rule, SumRule
 from defenses.weighing import Composed, WeightRule
 from privfed.config.config import Config
 from privfed.errors import Refused
 from privfed.parts import BUILT_IN, find
-
-if TYPE_CHECKING:
-    pass
 
 
 def rule_of(config: Config) -> SumRule | RowRule:
@@ -58,7 +53,7 @@ def rules_by_sums() -> tuple[str, ...]:
     return tuple(name for name in names if issubclass(find("rule", name, "rule"), SumRule))
 
 
-def told(config: Config) -> str:
+def rule_in_words(config: Config) -> str:
     """What the rule sees of the clients, and which hostile ones it withstands, in words."""
     rule, name = rule_of(config), config.names["rule"]
     sees = "on every client's row"

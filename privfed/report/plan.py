@@ -17,8 +17,8 @@ from accounting.releases import (
     WithoutReplacement,
     noise_of,
 )
-from privfed.plan.matrix import why
-from privfed.plan.rule import told
+from privfed.plan.proof import proof_in_words
+from privfed.plan.rule import rule_in_words
 from privfed.plan.unspent import unspent
 from privfed.privacy.shared_noise import SharedNoise, shares_noise
 from privfed.report.tables import (
@@ -56,7 +56,7 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
         "cohort": _cohort(plan, forecast),
         **_rule_row(plan),
         **(_privacy_rows(plan, forecast) if plan.mechanism.private else {"privacy": "none: ε = ∞"}),
-        **({"proof": why(plan)} if plan.mechanism.private else {}),
+        **({"proof": proof_in_words(plan)} if plan.mechanism.private else {}),
         **_secure_rows(plan, forecast),
         "traffic": (
             f"{size_of(forecast.down)} down, {size_of(forecast.up)} up per round (a client is sent "
@@ -128,7 +128,7 @@ def _canaries(plan: Plan, forecast: Forecast) -> str:
 def _rule_row(plan: Plan) -> dict[str, str]:
     """How updates are aggregated, where that is more than a mean."""
     plain = not plan.config.rule.robust and not plan.config.aggregation.before
-    return {} if plain else {"rule": told(plan.config)}
+    return {} if plain else {"rule": rule_in_words(plan.config)}
 
 
 def _vectors(size: float, forecast: Forecast) -> str:
