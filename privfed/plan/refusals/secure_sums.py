@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from privfed.config.config import Config
 from privfed.errors import Refused
-from privfed.plan.sum_limits import limits
+from privfed.plan.sum_limits import configured_limits
 
 
 def secure_sum_refusals(config: Config) -> Iterator[str]:
@@ -51,7 +51,7 @@ def _keys_without_protocol(config: Config) -> Iterator[str]:
 def _impossible_limits(config: Config) -> Iterator[str]:
     """The protocol cannot sum within these limits, as it says itself."""
     try:
-        config.protocol.over(limits(config))
+        config.protocol.over(configured_limits(config))
     except Refused as refused:
         yield str(refused)
 

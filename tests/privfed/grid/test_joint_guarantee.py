@@ -393,7 +393,7 @@ def test_what_is_planned_is_what_is_charged(tmp_path, keys):
     ahead = planned(cell)
     train(cell.config, tmp_path / "cells" / cell.name / "run")
     (share,) = charged(cell, tmp_path / "cells" / cell.name)
-    assert (ahead.run.own, ahead.run.examples) == (share.run.own, share.run.examples)
+    assert (ahead.run.spending, ahead.run.examples) == (share.run.spending, share.run.examples)
     assert (ahead.people, ahead.about, ahead.key) == (share.people, share.about, share.key)
     assert (ahead.void, ahead.public) == (share.void, share.public)
     for term in ("unit", "relation", "against", "delta", "accountant", "guarantee", "note"):
