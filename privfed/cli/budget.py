@@ -97,12 +97,12 @@ def _audit_mechanism(
     from privfed.auditing.mechanism_audit import audit_mechanism
     from privfed.cli.console import console
     from privfed.config.reading import load
-    from privfed.report import audit as report
+    from privfed.report.mechanism_audit import mechanism_table
 
     screen = console(as_json)
     with screen.status("releasing on neighbouring populations"):
         found = audit_mechanism(load(run_file, overrides), releases)
-    screen.print(report.mechanism_table(found))
+    screen.print(mechanism_table(found))
     code = REFUTED if found.refuted else 0
     return answer(found.to_json(), code) if as_json else code
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.table import Table
 
 from privfed.plan.calibration.answer import CalibrationAnswer
-from privfed.report.tables import opinions, rows
+from privfed.report.tables import accountant_epsilons, rows
 from privfed.words import ceiling
 
 
@@ -20,7 +20,7 @@ def calibration_table(answer: CalibrationAnswer) -> Table:
             "epsilon",
             f"{ceiling(bound.epsilon)} at δ = {bound.delta:g} ({question.accountant})",
         ),
-        "accountants": ("", opinions(bound.by_accountant)),
+        "accountants": ("", accountant_epsilons(bound.by_accountant)),
         "rounds": ("rounds", str(question.rounds)),
         "cohort": ("cohort", _draw(answer)),
     }
