@@ -176,7 +176,8 @@ def membership(
     from privfed.config.reading import load
     from privfed.leakage import membership as attacks
     from privfed.leakage.targets import Level
-    from privfed.report.membership import exposure_table, files, to_json
+    from privfed.report.membership import exposure_json, exposure_table
+    from privfed.report.roc_picture import exposure_files
     from privfed.store.folders import new_folder, refuse_taken, write_private
 
     folder = out or new_folder("membership")
@@ -193,8 +194,8 @@ def membership(
         else:
             config = load(of, overrides)
             found = attacks.attack_configuration(config, asked, shadows, seed, told, of)
-    write_private(folder, files(found))
+    write_private(folder, exposure_files(found))
     screen.print(exposure_table(found, folder))
     if as_json:
-        answer({**to_json(found), "out": str(folder)})
+        answer({**exposure_json(found), "out": str(folder)})
     return 0

@@ -2,69 +2,53 @@
 
 from __future__ import annotations
 
-import io
-import math
-from typing import TYPE_CHECKING
-
+from matplotlib.axes import Axes
 from torch import Tensor
 
-from privfed.grid.drawing import STYLE
 from privfed.leakage.inversion import Inverted
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from privfed.report.canvas import canvas, image
+from privfed.report.leakage import decibels
 
 _MOST = 8
 """Columns, of however many were attacked."""
 
 
-def contact_sheet(found: Inverted) -> bytes | None:
+def contact_sheet(inverted: Inverted) -> bytes | None:
     """A PNG; None where examples are no pictures."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    shape = found.attack.picture
+    attack, views = inverted.attack, inverted.seen
+    shape, values = attack.picture, (attack.low, attack.high)
     if shape is None:
         return None
-    columns = min(len(found.originals), _MOST)
-    with matplotlib.rc_context({**STYLE, "axes.grid": False}):
-        size = (2.0 + 1.0 * columns, 0.3 + 1.2 * (1 + len(found.seen)))
-        canvas, grid = pyplot.subplots(1 + len(found.seen), columns, figsize=size, squeeze=False)
-        try:
-            ranged = (found.attack.low, found.attack.high)
-            _line(grid[0], "original", found.originals, shape, ranged)
-            _label(grid[0], found)
-            for line, each in zip(grid[1:], found.seen, strict=True):
-                _line(line, each.view.name, each.x, shape, ranged)
-                for axes, quality in zip(line, each.psnr, strict=False):
-                    axes.set_xlabel(decibels(quality), fontsize=8, labelpad=2)
-            buffer = io.BytesIO()
-            canvas.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
-        finally:
-            pyplot.close(canvas)
-    return buffer.getvalue()
+    columns = min(len(inverted.originals), _MOST)
+    size = (2.0 + 1.0 * columns, 0.3 + 1.2 * (1 + len(views)))
+    with canvas(1 + len(views), columns, size, grid=False) as (figure, panels):
+        _draw_images(panels[0], "original", inverted.originals, shape, values)
+        _name_clients(panels[0], inverted)
+        for line, view in zip(panels[1:], views, strict=True):
+            _draw_images(line, view.view.name, view.x, shape, values)
+            for axes, psnr in zip(line, view.psnr, strict=False):
+                axes.set_xlabel(decibels(psnr), fontsize=8, labelpad=2)
+        return image(figure, "png", 110, {"Software": None})
 
 
-def decibels(value: float) -> str:
-    """A PSNR as people read it; beyond 99 dB only rounding is left."""
-    return "exact" if value > 99 or math.isinf(value) else f"{value:.1f} dB"
-
-
-def _line(
-    line: list[Axes], name: str, x: Tensor, shape: tuple[int, ...], ranged: tuple[float, float]
+def _draw_images(
+    line: list[Axes], name: str, x: Tensor, shape: tuple[int, ...], values: tuple[float, float]
 ) -> None:
-    for axes, image in zip(line, x, strict=False):
-        pixels = image.reshape(shape).permute(1, 2, 0).clamp(*ranged)
-        pixels = (pixels - ranged[0]) / (ranged[1] - ranged[0])
+    """Images x `[B, *]` of `shape` (channels, height, width) beside each other, under a name.
+
+    Their `values` lie between these two.
+    """
+    low, high = values
+    for axes, example in zip(line, x, strict=False):
+        pixels = example.reshape(shape).permute(1, 2, 0).clamp(low, high)
+        pixels = (pixels - low) / (high - low)
         axes.imshow(pixels.squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=1)
         axes.set(xticks=[], yticks=[])
     line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
 
 
-def _label(line: list[Axes], found: Inverted) -> None:
-    """Whose each column is."""
-    each = found.question.examples
-    for place, axes in enumerate(line):
-        axes.set_title(f"client {found.clients[place // each]}", fontsize=8)
+def _name_clients(line: list[Axes], inverted: Inverted) -> None:
+    """Say above each column whose example it is."""
+    each = inverted.question.examples
+    for column, axes in enumerate(line):
+        axes.set_title(f"client {inverted.clients[column // each]}", fontsize=8)

@@ -1,7 +1,8 @@
-"""What people see of an attack: who saw what, and what it told."""
+"""What people see of an attack on updates: who saw what, and what it told."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -12,63 +13,62 @@ from rich.text import Text
 from privfed.leakage.inversion import Inverted
 from privfed.leakage.properties import Properties
 from privfed.leakage.subject import SIMULATION, Subject
-from privfed.report.contact_sheet import decibels
 from privfed.report.tables import rows
 
+_EXACT = 99
+"""A PSNR in decibels beyond which only rounding is left."""
 
-def inversion_table(found: Inverted, out: Path) -> Group:
+
+def inversion_table(inverted: Inverted, out: Path) -> Group:
     """Quality by view, and what was attacked how."""
-    table = _views("what is seen", "by whom", "PSNR", "SSIM", "MSE", "labels found")
-    for each in found.seen:
-        alike = f"{np.median(each.ssim):.2f}" if each.ssim else "—"
-        labels = "—" if each.labels is None else f"{each.labels:.0%}"
-        quality = decibels(float(np.median(each.psnr)))
-        error = f"{np.median(each.mse):.2g}"
-        table.add_row(each.view.name, each.view.who, quality, alike, error, labels)
-    question, attack = found.question, found.attack
+    table = _view_table("what is seen", "by whom", "PSNR", "SSIM", "MSE", "labels found")
+    for view in inverted.seen:
+        ssim = f"{np.median(view.ssim):.2f}" if view.ssim else "—"
+        labels = "—" if view.labels is None else f"{view.labels:.0%}"
+        psnr = decibels(float(np.median(view.psnr)))
+        mse = f"{np.median(view.mse):.2g}"
+        table.add_row(view.view.name, view.view.who, psnr, ssim, mse, labels)
+    question, attack = inverted.question, inverted.attack
     searched = "" if attack.method == "analytic" else f", {attack.iterations} iterations"
     taken = f"{_count(question.examples, 'example')} each, {_count(question.steps, 'local step')}"
-    return Group(
-        table,
-        "",
-        rows(
-            {
-                "attack": f"{attack.method}{searched}, on {_model(found.target)}",
-                "quality": "medians over the attacked examples",
-                "clients": f"{', '.join(map(str, found.clients))}: {taken}",
-                **_meaning(found.target),
-                "out": str(out),
-            }
-        ),
-    )
+    facts = {
+        "attack": f"{attack.method}{searched}, on {_model(inverted.target)}",
+        "quality": "medians over the attacked examples",
+        "clients": f"{', '.join(map(str, inverted.clients))}: {taken}",
+    }
+    return _with_facts(table, facts, inverted.target, out)
 
 
-def property_table(found: Properties, out: Path) -> Group:
+def property_table(properties: Properties, out: Path) -> Group:
     """How far the label distributions are off, by view."""
-    table = _views("what is seen", "by whom", "distance", "majority label")
-    for each in found.guessed:
-        distance, right = np.mean(each.distance), np.mean(each.majority)
-        table.add_row(each.view.name, each.view.who, f"{distance:.3f}", f"{right:.0%} right")
-    return Group(
-        table,
-        "",
-        rows(
-            {
-                "attack": f"label shares from the last layer's bias, on {_model(found.target)}",
-                "clients": f"{len(found.clients)}, trained as in the run",
-                "distance": "total variation to the client's own labels: 0 is known, 1 all wrong",
-                **_meaning(found.target),
-                "out": str(out),
-            }
-        ),
-    )
+    table = _view_table("what is seen", "by whom", "distance", "majority label")
+    for guess in properties.guessed:
+        distance, right = np.mean(guess.distance), np.mean(guess.majority)
+        table.add_row(guess.view.name, guess.view.who, f"{distance:.3f}", f"{right:.0%} right")
+    facts = {
+        "attack": f"label shares from the last layer's bias, on {_model(properties.target)}",
+        "clients": f"{len(properties.clients)}, trained as in the run",
+        "distance": "total variation to the client's own labels: 0 is known, 1 all wrong",
+    }
+    return _with_facts(table, facts, properties.target, out)
 
 
-def _views(*columns: str) -> Table:
+def decibels(psnr: float) -> str:
+    """A PSNR as people read it."""
+    return "exact" if psnr > _EXACT or math.isinf(psnr) else f"{psnr:.1f} dB"
+
+
+def _view_table(*columns: str) -> Table:
+    """An empty table with a row for each view."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for place, name in enumerate(columns):
         table.add_column(Text(name), justify="left" if place < 2 else "right", no_wrap=place != 1)
     return table
+
+
+def _with_facts(table: Table, facts: dict[str, str], target: Subject, out: Path) -> Group:
+    """A table, and below it what was attacked how, what that means, and where files are."""
+    return Group(table, "", rows({**facts, **_meaning(target), "out": str(out)}))
 
 
 def _count(number: int, what: str) -> str:
@@ -81,13 +81,13 @@ def _model(target: Subject) -> str:
 
 
 def _meaning(target: Subject) -> dict[str, str]:
+    """What epsilon and the clip promise against such an attack."""
     plan = target.setup.plan
-    meaning = {"note": SIMULATION}
-    if plan.mechanism.private:
-        rounds, delta = plan.config.run.rounds, plan.config.privacy.delta
-        meaning = {
-            "ε": f"of all {rounds} rounds at δ = {delta:g}; what is seen is one of them",
-            "clip": "scales an update and hides nothing by itself; noise and sums do",
-            **meaning,
-        }
-    return meaning
+    if not plan.mechanism.private:
+        return {"note": SIMULATION}
+    rounds, delta = plan.config.run.rounds, plan.config.privacy.delta
+    return {
+        "ε": f"of all {rounds} rounds at δ = {delta:g}; what is seen is one of them",
+        "clip": "scales an update and hides nothing by itself; noise and sums do",
+        "note": SIMULATION,
+    }
