@@ -245,13 +245,8 @@ def experiment(
     from privfed.grid.grid import cells, estimate, load_grid
     from privfed.grid.planned_guarantee import outlook
     from privfed.grid.results import DONE, FAILED, Files
-    from privfed.report.grid import (
-        ExperimentProgress,
-        cells_table,
-        excluded_table,
-        outcome_table,
-        outlook_table,
-    )
+    from privfed.report.experiment_progress import ExperimentProgress
+    from privfed.report.grid import cells_table, excluded_table, experiment_table, outlook_table
 
     grid, files = load_grid(grid_file), Files(grid_file, out or grid_file.parent)
     screen = console(as_json)
@@ -269,9 +264,9 @@ def experiment(
         return 0
     try:
         if not plot:
-            with ExperimentProgress(screen, grid.keys) as shown:
+            with ExperimentProgress(screen) as shown:
                 outcome = run_experiment(files, grid, processes, retry, shown)
-            screen.print(outcome_table(outcome))
+            screen.print(experiment_table(outcome))
             told, failed = outcome.to_json(), outcome.counts[FAILED]
             if outcome.files != files:
                 said = "nothing is tuned before all of it was tried; mend that, and go on (--retry)"

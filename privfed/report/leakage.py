@@ -13,7 +13,7 @@ from rich.text import Text
 from privfed.leakage.inversion import Inverted
 from privfed.leakage.properties import Properties
 from privfed.leakage.subject import SIMULATION, Subject
-from privfed.report.tables import rows
+from privfed.report.tables import counted, rows
 
 _EXACT = 99
 """A PSNR in decibels beyond which only rounding is left."""
@@ -30,7 +30,7 @@ def inversion_table(inverted: Inverted, out: Path) -> Group:
         table.add_row(view.view.name, view.view.who, psnr, ssim, mse, labels)
     question, attack = inverted.question, inverted.attack
     searched = "" if attack.method == "analytic" else f", {attack.iterations} iterations"
-    taken = f"{_count(question.examples, 'example')} each, {_count(question.steps, 'local step')}"
+    taken = f"{counted(question.examples, 'example')} each, {counted(question.steps, 'local step')}"
     facts = {
         "attack": f"{attack.method}{searched}, on {_model(inverted.target)}",
         "quality": "medians over the attacked examples",
@@ -69,10 +69,6 @@ def _view_table(*columns: str) -> Table:
 def _with_facts(table: Table, facts: dict[str, str], target: Subject, out: Path) -> Group:
     """A table, and below it what was attacked how, what that means, and where files are."""
     return Group(table, "", rows({**facts, **_meaning(target), "out": str(out)}))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _model(target: Subject) -> str:

@@ -31,6 +31,11 @@ def rows(pairs: Mapping[str, str]) -> Table:
     return table
 
 
+def counted(count: int, what: str, ending: str = "s") -> str:
+    """So many of `what`, which ends in `ending` where it is not one."""
+    return f"{count} {what}{ending if count != 1 else ''}"
+
+
 def head_line(head: str, charges: int) -> str:
     """The head to keep elsewhere: `privfed audit --head` takes it."""
     return f"{head} at {charges} charges"

@@ -18,7 +18,7 @@ from privfed.data.sources.leaf import Leaf
 from privfed.data.sources.text import Text, speeches
 from privfed.errors import Refused
 from privfed.plan.plan import ON_TRAINED
-from privfed.report import plan as report
+from privfed.report import outcome as report
 from privfed.run.loop import train
 from privfed.streams import Streams
 from privfed.trained.evaluate import evaluate
