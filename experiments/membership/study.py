@@ -21,8 +21,8 @@ from privfed.config.reading import load
 from privfed.grid.drawing import COLOURS, DASHES, STYLE
 from privfed.leakage.membership import Exposure, attack_configuration
 from privfed.leakage.targets import Level
-from privfed.report.membership import exposure_json
-from privfed.report.roc_picture import roc_picture
+from privfed.report.attacks.membership import exposure_json
+from privfed.report.attacks.roc_picture import roc_picture
 
 HERE = Path(__file__).parent
 CASES = {

@@ -6,7 +6,6 @@ from privfed.plan.plan import Plan
 from privfed.privacy.shared_noise import SharedNoise, shares_noise
 from privfed.report.tables import LONGER_THAN_CLIPPED
 from privfed.run.forecast import Forecast
-from privfed.secure.summation import RowHiding
 
 
 def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
@@ -14,10 +13,12 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     protocol, limits = plan.config.row_hiding, plan.cost.limits
     if protocol is None:
         return {}
-    pairs = {"secure": f"{plan.config.names['protocol']}: {_who_sees_what(plan, protocol)}"}
+    pairs = {
+        "secure": f"{plan.config.names['protocol']}: {_who_sees_what(plan, protocol.seen, protocol.opener)}"
+    }
     if promise := protocol.promise(round(forecast.cohort), limits):
         pairs["holds"] = promise
-    pairs["codec"] = _codec(plan, protocol, forecast)
+    pairs["codec"] = _codec(protocol.bits, limits.capacity, forecast)
     if shares_noise(plan.mechanism):
         pairs |= _shared_noise_rows(plan, plan.mechanism)
     if forecast.aborts:
@@ -31,23 +32,22 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     return pairs
 
 
-def _who_sees_what(plan: Plan, protocol: RowHiding) -> str:
-    """Who sees a sum, with or without its noise."""
+def _who_sees_what(plan: Plan, seen: str, opener: str) -> str:
+    """Who sees a sum, with or without its noise: by itself, its protocol shows what is `seen`."""
     if plan.mechanism.trust == "sum":
         return "whoever opens the sum sees it with its noise, and nobody sees a row"
     central = plan.mechanism.trust == "server"
-    trusted = f"; {protocol.opener} is trusted to add the noise" if central else ""
-    return f"{protocol.seen}{trusted}"
+    trusted = f"; {opener} is trusted to add the noise" if central else ""
+    return f"{seen}{trusted}"
 
 
-def _codec(plan: Plan, protocol: RowHiding, forecast: Forecast) -> str:
+def _codec(bits: int, capacity: int, forecast: Forecast) -> str:
     """How rows become whole numbers, and by how much that lengthens them."""
     steps = f", in steps of {forecast.step:.2g}" if forecast.step else ""
     longer = ""
     if forecast.encoded > LONGER_THAN_CLIPPED:
         longer = f"; rounding makes rows up to {forecast.encoded:.4g} times as long, and noise too"
-    most = plan.cost.limits.capacity
-    return f"{protocol.bits} bits for sums of up to {most} clients{steps}{longer}"
+    return f"{bits} bits for sums of up to {capacity} clients{steps}{longer}"
 
 
 def _shared_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:

@@ -22,6 +22,7 @@ class _Choice:
 
     @property
     def name(self) -> str:
+        """The key and its value, with what goes before the rule."""
         before = self.config.aggregation.before
         after = f" after aggregation.before = {before!r}" if before else ""
         return f"aggregation.rule = {self.config.names['rule']!r}{after}"

@@ -16,7 +16,7 @@ from privfed.cli.main import main
 from privfed.config.reading import load
 from privfed.errors import Refused
 from privfed.leakage.membership import Exposure, attack_configuration, attack_run
-from privfed.report.membership import claim, exposure_json
+from privfed.report.attacks.membership import claim, exposure_json
 from privfed.run.loop import train
 from privfed.words import ceiling
 

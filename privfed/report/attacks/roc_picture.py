@@ -12,8 +12,8 @@ from attacks.tradeoff import tpr_bound
 from privfed.grid.drawing import COLOURS, DASHES
 from privfed.json_text import dump
 from privfed.leakage.membership import Exposure
+from privfed.report.attacks.membership import ATTACK_NAMES, claim, exposure_json
 from privfed.report.canvas import canvas, image
-from privfed.report.membership import ATTACK_NAMES, claim, exposure_json
 from privfed.words import ceiling
 
 _LEAST = 1e-4

@@ -6,8 +6,8 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from privfed.leakage.inversion import Inverted
+from privfed.report.attacks.leakage import decibels
 from privfed.report.canvas import canvas, image
-from privfed.report.leakage import decibels
 
 _MOST = 8
 """Columns, of however many were attacked."""
