@@ -13,9 +13,8 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     protocol, limits = plan.config.row_hiding, plan.cost.limits
     if protocol is None:
         return {}
-    pairs = {
-        "secure": f"{plan.config.names['protocol']}: {_who_sees_what(plan, protocol.seen, protocol.opener)}"
-    }
+    sight = _who_sees_what(plan, protocol.seen, protocol.opener)
+    pairs = {"secure": f"{plan.config.names['protocol']}: {sight}"}
     if promise := protocol.promise(round(forecast.cohort), limits):
         pairs["holds"] = promise
     pairs["codec"] = _codec(protocol.bits, limits.capacity, forecast)
@@ -32,13 +31,13 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     return pairs
 
 
-def _who_sees_what(plan: Plan, seen: str, opener: str) -> str:
-    """Who sees a sum, with or without its noise: by itself, its protocol shows what is `seen`."""
+def _who_sees_what(plan: Plan, protocol_sight: str, opener: str) -> str:
+    """Who sees a sum, and whether with its noise; `protocol_sight` is what the protocol says of it."""
     if plan.mechanism.trust == "sum":
         return "whoever opens the sum sees it with its noise, and nobody sees a row"
     central = plan.mechanism.trust == "server"
     trusted = f"; {opener} is trusted to add the noise" if central else ""
-    return f"{seen}{trusted}"
+    return f"{protocol_sight}{trusted}"
 
 
 def _codec(bits: int, capacity: int, forecast: Forecast) -> str:

@@ -95,13 +95,10 @@ def _with_draw(question: CalibrationQuestion) -> CalibrationQuestion:
 def _cohort(question: CalibrationQuestion, population: int) -> int:
     """The largest cohort; one that was tried, where a cut draw's cost does not grow with it."""
     most = min(population, question.cap or population)
-
-    def fits(cohort: int) -> bool:
-        return _affordable(replace(question, cohort=cohort))
-
-    if "cap" in question.sampler_class.constants:
-        return _some(large_scanned(fits, most), "every cohort that was tried", question)
-    return _some(largest(fits, most), "a cohort of one", question)
+    cut = "cap" in question.sampler_class.constants
+    search = large_scanned if cut else largest
+    cohort = search(lambda cohort: _affordable(replace(question, cohort=cohort)), most)
+    return _some(cohort, "every cohort that was tried" if cut else "a cohort of one", question)
 
 
 def _separation(question: CalibrationQuestion) -> int:
