@@ -25,10 +25,11 @@ from privfed.store.lineage import FRESH, Lineage
 
 @dataclass(frozen=True)
 class Prior:
-    """What one earlier run was charged itself. `run` and `head` identify it and how far it was.
+    """One earlier run, as it stood when it was counted, and what it was charged itself.
 
-    `spending` is what it was charged against the party `against` (None: all but a trusted server),
-    and `other` against the other party of distributed noise; None where no ledger states that.
+    `run` and `head` identify it and how far it was. `spending` is what it was charged against the
+    party `against` (None: all but a trusted server), and `other` against the other party of
+    distributed noise; None where no ledger states that.
     """
 
     path: str
@@ -242,8 +243,10 @@ def total(spendings: Iterable[Spending]) -> Spending:
 
 
 def _listed(spending: Spending) -> list[list[Any]]:
+    """`spending` as a ledger states it: pairs of an event and its count."""
     return [[event.to_json(), count] for event, count in spending.items()]
 
 
 def _counted(pairs: Iterable[Sequence[Any]]) -> Spending:
+    """What `_listed` wrote."""
     return {Event.from_json(event): count for event, count in pairs}

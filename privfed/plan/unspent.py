@@ -61,6 +61,7 @@ def unspent(plan: Plan) -> Unspent | None:
 
 
 def _cost_of_aborts(plan: Plan) -> str:
+    """What visible aborts take of the budget, in words."""
     return (
         f"a round aborts for all to see with a probability of at most {plan.cost.aborts:.2g}, "
         "which costs (1 + e^ε) times that of δ, however loud the noise"

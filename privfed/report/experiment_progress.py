@@ -99,4 +99,5 @@ def _result_line(cell: Cell, result: dict[str, Any]) -> str:
 
 
 def _last_part(key: str) -> str:
+    """`key` without its section."""
     return key.rpartition(".")[2]

@@ -128,4 +128,5 @@ def _group_line(group: Group, joint: Joint) -> str:
 
 
 def _all_cells(count: int) -> str:
+    """All of so many cells, in words."""
     return {1: "one cell", 2: "both cells"}.get(count, f"all {count} cells")

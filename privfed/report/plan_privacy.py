@@ -63,7 +63,7 @@ def nominal_rows(plan: Plan) -> dict[str, str]:
 
 
 def _sensitivity(plan: Plan, forecast: Forecast) -> str:
-    """By how much one client moves a sum in L2, and where that number comes from."""
+    """The L2 norm by which one client can move a sum, and where that number comes from."""
     mechanism, follows = plan.config.mechanism, ""
     if mechanism.adaptive:
         quantile = plan.config.values()["privacy"].get("clip_quantile")

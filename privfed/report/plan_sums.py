@@ -32,7 +32,7 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _who_sees_what(plan: Plan, protocol_sight: str, opener: str) -> str:
-    """Who sees a sum, and whether with its noise; `protocol_sight` is what the protocol says of it."""
+    """Who sees a sum, and whether with noise; `protocol_sight` is what the protocol says of it."""
     if plan.mechanism.trust == "sum":
         return "whoever opens the sum sees it with its noise, and nobody sees a row"
     central = plan.mechanism.trust == "server"

@@ -17,7 +17,10 @@ _MOST_ROUNDS = 1_000_000
 
 
 def solve(question: CalibrationQuestion) -> CalibrationAnswer:
-    """Raises `Refused` where there is no answer, or not exactly one question."""
+    """The answer, which is that of a run's plan (`privfed.plan.calibration.as_run`).
+
+    Raises `Refused` where there is none, or not exactly one question.
+    """
     unknown = question.unknown
     refuse_contradictions(question)
     try:
@@ -28,7 +31,7 @@ def solve(question: CalibrationQuestion) -> CalibrationAnswer:
 
 
 def _answer(question: CalibrationQuestion, unknown: str) -> CalibrationAnswer:
-    """Raises `AccountingError` where no number is enough."""
+    """The answer for what is `unknown`. Raises `AccountingError` where no number is enough."""
     if unknown != "cohort":
         refuse_unaccountable(cost_of(question).event(1.0), question.accountant)
     if unknown == "noise_multiplier" and question.rate is None:
@@ -60,6 +63,7 @@ def _affordable(question: CalibrationQuestion) -> bool:
 
 
 def _budget(question: CalibrationQuestion) -> float:
+    """The epsilon that was given: it is what a search for anything else has to keep."""
     assert question.epsilon is not None
     return question.epsilon
 
@@ -72,14 +76,14 @@ def _noise(question: CalibrationQuestion) -> float:
 
 
 def _most_rounds(question: CalibrationQuestion) -> int:
-    """As many rounds as are affordable."""
+    """The largest number of rounds that is affordable."""
     beyond = f"epsilon {_budget(question):g} allows more than {_MOST_ROUNDS} rounds"
     rounds = largest(lambda n: _affordable(replace(question, rounds=n)), _MOST_ROUNDS, beyond)
     return _some(rounds, "even one round", question)
 
 
 def _with_draw(question: CalibrationQuestion) -> CalibrationQuestion:
-    """With the largest cohort, or rate, or the smallest separation, that is affordable."""
+    """`question` with the largest cohort, or rate, or the smallest separation, it can afford."""
     if question.spaced:
         return replace(question, separation=_separation(question))
     if question.population is not None:

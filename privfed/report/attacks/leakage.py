@@ -72,6 +72,7 @@ def _with_facts(table: Table, facts: dict[str, str], target: Subject, out: Path)
 
 
 def _model(target: Subject) -> str:
+    """Which model was attacked, and after how much training."""
     name = target.config.names["model"]
     return f"the {name} model after {target.round} rounds" if target.round else f"a new {name}"
 
