@@ -2,6 +2,9 @@
 
 Each guarantee of a run composes over the same earlier runs: against the server and against readers,
 where noise is distributed, and for examples of silos. Plans, summaries and audits all come here.
+
+The events of all these runs are counted together and accounted for at once, as those of one run
+are: no epsilons are added. The unit is the client, or one example of a silo under DP-SGD.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is refused of the files that rounds leave: the ledger's heads, and measures."""
+"""What is refused of the files that a run keeps: heads of its ledger, and measures."""
 
 from __future__ import annotations
 
