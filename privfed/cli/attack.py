@@ -74,8 +74,8 @@ def inversion(
     from privfed.leakage.reconstruct import Method
     from privfed.leakage.subject import subject
     from privfed.leakage.views import usual
-    from privfed.report.contact_sheet import contact_sheet
-    from privfed.report.leakage import inversion_table
+    from privfed.report.attacks.contact_sheet import contact_sheet
+    from privfed.report.attacks.leakage import inversion_table
     from privfed.store.folders import new_folder, refuse_taken, write_private
 
     folder = out or new_folder("inversion")
@@ -120,7 +120,7 @@ def properties(
     from privfed.leakage.properties import infer
     from privfed.leakage.subject import subject
     from privfed.leakage.views import usual
-    from privfed.report.leakage import property_table
+    from privfed.report.attacks.leakage import property_table
     from privfed.store.folders import new_folder, refuse_taken, write_private
 
     folder = out or new_folder("property")
@@ -176,7 +176,8 @@ def membership(
     from privfed.config.reading import load
     from privfed.leakage import membership as attacks
     from privfed.leakage.targets import Level
-    from privfed.report.membership import exposure_table, files, to_json
+    from privfed.report.attacks.membership import exposure_json, exposure_table
+    from privfed.report.attacks.roc_picture import exposure_files
     from privfed.store.folders import new_folder, refuse_taken, write_private
 
     folder = out or new_folder("membership")
@@ -193,8 +194,8 @@ def membership(
         else:
             config = load(of, overrides)
             found = attacks.attack_configuration(config, asked, shadows, seed, told, of)
-    write_private(folder, files(found))
+    write_private(folder, exposure_files(found))
     screen.print(exposure_table(found, folder))
     if as_json:
-        answer({**to_json(found), "out": str(folder)})
+        answer({**exposure_json(found), "out": str(folder)})
     return 0

@@ -97,12 +97,12 @@ def _audit_mechanism(
     from privfed.auditing.mechanism_audit import audit_mechanism
     from privfed.cli.console import console
     from privfed.config.reading import load
-    from privfed.report import audit as report
+    from privfed.report.mechanism_audit import mechanism_table
 
     screen = console(as_json)
     with screen.status("releasing on neighbouring populations"):
         found = audit_mechanism(load(run_file, overrides), releases)
-    screen.print(report.mechanism_table(found))
+    screen.print(mechanism_table(found))
     code = REFUTED if found.refuted else 0
     return answer(found.to_json(), code) if as_json else code
 
@@ -144,10 +144,12 @@ def _plot(directory: Path, path: Path) -> dict[str, Any]:
 def calibrate(as_json: bool, **given: Any) -> int:
     """Solve for the one of noise, epsilon, rounds and cohort (or rate) that is left out."""
     from privfed.cli.console import console
-    from privfed.plan.calibrate import Question, alternatives, solve
-    from privfed.report import audit as report
+    from privfed.plan.calibration.alternatives import alternatives
+    from privfed.plan.calibration.question import CalibrationQuestion
+    from privfed.plan.calibration.solving import solve
+    from privfed.report import calibration as report
 
-    solved = solve(Question(**given))
+    solved = solve(CalibrationQuestion(**given))
     if as_json:
         return answer(solved.to_json())
     screen = console(False)

@@ -156,9 +156,9 @@ def check(run_file: Path | None, overrides: tuple[str, ...], as_json: bool, matr
 
     if matrix:
         from privfed.config.reading import as_written
-        from privfed.report.matrix import tables
+        from privfed.report.matrix import matrix_tables
 
-        shown, cells = tables(as_written(run_file, overrides))
+        shown, cells = matrix_tables(as_written(run_file, overrides))
         if as_json:
             answer({"cells": cells})
         else:
@@ -246,13 +246,8 @@ def experiment(
     from privfed.grid.grid import cells, estimate, load_grid
     from privfed.grid.planned_guarantee import outlook
     from privfed.grid.results import DONE, FAILED, Files
-    from privfed.report.grid import (
-        ExperimentProgress,
-        cells_table,
-        excluded_table,
-        outcome_table,
-        outlook_table,
-    )
+    from privfed.report.experiment_progress import ExperimentProgress
+    from privfed.report.grid import cells_table, excluded_table, experiment_table, outlook_table
 
     grid, files = load_grid(grid_file), Files(grid_file, out or grid_file.parent)
     screen = console(as_json)
@@ -270,9 +265,9 @@ def experiment(
         return 0
     try:
         if not plot:
-            with ExperimentProgress(screen, grid.keys) as shown:
+            with ExperimentProgress(screen) as shown:
                 outcome = run_experiment(files, grid, processes, retry, shown)
-            screen.print(outcome_table(outcome))
+            screen.print(experiment_table(outcome))
             told, failed = outcome.to_json(), outcome.counts[FAILED]
             if outcome.files != files:
                 said = "nothing is tuned before all of it was tried; mend that, and go on (--retry)"

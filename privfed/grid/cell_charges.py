@@ -53,7 +53,7 @@ class CellCharges:
     @property
     def void(self) -> str | None:
         """Why this run promises nothing, None where it does."""
-        spendings = [self.run.own, *(prior.own for prior in self.prior)]
+        spendings = [self.run.spending, *(prior.spending for prior in self.prior)]
         bare = "no noise" if any(map(_bare, spendings)) else None
         return self.unread or self.terms.get("guarantee") or bare
 

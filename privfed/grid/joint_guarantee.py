@@ -103,7 +103,7 @@ def joints(charges: Iterable[CellCharges], uncounted: Mapping[str, int]) -> tupl
 
     `uncounted` says how many runs about whom lie beside these cells, and are none of them.
     """
-    released = [entry for entry in charges if entry.run.own or entry.unread]
+    released = [entry for entry in charges if entry.run.spending or entry.unread]
     return tuple(_joint(of, uncounted) for of in _populations(released))
 
 
@@ -225,17 +225,17 @@ def _rest(end: Prior, spent: Prior | None) -> Prior:
     """What `end` was charged beyond `spent`."""
     if spent is None:
         return end
-    own = Counter(end.own) - Counter(spent.own)
+    own = Counter(end.spending) - Counter(spent.spending)
     if end.examples is None or spent.examples is None:
-        return replace(end, own=own)
-    return replace(end, own=own, examples=Counter(end.examples) - Counter(spent.examples))
+        return replace(end, spending=own)
+    return replace(end, spending=own, examples=Counter(end.examples) - Counter(spent.examples))
 
 
 def _either(left: Prior, right: Prior) -> Prior:
     """As much of each event as in either, whichever holds more of it; and the starts of both."""
     return replace(
         left,
-        own=_most(left.own, right.own),
+        spending=_most(left.spending, right.spending),
         examples=_most_examples(left.examples, right.examples),
         lineage=left.lineage | right.lineage,
     )
@@ -270,7 +270,7 @@ def _undecided(charges: Sequence[CellCharges]) -> bool:
         if entry.ledger and entry.key not in (entry.run.run, *left.get(entry.cell, ()))
     }
     return any(
-        cell in ended or len({frozenset(run.own.items()) for run in runs.values()}) > 1
+        cell in ended or len({frozenset(run.spending.items()) for run in runs.values()}) > 1
         for cell, runs in left.items()
     )
 
