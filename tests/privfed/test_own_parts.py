@@ -11,7 +11,7 @@ from privfed.config import catalog
 from privfed.config.reading import as_written
 from privfed.config.sections import SECTIONS
 from privfed.parts import BUILT_IN
-from privfed.plan.matrix import AXES, cell, cells, every
+from privfed.plan.matrix import AXES, built_in, combination, combinations
 
 OPEN = ("privacy.mechanism=none",)
 EVERYBODY = ("cohort.sampler=full", "cohort.size=0")
@@ -82,7 +82,7 @@ def test_the_plan_names_it():
 def test_the_matrix_proves_it_or_refuses_it_with_a_reason(kind):
     written = as_written(None, SMALL)
     for mechanism in ("gaussian", "none", "skellam", "local_gaussian"):
-        one = cell(written, {"mechanism": mechanism, kind: name_of(kind)})
+        one = combination(written, {"mechanism": mechanism, kind: name_of(kind)})
         assert (one.event is None) == bool(one.reasons)
         if kind != "protocol" and mechanism in ("gaussian", "none"):
             assert one.event is not None, one.reasons
@@ -104,5 +104,5 @@ def test_one_registered_line_lists_it(kind, monkeypatch):
     assert catalog.catalog()[kind]["toy"].startswith(("A ", "An "))
     if kind in AXES:
         written = as_written(None, SMALL)
-        names = [one.choice[kind] for one in cells(written, every(kind))]
+        names = [one.choice[kind] for one in combinations(written, built_in(kind))]
         assert names[-1] == "toy"
