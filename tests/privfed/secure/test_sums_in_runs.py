@@ -591,7 +591,7 @@ def test_what_is_configured_stays_though_aborts_cost():
 
 def test_a_resume_with_more_budget_says_how_many_rounds_would_use_it(tmp_path):
     config = small("privacy.epsilon=3.0", "run.rounds=7")
-    more = replace(plan(config).config, own={**config.own, "privacy": raised(config, 6.0)})
+    more = replace(plan(config).config, privacy=raised(config, 6.0))
     left = unspent(plan(more))
     assert left.epsilon == pytest.approx(3.0, abs=1e-2)
     rounds = int(re.search(r"from 7 to up to (\d+)", str(left))[1])
@@ -653,7 +653,7 @@ def test_aborts_are_weighed_at_what_fixed_noise_spends():
 def test_noise_that_was_kept_is_not_blamed_on_aborts(keys):
     config = load(None, ["run.rounds=40", *keys])
     found = plan(config, length=50)
-    more = replace(found.config, own={**config.own, "privacy": raised(config, 8.0)})
+    more = replace(found.config, privacy=raised(config, 8.0))
     left = unspent(plan(more, length=50))
     assert "raise run.rounds from 40" in str(left)
     assert "aborts" not in str(left)
