@@ -10,7 +10,7 @@ from rich.text import Text
 
 from accounting.guarantee import Guarantee, left_out, sentence
 from accounting.ledger import BudgetChange
-from privfed.privacy.shared_noise import OTHER
+from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.words import ceiling, number
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def two_sided(against: str, other: Guarantee) -> dict[str, str]:
     why = f": {other.missing}" if other.missing else ""
     return {
         "against": whom[against],
-        "besides": f"{found} against {whom[OTHER[against]]}{why}",
+        "besides": f"{found} against {whom[OTHER_PARTY[against]]}{why}",
     }
 
 

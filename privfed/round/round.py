@@ -20,8 +20,7 @@ from accounting.ledger import Charge
 from defenses.types import SumRule
 from privfed.errors import Refused
 from privfed.local.exchange import Exchange
-from privfed.privacy.mechanism import BoundedSum
-from privfed.privacy.mechanism import State as PublicState
+from privfed.privacy.mechanism import BoundedSum, PublicState
 from privfed.round.algorithm import Algorithm, TrainingState
 from privfed.round.updates import Asking
 from privfed.round.world import World

@@ -8,8 +8,9 @@ from typing import ClassVar, Protocol, TypeGuard
 import numpy as np
 
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
+from privfed.secure.dropout import SENDS
 from privfed.secure.limits import Limits
-from privfed.streams import Streams
+from privfed.streams import Keys, Streams
 from privfed.vector import Indices
 
 
@@ -31,6 +32,18 @@ class Session:
     clients: Indices = field(default_factory=_nobody)
     leaves: Indices = field(default_factory=_nobody)
     streams: Streams = field(default_factory=lambda: Streams(0))
+
+    @property
+    def sending(self) -> int:
+        """How many of the clients send their row."""
+        if not len(self.leaves):
+            return len(self.clients)
+        return int(np.isin(self.leaves, SENDS).sum())
+
+    def layer_keys(self, client: int) -> Keys:
+        """The randomness of one client's layers of noise."""
+        ids = np.array([client])
+        return next(self.streams.at(f"noise/layers/{self.exchange}", self.round, ids).each())
 
 
 class SumProtocol(Protocol):

@@ -33,18 +33,24 @@ from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding, Setting
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
 from privfed.privacy.noise.discrete_gaussian import discrete_gaussian
 from privfed.privacy.noise.shares import DiscreteGaussianShare, Layers, SkellamShare
-from privfed.privacy.noise.table_sampler import Table, discrete_gaussian_table, skellam_table
+from privfed.privacy.noise.table_sampler import (
+    DistributionTable,
+    discrete_gaussian_table,
+    skellam_table,
+)
 from privfed.privacy.rotation import hadamard, padded, rotate, signs, unrotate
-from privfed.privacy.shared_noise import OTHER
+from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.report.tables import two_sided
 from privfed.run.loop import resume
 from privfed.run.prepare import planned, prepare
 from privfed.sampling.samplers import CappedPoisson, Cyclic, FixedSize, Full, Poisson
 from privfed.secure.dropout import Leaves
 from privfed.secure.homomorphic.protocol import Bfv
+from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
 from privfed.secure.masked import messages as wire
-from privfed.secure.masked.protocol import MaskedChannel, MaskedSums, Wire, identity
+from privfed.secure.masked.channel import MaskedChannel, Wire
+from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.plain_sum import PlainSum
 from privfed.secure.summation import Aborted, Session
 from privfed.streams import Keys, Streams
@@ -131,7 +137,7 @@ def test_further_bits_decide_where_64_tie():
     word = 3 << 62
     exact = [(word << 128) + (1 << 127), 1 << 192]
     words = np.array([word, 2**64 - 1], dtype=np.uint64)
-    table = Table(0, words, exact, 0.0)
+    table = DistributionTable(0, words, exact, 0.0)
 
     class Tied(Keys):
         def bits(self, count):
@@ -144,7 +150,7 @@ def test_further_bits_decide_where_64_tie():
 
     drawn = table.draw(Tied(None), 4000)
     assert stats.binomtest(int((drawn == 0).sum()), 4000).pvalue > 1e-6
-    below = Table(0, words, exact, 0.0).draw(Keys(None), 40_000)
+    below = DistributionTable(0, words, exact, 0.0).draw(Keys(None), 40_000)
     assert stats.binomtest(int((below == 0).sum()), 40_000, 0.75).pvalue > 1e-6
 
 
@@ -308,7 +314,7 @@ def test_a_wrong_layer_aborts_and_never_makes_a_wrong_sum():
             if client == 2 and isinstance(message, wire.Unmask):
                 layers = tuple((who, value ^ 1) for who, value in message.layers)
                 changed = replace(message, layers=layers)
-                own = identity(2).sign(changed.text)
+                own = client_identity(2).sign(changed.text)
                 return wire.encode(replace(changed, signature=own))
             return data
 
@@ -329,7 +335,7 @@ def test_layers_add_up_to_the_same_whatever_is_kept():
             each = layers.base(clients).variance
             each += sum(layers.layer(clients, k).variance for k in range(1, gone + 1))
             assert (clients - gone) * each == pytest.approx(100.0)
-            assert layers.kept(clients, gone).variance == pytest.approx(each)
+            assert layers.remaining(clients, gone).variance == pytest.approx(each)
 
 
 # --- whole runs ---
@@ -463,7 +469,7 @@ def test_each_partys_guarantee_covers_earlier_runs_too(skellam, tmp_path, second
         by_party = {bound["against"]: bound["epsilon"] for bound in one["guarantees"]}
         assert by_party == pytest.approx(wanted, rel=1e-12)
     assert told[-1]["against"] == "server"
-    besides = OTHER[outcome.guarantee.against]
+    besides = OTHER_PARTY[outcome.guarantee.against]
     for said in (
         shown("check", *options),
         shown("train", *options, "--out", tmp_path / "third"),
@@ -567,18 +573,18 @@ def test_the_server_is_never_amplified_and_readers_only_where_the_total_is_fixed
 
 def guaranteed(mechanism):
     """The least variance, in steps, that survivors' shares add up to."""
-    setting, share = mechanism._known(), mechanism.share()
+    setting, share = mechanism._planned_setting(), mechanism.share()
     if isinstance(share, Layers):
         clients = range(setting.fewest, setting.capacity + 1)
         every = ((n, gone) for n in clients for gone in range(share.count(n) + 1))
-        return min((n - gone) * share.kept(n, gone).variance for n, gone in every)
+        return min((n - gone) * share.remaining(n, gone).variance for n, gone in every)
     one = share.variance if isinstance(share, SkellamShare) else share.deviation**2
     return setting.minimum * one
 
 
 def honest_charge(mechanism):
     """The check that every charge has to pass: the noise that is really added, and unknown."""
-    setting, grid = mechanism._known(), mechanism.grid()
+    setting, grid = mechanism._planned_setting(), mechanism.grid()
     bound = Codec(mechanism.clip, grid.step, grid.length, setting.bits).bound
     found = events(mechanism, Full(), exchanges=3)
     for whom, part in (("server", setting.honest), ("readers", setting.added)):
@@ -597,7 +603,7 @@ class AllSurvive:
     """Planted: the noise of more than the guaranteed survivors is counted."""
 
     def _release(self, counted, exchanges):
-        found, more = super()._release(counted, exchanges), self._known().size / 16
+        found, more = super()._release(counted, exchanges), self._planned_setting().size / 16
         if isinstance(found, DiscreteGaussians):
             return replace(found, clients=math.ceil(found.clients * more))
         return replace(found, variance=found.variance * more)
@@ -745,8 +751,7 @@ def test_readers_are_not_protected_by_noise_that_hostile_clients_leave_out():
     assert less == pytest.approx(whole * (1 - 8 / 32), rel=1e-9)
     readers = (*LAYERED, "privacy.against=readers")
     nobody, some = (
-        plan(small(*readers, f"aggregation.byzantine={count}"), length=50).event
-        for count in (0, 1)
+        plan(small(*readers, f"aggregation.byzantine={count}"), length=50).event for count in (0, 1)
     )
     assert isinstance(nobody.release, PoissonSampled)
     assert (nobody.relation, some.relation) == (ADD_REMOVE, ZERO_OUT)
@@ -947,7 +952,7 @@ def test_layers_can_be_drawn_for_the_smallest_cohort_that_clients_accept():
     layers = found.mechanism.share()
     for clients in range(10, 40):
         for gone in (0, layers.count(clients)):
-            assert len(layers.kept(clients, gone).draw(Keys(None), 2)) == 2
+            assert len(layers.remaining(clients, gone).draw(Keys(None), 2)) == 2
             assert len(layers.base(clients).draw(Keys(None), 2)) == 2
         assert len(layers.layer(clients, max(layers.count(clients), 1)).draw(Keys(None), 2)) == 2
 

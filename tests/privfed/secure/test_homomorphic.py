@@ -10,15 +10,16 @@ import torch
 from privfed.errors import Refused
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import BoundedRows, Encoding
-from privfed.secure.homomorphic import parameters
+from privfed.secure.frames import BadMessage
+from privfed.secure.homomorphic import tenseal_library
 from privfed.secure.homomorphic.keys import check_parameters, public_half, read_public
-from privfed.secure.homomorphic.messages import COUNT, HEADER, OPENING, Opening, Row, Total
-from privfed.secure.homomorphic.parameters import DEGREE, BfvScheme, CkksScheme
+from privfed.secure.homomorphic.messages import HEADER, OPENING, SIZE, Opening, Row, Total
+from privfed.secure.homomorphic.parameters import DEGREE
 from privfed.secure.homomorphic.parties import EncryptingClient, KeyHolder, SummingServer, Terms
-from privfed.secure.homomorphic.protocol import Bfv, Ckks, directory, office
+from privfed.secure.homomorphic.protocol import Bfv, Ckks, party_directory
+from privfed.secure.homomorphic.schemes import BfvScheme, CkksScheme
+from privfed.secure.identities import client_identity, office_identity
 from privfed.secure.limits import Limits
-from privfed.secure.masked.messages import BadMessage
-from privfed.secure.masked.protocol import identity
 from privfed.secure.summation import Aborted, Session
 from privfed.streams import Streams
 
@@ -58,9 +59,9 @@ class Parties:
             self.protocol.scheme,
             self.codec,
             self.limits,
-            directory(self.session),
+            party_directory(self.session),
         )
-        self.holder = KeyHolder(self.terms, office("holder"))
+        self.holder = KeyHolder(self.terms, office_identity("holder"))
         self.opening = Opening.decode(self.holder.opening)
         self.client = self.answering(self.holder.opening)
         self.server = self.serving()
@@ -70,29 +71,35 @@ class Parties:
 
     def serving(self, opening=None, **terms):
         terms = dataclasses.replace(self.terms, **terms)
-        return SummingServer(opening or self.holder.opening, terms, office("server"))
+        return SummingServer(opening or self.holder.opening, terms, office_identity("server"))
 
     def opened(self, **changes):
         """The opening with changes that the key holder signed."""
-        return dataclasses.replace(self.opening, **changes).signed(office("holder")).encode()
+        return (
+            dataclasses.replace(self.opening, **changes).signed(office_identity("holder")).encode()
+        )
 
     def row(self, client, value=7):
-        return self.client.encrypt(client, identity(client), np.full(self.length, value))
+        return self.client.encrypt(client, client_identity(client), np.full(self.length, value))
 
     def holding(self, *blocks, by):
         """A row of any ciphertexts that its client signed."""
-        return Row(self.opening.context, by, blocks).signed(identity(by)).encode()
+        return Row(self.opening.context, by, blocks).signed(client_identity(by)).encode()
 
 
 def resigned(message, **changes):
     """A row with changes that the client of its name signed."""
     row = dataclasses.replace(Row.decode(message), **changes)
-    return row.signed(identity(row.number)).encode()
+    return row.signed(client_identity(row.number)).encode()
 
 
 def total_of(message, **changes):
     """A total with changes that the server signed."""
-    return dataclasses.replace(Total.decode(message), **changes).signed(office("server")).encode()
+    return (
+        dataclasses.replace(Total.decode(message), **changes)
+        .signed(office_identity("server"))
+        .encode()
+    )
 
 
 @BOTH
@@ -180,7 +187,7 @@ def test_the_noise_of_a_ckks_sum_is_below_its_bound(bits):
         total.add_(scheme.read(keys, one, 2048))
     error = np.array(total.decrypt()) - 100 * row
     assert error.std() * scheme.scale < 10 * np.sqrt(100) * 4096 / np.sqrt(24)
-    assert np.abs(error).max() < 0.25 * np.sqrt(100 / scheme.most)
+    assert np.abs(error).max() < 0.25 * np.sqrt(100 / scheme.most_rows)
     assert np.array_equal(scheme.decrypt(total), 100 * row)
 
 
@@ -238,7 +245,7 @@ def test_the_public_half_has_no_key_but_the_public_one():
 
 
 def test_a_symmetric_context_is_no_public_key():
-    library = parameters.tenseal()
+    library = tenseal_library.tenseal()
     symmetric = library.context(
         library.SCHEME_TYPE.BFV,
         DEGREE,
@@ -314,7 +321,7 @@ FAULTS = {
     "unsigned": (lambda p, m, first: _forged(m, signature=bytes(64)), "wrong signature"),
     "in another's name": (lambda p, m, first: _forged(m, number=8), "wrong signature"),
     "of the key holder": (
-        lambda p, m, first: Row.decode(m).signed(office("holder")).encode(),
+        lambda p, m, first: Row.decode(m).signed(office_identity("holder")).encode(),
         "wrong signature",
     ),
     "signed with other ciphertexts": (
@@ -515,7 +522,7 @@ def test_openings_that_do_not_fit_are_refused_by_clients_and_server(protocol):
         with pytest.raises(BadMessage, match="no public key"):
             party(parties.opened(key=b""))
         with pytest.raises(BadMessage, match="wrong signature"):
-            party(parties.opening.signed(office("server")).encode())
+            party(parties.opening.signed(office_identity("server")).encode())
     assert Opening.decode(opening).encode() == opening
 
 
@@ -543,7 +550,7 @@ def test_parties_that_are_configured_differently_refuse_each_other(changed):
 
 
 def context(scheme, degree=DEGREE, modulus=BfvScheme.modulus, sizes=(54, 55)):
-    library = parameters.tenseal()
+    library = tenseal_library.tenseal()
     if scheme == "bfv":
         return library.context(library.SCHEME_TYPE.BFV, degree, modulus, list(sizes), n_threads=1)
     return library.context(
@@ -576,7 +583,7 @@ def test_keys_of_other_parameters_are_refused_by_everybody(other, monkeypatch):
             party(opening)
     monkeypatch.setattr(type(parties.protocol.scheme), "keys", lambda scheme: keys)
     with pytest.raises(BadMessage, match="wrong parameters"):
-        KeyHolder(parties.terms, office("holder"))
+        KeyHolder(parties.terms, office_identity("holder"))
 
 
 @pytest.mark.parametrize("scheme", [BfvScheme(32), CkksScheme(24)], ids=["bfv", "ckks"])
@@ -598,7 +605,7 @@ def test_nothing_of_another_session_is_accepted(protocol):
         parties.server.add(earlier.row(1))
     with pytest.raises(BadMessage, match="wrong session"):
         parties.server.add(
-            parties.answering(earlier.holder.opening).encrypt(1, identity(1), np.full(5, 1))
+            parties.answering(earlier.holder.opening).encrypt(1, client_identity(1), np.full(5, 1))
         )
     with pytest.raises(BadMessage, match="wrong session"):
         parties.holder.open(earlier.server.total())
@@ -629,8 +636,8 @@ def test_a_key_holder_opens_one_total_of_enough_rows_that_the_server_signed():
     with pytest.raises(BadMessage, match="wrong type"):
         parties.holder.open(parties.row(1))
     unsigned = dataclasses.replace(Total.decode(first), number=3)
-    by_another = unsigned.signed(identity(0))
-    as_a_row = Row(**dataclasses.asdict(unsigned)).signed(office("server"))
+    by_another = unsigned.signed(client_identity(0))
+    as_a_row = Row(**dataclasses.asdict(unsigned)).signed(office_identity("server"))
     as_a_total = dataclasses.replace(unsigned, signature=as_a_row.signature)
     for forged in (unsigned, by_another, as_a_total):
         with pytest.raises(BadMessage, match="wrong signature: not what the server signed"):
@@ -658,11 +665,11 @@ def test_what_is_beyond_the_codec_is_never_encrypted(protocol, value, monkeypatc
     row[3] = value
     monkeypatch.setattr(type(protocol.scheme), "encrypt", None)
     with pytest.raises(ValueError, match="beyond the codec's largest number, 50") as caught:
-        parties.client.encrypt(1, identity(1), row)
+        parties.client.encrypt(1, client_identity(1), row)
     assert str(abs(int(value))) not in str(caught.value)
     for other in (np.full(4, 1), np.full((1, 5), 1), np.full(5, 1.0)):
         with pytest.raises(ValueError, match="expected int64"):
-            parties.client.encrypt(1, identity(1), other)
+            parties.client.encrypt(1, client_identity(1), other)
 
 
 @BOTH
@@ -729,7 +736,7 @@ def test_what_a_client_sends_has_the_size_that_is_told(protocol, length):
     sent, opening = len(parties.row(1)), len(parties.holder.opening)
     assert sent == pytest.approx(protocol.upload(parties.codec, 3), rel=2e-3)
     assert opening == pytest.approx(protocol.download(3), rel=1e-3)
-    assert len(Row(bytes(32), 1, (b"",) * 3).encode()) == HEADER + 3 * COUNT
+    assert len(Row(bytes(32), 1, (b"",) * 3).encode()) == HEADER + 3 * SIZE
     assert opening - len(parties.opening.key) == OPENING - 4 + len(parties.opening.scheme)
 
 
@@ -754,7 +761,7 @@ def test_without_tenseal_the_protocols_are_refused_with_what_would_work(monkeypa
     def absent(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(parameters.importlib, "import_module", absent)
+    monkeypatch.setattr(tenseal_library.importlib, "import_module", absent)
     with pytest.raises(Refused, match="pip install tenseal"):
         Bfv().refuse_limits(Limits(3))
     Bfv().refuse_limits(Limits(3, arithmetic=True))

@@ -16,20 +16,18 @@ from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import DiscreteGaussianShare, Layers, SkellamShare
 from privfed.secure import agreement
 from privfed.secure.dropout import SENDS, Leaves, leaving
+from privfed.secure.frames import BadMessage
+from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
 from privfed.secure.masked import messages as wire
-from privfed.secure.masked.client import (
-    Expected,
-    MaskingClient,
-    channel_key,
-    pair_key,
-    self_key,
-)
-from privfed.secure.masked.graph import Graph, Policy, neighbours
+from privfed.secure.masked.channel import MaskedChannel, Wire
+from privfed.secure.masked.client import MaskingClient
+from privfed.secure.masked.derived_keys import channel_key, pair_key, self_key
+from privfed.secure.masked.expected import Expected
+from privfed.secure.masked.graph import Graph, Policy, graph_seed, neighbours, recoverable
 from privfed.secure.masked.layered_noise import ClientNoise
-from privfed.secure.masked.messages import BadMessage
-from privfed.secure.masked.protocol import MaskedChannel, MaskedSums, Wire, graph_seed, identity
-from privfed.secure.masked.server import recoverable
+from privfed.secure.masked.protocol import MaskedSums
+from privfed.secure.masked.sealed_shares import between, read_shares, share_text
 from privfed.secure.masked.shamir import PRIME, reconstruct
 from privfed.secure.primitives import Expander, KeyPair, unseal
 from privfed.secure.summation import Aborted, Session
@@ -196,13 +194,13 @@ def tampering(kind, change, upward=True, victim=8):
 def resigned(message, **changes):
     """A client's keys, changed and signed by itself."""
     changed = replace(message, **changes)
-    return replace(changed, signature=identity(changed.sender).sign(changed.text))
+    return replace(changed, signature=client_identity(changed.sender).sign(changed.text))
 
 
 def signed(message, sender=8, **changes):
     """A client's message, changed, in a name, and signed by the client itself."""
     changed = replace(message, sender=sender, **changes)
-    return replace(changed, signature=identity(8).sign(changed.text))
+    return replace(changed, signature=client_identity(8).sign(changed.text))
 
 
 def listing(message, clients):
@@ -327,12 +325,12 @@ def test_a_public_key_of_another_client_is_refused(which):
 def test_shares_are_sealed_with_a_key_of_their_session():
     of = session(3)
     channel = MaskedChannel(of, codec(), Fixed(2))
-    (one, two, _), agreed = of.clients.tolist(), channel.server._agreed
+    (one, two, _), agreed = of.clients.tolist(), channel.server._members.agreed
     secret = channel.clients[two]._secrets[one]
     ((sender, sealed), _) = channel._inboxes[two].sealed
     assert sender == one
-    text = unseal(channel_key(agreed, secret, one, two), sealed, wire.between(agreed, sender, two))
-    assert wire.read_shares(text, one, two, 2)
+    text = unseal(channel_key(agreed, secret, one, two), sealed, between(agreed, sender, two))
+    assert read_shares(text, one, two, 2)
     keys = {channel_key(c, secret, *way) for c in (agreed, b"o" * 32) for way in ((1, 2), (2, 1))}
     assert len(keys) == 4, "each session and each direction has its own"
 
@@ -539,16 +537,16 @@ def unmasked_by_a_liar(threshold, policy=None):
         for who in group:
             answer = channel.clients[who].handle(wire.Votes(server._context, votes))
             pairs = dict(answer.seeds if alive else answer.keys)
-            shares[alive][server._places[who]] = pairs[victim]
-    threshold = server._graph.threshold
+            shares[alive][server._members.places[who]] = pairs[victim]
+    threshold = server._members.graph.threshold
     seed, secret = (reconstruct(shares[alive], threshold) for alive in (True, False))
     expander = Expander(encoder.length, encoder.bits)
     row = np.frombuffer(captured[victim], "<u4").copy()
-    expander.apply(row, self_key(server._agreed, seed), subtract=True)
+    expander.apply(row, self_key(server._members.agreed, seed), subtract=True)
     pair = KeyPair(secret)
     for other in clients[1:]:
         shared = pair.agree(server._keys[other].mask)
-        key = pair_key(server._agreed, shared, victim, other)
+        key = pair_key(server._members.agreed, shared, victim, other)
         expander.apply(row, key, subtract=other < victim)
     return encoder.unwrap(row.astype("u8")), whole[0]
 
@@ -570,7 +568,7 @@ def test_below_the_threshold_shares_are_worth_nothing():
     channel = MaskedChannel(of, encoder, Fixed(4))
     held = [channel.clients[who] for who in of.clients.tolist()]
     sent(channel, of, rows(encoder, 5))
-    shares = {channel.server._places[c.me]: c._held[3][0] for c in held[1:4]}
+    shares = {channel.server._members.places[c.me]: c._held[3][0] for c in held[1:4]}
     with pytest.raises(ValueError, match="3 shares"):
         reconstruct(shares, 4)
     found = {reconstruct({**shares, 60: guess}, 4) for guess in range(1, 40)}
@@ -653,7 +651,7 @@ def test_on_a_sparse_graph_a_client_insists_on_enough_survivors_of_all():
     sent(channel, of, rows(encoder, 9))
     channel.server.proceed()
     me, context = of.clients.tolist()[0], channel.server._context
-    near = tuple(sorted((me, *channel.server._near[me])))
+    near = tuple(sorted((me, *channel.server._members.near[me])))
     assert len(near) == 5
     with pytest.raises(BadMessage, match="fewer survivors than the threshold"):
         channel.clients[me].handle(wire.Survivors(context, near))
@@ -689,9 +687,11 @@ def played(policy=None, clients=7, limits=None, **keys):
 
 def votes_of(channel, voters, survivors):
     """Each voter's true signature on `survivors`."""
-    text = wire.Survivors(channel.server._context, survivors).signed(channel.server._agreed)
+    text = wire.Survivors(channel.server._context, survivors).vote_text(
+        channel.server._members.agreed
+    )
     context = channel.server._context
-    return tuple(wire.Vote(context, who, identity(who).sign(text)) for who in voters)
+    return tuple(wire.Vote(context, who, client_identity(who).sign(text)) for who in voters)
 
 
 def test_valid_votes_for_other_survivors_are_inconsistent():
@@ -710,11 +710,11 @@ def test_votes_under_another_roster_are_inconsistent():
     channel, clients = played()
     channel.server.proceed()
     whole = tuple(clients)
-    text = wire.Survivors(channel.server._context, whole).signed(b"another roster's hash")
+    text = wire.Survivors(channel.server._context, whole).vote_text(b"another roster's hash")
     client = channel.clients[clients[1]]
     client.handle(wire.Survivors(channel.server._context, whole))
     context = channel.server._context
-    forged = tuple(wire.Vote(context, who, identity(who).sign(text)) for who in clients[:4])
+    forged = tuple(wire.Vote(context, who, client_identity(who).sign(text)) for who in clients[:4])
     with pytest.raises(BadMessage, match="inconsistent"):
         client.handle(wire.Votes(context, forged))
 
@@ -736,7 +736,7 @@ def test_votes_of_others_than_neighbours_do_not_count():
     sent(channel, of, rows(encoder, 9))
     channel.server.proceed()
     me, whole = of.clients.tolist()[0], tuple(of.clients.tolist())
-    strangers = [who for who in whole if who not in channel.server._near[me]]
+    strangers = [who for who in whole if who not in channel.server._members.near[me]]
     channel.clients[me].handle(wire.Survivors(channel.server._context, whole))
     with pytest.raises(BadMessage, match="wrong voters"):
         channel.clients[me].handle(
@@ -907,9 +907,11 @@ def guest(settings, session=b"s" * 32):
     policy, limits, layers = (settings[name] for name in ("policy", "limits", "layers"))
     expected = Expected(1, 0, b"h" * 32, settings["codec"])
     noise = ClientNoise(layers, Keys(b"k" * 32, secret=True)) if layers else None
-    directory = {who: identity(who).public_key().public_bytes_raw() for who in (3, 8)}
+    directory = {who: client_identity(who).public_key().public_bytes_raw() for who in (3, 8)}
     row = np.zeros(5, dtype=np.int64)
-    client = MaskingClient(3, identity(3), directory, policy, expected, row.copy, limits, noise)
+    client = MaskingClient(
+        3, client_identity(3), directory, policy, expected, row.copy, limits, noise
+    )
     return client, expected.invitation(session, policy, limits, layers)
 
 
@@ -985,7 +987,7 @@ def test_a_replayed_invitation_begins_another_session():
     keys = tuple(former._keys[who] for who in sorted(former._keys))
     clients, nonces = tuple(one.sender for one in keys), tuple(one.nonce for one in keys)
     roster = wire.Roster(former._context, clients, nonces, 3, 3, former._graph_seed, keys[1:])
-    assert roster.agreed() == former._agreed
+    assert roster.agreed() == former._members.agreed
     again = MaskedChannel(of, encoder, Fixed(3)).clients[me]
     fresh = MaskingClient(me, again._identity, again._directory, *again_of(again))
     advertised = fresh.handle(former.invitation)
@@ -1000,8 +1002,8 @@ def again_of(client):
 
 
 def test_a_share_text_is_bound_to_sender_and_receiver():
-    text = wire.share_text(3, 8, (5, 6))
-    assert wire.read_shares(text, 3, 8, 2) == (5, 6)
-    assert wire.read_shares(text, 8, 3, 2) is None
-    assert wire.read_shares(text, 3, 8, 3) is None
-    assert wire.read_shares(wire.share_text(3, 8, (PRIME, 6)), 3, 8, 2) is None
+    text = share_text(3, 8, (5, 6))
+    assert read_shares(text, 3, 8, 2) == (5, 6)
+    assert read_shares(text, 8, 3, 2) is None
+    assert read_shares(text, 3, 8, 3) is None
+    assert read_shares(share_text(3, 8, (PRIME, 6)), 3, 8, 2) is None
