@@ -25,7 +25,7 @@ class Share(Protocol):
 
     @property
     def total_variation(self) -> float:
-        """Of one number, from the distribution that is accounted for."""
+        """The total variation of one number from the distribution that is accounted for."""
         ...
 
     @property

@@ -152,7 +152,7 @@ class Mechanism(Protocol):
         ...
 
     def coefficients(self) -> NDArray[np.float64]:
-        """Those by which noise is correlated over rounds `[bands]`; 1 alone where it is not."""
+        """The coefficients that correlate noise over rounds `[bands]`; 1 alone where none do."""
         ...
 
     def memory(self, streams: Streams, length: int) -> Correlated | None:
@@ -172,7 +172,7 @@ class Mechanism(Protocol):
         ...
 
     def width(self, layout: Layout) -> int:
-        """The length of a bounded row whose message is laid out so."""
+        """The length of the bounded row of a message with this layout."""
         ...
 
     def resolved(self, setting: Setting) -> Self:

@@ -43,7 +43,7 @@ class SharedNoise(Mechanism, Protocol):
 
     @property
     def honest(self) -> float:
-        """Of the noise, at least this part is added by clients who keep it to themselves."""
+        """At least this part of the noise is added by clients who keep it to themselves."""
         ...
 
     def grid(self) -> IntegerGrid:

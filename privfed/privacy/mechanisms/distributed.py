@@ -54,7 +54,7 @@ class SkellamNoise(DistributedNoise):
         return super()._share_deviation()
 
     def _most_deviation(self) -> float:
-        """With few survivors each keeps more: their shares have to be drawn, too."""
+        """Less in layers: of few survivors each keeps more, and that has to be drawn, too."""
         most = super()._most_deviation()
         setting = self._planned_setting()
         return most * math.sqrt(setting.fewest / setting.size) if self.layered else most

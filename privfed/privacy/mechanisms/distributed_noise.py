@@ -48,7 +48,7 @@ _SPREAD = 4.0
 
 
 class DistributedNoise(NoisedMechanism):
-    """What both kinds of distributed noise have in common; see `SkellamNoise`."""
+    """What both kinds of distributed noise have in common; `SkellamNoise` states the guarantee."""
 
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     """z = deviation of the guaranteed noise on the sum / clip; None until calibrated."""
@@ -71,7 +71,7 @@ class DistributedNoise(NoisedMechanism):
 
     @property
     def honest(self) -> float:
-        """Of the noise, at least this part is added by clients who keep it to themselves."""
+        """At least this part of the noise is added by clients who keep it to themselves."""
         return self._planned_setting().honest
 
     def grid(self) -> IntegerGrid:
@@ -103,11 +103,13 @@ class DistributedNoise(NoisedMechanism):
         return self._noise() * self.clip / math.sqrt(self._planned_setting().minimum)
 
     def event(self, witness: Witness, exchanges: int) -> Event:
-        """That of the guarantee which the budget gates (`privacy.against`)."""
+        """The event of the guarantee that the budget gates (`privacy.against`)."""
         return self.events(witness, exchanges)[self.against]
 
     def events(self, witness: Witness, exchanges: int) -> dict[str, Event]:
-        """Against the server, and against who reads the released aggregates (PRIVACY, section 5).
+        """The round's events against the server, and against who reads the released aggregates.
+
+        PRIVACY, section 5, has the proof.
 
         *Server*: it knows the cohort, so nothing is amplified; one client's contribution against
         zero, whose noise it still adds; the noise of honest survivors alone.
@@ -170,7 +172,7 @@ class DistributedNoise(NoisedMechanism):
         return padded(layout.length)
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
-        """Clipped and rotated; the secure sum's client encodes this and adds its noise."""
+        """Rows clipped and rotated; the secure sum's client encodes them and adds its noise."""
         return rotate(clip_rows(rows, self.clip), _signs(state, rows.shape[1]))
 
     def release(

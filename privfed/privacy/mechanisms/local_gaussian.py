@@ -64,7 +64,7 @@ class LocalGaussian(NoisedMechanism):
         return self._noise() * math.sqrt(size)
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
-        """Clipped and noised: no norm is bounded any more, and none has to be."""
+        """Rows clipped and noised: no norm is bounded any more, and none has to be."""
         deviation = self._noise() * self.clip
         noised = on_grid(clip_rows(rows, self.clip), grid_of(deviation)).rows.double()
         for place, client_keys in enumerate(keys.each()):

@@ -15,7 +15,10 @@ class _Calibrated(Protocol):
 
 
 class NoisedMechanism(MechanismPart):
-    """A clip, and noise of `noise_multiplier` clips, a key of each mechanism, once calibrated."""
+    """A mechanism with a clip, and with noise of so many clips as its `noise_multiplier` says.
+
+    Each such mechanism declares that key itself, since it is not of the same noise everywhere.
+    """
 
     clip: float = Field(0.4, ge=1e-6, le=1e20)
 

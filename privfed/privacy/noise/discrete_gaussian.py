@@ -102,7 +102,7 @@ def _exponential(bits: _Bits, over: Integers, under: Integers) -> NDArray[np.boo
 
 
 def _unit(count: int) -> tuple[Integers, Integers]:
-    """1 / 1, `count` times: numerators and denominators."""
+    """The numerators and the denominators of `count` times 1 / 1."""
     ones = np.ones(count, dtype=np.int64)
     return ones, ones
 

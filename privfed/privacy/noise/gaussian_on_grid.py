@@ -26,11 +26,11 @@ from privfed.errors import Refused
 from privfed.streams import Keys, Words
 
 _ERROR = 2e-14
-"""Of a quantile z, over 1 + z."""
+"""The largest error of a quantile z, over 1 + z."""
 _BLOCK = 1 << 13
-"""Numbers at once, which the cache holds."""
+"""So many numbers at once stay in the cache."""
 _TAIL = 1 << 24
-"""Below this many 2^-64, 64 bits say too little of a quantile."""
+"""Of a tail below this many 2^-64, 64 bits say too little of its quantile."""
 FINENESS = 2.0**30
 """Steps of the grid in a deviation of the noise: from so many to twice as many."""
 LARGEST_SCALE = 4 * FINENESS

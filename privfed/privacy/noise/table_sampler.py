@@ -30,7 +30,7 @@ _GUIDE = 16
 LARGEST_DEVIATION = 5000.0
 """In steps: a table stays near a hundred thousand entries."""
 TOTAL_VARIATION = 1e-40
-"""Of a draw from any table here, at most: checked for each when it is made."""
+"""At most so far is a draw from any table here from its distribution: each is checked for it."""
 _REACH = 15.0
 """Deviations that a table reaches to: beyond them lie less than 1e-49 of a Gaussian."""
 

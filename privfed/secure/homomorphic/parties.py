@@ -111,7 +111,7 @@ class KeyHolder:
 
     @property
     def opening(self) -> bytes:
-        """The message to the server and to all clients."""
+        """The key holder's message to the server and to all clients."""
         return self._opening.encode()
 
     def open(self, message: bytes) -> tuple[Integers, int]:
@@ -228,7 +228,7 @@ class SummingServer:
         return hashes
 
     def total(self) -> bytes:
-        """The message to the key holder. Raises `Aborted` where fewer sent than a sum needs."""
+        """The message with the sum to the key holder. Raises `Aborted` for too few rows."""
         if len(self._senders) < self._terms.least:
             raise Aborted("fewer clients sent than a sum needs")
         blocks = tuple(bytes(block.serialize()) for block in self._sum)

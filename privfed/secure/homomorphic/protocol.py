@@ -40,6 +40,7 @@ from pydantic import Field
 from privfed.errors import Refused
 from privfed.privacy.codec import Codec
 from privfed.privacy.integers import Integers
+from privfed.privacy.noise.shares import Layers
 from privfed.secure.encoded_sum import SecureProtocol
 from privfed.secure.homomorphic.messages import HEADER, OPENING, SIZE
 from privfed.secure.homomorphic.parameters import CIPHERTEXT, PUBLIC_KEY
@@ -96,7 +97,7 @@ class _Homomorphic(SecureProtocol):
         """The encryption scheme for numbers of `bits` bits."""
 
     def channel(
-        self, session: Session, codec: Codec, limits: Limits, layers: object = None
+        self, session: Session, codec: Codec, limits: Limits, layers: Layers | None = None
     ) -> EncryptedChannel:
         if layers is not None:
             raise Refused('layers of noise need secure.protocol = "masks"')

@@ -32,7 +32,7 @@ class Expected:
     def invitation(
         self, session: bytes, policy: Policy, limits: Limits, layers: Layers | None
     ) -> Invitation:
-        """To this sum, of parties with such settings."""
+        """The invitation to this sum, of parties with such settings."""
         terms = settings(self.codec, policy, limits, layers)
         codec, which = self.codec, (self.round, self.exchange, self.model_hash)
         return Invitation(session, *which, codec.bits, codec.length, terms)

@@ -29,9 +29,9 @@ from privfed.secure.primitives import KEY
 from privfed.secure.summation import Aborted, Session
 
 COMPLETE = 200
-"""Up to this many clients the complete graph is used."""
+"""Up to this many clients the graph is complete."""
 _SECURE, _CORRECT = 40, 20
-"""Bits: sigma and eta of Bell et al."""
+"""The sigma and eta of Bell et al., in bits."""
 _EXACT = 1e-9
 """Shields floor and ceil from the last bits of a product."""
 

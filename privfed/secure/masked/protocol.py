@@ -52,7 +52,7 @@ class MaskedSums(SecureProtocol):
     threat: Literal["curious", "lying"] = "curious"
 
     def policy(self, size: int, admitted: int = 0) -> Policy:
-        """For cohorts of an expected `size`, and at least `admitted` clients."""
+        """What clients insist on, for cohorts of an expected `size`, and of at least `admitted`."""
         return Policy(
             self.threshold,
             self.colluders,
@@ -132,7 +132,10 @@ class MaskedSums(SecureProtocol):
         return Expander(codec.length, codec.bits).size + degree * each + Advertise.size + 5 * 36
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
-        """Within `limits`, else where exactly so many are expected, and no more are drawn."""
+        """What holds of a sum over `clients`, in words.
+
+        It holds within `limits`, else where exactly so many are expected, and no more are drawn.
+        """
         limits = limits or Limits(clients, size=clients)
         policy = self.within(limits)
         graph = policy.graph(clients)

@@ -16,12 +16,12 @@ from privfed.secure.primitives import Expander, KeyPair, Words
 from privfed.secure.summation import Aborted
 
 Dealt = dict[int, dict[int, int]]
-"""Shares of secrets: whose, and at which place."""
+"""Shares of secrets: by their owner, and by the place of their holder."""
 
 
 @dataclass(frozen=True)
 class Members:
-    """The `clients` of a roster: its hash, their graph and neighbours, their public mask keys."""
+    """The `clients` of a roster with the hash `agreed`, their graph, neighbours and public keys."""
 
     agreed: bytes
     graph: Graph
@@ -31,17 +31,17 @@ class Members:
 
     @cached_property
     def places(self) -> Mapping[int, int]:
-        """At which place each client holds its shares, from 1."""
+        """The place of each client among the holders of shares, from 1."""
         return {client: place for place, client in enumerate(self.clients, start=1)}
 
     def holders(self, client: int) -> tuple[int, ...]:
-        """Who holds shares of the secrets of `client`."""
+        """The clients who hold shares of the secrets of `client`."""
         return self.graph.holders(client, self.near[client])
 
 
 @dataclass(frozen=True)
 class Commitments:
-    """By which the server knows a client's `seed`, and that of its last `layer` of noise."""
+    """Hashes by which the server knows a client's seed, and that of its last layer of noise."""
 
     seed: bytes
     layer: bytes
@@ -49,10 +49,11 @@ class Commitments:
 
 @dataclass(frozen=True)
 class Unmasking:
-    """All that the unmasking of one sum needs: who `sent` a row, and what helpers `told`.
+    """Takes the masks off one sum of the rows of `senders`, with the shares in helpers' `answers`.
 
-    `commitments` are of all who shared their secrets. Every share that was told is taken to be of
-    a client whose secret its teller holds, and of no client both the seed and the key.
+    `commitments` are of all who shared their secrets. Of each client helpers tell shares of the
+    seed or of the key, never of both, and tell none but those that they hold: the server has
+    refused other answers.
     """
 
     masks: Expander
