@@ -69,14 +69,14 @@ def _by_coins(summation: Summation, dropout: float, rate: float, clients: int, c
     smallest = int(np.ceil(FEWEST_OF_DECLARED * clients))
     low, high = _reach(smallest, rate)[0], min(_reach(clients, rate)[1], cap)
     sizes = np.arange(min(low, high), high + 1)
-    each = np.array([summation.stops(int(size), dropout) for size in sizes])
+    stops = np.array([summation.stops(int(size), dropout) for size in sizes])
     chance = _chance(sizes, smallest, rate)
     below = float(stats.binom.cdf(sizes[0] - 1, smallest, rate))
-    ends = np.append((each[1:] == 1.0) & (each[:-1] < 1.0), True)  # of stretches that fit
+    ends = np.append((stops[1:] == 1.0) & (stops[:-1] < 1.0), True)  # of stretches that fit
     least = 1.0
     for cut in sizes[ends].tolist():
         # Any cut gives a bound: what lies above it counts as an abort.
-        falling = np.maximum.accumulate(np.where(sizes > cut, 0.0, each)[::-1])[::-1]
+        falling = np.maximum.accumulate(np.where(sizes > cut, 0.0, stops)[::-1])[::-1]
         few = float((falling * chance).sum())
         above = float(stats.binom.sf(cut, clients, rate)) if cut < cap else 0.0
         least = min(least, few + below + above)

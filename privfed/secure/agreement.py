@@ -41,7 +41,7 @@ def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return ["tuple", *map(_plain, value)]
     if isinstance(value, Mapping):
-        pairs = ([_plain(name), _plain(each)] for name, each in value.items())
+        pairs = ([_plain(key), _plain(item)] for key, item in value.items())
         return ["mapping", *sorted(pairs, key=json.dumps)]
     if isinstance(value, BaseModel):
         return _instance(value, type(value).model_fields)
@@ -50,7 +50,7 @@ def _plain(value: object) -> object:
             raise TypeError(
                 f"a {type(value).__qualname__} may change after two parties compared it"
             )
-        return _instance(value, [each.name for each in fields(value)])
+        return _instance(value, [field.name for field in fields(value)])
     raise TypeError(f"a {type(value).__qualname__} has no form that two parties could compare")
 
 

@@ -97,12 +97,12 @@ def skellam_table(variance: float) -> DistributionTable:
     most = reach(deviation)
     start = 2 * most + 100
     mean = Fraction(variance)
-    above, here = 0, 1 << 64
+    above, current = 0, 1 << 64
     weights = [0] * (start + 1)
     for k in range(start, -1, -1):
-        weights[k] = here
+        weights[k] = current
         # I_{k-1} = I_{k+1} + (2 k / mu) I_k
-        above, here = here, above + 2 * k * here * mean.denominator // mean.numerator
+        above, current = current, above + 2 * k * current * mean.denominator // mean.numerator
     return _table(weights, most)
 
 

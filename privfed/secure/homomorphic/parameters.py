@@ -52,7 +52,7 @@ class Parameters:
     plain: int
 
 
-def most_rows(each: float, deviation: float, room: float) -> int:
-    """The largest n with n each + sqrt(n) deviation <= room."""
-    root = (math.sqrt(deviation**2 + 4 * each * room) - deviation) / (2 * each)
+def most_rows(per_row: float, deviation: float, room: float) -> int:
+    """The largest n with n per_row + sqrt(n) deviation <= room."""
+    root = (math.sqrt(deviation**2 + 4 * per_row * room) - deviation) / (2 * per_row)
     return math.floor(root**2)

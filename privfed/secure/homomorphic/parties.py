@@ -71,7 +71,7 @@ class Terms:
         """
         opening = Opening.decode(message)
         opening.check(self.directory.holder)
-        expected = {
+        settings = {
             "scheme": (opening.scheme, self.scheme.name.encode()),
             "round": (opening.round, self.session.round),
             "exchange": (opening.exchange, self.session.exchange),
@@ -80,8 +80,8 @@ class Terms:
             "length": (opening.length, self.codec.length),
             "agreement": (opening.agreed, self.agreed),
         }
-        for name, (stated, known) in expected.items():
-            if stated != known:
+        for name, (stated, expected) in settings.items():
+            if stated != expected:
                 raise BadMessage(f"wrong {name}", "an opening of another sum than this party's")
         return opening, read_public(opening.key, self.scheme)
 
@@ -221,8 +221,8 @@ class SummingServer:
         is summed.
         """
         content = self._terms.scheme.content
-        each = (content(bytes(block.serialize()), block.size()) for block in ciphertexts)
-        hashes = {hashlib.sha256(data).digest() for data in each}
+        contents = (content(bytes(block.serialize()), block.size()) for block in ciphertexts)
+        hashes = {hashlib.sha256(data).digest() for data in contents}
         if len(hashes) < len(ciphertexts) or hashes & self._hashes:
             raise BadMessage("duplicate ciphertext", "one that is in a row of this session already")
         return hashes

@@ -107,9 +107,9 @@ class _Homomorphic(SecureProtocol):
 
     def seconds(self, codec: Codec, clients: int) -> float:
         """Measured: a block of a row encrypted, signed, verified, read, compared and added."""
-        each = 3.6e-3 if self.approximate else 2.1e-3
+        per_block = 3.6e-3 if self.approximate else 2.1e-3
         blocks = len(self.scheme.blocks(codec.length))
-        return super().seconds(codec, clients) + clients * blocks * each
+        return super().seconds(codec, clients) + clients * blocks * per_block
 
     def download(self, clients: int) -> float:
         """The session's opening, most of which is its public key."""

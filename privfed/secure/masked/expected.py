@@ -34,8 +34,15 @@ class Expected:
     ) -> Invitation:
         """The invitation to this sum, of parties with such settings."""
         terms = settings(self.codec, policy, limits, layers)
-        codec, which = self.codec, (self.round, self.exchange, self.model_hash)
-        return Invitation(session, *which, codec.bits, codec.length, terms)
+        return Invitation(
+            session,
+            self.round,
+            self.exchange,
+            self.model_hash,
+            self.codec.bits,
+            self.codec.length,
+            terms,
+        )
 
     def require(
         self, invitation: Invitation, policy: Policy, limits: Limits, layers: Layers | None

@@ -118,8 +118,8 @@ class MaskedSums(SecureProtocol):
     def seconds(self, codec: Codec, clients: int) -> float:
         """Measured: keys and signatures for each neighbour, and the bytes of its mask."""
         size = codec.length * Expander(1, codec.bits).word.itemsize
-        each = 2e-4 + 2e-10 * size
-        return super().seconds(codec, clients) + clients * self._degree(clients) * each
+        per_pair = 2e-4 + 2e-10 * size
+        return super().seconds(codec, clients) + clients * self._degree(clients) * per_pair
 
     def download(self, clients: int) -> float:
         degree = self._degree(clients)
@@ -128,8 +128,13 @@ class MaskedSums(SecureProtocol):
 
     def upload(self, codec: Codec, clients: int) -> float:
         degree = self._degree(clients)
-        each = sealed_size(0) + 8 + 41  # a sealed pair of shares, and one share at the end
-        return Expander(codec.length, codec.bits).size + degree * each + Advertise.size + 5 * 36
+        per_neighbour = sealed_size(0) + 8 + 41  # a sealed pair of shares, and one share at the end
+        return (
+            Expander(codec.length, codec.bits).size
+            + degree * per_neighbour
+            + Advertise.size
+            + 5 * 36
+        )
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
         """What holds of a sum over `clients`, in words.
@@ -139,8 +144,8 @@ class MaskedSums(SecureProtocol):
         limits = limits or Limits(clients, size=clients)
         policy = self.within(limits)
         graph = policy.graph(clients)
-        each = f"{graph.threshold} of each one's {graph.degree} neighbours"
-        form = "complete graph" if graph.complete else f"and {each}"
+        neighbours_needed = f"{graph.threshold} of each one's {graph.degree} neighbours"
+        form = "complete graph" if graph.complete else f"and {neighbours_needed}"
         lies = "also if it lies" if self.withstands_lies(limits) else "if it follows the protocol"
         return (
             f"of {clients} clients {max(graph.survivors, graph.threshold)} have to stay ({form}); "
