@@ -28,9 +28,11 @@ from rich.table import Table
 from experiments.benchmarks.peers.environments import DEFAULT, FLOWER, Environment, Unavailable
 from privfed.privacy.codec import Codec
 from privfed.secure.dropout import Leaves
+from privfed.secure.masked.channel import MaskedChannel, Wire
 from privfed.secure.masked.graph import Graph
-from privfed.secure.masked.messages import Inbox, Roster, decode
-from privfed.secure.masked.protocol import MaskedChannel, Wire
+from privfed.secure.masked.messages import decode
+from privfed.secure.masked.roster_messages import Roster
+from privfed.secure.masked.row_messages import Inbox
 from privfed.secure.primitives import Expander, verified
 from privfed.secure.summation import Session
 

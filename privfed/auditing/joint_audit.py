@@ -15,7 +15,7 @@ from privfed.auditing.run_audit import RunAudit, audit
 from privfed.config.population_identity import normal
 from privfed.errors import Refused
 from privfed.plan.prior_spending import Prior, Priors, examples_guarantee, other_guarantee
-from privfed.privacy.shared_noise import OTHER
+from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.store.run_directory import RunDirectory
 
 _TRUSTED = "all but a trusted server"
@@ -91,7 +91,7 @@ def merge(paths: Sequence[Path], accountant: str | None = None) -> Merged:
     if deltas := [run.examples.delta for run in audits if run.examples]:
         examples = examples_guarantee({}, whole.runs, max(deltas), whole.uncovered)
     if party is not None:
-        other = other_guarantee({}, OTHER[party], whole.runs, delta, whole.uncovered)
+        other = other_guarantee({}, OTHER_PARTY[party], whole.runs, delta, whole.uncovered)
     return Merged(audits, earlier, bound, (), examples, other)
 
 

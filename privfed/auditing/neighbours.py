@@ -19,7 +19,7 @@ from torch import Tensor
 from accounting.events import ADD_REMOVE, REPLACE_ONE, Event
 from accounting.ledger import Charge
 from privfed.local.exchange import Chunk, Exchange
-from privfed.privacy.mechanism import State
+from privfed.privacy.mechanism import PublicState
 from privfed.round.algorithm import Algorithm
 from privfed.round.round import run_round
 from privfed.round.world import World
@@ -130,12 +130,12 @@ class Kept:
 
     def __init__(self) -> None:
         self.released: list[Tensor] = []
-        self.state: State = {}
+        self.state: PublicState = {}
 
     def charge(self, round: int, event: Event) -> Charge:
         return Charge(round, event, "")
 
-    def write(self, charge: Charge, released: list[Tensor], state: State) -> None:
+    def write(self, charge: Charge, released: list[Tensor], state: PublicState) -> None:
         self.released, self.state = list(released), state
 
 

@@ -24,7 +24,7 @@ from privfed.plan.prior_spending import NOTHING, Priors, examples_guarantee, oth
 from privfed.plan.refusals import refusals
 from privfed.plan.round_cost import RoundCost, round_cost
 from privfed.privacy.mechanism import Mechanism
-from privfed.privacy.shared_noise import OTHER, shares_noise
+from privfed.privacy.shared_noise import OTHER_PARTY, shares_noise
 from privfed.round.algorithm import Algorithm
 from privfed.secure.aborts import refuse_aborts
 from privfed.secure.summation import RowHiding
@@ -87,7 +87,7 @@ class Plan:
         """The guarantee that the budget does not gate, over earlier runs too; None with one."""
         if self.other is None:
             return None
-        against, delta = OTHER[self.config.privacy.against], self.config.privacy.delta
+        against, delta = OTHER_PARTY[self.config.privacy.against], self.config.privacy.delta
         own, before = {self.other: rounds}, self.before
         return other_guarantee(own, against, before.runs, delta, before.uncovered)
 

@@ -22,7 +22,7 @@ from accounting.errors import AccountingError, Unaccountable
 from accounting.events import Event, Spending, apart
 from accounting.guarantee import Guarantee, guarantee, unbounded
 from accounting.ledger import Ledger
-from privfed.privacy.shared_noise import OTHER
+from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.store.lineage import FRESH, Lineage
 
 
@@ -128,7 +128,7 @@ class Prior:
         """
         if against == self.against:
             return self
-        if self.other is None or OTHER.get(str(self.against)) != against:
+        if self.other is None or OTHER_PARTY.get(str(self.against)) != against:
             return None
         return replace(self, spending=self.other, other=self.spending, against=against)
 

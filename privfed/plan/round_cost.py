@@ -19,10 +19,10 @@ from privfed.errors import Refused
 from privfed.plan.rule import rule_of
 from privfed.plan.sum_limits import configured_limits, limits_of_rare_aborts
 from privfed.privacy.mechanism import Mechanism, Setting
-from privfed.privacy.shared_noise import OTHER, shares_noise
+from privfed.privacy.shared_noise import OTHER_PARTY, shares_noise
 from privfed.round.algorithm import exchanges
 from privfed.sampling.cohort import Witness
-from privfed.secure.aborts import charged, probability, tells_who_was_drawn, with_aborts
+from privfed.secure.aborts import probability, round_event, tells_who_was_drawn, with_aborts
 from privfed.secure.limits import UNLIMITED, Limits
 from privfed.secure.plain_sum import PlainSum
 from privfed.secure.summation import RowHiding, Summation
@@ -46,7 +46,7 @@ class RoundCost:
 
     def event(self, noise: float | None) -> Event:
         """What a round is charged at the noise multiplier `noise`."""
-        return charged(self.mechanism.at(noise), self.witness, self.exchanges, self.aborts)
+        return round_event(self.mechanism.at(noise), self.witness, self.exchanges, self.aborts)
 
     def other(self, noise: float | None) -> Event | None:
         """What a round is charged against the party that the budget does not gate.
@@ -57,7 +57,7 @@ class RoundCost:
         if not shares_noise(mechanism):
             return None
         events = mechanism.events(self.witness, self.exchanges)
-        return with_aborts(events[OTHER[mechanism.against]], self.aborts)
+        return with_aborts(events[OTHER_PARTY[mechanism.against]], self.aborts)
 
     def solve(
         self,

@@ -39,7 +39,10 @@ class Split:
 
     @classmethod
     def of(cls, noise_multiplier: float, count: float) -> Split:
-        """Raises `Refused` where the count alone would spend more than z allows."""
+        """The split of z where `count` is sigma_b.
+
+        Raises `Refused` where the count alone would spend more than z allows.
+        """
         if noise_multiplier == 0.0:
             return cls(0.0, count)
         left = noise_multiplier**-2 - (2 * count) ** -2
@@ -66,6 +69,6 @@ def next_clip(clip: float, share: float, quantile: float, rate: float) -> float:
     return min(max(clip * math.exp(-step), 1e-6), 1e20)
 
 
-def share_within(told: Tensor, weight: float, divisor: float) -> float:
-    """b~, from the noised sum `told` of the count's coordinate."""
-    return 0.5 + float(told) / (weight * divisor)
+def share_within(noised_count: Tensor, weight: float, divisor: float) -> float:
+    """b~, the share of the cohort within the clip, from the count's noised coordinate."""
+    return 0.5 + float(noised_count) / (weight * divisor)

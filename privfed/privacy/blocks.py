@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-
 _NUMBERS = 1 << 16
-"""In a block: half a megabyte as float64."""
+"""Of a block: half a megabyte as float64."""
 
 
 def blocks(rows: Tensor) -> Iterator[slice]:

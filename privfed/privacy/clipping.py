@@ -62,21 +62,21 @@ def clip_rows(rows: Tensor, clip: float) -> BoundedRows:
 
 def _norms(rows: Tensor) -> Tensor:
     """L2 norms `[c, 1]` of rows `[c, m]`, in float64."""
-
-    def norms(some: Tensor) -> Tensor:
-        norm: Tensor = torch.linalg.vector_norm(some, dim=1, keepdim=True, dtype=torch.float64)
-        return norm
-
-    parts = [norms(rows[:, some]) for some in blocks(rows)]
+    parts = [_block_norms(rows[:, block]) for block in blocks(rows)]
     if len(parts) == 1:
         return parts[0]
-    return norms(torch.cat(parts, dim=1) if parts else rows)
+    return _block_norms(torch.cat(parts, dim=1) if parts else rows)
+
+
+def _block_norms(rows: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
+    return norms
 
 
 def on_grid(bounded: BoundedRows, grid: float | None) -> BoundedRows:
-    """Each number rounded toward zero to a multiple of `grid`, a power of two; exact.
+    """Rows of which each number is rounded toward zero to a multiple of `grid`, a power of two.
 
-    None leaves them as they are.
+    Without a grid they stay as they are. The arithmetic is exact.
 
     Guarantee: no number, hence no norm, grows, so the bound stays. A float32 number that is coarser
     than the grid is a multiple already.
@@ -85,8 +85,8 @@ def on_grid(bounded: BoundedRows, grid: float | None) -> BoundedRows:
         return bounded
     if math.frexp(grid)[0] != 0.5:
         raise ValueError(f"a grid of {grid!r} is no power of two")
-    whole = toward_zero(bounded.rows.mul(1 / grid))  # exact, as the grid is a power of two
-    return BoundedRows(whole.mul_(grid), bounded.bound)
+    steps = toward_zero(bounded.rows.mul(1 / grid))  # exact, as the grid is a power of two
+    return BoundedRows(steps.mul_(grid), bounded.bound)
 
 
 def toward_zero(numbers: Tensor) -> Tensor:
@@ -109,6 +109,6 @@ def clip_rows_and_tell(rows: Tensor, clip: float, weight: float) -> BoundedRows:
     """
     clipped = clip_rows(rows, clip)
     norms = _norms(rows)
-    told = torch.where(norms <= clip, 0.5, -0.5).to(rows.dtype) * (weight * _SLACK)
+    within = torch.where(norms <= clip, 0.5, -0.5).to(rows.dtype) * (weight * _SLACK)
     joint = math.hypot(clipped.bound, weight / 2)
-    return BoundedRows(torch.cat([clipped.rows, told], dim=1), joint)
+    return BoundedRows(torch.cat([clipped.rows, within], dim=1), joint)

@@ -26,10 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfed.errors import Refused
-from privfed.privacy.mechanism import IntegerNoise
+from privfed.privacy.integers import Integers, Share
 from privfed.streams import Keys, coins
 
-Whole = NDArray[np.int64]
 _BETA = math.exp(-0.5)
 _TRIES = 200
 """More than 200 failures in a row have a probability below 1e-43."""
@@ -47,14 +46,14 @@ class Codec:
     length: int
     bits: int
     reach: float = math.inf
-    noise: IntegerNoise | None = None
+    noise: Share | None = None
     """What each client adds to its encoded row."""
 
     @classmethod
     def finest(
         cls, clip: float, reach: float, length: int, bits: int, capacity: int, resolution: float
     ) -> Codec:
-        """With the finest step at which sums of `capacity` rows cannot wrap.
+        """The codec with the finest step at which sums of `capacity` rows cannot wrap.
 
         `reach` holds where `clip` is infinite. `bound` is at most `resolution` steps, for sums on
         the grid of the noise, and at most 2^30, far below what a float32 row can tell.
@@ -95,7 +94,7 @@ class Codec:
         longest = min(math.floor(self.clip / self.step) + 1, math.floor(self.bound))
         return longest + added
 
-    def encode(self, row: NDArray[np.float64], keys: Keys) -> Whole:
+    def encode(self, row: NDArray[np.float64], keys: Keys) -> Integers:
         """Whole numbers `[d]` of norm at most `bound`, rounded by coins from `keys`.
 
         Raises `ValueError` for a row that is not finite, not `[d]`, or longer than the clip.
@@ -109,34 +108,35 @@ class Codec:
             raise ValueError(f"a row of norm {norm}; expected at most the clip, {self.clip}")
         scaled = row / self.step
         low = np.floor(scaled)
-        share = scaled - low
+        fraction = scaled - low
         for attempt in range(_TRIES):
             words = keys.derived(bytes([attempt])).bits(self.length)
-            whole = (low + coins(words, share)).astype(np.int64)
+            encoded = (low + coins(words, fraction)).astype(np.int64)
             if self.clip == math.inf:
-                return whole
-            if float(np.dot(whole.astype(np.float64), whole)) <= self.bound**2 * (1 - 1e-12):
-                return whole
+                return encoded
+            squared = float(np.dot(encoded.astype(np.float64), encoded))
+            if squared <= self.bound**2 * (1 - 1e-12):
+                return encoded
         raise ValueError("no rounding of this row stayed within its bound; this has no chance")
 
-    def saturated(self, row: NDArray[np.float64], hostile: int, most: float) -> Whole:
+    def saturated(self, row: NDArray[np.float64], hostile: int, most: float) -> Integers:
         """Whole numbers `[d]` for any row whatever, as a client sends that keeps to no bound.
 
-        `hostile` of them share half of the numbers that a sum can hold, so that they do not wrap
-        and cancel each other; none is above `most`, which the protocol takes.
+        `hostile` such clients share half of the numbers that a sum can hold, so that they do not
+        wrap and cancel each other; no number is above `most`, which the protocol takes.
         """
         most = min(most, self.reach / self.step, (2.0 ** (self.bits - 1) - 1) // (2 * hostile))
         return np.clip(np.round(np.nan_to_num(row / self.step)), -most, most).astype(np.int64)
 
-    def wrap(self, whole: Whole) -> NDArray[np.uint64]:
-        """Modulo 2^bits."""
-        return whole.astype(np.uint64) & np.uint64(2**self.bits - 1)
+    def wrap(self, numbers: Integers) -> NDArray[np.uint64]:
+        """The residues of `numbers` modulo 2^bits."""
+        return numbers.astype(np.uint64) & np.uint64(2**self.bits - 1)
 
-    def unwrap(self, summed: NDArray[np.uint64]) -> Whole:
+    def unwrap(self, summed: NDArray[np.uint64]) -> Integers:
         """The number closest to zero with that residue: right where the capacity was kept."""
         shift = np.uint64(64 - self.bits)
         return (summed << shift).astype(np.int64) >> np.int64(64 - self.bits)
 
-    def decode(self, whole: Whole) -> NDArray[np.float64]:
-        """A sum in real numbers."""
-        return np.asarray(whole * self.step, dtype=np.float64)
+    def decode(self, total: Integers) -> NDArray[np.float64]:
+        """The sum `total` of encoded rows, in real numbers."""
+        return np.asarray(total * self.step, dtype=np.float64)

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from accounting.events import Event
 from privfed.parts import Part
+from privfed.privacy.integers import Share
+from privfed.privacy.noise.correlated import Correlated
 from privfed.sampling.cohort import Witness
 from privfed.streams import Keys, Streams
 from privfed.vector import Layout
@@ -19,9 +21,7 @@ from privfed.vector import Layout
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privfed.privacy.noise.correlated import Correlated
-
-State = Mapping[str, "Tensor"]
+PublicState = Mapping[str, "Tensor"]
 """A mechanism's public state: part of what is released, stored and checkpointed."""
 
 
@@ -52,32 +52,19 @@ class BoundedSum:
     survivors: int
 
 
-class IntegerNoise(Protocol):
-    """Whole numbers that each client adds to its encoded row."""
-
-    @property
-    def most(self) -> int:
-        """The largest number that it can be."""
-        ...
-
-    def draw(self, keys: Keys, count: int) -> NDArray[np.int64]:
-        """One client's noise `[count]`."""
-        ...
-
-
 @dataclass(frozen=True)
 class Encoding:
     """What a sum is opened for: rows of L2 norm at most `bound` (infinite: none is proved).
 
-    `resolution` is into how many steps of a codec that bound may be divided at most: central noise
-    has a grid that sums have to lie on. Distributed noise instead fixes the `step`, and `noise` is
-    what each client adds in whole steps of it.
+    A codec may divide that bound into at most `resolution` steps: central noise has a grid that
+    sums have to lie on. Distributed noise instead fixes the `step`, and `noise` is what each client
+    adds in whole steps of it.
     """
 
     bound: float = math.inf
     resolution: float = math.inf
     step: float | None = None
-    noise: IntegerNoise | None = None
+    noise: Share | None = None
 
 
 def require_bounded(total: BoundedSum, norm: float) -> None:
@@ -88,13 +75,13 @@ def require_bounded(total: BoundedSum, norm: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What of a run a mechanism may depend on: public constants.
+    """The public constants of a run that a mechanism may depend on.
 
     `size` clients are expected in a cohort, and at most `capacity` drawn; at least `minimum` of
-    them stay, or the sum aborts. Of the distributed noise that is counted hostile clients leave out
-    all but the part `added`; all but the part `honest` they leave out or colluders know. `bits` is
-    the secure sum's, 0 without one, and `length` that of a message. `against` says whose guarantee
-    the budget gates. No sum has fewer than `fewest` survivors, whatever the cohort.
+    them stay, or the sum aborts. Hostile clients leave out all of the counted distributed noise but
+    the part `added`; all but the part `honest` is left out by them, or known to colluders. `bits`
+    is the secure sum's, 0 without one, and `length` that of a message. `against` says whose
+    guarantee the budget gates. No sum has fewer than `fewest` survivors, whatever the cohort.
     """
 
     size: int
@@ -109,7 +96,7 @@ class Setting:
 
 
 class MechanismPart(Part):
-    """What mechanisms declare, as it is of most: a clip that stays, and fresh noise each round."""
+    """What is so of most mechanisms: nothing to resolve, no state, and fresh noise each round."""
 
     remembers: ClassVar[bool] = False
 
@@ -126,6 +113,15 @@ class MechanismPart(Part):
 
     def memory(self, streams: Streams, length: int) -> Correlated | None:
         return None
+
+    def resolved(self, setting: Setting) -> Self:
+        return self
+
+    def init(self) -> PublicState:
+        return {}
+
+    def width(self, layout: Layout) -> int:
+        return layout.length
 
 
 class Mechanism(Protocol):
@@ -156,7 +152,7 @@ class Mechanism(Protocol):
         ...
 
     def coefficients(self) -> NDArray[np.float64]:
-        """Those by which noise is correlated over rounds `[bands]`; 1 alone where it is not."""
+        """The coefficients that correlate noise over rounds `[bands]`; 1 alone where none do."""
         ...
 
     def memory(self, streams: Streams, length: int) -> Correlated | None:
@@ -167,34 +163,36 @@ class Mechanism(Protocol):
         """The whole round as one event, from the rule by which its cohort will be drawn."""
         ...
 
-    def init(self) -> State: ...
+    def init(self) -> PublicState:
+        """The public state before the first round."""
+        ...
 
-    def encoding(self, state: State) -> Encoding:
-        """What is summed of its rows, and how."""
+    def encoding(self, state: PublicState) -> Encoding:
+        """What a sum of its rows is opened for."""
         ...
 
     def width(self, layout: Layout) -> int:
-        """The length of a bounded row whose message is laid out so."""
+        """The length of the bounded row of a message with this layout."""
         ...
 
     def resolved(self, setting: Setting) -> Self:
-        """With what follows from the run's public constants filled in."""
+        """The mechanism with what follows from the run's public constants filled in."""
         ...
 
     def at(self, noise_multiplier: float | None) -> Self:
-        """With this noise."""
+        """The mechanism with this noise multiplier; None: not calibrated yet."""
         ...
 
     def noise_on_update(self, size: int) -> float:
         """The deviation on each coordinate of a sum of `size` clients' updates, in clips."""
         ...
 
-    def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: State) -> BoundedRows:
-        """On the clients: rows `[c, m]` clipped (and encoded), each client by itself."""
+    def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
+        """Rows `[c, m]` clipped (and rotated or noised), as each client does it by itself."""
         ...
 
     def release(
-        self, total: BoundedSum, divisor: float, keys: Keys, state: State
-    ) -> tuple[Tensor, State]:
+        self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
+    ) -> tuple[Tensor, PublicState]:
         """The noised average `[m]` float32, which is all that leaves, and the next public state."""
         ...

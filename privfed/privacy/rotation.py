@@ -32,7 +32,7 @@ def padded(length: int) -> int:
 
 
 def signs(keys: Keys, length: int) -> Tensor:
-    """+-1 `[padded(length)]`, float64."""
+    """The public signs +-1 `[padded(length)]` of a rotation, float64."""
     size = padded(length)
     words = keys.bits(-(-size // 64))
     bits = np.unpackbits(words.view(np.uint8))[:size]
@@ -40,7 +40,7 @@ def signs(keys: Keys, length: int) -> Tensor:
 
 
 def rotate(bounded: BoundedRows, flips: Tensor) -> BoundedRows:
-    """Rows `[c, m]` as rotated rows `[c, padded(m)]`, float64.
+    """Rows `[c, m]` as rotated rows `[c, padded(m)]`, float64, with the signs `flips`.
 
     Guarantee: no row's norm grows (all shrink by 2^-40), so the bound stays.
     """
@@ -60,19 +60,19 @@ def unrotate(total: Tensor, flips: Tensor, length: int) -> Tensor:
 def hadamard(rows: Tensor) -> Tensor:
     """H rows / sqrt(d) for each of `rows` `[c, d]`, d a power of two; its own inverse."""
     count, length = rows.shape
-    done, found = 1, rows
+    done, turned = 1, rows
     while done < length:
         factor = min(_FACTOR, length // done)
         matrix = _matrix(factor).to(rows)
-        found = (matrix @ found.reshape(count, -1, factor, done)).reshape(count, length)
+        turned = (matrix @ turned.reshape(count, -1, factor, done)).reshape(count, length)
         done *= factor
-    return found
+    return turned
 
 
 @functools.lru_cache(maxsize=8)
 def _matrix(size: int) -> Tensor:
     """H / sqrt(size) `[size, size]`."""
-    found = torch.ones(1, 1, dtype=torch.float64)
-    while len(found) < size:
-        found = torch.cat([torch.cat([found, found], 1), torch.cat([found, -found], 1)])
-    return found / math.sqrt(size)
+    matrix = torch.ones(1, 1, dtype=torch.float64)
+    while len(matrix) < size:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    return matrix / math.sqrt(size)

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeGuard
+from typing import Protocol, TypeGuard
 
 from accounting.events import Event
 from privfed.privacy.mechanism import Mechanism
 from privfed.sampling.cohort import Witness
 
-if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True)
-class Grid:
+class IntegerGrid:
     """How rows become whole numbers: a `step`, and what follows from it, in steps.
 
     `share` is the deviation of one client's noise, `l2` and `l1` bound an encoded row (PRIVACY,
@@ -32,7 +26,7 @@ class Grid:
     wraps: float
 
 
-OTHER = {"server": "readers", "readers": "server"}
+OTHER_PARTY = {"server": "readers", "readers": "server"}
 """Whom distributed noise protects against, beside the one that the budget gates."""
 
 
@@ -49,10 +43,10 @@ class SharedNoise(Mechanism, Protocol):
 
     @property
     def honest(self) -> float:
-        """Of the noise, at least this part is added by clients who keep it to themselves."""
+        """At least this part of the noise is added by clients who keep it to themselves."""
         ...
 
-    def grid(self) -> Grid:
+    def grid(self) -> IntegerGrid:
         """How rows become whole numbers. Raises `Refused` where the bits are too few."""
         ...
 

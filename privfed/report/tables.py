@@ -9,7 +9,7 @@ from rich.text import Text
 
 from accounting.guarantee import Guarantee, left_out, sentence
 from accounting.ledger import BudgetChange
-from privfed.privacy.shared_noise import OTHER
+from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.words import ceiling, number
 
 LONGER_THAN_CLIPPED = 1.0005
@@ -60,7 +60,7 @@ def two_sided(against: str, other: Guarantee) -> dict[str, str]:
     why = f": {other.missing}" if other.missing else ""
     return {
         "against": _PARTIES[against],
-        "besides": f"{bound} against {_PARTIES[OTHER[against]]}{why}",
+        "besides": f"{bound} against {_PARTIES[OTHER_PARTY[against]]}{why}",
     }
 
 

@@ -10,11 +10,10 @@ from accounting.events import Event
 from defenses.types import RowRule, SumRule
 from privfed.deferred import torch
 from privfed.local.objective import Cohorts, Memory, Objective
-from privfed.privacy.mechanism import Mechanism
-from privfed.privacy.mechanism import State as PublicState
+from privfed.privacy.mechanism import Mechanism, PublicState
 from privfed.sampling.cohort import Sampler
 from privfed.schedules import CONSTANT, Schedule
-from privfed.secure.aborts import charged
+from privfed.secure.aborts import round_event
 from privfed.secure.summation import Summation
 from privfed.server.optimizer import ServerOptimizer
 from privfed.server.optimizer import State as ServerState
@@ -101,7 +100,7 @@ class Algorithm:
     def event(self, round: int) -> Event:
         """What `round` is charged: a pure function of declared constants."""
         witness = self.sampler.witness(round, self.clients)
-        return charged(self.mechanism, witness, self.exchanges, self.aborts)
+        return round_event(self.mechanism, witness, self.exchanges, self.aborts)
 
 
 @dataclass(frozen=True)

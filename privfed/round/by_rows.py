@@ -11,7 +11,7 @@ from torch import Tensor
 
 from defenses.types import RowRule
 from privfed.local.exchange import Exchange
-from privfed.privacy.mechanism import State as PublicState
+from privfed.privacy.mechanism import PublicState
 from privfed.round.updates import ClientUpdates, Foreseen
 from privfed.sampling.cohort import Cohort
 

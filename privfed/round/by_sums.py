@@ -9,8 +9,7 @@ from torch import Tensor
 
 from defenses.types import SumRule
 from privfed.local.exchange import Chunk, Exchange
-from privfed.privacy.mechanism import BoundedSum
-from privfed.privacy.mechanism import State as PublicState
+from privfed.privacy.mechanism import BoundedSum, PublicState
 from privfed.round.updates import ClientUpdates, Foreseen
 from privfed.secure.summation import Session
 

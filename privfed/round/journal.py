@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from accounting.ledger import Charge
-from privfed.privacy.mechanism import State
+from privfed.privacy.mechanism import PublicState
 from privfed.round.world import World
 
 
@@ -19,7 +19,7 @@ class Journal:
     world: World
     releases: list[Tensor] = field(default_factory=list)
 
-    def keep(self, released: Tensor, state: State) -> None:
+    def keep(self, released: Tensor, state: PublicState) -> None:
         """Make a release durable, with the mechanism's public `state` after it.
 
         What clients remember is durable before it.

@@ -13,8 +13,7 @@ from torch import Tensor
 from privfed.local.byzantine import Mask
 from privfed.local.exchange import Chunk, Exchange
 from privfed.privacy.clipping import clip_rows
-from privfed.privacy.mechanism import BoundedRows
-from privfed.privacy.mechanism import State as PublicState
+from privfed.privacy.mechanism import BoundedRows, PublicState
 from privfed.round.algorithm import Algorithm, TrainingState
 from privfed.round.world import World
 from privfed.sampling.cohort import Cohort

@@ -14,7 +14,7 @@ from accounting.ledger import Charge
 from privfed.local.byzantine import Attackers
 from privfed.local.exchange import Executor
 from privfed.local.objective import ClientState
-from privfed.privacy.mechanism import State as PublicState
+from privfed.privacy.mechanism import PublicState
 from privfed.privacy.noise.correlated import Correlated
 from privfed.ranks import Alone, Ranks
 from privfed.sampling.cohort import People

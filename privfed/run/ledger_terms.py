@@ -14,7 +14,7 @@ from privfed.config.population_identity import population
 from privfed.errors import Refused
 from privfed.models.pretrained import start_files
 from privfed.plan.prior_spending import Priors
-from privfed.privacy.shared_noise import OTHER
+from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.run.setup import Setup
 from privfed.store.run_directory import RunDirectory
 
@@ -95,7 +95,7 @@ def _against(setup: Setup) -> dict[str, Any]:
     against = plan.config.privacy.against
     return {
         "against": against,
-        "other": {"against": OTHER[against], "event": plan.other.to_json()},
+        "other": {"against": OTHER_PARTY[against], "event": plan.other.to_json()},
     }
 
 

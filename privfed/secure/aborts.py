@@ -8,7 +8,6 @@ draw is no secret, dropping out follows public coins, and aborts cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +27,7 @@ _REACH = 14.0
 """Deviations around the mean that are looked at one by one; beyond is counted as an abort."""
 
 
-def charged(mechanism: Mechanism, witness: Witness, exchanges: int, aborts: float) -> Event:
+def round_event(mechanism: Mechanism, witness: Witness, exchanges: int, aborts: float) -> Event:
     """The event of a round that aborts with a probability of at most `aborts`."""
     return with_aborts(mechanism.event(witness, exchanges), aborts)
 
@@ -41,7 +40,7 @@ def with_aborts(event: Event, aborts: float) -> Event:
 
 
 def tells_who_was_drawn(event: Event) -> bool:
-    """Whether an abort would: the event is amplified, and so rests on a secret draw."""
+    """Whether an abort would tell: the event is amplified, and so rests on a secret draw."""
     return isinstance(event.release, PoissonSampled | TruncatedPoisson | WithoutReplacement)
 
 
@@ -50,40 +49,38 @@ def probability(
 ) -> float:
     """At least the probability that one of a round's sums aborts, for any permitted population."""
     witness = sampler.witness(0, clients)
-
-    def stops(cohort: int) -> float:
-        return summation.stops(cohort, dropout)
-
     if not witness.random:
-        once = stops(sampler.size)
-    elif stops(0) == 0.0:  # nothing ever does
+        once = summation.stops(sampler.size, dropout)
+    elif summation.stops(0, dropout) == 0.0:  # nothing ever does
         once = 0.0
     else:
-        once = _by_coins(stops, witness.rate, clients, sampler.capacity() or clients)
+        cap = sampler.capacity() or clients
+        once = _by_coins(summation, dropout, witness.rate, clients, cap)
     return min(1.0, exchanges * once)
 
 
-def _by_coins(stops: Callable[[int], float], rate: float, clients: int, cap: int) -> float:
-    """Where min(Binomial(N, rate), cap) are drawn, for the worst N between 0.9 clients and clients.
+def _by_coins(summation: Summation, dropout: float, rate: float, clients: int, cap: int) -> float:
+    """The probability where min(Binomial(N, rate), cap) are drawn of the worst population N.
 
-    An upper bound: what too small a cohort does is taken at the smallest N, with the largest
-    probability of any cohort that is at least as large, what too large a one does at the largest.
+    N is from 0.9 `clients` to `clients`. The result is an upper bound: what too small a cohort does
+    is taken at the smallest N, with the largest probability of any cohort that is at least as
+    large, what too large a one does at the largest.
     """
     smallest = int(np.ceil(FEWEST_OF_DECLARED * clients))
     low, high = _reach(smallest, rate)[0], min(_reach(clients, rate)[1], cap)
     sizes = np.arange(min(low, high), high + 1)
-    each = np.array([stops(int(size)) for size in sizes])
+    stops = np.array([summation.stops(int(size), dropout) for size in sizes])
     chance = _chance(sizes, smallest, rate)
     below = float(stats.binom.cdf(sizes[0] - 1, smallest, rate))
-    ends = np.append((each[1:] == 1.0) & (each[:-1] < 1.0), True)  # of stretches that fit
-    found = 1.0
+    ends = np.append((stops[1:] == 1.0) & (stops[:-1] < 1.0), True)  # of stretches that fit
+    least = 1.0
     for cut in sizes[ends].tolist():
         # Any cut gives a bound: what lies above it counts as an abort.
-        falling = np.maximum.accumulate(np.where(sizes > cut, 0.0, each)[::-1])[::-1]
+        falling = np.maximum.accumulate(np.where(sizes > cut, 0.0, stops)[::-1])[::-1]
         few = float((falling * chance).sum())
         above = float(stats.binom.sf(cut, clients, rate)) if cut < cap else 0.0
-        found = min(found, few + below + above)
-    return found
+        least = min(least, few + below + above)
+    return least
 
 
 def _chance(sizes: NDArray[np.int64], clients: int, rate: float) -> NDArray[np.float64]:
@@ -94,6 +91,7 @@ def _chance(sizes: NDArray[np.int64], clients: int, rate: float) -> NDArray[np.f
 
 
 def _reach(clients: int, rate: float) -> tuple[int, int]:
+    """The smallest and the largest cohort that are looked at."""
     mean, deviation = clients * rate, np.sqrt(clients * rate * (1 - rate))
     low = max(0, int(mean - _REACH * deviation - _REACH))
     return low, min(clients, int(mean + _REACH * deviation + _REACH))
@@ -124,7 +122,7 @@ def refuse_aborts(once: float, slack: float, delta: float) -> None:
 
 
 def refuse_population(population: int, clients: int) -> None:
-    """Raises `Refused` where aborts were charged for other populations than the one found."""
+    """Raises `Refused` where aborts were charged for other populations than the actual one."""
     if not FEWEST_OF_DECLARED * clients <= population <= clients:
         raise Refused(
             f"data.clients is {clients}, and there are other than so many; how likely a secure "

@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from pydantic import BaseModel
@@ -17,7 +16,7 @@ PROTOCOL = 2
 """The version of messages and of what they mean; parties of other versions are refused."""
 
 
-def agreement(**facts: Any) -> bytes:
+def agreement(**facts: object) -> bytes:
     """SHA-256 `[32]` of `facts` by name: frozen dataclasses, parts, tuples, numbers, texts, None.
 
     Two parties that differ in one of them (a layer's variance, a threshold, a step, a clip), or in
@@ -29,7 +28,7 @@ def agreement(**facts: Any) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """The form that is hashed: what is no text, truth or None is a list, tagged by its kind."""
     if value is None or isinstance(value, bool | str):
         return value
@@ -42,7 +41,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return ["tuple", *map(_plain, value)]
     if isinstance(value, Mapping):
-        pairs = ([_plain(name), _plain(each)] for name, each in value.items())
+        pairs = ([_plain(key), _plain(item)] for key, item in value.items())
         return ["mapping", *sorted(pairs, key=json.dumps)]
     if isinstance(value, BaseModel):
         return _instance(value, type(value).model_fields)
@@ -51,12 +50,12 @@ def _plain(value: Any) -> Any:
             raise TypeError(
                 f"a {type(value).__qualname__} may change after two parties compared it"
             )
-        return _instance(value, [each.name for each in fields(value)])
+        return _instance(value, [field.name for field in fields(value)])
     raise TypeError(f"a {type(value).__qualname__} has no form that two parties could compare")
 
 
-def _instance(value: Any, names: Iterable[str]) -> Any:
-    """With the class's full name, since equal fields may differ in meaning."""
+def _instance(value: object, names: Iterable[str]) -> object:
+    """The form of an instance, with its class's full name: equal fields may differ in meaning."""
     kind = type(value)
     values = {name: getattr(value, name) for name in names}
     return ["instance", kind.__module__, kind.__qualname__, _plain(values)]

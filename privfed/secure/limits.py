@@ -11,13 +11,13 @@ FEWEST = 2
 
 @dataclass(frozen=True)
 class Limits:
-    """Sums of at most `capacity` clients and at least `minimum`, else they abort.
+    """What every sum keeps to: it has at most `capacity` clients and at least `minimum`, or aborts.
 
     Of those who shared keys at most the part `tolerance` may be missing. `size` is the cohort that
     is expected, a public constant (0: none is known). Of a cohort at most `hostile` are hostile,
-    and add no noise. They begin with cohorts of at least `admitted`, where that was solved for (0:
-    what their protocol asks for). `arithmetic`: no cryptography runs; numbers are encoded, summed
-    and lost as it would do it.
+    and add no noise. A sum begins with a cohort of at least `admitted`, where that was solved for
+    (0: what its protocol asks for). With `arithmetic` no cryptography runs; numbers are encoded,
+    summed and lost as it would do it.
     """
 
     capacity: int

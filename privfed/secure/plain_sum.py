@@ -61,34 +61,37 @@ class PlainAccumulator:
     def __init__(self, length: int, bound: float) -> None:
         self._total: Tensor = torch.zeros(length, dtype=torch.float64)
         self._bound = bound
-        self._seen = Once()
+        self._added = Once()
 
     def add(self, ids: Indices, rows: BoundedRows) -> None:
-        self._seen.check(ids, rows, self._bound)
+        self._added.check(ids, rows, self._bound)
         if rows.rows.shape[1] != len(self._total):
             raise ValueError(f"rows of {rows.rows.shape[1]} for a sum of {len(self._total)}")
         self._total = self._total.to(rows.rows.device)
-        for some in blocks(rows.rows):
-            self._total[some] += rows.rows[:, some].sum(0, dtype=torch.float64)
+        for block in blocks(rows.rows):
+            self._total[block] += rows.rows[:, block].sum(0, dtype=torch.float64)
 
     def close(self) -> BoundedSum:
-        return BoundedSum(self._total.clone(), self._bound, len(self._seen))
+        return BoundedSum(self._total.clone(), self._bound, len(self._added))
 
 
 class Once:
-    """Who has been added to a sum."""
+    """The clients whose rows are in a sum: each once."""
 
     def __init__(self) -> None:
-        self._seen: set[int] = set()
+        self._clients: set[int] = set()
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return len(self._clients)
 
     def check(self, ids: Indices, rows: BoundedRows, bound: float) -> None:
-        """Count `ids` in. Raises `ValueError` for a client twice, or rows beyond `bound`."""
-        count = len(self._seen) + len(ids)
-        self._seen.update(ids.tolist())
-        if len(self._seen) != count or len(ids) != len(rows.rows):
+        """Count the clients `ids` in.
+
+        Raises `ValueError` for a client twice, or rows beyond `bound`.
+        """
+        count = len(self._clients) + len(ids)
+        self._clients.update(ids.tolist())
+        if len(self._clients) != count or len(ids) != len(rows.rows):
             raise ValueError("each client adds exactly one row to a sum")
         if not rows.bound <= bound:
             raise ValueError(f"rows of norm up to {rows.bound:g} in a sum opened for {bound:g}")

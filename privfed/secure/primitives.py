@@ -81,6 +81,7 @@ def unseal(key: bytes, sealed: bytes, associated: bytes) -> bytes | None:
 
 
 def signing_key(seed: bytes) -> Ed25519PrivateKey:
+    """The Ed25519 signing key of a `seed` `[32]`."""
     return Ed25519PrivateKey.from_private_bytes(seed)
 
 
@@ -113,6 +114,7 @@ class Expander:
         self._words = np.frombuffer(self._stream, self.word, count=self._step)
 
     def zeros(self) -> Words:
+        """A sum of nothing yet `[length]`."""
         return np.zeros(self.length, self.word)
 
     def apply(self, total: Words, key: bytes, subtract: bool = False) -> None:
@@ -128,7 +130,7 @@ class Expander:
                 np.add(part, words, out=part)
 
     def reduce(self, words: Words) -> Words:
-        """Modulo 2^bits."""
+        """`words` modulo 2^bits."""
         return words & self.word.type(2**self.bits - 1)
 
     @property
@@ -137,7 +139,7 @@ class Expander:
         return -(-self.length * self.bits // 8)
 
     def pack(self, words: Words) -> bytes:
-        """Words below 2^bits, `bits` bits each, the lowest first."""
+        """The bytes of words below 2^bits: `bits` bits of each, the lowest first."""
         if self.bits == 8 * self.word.itemsize:
             return words.tobytes()
         blocks = (words[start : start + _PACKED] for start in range(0, self.length, _PACKED))

@@ -8,8 +8,9 @@ from typing import ClassVar, Protocol, TypeGuard
 import numpy as np
 
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
+from privfed.secure.dropout import SENDS
 from privfed.secure.limits import Limits
-from privfed.streams import Streams
+from privfed.streams import Keys, Streams
 from privfed.vector import Indices
 
 
@@ -31,6 +32,18 @@ class Session:
     clients: Indices = field(default_factory=_nobody)
     leaves: Indices = field(default_factory=_nobody)
     streams: Streams = field(default_factory=lambda: Streams(0))
+
+    @property
+    def sending(self) -> int:
+        """How many of the clients send their row."""
+        if not len(self.leaves):
+            return len(self.clients)
+        return int(np.isin(self.leaves, SENDS).sum())
+
+    def layer_keys(self, client: int) -> Keys:
+        """The randomness of one client's layers of noise."""
+        ids = np.array([client])
+        return next(self.streams.at(f"noise/layers/{self.exchange}", self.round, ids).each())
 
 
 class SumProtocol(Protocol):
@@ -56,7 +69,7 @@ class RowHiding(SumProtocol, Protocol):
     """A protocol that shows nobody's row, whatever the cohort within `Limits`."""
 
     bits: int
-    """Of a whole number that is summed."""
+    """How many bits a whole number that is summed has."""
     range: float
     """The largest number of a row without a proven norm."""
 
@@ -69,19 +82,19 @@ class RowHiding(SumProtocol, Protocol):
         ...
 
     def fewest(self, limits: Limits) -> int:
-        """No sum has fewer survivors."""
+        """The fewest survivors of any sum: with fewer it aborts."""
         ...
 
     def added(self, limits: Limits) -> float:
-        """Of the noise that is counted, at least this part is added."""
+        """At least this part of the noise that is counted is added."""
         ...
 
     def colluding(self, limits: Limits) -> float:
-        """The part of it that those who collude with who opens sums know at most."""
+        """At most this part of the counted noise is known to who colludes with who opens sums."""
         ...
 
     def honest(self, limits: Limits) -> float:
-        """Of it, at least this part is added by clients who keep it to themselves."""
+        """At least this part of the counted noise is added by clients who keep it to themselves."""
         ...
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
@@ -129,7 +142,7 @@ class Summation(Protocol):
         ...
 
     def step(self, encoding: Encoding, length: int) -> float | None:
-        """Of the whole numbers that rows become; None where they stay real."""
+        """The step of the whole numbers that rows become; None where they stay real."""
         ...
 
     def download(self, clients: int) -> float:

@@ -15,23 +15,20 @@ import numpy as np
 
 from privfed.privacy.codec import Codec
 from privfed.privacy.noise.shares import Layers
+from privfed.secure import signed_message
+from privfed.secure.identities import client_identity, verifying_key
 from privfed.secure.limits import Limits
 from privfed.secure.masked import client as masking_client
-from privfed.secure.masked import protocol as masks
-from privfed.secure.masked.client import Expected, MaskingClient
+from privfed.secure.masked import derived_keys, unmasking_messages
+from privfed.secure.masked.client import MaskingClient
+from privfed.secure.masked.expected import Expected
 from privfed.secure.masked.graph import Policy
 from privfed.secure.masked.layered_noise import ClientNoise
-from privfed.secure.masked.messages import (
-    Advertise,
-    Inbox,
-    Roster,
-    Survivors,
-    Vote,
-    Votes,
-    read_shares,
-    share_text,
-)
+from privfed.secure.masked.roster_messages import Advertise, Roster
+from privfed.secure.masked.row_messages import Inbox
+from privfed.secure.masked.sealed_shares import read_shares, share_text
 from privfed.secure.masked.shamir import reconstruct
+from privfed.secure.masked.unmasking_messages import Survivors, Vote, Votes
 from privfed.secure.primitives import Expander, seal, unseal
 from privfed.secure.summation import Aborted
 from privfed.streams import Keys
@@ -41,12 +38,12 @@ SEED, KEY, LAYERS = 0, 1, 2
 """Which of a client's secrets."""
 
 
-identity = masks.identity
+identity = client_identity
 
 
 @functools.lru_cache(maxsize=1 << 10)
 def public(client):
-    return masks.identity(client).public_key().public_bytes_raw()
+    return verifying_key(client_identity(client))
 
 
 class Ideal:
@@ -72,10 +69,11 @@ class Pen:
 def idealise(monkeypatch):
     """Several times as many sessions: hashes for the slowest of the primitives."""
     monkeypatch.setattr(masking_client, "KeyPair", Ideal)
-    monkeypatch.setattr(masking_client, "derive", lambda *texts: hashed(b"".join(texts)))
-    monkeypatch.setattr(
-        masking_client, "verified", lambda who, signature, text: Pen(who).sign(text) == signature
-    )
+    monkeypatch.setattr(derived_keys, "derive", lambda *texts: hashed(b"".join(texts)))
+    for module in (signed_message, unmasking_messages):
+        monkeypatch.setattr(
+            module, "verified", lambda who, signature, text: Pen(who).sign(text) == signature
+        )
     monkeypatch.setattr(sys.modules[__name__], "identity", lambda who: Pen(public(who)))
 
 
@@ -249,7 +247,7 @@ class World:
             one.survivors = tuple(sorted(clients))
 
     def corrupt_vote(self, who, one):
-        text = Survivors(self.context, one.survivors).signed(one.agreed)
+        text = Survivors(self.context, one.survivors).vote_text(one.agreed)
         return Vote(self.context, who, identity(who).sign(text))
 
     def votes_of(self, clients, one):

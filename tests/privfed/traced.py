@@ -12,7 +12,7 @@ import numpy as np
 
 from privfed.secure import primitives
 from privfed.secure.masked import client as masking_client
-from privfed.secure.masked import server as masking_server
+from privfed.secure.masked import unmasking
 from privfed.streams import KEPT, PRIVATE, Keys, Streams
 
 
@@ -84,7 +84,7 @@ def tracing() -> Iterator[Trace]:
         mock.patch.object(os, "urandom", given),
         mock.patch.object(primitives.KeyPair, "__init__", paired),
         mock.patch.object(masking_client, "self_key", masked),
-        mock.patch.object(masking_server, "self_key", masked),
+        mock.patch.object(unmasking, "self_key", masked),
     ):
         yield trace
 

@@ -34,9 +34,9 @@ from privfed.grid.grid import cells, load_grid
 from privfed.plan.plan import plan
 from privfed.run.resume import resume
 from privfed.run.train import train
+from privfed.secure.frames import BadMessage
 from privfed.secure.homomorphic import messages as homomorphic_messages
 from privfed.secure.masked import messages
-from privfed.secure.masked.messages import BadMessage
 from privfed.secure.primitives import KEY, SIGNATURE
 from privfed.streams import Streams
 from privfed.trained.evaluate import evaluate
@@ -326,7 +326,7 @@ def _rounds(place: Path) -> int:
 
 def _messages(folder: Path) -> list[Files]:
     context, key, signature = bytes(KEY), bytes(range(32)), bytes(SIGNATURE)
-    advertise = messages.Advertise(context, 3, key, key, key, signature)
+    advertise = messages.Advertise(context, 3, key, key, key, signature=signature)
     pairs = ((1, 5), (2, 2**100))
     whole = (
         messages.Invitation(key, 1, 0, key, 16, 10, key),

@@ -24,7 +24,7 @@ from privfed.auditing.canaries.log import CanaryLog
 from privfed.data.federation import identity
 from privfed.errors import Refused
 from privfed.local.exchange import Chunk, Exchange, Executor
-from privfed.privacy.mechanism import State
+from privfed.privacy.mechanism import PublicState
 from privfed.round.world import ReleaseStore, Watch, World
 from privfed.sampling.cohort import Cohort, People
 from privfed.streams import Streams
@@ -142,7 +142,7 @@ class Listening:
     canaries: Canaries
     log: CanaryLog
 
-    def write(self, charge: Charge, released: list[Tensor], state: State) -> None:
+    def write(self, charge: Charge, released: list[Tensor], state: PublicState) -> None:
         self.inner.write(charge, released, state)
         self.hear(charge.round, released)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,10 @@ from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,
     Encoding,
-    MechanismPart,
-    Setting,
-    State,
+    PublicState,
     require_bounded,
 )
+from privfed.privacy.mechanisms.noised import NoisedMechanism
 from privfed.privacy.noise.correlated import Correlated, CorrelatedKeys
 from privfed.sampling.cohort import Witness
 from privfed.streams import Keys, Streams
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Banded(MechanismPart):
+class Banded(NoisedMechanism):
     """User-level central noise, correlated over rounds so that it cancels in the model.
 
     Releases x_t + Y_t in round t, x_t the sum of clipped updates, over a constant divisor, where
@@ -63,14 +62,12 @@ class Banded(MechanismPart):
     Upadhyay 2023; its bands: Kalinin & Lampert 2024.
     """
 
-    clip: float = Field(0.4, ge=1e-6, le=1e20)
     bands: int = Field(10, ge=1, le=10_000)
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     """z = deviation of Z over clip |c|; None until calibrated from epsilon."""
 
     trust: ClassVar[Literal["server"]] = "server"
     arithmetic: ClassVar[str] = "float64, idealised"
-    private: ClassVar[bool] = True
     remembers: ClassVar[bool] = True
 
     def event(self, witness: Witness, exchanges: int) -> Event:
@@ -89,16 +86,10 @@ class Banded(MechanismPart):
         noise = Gaussian(self._noise() / CHANGE[witness.relation])
         return Event(witness.sampled(noise), witness.sampler, witness.relation)
 
-    def resolved(self, setting: Setting) -> Banded:
-        return self
-
     def coefficients(self) -> NDArray[np.float64]:
         """C `[bands]`: c_j = c_{j-1} (2 j - 1) / (2 j)."""
         steps = np.arange(1, self.bands)
         return np.concatenate([[1.0], np.cumprod((2 * steps - 1) / (2 * steps))])
-
-    def at(self, noise_multiplier: float | None) -> Self:
-        return self.model_copy(update={"noise_multiplier": noise_multiplier})
 
     def noise_on_update(self, size: int = 1) -> float:
         """The deviation of Z, which is that of the first round's noise."""
@@ -107,32 +98,21 @@ class Banded(MechanismPart):
     def memory(self, streams: Streams, length: int) -> Correlated:
         return Correlated(self.coefficients(), length, streams)
 
-    def init(self) -> State:
-        return {}
-
-    def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: State) -> BoundedRows:
+    def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
         return clip_rows(rows, self.clip)
 
-    def encoding(self, state: State) -> Encoding:
+    def encoding(self, state: PublicState) -> Encoding:
         return Encoding(self.clip)
 
-    def width(self, layout: Layout) -> int:
-        return layout.length
-
     def release(
-        self, total: BoundedSum, divisor: float, keys: Keys, state: State
-    ) -> tuple[Tensor, State]:
+        self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
+    ) -> tuple[Tensor, PublicState]:
         require_bounded(total, self.clip)
         if not isinstance(keys, CorrelatedKeys):
             raise TypeError("banded noise is correlated over rounds; independent keys are no proof")
         deviation = self.noise_on_update() * total.bound
         noise = torch.from_numpy(deviation * keys.row())
         return ((total.total + noise.to(total.total)) / divisor).float(), state
-
-    def _noise(self) -> float:
-        if self.noise_multiplier is None:
-            raise ValueError("this mechanism has no noise multiplier yet; calibrate it first")
-        return self.noise_multiplier
 
 
 def prefix_error(coefficients: NDArray[np.float64], rounds: int) -> float:

@@ -17,11 +17,11 @@ from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,
     Encoding,
-    MechanismPart,
+    PublicState,
     Setting,
-    State,
     require_bounded,
 )
+from privfed.privacy.mechanisms.noised import NoisedMechanism
 from privfed.privacy.noise.gaussian_on_grid import (
     FINENESS,
     gaussian_on_grid,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class CentralGaussian(MechanismPart):
+class CentralGaussian(NoisedMechanism):
     """User-level central noise.
 
     Releases (sum of clipped updates + N(0, (z C)^2 I)) / (q N), once per exchange.
@@ -63,13 +63,13 @@ class CentralGaussian(MechanismPart):
     the noise.
 
     *Arithmetic*: clipped rows are rounded toward zero to a public grid, so that sums are exact, and
-    the noise is the continuous Gaussian rounded to the same grid (`privfed.privacy.noise.gaussian_on_grid`).
+    the noise is the continuous Gaussian rounded to the same grid
+    (`privfed.privacy.noise.gaussian_on_grid`).
 
     Source: McMahan, Ramage, Talwar & Zhang 2018, Algorithm 1, with the fixed-denominator estimator
     of section 2; the subsampled Gaussian of Mironov, Talwar & Zhang 2019, section 3.
     """
 
-    clip: float = Field(0.4, ge=1e-6, le=1e20)
     adaptive_clip: bool = False
     clip_quantile: float = Field(0.5, gt=0, lt=1)
     clip_rate: float = Field(0.2, gt=0, le=2)
@@ -80,15 +80,13 @@ class CentralGaussian(MechanismPart):
 
     trust: ClassVar[Literal["server"]] = "server"
     arithmetic: ClassVar[str] = "exact sums, and the Gaussian rounded to their grid"
-    private: ClassVar[bool] = True
 
     @property
     def adaptive(self) -> bool:
         return self.adaptive_clip
 
     def event(self, witness: Witness, exchanges: int) -> Event:
-        if self.noise_multiplier is None:
-            raise ValueError("this mechanism has no noise multiplier yet; calibrate it first")
+        multiplier = self._noise()
         if witness.sampled is None:
             raise Refused(
                 f"central Gaussian noise has no proof here for the sampler {witness.sampler!r}; "
@@ -99,27 +97,24 @@ class CentralGaussian(MechanismPart):
                 "privacy.adaptive_clip follows the norms of one exchange, and this round has "
                 f"{exchanges}; set it to false, or use an objective with one exchange"
             )
-        noise = same_cohort(self.noise_multiplier / CHANGE[witness.relation], exchanges)
+        noise = same_cohort(multiplier / CHANGE[witness.relation], exchanges)
         return Event(witness.sampled(noise), witness.sampler, witness.relation)
 
-    def resolved(self, setting: Setting) -> CentralGaussian:
-        """With what follows from the expected cohort's size filled in."""
+    def resolved(self, setting: Setting) -> Self:
+        """The mechanism with the `count_noise` that follows from the expected cohort's size."""
         if not self.adaptive_clip or self.count_noise is not None:
             return self
         return self.model_copy(update={"count_noise": setting.size / 20})
-
-    def at(self, noise_multiplier: float | None) -> Self:
-        return self.model_copy(update={"noise_multiplier": noise_multiplier})
 
     def noise_on_update(self, size: int) -> float:
         """The deviation on an update's sum, in clips. Raises `Refused` where none can be right."""
         refuse_inexact(self._noise(), size)
         return self._split().update if self.adaptive_clip else self._noise()
 
-    def init(self) -> State:
+    def init(self) -> PublicState:
         return {"clip": torch.tensor(self.clip, dtype=torch.float64)} if self.adaptive_clip else {}
 
-    def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: State) -> BoundedRows:
+    def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
         if not self.adaptive_clip:
             bounded = clip_rows(rows, self.clip)
         else:
@@ -128,12 +123,11 @@ class CentralGaussian(MechanismPart):
         return on_grid(bounded, grid_of(self._noise() * self._norm(state)))
 
     def width(self, layout: Layout) -> int:
-        """The length of a bounded row whose message is laid out so."""
         return layout.length + self.adaptive_clip
 
     def release(
-        self, total: BoundedSum, divisor: float, keys: Keys, state: State
-    ) -> tuple[Tensor, State]:
+        self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
+    ) -> tuple[Tensor, PublicState]:
         require_bounded(total, self._norm(state))
         deviation = self._noise() * total.bound
         noise = torch.from_numpy(gaussian_on_grid(keys, deviation, len(total.total)))
@@ -142,24 +136,19 @@ class CentralGaussian(MechanismPart):
             return (noised / divisor).float(), state
         return (noised[:-1] / divisor).float(), self._adapted(noised[-1], divisor, state)
 
-    def encoding(self, state: State) -> Encoding:
+    def encoding(self, state: PublicState) -> Encoding:
         finest = FINENESS / self._noise() if self._noise() else math.inf
         return Encoding(self._norm(state), finest)
 
-    def _norm(self, state: State) -> float:
-        """All columns of a row together."""
+    def _norm(self, state: PublicState) -> float:
+        """The norm of a bounded row, all of its columns together."""
         return self._split().bound(float(state["clip"])) if self.adaptive_clip else self.clip
 
-    def _adapted(self, told: Tensor, divisor: float, state: State) -> State:
+    def _adapted(self, noised_count: Tensor, divisor: float, state: PublicState) -> PublicState:
         clip = float(state["clip"])
-        share = share_within(told, self._split().weight(clip), divisor)
+        share = share_within(noised_count, self._split().weight(clip), divisor)
         after = next_clip(clip, share, self.clip_quantile, self.clip_rate)
         return {"clip": torch.tensor(after, dtype=torch.float64)}
-
-    def _noise(self) -> float:
-        if self.noise_multiplier is None:
-            raise ValueError("this mechanism has no noise multiplier yet; calibrate it first")
-        return self.noise_multiplier
 
     def _split(self) -> Split:
         if self.count_noise is None:

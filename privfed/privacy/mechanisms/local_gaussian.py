@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -15,10 +15,9 @@ from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,
     Encoding,
-    MechanismPart,
-    Setting,
-    State,
+    PublicState,
 )
+from privfed.privacy.mechanisms.noised import NoisedMechanism
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of
 from privfed.sampling.cohort import Witness
 from privfed.streams import Keys
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class LocalGaussian(MechanismPart):
+class LocalGaussian(NoisedMechanism):
     """Local noise: every client's message is private by itself, whoever reads it.
 
     Releases each taking part's clipped update + N(0, (z C)^2 I); sums, and any rule on the rows,
@@ -49,53 +48,34 @@ class LocalGaussian(MechanismPart):
     *Trust*: nobody but the client itself. *Arithmetic*: as central noise, on each client.
     """
 
-    clip: float = Field(0.4, ge=1e-6, le=1e20)
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     """z = noise standard deviation / clip, on every message; None until calibrated."""
 
     trust: ClassVar[Literal["client"]] = "client"
     arithmetic: ClassVar[str] = "exact messages, and the Gaussian rounded to their grid"
-    private: ClassVar[bool] = True
 
     def event(self, witness: Witness, exchanges: int) -> Event:
         noise = same_cohort(self._noise() / CHANGE[REPLACE_ONE], exchanges)
         b = witness.separation
         return Event(Separated(b, noise) if b > 1 else noise, witness.sampler, REPLACE_ONE)
 
-    def resolved(self, setting: Setting) -> LocalGaussian:
-        return self
-
-    def at(self, noise_multiplier: float | None) -> Self:
-        return self.model_copy(update={"noise_multiplier": noise_multiplier})
-
     def noise_on_update(self, size: int) -> float:
-        """The noises of all who take part add up."""
+        """The deviation on the sum, in clips: the noises of all who take part add up."""
         return self._noise() * math.sqrt(size)
 
-    def init(self) -> State:
-        return {}
-
-    def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: State) -> BoundedRows:
-        """Clipped and noised: no norm is bounded any more, and none has to be."""
+    def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
+        """Rows clipped and noised: no norm is bounded any more, and none has to be."""
         deviation = self._noise() * self.clip
         noised = on_grid(clip_rows(rows, self.clip), grid_of(deviation)).rows.double()
-        for place, own in enumerate(keys.each()):
-            noise = torch.from_numpy(gaussian_on_grid(own, deviation, rows.shape[1]))
+        for place, client_keys in enumerate(keys.each()):
+            noise = torch.from_numpy(gaussian_on_grid(client_keys, deviation, rows.shape[1]))
             noised[place] += noise.to(noised)
         return BoundedRows(noised.to(rows.dtype), math.inf)
 
-    def encoding(self, state: State) -> Encoding:
+    def encoding(self, state: PublicState) -> Encoding:
         return Encoding()
 
-    def width(self, layout: Layout) -> int:
-        return layout.length
-
     def release(
-        self, total: BoundedSum, divisor: float, keys: Keys, state: State
-    ) -> tuple[Tensor, State]:
+        self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
+    ) -> tuple[Tensor, PublicState]:
         return (total.total / divisor).float(), state
-
-    def _noise(self) -> float:
-        if self.noise_multiplier is None:
-            raise ValueError("this mechanism has no noise multiplier yet; calibrate it first")
-        return self.noise_multiplier

@@ -12,8 +12,7 @@ from privfed.privacy.mechanism import (
     BoundedSum,
     Encoding,
     MechanismPart,
-    Setting,
-    State,
+    PublicState,
 )
 from privfed.sampling.cohort import Witness
 from privfed.streams import Keys
@@ -41,17 +40,8 @@ class NoPrivacy(MechanismPart):
         reason = "no noise was added"
         return Event(Unprotected(reason), witness.sampler, witness.relation)
 
-    def init(self) -> State:
-        return {}
-
-    def encoding(self, state: State) -> Encoding:
+    def encoding(self, state: PublicState) -> Encoding:
         return Encoding()
-
-    def width(self, layout: Layout) -> int:
-        return layout.length
-
-    def resolved(self, setting: Setting) -> Self:
-        return self
 
     def at(self, noise_multiplier: float | None) -> Self:
         return self
@@ -59,10 +49,10 @@ class NoPrivacy(MechanismPart):
     def noise_on_update(self, size: int) -> float:
         return 0.0
 
-    def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: State) -> BoundedRows:
+    def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
         return BoundedRows(rows, math.inf)
 
     def release(
-        self, total: BoundedSum, divisor: float, keys: Keys, state: State
-    ) -> tuple[Tensor, State]:
+        self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
+    ) -> tuple[Tensor, PublicState]:
         return (total.total / divisor).float(), state

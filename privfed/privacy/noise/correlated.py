@@ -27,10 +27,14 @@ class Correlated:
         self._round, self._last = 0, np.zeros(length)
 
     def at(self, round: int) -> CorrelatedKeys:
+        """The keys with which `round` is released."""
         return CorrelatedKeys(None, source=self, round=round)
 
     def row(self, round: int) -> Row:
-        """Y of `round`, from 1; that of the latest one may be asked for again."""
+        """Y of `round` `[length]`, from 1; that of the latest one may be asked for again.
+
+        Raises `ValueError` for a round before that.
+        """
         if round < self._round:
             raise ValueError(f"the noise of round {round} is past: it is at round {self._round}")
         while self._round < round:
@@ -51,6 +55,7 @@ class CorrelatedKeys(Keys):
     round: int = 0
 
     def row(self) -> Row:
+        """Y of the round `[length]`. Raises `ValueError` where there is no source."""
         if self.source is None:
             raise ValueError("these keys have no correlated noise")
         return self.source.row(self.round)

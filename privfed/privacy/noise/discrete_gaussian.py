@@ -12,11 +12,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from privfed.privacy.integers import Integers
 from privfed.streams import Keys
 
-Whole = NDArray[np.int64]
 LARGEST_DEVIATION = 400
-"""So that squares of what is compared fit 63 bits."""
+"""With it squares of what is compared fit 63 bits."""
 _MOST = 2**63 - 1
 
 
@@ -26,19 +26,20 @@ class _Bits:
     def __init__(self, keys: Keys) -> None:
         self._keys, self._calls = keys, 0
 
-    def below(self, bound: Whole) -> Whole:
+    def below(self, bound: Integers) -> Integers:
         """Uniform in [0, bound) for each bound, by rejection."""
-        found = np.zeros(len(bound), dtype=np.int64)
+        numbers = np.zeros(len(bound), dtype=np.int64)
         left = np.arange(len(bound))
         while len(left):
             wide = bound[left].astype(np.uint64)
             draw = self._words(len(left)) >> np.uint64(1)
             fair = draw < (np.uint64(2**63) // wide) * wide
-            found[left[fair]] = (draw[fair] % wide[fair]).astype(np.int64)
+            numbers[left[fair]] = (draw[fair] % wide[fair]).astype(np.int64)
             left = left[~fair]
-        return found
+        return numbers
 
     def coins(self, count: int) -> NDArray[np.bool_]:
+        """Fair coins `[count]`."""
         return (self._words(count) & np.uint64(1)).astype(bool)
 
     def _words(self, count: int) -> NDArray[np.uint64]:
@@ -46,7 +47,7 @@ class _Bits:
         return self._keys.derived(self._calls.to_bytes(8, "little")).bits(count)
 
 
-def discrete_gaussian(keys: Keys, variance: int, count: int) -> Whole:
+def discrete_gaussian(keys: Keys, variance: int, count: int) -> Integers:
     """`count` draws of P[X = k] ~ exp(-k^2 / (2 variance)), exactly.
 
     Raises `ValueError` for a variance that is no whole number from 1 to 160,000.
@@ -54,22 +55,22 @@ def discrete_gaussian(keys: Keys, variance: int, count: int) -> Whole:
     if variance != int(variance) or not 1 <= variance <= LARGEST_DEVIATION**2:
         raise ValueError(f"a variance of {variance!r}; expected a whole number from 1 to 160000")
     bits, scale = _Bits(keys), math.isqrt(variance) + 1
-    found = np.zeros(count, dtype=np.int64)
+    noise = np.zeros(count, dtype=np.int64)
     left = np.arange(count)
     while len(left):
         drawn = _discrete_laplace(bits, scale, len(left))
         # exp(-(|y| - variance / scale)^2 / (2 variance)); never so far out that squares overflow
         gap = np.minimum(np.abs(np.abs(drawn) * scale - variance), math.isqrt(_MOST // 64))
         below = np.full(len(left), 2 * variance * scale * scale)
-        kept = _exponential(bits, gap * gap, below)
-        found[left[kept]] = drawn[kept]
-        left = left[~kept]
-    return found
+        accepted = _exponential(bits, gap * gap, below)
+        noise[left[accepted]] = drawn[accepted]
+        left = left[~accepted]
+    return noise
 
 
-def _discrete_laplace(bits: _Bits, scale: int, count: int) -> Whole:
-    """P[Y = y] ~ exp(-|y| / scale)."""
-    found = np.zeros(count, dtype=np.int64)
+def _discrete_laplace(bits: _Bits, scale: int, count: int) -> Integers:
+    """`count` draws of P[Y = y] ~ exp(-|y| / scale)."""
+    draws = np.zeros(count, dtype=np.int64)
     left = np.arange(count)
     while len(left):
         low = bits.below(np.full(len(left), scale))
@@ -77,40 +78,43 @@ def _discrete_laplace(bits: _Bits, scale: int, count: int) -> Whole:
         high = np.zeros(len(left), dtype=np.int64)
         going = np.flatnonzero(starts)
         while len(going):
-            one = np.ones(len(going), dtype=np.int64)
-            going = going[_exponential(bits, one, one)]
+            going = going[_exponential(bits, *_unit(len(going)))]
             high[going] += 1
         size = low + scale * high
         negative = bits.coins(len(left))
-        kept = starts & ~(negative & (size == 0))
-        found[left[kept]] = np.where(negative, -size, size)[kept]
-        left = left[~kept]
-    return found
+        accepted = starts & ~(negative & (size == 0))  # zero counts once, with one sign
+        draws[left[accepted]] = np.where(negative, -size, size)[accepted]
+        left = left[~accepted]
+    return draws
 
 
-def _exponential(bits: _Bits, over: Whole, under: Whole) -> NDArray[np.bool_]:
+def _exponential(bits: _Bits, over: Integers, under: Integers) -> NDArray[np.bool_]:
     """Bernoulli(exp(-over / under)) for each, over >= 0."""
-    whole, rest = over // under, over % under
-    found = _small_exponential(bits, rest, under)
-    going = np.flatnonzero(found & (whole > 0))
-    left = whole.copy()
+    left, rest = over // under, over % under
+    heads = _small_exponential(bits, rest, under)
+    going = np.flatnonzero(heads & (left > 0))
     while len(going):  # exp(-1) for each whole part; most end at once
-        one = np.ones(len(going), dtype=np.int64)
-        kept = _small_exponential(bits, one, one)
-        found[going[~kept]] = False
+        again = _small_exponential(bits, *_unit(len(going)))
+        heads[going[~again]] = False
         left[going] -= 1
-        going = going[kept & (left[going] > 0)]
-    return found
+        going = going[again & (left[going] > 0)]
+    return heads
 
 
-def _small_exponential(bits: _Bits, over: Whole, under: Whole) -> NDArray[np.bool_]:
+def _unit(count: int) -> tuple[Integers, Integers]:
+    """The numerators and the denominators of `count` times 1 / 1."""
+    ones = np.ones(count, dtype=np.int64)
+    return ones, ones
+
+
+def _small_exponential(bits: _Bits, over: Integers, under: Integers) -> NDArray[np.bool_]:
     """Bernoulli(exp(-x)), x = over / under in [0, 1]: the first k at which x / k fails is odd."""
-    found = np.zeros(len(over), dtype=bool)
+    coins = np.zeros(len(over), dtype=bool)
     going, k = np.arange(len(over)), 1
     while len(going):
         # Bernoulli(x / k) as Bernoulli(x) and Bernoulli(1 / k): denominators stay small
         heads = bits.below(under[going]) < over[going]
         heads &= bits.below(np.full(len(going), k)) == 0
-        found[going[~heads]] = k % 2 == 1
+        coins[going[~heads]] = k % 2 == 1
         going, k = going[heads], k + 1
-    return found
+    return coins

@@ -26,14 +26,15 @@ from privfed.errors import Refused
 from privfed.streams import Keys, Words
 
 _ERROR = 2e-14
-"""Of a quantile z, over 1 + z."""
+"""The largest error of a quantile z, over 1 + z."""
 _BLOCK = 1 << 13
-"""Numbers at once, which the cache holds."""
+"""So many numbers at once stay in the cache."""
 _TAIL = 1 << 24
-"""Below this many 2^-64, 64 bits say too little of a quantile."""
+"""Of a tail below this many 2^-64, 64 bits say too little of its quantile."""
 FINENESS = 2.0**30
+"""Steps of the grid in a deviation of the noise: from so many to twice as many."""
 LARGEST_SCALE = 4 * FINENESS
-"""So that `_ERROR` stays far below one half of the grid."""
+"""Up to here `_ERROR` stays far below one half of the grid."""
 
 
 def grid_of(deviation: float) -> float | None:
@@ -82,8 +83,8 @@ def rounded_normal(words: Words, scale: float, more: Callable[[int], Words]) -> 
     flat = words.ravel()
     rounded, doubtful = np.empty(len(flat)), np.empty(len(flat), dtype=np.bool_)
     for start in range(0, len(flat), _BLOCK):
-        some = slice(start, start + _BLOCK)
-        rounded[some], doubtful[some] = _quickly(flat[some], scale)
+        block = slice(start, start + _BLOCK)
+        rounded[block], doubtful[block] = _quickly(flat[block], scale)
     unsure = np.flatnonzero(doubtful)
     if len(unsure):
         further = more(2 * len(unsure)).reshape(-1, 2)
@@ -92,7 +93,7 @@ def rounded_normal(words: Words, scale: float, more: Callable[[int], Words]) -> 
 
 
 def _quickly(words: Words, scale: float) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """In double precision, and where that is in doubt."""
+    """The rounded quantiles of `words` in double precision, and where these are in doubt."""
     low = words >> np.uint64(1)  # the tail is in [low, low + 1) 2^-64
     tail = (low.astype(np.float64) + 0.5) * 2.0**-64
     z = -ndtri(np.minimum(tail, 0.5))
@@ -104,7 +105,9 @@ def _quickly(words: Words, scale: float) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def _exactly(words: Words, further: Words, scale: float) -> NDArray[np.float64]:
-    """Of tails (low + U) 2^-64, U of the 128 `further` bits `[n, 2]`: a comparison at 80 digits.
+    """The rounded quantiles of tails (low + U) 2^-64, U the 128 `further` bits `[n, 2]`.
+
+    They are compared at 80 digits.
 
     The nearest boundary to the double-precision value is the only one in doubt.
     """
@@ -113,12 +116,15 @@ def _exactly(words: Words, further: Words, scale: float) -> NDArray[np.float64]:
         over, half = 1 / (mpmath.mpf(scale) * mpmath.sqrt(2)), mpmath.mpf(0.5)
         for place, (word, bits) in enumerate(zip(words.tolist(), further.tolist(), strict=True)):
             tail = mpmath.ldexp((word >> 1 << 128) + (bits[0] << 64) + bits[1] + half, -192)
-            whole = math.floor(scale * -float(ndtri(min(float(tail), 0.5))))
-            beyond = 2 * tail < mpmath.erfc((whole + half) * over)
-            rounded[place] = whole + beyond
+            below = math.floor(scale * -float(ndtri(min(float(tail), 0.5))))
+            beyond = 2 * tail < mpmath.erfc((below + half) * over)
+            rounded[place] = below + beyond
     return _signed(words, rounded)
 
 
 def _signed(words: Words, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """By the last bit. Adding zero turns -0.0, which would show a row's sign, into 0.0."""
+    """`sizes` with the sign that the last bit of each of `words` says.
+
+    Adding zero turns -0.0, which would show a row's sign, into 0.0.
+    """
     return np.where(words & np.uint64(1), sizes, -sizes) + 0.0

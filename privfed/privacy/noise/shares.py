@@ -1,14 +1,14 @@
-"""One client's share of distributed noise, in whole steps."""
+"""The shares of which clients make up distributed noise, in whole steps (`Share`)."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from privfed.privacy.integers import Integers
 from privfed.privacy.noise.discrete_gaussian import discrete_gaussian
 from privfed.privacy.noise.table_sampler import (
     TOTAL_VARIATION,
@@ -18,32 +18,13 @@ from privfed.privacy.noise.table_sampler import (
 )
 from privfed.streams import Keys
 
-Whole = NDArray[np.int64]
-
-
-class Share(Protocol):
-    """One client's noise in one sum: a frozen dataclass, or a `Part`.
-
-    The parties of a secure sum compare it by its class and fields (`privfed.secure.agreement`),
-    which are numbers, texts, None, tuples, or again such values; others are refused.
-    """
-
-    layered: ClassVar[bool]
-
-    @property
-    def total_variation(self) -> float:
-        """Of one number, from the distribution that is accounted for."""
-        ...
-
-    @property
-    def most(self) -> int: ...
-
-    def draw(self, keys: Keys, count: int) -> Whole: ...
-
 
 @dataclass(frozen=True)
 class SkellamShare:
-    """Skellam of `variance`; none at all for zero."""
+    """Skellam noise of `variance`; none at all for zero.
+
+    Sums of Skellams are Skellam: of m clients' shares, of variance m `variance`.
+    """
 
     variance: float
     layered: ClassVar[bool] = False
@@ -56,7 +37,7 @@ class SkellamShare:
     def most(self) -> int:
         return reach(math.sqrt(self.variance)) if self.variance else 0
 
-    def draw(self, keys: Keys, count: int) -> Whole:
+    def draw(self, keys: Keys, count: int) -> Integers:
         if not self.variance:
             return np.zeros(count, dtype=np.int64)
         return skellam_table(self.variance).draw(keys, count)
@@ -64,7 +45,11 @@ class SkellamShare:
 
 @dataclass(frozen=True)
 class DiscreteGaussianShare:
-    """A discrete Gaussian of `deviation`; none at all for zero."""
+    """Discrete Gaussian noise of `deviation`; none at all for zero.
+
+    `exact` draws come from random bits and whole numbers alone, of a whole variance; others from a
+    table.
+    """
 
     deviation: float
     exact: bool = False
@@ -78,7 +63,7 @@ class DiscreteGaussianShare:
     def most(self) -> int:
         return math.ceil(40 * self.deviation)
 
-    def draw(self, keys: Keys, count: int) -> Whole:
+    def draw(self, keys: Keys, count: int) -> Integers:
         if not self.deviation:
             return np.zeros(count, dtype=np.int64)
         if self.exact:
@@ -109,18 +94,21 @@ class Layers:
         return math.ceil(40 * math.sqrt(self.variance)) + 100
 
     def count(self, clients: int) -> int:
-        """T, never all of them."""
+        """T, how many layers each of `clients` has: never as many as there are clients."""
         return min(math.floor(self.tolerance * clients + 1e-9), clients - 1)
 
     def base(self, clients: int) -> SkellamShare:
+        """What each of `clients` adds below its layers."""
         return SkellamShare(self.variance / clients)
 
     def layer(self, clients: int, number: int) -> SkellamShare:
+        """Layer `number`, from 1, of each of `clients`."""
         return SkellamShare(self.variance / ((clients - number + 1) * (clients - number)))
 
-    def kept(self, clients: int, gone: int) -> SkellamShare:
+    def remaining(self, clients: int, gone: int) -> SkellamShare:
         """What base and the first `gone` layers of one client are together."""
         return SkellamShare(self.variance / (clients - gone))
 
-    def draw(self, keys: Keys, count: int) -> Whole:
+    def draw(self, keys: Keys, count: int) -> Integers:
+        """Raises `ValueError`: no client draws its layers by itself."""
         raise ValueError("layers are added by the secure sum")

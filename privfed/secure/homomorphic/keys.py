@@ -6,12 +6,13 @@ import hashlib
 import struct
 from typing import Any
 
-from privfed.secure.homomorphic.parameters import Scheme, tenseal
-from privfed.secure.masked.messages import BadMessage
+from privfed.secure.frames import BadMessage
+from privfed.secure.homomorphic.schemes import Scheme
+from privfed.secure.homomorphic.tenseal_library import tenseal
 
 
 def public_half(keys: Any) -> bytes:
-    """The public key and the parameters, and no other key.
+    """The public key and the parameters of TenSEAL's `keys`, and no other key.
 
     Always by way of bytes: TenSEAL's `make_context_public` forgets the secret key but keeps a
     decryptor that still works.
@@ -52,18 +53,18 @@ def check_parameters(key: Any, scheme: Scheme) -> None:
     """
     context, expected = key.seal_context().data, scheme.parameters
     if list(context.key_parms_id()) != _identifier(scheme):
-        whole = context.key_context_data()
+        key_data = context.key_context_data()
         raise BadMessage(
             "wrong parameters",
-            f"a key with N = {whole.parms().poly_modulus_degree()} and moduli of "
-            f"{whole.total_coeff_modulus_bit_count()} bits; expected the N = {expected.degree}, "
+            f"a key with N = {key_data.parms().poly_modulus_degree()} and moduli of "
+            f"{key_data.total_coeff_modulus_bit_count()} bits; expected the N = {expected.degree}, "
             f"moduli {expected.moduli} and t = {expected.plain} of {scheme.name}",
         )
 
 
 def _identifier(scheme: Scheme) -> list[int]:
     """SEAL's `parms_id`: four words."""
-    of = scheme.parameters
-    words = (scheme.code, of.degree, *of.moduli, of.plain)
+    parameters = scheme.parameters
+    words = (scheme.code, parameters.degree, *parameters.moduli, parameters.plain)
     hashed = hashlib.blake2b(struct.pack(f"<{len(words)}Q", *words), digest_size=32)
     return list(struct.unpack("<4Q", hashed.digest()))

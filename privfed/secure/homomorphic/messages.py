@@ -9,54 +9,35 @@ ciphertext, so that no byte of a message is without it. Numbers are little-endia
 from __future__ import annotations
 
 import hashlib
-import struct
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-from privfed.secure.homomorphic.parameters import Scheme
-from privfed.secure.masked.messages import BadMessage, Reader
-from privfed.secure.primitives import KEY, SIGNATURE, verified
+from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, sized
+from privfed.secure.homomorphic.schemes import Scheme
+from privfed.secure.primitives import KEY, SIGNATURE
+from privfed.secure.signed_message import SignedMessage
 
 _FORMAT = b"PH2"
-_NUMBER = struct.Struct("<Q")
-_COUNT = struct.Struct("<I")
 _START = len(_FORMAT) + 1
-COUNT = _COUNT.size
-HEADER = _START + KEY + _NUMBER.size + COUNT + SIGNATURE
+SIZE = COUNT.size
+"""Bytes of a text's size before it."""
+HEADER = _START + KEY + NUMBER.size + SIZE + SIGNATURE
 """Bytes of a row or a total beside its ciphertexts, each of which has its size before it."""
-OPENING = _START + 4 * _NUMBER.size + 5 * COUNT + 3 * KEY + len("ckks") + SIGNATURE
+OPENING = _START + 4 * NUMBER.size + 5 * SIZE + 3 * KEY + len("ckks") + SIGNATURE
 """Bytes of an opening beside its public key, with hashes of 32 bytes."""
 
 
 @dataclass(frozen=True)
-class _Signed(ABC):
-    """What the messages have in common."""
+class _Signed(SignedMessage):
+    """What the messages have in common: each has an author who signs it."""
 
-    signature: bytes = field(default=bytes(SIGNATURE), kw_only=True)
-    kind: ClassVar[int]
     author: ClassVar[str]
-
-    @property
-    def text(self) -> bytes:
-        """What the signature is on: a text that no other message, session or protocol has."""
-        return (
-            b"privfed encrypted sum" + hashlib.sha256(bytes([self.kind]) + self._covered()).digest()
-        )
-
-    @abstractmethod
-    def _covered(self) -> bytes:
-        """All that the signature is on, beside the kind."""
-
-    def signed(self, key: Ed25519PrivateKey) -> Self:
-        return replace(self, signature=key.sign(self.text))
+    domain: ClassVar[bytes] = b"privfed encrypted sum"
 
     def check(self, public: bytes) -> None:
         """Raises `BadMessage` where the holder of `public` did not sign it."""
-        if not verified(public, self.signature, self.text):
+        if not self.signed_by(public):
             raise BadMessage("wrong signature", f"not what {self.author} signed")
 
 
@@ -81,26 +62,28 @@ class Opening(_Signed):
     author: ClassVar[str] = "the key holder"
 
     def encode(self) -> bytes:
-        return _start(self.kind) + self._covered() + self.signature
+        """The byte form."""
+        return _start(self.kind) + self.covered() + self.signature
 
-    def _covered(self) -> bytes:
+    def covered(self) -> bytes:
         numbers = (self.round, self.exchange, self.bits, self.length)
         texts = (self.scheme, self.model_hash, self.agreed, self.nonce, self.key)
-        return b"".join([*map(_NUMBER.pack, numbers), *map(_sized, texts)])
+        return b"".join([*map(NUMBER.pack, numbers), *map(sized, texts)])
 
     @classmethod
     def decode(cls, data: bytes) -> Opening:
-        """Raises `BadMessage`."""
+        """The message that these bytes are. Raises `BadMessage`."""
         reader = _begun(data, cls.kind)
         round, exchange, bits, length = (reader.number() for _ in range(4))
-        scheme, *others = (reader.take(reader.small()) for _ in range(5))
+        scheme, *others = (reader.sized() for _ in range(5))
         signature = reader.take(SIGNATURE)
         reader.end()
         return cls(scheme, round, exchange, bits, length, *others, signature=signature)
 
     @cached_property
     def context(self) -> bytes:
-        return hashlib.sha256(_start(self.kind) + self._covered()).digest()
+        """The hash of all that it says, which every other message of the session names."""
+        return hashlib.sha256(_start(self.kind) + self.covered()).digest()
 
 
 @dataclass(frozen=True)
@@ -112,38 +95,40 @@ class _Encrypted(_Signed):
     blocks: tuple[bytes, ...]
 
     def encode(self) -> bytes:
+        """The byte form."""
         head = _start(self.kind) + self._head() + self.signature
-        return head + b"".join(map(_sized, self.blocks))
+        return head + b"".join(map(sized, self.blocks))
 
     def _head(self) -> bytes:
-        return self.context + _NUMBER.pack(self.number) + _COUNT.pack(len(self.blocks))
+        return self.context + NUMBER.pack(self.number) + COUNT.pack(len(self.blocks))
 
-    def _covered(self) -> bytes:
+    def covered(self) -> bytes:
         return self._head() + b"".join(hashlib.sha256(block).digest() for block in self.blocks)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Raises `BadMessage`."""
+        """The message that these bytes are. Raises `BadMessage`."""
         reader = _begun(data, cls.kind)
-        context, number, count = reader.take(KEY), reader.number(), reader.small()
+        context, number, count = reader.take(KEY), reader.number(), reader.count()
         signature = reader.take(SIGNATURE)
-        blocks = tuple(reader.take(reader.small()) for _ in range(count))
+        blocks = tuple(reader.sized() for _ in range(count))
         reader.end()
         return cls(context, number, blocks, signature=signature)
 
     def ciphertexts(self, scheme: Scheme, key: Any, length: int) -> list[Any]:
-        """Those of a row `[length]`, checked for `key`. Raises `BadMessage`."""
+        """The ciphertexts of a row `[length]`, checked for `key`. Raises `BadMessage`."""
         sizes = scheme.blocks(length)
         if len(self.blocks) != len(sizes):
             raise BadMessage(
                 "wrong length", f"{len(self.blocks)} ciphertexts; expected {len(sizes)}"
             )
-        return [scheme.read(key, *one) for one in zip(self.blocks, sizes, strict=True)]
+        pairs = zip(self.blocks, sizes, strict=True)
+        return [scheme.read(key, block, size) for block, size in pairs]
 
 
 @dataclass(frozen=True)
 class Row(_Encrypted):
-    """Client to server. `number` is the sender."""
+    """Client to server: its encrypted row. `number` is the sender."""
 
     kind: ClassVar[int] = 2
     author: ClassVar[str] = "its client"
@@ -151,7 +136,7 @@ class Row(_Encrypted):
 
 @dataclass(frozen=True)
 class Total(_Encrypted):
-    """Server to key holder. `number` is of how many rows."""
+    """Server to key holder: the encrypted sum. `number` is of how many rows."""
 
     kind: ClassVar[int] = 3
     author: ClassVar[str] = "the server"
@@ -159,10 +144,6 @@ class Total(_Encrypted):
 
 def _start(kind: int) -> bytes:
     return _FORMAT + bytes([kind])
-
-
-def _sized(text: bytes) -> bytes:
-    return _COUNT.pack(len(text)) + text
 
 
 def _begun(data: bytes, kind: int) -> Reader:

@@ -1,4 +1,4 @@
-"""What homomorphic sums can hold, and TenSEAL behind whole numbers and bytes.
+"""What homomorphic sums can hold: the parameters of both schemes, and the noise of a sum.
 
 BFV and CKKS both work in the ring of degree N = 4096, with ciphertexts modulo a prime q of 54 bits
 and public keys modulo 109 bits, the most that leaves 128 bits of security at that degree with
@@ -26,63 +26,21 @@ protocol that hides rows.
 
 from __future__ import annotations
 
-import importlib
 import math
-import struct
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import numpy as np
-
-from privfed.errors import Refused
-from privfed.privacy.codec import Whole
-from privfed.secure.masked.messages import BadMessage
-from privfed.secure.summation import Aborted
 
 DEGREE = 4096
-_MODULI = [54, 55]
-_Q = 2**54 - 172031
-_P = 2**55 - 311295
+"""N, the degree of the ring."""
+MODULI_BITS = [54, 55]
+Q = 2**54 - 172031
+P = 2**55 - 311295
 """The primes that SEAL takes: the largest of 54 and of 55 bits that are 1 modulo 2 N."""
-_Z = 10.0
+Z = 10.0
+"""How many deviations of its noise a sum is proved for."""
 CIPHERTEXT = 61_750
 """Bytes of a ciphertext, about: two polynomials of 54 bits in 64, compressed."""
 PUBLIC_KEY = 123_550
 """Bytes of a public key with its parameters, about."""
-_LARGEST = 70_000
-_PREFIX = 4
-"""Bytes before a ciphertext of 2^14 bytes and more within a vector: its field, and its size."""
-_SCALE = struct.Struct("<Bd")
-
-
-def tenseal() -> Any:
-    """The library. Raises `Refused` where it is not installed."""
-    try:
-        return importlib.import_module("tenseal")
-    except ImportError as error:
-        raise Refused(
-            "secure.protocol bfv and ckks need TenSEAL, which is not installed; "
-            'run "pip install tenseal", or use secure.protocol = "masks"'
-        ) from error
-
-
-def _varint(number: int) -> bytes:
-    """A number in protocol buffers."""
-    if number < 128:
-        return bytes([number])
-    return bytes([128 + number % 128]) + _varint(number // 128)
-
-
-def _field(number: int, body: bytes) -> bytes:
-    """A field of bytes in protocol buffers."""
-    return bytes([number << 3 | 2]) + _varint(len(body)) + body
-
-
-def _most(each: float, deviation: float, room: float) -> int:
-    """The largest n with n each + sqrt(n) deviation <= room."""
-    root = (math.sqrt(deviation**2 + 4 * each * room) - deviation) / (2 * each)
-    return math.floor(root**2)
 
 
 @dataclass(frozen=True)
@@ -94,175 +52,7 @@ class Parameters:
     plain: int
 
 
-@dataclass(frozen=True)
-class Scheme(ABC):
-    """Encrypts blocks of up to `slots` whole numbers; sums stay below 2^(`bits` - 1) in size.
-
-    Keys and ciphertexts are TenSEAL's; a ciphertext read for a key stays with it.
-    """
-
-    bits: int
-    name: ClassVar[str]
-    code: ClassVar[int]
-    """SEAL's number of the scheme."""
-    modulus: ClassVar[int]
-    """The plain modulus t; 0 where there is none."""
-    transformed: ClassVar[bool]
-    """Whether its ciphertexts are in the form of a number-theoretic transform."""
-    slots: ClassVar[int]
-
-    @property
-    def parameters(self) -> Parameters:
-        """What every key of this scheme has to have."""
-        return Parameters(DEGREE, (_Q, _P), self.modulus)
-
-    @property
-    def room(self) -> float:
-        """What every sum's numbers have to stay below in size."""
-        return float(2 ** (self.bits - 1))
-
-    @abstractmethod
-    def keys(self) -> Any:
-        """A fresh key pair. TenSEAL makes relinearisation keys as well; nobody is sent them."""
-
-    @abstractmethod
-    def encrypt(self, key: Any, block: Whole) -> bytes: ...
-
-    @abstractmethod
-    def decrypt(self, ciphertext: Any) -> Whole:
-        """Raises `Aborted` for what is no sum within the limits."""
-
-    @property
-    @abstractmethod
-    def most(self) -> int:
-        """How many rows a sum may have, but for a probability below 1e-20 per number."""
-
-    @abstractmethod
-    def _load(self, key: Any, data: bytes) -> Any: ...
-
-    @property
-    def scale(self) -> float:
-        return 1.0
-
-    def blocks(self, length: int) -> list[int]:
-        """The sizes of the blocks of a row `[length]`."""
-        return [min(self.slots, length - start) for start in range(0, length, self.slots)]
-
-    def read(self, key: Any, data: bytes, size: int) -> Any:
-        """One ciphertext of `size` numbers, in TenSEAL's own bytes. Raises `BadMessage`.
-
-        TenSEAL takes a vector's size from the sender and would read beyond the slots.
-        """
-        if len(data) > _LARGEST:
-            raise BadMessage("wrong length", f"a ciphertext of {len(data)} bytes")
-        try:
-            found = self._load(key, data)
-        except (ValueError, RuntimeError) as error:
-            raise BadMessage("no ciphertext", "bytes that are none of this session") from error
-        parts = found.ciphertext()
-        if len(parts) != 1 or found.size() != size:
-            raise BadMessage("wrong length", f"a ciphertext that is not of {size} numbers")
-        if parts[0].size() != 2 or parts[0].is_transparent() or parts[0].scale != self.scale:
-            raise BadMessage("no ciphertext", "one of another form than this scheme's")
-        if parts[0].is_ntt_form() != self.transformed:
-            raise BadMessage("no ciphertext", "one of another form than this scheme's")
-        self.content(data, size)
-        return found
-
-    def content(self, data: bytes, size: int) -> bytes:
-        """SEAL's ciphertext within the bytes of TenSEAL's vector of `size` numbers.
-
-        All else in them, which does not change what is summed, its sender could choose: it has to
-        be the sizes `[size]` and this scheme's scale. Raises `BadMessage`.
-        """
-        start = _field(1, _varint(size))
-        inner = data[len(start) + _PREFIX : len(data) - len(self._end)]
-        if data != start + _field(2, inner) + self._end:
-            raise BadMessage(
-                "no ciphertext",
-                f"a vector that says other than its ciphertext, that its sizes are [{size}], and "
-                "the scheme's scale",
-            )
-        return inner
-
-    @property
-    def _end(self) -> bytes:
-        """What follows the ciphertext in a vector's bytes."""
-        return b""
-
-
-@dataclass(frozen=True)
-class BfvScheme(Scheme):
-    """Exact: integers modulo the prime t, the first beyond 2^32 that is 1 modulo 2 N."""
-
-    name: ClassVar[str] = "bfv"
-    code: ClassVar[int] = 1
-    transformed: ClassVar[bool] = False
-    slots: ClassVar[int] = DEGREE
-    modulus: ClassVar[int] = 2**32 + 24577
-
-    @property
-    def room(self) -> float:
-        return self.modulus // 2
-
-    def keys(self) -> Any:
-        library = tenseal()
-        return library.context(library.SCHEME_TYPE.BFV, DEGREE, self.modulus, _MODULI, n_threads=1)
-
-    def encrypt(self, key: Any, block: Whole) -> bytes:
-        return bytes(tenseal().bfv_vector(key, block.tolist()).serialize())
-
-    def decrypt(self, ciphertext: Any) -> Whole:
-        return np.array(ciphertext.decrypt(), dtype=np.int64)
-
-    @property
-    def most(self) -> int:
-        deviation = _Z * (math.sqrt(DEGREE / 12) + 0.5)
-        return _most(0.5, deviation, _Q / (2 * self.modulus))
-
-    def _load(self, key: Any, data: bytes) -> Any:
-        return tenseal().bfv_vector_from(key, data)
-
-
-@dataclass(frozen=True)
-class CkksScheme(Scheme):
-    """Approximate, and exact once rounded: real numbers times the scale 2^(53 - bits)."""
-
-    name: ClassVar[str] = "ckks"
-    code: ClassVar[int] = 2
-    modulus: ClassVar[int] = 0
-    transformed: ClassVar[bool] = True
-    slots: ClassVar[int] = DEGREE // 2
-
-    def keys(self) -> Any:
-        library = tenseal()
-        return library.context(
-            library.SCHEME_TYPE.CKKS, DEGREE, coeff_mod_bit_sizes=_MODULI, n_threads=1
-        )
-
-    def encrypt(self, key: Any, block: Whole) -> bytes:
-        numbers = block.astype(np.float64).tolist()
-        return bytes(tenseal().ckks_vector(key, numbers, self.scale).serialize())
-
-    def decrypt(self, ciphertext: Any) -> Whole:
-        found = np.array(ciphertext.decrypt(), dtype=np.float64)
-        whole = np.rint(found)
-        if not bool(np.abs(found - whole).max(initial=0.0) <= 0.25):
-            raise Aborted("a sum decrypts to numbers that are not whole; its limits were broken")
-        return whole.astype(np.int64)
-
-    @property
-    def scale(self) -> float:
-        return 2.0 ** (53 - self.bits)
-
-    @property
-    def most(self) -> int:
-        deviation = _Z * (_Z * DEGREE / math.sqrt(24) + DEGREE / 2)
-        return _most(DEGREE / 2, deviation, self.scale / 4)
-
-    @property
-    def _end(self) -> bytes:
-        return _SCALE.pack(3 << 3 | 1, self.scale)
-
-    def _load(self, key: Any, data: bytes) -> Any:
-        return tenseal().ckks_vector_from(key, data)
+def most_rows(per_row: float, deviation: float, room: float) -> int:
+    """The largest n with n per_row + sqrt(n) deviation <= room."""
+    root = (math.sqrt(deviation**2 + 4 * per_row * room) - deviation) / (2 * per_row)
+    return math.floor(root**2)

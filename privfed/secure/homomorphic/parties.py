@@ -1,14 +1,13 @@
 """The three parties of a homomorphic sum. Each checks who signed a message before it reads more.
 
-They know each other's long-term keys (`Directory`) and what they were configured with (`Terms`)
-beforehand, from elsewhere; nothing of it is taken from a message.
+They know each other's long-term keys (`PartyDirectory`) and what they were configured with
+(`Terms`) beforehand, from elsewhere; nothing of it is taken from a message.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,24 +15,26 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from privfed.privacy.codec import Codec, Whole
+from privfed.privacy.codec import Codec
+from privfed.privacy.integers import Integers
 from privfed.secure.agreement import agreement
+from privfed.secure.frames import BadMessage
 from privfed.secure.homomorphic.keys import check_parameters, public_half, read_public
 from privfed.secure.homomorphic.messages import Opening, Row, Total
-from privfed.secure.homomorphic.parameters import Scheme
+from privfed.secure.homomorphic.schemes import Scheme
+from privfed.secure.identities import Directory
 from privfed.secure.limits import FEWEST, Limits
-from privfed.secure.masked.messages import BadMessage
 from privfed.secure.primitives import KEY
 from privfed.secure.summation import Aborted, Session
 
 
 @dataclass(frozen=True)
-class Directory:
+class PartyDirectory:
     """Long-term Ed25519 public keys: of the key holder, the server, and each client asked."""
 
     holder: bytes
     server: bytes
-    clients: Mapping[int, bytes]
+    clients: Directory
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,11 @@ class Terms:
     scheme: Scheme
     codec: Codec
     limits: Limits
-    directory: Directory
+    directory: PartyDirectory
 
     @cached_property
     def agreed(self) -> bytes:
+        """The hash of all that the parties have to be configured alike for."""
         return agreement(
             sum="homomorphic",
             scheme=self.scheme,
@@ -69,7 +71,7 @@ class Terms:
         """
         opening = Opening.decode(message)
         opening.check(self.directory.holder)
-        expected = {
+        settings = {
             "scheme": (opening.scheme, self.scheme.name.encode()),
             "round": (opening.round, self.session.round),
             "exchange": (opening.exchange, self.session.exchange),
@@ -78,8 +80,8 @@ class Terms:
             "length": (opening.length, self.codec.length),
             "agreement": (opening.agreed, self.agreed),
         }
-        for name, (stated, known) in expected.items():
-            if stated != known:
+        for name, (stated, expected) in settings.items():
+            if stated != expected:
                 raise BadMessage(f"wrong {name}", "an opening of another sum than this party's")
         return opening, read_public(opening.key, self.scheme)
 
@@ -109,13 +111,14 @@ class KeyHolder:
 
     @property
     def opening(self) -> bytes:
-        """The message to the server and to all clients."""
+        """The key holder's message to the server and to all clients."""
         return self._opening.encode()
 
-    def open(self, message: bytes) -> tuple[Whole, int]:
-        """The exact sum `[length]` and of how many rows, for one total only. Raises `Aborted`.
+    def open(self, message: bytes) -> tuple[Integers, int]:
+        """The exact sum `[length]` and of how many rows it is. Raises `Aborted`.
 
-        A second total would tell the difference of the two, which may be one row.
+        It opens one total only: a second would tell the difference of the two, which may be one
+        row.
         """
         terms, total = self._terms, Total.decode(message)
         if total.context != self._opening.context:
@@ -128,13 +131,13 @@ class KeyHolder:
             raise BadMessage("sent twice", "a second total in one session")
         self._done = True
         try:
-            whole = np.concatenate([terms.scheme.decrypt(one) for one in ciphertexts])
+            summed = np.concatenate([terms.scheme.decrypt(block) for block in ciphertexts])
         except (ValueError, RuntimeError) as error:
             raise BadMessage("no ciphertext", "a total that cannot be decrypted") from error
         most = total.number * terms.codec.largest
-        if whole.min() < -most or whole.max() > most:
+        if summed.min() < -most or summed.max() > most:
             raise Aborted("a sum is larger than its rows can be; its limits were broken")
-        return whole, total.number
+        return summed, total.number
 
 
 class EncryptingClient:
@@ -149,21 +152,21 @@ class EncryptingClient:
         accepted, self._key = terms.accept(opening)
         self._context = accepted.context
 
-    def encrypt(self, client: int, identity: Ed25519PrivateKey, whole: Whole) -> bytes:
+    def encrypt(self, client: int, identity: Ed25519PrivateKey, row: Integers) -> bytes:
         """The message of `client`, whose long-term key `identity` is, with its row `[length]`.
 
         Raises `ValueError` for a row of another form, or beyond the codec's largest number.
         """
         scheme, codec = self._terms.scheme, self._terms.codec
-        if whole.shape != (codec.length,) or whole.dtype != np.int64:
+        if row.shape != (codec.length,) or row.dtype != np.int64:
             raise ValueError(
-                f"an encoded row of {whole.dtype} {whole.shape}; expected int64 ({codec.length},)"
+                f"an encoded row of {row.dtype} {row.shape}; expected int64 ({codec.length},)"
             )
         most = codec.largest
-        if whole.min() < -most or whole.max() > most:
+        if row.min() < -most or row.max() > most:
             raise ValueError(f"an encoded row beyond the codec's largest number, {most}")
-        starts = range(0, len(whole), scheme.slots)
-        blocks = (whole[start : start + scheme.slots] for start in starts)
+        starts = range(0, len(row), scheme.slots)
+        blocks = (row[start : start + scheme.slots] for start in starts)
         ciphertexts = tuple(scheme.encrypt(self._key, block) for block in blocks)
         return Row(self._context, client, ciphertexts).signed(identity).encode()
 
@@ -194,7 +197,7 @@ class SummingServer:
         hashes = self._unseen(ciphertexts)
         try:  # into a new sum: a library's error half way leaves the old one as it was
             pairs = zip(self._sum, ciphertexts, strict=True)
-            self._sum = [total + one for total, one in pairs] if self._sum else ciphertexts
+            self._sum = [total + block for total, block in pairs] if self._sum else ciphertexts
         except (ValueError, RuntimeError) as error:
             raise BadMessage("no ciphertext", "one that cannot be added") from error
         self._senders.add(row.number)
@@ -214,18 +217,19 @@ class SummingServer:
     def _unseen(self, ciphertexts: list[Any]) -> set[bytes]:
         """The hashes of ciphertexts that are new in this session, whatever bytes they came in.
 
-        Of SEAL's ciphertext alone, written anew: by these numbers, and nothing else, sums are.
+        They are of SEAL's ciphertext alone, written anew: these numbers, and nothing else, are what
+        is summed.
         """
         content = self._terms.scheme.content
-        each = (content(bytes(one.serialize()), one.size()) for one in ciphertexts)
-        hashes = {hashlib.sha256(data).digest() for data in each}
+        contents = (content(bytes(block.serialize()), block.size()) for block in ciphertexts)
+        hashes = {hashlib.sha256(data).digest() for data in contents}
         if len(hashes) < len(ciphertexts) or hashes & self._hashes:
             raise BadMessage("duplicate ciphertext", "one that is in a row of this session already")
         return hashes
 
     def total(self) -> bytes:
-        """The message to the key holder. Raises `Aborted` where fewer sent than a sum needs."""
+        """The message with the sum to the key holder. Raises `Aborted` for too few rows."""
         if len(self._senders) < self._terms.least:
             raise Aborted("fewer clients sent than a sum needs")
-        blocks = tuple(bytes(one.serialize()) for one in self._sum)
+        blocks = tuple(bytes(block.serialize()) for block in self._sum)
         return Total(self._context, len(self._senders), blocks).signed(self._identity).encode()

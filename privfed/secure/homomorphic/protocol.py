@@ -31,66 +31,58 @@ nothing beyond the sum is not proved.
 
 from __future__ import annotations
 
-import functools
 import math
 from abc import abstractmethod
 from typing import ClassVar
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field
 
 from privfed.errors import Refused
-from privfed.privacy.codec import Codec, Whole
+from privfed.privacy.codec import Codec
+from privfed.privacy.integers import Integers
+from privfed.privacy.noise.shares import Layers
 from privfed.secure.encoded_sum import SecureProtocol
-from privfed.secure.homomorphic.messages import COUNT, HEADER, OPENING
-from privfed.secure.homomorphic.parameters import (
-    CIPHERTEXT,
-    PUBLIC_KEY,
-    BfvScheme,
-    CkksScheme,
-    Scheme,
-    tenseal,
-)
+from privfed.secure.homomorphic.messages import HEADER, OPENING, SIZE
+from privfed.secure.homomorphic.parameters import CIPHERTEXT, PUBLIC_KEY
 from privfed.secure.homomorphic.parties import (
-    Directory,
     EncryptingClient,
     KeyHolder,
+    PartyDirectory,
     SummingServer,
     Terms,
 )
+from privfed.secure.homomorphic.schemes import BfvScheme, CkksScheme, Scheme
+from privfed.secure.homomorphic.tenseal_library import tenseal
+from privfed.secure.identities import (
+    client_directory,
+    client_identity,
+    office_identity,
+    verifying_key,
+)
 from privfed.secure.limits import Limits
-from privfed.secure.masked.protocol import identity
 from privfed.secure.summation import Session
 
 
-@functools.cache
-def office(name: str) -> Ed25519PrivateKey:
-    """The simulated long-term signing key of the key holder, or of the server."""
-    return Ed25519PrivateKey.generate()
-
-
-def directory(session: Session) -> Directory:
+def party_directory(session: Session) -> PartyDirectory:
     """The simulated directory of a session: of its cohort, its key holder and its server."""
-    holder, server = (office(name).public_key().public_bytes_raw() for name in ("holder", "server"))
-    clients = session.clients.tolist()
-    public = {who: identity(who).public_key().public_bytes_raw() for who in clients}
-    return Directory(holder, server, public)
+    holder, server = (verifying_key(office_identity(name)) for name in ("holder", "server"))
+    return PartyDirectory(holder, server, client_directory(session.clients.tolist()))
 
 
 class EncryptedChannel:
     """All three parties of one session in one process; every message passes as bytes."""
 
     def __init__(self, session: Session, scheme: Scheme, codec: Codec, limits: Limits) -> None:
-        self.most: float = codec.largest
-        terms = Terms(session, scheme, codec, limits, directory(session))
-        self._holder = KeyHolder(terms, office("holder"))
+        self.largest: float = codec.largest
+        terms = Terms(session, scheme, codec, limits, party_directory(session))
+        self._holder = KeyHolder(terms, office_identity("holder"))
         self._client = EncryptingClient(self._holder.opening, terms)
-        self._server = SummingServer(self._holder.opening, terms, office("server"))
+        self._server = SummingServer(self._holder.opening, terms, office_identity("server"))
 
-    def send(self, client: int, whole: Whole) -> None:
-        self._server.add(self._client.encrypt(client, identity(client), whole))
+    def send(self, client: int, row: Integers) -> None:
+        self._server.add(self._client.encrypt(client, client_identity(client), row))
 
-    def total(self) -> tuple[Whole, int]:
+    def total(self) -> tuple[Integers, int]:
         return self._holder.open(self._server.total())
 
 
@@ -101,10 +93,11 @@ class _Homomorphic(SecureProtocol):
 
     @property
     @abstractmethod
-    def scheme(self) -> Scheme: ...
+    def scheme(self) -> Scheme:
+        """The encryption scheme for numbers of `bits` bits."""
 
     def channel(
-        self, session: Session, codec: Codec, limits: Limits, layers: object = None
+        self, session: Session, codec: Codec, limits: Limits, layers: Layers | None = None
     ) -> EncryptedChannel:
         if layers is not None:
             raise Refused('layers of noise need secure.protocol = "masks"')
@@ -114,16 +107,16 @@ class _Homomorphic(SecureProtocol):
 
     def seconds(self, codec: Codec, clients: int) -> float:
         """Measured: a block of a row encrypted, signed, verified, read, compared and added."""
-        each = 3.6e-3 if self.approximate else 2.1e-3
+        per_block = 3.6e-3 if self.approximate else 2.1e-3
         blocks = len(self.scheme.blocks(codec.length))
-        return super().seconds(codec, clients) + clients * blocks * each
+        return super().seconds(codec, clients) + clients * blocks * per_block
 
     def download(self, clients: int) -> float:
         """The session's opening, most of which is its public key."""
         return float(OPENING + PUBLIC_KEY)
 
     def upload(self, codec: Codec, clients: int) -> float:
-        return HEADER + len(self.scheme.blocks(codec.length)) * (COUNT + CIPHERTEXT)
+        return HEADER + len(self.scheme.blocks(codec.length)) * (SIZE + CIPHERTEXT)
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
         return (
@@ -141,7 +134,7 @@ class _Homomorphic(SecureProtocol):
             )
 
     def refuse_limits(self, limits: Limits) -> None:
-        most = self.scheme.most
+        most = self.scheme.most_rows
         if limits.capacity > most:
             instead = "fewer secure.bits, bfv" if self.approximate else "masks"
             raise Refused(
@@ -156,7 +149,7 @@ class _Homomorphic(SecureProtocol):
 class Bfv(_Homomorphic):
     """Homomorphic sums (BFV): exact; the server adds ciphertexts, a key holder sees the sum.
 
-    Whole numbers modulo a prime of 33 bits, 4096 to a ciphertext: 15.4 bytes a number.
+    Integers numbers modulo a prime of 33 bits, 4096 to a ciphertext: 15.4 bytes a number.
 
     Of distributed noise the key holder, a client or all of them, knows its own share, and those of
     `colluders`: one client's at least, and a fraction `colluders` of an expected cohort at most.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,22 +25,23 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from privfed.secure.summation import Aborted
+from privfed.secure.primitives import KEY
+from privfed.secure.summation import Aborted, Session
 
 COMPLETE = 200
-"""Up to this many clients the complete graph is used."""
+"""Up to this many clients the graph is complete."""
 _SECURE, _CORRECT = 40, 20
-"""Bits: sigma and eta of Bell et al."""
+"""The sigma and eta of Bell et al., in bits."""
 _EXACT = 1e-9
 """Shields floor and ceil from the last bits of a product."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Of `clients`, each with `degree` neighbours, `survivors` have to stay to the end.
+    """Who has to stay to the end: of `clients`, each with `degree` neighbours, `survivors`.
 
-    And of everybody's holders, who keep shares of its secrets, `threshold`: its neighbours, and on
-    the complete graph itself.
+    And of each client's holders, who keep shares of its secrets, `threshold`. Its holders are its
+    neighbours, and on the complete graph itself.
     """
 
     clients: int
@@ -50,6 +51,7 @@ class Graph:
 
     @property
     def complete(self) -> bool:
+        """Whether everybody is everybody else's neighbour."""
         return self.degree == self.clients - 1
 
     def holders(self, me: int, near: Iterable[int]) -> tuple[int, ...]:
@@ -117,8 +119,8 @@ def _graph(policy: Policy, clients: int) -> Graph:
     corrupt = policy.corrupt(clients)
     lost = policy.lost(clients)
     sparse = policy.threat == "curious" and (policy.neighbours or clients > COMPLETE)
-    if sparse and (found := sparsest(clients, corrupt, lost, policy.neighbours)):
-        return found
+    if sparse and (graph := sparsest(clients, corrupt, lost, policy.neighbours)):
+        return graph
     graph = Graph(clients, clients - 1, policy.least_threshold(clients), clients - lost)
     if graph.threshold > clients:
         raise Aborted("too few clients for so many that may collude")
@@ -164,15 +166,16 @@ def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> int | None:
 def _tail(clients: int, marked: int, degree: int) -> NDArray[np.float64]:
     """P[of `degree` clients, drawn without replacement, j or more are marked], j = 0 ... k + 1."""
     j = np.arange(degree + 1)
-
-    def choose(n: int, k: NDArray[np.int64]) -> NDArray[np.float64]:
-        with np.errstate(invalid="ignore"):
-            ways = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
-        return np.where((k >= 0) & (k <= n), ways, -np.inf)
-
-    everything = choose(clients, np.array([degree]))
-    chance = np.exp(choose(marked, j) + choose(clients - marked, degree - j) - everything)
+    ways = _log_choose(clients, np.array([degree]))
+    chance = np.exp(_log_choose(marked, j) + _log_choose(clients - marked, degree - j) - ways)
     return np.append(np.cumsum(chance[::-1])[::-1], 0.0)
+
+
+def _log_choose(n: int, k: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The logarithm of n choose k; minus infinity where k is none of 0 to n."""
+    with np.errstate(invalid="ignore"):
+        ways = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+    return np.where((k >= 0) & (k <= n), ways, -np.inf)
 
 
 def _log2_cut(clients: int, gone: int, degree: int) -> float:
@@ -199,9 +202,27 @@ def neighbours(seed: bytes, clients: tuple[int, ...], degree: int, me: int) -> t
 @functools.lru_cache(maxsize=2)
 def _circle(seed: bytes, clients: tuple[int, ...]) -> tuple[tuple[int, ...], dict[int, int]]:
     """Clients in the order of their hashes, and the place of each."""
-
-    def place(client: int) -> bytes:
-        return hashlib.sha256(seed + client.to_bytes(8, "little")).digest()
-
-    circle = tuple(sorted(clients, key=place))
+    circle = tuple(sorted(clients, key=functools.partial(_place, seed)))
     return circle, {client: at for at, client in enumerate(circle)}
+
+
+def _place(seed: bytes, client: int) -> bytes:
+    """Where a client lies on the circle that `seed` draws."""
+    return hashlib.sha256(seed + client.to_bytes(8, "little")).digest()
+
+
+def recoverable(
+    graph: Graph, near: Mapping[int, tuple[int, ...]], owners: set[int], left: set[int]
+) -> bool:
+    """Whether enough of all, and of the holders of the secrets of each of `owners`, are `left`."""
+    if len(left) < max(graph.survivors, graph.threshold):
+        return False
+    if graph.complete:
+        return True
+    return all(sum(other in left for other in near[owner]) >= graph.threshold for owner in owners)
+
+
+def graph_seed(session: Session) -> bytes:
+    """The seed `[32]` of the session's circle, which the server draws."""
+    keys = session.streams.at(f"noise/graph/{session.exchange}", session.round)
+    return keys.bits(KEY // 8).tobytes()

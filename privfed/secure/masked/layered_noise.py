@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from privfed.privacy.noise.shares import Layers, Whole
+from privfed.privacy.integers import Integers
+from privfed.privacy.noise.shares import Layers
 from privfed.secure.primitives import KEY
 from privfed.streams import Keys
 
@@ -18,16 +19,16 @@ class ClientNoise:
     keys: Keys
 
     def seeds(self, clients: int) -> tuple[bytes, ...]:
-        """Of layers 1 to T, each the hash of the one before, so that one tells all later ones."""
-        count, found = self.layers.count(clients), []
+        """The seeds of layers 1 to T: each is the hash of the one before, and tells later ones."""
+        seeds = []
         seed = self.keys.derived(b"layers").bits(KEY // 8).tobytes()
-        for _ in range(count):
-            found.append(seed)
+        for _ in range(self.layers.count(clients)):
+            seeds.append(seed)
             seed = next_layer(seed)
-        return tuple(found)
+        return tuple(seeds)
 
-    def draw(self, clients: int, seeds: tuple[bytes, ...], length: int) -> Whole:
-        """Base and all layers `[length]`."""
+    def draw(self, clients: int, seeds: tuple[bytes, ...], length: int) -> Integers:
+        """The noise `[length]` of one of `clients`: its base, and the layers of all `seeds`."""
         total = self.layers.base(clients).draw(self.keys.derived(b"base"), length)
         for number, seed in enumerate(seeds, start=1):
             total = total + layer_noise(self.layers, clients, number, seed, length)
@@ -35,9 +36,10 @@ class ClientNoise:
 
 
 def next_layer(seed: bytes) -> bytes:
+    """The seed of the layer after that of `seed`."""
     return hashlib.sha256(b"privfed layer" + seed).digest()
 
 
-def layer_noise(layers: Layers, clients: int, number: int, seed: bytes, length: int) -> Whole:
-    """What layer `number` of a client is, to itself and to the server that takes it off."""
+def layer_noise(layers: Layers, clients: int, number: int, seed: bytes, length: int) -> Integers:
+    """Layer `number` of a client `[length]`, to itself and to the server that takes it off."""
     return layers.layer(clients, number).draw(Keys(seed, secret=True), length)

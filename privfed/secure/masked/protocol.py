@@ -1,38 +1,25 @@
-"""Masked sums in one process: every message flows as bytes between the server and its clients."""
+"""Masked sums as a part of a configuration: what they promise, cost and refuse."""
 
 from __future__ import annotations
 
-import functools
 import math
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import ClassVar, Literal
 
-import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field
 
 from privfed.errors import Refused
-from privfed.privacy.codec import Codec, Whole
+from privfed.privacy.codec import Codec
 from privfed.privacy.noise.shares import Layers
+from privfed.secure.channel import Channel
 from privfed.secure.dropout import SENDS, Leaves
-from privfed.secure.encoded_sum import Channel, SecureProtocol, at_most, noise_keys
-from privfed.secure.limits import UNLIMITED, Limits
-from privfed.secure.masked.client import Expected, MaskingClient
-from privfed.secure.masked.graph import COMPLETE, Policy, neighbours
-from privfed.secure.masked.layered_noise import ClientNoise
-from privfed.secure.masked.messages import (
-    Advertise,
-    FromServer,
-    Message,
-    Vote,
-    decode,
-    encode,
-    sealed_size,
-)
-from privfed.secure.masked.server import MaskingServer, recoverable
-from privfed.secure.primitives import KEY, Expander, derive, random_key, signing_key
+from privfed.secure.encoded_sum import SecureProtocol, binomial_at_most
+from privfed.secure.limits import Limits
+from privfed.secure.masked.channel import MaskedChannel
+from privfed.secure.masked.graph import COMPLETE, Policy, graph_seed, neighbours, recoverable
+from privfed.secure.masked.roster_messages import Advertise
+from privfed.secure.masked.sealed_shares import sealed_size
+from privfed.secure.masked.unmasking_messages import Vote
+from privfed.secure.primitives import KEY, Expander
 from privfed.secure.summation import Aborted, Session
 
 
@@ -44,7 +31,7 @@ class MaskedSums(SecureProtocol):
     lie; above, the sparse graph of SecAgg+ for a server that follows the protocol.
 
     *Trust*: up to a fraction `colluders` of a cohort may work with the server; if it lies, of any
-    cohort that it can put together (the proof is in `masking_client`). Computational: as safe as
+    cohort that it can put together (proved in `privfed.secure.masked`). Computational: as safe as
     X25519, AES-256, HKDF, ChaCha20-Poly1305 and Ed25519. No client is stopped from lying about its
     own row, and any client can make a sum abort.
 
@@ -65,7 +52,7 @@ class MaskedSums(SecureProtocol):
     threat: Literal["curious", "lying"] = "curious"
 
     def policy(self, size: int, admitted: int = 0) -> Policy:
-        """For cohorts of an expected `size`, and at least `admitted` clients."""
+        """What clients insist on, for cohorts of an expected `size`, and of at least `admitted`."""
         return Policy(
             self.threshold,
             self.colluders,
@@ -76,6 +63,7 @@ class MaskedSums(SecureProtocol):
         )
 
     def within(self, limits: Limits) -> Policy:
+        """What clients insist on for sums within `limits`."""
         return self.policy(limits.size, limits.admitted)
 
     def begun(self, limits: Limits) -> int:
@@ -116,9 +104,9 @@ class MaskedSums(SecureProtocol):
             graph = policy.graph(clients)
         except Aborted:
             return 1.0
-        few = at_most(max(graph.threshold, graph.survivors) - 1, clients, 1 - dropout)
+        few = binomial_at_most(max(graph.threshold, graph.survivors) - 1, clients, 1 - dropout)
         if not graph.complete:  # of somebody's neighbours, by the union bound
-            few += clients * at_most(graph.threshold - 1, graph.degree, 1 - dropout)
+            few += clients * binomial_at_most(graph.threshold - 1, graph.degree, 1 - dropout)
         return min(1.0, missing + few)
 
     def _degree(self, clients: int) -> int:
@@ -130,8 +118,8 @@ class MaskedSums(SecureProtocol):
     def seconds(self, codec: Codec, clients: int) -> float:
         """Measured: keys and signatures for each neighbour, and the bytes of its mask."""
         size = codec.length * Expander(1, codec.bits).word.itemsize
-        each = 2e-4 + 2e-10 * size
-        return super().seconds(codec, clients) + clients * self._degree(clients) * each
+        per_pair = 2e-4 + 2e-10 * size
+        return super().seconds(codec, clients) + clients * self._degree(clients) * per_pair
 
     def download(self, clients: int) -> float:
         degree = self._degree(clients)
@@ -140,16 +128,24 @@ class MaskedSums(SecureProtocol):
 
     def upload(self, codec: Codec, clients: int) -> float:
         degree = self._degree(clients)
-        each = sealed_size(0) + 8 + 41  # a sealed pair of shares, and one share at the end
-        return Expander(codec.length, codec.bits).size + degree * each + Advertise.size + 5 * 36
+        per_neighbour = sealed_size(0) + 8 + 41  # a sealed pair of shares, and one share at the end
+        return (
+            Expander(codec.length, codec.bits).size
+            + degree * per_neighbour
+            + Advertise.size
+            + 5 * 36
+        )
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
-        """Within `limits`, else where exactly so many are expected, and no more are drawn."""
+        """What holds of a sum over `clients`, in words.
+
+        It holds within `limits`, else where exactly so many are expected, and no more are drawn.
+        """
         limits = limits or Limits(clients, size=clients)
         policy = self.within(limits)
         graph = policy.graph(clients)
-        each = f"{graph.threshold} of each one's {graph.degree} neighbours"
-        form = "complete graph" if graph.complete else f"and {each}"
+        neighbours_needed = f"{graph.threshold} of each one's {graph.degree} neighbours"
+        form = "complete graph" if graph.complete else f"and {neighbours_needed}"
         lies = "also if it lies" if self.withstands_lies(limits) else "if it follows the protocol"
         return (
             f"of {clients} clients {max(graph.survivors, graph.threshold)} have to stay ({form}); "
@@ -217,121 +213,3 @@ class MaskedSums(SecureProtocol):
         stayed = {who for who in clients if gone[who] == Leaves.NEVER}
         if not all(recoverable(graph, near, shared, left) for left in (shared, sent, stayed)):
             raise Aborted("too few clients stayed to take the masks off")
-
-
-def graph_seed(session: Session) -> bytes:
-    keys = session.streams.at(f"noise/graph/{session.exchange}", session.round)
-    return keys.bits(KEY // 8).tobytes()
-
-
-@functools.cache
-def _root() -> bytes:
-    return os.urandom(KEY)
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def identity(client: int) -> Ed25519PrivateKey:
-    """A simulated client's long-term signing key; in a deployment each client holds its own."""
-    return signing_key(derive(_root(), b"identity", client.to_bytes(8, "little")))
-
-
-class Wire:
-    """Carries bytes; a test's wire may change or lose them."""
-
-    def carry(self, client: int, data: bytes, upward: bool) -> bytes | None:
-        return data
-
-
-class MaskedChannel:
-    """A server and its clients, who share keys at once and send their rows one by one.
-
-    Who is refused by name, or refuses, counts as dropped; `faults` lists the names.
-    """
-
-    most = math.inf
-
-    def __init__(
-        self,
-        session: Session,
-        codec: Codec,
-        policy: Policy,
-        limits: Limits = UNLIMITED,
-        layers: Layers | None = None,
-        wire: Wire | None = None,
-    ) -> None:
-        self._codec, self._wire = codec, wire or Wire()
-        everybody = tuple(session.clients.tolist())
-        leaves = session.leaves.tolist() or [Leaves.NEVER] * len(everybody)
-        self._leaves = dict(zip(everybody, leaves, strict=True))
-        self._rows: dict[int, Whole] = {}
-        self.faults: list[str] = []
-        directory = {who: identity(who).public_key().public_bytes_raw() for who in everybody}
-        of = Expected(session.round, session.exchange, session.model_hash, codec)
-        self.server = MaskingServer(
-            of.invitation(bytes(random_key()), policy, limits, layers),
-            everybody,
-            directory,
-            policy,
-            graph_seed(session),
-            limits,
-            layers,
-        )
-        self.clients = {
-            who: MaskingClient(
-                who,
-                identity(who),
-                directory,
-                policy,
-                of,
-                functools.partial(self._rows.pop, who),
-                limits,
-                ClientNoise(layers, noise_keys(session, who)) if layers else None,
-            )
-            for who in everybody
-        }
-        self._ask(dict.fromkeys(everybody, self.server.invitation), 0)
-        self._ask(self._proceed(), Leaves.BEFORE_SHARING)
-        self._inboxes = dict(self._proceed())
-
-    def send(self, client: int, whole: Whole) -> None:
-        self._rows[client] = whole
-        if inbox := self._inboxes.pop(client, None):
-            self._ask({client: inbox}, Leaves.BEFORE_MASKING)
-        self._rows.pop(client, None)
-
-    def total(self) -> tuple[Whole, int]:
-        self._ask(self._proceed(), Leaves.BEFORE_UNMASKING)
-        self._ask(self._proceed(), Leaves.BEFORE_UNMASKING)
-        with self._naming_faults():
-            words, survivors = self.server.total()
-        return self._codec.unwrap(words.astype(np.uint64)), survivors
-
-    def _ask(self, sent: Mapping[int, FromServer], stage: int) -> None:
-        """Deliver messages to those who are still there, and their answers to the server."""
-        for client, message in sent.items():
-            if 0 < self._leaves[client] <= stage:
-                continue
-            try:
-                if (arrived := self._carry(client, message, upward=False)) is None:
-                    continue
-                answer = self._carry(client, self.clients[client].handle(arrived), upward=True)
-                if answer is not None:
-                    self.server.handle(client, answer)
-            except Aborted as refused:
-                self.faults.append(str(refused))
-
-    def _carry(self, client: int, message: Message, upward: bool) -> Message | None:
-        data = self._wire.carry(client, encode(message), upward)
-        return None if data is None else decode(data)
-
-    def _proceed(self) -> Mapping[int, FromServer]:
-        with self._naming_faults():
-            return self.server.proceed()
-
-    @contextmanager
-    def _naming_faults(self) -> Iterator[None]:
-        try:
-            yield
-        except Aborted as aborted:
-            first = f" (first refused: {self.faults[0]})" if self.faults else ""
-            raise Aborted(f"{aborted}{first}") from aborted

@@ -11,41 +11,29 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from privfed.privacy.noise.shares import Layers
+from privfed.secure.frames import BadMessage
+from privfed.secure.identities import Directory
 from privfed.secure.limits import Limits
-from privfed.secure.masked.client import (
-    Directory,
-    commit,
-    pair_key,
-    self_key,
-)
-from privfed.secure.masked.graph import Graph, Policy, neighbours
-from privfed.secure.masked.layered_noise import layer_noise, next_layer
-from privfed.secure.masked.messages import (
-    Advertise,
-    BadMessage,
-    FromServer,
-    Inbox,
-    Invitation,
-    Masked,
-    Message,
-    Roster,
-    Shares,
-    Survivors,
-    Unmask,
-    Vote,
-    Votes,
-)
-from privfed.secure.masked.shamir import PRIME, reconstruct
-from privfed.secure.primitives import Expander, KeyPair, LowOrder, Words, random_key, verified
+from privfed.secure.masked.derived_keys import agreed_secret
+from privfed.secure.masked.graph import Policy, neighbours, recoverable
+from privfed.secure.masked.messages import FromServer, Message
+from privfed.secure.masked.roster_messages import Advertise, Invitation, Roster
+from privfed.secure.masked.row_messages import Inbox, Masked, Shares
+from privfed.secure.masked.shamir import PRIME
+from privfed.secure.masked.unmasking import Commitments, Members, Unmasking
+from privfed.secure.masked.unmasking_messages import Survivors, Unmask, Vote, Votes
+from privfed.secure.primitives import Expander, KeyPair, Words, random_key
 from privfed.secure.summation import Aborted
 
-Dealt = dict[int, dict[int, int]]
-"""Shares of secrets: whose, and at which place."""
 _ORDER = (Advertise, Shares, Masked, Vote, Unmask)
 
 
 class MaskingServer:
-    """Takes each client's message by `handle`, and ends a step by `proceed`."""
+    """Takes each client's message by `handle`, and ends a step by `proceed`.
+
+    Of each step at most one message of each client in `clients` is taken; `directory` says whose
+    signature it has to have. After the last step `total` takes the masks off.
+    """
 
     def __init__(
         self,
@@ -65,7 +53,7 @@ class MaskingServer:
         self._sum = self._masks.zeros()
         self._probe = KeyPair(random_key())
         self._step, self._awaited, self._alive = 0, set(clients), True
-        self._signed = b""
+        self._vote_text = b""
         self._keys: dict[int, Advertise] = {}
         self._taken: set[bytes] = set()
         self._shares: dict[int, Shares] = {}
@@ -86,10 +74,12 @@ class MaskingServer:
             raise BadMessage("wrong sender", "a message in another client's name")
         if client not in self._awaited:
             raise BadMessage("unknown sender", "nobody who is asked, or who answered already")
-        text = self._signed if isinstance(message, Vote) else message.text
-        if not verified(self._directory.get(client, b""), message.signature, text):
-            fault = "inconsistent" if isinstance(message, Vote) else "wrong signature"
-            raise BadMessage(fault, "not what its client signed")
+        public = self._directory.get(client, b"")
+        if isinstance(message, Vote):
+            if not message.cast_by(public, self._vote_text):
+                raise BadMessage("inconsistent", "not what its client signed")
+        elif not message.signed_by(public):
+            raise BadMessage("wrong signature", "not what its client signed")
         match message:
             case Advertise():
                 self._advertised(message)
@@ -122,42 +112,41 @@ class MaskingServer:
         if len(public) < 2 or public & self._taken:
             raise BadMessage("duplicate key", "a public key that is in use already")
         for key in public:
-            try:
-                self._probe.agree(key)
-            except LowOrder as error:
-                raise BadMessage("low-order key", str(error)) from error
+            agreed_secret(self._probe, key)  # refuses keys of low order
         self._taken |= public
         self._keys[message.sender] = message
 
     def _roster(self) -> Mapping[int, Roster]:
         clients, seed = tuple(sorted(self._keys)), self._graph_seed
-        self._graph: Graph = self._policy.graph(len(clients))
-        self._places = {client: place for place, client in enumerate(clients, start=1)}
-        degree = self._graph.degree
-        self._near = {me: neighbours(seed, clients, degree, me) for me in clients}
+        graph = self._policy.graph(len(clients))
+        near = {client: neighbours(seed, clients, graph.degree, client) for client in clients}
         nonces = tuple(self._keys[client].nonce for client in clients)
-        shape = (degree, self._graph.threshold, seed)
-        alike = Roster(self._context, clients, nonces, *shape, keys=())
-        self._agreed = alike.agreed()
+        shape = (graph.degree, graph.threshold, seed)
+        common = Roster(self._context, clients, nonces, *shape, keys=())
+        masks = {client: keys.mask for client, keys in self._keys.items()}
+        self._members = Members(common.agreed(), graph, clients, near, masks)
         return {
-            me: replace(alike, keys=tuple(self._keys[other] for other in self._near[me]))
-            for me in clients
+            client: replace(common, keys=tuple(self._keys[other] for other in near[client]))
+            for client in clients
         }
 
     def _shared(self, message: Shares) -> None:
-        if tuple(client for client, _ in message.sealed) != self._near[message.sender]:
+        if tuple(client for client, _ in message.sealed) != self._members.near[message.sender]:
             raise BadMessage("wrong receivers", "shares for others than the graph's neighbours")
         self._shares[message.sender] = message
 
     def _inboxes(self) -> Mapping[int, Inbox]:
-        self._shared_by = set(self._shares)
-        self._require(self._shared_by, "shared their keys")
+        self._sharers = set(self._shares)
+        self._require(self._sharers, "shared their keys")
         sealed: dict[int, list[tuple[int, bytes]]] = {me: [] for me in self._shares}
         for sender, message in self._shares.items():
             for receiver, text in message.sealed:
                 if receiver in sealed:
                     sealed[receiver].append((sender, text))
-        self._commitments = {who: (one.commitment, one.last) for who, one in self._shares.items()}
+        self._commitments = {
+            who: Commitments(shares.commitment, shares.layer_commitment)
+            for who, shares in self._shares.items()
+        }
         self._shares.clear()
         return {me: Inbox(self._context, tuple(sorted(texts))) for me, texts in sealed.items()}
 
@@ -172,11 +161,11 @@ class MaskingServer:
 
     def _survivors(self) -> Mapping[int, Survivors]:
         self._require(self._senders, "sent their row")
-        if len(self._senders) < self._limits.least(len(self._places)):
+        if len(self._senders) < self._limits.least(len(self._members.clients)):
             raise Aborted("too few clients sent their row")
-        said = Survivors(self._context, tuple(sorted(self._senders)))
-        self._signed = said.signed(self._agreed)
-        return dict.fromkeys(said.clients, said)
+        survivors = Survivors(self._context, tuple(sorted(self._senders)))
+        self._vote_text = survivors.vote_text(self._members.agreed)
+        return dict.fromkeys(survivors.clients, survivors)
 
     def _voted(self, message: Vote) -> None:
         self._votes[message.sender] = message
@@ -185,23 +174,22 @@ class MaskingServer:
         self._require(set(self._votes), "agreed on the survivors")
         sent: dict[int, Votes] = {}
         for me in sorted(self._votes):
-            holders = self._graph.holders(me, self._near[me])
-            others = [who for who in holders if who in self._votes]
-            some = others[: self._graph.threshold]
-            sent[me] = Votes(self._context, tuple(self._votes[who] for who in some))
+            voters = [who for who in self._members.holders(me) if who in self._votes]
+            enough = voters[: self._members.graph.threshold]
+            sent[me] = Votes(self._context, tuple(self._votes[who] for who in enough))
         return sent
 
     def _unmasked(self, message: Unmask) -> None:
-        near = set(self._graph.holders(message.sender, self._near[message.sender]))
+        near = set(self._members.holders(message.sender))
         seeds, keys = ([who for who, _ in pairs] for pairs in (message.seeds, message.keys))
         if len(set(seeds)) != len(seeds) or not set(seeds) <= near & self._senders:
             raise BadMessage("wrong shares", "seeds twice, or of others than surviving neighbours")
-        if len(set(keys)) != len(keys) or not set(keys) <= (near & self._shared_by) - self._senders:
+        if len(set(keys)) != len(keys) or not set(keys) <= (near & self._sharers) - self._senders:
             raise BadMessage("wrong shares", "keys twice, or of others than dropped neighbours")
         layers = [who for who, _ in message.layers]
         if len(set(layers)) != len(layers) or not set(layers) <= near & self._senders:
             raise BadMessage("wrong shares", "layers twice, or of others than survivors")
-        if message.gone < len(self._places) - len(self._senders):
+        if message.gone < len(self._members.clients) - len(self._senders):
             raise BadMessage("wrong shares", "of layers of noise that the survivors have to keep")
         values = (*message.seeds, *message.keys, *message.layers)
         if not all(value < PRIME for _, value in values):
@@ -213,82 +201,18 @@ class MaskingServer:
         self._require_alive()
         self._alive = False
         self._require(set(self._unmasks), "helped to take the masks off")
-        seeds: Dealt = {who: {} for who in self._senders}
-        keys: Dealt = {who: {} for who in self._shared_by - self._senders}
-        layers: dict[int, Dealt] = {}
-        for sender, message in self._unmasks.items():
-            above = layers.setdefault(message.gone, {who: {} for who in self._senders})
-            lists = (message.seeds, message.keys, message.layers)
-            for pairs, found in zip(lists, (seeds, keys, above), strict=True):
-                for who, value in pairs:
-                    found[who][self._places[sender]] = value
-        total = self._sum.copy()
-        for who, shares in sorted(seeds.items()):
-            seed = self._secret(shares)
-            if commit(self._agreed, seed) != self._commitments[who][0]:
-                raise Aborted("wrong seed: shares of a client's seed do not fit its commitment")
-            self._masks.apply(total, self_key(self._agreed, seed), subtract=True)
-        for who, shares in sorted(keys.items()):
-            self._remove_pairs(total, who, self._secret(shares))
-        self._remove_layers(total, layers)
-        return self._masks.reduce(total), len(self._senders)
-
-    def _remove_pairs(self, total: Words, gone: int, secret: bytes) -> None:
-        """Subtract the masks that survivors put on for a client that never sent its row."""
-        pair = KeyPair(secret)
-        if pair.public != self._keys[gone].mask:
-            raise Aborted("wrong key: shares of a client's key do not fit its public key")
-        for other in self._near[gone]:
-            if other in self._senders:
-                shared = pair.agree(self._keys[other].mask)
-                key = pair_key(self._agreed, shared, gone, other)
-                self._masks.apply(total, key, subtract=gone < other)
-
-    def _remove_layers(self, total: Words, shares: Mapping[int, Dealt]) -> None:
-        """Subtract the layers of noise that fewer survivors would have needed.
-
-        Each helper counted who is `gone` by itself. Where somebody garbled what it dealt some of
-        them, these count it as gone: it is the others' count, if they are enough, that holds.
-        """
-        clients = len(self._places)
-        most = self._layers.count(clients) if self._layers else 0
-        if self._layers is None or clients - len(self._senders) >= most:
-            return
-        gone = self._agreed_gone(shares)
-        for who in sorted(self._senders) if gone < most else ():
-            seed = self._secret(shares[gone][who])
-            for number in range(gone + 1, most + 1):
-                noise = layer_noise(self._layers, clients, number, seed, len(total))
-                total -= noise.astype(total.dtype)
-                last, seed = seed, next_layer(seed)
-            if commit(self._agreed, last) != self._commitments[who][1]:
-                raise Aborted("wrong layer: shares of a layer's seed do not fit its commitment")
-
-    def _agreed_gone(self, shares: Mapping[int, Dealt]) -> int:
-        """The smallest number of missing clients for which everybody's layers can be told."""
-        for gone in sorted(shares):
-            if all(len(held) >= self._graph.threshold for held in shares[gone].values()):
-                return gone
-        raise Aborted("too few clients count the same survivors to take layers of noise off")
-
-    def _secret(self, shares: Mapping[int, int]) -> bytes:
-        try:
-            return reconstruct(shares, self._graph.threshold)
-        except ValueError as error:
-            raise Aborted(f"a secret cannot be put together: {error}") from error
+        unmasking = Unmasking(
+            self._masks,
+            self._members,
+            self._commitments,
+            self._senders,
+            self._unmasks,
+            self._layers,
+        )
+        return unmasking.total(self._sum), len(self._senders)
 
     def _require(self, left: set[int], did: str) -> None:
-        """Of all who shared secrets, enough holders have to be `left`."""
-        if not recoverable(self._graph, self._near, self._shared_by, left):
+        """Raises `Aborted` unless, of all who shared secrets, enough holders are `left`."""
+        members = self._members
+        if not recoverable(members.graph, members.near, self._sharers, left):
             raise Aborted(f"too few clients {did}")
-
-
-def recoverable(
-    graph: Graph, near: Mapping[int, tuple[int, ...]], whose: set[int], left: set[int]
-) -> bool:
-    """Whether enough of all, and of the holders of each of `whose`, are `left`."""
-    if len(left) < max(graph.survivors, graph.threshold):
-        return False
-    if graph.complete:
-        return True
-    return all(sum(other in left for other in near[who]) >= graph.threshold for who in whose)

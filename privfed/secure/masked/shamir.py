@@ -34,15 +34,16 @@ def share(
     if not 1 <= threshold <= len(places):
         raise ValueError(f"a threshold of {threshold} for {len(places)} shares")
     rising = [int.from_bytes(secret, "big"), *(below(PRIME) for _ in range(threshold - 1))]
-    falling = rising[::-1]
+    falling = tuple(reversed(rising))
+    return {place: _value(falling, place) for place in places}
 
-    def value(place: int) -> int:
-        found = 0
-        for coefficient in falling:
-            found = found * place + coefficient
-        return found % PRIME
 
-    return {place: value(place) for place in places}
+def _value(coefficients: tuple[int, ...], place: int) -> int:
+    """The polynomial with these coefficients, the highest first, at `place` (Horner's rule)."""
+    value = 0
+    for coefficient in coefficients:
+        value = value * place + coefficient
+    return value % PRIME
 
 
 def reconstruct(shares: Mapping[int, int], threshold: int) -> bytes:
@@ -66,13 +67,13 @@ def reconstruct(shares: Mapping[int, int], threshold: int) -> bytes:
 
 @functools.lru_cache(maxsize=1024)
 def _weights(places: tuple[int, ...]) -> tuple[int, ...]:
-    """Lagrange's coefficients at 0: the same for all secrets that the same people hold."""
-    found = []
+    """Lagrange's coefficients at 0: the same for all secrets that the same clients hold."""
+    weights = []
     for place in places:
         above = below = 1
         for other in places:
             if other != place:
                 above = above * other % PRIME
                 below = below * (other - place) % PRIME
-        found.append(above * pow(below, -1, PRIME) % PRIME)
-    return tuple(found)
+        weights.append(above * pow(below, -1, PRIME) % PRIME)
+    return tuple(weights)

@@ -13,7 +13,7 @@ from privfed.secure.limits import Limits
 from privfed.secure.masked import client as masking_client
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.graph import Graph, Policy
-from privfed.secure.masked.messages import Roster
+from privfed.secure.masked.roster_messages import Roster
 from privfed.secure.masked.shamir import LENGTH
 from privfed.secure.primitives import SEAL
 from privfed.secure.summation import Aborted
@@ -36,7 +36,7 @@ def judge(world):
             raise Broken(f"a sum of {honest} of {clients}")
         if setting.layers:
             corrupt = setting.policy.corrupt(clients)
-            left = sum(setting.layers.kept(clients, kept).variance for kept in each.kept)
+            left = sum(setting.layers.remaining(clients, kept).variance for kept in each.kept)
             due = setting.layers.variance * honest / (honest + corrupt)
             if left < due * (1 - 1e-9):
                 raise Broken(f"noise of variance {left:g} of {due:g}")
@@ -412,9 +412,12 @@ CHECKS = {
     "that voters survived": ("split", "not set(voters) <= self._voters"),
     "what they voted for": (
         "split",
-        'not verified(self._directory.get(vote.sender, b""), vote.signature, text)',
+        'not vote.cast_by(self._directory.get(vote.sender, b""), text)',
     ),
-    "who signed the keys": ("made up", "not verified(who, keys.signature, keys.text)"),
+    "who signed the keys": (
+        "made up",
+        'not keys.signed_by(self._directory.get(keys.sender, b""))',
+    ),
 }
 """In the source of a client, and by which script the server makes use of it.
 

@@ -7,23 +7,13 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from privfed.secure.masked.client import channel_key, pair_key, self_key
+from privfed.secure.masked.derived_keys import channel_key, pair_key, self_key
 from privfed.secure.masked.graph import neighbours
-from privfed.secure.masked.messages import (
-    Advertise,
-    Inbox,
-    Invitation,
-    Masked,
-    Roster,
-    Shares,
-    Survivors,
-    Unmask,
-    Vote,
-    Votes,
-    decode,
-    encode,
-    share_text,
-)
+from privfed.secure.masked.messages import decode, encode
+from privfed.secure.masked.roster_messages import Advertise, Invitation, Roster
+from privfed.secure.masked.row_messages import Inbox, Masked, Shares
+from privfed.secure.masked.sealed_shares import share_text
+from privfed.secure.masked.unmasking_messages import Survivors, Unmask, Vote, Votes
 from privfed.secure.primitives import (
     Expander,
     KeyPair,
@@ -156,10 +146,10 @@ def test_what_we_derive_and_send_is_frozen():
 
     everybody, seed = tuple(range(20)), b"g" * 32
     invitation = Invitation(b"s" * 32, 7, 1, b"m" * 32, 32, 650, b"a" * 32)
-    keys = Advertise(context, 5, b"n" * 32, b"a" * 32, b"b" * 32, b"s" * 64)
+    keys = Advertise(context, 5, b"n" * 32, b"a" * 32, b"b" * 32, signature=b"s" * 64)
     sealed, signature = ((3, b"x" * 40), (9, b"y" * 40)), b"s" * 64
-    shares = Shares(context, 5, b"a" * 32, b"b" * 32, sealed, signature)
-    masked, vote = Masked(context, 5, b"w" * 10, signature), Vote(context, 5, signature)
+    shares = Shares(context, 5, b"a" * 32, b"b" * 32, sealed, signature=signature)
+    masked, vote = Masked(context, 5, b"w" * 10, signature=signature), Vote(context, 5, signature)
     roster = Roster(context, (3, 5, 9), (b"1" * 32, b"n" * 32, b"2" * 32), 2, 2, seed, (keys,))
     survivors = Survivors(context, (3, 5))
     unmask = Unmask(context, 5, ((1, 2),), ((3, 2**256),), 1, ((1, 7),))
@@ -182,7 +172,7 @@ def test_what_we_derive_and_send_is_frozen():
         "keys, signed": digest(keys.text),
         "shares, signed": digest(shares.text),
         "masked, signed": digest(masked.text),
-        "survivors, signed": digest(survivors.signed(roster.agreed())),
+        "survivors, signed": digest(survivors.vote_text(roster.agreed())),
         "unmask, signed": digest(unmask.text),
         "shares, sealed": digest(share_text(5, 9, (1, 2**256))),
         "channel": digest(channel_key(context, b"s" * 32, 9, 4)),

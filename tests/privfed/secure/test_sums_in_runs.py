@@ -148,7 +148,7 @@ def test_an_encoded_row_is_within_the_bound_that_the_sum_states():
 
 
 def test_sums_lie_on_the_grid_of_the_noise_that_is_added():
-    """So that the released values are the exact mechanism's (privfed.privacy.noise.gaussian_on_grid)."""
+    """So that the released values are the exact mechanism's."""
     from privfed.privacy.noise.gaussian_on_grid import grid_of
 
     for z in (1e-2, 0.7, 30.0, 1e4):

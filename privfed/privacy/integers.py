@@ -1,0 +1,38 @@
+"""Whole numbers: the rows that secure sums add, and the noise that clients add to them."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfed.streams import Keys
+
+Integers = NDArray[np.int64]
+"""Whole numbers `[n]`."""
+
+
+class Share(Protocol):
+    """One client's noise in one sum: a frozen dataclass, or a `Part`.
+
+    The parties of a secure sum compare it by its class and fields (`privfed.secure.agreement`),
+    which are numbers, texts, None, tuples, or again such values; others are refused.
+    """
+
+    layered: ClassVar[bool]
+    """Whether the noise comes in layers, which the secure sum itself adds and takes off."""
+
+    @property
+    def total_variation(self) -> float:
+        """The total variation of one number from the distribution that is accounted for."""
+        ...
+
+    @property
+    def most(self) -> int:
+        """The largest number that it can be."""
+        ...
+
+    def draw(self, keys: Keys, count: int) -> Integers:
+        """One client's noise `[count]`."""
+        ...

@@ -1,0 +1,213 @@
+"""What both kinds of distributed noise have in common."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+from pydantic import Field, PrivateAttr
+from scipy.special import ndtr
+
+from accounting.events import ZERO_OUT, Event
+from accounting.releases import (
+    LARGEST_NOISE,
+    IntegerNoise,
+    PoissonSampled,
+    Separated,
+    Skellam,
+    TruncatedPoisson,
+    Unprotected,
+)
+from privfed.deferred import torch
+from privfed.errors import Refused
+from privfed.privacy.clipping import clip_rows
+from privfed.privacy.codec import Codec
+from privfed.privacy.integers import Share
+from privfed.privacy.mechanism import (
+    BoundedRows,
+    BoundedSum,
+    Encoding,
+    PublicState,
+    Setting,
+    require_bounded,
+)
+from privfed.privacy.mechanisms.noised import NoisedMechanism
+from privfed.privacy.rotation import padded, rotate, signs, unrotate
+from privfed.privacy.shared_noise import IntegerGrid
+from privfed.sampling.cohort import Witness
+from privfed.streams import Keys
+from privfed.vector import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_SPREAD = 4.0
+"""k: a half of the modulus holds so many deviations of a rotated sum and its noise."""
+
+
+class DistributedNoise(NoisedMechanism):
+    """What both kinds of distributed noise have in common; `SkellamNoise` states the guarantee."""
+
+    noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
+    """z = deviation of the guaranteed noise on the sum / clip; None until calibrated."""
+    tolerance: float = Field(0.2, ge=0, lt=1)
+    """The part of an expected cohort that may be missing from a sum; secure.minimum replaces it."""
+    _setting: Setting | None = PrivateAttr(None)
+
+    trust: ClassVar[Literal["sum"]] = "sum"
+    arithmetic: ClassVar[str] = "whole numbers, and noise exact but for what delta is charged"
+
+    def resolved(self, setting: Setting) -> Self:
+        mechanism = self.model_copy()
+        mechanism._setting = setting
+        return mechanism
+
+    @property
+    def against(self) -> str:
+        """Whose guarantee the budget gates: the "server"'s, or that of "readers"."""
+        return self._planned_setting().against
+
+    @property
+    def honest(self) -> float:
+        """At least this part of the noise is added by clients who keep it to themselves."""
+        return self._planned_setting().honest
+
+    def grid(self) -> IntegerGrid:
+        """The grid that the secure sum's bits allow for this noise. Raises `Refused`.
+
+        From 2^b step = 2 k deviation, with deviation^2 = clip^2 n^2 / d + (step^2 / 4 + share^2) n
+        of a coordinate of the rotated sum of n clients (Kairouz, Liu & Steinke 2021, section 5).
+        """
+        setting = self._planned_setting()
+        n, d = _likely_largest(setting), padded(setting.length)
+        share = self._share_deviation()
+        variance = (self.clip * n) ** 2 / d + share**2 * n
+        room = 4.0**setting.bits / (4 * _SPREAD**2) - n / 4
+        if room <= 0:
+            raise self._too_few_bits()
+        step = max(math.sqrt(variance / room), share / self._most_deviation(), self.clip * 2.0**-30)
+        deviation = math.sqrt(variance + n * step**2 / 4)
+        codec = Codec(self.clip, step, d, setting.bits)
+        l1 = codec.bound * min(math.sqrt(d), codec.bound)
+        wraps = 2 * float(ndtr(-(2.0 ** (setting.bits - 1)) * step / deviation))
+        return IntegerGrid(step, share / step, codec.bound, l1, d, wraps)
+
+    def _most_deviation(self) -> float:
+        """The largest deviation of a share, in steps: a finer grid gains nothing."""
+        return 4096.0
+
+    def _share_deviation(self) -> float:
+        """The deviation of one client's noise, of which `minimum` clients make up z clip."""
+        return self._noise() * self.clip / math.sqrt(self._planned_setting().minimum)
+
+    def event(self, witness: Witness, exchanges: int) -> Event:
+        """The event of the guarantee that the budget gates (`privacy.against`)."""
+        return self.events(witness, exchanges)[self.against]
+
+    def events(self, witness: Witness, exchanges: int) -> dict[str, Event]:
+        """The round's events against the server, and against who reads the released aggregates.
+
+        PRIVACY, section 5, has the proof.
+
+        *Server*: it knows the cohort, so nothing is amplified; one client's contribution against
+        zero, whose noise it still adds; the noise of honest survivors alone.
+
+        *Readers*: the noise of all survivors who are not hostile. It may be more than is counted,
+        but a sum of Skellams is Skellam, and one of discrete Gaussians has more terms: what is more
+        is independent noise on top, a post-processing, which moves no divergence up. For that it
+        has to be as much on both neighbours, as it is under zero-out: who was drawn, stayed or is
+        hostile does not follow from what one client contributes.
+
+        Amplified are readers where the total noise is the same whatever the count (layers), and
+        nobody is hostile: of m survivors h hostile ones leave out h / m, so that the noise itself
+        would tell m, on which a client more or less is one more or less; and whoever shares keys
+        is told the cohort, and could write into its row who is in it.
+        """
+        drawn = witness.release
+        if isinstance(drawn, TruncatedPoisson):
+            raise Refused(
+                f"cohort.sampler = {witness.sampler!r} has no proof with distributed noise; use "
+                '"poisson" with secure.capacity, whose aborts are charged'
+            )
+        slack = self._total_variation() * exchanges
+        server = self._release(self._planned_setting().honest, exchanges)
+        readers = self._release(self._planned_setting().added, exchanges)
+        by_party = {
+            "server": Event(_once_in(witness, server), witness.sampler, ZERO_OUT, slack=slack),
+            "readers": Event(_once_in(witness, readers), witness.sampler, ZERO_OUT, slack=slack),
+        }
+        exact = self.layered and self._planned_setting().added == 1.0
+        if exact and isinstance(drawn, PoissonSampled) and isinstance(readers, Skellam):
+            amplified = PoissonSampled(drawn.rate, readers)
+            by_party["readers"] = Event(amplified, witness.sampler, witness.relation, slack=slack)
+        return by_party
+
+    @abstractmethod
+    def _release(self, counted: float, exchanges: int) -> IntegerNoise | Unprotected:
+        """What `exchanges` sums over one cohort release, by the part `counted` of their noise."""
+
+    @abstractmethod
+    def share(self) -> Share:
+        """The noise that one client adds."""
+
+    def _total_variation(self) -> float:
+        """The total variation of all noise of one exchange's sum from what is accounted for."""
+        draws = padded(self._planned_setting().length) * self._planned_setting().capacity
+        most = self._planned_setting().capacity if self.layered else 1  # layers, and the base
+        return min(1.0, self.share().total_variation * draws * most)
+
+    def noise_on_update(self, size: int) -> float:
+        grid = self.grid()  # refuses what cannot be
+        return grid.share * grid.step * math.sqrt(size) / self.clip
+
+    def init(self) -> PublicState:
+        return {"rotation": torch.zeros((), dtype=torch.int64)}
+
+    def encoding(self, state: PublicState) -> Encoding:
+        return Encoding(self.clip, step=self.grid().step, noise=self.share())
+
+    def width(self, layout: Layout) -> int:
+        return padded(layout.length)
+
+    def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
+        """Rows clipped and rotated; the secure sum's client encodes them and adds its noise."""
+        return rotate(clip_rows(rows, self.clip), _signs(state, rows.shape[1]))
+
+    def release(
+        self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
+    ) -> tuple[Tensor, PublicState]:
+        require_bounded(total, self.clip)
+        length = self._planned_setting().length
+        summed = unrotate(total.total, _signs(state, length), length)
+        return (summed / divisor).float(), {"rotation": state["rotation"] + 1}
+
+    def _planned_setting(self) -> Setting:
+        if self._setting is None:
+            raise ValueError("distributed noise depends on the secure sum; plan the run first")
+        return self._setting
+
+    def _too_few_bits(self) -> Refused:
+        return Refused(
+            f"secure.bits is {self._planned_setting().bits}, too few for the noise of "
+            f"{_likely_largest(self._planned_setting())} clients in whole steps; raise secure.bits"
+        )
+
+
+def _once_in(
+    witness: Witness, noise: IntegerNoise | Unprotected
+) -> IntegerNoise | Unprotected | Separated:
+    b = witness.separation
+    return Separated(b, noise) if b > 1 and not isinstance(noise, Unprotected) else noise
+
+
+def _likely_largest(setting: Setting) -> int:
+    """How many clients nearly no cohort exceeds: six deviations of a Poisson more than expected."""
+    return min(setting.capacity, math.ceil(setting.size + 6 * math.sqrt(setting.size)))
+
+
+def _signs(state: PublicState, length: int) -> Tensor:
+    """The round's public signs, from a hash of how many releases there were."""
+    seed = hashlib.sha256(b"privfed rotation %d" % int(state["rotation"])).digest()
+    return signs(Keys(seed, secret=True), length)

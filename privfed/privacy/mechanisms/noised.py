@@ -1,0 +1,34 @@
+"""What mechanisms that add noise have in common."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol, Self
+
+from pydantic import Field
+
+from privfed.privacy.mechanism import MechanismPart
+
+
+class _Calibrated(Protocol):
+    @property
+    def noise_multiplier(self) -> float | None: ...
+
+
+class NoisedMechanism(MechanismPart):
+    """A mechanism with a clip, and with noise of so many clips as its `noise_multiplier` says.
+
+    Each such mechanism declares that key itself, since it is not of the same noise everywhere.
+    """
+
+    clip: float = Field(0.4, ge=1e-6, le=1e20)
+
+    private: ClassVar[bool] = True
+
+    def at(self, noise_multiplier: float | None) -> Self:
+        return self.model_copy(update={"noise_multiplier": noise_multiplier})
+
+    def _noise(self: _Calibrated) -> float:
+        """The noise multiplier. Raises `ValueError` before calibration."""
+        if self.noise_multiplier is None:
+            raise ValueError("this mechanism has no noise multiplier yet; calibrate it first")
+        return self.noise_multiplier

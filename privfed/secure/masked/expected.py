@@ -1,0 +1,66 @@
+"""What a client expects of a sum before it is invited, and what both sides are configured with."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, fields
+
+from privfed.privacy.codec import Codec
+from privfed.privacy.noise.shares import Layers
+from privfed.secure.agreement import agreement
+from privfed.secure.frames import BadMessage
+from privfed.secure.limits import Limits
+from privfed.secure.masked.graph import Policy
+from privfed.secure.masked.roster_messages import Invitation
+
+
+@functools.lru_cache(maxsize=256)
+def settings(codec: Codec, policy: Policy, limits: Limits, layers: Layers | None) -> bytes:
+    """The hash of all that server and clients have to be configured alike for."""
+    return agreement(protocol="masks", codec=codec, policy=policy, limits=limits, layers=layers)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a client knows of a sum before it is invited: by the run, and the model it was sent."""
+
+    round: int
+    exchange: int
+    model_hash: bytes
+    codec: Codec
+
+    def invitation(
+        self, session: bytes, policy: Policy, limits: Limits, layers: Layers | None
+    ) -> Invitation:
+        """The invitation to this sum, of parties with such settings."""
+        terms = settings(self.codec, policy, limits, layers)
+        return Invitation(
+            session,
+            self.round,
+            self.exchange,
+            self.model_hash,
+            self.codec.bits,
+            self.codec.length,
+            terms,
+        )
+
+    def require(
+        self, invitation: Invitation, policy: Policy, limits: Limits, layers: Layers | None
+    ) -> None:
+        """Raises `BadMessage` for another sum than this, or parties configured otherwise."""
+        expected = self.invitation(invitation.session, policy, limits, layers)
+        for name in ("round", "exchange", "model_hash", "bits", "length"):
+            if getattr(invitation, name) != getattr(expected, name):
+                raise BadMessage(f"wrong {name}", "an invitation to another sum than this client's")
+        if invitation.agreement != expected.agreement:
+            raise BadMessage(
+                "wrong agreement",
+                "the server is configured otherwise than this client; compare on both sides the "
+                f"codec (clip, step, reach, noise), the policy ({_names(Policy)}), the limits "
+                f"({_names(Limits)}), the layers of noise (variance, tolerance) and the version of "
+                "privfed",
+            )
+
+
+def _names(settings: type[Policy] | type[Limits]) -> str:
+    return ", ".join(field.name for field in fields(settings))

@@ -1,0 +1,106 @@
+"""The messages by which clients agree on the survivors, and help to take the masks off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from privfed.secure.frames import NUMBER, Reader, records
+from privfed.secure.masked.shamir import LENGTH
+from privfed.secure.masked.wire_message import ClientMessage, WireMessage, read_sender
+from privfed.secure.primitives import SIGNATURE, verified
+
+OpenShares = tuple[tuple[int, int], ...]
+"""The values of shares, each with the client whose secret it is of."""
+
+
+@dataclass(frozen=True)
+class Survivors(WireMessage):
+    """Server to all who sent: whose rows are in the sum, in order."""
+
+    context: bytes
+    clients: tuple[int, ...]
+    kind: ClassVar[int] = 7
+
+    def vote_text(self, agreed: bytes) -> bytes:
+        """What those sign who agree on them, under the roster with the hash `agreed`."""
+        return b"privfed survivors" + agreed + b"".join(map(NUMBER.pack, self.clients))
+
+    def body(self) -> bytes:
+        return records([NUMBER.pack(client) for client in self.clients])
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Survivors:
+        return cls(context, tuple(record.number() for record in data.records(NUMBER.size)))
+
+
+@dataclass(frozen=True)
+class Vote(WireMessage):
+    """Client to server: its one signature on the survivors."""
+
+    context: bytes
+    sender: int
+    signature: bytes
+    kind: ClassVar[int] = 8
+    size: ClassVar[int] = NUMBER.size + SIGNATURE
+
+    def cast_by(self, public: bytes, text: bytes) -> bool:
+        """Whether the holder of `public` signed `text`, which is `Survivors.vote_text`."""
+        return verified(public, self.signature, text)
+
+    def body(self) -> bytes:
+        return NUMBER.pack(self.sender) + self.signature
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Vote:
+        return cls(context, data.number(), data.take(SIGNATURE))
+
+
+@dataclass(frozen=True)
+class Votes(WireMessage):
+    """Server to one client: signatures of those who hold its shares, on the same survivors."""
+
+    context: bytes
+    votes: tuple[Vote, ...]
+    kind: ClassVar[int] = 9
+
+    def body(self) -> bytes:
+        return records([vote.body() for vote in self.votes])
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Votes:
+        return cls(context, tuple(Vote.read(context, record) for record in data.records(Vote.size)))
+
+
+@dataclass(frozen=True)
+class Unmask(ClientMessage):
+    """Client to server: per neighbour one share, of its seed if it survived, else of its key.
+
+    And of the seed of each survivor's first layer of noise that is too much, if there is any: of
+    layer `gone` + 1, where so many of the roster are missing by this client's own count.
+    """
+
+    seeds: OpenShares
+    keys: OpenShares
+    gone: int = 0
+    layers: OpenShares = ()
+    kind: ClassVar[int] = 10
+
+    def content(self) -> bytes:
+        lists = (self.seeds, self.keys, self.layers)
+        return NUMBER.pack(self.gone) + b"".join(map(_packed, lists))
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Unmask:
+        (signature, sender), gone = read_sender(data), data.number()
+        seeds, keys, layers = (_unpacked(data) for _ in range(3))
+        return cls(context, sender, seeds, keys, gone, layers, signature=signature)
+
+
+def _packed(shares: OpenShares) -> bytes:
+    return records([NUMBER.pack(who) + value.to_bytes(LENGTH, "little") for who, value in shares])
+
+
+def _unpacked(data: Reader) -> OpenShares:
+    shares = data.records(NUMBER.size + LENGTH)
+    return tuple((share.number(), int.from_bytes(share.rest(), "little")) for share in shares)

@@ -1,0 +1,53 @@
+"""What every message of a masked sum is, and what those that a client signs have besides."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from privfed.secure.frames import NUMBER, Reader
+from privfed.secure.primitives import SIGNATURE
+from privfed.secure.signed_message import SignedMessage
+
+
+class WireMessage(ABC):
+    """A frozen value with one byte form: format, kind, the session's context, and a body."""
+
+    kind: ClassVar[int]
+
+    @abstractmethod
+    def body(self) -> bytes:
+        """The bytes after the context."""
+
+    @classmethod
+    @abstractmethod
+    def read(cls, context: bytes, data: Reader) -> Self:
+        """The message with this body. Raises `BadMessage` where `data` is none of this kind."""
+
+
+@dataclass(frozen=True)
+class ClientMessage(WireMessage, SignedMessage):
+    """A message that its sender signed: of all it says in this session."""
+
+    context: bytes
+    sender: int
+    domain: ClassVar[bytes] = b"privfed message"
+
+    @abstractmethod
+    def content(self) -> bytes:
+        """What follows the sender."""
+
+    def covered(self) -> bytes:
+        return self.context + self._said_by_sender()
+
+    def body(self) -> bytes:
+        return self.signature + self._said_by_sender()
+
+    def _said_by_sender(self) -> bytes:
+        return NUMBER.pack(self.sender) + self.content()
+
+
+def read_sender(data: Reader) -> tuple[bytes, int]:
+    """The signature and the sender with which a client's signed body begins."""
+    return data.take(SIGNATURE), data.number()

@@ -1,0 +1,86 @@
+"""Runs and settings with distributed noise, for tests, and the distributions that it has."""
+
+import math
+
+import numpy as np
+from click.testing import CliRunner
+from scipy import stats
+
+from privfed.cli.main import main
+from privfed.privacy.mechanism import Setting
+from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
+from privfed.streams import Streams
+
+STREAMS = Streams(5, simulated=True)
+
+
+SETTING = Setting(size=20, capacity=24, minimum=16, honest=0.75, bits=20, length=10)
+
+
+SEEDED = "run.randomness=seeded"
+
+
+EVERYBODY = ("cohort.sampler=full", "cohort.size=0")
+
+
+DISTRIBUTED = ("privacy.mechanism=skellam", "secure.protocol=masks", *EVERYBODY)
+
+
+def fits(sample, cdf, low, high):
+    """P-value of chi-square of whole numbers against `cdf`, over 20 bins."""
+    edges = np.unique(np.linspace(low, high, 20).round().astype(int))
+    inside = np.array([cdf(edge) for edge in edges])
+    expected = np.diff(np.concatenate([[0.0], inside, [1.0]]))
+    counts = np.histogram(sample, np.concatenate([[-np.inf], edges + 0.5, [np.inf]]))[0]
+    keep = expected * len(sample) > 5
+    counts = np.append(counts[keep], counts[~keep].sum())
+    expected = np.append(expected[keep], expected[~keep].sum())
+    used = expected > 0
+    return stats.chisquare(counts[used], expected[used] * len(sample)).pvalue
+
+
+def skellam_cdf(variance):
+    return lambda k: float(stats.skellam.cdf(k, variance / 2, variance / 2))
+
+
+def gaussian_cdf(deviation):
+    k = np.arange(-40 * math.ceil(deviation), 40 * math.ceil(deviation) + 1)
+    weights = np.exp(-(k**2) / (2 * deviation**2))
+    below = np.cumsum(weights) / weights.sum()
+    return lambda at: float(below[at - k[0]])
+
+
+PEOPLE = (SEEDED, *EVERYBODY, "data.population=people", "run.rounds=3")
+
+
+ARITHMETIC = (*PEOPLE, "secure.protocol=masks", "secure.simulate=arithmetic")
+
+
+SKELLAM = (*ARITHMETIC, "privacy.mechanism=skellam", "aggregation.byzantine=2")
+
+
+def shown(*words):
+    found = CliRunner().invoke(main, [str(word) for word in words], env={"COLUMNS": "250"})
+    assert found.exit_code == 0, found.output
+    return found.stdout
+
+
+def events(mechanism, sampler, clients=240, exchanges=1):
+    return mechanism.events(sampler.of(clients).witness(0, clients), exchanges)
+
+
+KINDS = {
+    "minimum": (SkellamNoise, {}),
+    "layers": (SkellamNoise, {"sizing": "layers"}),
+    "discrete": (DiscreteGaussianNoise, {}),
+}
+
+
+LAYERED = (
+    *("data.clients=400", "cohort.size=160", "secure.protocol=masks", "secure.threshold=0.5"),
+    *("privacy.mechanism=skellam", "privacy.sizing=layers", "secure.colluders=0.05"),
+)
+
+
+def calibrated(*flags):
+    return CliRunner().invoke(main, ["calibrate", "--delta", "1e-5", *flags, "--json"])

@@ -1,0 +1,135 @@
+"""Small homomorphic sums for tests: three parties in one process, and spoiled messages."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from privfed.privacy.codec import Codec
+from privfed.secure.homomorphic import tenseal_library
+from privfed.secure.homomorphic.messages import Opening, Row, Total
+from privfed.secure.homomorphic.parameters import DEGREE
+from privfed.secure.homomorphic.parties import EncryptingClient, KeyHolder, SummingServer, Terms
+from privfed.secure.homomorphic.protocol import Bfv, Ckks, party_directory
+from privfed.secure.homomorphic.schemes import BfvScheme
+from privfed.secure.identities import client_identity, office_identity
+from privfed.secure.limits import Limits
+from privfed.secure.summation import Session
+
+THREE = Limits(3)
+
+
+BOTH = pytest.mark.parametrize("protocol", [Bfv(), Ckks()], ids=["bfv", "ckks"])
+
+
+SESSION = Session(3, 0, bytes(range(32)), np.arange(10))
+
+
+def holding(largest, length, bits):
+    """A codec whose largest number is `largest`."""
+    codec = Codec(np.inf, 1.0, length, bits, reach=largest - 1)
+    assert codec.largest == largest
+    return codec
+
+
+def rows(count, codec, seed=0):
+    top = codec.largest
+    return np.random.default_rng(seed).integers(-top, top, (count, codec.length), endpoint=True)
+
+
+@dataclasses.dataclass
+class Parties:
+    """The three parties of a session, opened for rows of up to 50, three of them at most."""
+
+    protocol: object
+    length: int = 5
+    limits: Limits = THREE
+    largest: int = 50
+
+    session: Session = SESSION
+
+    def __post_init__(self):
+        self.codec = holding(self.largest, self.length, self.protocol.bits)
+        self.terms = Terms(
+            self.session,
+            self.protocol.scheme,
+            self.codec,
+            self.limits,
+            party_directory(self.session),
+        )
+        self.holder = KeyHolder(self.terms, office_identity("holder"))
+        self.opening = Opening.decode(self.holder.opening)
+        self.client = self.answering(self.holder.opening)
+        self.server = self.serving()
+
+    def answering(self, opening, **terms):
+        return EncryptingClient(opening, dataclasses.replace(self.terms, **terms))
+
+    def serving(self, opening=None, **terms):
+        terms = dataclasses.replace(self.terms, **terms)
+        return SummingServer(opening or self.holder.opening, terms, office_identity("server"))
+
+    def opened(self, **changes):
+        """The opening with changes that the key holder signed."""
+        return (
+            dataclasses.replace(self.opening, **changes).signed(office_identity("holder")).encode()
+        )
+
+    def row(self, client, value=7):
+        return self.client.encrypt(client, client_identity(client), np.full(self.length, value))
+
+    def holding(self, *blocks, by):
+        """A row of any ciphertexts that its client signed."""
+        return Row(self.opening.context, by, blocks).signed(client_identity(by)).encode()
+
+
+def resigned(message, **changes):
+    """A row with changes that the client of its name signed."""
+    row = dataclasses.replace(Row.decode(message), **changes)
+    return row.signed(client_identity(row.number)).encode()
+
+
+def total_of(message, **changes):
+    """A total with changes that the server signed."""
+    return (
+        dataclasses.replace(Total.decode(message), **changes)
+        .signed(office_identity("server"))
+        .encode()
+    )
+
+
+def _blocks(message, change):
+    return resigned(message, blocks=tuple(change(Row.decode(message).blocks)))
+
+
+def _forged(message, **changes):
+    """A row with changes that nobody signed."""
+    return dataclasses.replace(Row.decode(message), **changes).encode()
+
+
+def _instead(message, other, at, changed=lambda block: block, of=None):
+    """The row with one ciphertext of another row, of block `of` if not the same, `changed`."""
+    copied = changed(Row.decode(other).blocks[at if of is None else of])
+    return _blocks(message, lambda own: [*own[:at], copied, *own[at + 1 :]])
+
+
+def sized(sizes, block):
+    """The vector with other sizes before its ciphertext."""
+    return bytes([10, len(sizes), *sizes]) + block[2 + block[1] :]
+
+
+def flipped(message, rng):
+    """The message with a flipped bit: in each byte before the ciphertexts, and in 40 of all."""
+    for at in [*range(120), *rng.integers(0, len(message), 40), len(message) - 1]:
+        changed = bytearray(message)
+        changed[at] ^= 1 << rng.integers(8)
+        yield bytes(changed)
+
+
+def context(scheme, degree=DEGREE, modulus=BfvScheme.modulus, sizes=(54, 55)):
+    library = tenseal_library.tenseal()
+    if scheme == "bfv":
+        return library.context(library.SCHEME_TYPE.BFV, degree, modulus, list(sizes), n_threads=1)
+    return library.context(
+        library.SCHEME_TYPE.CKKS, degree, coeff_mod_bit_sizes=list(sizes), n_threads=1
+    )

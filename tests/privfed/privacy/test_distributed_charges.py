@@ -1,0 +1,301 @@
+"""What distributed noise is charged, and the faults that must be caught."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from distributed_noise import DISTRIBUTED, KINDS, LAYERED, SETTING, calibrated, events
+from scipy import stats
+from small import small
+
+from accounting.accountants import epsilon
+from accounting.events import ADD_REMOVE, ZERO_OUT
+from accounting.releases import DiscreteGaussians, PoissonSampled, Separated, Skellam
+from privfed.errors import Refused
+from privfed.plan.plan import plan
+from privfed.privacy.codec import Codec
+from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
+from privfed.privacy.noise.shares import Layers, SkellamShare
+from privfed.run.prepare import planned
+from privfed.sampling.samplers import CappedPoisson, Cyclic, FixedSize, Full, Poisson
+from privfed.secure.homomorphic.protocol import Bfv
+from privfed.secure.limits import Limits
+from privfed.secure.masked.protocol import MaskedSums
+from privfed.secure.summation import Aborted
+
+
+def test_the_server_is_never_amplified_and_readers_only_where_the_total_is_fixed():
+    z = 1.0
+    layers = SkellamNoise(noise_multiplier=z, sizing="layers").resolved(SETTING)
+    minimum = SkellamNoise(noise_multiplier=z).resolved(SETTING)
+    discrete = DiscreteGaussianNoise(noise_multiplier=z).resolved(SETTING)
+    for mechanism in (layers, minimum, discrete):
+        for sampler in (Poisson(size=20), Full(), FixedSize(size=20)):
+            server = events(mechanism, sampler)["server"]
+            assert server.relation == ZERO_OUT
+            assert isinstance(server.release, Skellam | DiscreteGaussians)
+    assert isinstance(events(layers, Poisson(size=20))["readers"].release, PoissonSampled)
+    assert events(layers, Poisson(size=20))["readers"].relation == ADD_REMOVE
+    for mechanism in (minimum, discrete):
+        readers = events(mechanism, Poisson(size=20))["readers"]
+        assert isinstance(readers.release, Skellam | DiscreteGaussians)
+        assert readers.relation == ZERO_OUT
+    cyclic = events(minimum, Cyclic(separation=12))["server"]
+    assert isinstance(cyclic.release, Separated)
+    with pytest.raises(Refused, match="no proof with distributed"):
+        events(minimum, CappedPoisson(size=20))
+
+
+def guaranteed(mechanism):
+    """The least variance, in steps, that survivors' shares add up to."""
+    setting, share = mechanism._planned_setting(), mechanism.share()
+    if isinstance(share, Layers):
+        clients = range(setting.fewest, setting.capacity + 1)
+        every = ((n, gone) for n in clients for gone in range(share.count(n) + 1))
+        return min((n - gone) * share.remaining(n, gone).variance for n, gone in every)
+    one = share.variance if isinstance(share, SkellamShare) else share.deviation**2
+    return setting.minimum * one
+
+
+def honest_charge(mechanism):
+    """The check that every charge has to pass: the noise that is really added, and unknown."""
+    setting, grid = mechanism._planned_setting(), mechanism.grid()
+    bound = Codec(mechanism.clip, grid.step, grid.length, setting.bits).bound
+    found = events(mechanism, Full(), exchanges=3)
+    for whom, part in (("server", setting.honest), ("readers", setting.added)):
+        release = found[whom].release
+        assert isinstance(release, Skellam | DiscreteGaussians), f"amplified against the {whom}"
+        discrete = isinstance(release, DiscreteGaussians)
+        charged = release.clients * release.deviation**2 if discrete else release.variance
+        assert charged <= part * guaranteed(mechanism) * (1 + 1e-9), f"too much noise: {whom}"
+        assert charged >= 0.9 * part * guaranteed(mechanism), "noise is given away"
+        assert release.l2 >= bound, "the norm of real rows"
+        assert release.l1 >= release.l2 * (1 - 1e-9)
+        assert release.exchanges == 3, "passes over one cohort count once"
+
+
+class AllSurvive:
+    """Planted: the noise of more than the guaranteed survivors is counted."""
+
+    def _release(self, counted, exchanges):
+        found, more = super()._release(counted, exchanges), self._planned_setting().size / 16
+        if isinstance(found, DiscreteGaussians):
+            return replace(found, clients=math.ceil(found.clients * more))
+        return replace(found, variance=found.variance * more)
+
+
+class EverybodyIsHonest:
+    """Planted: the noise of colluders and of hostile clients is counted."""
+
+    def _release(self, counted, exchanges):
+        return super()._release(1.0, exchanges)
+
+
+class HostileAddNoise:
+    """Planted: against readers, the noise of hostile clients is counted."""
+
+    def events(self, witness, exchanges):
+        found = super().events(witness, exchanges)
+        whole = replace(found["readers"], release=self._release(1.0, exchanges))
+        return {**found, "readers": whole}
+
+
+class RealClip:
+    """Planted: the sensitivity of real rows, not of encoded ones."""
+
+    def _release(self, counted, exchanges):
+        release = super()._release(counted, exchanges)
+        return replace(release, l2=self.clip / self.grid().step)
+
+
+class OnePass:
+    """Planted: of a round's exchanges one is charged."""
+
+    def _release(self, counted, exchanges):
+        return super()._release(counted, 1)
+
+
+class Amplified:
+    """Planted: amplification is claimed against the server."""
+
+    def events(self, witness, exchanges):
+        found = super().events(witness, exchanges)
+        sampled = PoissonSampled(witness.rate, found["server"].release)
+        return {**found, "server": replace(found["server"], release=sampled, relation=ADD_REMOVE)}
+
+
+@pytest.mark.parametrize("kind, keys", KINDS.values(), ids=KINDS.keys())
+def test_the_real_mechanism_passes_and_planted_faults_are_caught(kind, keys):
+    setting = replace(SETTING, bits=12, honest=0.75, added=0.875, fewest=16)
+    honest_charge(kind(noise_multiplier=1.5, **keys).resolved(setting))
+    for fault, said in (
+        (AllSurvive, "too much noise: server"),
+        (EverybodyIsHonest, "too much noise: server"),
+        (HostileAddNoise, "too much noise: readers"),
+        (RealClip, "the norm of real rows"),
+        (OnePass, "count once"),
+        (Amplified, "amplified against the server"),
+    ):
+        broken = type(fault.__name__, (fault, kind), {})(noise_multiplier=1.5, **keys)
+        with pytest.raises(AssertionError, match=said):
+            honest_charge(broken.resolved(setting))
+
+
+@pytest.mark.parametrize("kind, keys", KINDS.values(), ids=KINDS.keys())
+def test_exchanges_over_one_cohort_cost_as_much_as_each_by_itself(kind, keys):
+    mechanism = kind(noise_multiplier=2.0, **keys).resolved(SETTING)
+    together = {events(mechanism, Full(), exchanges=3)["server"]: 1}
+    apart = {events(mechanism, Full())["server"]: 3}
+    assert epsilon(together, 1e-5, "rdp") == pytest.approx(epsilon(apart, 1e-5, "rdp"), rel=1e-9)
+    readers = events(mechanism, Poisson(size=20), exchanges=3)["readers"].release
+    sampled = readers.of if isinstance(readers, PoissonSampled) else readers
+    assert sampled.exchanges == 3
+
+
+def accepted(part, limits):
+    """Of all sums that are not aborted: how many survive, and how many of these may collude."""
+    if isinstance(part, Bfv):
+        corrupt = max(1, math.floor(part.colluders * limits.size))
+        return [(survivors, corrupt) for survivors in range(limits.minimum, limits.capacity + 1)]
+    policy, found = part.policy(limits.size), []
+    for clients in range(1, limits.capacity + 1):
+        try:
+            graph = policy.graph(clients)
+        except Aborted:
+            continue
+        least = max(graph.survivors, limits.least(clients))
+        corrupt = policy.corrupt(clients)
+        found += [(survivors, corrupt) for survivors in range(least, clients + 1)]
+    return found
+
+
+@pytest.mark.parametrize("byzantine", [0, 4])
+@pytest.mark.parametrize("threshold", [0.5, 0.6, 0.9])
+@pytest.mark.parametrize("tolerance", [0.05, 0.2, 0.5])
+@pytest.mark.parametrize("protocol", ["masks", "masks in layers", "bfv"])
+def test_honest_noise_is_never_less_than_is_charged(threshold, tolerance, protocol, byzantine):
+    """By all cohorts and survivors that a protocol accepts, with as many colluders as may be."""
+    size, colluders, layered = 40, 0.08, protocol == "masks in layers"
+    minimum = 0 if layered else math.ceil((1 - tolerance) * size)
+    limits = Limits(
+        80, minimum, tolerance=tolerance if layered else 1.0, size=size, hostile=byzantine
+    )
+    masks = MaskedSums(threshold=threshold, colluders=colluders)
+    part = Bfv(colluders=colluders) if protocol == "bfv" else masks
+    sums = accepted(part, limits)
+    assert part.fewest(limits) == min(survivors for survivors, _ in sums)
+    counted = [survivors if layered else minimum for survivors, _ in sums]
+    pairs = list(zip(sums, counted, strict=True))
+    honest = min(1.0, *((left - corrupt - byzantine) / of for (left, corrupt), of in pairs))
+    added = min(1.0, *((left - byzantine) / of for (left, _), of in pairs))
+    assert honest - 0.25 <= part.honest(limits) <= honest + 1e-9
+    assert added - 0.25 <= part.added(limits) <= added + 1e-9
+    assert part.honest(limits) < 1.0 - byzantine / 80
+    assert (part.added(limits) == 1.0) == (byzantine == 0)
+
+
+def test_hostile_clients_are_taken_off_the_fewest_survivors_of_layers():
+    """Of 80 who share keys 64 stay: 16 hostile ones are a quarter of these, and 8 collude."""
+    found = plan(small(*LAYERED, "aggregation.byzantine=16"), length=50)
+    whole = plan(small(*LAYERED, "secure.colluders=0.0"), length=50)
+    assert found.mechanism.honest == pytest.approx(1 - 16 / 64 - 8 / 64)
+    full = whole.event.release.variance
+    assert found.event.release.variance == pytest.approx(full * 0.625, rel=1e-9)
+
+
+def test_readers_are_not_protected_by_noise_that_hostile_clients_leave_out():
+    """Nor by a secret draw, of which those are told."""
+    keys = (*DISTRIBUTED, "data.clients=40", "privacy.against=readers", "secure.colluders=0.1")
+    whole, less = (
+        plan(small(*keys, f"aggregation.byzantine={count}"), length=50).event.release.variance
+        for count in (0, 8)
+    )
+    assert less == pytest.approx(whole * (1 - 8 / 32), rel=1e-9)
+    readers = (*LAYERED, "privacy.against=readers")
+    nobody, some = (
+        plan(small(*readers, f"aggregation.byzantine={count}"), length=50).event for count in (0, 1)
+    )
+    assert isinstance(nobody.release, PoissonSampled)
+    assert (nobody.relation, some.relation) == (ADD_REMOVE, ZERO_OUT)
+    assert some.release.variance == pytest.approx(nobody.release.of.variance * 63 / 64, rel=1e-9)
+    asked = (
+        "--byzantine",
+        "5",
+        "--against",
+        "readers",
+        "--sizing",
+        "layers",
+        "--population",
+        "200",
+    )
+    flags = ("--mechanism", "skellam", "--cohort", "20", "--rounds", "5", "--bits", "20")
+    said = calibrated(*flags, *asked, "--dimension", "100", "--noise-multiplier", "2")
+    assert json.loads(said.stdout)["relation"] == ZERO_OUT
+
+
+def test_why_noise_that_tells_the_count_is_not_amplified():
+    """Of one client more or less: as much noise on both sides is a post-processing, but if a part
+    of it depends on the count, many coordinates tell that, whatever anybody contributes."""
+
+    def order_two(variance, other, shift=0):
+        """Renyi divergence, by brute force, of one coordinate."""
+        at = np.arange(-120, 121)
+        first, second = (
+            stats.skellam.pmf(at - by, v / 2, v / 2) for v, by in ((variance, shift), (other, 0))
+        )
+        return math.log(float((first**2 / second).sum()))
+
+    counted, more = 100 * (1 - 4 / 16), 100 * (1 - 4 / 20)
+    assert order_two(more, more, shift=3) < order_two(counted, counted, shift=3)
+    one_more = 100 * (1 - 4 / 21)
+    assert 2**16 * order_two(one_more, more) > 10 * order_two(counted, counted, shift=3)
+
+
+def test_a_key_holder_knows_its_own_share():
+    keys = (*DISTRIBUTED, "secure.protocol=bfv", "secure.simulate=arithmetic", "data.clients=40")
+    told = {
+        share: plan(small(*keys, f"secure.colluders={share}"), length=50)
+        for share in (0.0, 0.01, 0.2)
+    }
+    assert [round(32 * found.mechanism.honest) for found in told.values()] == [31, 31, 24]
+    for share, found in told.items():
+        lost = found.event.release.variance / found.other.release.variance
+        assert lost == pytest.approx(1 - max(1, 40 * share // 1) / 32, rel=1e-9)
+        assert found.guarantee.epsilon > found.besides(7).epsilon
+
+
+def test_colluders_and_missing_clients_are_paid_for_in_noise():
+    """The calibrated noise per client grows with either."""
+
+    def share(**keys):
+        found = planned(
+            small(*DISTRIBUTED, "privacy.epsilon=2.0", *(f"{k}={v}" for k, v in keys.items()))
+        )
+        return found.mechanism.grid().share * found.mechanism.grid().step
+
+    bare = share(**{"secure.colluders": 0.0, "privacy.tolerance": 0.0})
+    missing = share(**{"secure.colluders": 0.0, "privacy.tolerance": 0.5})
+    colluding = share(**{"secure.colluders": 0.3, "privacy.tolerance": 0.0})
+    assert missing / bare == pytest.approx(math.sqrt(2), rel=1e-2)
+    assert colluding / bare == pytest.approx(math.sqrt(2), rel=1e-2)
+
+
+def test_the_budget_gates_whom_it_names():
+    keys = ("data.clients=400", "cohort.size=160", "privacy.epsilon=2.0", "secure.threshold=0.5")
+    layered = ("privacy.mechanism=skellam", "secure.protocol=masks", "privacy.sizing=layers")
+    by = {
+        whom: planned(small(*keys, *layered, f"privacy.against={whom}"))
+        for whom in ("server", "readers")
+    }
+    for whom, found in by.items():
+        assert found.guarantee.epsilon == pytest.approx(2.0, abs=0.01)
+        assert found.guarantee.against == whom
+    assert by["server"].noise_multiplier > 1.5 * by["readers"].noise_multiplier
+    assert by["readers"].event.slack >= by["readers"].cost.aborts > 0
+    other = by["server"].other
+    assert isinstance(other.release, PoissonSampled)
+    assert other.slack >= by["server"].cost.aborts > 0, (
+        "what is not gated is charged for aborts, too"
+    )
