@@ -125,7 +125,7 @@ def _refuse_different(
 
 def _refuse_once_public(directories: Sequence[RunDirectory]) -> None:
     """A client that one run published is covered by no epsilon over all of them."""
-    lists = {frozenset(directory.read_public()) for directory in directories}
+    lists = {frozenset(directory.public_clients.of_all_runs()) for directory in directories}
     if len(lists) > 1:
         raise Refused(
             "these runs declared different clients public, so whom one of them covers another may "

@@ -14,7 +14,8 @@ from typing import Any
 
 from accounting.errors import LedgerBroken
 from accounting.ledger import Ledger
-from privfed.auditing.run_audit import audit, went_on
+from privfed.auditing.earlier_run import went_on
+from privfed.auditing.run_audit import audit
 from privfed.config.config import Config
 from privfed.config.population_identity import perhaps_same, population, same_name, same_unit
 from privfed.data.federation import Federation
@@ -47,7 +48,7 @@ def priors(config: Config) -> Priors:
         run = Prior.of(name, ledger)
         direct[run.run, run.head] = run
         before |= {(prior.run, prior.head): prior for prior in Priors.stated(ledger.terms).runs}
-        public |= set(directory.read_public())
+        public |= set(directory.public_clients.of_all_runs())
     runs = tuple((before | direct).values())  # a run's own ledger says no less than another's
     for prior in runs:
         _refuse_gone_on(prior)

@@ -82,7 +82,7 @@ def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
     for path in sorted(folder.glob("run*/ledger.jsonl")):
         try:
             ledger = Ledger.load(path)
-            public = frozenset(RunDirectory(path.parent).read_public())
+            public = frozenset(RunDirectory(path.parent).public_clients.of_all_runs())
             prior = Priors.stated(ledger.terms).runs
         except (AccountingError, Broken, OSError):
             unread = "a ledger that cannot be read says nothing of what was charged"

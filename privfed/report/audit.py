@@ -10,6 +10,7 @@ from rich.table import Table
 
 from accounting.guarantee import sentence
 from accounting.two_sample import REFUTED_BELOW
+from privfed.auditing.canaries.evidence import evidence_rows
 from privfed.report.tables import (
     budget_rows,
     disjoint_line,
@@ -66,9 +67,7 @@ def audit_table(found: RunAudit) -> Table:
     if facts["guarantee"]:
         pairs |= {"meaning": "none", "guarantee": facts["guarantee"]}
     if found.canaries:
-        from privfed.auditing.canaries.evidence import words  # few runs have canaries
-
-        pairs |= words(found.canaries)
+        pairs |= evidence_rows(found.canaries)
     elif found.terms.get("canaries"):
         pairs["canaries"] = (
             "nothing to say: the run has not ended, too few of them entered, or what they saw "
@@ -82,8 +81,10 @@ def audit_table(found: RunAudit) -> Table:
 def _heads_rows(found: RunAudit) -> dict[str, str]:
     """What heads that were kept elsewhere say of the ledger."""
     pairs = {}
-    if found.since is not None:
-        pairs["given head"] = f"ok: the ledger was there, and {found.since} charges came since"
+    if found.charges_since is not None:
+        pairs["given head"] = (
+            f"ok: the ledger was there, and {found.charges_since} charges came since"
+        )
     if found.heads:
         pairs["heads"] = (
             f"ok: {found.heads.path} agrees"

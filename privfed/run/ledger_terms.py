@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from accounting.ledger import Ledger, terms_at
+from privfed.auditing.earlier_run import went_on
 from privfed.auditing.prior_runs import priors, refuse_once_public
-from privfed.auditing.run_audit import went_on
 from privfed.config.config import Config
 from privfed.config.population_identity import population
 from privfed.errors import Refused
@@ -33,12 +33,12 @@ def reassemble(wanted: Config, directory: RunDirectory) -> tuple[Setup, Ledger]:
     else:
         before = priors(wanted)
         mark_counted(before, directory)
-    constants = directory.read_constants() if directory.has_checkpoint() else None
+    constants = directory.constants.read() if directory.checkpoint.exists() else None
     setup = prepare(wanted, before, constants)
     if stored is None or not stored.opened:
         refuse_once_public(before, setup.federation)
         write_companions(setup, before, directory)
-    elif sorted(directory.public_now()) != sorted(setup.federation.public):
+    elif sorted(directory.public_clients.of_this_run()) != sorted(setup.federation.public):
         raise Refused(
             f"{directory.path}: other clients would be public now than those whom it declared: the "
             "data have changed. Restore them, or start a new run with this one in privacy.prior"
@@ -56,8 +56,8 @@ def _refuse_grown(before: Priors) -> None:
 
 
 def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> None:
-    directory.write_public(setup.federation.public, before.public)
-    directory.write_constants(setup.network.constants, before.lineage)
+    directory.public_clients.write(setup.federation.public, before.public)
+    directory.constants.write(setup.network.constants, before.lineage)
     if setup.attackers:
         directory.write_attackers(setup.attackers.to_json())
 
@@ -71,7 +71,7 @@ def mark_counted(before: Priors, directory: RunDirectory) -> None:
     for prior in before.runs:
         there = RunDirectory(Path(prior.path))
         if terms_at(there.ledger).get("id") == prior.run:
-            there.counted_by(directory.path.resolve())
+            there.mark_counted_by(directory.path.resolve())
     _refuse_grown(before)
 
 
@@ -82,7 +82,7 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
     seeded = config.run.randomness == "seeded"
     partition = config.names["partition"]
     return {
-        "id": directory.config_digest()[:16] if seeded else os.urandom(8).hex(),
+        "id": directory.config.digest()[:16] if seeded else os.urandom(8).hex(),
         "unit": event.unit,
         "relation": event.relation,
         "sampler": event.sampler,
@@ -102,7 +102,7 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         "population": population(config),
         "partition": f"{partition!r}, frozen before training",
         "public_clients": len(setup.federation.public),
-        "config": directory.config_digest(),
+        "config": directory.config.digest(),
         "files": directory.companions(),
         "budget": plan.budget,
         "start": _hash_of(config.start.init),

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from accounting.errors import BudgetExceeded
 from accounting.guarantee import Gate, Guarantee, guarantee, spent, stated
 from accounting.ledger import Ledger
-from privfed.auditing.canaries.clients import Listening, with_canaries
+from privfed.auditing.canaries.clients import ListeningStore, with_canaries
 from privfed.auditing.canaries.log import FINAL
 from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.config import Config
@@ -42,8 +42,9 @@ from privfed.run.resume import (
 from privfed.run.setup import Setup
 from privfed.run.worker_rank import Leading, refuse_ranks
 from privfed.secure.summation import Aborted
+from privfed.store.checkpoint import Checkpoint
 from privfed.store.kept_heads import keep_heads, refuse_unusable
-from privfed.store.run_directory import Checkpoint, RunDirectory
+from privfed.store.run_directory import RunDirectory
 
 
 @dataclass(frozen=True)
@@ -162,12 +163,12 @@ def train(
     directory = RunDirectory.create(out)
     with directory.locked():
         RunDirectory.create(out)  # once more, now that nobody else can begin here
-        directory.write_config(setup.plan.config)
+        directory.config.write(setup.plan.config)
         write_companions(setup, before, directory)
         mark_counted(before, directory)
         ledger = Ledger.create(directory.ledger, terms(setup, before, directory))
         keep_heads(ledger, config.run.heads)
-        directory.save_checkpoint(Checkpoint(0, 0, setup.start(), ledger.head()), setup.network)
+        Checkpoint(0, 0, setup.start(), ledger.head()).save(directory, setup.network)
         return _loop(setup, directory, ledger, observers, ranks)
 
 
@@ -185,7 +186,7 @@ def resume(
     directory = RunDirectory.open(path)
     with directory.locked():
         directory.recover()
-        stored = directory.read_config()
+        stored = directory.config.read()
         wanted = allowed_change(stored, change(stored))
         refuse_ranks(wanted, ranks.count)
         setup, ledger = reassemble(wanted, directory)
@@ -193,7 +194,7 @@ def resume(
         _refuse_less_than_spent(setup.plan, ledger)
         setup = _state_budget(setup, stored.privacy.epsilon, directory, ledger)
         if wanted.values() != stored.values():
-            directory.change_config(wanted.run.rounds, wanted.privacy.epsilon)
+            directory.config.change(wanted.run.rounds, wanted.privacy.epsilon)
         return _loop(setup, directory, ledger, observers, ranks)
 
 
@@ -210,8 +211,8 @@ def _loop(
         ledger.gate = Gate(setup.plan.budget, privacy.delta, privacy.accountant, run.rounds)
     ledger.reexecutes = run.randomness == "seeded"
     begin = restored(setup, directory, ledger)
-    directory.cut_metrics(begin.round)
-    directory.cut_aborts()
+    directory.metrics.cut(begin.round)
+    directory.aborts.mend()
     expected = forecast(setup)
     tally = _tally(setup, expected) if run.simulation_metrics else None
     states = client_states(setup, directory, ledger, begin)
@@ -225,7 +226,7 @@ def _loop(
         ),
         people=setup.federation.people(),
         ledger=ledger,
-        store=directory,
+        store=directory.releases,
         streams=streams,
         correlated=correlated(setup, streams),
         watch=tally,
@@ -238,14 +239,14 @@ def _loop(
         clip = float(setup.plan.config.mechanism.clip)
         world = with_canaries(world, setup.federation.clients, clip, *made_up)
     baseline = Baseline(setup.network.loss)
-    baseline.go_on(directory.losses(), setup.federation.at(begin.round).test)
+    baseline.go_on(directory.metrics.losses(), setup.federation.at(begin.round).test)
     for observer in observers:
         observer.before(setup.plan, expected, directory.path, begin.round)
     end, stopped = _rounds(setup, directory, ledger, world, begin, tally, baseline, observers)
     _save(end, setup, world, directory)
     if made_up:
         drawn, log = made_up
-        log.append(FINAL, drawn.found_in([end.state.params - setup.network.start]))
+        log.append(FINAL, drawn.products_with([end.state.params - setup.network.start]))
     outcome = _outcome(setup, directory, ledger, end, stopped, baseline)
     directory.write_summary(outcome.to_json())
     return outcome
@@ -276,7 +277,7 @@ def _rounds(
             moved = None
             if world.states:
                 world.states.discard()
-            directory.aborted(round, str(aborted))
+            directory.aborts.note(round, str(aborted))
             for observer in observers:
                 observer.aborted(round, str(aborted))
         updates, state = (now.updates + 1, moved) if moved else (now.updates, now.state)
@@ -315,8 +316,8 @@ def _advance(
     charge = ledger.charged(round)
     if charge is not None and not ledger.reexecutes:
         replayed = replay(charge, setup, state, directory)
-        if isinstance(world.store, Listening) and (stored := directory.release(round)):
-            world.store.hear(round, stored.released)
+        if isinstance(world.store, ListeningStore) and (stored := directory.releases.read(round)):
+            world.store.note(round, stored.released)
         if world.states:
             world.states.replay(round, released=replayed is not None)
         return replayed
@@ -327,7 +328,7 @@ def _advance(
 
 def _save(now: Checkpoint, setup: Setup, world: World, directory: RunDirectory) -> None:
     """The checkpoint first: what clients remember can be folded in again after a crash."""
-    directory.save_checkpoint(now, setup.network)
+    now.save(directory, setup.network)
     if world.states:
         world.states.settle(now.round)
 
@@ -391,7 +392,9 @@ def _outcome(
         stopped_at_budget=stopped,
         ledger_head=ledger.head().hex(),
         public=len(setup.federation.public),
-        aborts={round: why for round, why in directory.aborts().items() if round <= end.round},
+        aborts={
+            round: why for round, why in directory.aborts.reasons().items() if round <= end.round
+        },
         constant=baseline.on(population.test),
         divergence=baseline.divergence,
     )
@@ -401,7 +404,7 @@ def _write_metrics(directory: RunDirectory, record: RoundRecord) -> None:
     line: dict[str, Any] = {"format": 1, "round": record.round, **record.public}
     if record.simulation:
         line["simulation_only"] = record.simulation
-    directory.append_metrics(line)
+    directory.metrics.append(line)
 
 
 def _state_budget(

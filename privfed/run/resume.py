@@ -21,8 +21,9 @@ from privfed.privacy.noise.correlated import Correlated
 from privfed.round.algorithm import TrainingState
 from privfed.round.round import drive, play
 from privfed.run.setup import Setup
+from privfed.store.checkpoint import Checkpoint
 from privfed.store.kept_heads import keep_heads
-from privfed.store.run_directory import Checkpoint, RunDirectory
+from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
 
 
@@ -33,7 +34,7 @@ def replay(
 
     Raises `Broken` for a release that belongs to another charge.
     """
-    stored = directory.release(charge.round, state.params.device)
+    stored = directory.releases.read(charge.round, state.params.device)
     if stored is None:
         return None
     if stored.charge != charge.hash:
@@ -51,7 +52,7 @@ def replay(
 
 def restored(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoint:
     """The last checkpoint. Raises `Broken` where the ledger lacks what it saw."""
-    checkpoint = directory.load_checkpoint(setup.network, setup.network.start.device)
+    checkpoint = Checkpoint.load(directory, setup.network, setup.network.start.device)
     if not ledger.holds(checkpoint.head):
         raise Broken(
             f"{directory.ledger} ends before what the checkpoint saw; charges were removed, and "
@@ -108,7 +109,7 @@ def with_kept_key(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Stre
     """
     if not keeps_key(setup):
         return setup.streams
-    key = directory.kept_key(str(ledger.terms["id"]), fresh=not ledger.charges)
+    key = directory.key.read_or_draw(str(ledger.terms["id"]), fresh=not ledger.charges)
     return replace(setup.streams, kept=key)
 
 
@@ -156,7 +157,7 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
             raise Broken(f"{directory.ledger} is missing or empty, but the run had begun")
         directory.ledger.unlink(missing_ok=True)
         ledger = Ledger.create(directory.ledger, terms)
-    if ledger.terms.get("config") != directory.config_digest():
+    if ledger.terms.get("config") != directory.config.digest():
         raise Broken(
             f"{directory.path}: config.toml is not the configuration that the ledger was opened "
             "for; it was edited. Restore it, or start a new run"
@@ -167,7 +168,7 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
             f"{directory.path}: the frozen part of the model, or the list of public clients, is "
             "not what the ledger was opened for; it was edited or removed"
         )
-    if not directory.has_checkpoint():
+    if not directory.checkpoint.exists():
         if ledger.terms.get("start") != terms["start"]:
             raise Broken(
                 f"{directory.path}: model.init is not the file that the ledger was opened for"
@@ -175,7 +176,7 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
         if ledger.charges:
             raise Broken(f"{directory.path} has charges in its ledger, but no checkpoint")
         first = Checkpoint(0, 0, setup.start(), ledger.head())
-        directory.save_checkpoint(first, setup.network)
+        first.save(directory, setup.network)
     return ledger
 
 

@@ -21,7 +21,7 @@ from accounting.ledger import Ledger
 from privfed.config.population_identity import population
 from privfed.errors import Broken, Refused
 from privfed.models.pretrained import CHECKPOINT, start_files
-from privfed.store.stored_config import stored_config
+from privfed.store.config_file import ConfigFile
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _completed(run: Origin, folder: Path) -> Mapping[str, Any]:
     if "sources" in run.population:
         return run.population
     try:
-        config = stored_config(folder / "config.toml", folder / "ledger.jsonl")
+        config = ConfigFile.in_folder(folder).read()
         sources = population(config)["sources"]
     except (Refused, Broken, OSError):
         return run.population
