@@ -102,7 +102,7 @@ def mechanism_table(found: MechanismAudit) -> Group:
     for one in found.tested:
         bound = one.verdict
         table.add_row(
-            one.scene, ceiling(one.epsilon), f"{bound.epsilon_lower:.3g}", f"{bound.p_value:.2g}"
+            one.scenario, ceiling(one.epsilon), f"{bound.epsilon_lower:.3g}", f"{bound.p_value:.2g}"
         )
     event = found.event
     said = "the releases are what the claim allows"
