@@ -24,7 +24,7 @@ from privfed.report.tables import (
 from privfed.words import ceiling, number
 
 if TYPE_CHECKING:
-    from privfed.auditing.joint_audit import Merged
+    from privfed.auditing.joint_audit import JointAudit
     from privfed.auditing.mechanism_audit import MechanismAudit
     from privfed.auditing.run_audit import RunAudit
     from privfed.plan.calibrate import Answer
@@ -121,7 +121,7 @@ def mechanism_table(found: MechanismAudit) -> Group:
     return Group(table, "", facts)
 
 
-def merged_table(found: Merged) -> Table:
+def merged_table(found: JointAudit) -> Table:
     """Each run alone, and all together."""
     if found.bound is None:
         return rows({"ledger": "BROKEN", **{f"{n}": p for n, p in enumerate(found.problems, 1)}})

@@ -17,7 +17,7 @@ from tables import people
 from accounting.errors import BudgetExceeded
 from accounting.guarantee import Gate, guarantee
 from accounting.ledger import Ledger
-from privfed.auditing.prior_runs import Prior, Priors, _refuse_uncounted_start, priors
+from privfed.auditing.prior_runs import _refuse_uncounted_start, priors
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.config.population_identity import population, same_unit
@@ -26,6 +26,7 @@ from privfed.data.sources.synthetic import Synthetic
 from privfed.data.sources.table import Table
 from privfed.errors import Refused
 from privfed.plan.plan import plan
+from privfed.plan.prior_spending import Prior, Priors
 from privfed.run.loop import resume, train
 from privfed.store.lineage import Lineage
 from privfed.store.run_directory import RunDirectory

@@ -12,7 +12,6 @@ from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event
 from accounting.guarantee import TIGHTEST, guarantee
 from accounting.ledger import Ledger
 from accounting.releases import Gaussian, PoissonSampled, Unprotected
-from privfed.auditing.prior_runs import Prior, Priors
 from privfed.cli.main import main
 from privfed.grid import cell_charges
 from privfed.grid import engine as experiment
@@ -22,6 +21,7 @@ from privfed.grid.grid import load_grid, to_be_measured
 from privfed.grid.joint_guarantee import joints
 from privfed.grid.planned_guarantee import outlook
 from privfed.grid.results import Files, read_table
+from privfed.plan.prior_spending import Prior, Priors
 from privfed.report.grid import outcome_table
 from privfed.run.loop import train
 
