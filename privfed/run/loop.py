@@ -43,7 +43,7 @@ from privfed.run.setup import Setup
 from privfed.run.worker_rank import Leading, refuse_ranks
 from privfed.secure.summation import Aborted
 from privfed.store.checkpoint import Checkpoint
-from privfed.store.kept_heads import keep_heads, refuse_unusable
+from privfed.store.kept_heads import keep_heads, refuse_unusable_heads
 from privfed.store.run_directory import RunDirectory
 
 
@@ -156,7 +156,7 @@ def train(
     Raises `Refused`, having written nothing, where the configuration cannot run.
     """
     refuse_ranks(config, ranks.count)
-    refuse_unusable(config.run.heads, out)
+    refuse_unusable_heads(config.run.heads, out)
     before = priors(config)
     setup = prepare(config, before)
     refuse_once_public(before, setup.federation)

@@ -11,7 +11,7 @@ from privfed.errors import Broken
 from privfed.models.network import Network
 from privfed.round.algorithm import TrainingState
 from privfed.store.run_directory import RunDirectory
-from privfed.store.tensorfile import CPU, fitting, pack, under, unpack
+from privfed.store.tensorfile import CPU, misfits_are_broken, pack, under, unpack
 
 _KINDS = ("server", "mechanism", "objective", "rule", "attack")
 """The states beside the model, in the order of the fields of `TrainingState`."""
@@ -51,7 +51,7 @@ class Checkpoint:
         """The last durable checkpoint. Raises `Broken` where it is not one of `network`'s."""
         path = directory.checkpoint.path
         tensors, about = unpack(path, device)
-        with fitting(path):
+        with misfits_are_broken(path):
             if not network.same_code([float(number) for number in about["fingerprint"]]):
                 raise Broken(
                     f"{directory.path}: the model's code gives other outputs than when this run "

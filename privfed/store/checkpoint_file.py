@@ -12,7 +12,7 @@ from typing import Any
 from accounting.ledger import terms_at
 from privfed.models.form import Form
 from privfed.store.lineage import Lineage
-from privfed.store.tensorfile import facts, fitting, unpack
+from privfed.store.tensorfile import checked_facts, misfits_are_broken, unpack
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,18 @@ class CheckpointFile:
         """The round that the checkpoint stands at; 0 where there is none. Raises `Broken`."""
         if not self.exists():
             return 0
-        with fitting(self.path):
-            return int(facts(self.path)["round"])
+        with misfits_are_broken(self.path):
+            return int(checked_facts(self.path)["round"])
 
     def head(self) -> bytes:
         """The ledger's head that the checkpoint carries. Raises `Broken` where there is none."""
-        with fitting(self.path):
-            return bytes.fromhex(str(facts(self.path)["ledger_head"]))
+        with misfits_are_broken(self.path):
+            return bytes.fromhex(str(checked_facts(self.path)["ledger_head"]))
 
     def form(self) -> Form | None:
         """What an example looks like, by the checkpoint; None where an older version wrote it."""
         stated = unpack(self.path)[1].get("form")
-        with fitting(self.path):  # which pydantic's errors are, too
+        with misfits_are_broken(self.path):  # which pydantic's errors are, too
             return None if stated is None else Form.model_validate(stated, strict=False)
 
     def lineage(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from privfed.config.config import Config, digest
 from privfed.config.reading import outside, resolved
 from privfed.errors import Broken, Refused, public_text, unreadable
 from privfed.models.pretrained import CHECKPOINT
-from privfed.store.tensorfile import fitting, stated
+from privfed.store.tensorfile import misfits_are_broken, stated_facts
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ def _terms(ledger: Path) -> Mapping[str, Any]:
 
 def _head(checkpoint: Path) -> bytes:
     """The ledger's head that a checkpoint states, read without its tensors."""
-    with fitting(checkpoint):
-        return bytes.fromhex(str(stated(checkpoint)["ledger_head"]))
+    with misfits_are_broken(checkpoint):
+        return bytes.fromhex(str(stated_facts(checkpoint)["ledger_head"]))
 
 
 def _refuse_outside(text: str, path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from accounting import durable
 from accounting.ledger import Charge
 from privfed.errors import Broken
-from privfed.store.tensorfile import CPU, facts, fitting, pack, under, unpack
+from privfed.store.tensorfile import CPU, checked_facts, misfits_are_broken, pack, under, unpack
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +53,7 @@ class Releases:
             if path.exists():
                 raise
             return None  # a later checkpoint took it up just now
-        with fitting(path):
+        with misfits_are_broken(path):
             count = int(about["exchanges"])
             released = [tensors[f"released/{n}"] for n in range(count)]
             return StoredRelease(released, under(tensors, "mechanism/"), str(about["charge"]))
@@ -65,8 +65,8 @@ class Releases:
         """
         path = self._path(round)
         try:
-            with fitting(path):
-                return str(facts(path)["charge"])
+            with misfits_are_broken(path):
+                return str(checked_facts(path)["charge"])
         except Broken:
             if path.exists():
                 raise
