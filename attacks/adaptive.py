@@ -51,8 +51,8 @@ class Adaptive(FullKnowledge):
         for _ in range(self.steps):
             ratio **= 0.5
             for near in (strength * ratio, strength / ratio):
-                found = harm(directions[place], near)
-                if found > best:
-                    best, strength = found, near
+                harmed = harm(directions[place], near)
+                if harmed > best:
+                    best, strength = harmed, near
         row: Tensor = mean + strength * directions[place]
         return row

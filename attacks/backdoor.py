@@ -15,7 +15,10 @@ from attacks.types import Attack, Knowledge, State, View
 
 
 class Hidden(Attack):
-    """Trains on own examples, of which a `share` is altered and labelled `target`; boosts."""
+    """An attack by examples of the attacker's own, a `share` of them altered and labelled `target`.
+
+    Its update is then multiplied by `boost`.
+    """
 
     knows: ClassVar[frozenset[Knowledge]] = frozenset({Knowledge.OWN_DATA, Knowledge.OWN_UPDATES})
     poisons: ClassVar[bool] = True

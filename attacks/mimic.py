@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.types import ReadingAttack, State, View, readable
+from attacks.types import ReadingAttack, State, View, usable_honest
 
 
 class Mimic(ReadingAttack):
@@ -28,7 +28,7 @@ class Mimic(ReadingAttack):
     warmup: int = Field(20, ge=1, le=10_000)
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        honest = readable(view.honest)
+        honest = usable_honest(view.honest)
         if honest is None:
             return view.own, state
         z = state.get("direction")

@@ -59,9 +59,9 @@ class GaussianNoise(UpdateAttack):
     strength: float = Field(10.0, gt=0, le=1e6)
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        own = view.own
-        noise = torch.from_numpy(rng.normal(size=tuple(own.shape))).to(own)
-        scale = self.strength * own.norm(dim=1, keepdim=True) / max(1, own.shape[1]) ** 0.5
+        rows = view.own
+        noise = torch.from_numpy(rng.normal(size=tuple(rows.shape))).to(rows)
+        scale = self.strength * rows.norm(dim=1, keepdim=True) / max(1, rows.shape[1]) ** 0.5
         return scale * noise, state
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from accounting.events import REPLACE_ONE
 from attacks.roc import Roc, clopper_pearson
-from attacks.tradeoff import advantage_bound, tpr_bound, twice
+from attacks.tradeoff import advantage_bound, tpr_bound, two_steps_apart
 from privfed.grid.drawing import COLOURS, DASHES, STYLE
 from privfed.json_text import dump
 from privfed.leakage.membership import Exposure
@@ -43,12 +43,12 @@ def claim(found: Exposure) -> tuple[float, float, str]:
         if found.attacked > 1 or user.relation == REPLACE_ONE:
             return user.epsilon, user.delta, f"one client, {user.relation}"
         said = f"one client in another's place: two steps of {user.relation}"
-        return (*twice(user.epsilon, user.delta), said)
+        return (*two_steps_apart(user.epsilon, user.delta), said)
     if user.relation == REPLACE_ONE:
         ways = [(user.epsilon, user.delta, "one client's data, of which an example is part")]
     else:
         said = "one client's data changed: two steps of the claim about a whole client"
-        ways = [(*twice(user.epsilon, user.delta), said)]
+        ways = [(*two_steps_apart(user.epsilon, user.delta), said)]
     if silo := found.examples:
         ways.append((silo.epsilon, silo.delta, f"one example of a silo, {silo.relation}"))
     return min(ways)
