@@ -79,7 +79,8 @@ def train(
         from privfed.ranks import RankLost, joined
         from privfed.report.outcome import outcome_table
         from privfed.report.progress import progress
-        from privfed.run import loop as runs
+        from privfed.run.resume import resume as resume_run
+        from privfed.run.train import train as train_run
         from privfed.run.worker_rank import follow, refuse_ranks
 
         def change(stored: Config) -> Config:
@@ -99,9 +100,9 @@ def train(
             with progress(screen) as shown:
                 if config is None:
                     assert resume is not None
-                    outcome = runs.resume(resume, change, [shown], ranks)
+                    outcome = resume_run(resume, change, [shown], ranks)
                 else:
-                    outcome = runs.train(config, path, [shown], ranks)
+                    outcome = train_run(config, path, [shown], ranks)
     except (KeyboardInterrupt, OSError, RankLost) as error:
         return ended(error, _how_to_go_on(path))
     except (LedgerBroken, Broken) as error:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib.util
 import inspect
 import re
 from collections.abc import Mapping
-from importlib import metadata, resources
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from privfed.config.config import FORMAT
-from privfed.config.sections import SECTIONS
+from privfed.config.sections import FORMAT, SECTIONS
 from privfed.parts import BUILT_IN, find
 
 _Schema = dict[str, Any]
@@ -72,9 +73,10 @@ def _documentation(target: str) -> str:
 
 @functools.cache
 def _source(module: str) -> ast.Module:
-    package, *folders, file = module.split(".")
-    path = resources.files(package).joinpath(*folders, f"{file}.py")
-    return ast.parse(path.read_text(encoding="utf-8"))
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"{module} has no source to read")
+    return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
 
 
 def _line(documentation: str) -> str:

@@ -166,3 +166,6 @@ SECTIONS = {
     "audit": Section("audit", Audit, {}),
     "devices": Section("devices", Devices, {}),
 }
+
+
+FORMAT = 1

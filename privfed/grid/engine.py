@@ -46,7 +46,9 @@ from privfed.grid.results import (
 from privfed.json_text import dump
 from privfed.parts import expected
 from privfed.round.tally import TOTALS
-from privfed.run.loop import Outcome, resume, train
+from privfed.run.outcome import Outcome
+from privfed.run.resume import resume
+from privfed.run.train import train
 
 STOPPED, WAITING = "stopped", "waiting"
 _NO_ROOM = {

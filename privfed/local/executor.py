@@ -133,13 +133,6 @@ class InProcess:
     def reduce(self, total: Tensor) -> Tensor:
         return self.ranks.reduce(total)
 
-    def rows(self, exchange: Exchange, cohort: Cohort) -> Tensor:
-        """Rows in the order of `cohort.clients`."""
-        rows = exchange.broadcast["params"].new_zeros(len(cohort.clients), exchange.layout.length)
-        for chunk in self.chunks(exchange, cohort):
-            rows[torch.from_numpy(np.searchsorted(cohort.clients, chunk.ids))] = chunk.rows
-        return self.ranks.reduce(rows)
-
     def root(self, exchange: Exchange, round: int) -> Tensor:
         federation = self.trainer.federation.at(round).server()
         lr = self.trainer.lr * self.schedule.factor(round)

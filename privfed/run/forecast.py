@@ -68,7 +68,7 @@ def forecast(setup: Setup) -> Forecast:
         config.run.rounds * algorithm.exchanges * algorithm.summation.seconds(width, round(cohort))
     )
     broadcasts = algorithm.exchanges - 1 + algorithm.objective.broadcasts
-    broadcasts += isinstance(algorithm.rule, SumRule) and algorithm.remembers  # its center
+    broadcasts += isinstance(algorithm.rule, SumRule) and algorithm.rule.remembers  # its center
     keys = algorithm.summation.download(round(cohort))
     evaluations = -(-config.run.rounds // config.run.evaluate_every) + 1
     training = config.run.rounds * cohort * float(work[0]) * setup.speed.seconds

@@ -11,7 +11,7 @@ from traced import assert_secret, tracing
 
 from privfed import streams
 from privfed.parts import BUILT_IN
-from privfed.run.loop import train
+from privfed.run.train import train
 from privfed.secure.masked import client as masking_client
 from privfed.store.private_key import PrivateKey
 from privfed.streams import KEPT, PRIVATE, PUBLIC, Keys, Streams

@@ -109,11 +109,6 @@ class WithCanaries:
     def reduce(self, total: Tensor) -> Tensor:
         return self.inner.reduce(total)
 
-    def rows(self, exchange: Exchange, cohort: Cohort) -> Tensor:
-        real, made_up = self._parted(cohort)
-        rows = self.inner.rows(exchange, replace(cohort, clients=real))
-        return torch.cat([rows, self._rows(exchange, made_up)])
-
     def root(self, exchange: Exchange, round: int) -> Tensor:
         return self.inner.root(exchange, round)
 
@@ -158,11 +153,7 @@ class ListeningStore:
 
     def write(self, charge: Charge, released: list[Tensor], state: State) -> None:
         self.inner.write(charge, released, state)
-        self.note(charge.round, released)
-
-    def note(self, round: int, released: list[Tensor]) -> None:
-        """Log what the round's release tells of the canaries; it may have been logged before."""
-        self.log.append(round, self.canaries.products_with(released))
+        self.log.append(charge.round, self.canaries.products_with(released))
 
 
 def with_canaries(

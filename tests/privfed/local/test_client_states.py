@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import FEATURES, Rounds, built, population, trainer
+from helpers import FEATURES, Rounds, built, population, rows_of, trainer
 from small import same_run, small, trained
 from torch import nn
 
@@ -21,9 +21,10 @@ from privfed.models.losses import SquaredError
 from privfed.models.recipes import Foreign, Logistic
 from privfed.parts import BUILT_IN, find
 from privfed.privacy.mechanisms.none import NoPrivacy
-from privfed.round.round import play, run_round
+from privfed.round.play import play
+from privfed.round.round import run_round
 from privfed.run.check import check
-from privfed.run.loop import resume
+from privfed.run.resume import resume
 from privfed.sampling.cohort import Cohort
 from privfed.sampling.samplers import Poisson
 from privfed.streams import Streams
@@ -265,7 +266,7 @@ def test_stragglers_are_trained_for_their_fewer_epochs(tmp_path, objective):
         rounds.world.states.begin(1)
     exchange = next(play(rounds.algorithm, 1, rounds.state))
     cohort = Cohort(1, ids, 12.0, rounds.algorithm.sampler.witness(1, 12))
-    found = executor.rows(exchange, cohort)
+    found = rows_of(executor, exchange, cohort)
     epochs = executor._epochs(ids, 1)
     assert 1 <= epochs.min() < epochs.max() == 4
     keys = executor.streams.at("shuffle", 1, ids)

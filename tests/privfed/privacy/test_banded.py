@@ -22,7 +22,7 @@ from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.mechanisms import banded as module
 from privfed.privacy.mechanisms.banded import Banded, prefix_error
 from privfed.privacy.noise.correlated import Correlated
-from privfed.run.loop import resume
+from privfed.run.resume import resume
 from privfed.sampling.samplers import Cyclic, Poisson
 from privfed.streams import Keys, Streams
 

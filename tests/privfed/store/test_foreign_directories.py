@@ -91,7 +91,8 @@ def test_code_runs_where_the_ledger_vouches_for_it(tmp_path, monkeypatch):
     """The check of the check: the same module is imported by a run that was trained with it."""
     mark = tmp_path / "imported"
     (tmp_path / "honest.py").write_text(
-        f"from privfed.models.recipes import Logistic\n{touching(mark)}class Model(Logistic): pass\n"
+        "from privfed.models.recipes import Logistic\n"
+        f"{touching(mark)}class Model(Logistic): pass\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     trained(tmp_path / "run", "model.name=honest:Model", "run.rounds=1")
