@@ -11,7 +11,8 @@ from typing import Any
 from accounting.errors import AccountingError
 from accounting.guarantee import CHOICES, TIGHTEST, Guarantee, guarantee, stated
 from accounting.ledger import Ledger
-from privfed.auditing.run_audit import RunAudit, audit
+from privfed.auditing.audited_run import RunAudit
+from privfed.auditing.run_audit import audit
 from privfed.config.population_identity import normal
 from privfed.errors import Refused
 from privfed.plan.prior_spending import Prior, Priors, examples_guarantee, other_guarantee

@@ -24,9 +24,9 @@ from privfed.report.tables import (
 from privfed.words import ceiling, number
 
 if TYPE_CHECKING:
+    from privfed.auditing.audited_run import RunAudit
     from privfed.auditing.joint_audit import JointAudit
     from privfed.auditing.mechanism_audit import MechanismAudit
-    from privfed.auditing.run_audit import RunAudit
     from privfed.plan.calibrate import Answer
 
 

@@ -346,7 +346,7 @@ def test_a_configuration_edited_by_hand_does_not_raise_a_budget_in_silence(tmp_p
 def test_the_budget_of_a_ledger_that_states_none_is_the_stored_one(tmp_path, monkeypatch):
     path = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr("privfed.run.resume.terms", lambda *args: without_budget(terms(*args)))
+        patch.setattr("privfed.run.train.terms", lambda *args: without_budget(terms(*args)))
         trained(path, *AT, "privacy.epsilon=3.0", "run.rounds=3")
     assert Ledger.load(path / "ledger.jsonl").budget is None
     resume(path, keep)
