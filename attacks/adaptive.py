@@ -41,7 +41,7 @@ class Adaptive(FullKnowledge):
         directions = [p * (length / p.norm()) for p in (-mean, -mean.sign(), -spread) if p.any()]
 
         def harm(p: Tensor, strength: float) -> float:
-            hostile = (mean + strength * p).expand_as(view.own)
+            hostile = (mean + strength * p).expand_as(view.byzantine)
             return float((rule(torch.cat([hostile, honest])) - mean).norm())
 
         grid = np.geomspace(2.0**-4, 2.0**8, self.steps)

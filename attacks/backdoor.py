@@ -51,7 +51,7 @@ class Hidden(Attack):
         return x, y
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        return self.boost * view.own, state
+        return self.boost * view.byzantine, state
 
     def targeted(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
         others = y != self.target

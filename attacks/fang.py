@@ -45,14 +45,14 @@ class Fang(FullKnowledge):
         # Away from s means smaller where s_j > 0: a positive edge shrinks, a negative one grows.
         ahead = (edge > 0) == up
         end = torch.where(ahead, edge / self.beyond, edge * self.beyond)
-        part = torch.from_numpy(rng.uniform(size=tuple(view.own.shape))).to(honest)
+        part = torch.from_numpy(rng.uniform(size=tuple(view.byzantine.shape))).to(honest)
         return edge + part * (end - edge)
 
     def _picked(self, honest: Tensor, view: View) -> Tensor:
         """The row -lambda s, for the largest lambda tried with which the rule picks it."""
         if view.rule is None:
             return honest.mean(0)
-        d, byzantine = honest.shape[1], len(view.own)
+        d, byzantine = honest.shape[1], len(view.byzantine)
         signs = honest.mean(0).sign()
         apart = torch.cdist(honest, honest).sort(dim=1).values
         nearest = apart[:, 1 : max(2, len(honest) - 1)].sum(1).min()

@@ -32,12 +32,12 @@ class Knowledge(Enum):
 class View:
     """The written threat model: what an attack is shown in a `round`, None for what it is not.
 
-    `own` `[b, m]` are the byzantine clients' rows as honest training left them, `honest` `[h, m]`
+    `byzantine` `[b, m]` are the attackers' rows as honest training left them, `honest` `[h, m]`
     the others', `rule` the aggregation as a callable on rows `[n, m]` with the byzantine first.
     """
 
     round: int
-    own: Tensor
+    byzantine: Tensor
     honest: Tensor | None = None
     rule: Callable[[Tensor], Tensor] | None = None
 
@@ -77,8 +77,8 @@ class Attack(BaseModel):
         return x, y
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        """The rows `[b, m]` to send in place of `view.own`, and what the attackers remember."""
-        return view.own, state
+        """The rows `[b, m]` to send in place of the honest ones, and what the attackers remember."""
+        return view.byzantine, state
 
     def targeted(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
         """The test examples that it wants misread, as they are fed in, and the labels it wants.
@@ -121,8 +121,8 @@ class FullKnowledge(ReadingAttack):
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         honest = usable_honest(view.honest)
         if honest is None:
-            return view.own, state
-        return self.hostile(honest, view, rng).expand_as(view.own).clone(), state
+            return view.byzantine, state
+        return self.hostile(honest, view, rng).expand_as(view.byzantine).clone(), state
 
 
 def usable_honest(honest: Tensor | None) -> Tensor | None:
