@@ -77,7 +77,7 @@ class Attack(BaseModel):
         return x, y
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        """The rows `[b, m]` to send in place of the honest ones, and what the attackers remember."""
+        """The rows `[b, m]` to send for `view.byzantine`, and what the attackers remember."""
         return view.byzantine, state
 
     def targeted(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
