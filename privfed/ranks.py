@@ -102,16 +102,17 @@ class Together:
     _tasks: Counter[str] = field(default_factory=Counter)
 
     def first(self, act: Callable[[], T]) -> T:
-        said: tuple[Any, Exception | None] = (None, None)
+        outcome: tuple[Any, Exception | None] = (None, None)
         if self.rank == 0:
             try:
-                said = act(), None
+                outcome = act(), None
             except Exception as error:  # whatever it is: the others wait to hear of it
-                said = None, error
-        given, raised = pickle.loads(self._heard(pickle.dumps(said)))
+                outcome = None, error
+        result: T
+        result, raised = pickle.loads(self._heard(pickle.dumps(outcome)))
         if raised is not None:
             raise raised
-        return given  # type: ignore[no-any-return]
+        return result
 
     def reduce(self, total: Tensor) -> Tensor:
         here = total.cpu()
@@ -128,15 +129,15 @@ class Together:
         with _noticing():
             return int(self.store.add(name, 1)) - 1
 
-    def _heard(self, said: bytes) -> bytes:
+    def _heard(self, message: bytes) -> bytes:
         """What rank 0 said, on all ranks: its length goes before it."""
-        size = torch.tensor([len(said)])
+        size = torch.tensor([len(message)])
         self._wait(lambda: dist.broadcast(size, 0, async_op=True))
-        message = torch.frombuffer(bytearray(said), dtype=torch.uint8)
+        letters = torch.frombuffer(bytearray(message), dtype=torch.uint8)
         if self.rank:
-            message = torch.empty(int(size), dtype=torch.uint8)
-        self._wait(lambda: dist.broadcast(message, 0, async_op=True))
-        return message.numpy().tobytes()
+            letters = torch.empty(int(size), dtype=torch.uint8)
+        self._wait(lambda: dist.broadcast(letters, 0, async_op=True))
+        return letters.numpy().tobytes()
 
     def _wait(self, begin: Callable[[], Any]) -> None:
         """Until it is done. What was sent to a process that died may never be: so look for it.
@@ -172,6 +173,7 @@ def refuse_miscounted(ranks: Ranks, times: Tensor) -> None:
 
 
 def under_torchrun() -> bool:
+    """Whether torchrun started this process as one of several."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
 
 

@@ -29,7 +29,7 @@ def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
     for name, section in SECTIONS.items():
         given = raw.get(name, {})
         problems += _unknown_keys(name, given)
-        sections[section.field] = _validate(section.own, name, given, problems)
+        sections[section.field] = _validate(section.keys, name, given, problems)
         for kind, (part, model) in _chosen(name, given).items():
             names[kind] = part
             parts[kind] = _validate(model, name, given, problems)
@@ -84,7 +84,7 @@ def _chosen(name: str, section: Mapping[str, Any]) -> dict[str, tuple[str, type[
 
 def _models(name: str, section: Mapping[str, Any]) -> list[type[Part]]:
     """The classes that own keys of `section`: its own, and those of its parts."""
-    return [SECTIONS[name].own, *(model for _, model in _chosen(name, section).values())]
+    return [SECTIONS[name].keys, *(model for _, model in _chosen(name, section).values())]
 
 
 def _suited(raw: Raw) -> Raw:

@@ -125,7 +125,7 @@ class Section:
     """
 
     field: str
-    own: type[Part]
+    keys: type[Part]
     parts: Mapping[str, tuple[str, str]]
 
 

@@ -29,6 +29,7 @@ def _refuse_grown(before: Priors) -> None:
 
 
 def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> None:
+    """Write the files that the ledger cites: public clients, frozen constants, and attackers."""
     directory.public_clients.write(setup.federation.public, before.public)
     directory.constants.write(setup.network.constants, before.lineage)
     if setup.attackers:
@@ -117,10 +118,10 @@ def _secure(setup: Setup) -> dict[str, Any]:
     config = setup.plan.config
     name, simulate = config.names["protocol"], config.secure.simulate
     ran = config.secured and simulate == "messages"
-    said = {"protocol": name, "cryptography": ran, "seen": config.protocol.seen}
+    stated = {"protocol": name, "cryptography": ran, "seen": config.protocol.seen}
     if not config.secured:
-        return said
-    return {**said, "encoded": setup.algorithm.encoded(setup.network.shapes.length)}
+        return stated
+    return {**stated, "encoded": setup.algorithm.encoded(setup.network.shapes.length)}
 
 
 def _examples(setup: Setup) -> dict[str, Any] | None:

@@ -1,7 +1,8 @@
 """A run as it would be, on other people or with other coins: nothing is kept but how it ends.
 
-A rehearsal goes through the very rounds of a run (`privfed.round.round`), but by seeded coins, and pays
-into a ledger of its own that nobody reads: it is a simulation, and no epsilon covers what it shows.
+A rehearsal goes through the very rounds of a run (`privfed.round.round`), but by seeded coins, and
+pays into a ledger of its own that nobody reads: it is a simulation, and no epsilon covers what it
+shows.
 What has been assembled once serves any number of them.
 """
 
@@ -79,14 +80,14 @@ def _world(setup: Setup, directory: RunDirectory) -> World:
     return build_world(setup, directory, ledger, begin, store=Forgetful())
 
 
-def keeping(people: Federation, kept: NDArray[np.bool_]) -> Federation:
-    """`people` with those of their examples only that are `kept` `[N]`; clients stay, if empty.
+def keeping(people: Federation, chosen: NDArray[np.bool_]) -> Federation:
+    """`people` with those of their examples alone that are `chosen` `[N]`; clients stay, if empty.
 
     An empty client sends a zero row. Where rows are summed and divided by a constant, or weighed by
     examples, that is as if it were not there; for other rules it is there, and contributes zero.
     """
     owners = np.repeat(np.arange(people.clients), np.diff(people.offsets))
-    counts = np.bincount(owners[kept], minlength=people.clients)
+    counts = np.bincount(owners[chosen], minlength=people.clients)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    examples = people.examples.take(np.flatnonzero(kept))
+    examples = people.examples.take(np.flatnonzero(chosen))
     return replace(people, examples=examples, offsets=offsets, _stages={})

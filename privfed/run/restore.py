@@ -1,4 +1,4 @@
-"""What a run takes up where it stopped: its last checkpoint, and the releases that came after it."""
+"""What a run takes up where it stopped: its last checkpoint, and the releases after it."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def restored(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoin
         )
     fresh = setup.start()
     for kind in ("server", "mechanism", "objective", "rule"):
-        found, wanted = getattr(checkpoint.state, kind), getattr(fresh, kind)
-        if _form(found) != _form(wanted):
+        stored, expected = getattr(checkpoint.state, kind), getattr(fresh, kind)
+        if _form(stored) != _form(expected):
             raise Broken(
-                f"{directory.path}: the checkpoint's {kind} state is {_form(found)}; expected "
-                f"{_form(wanted)}"
+                f"{directory.path}: the checkpoint's {kind} state is {_form(stored)}; expected "
+                f"{_form(expected)}"
             )
     return checkpoint
 

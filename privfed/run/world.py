@@ -1,4 +1,4 @@
-"""Where the rounds of a run happen: its executor, ledger, store, and what it keeps between rounds."""
+"""Where the rounds of a run happen, and what it keeps between them. Worlds are built here."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def with_kept_key(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Stre
     if not keeps_key(setup):
         return setup.streams
     key = directory.key.read_or_draw(str(ledger.terms["id"]), fresh=not ledger.charges)
-    return replace(setup.streams, kept=key)
+    return replace(setup.streams, key=key)
 
 
 def keeps_key(setup: Setup) -> bool:

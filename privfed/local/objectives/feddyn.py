@@ -30,7 +30,8 @@ class FedDyn(Sgd):
 
     A client keeps d numbers, sends d and is sent d. The paper solves the local problem; here it is
     E epochs of SGD. Under privacy the update is clipped as ever, and s follows from releases and
-    public constants; a client's own state costs nothing more (`privfed.local.client_states`). The noise of
+    public constants; a client's own state costs nothing more
+    (`privfed.local.client_states`). The noise of
     every round stays in s, though: expect less of it than without privacy.
     """
 
@@ -42,15 +43,15 @@ class FedDyn(Sgd):
         return {"drift": torch.zeros_like(params)}
 
     def direction(
-        self, grad: Tensor, w: Tensor, broadcast: Broadcast, own: Tensor | None
+        self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
     ) -> Tensor:
-        return grad - _state(own) + self.alpha * (w - broadcast["params"])
+        return grad - _state(state) + self.alpha * (w - broadcast["params"])
 
     def message(
-        self, w: Tensor, broadcast: Broadcast, own: Tensor | None, work: Work
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
         delta = w - broadcast["params"]
-        return delta, _state(own) - self.alpha * delta
+        return delta, _state(state) - self.alpha * delta
 
     def conclude(
         self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
@@ -59,7 +60,7 @@ class FedDyn(Sgd):
         return released + drift, {"drift": drift}
 
 
-def _state(own: Tensor | None) -> Tensor:
-    if own is None:
+def _state(state: Tensor | None) -> Tensor:
+    if state is None:
         raise ValueError("FedDyn needs each client's memory of gradients")
-    return own
+    return state

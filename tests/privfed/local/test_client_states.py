@@ -208,7 +208,7 @@ def test_a_step_that_was_not_taken_changes_no_control_variate():
     broadcast = {"params": torch.zeros(d), "control": torch.ones(d)}
     own = torch.full((2, d), 2.0)
     seen = torch.tensor([True, False])
-    work = Work(torch.zeros(2), 0.5, seen=seen)
+    work = Work(torch.zeros(2), 0.5, returning=seen)
     rows, after = objective.message(torch.zeros(2, d), broadcast, own, work)
     assert rows[0].tolist() == [0.0] * 6
     assert torch.equal(after[0], own[0])
@@ -275,7 +275,7 @@ def test_stragglers_are_trained_for_their_fewer_epochs(tmp_path, objective):
     nobody = torch.zeros(12, dtype=torch.bool)
     wanted, _ = rounds.local.train(ids, exchange.broadcast, own, keys, epochs, nobody)
     torch.testing.assert_close(found, wanted)
-    everything, _ = rounds.local.train(ids, exchange.broadcast, own, keys, seen=nobody)
+    everything, _ = rounds.local.train(ids, exchange.broadcast, own, keys, returning=nobody)
     assert not torch.allclose(found, everything, atol=1e-4)
 
 
@@ -306,7 +306,7 @@ def test_rows_do_not_depend_on_the_order_of_clients_or_on_the_others(name):
 
     def rows(ids):
         keys, state = Streams(1).at("shuffle", 1, ids), own[ids] if objective.keeps else None
-        return local.train(ids, broadcast, state, keys, seen=torch.ones(len(ids)))[0]
+        return local.train(ids, broadcast, state, keys, returning=torch.ones(len(ids)))[0]
 
     whole = rows(np.arange(4))
     order = np.array([2, 0, 3, 1])
@@ -451,7 +451,7 @@ def test_their_traffic_and_what_clients_keep_are_said():
     for name, up, down, keeps in (("scaffold", 2, 2, 1), ("feddyn", 1, 1, 1)):
         found = check(small(f"client.objective={name}", "data.setting=cross_silo")).forecast
         assert (found.up, found.down) == (up * free.up, down * free.down)
-        assert found.kept == keeps * free.parameters * 4
+        assert found.remembered == keeps * free.parameters * 4
     settings = ("client.objective=fedcurv", "data.setting=cross_silo", "privacy.mechanism=none")
-    assert check(small(*settings)).forecast.kept == 2 * free.parameters * 4
-    assert free.kept == 0
+    assert check(small(*settings)).forecast.remembered == 2 * free.parameters * 4
+    assert free.remembered == 0
