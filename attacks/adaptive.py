@@ -41,7 +41,7 @@ class Adaptive(FullKnowledge):
         directions = [p * (length / p.norm()) for p in (-mean, -mean.sign(), -spread) if p.any()]
 
         def harm(p: Tensor, strength: float) -> float:
-            hostile = (mean + strength * p).expand_as(view.own)
+            hostile = (mean + strength * p).expand_as(view.byzantine)
             return float((rule(torch.cat([hostile, honest])) - mean).norm())
 
         grid = np.geomspace(2.0**-4, 2.0**8, self.steps)
@@ -51,8 +51,8 @@ class Adaptive(FullKnowledge):
         for _ in range(self.steps):
             ratio **= 0.5
             for near in (strength * ratio, strength / ratio):
-                found = harm(directions[place], near)
-                if found > best:
-                    best, strength = found, near
+                harmed = harm(directions[place], near)
+                if harmed > best:
+                    best, strength = harmed, near
         row: Tensor = mean + strength * directions[place]
         return row

@@ -43,5 +43,5 @@ def recover_candidates(weight: Tensor, bias: Tensor, count: int) -> Tensor:
     """
     rows = bias.abs().argsort(descending=True, stable=True)[:count]
     below = bias[rows][:, None]
-    found = torch.where(below == 0, 0.0, weight[rows] / torch.where(below == 0, 1.0, below))
-    return torch.cat([found, found.new_zeros(count - len(found), found.shape[1])])
+    ratios = torch.where(below == 0, 0.0, weight[rows] / torch.where(below == 0, 1.0, below))
+    return torch.cat([ratios, ratios.new_zeros(count - len(ratios), ratios.shape[1])])

@@ -15,7 +15,10 @@ from attacks.types import Attack, Knowledge, State, View
 
 
 class Hidden(Attack):
-    """Trains on own examples, of which a `share` is altered and labelled `target`; boosts."""
+    """An attack by examples of the attacker's own, a `share` of them altered and labelled `target`.
+
+    Its update is then multiplied by `boost`.
+    """
 
     knows: ClassVar[frozenset[Knowledge]] = frozenset({Knowledge.OWN_DATA, Knowledge.OWN_UPDATES})
     poisons: ClassVar[bool] = True
@@ -48,7 +51,7 @@ class Hidden(Attack):
         return x, y
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        return self.boost * view.own, state
+        return self.boost * view.byzantine, state
 
     def targeted(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
         others = y != self.target

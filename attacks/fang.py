@@ -12,6 +12,7 @@ from torch import Tensor
 from attacks.types import FullKnowledge, Knowledge, View
 
 _LEAST = 1e-5
+"""The lambda at which the search against Krum ends."""
 
 
 class Fang(FullKnowledge):
@@ -44,14 +45,14 @@ class Fang(FullKnowledge):
         # Away from s means smaller where s_j > 0: a positive edge shrinks, a negative one grows.
         ahead = (edge > 0) == up
         end = torch.where(ahead, edge / self.beyond, edge * self.beyond)
-        part = torch.from_numpy(rng.uniform(size=tuple(view.own.shape))).to(honest)
+        part = torch.from_numpy(rng.uniform(size=tuple(view.byzantine.shape))).to(honest)
         return edge + part * (end - edge)
 
     def _picked(self, honest: Tensor, view: View) -> Tensor:
-        """-lambda s for the largest lambda found with which the rule picks it."""
+        """The row -lambda s, for the largest lambda tried with which the rule picks it."""
         if view.rule is None:
             return honest.mean(0)
-        d, byzantine = honest.shape[1], len(view.own)
+        d, byzantine = honest.shape[1], len(view.byzantine)
         signs = honest.mean(0).sign()
         apart = torch.cdist(honest, honest).sort(dim=1).values
         nearest = apart[:, 1 : max(2, len(honest) - 1)].sum(1).min()
@@ -60,8 +61,8 @@ class Fang(FullKnowledge):
         strength = float(bound)
         while strength > _LEAST:
             row = -strength * signs
-            found = view.rule(torch.cat([row.expand(byzantine, -1), honest]))
-            if torch.allclose(found, row, atol=1e-6 * strength, rtol=1e-4):
+            aggregate = view.rule(torch.cat([row.expand(byzantine, -1), honest]))
+            if torch.allclose(aggregate, row, atol=1e-6 * strength, rtol=1e-4):
                 break
             strength /= 2
         return -strength * signs

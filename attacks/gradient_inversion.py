@@ -7,6 +7,7 @@ clients train. Labels are known here: see `attacks.label_recovery`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ _DECAYS = (3 / 8, 5 / 8, 7 / 8)
 
 @dataclass(frozen=True)
 class Search:
-    """What is looked for: x of `shape` `[B, *]`, labelled `labels` `[B]`, within [low, high]."""
+    """The inputs looked for: x of `shape` `[B, *]`, labelled `labels` `[B]`, within [low, high]."""
 
     shape: tuple[int, ...]
     labels: Tensor
@@ -28,73 +29,83 @@ class Search:
     high: float
 
 
-def match_gradients(
-    update: Update, seen: Tensor, search: Search, iterations: int, generator: torch.Generator
-) -> Tensor:
-    """Deep leakage: minimise |update(x) - seen|^2 / |seen|^2 over x by L-BFGS from normal noise.
+@dataclass
+class _Nearest:
+    """The guess of the least distance so far."""
 
-    Needs a model that is smooth in x (sigmoid, tanh; not ReLU or max-pooling). Where it gets
-    stuck, draw another start. Returns x `[B, *]`, the best seen, as found: not clamped to the
-    range. Source: Zhu, Liu & Han 2019 (DLG), algorithm 1.
+    x: Tensor
+    distance: float = math.inf
+
+    def consider(self, guess: Tensor, distance: Tensor) -> None:
+        """Remember `guess` where its `distance` is less than the least so far."""
+        if float(distance.detach()) < self.distance:
+            self.x, self.distance = guess.detach().clone(), float(distance.detach())
+
+
+def match_gradients(
+    update: Update, observed: Tensor, search: Search, iterations: int, generator: torch.Generator
+) -> Tensor:
+    """Deep leakage: minimise |update(x) - u|^2 / |u|^2 over x by L-BFGS from normal noise.
+
+    u is the update `observed` `[d]`. Needs a model that is smooth in x (sigmoid, tanh; not ReLU or
+    max-pooling). Where it gets stuck, draw another start. Returns x `[B, *]`, the best seen, not
+    clamped to the range. Source: Zhu, Liu & Han 2019 (DLG), algorithm 1.
     """
-    guess = torch.randn(search.shape, generator=generator, dtype=seen.dtype)
+    guess = torch.randn(search.shape, generator=generator, dtype=observed.dtype)
     guess.requires_grad_()
     optimizer: Any = torch.optim.LBFGS([guess], history_size=100, line_search_fn="strong_wolfe")
-    scale = seen.square().sum().clamp(min=1e-30)
-    best, least = guess.detach().clone(), float("inf")
+    scale = observed.square().sum().clamp(min=1e-30)
+    best = _Nearest(guess.detach().clone())
 
     def closure() -> Tensor:
-        nonlocal best, least
         optimizer.zero_grad()
-        distance = (update(guess, search.labels) - seen).square().sum() / scale
+        distance = (update(guess, search.labels) - observed).square().sum() / scale
         (guess.grad,) = torch.autograd.grad(distance, guess)
-        if float(distance.detach()) < least:
-            best, least = guess.detach().clone(), float(distance.detach())
+        best.consider(guess, distance)
         return distance.detach()
 
     for _ in range(iterations):
-        before = least
+        before = best.distance
         optimizer.step(closure)
-        if not guess.detach().isfinite().all() or least >= before:
+        if not guess.detach().isfinite().all() or best.distance >= before:
             break
-    return best
+    return best.x
 
 
 def match_direction(
     update: Update,
-    seen: Tensor,
+    observed: Tensor,
     search: Search,
     iterations: int,
     generator: torch.Generator,
     variation: float = 1e-2,
     rate: float = 0.5,
 ) -> Tensor:
-    """Minimise 1 - cos(update(x), seen) + `variation` TV(x) by signed Adam, within the range.
+    """Minimise 1 - cos(update(x), u) + `variation` TV(x) by signed Adam, within the range.
 
-    The rate, in units of half the range, falls tenfold after 3/8, 5/8 and 7/8 of the iterations;
-    total variation is that of images `[B, *, h, w]`, and none for vectors `[B, k]`. The length of
-    what was seen does not enter: a clip changes nothing. Returns x `[B, *]`, the best seen.
-    Source: Geiping et al. 2020, section 4 and equation 4.
+    u is the update `observed` `[d]`; its length does not enter: a clip changes nothing. The rate,
+    in units of half the range, falls tenfold after 3/8, 5/8 and 7/8 of the iterations; total
+    variation is that of images `[B, *, h, w]`, and none for vectors `[B, k]`. Returns x `[B, *]`,
+    the best seen. Source: Geiping et al. 2020, section 4 and equation 4.
     """
     middle, half = (search.low + search.high) / 2, (search.high - search.low) / 2
-    guess = torch.randn(search.shape, generator=generator, dtype=seen.dtype) * half / 2 + middle
+    guess = torch.randn(search.shape, generator=generator, dtype=observed.dtype) * half / 2 + middle
     guess = guess.clamp(search.low, search.high).requires_grad_()
     optimizer = torch.optim.Adam([guess], lr=rate * half)
     milestones = sorted({max(int(part * iterations), 1) for part in _DECAYS})
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.1)
-    best, least = guess.detach().clone(), float("inf")
+    best = _Nearest(guess.detach().clone())
     for _ in range(iterations):
-        cosine = torch.cosine_similarity(update(guess, search.labels), seen, dim=0)
+        cosine = torch.cosine_similarity(update(guess, search.labels), observed, dim=0)
         loss = 1 - cosine + variation * total_variation(guess / half)
-        if float(loss.detach()) < least:
-            best, least = guess.detach().clone(), float(loss.detach())
+        best.consider(guess, loss)
         (grad,) = torch.autograd.grad(loss, guess)
         guess.grad = grad.sign()
         optimizer.step()
         schedule.step()
         with torch.no_grad():
             guess.clamp_(search.low, search.high)
-    return best
+    return best.x
 
 
 def total_variation(x: Tensor) -> Tensor:

@@ -13,25 +13,25 @@ _WINDOW, _SIGMA = 11, 1.5
 _K1, _K2 = 0.01, 0.03
 
 
-def mse(found: Tensor, original: Tensor) -> float:
-    """Mean squared error of two tensors of one shape."""
-    return float((found.double() - original.double()).square().mean())
+def mse(reconstruction: Tensor, original: Tensor) -> float:
+    """The mean squared error of two tensors of one shape."""
+    return float((reconstruction.double() - original.double()).square().mean())
 
 
-def psnr(found: Tensor, original: Tensor, span: float) -> float:
-    """Peak signal-to-noise ratio, 10 log10(span^2 / MSE), in decibels; infinite where equal.
+def psnr(reconstruction: Tensor, original: Tensor, span: float) -> float:
+    """The peak signal-to-noise ratio, 10 log10(span^2 / MSE), in decibels; infinite where equal.
 
-    span: the width of the range of values.
+    `span` is the width of the range of values.
 
     >>> round(psnr(torch.full((4,), 0.1), torch.zeros(4), 1.0), 4)
     20.0
     """
-    error = mse(found, original)
+    error = mse(reconstruction, original)
     return math.inf if error == 0 else 10 * math.log10(span**2 / error)
 
 
-def ssim(found: Tensor, original: Tensor, span: float) -> float:
-    """Mean structural similarity of two images `[..., h, w]`: 1 where equal, about 0 unrelated.
+def ssim(reconstruction: Tensor, original: Tensor, span: float) -> float:
+    """The mean structural similarity of two images `[..., h, w]`: 1 where equal, about 0 unrelated.
 
     SSIM = (2 mu_x mu_y + C1)(2 s_xy + C2) / ((mu_x^2 + mu_y^2 + C1)(s_x^2 + s_y^2 + C2)) in every
     window that lies in the image, C1 = (0.01 span)^2, C2 = (0.03 span)^2, with means, variances and
@@ -40,11 +40,13 @@ def ssim(found: Tensor, original: Tensor, span: float) -> float:
 
     Source: Wang, Bovik, Sheikh & Simoncelli 2004, equation 13.
     """
-    if found.shape != original.shape or found.dim() < 2:
-        raise ValueError(f"images of shapes {tuple(found.shape)} and {tuple(original.shape)}")
-    height, width = found.shape[-2:]
+    if reconstruction.shape != original.shape or reconstruction.dim() < 2:
+        raise ValueError(
+            f"images of shapes {tuple(reconstruction.shape)} and {tuple(original.shape)}"
+        )
+    height, width = reconstruction.shape[-2:]
     window = gaussian_window(min(_WINDOW, height, width))
-    x, y = (image.double().reshape(-1, 1, height, width) for image in (found, original))
+    x, y = (image.double().reshape(-1, 1, height, width) for image in (reconstruction, original))
 
     def local(image: Tensor) -> Tensor:
         return F.conv2d(image, window[None, None])
@@ -69,15 +71,16 @@ def gaussian_window(most: int) -> Tensor:
     return torch.outer(line, line) / line.sum() ** 2
 
 
-def matched(found: Tensor, originals: Tensor) -> Tensor:
-    """Of `found` `[M, *]`, M >= B, one for each of `originals` `[B, *]`: the least squares in all.
+def best_matches(reconstructions: Tensor, originals: Tensor) -> Tensor:
+    """One of `reconstructions` `[M, *]`, M >= B, for each of `originals` `[B, *]`.
 
-    A batch has no order; this gives the attacker the best one.
+    They are assigned so that squared errors sum to the least. A batch has no order; this gives the
+    attacker the best one.
 
-    >>> matched(torch.tensor([[5.0], [0.0], [2.0]]), torch.tensor([[2.1], [4.0]]))
+    >>> best_matches(torch.tensor([[5.0], [0.0], [2.0]]), torch.tensor([[2.1], [4.0]]))
     tensor([[2.],
             [5.]])
     """
-    far = torch.cdist(originals.flatten(1).double(), found.flatten(1).double()).square()
+    far = torch.cdist(originals.flatten(1).double(), reconstructions.flatten(1).double()).square()
     _, columns = linear_sum_assignment(far.cpu().numpy())
-    return found[torch.from_numpy(columns)]
+    return reconstructions[torch.from_numpy(columns)]

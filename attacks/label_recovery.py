@@ -33,12 +33,12 @@ def recover_label(bias: Tensor) -> int:
 def label_shares(bias: Tensor, probabilities: Tensor, length: float | None) -> Tensor:
     """Label shares `[K]`, at least 0 and of sum 1, from the last layer's bias gradient `[K]`.
 
-    probabilities `[K, K]`: row j is the mean prediction on examples of label j (from public ones).
-    Examples with shares pi add up to gradient = length (P^T - I) pi, where `length` is the sum of
-    the learning rates of all steps (1 for a gradient). v = length pi >= 0 is fitted by non-negative
-    least squares. Predictions that fit a mixture of labels leave no trace (P^T pi = pi), so that
-    the length has to be known; None, where a clip has hidden it, takes the shortest that fits,
-    which is right for clients who lack a label.
+    Row j of `probabilities` `[K, K]` is the mean prediction on examples of label j (from public
+    ones). Examples with shares pi add up to gradient = length (P^T - I) pi, where `length` is the
+    sum of the learning rates of all steps (1 for a gradient). v = length pi >= 0 is fitted by
+    non-negative least squares. Predictions that fit a mixture of labels leave no trace (P^T pi =
+    pi), so that the length has to be known; None, where a clip has hidden it, takes the shortest
+    that fits, which is right for clients who lack a label.
 
     Source: as Wainakh et al. 2022 (LLG) and Geng et al. 2021 count labels in gradients of the last
     layer, with the predictions on each label instead of one prediction for all.
@@ -57,16 +57,16 @@ def label_shares(bias: Tensor, probabilities: Tensor, length: float | None) -> T
     unit = target if known and target > 0 else max(scale, 1e-30)
     weight = _HARD if known else _SOFT
     rows = np.vstack([matrix, weight * np.ones(len(gradient))])
-    found, _ = nnls(rows, np.append(gradient / unit, weight * target / unit))
-    total = found.sum()
-    shares = found / total if total > 0 else np.full(len(found), 1 / len(found))
+    fitted, _ = nnls(rows, np.append(gradient / unit, weight * target / unit))
+    total = fitted.sum()
+    shares = fitted / total if total > 0 else np.full(len(fitted), 1 / len(fitted))
     return torch.from_numpy(shares).float()
 
 
-def counted(shares: Tensor, examples: int) -> Tensor:
+def labels_in_proportion(shares: Tensor, examples: int) -> Tensor:
     """Labels `[examples]`, ascending, in the proportions `shares` `[K]` (largest remainders).
 
-    >>> counted(torch.tensor([0.4, 0.0, 0.6]), 4)
+    >>> labels_in_proportion(torch.tensor([0.4, 0.0, 0.6]), 4)
     tensor([0, 0, 2, 2])
     """
     exact = shares.double() * examples

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 Reals = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-MANY = 64
+OWN_VARIANCE = 64
 """Shadow models from which each target has a variance of its own (Carlini et al. 2022, VI-C)."""
 _LEAST = 2.0**-53
 """Losses below it are not told apart from none."""
@@ -29,7 +29,9 @@ _LEAST = 2.0**-53
 
 @dataclass(frozen=True)
 class Shadows:
-    """Statistics `[s, t]` of t targets under s models; `inside` says which were trained on which.
+    """Shadow models: `statistics` `[s, t]` of t targets under s models.
+
+    `inside` `[s, t]` says which models were trained on which targets.
 
     Which are inside has to be drawn by independent coins: were it exactly half of the models, the
     others would give a held-out one away.
@@ -42,7 +44,7 @@ class Shadows:
         return len(self.statistics)
 
     def without(self, model: int) -> Shadows:
-        """All but one, which is then attacked."""
+        """All shadows but one, which is then attacked."""
         others = np.arange(len(self)) != model
         return Shadows(self.statistics[others], self.inside[others])
 
@@ -56,8 +58,8 @@ def confidence(losses: Reals) -> Reals:
     >>> confidence(np.array([0.0, np.log(4), 800.0])).round(3)
     array([  36.737,   -1.099, -800.   ])
     """
-    held = np.maximum(losses, _LEAST)
-    logit: Reals = -(held + np.log(-np.expm1(-held)))
+    losses = np.maximum(losses, _LEAST)
+    logit: Reals = -(losses + np.log(-np.expm1(-losses)))
     return logit
 
 
@@ -98,17 +100,17 @@ def lira_offline(target: Reals, shadows: Shadows) -> Reals:
 def _gaussian(shadows: Shadows, inside: bool) -> tuple[Reals, Reals]:
     """Each target's mean `[t]` over its shadows on one side (NaN: none), and variance `[t]`.
 
-    With fewer than `MANY` models the variance is one for all targets, pooled over what their own
-    means leave.
+    With fewer than `OWN_VARIANCE` models the variance is one for all targets, pooled over what
+    their own means leave.
     """
-    here = shadows.inside == inside
-    count = here.sum(0)
-    total = np.where(here, shadows.statistics, 0.0).sum(0)
+    on_side = shadows.inside == inside
+    count = on_side.sum(0)
+    total = np.where(on_side, shadows.statistics, 0.0).sum(0)
     mean = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
-    squares = np.where(here, (shadows.statistics - mean) ** 2, 0.0).sum(0)
+    squares = np.where(on_side, (shadows.statistics - mean) ** 2, 0.0).sum(0)
     free = np.maximum(count - 1, 0)
     pooled = squares.sum() / max(int(free.sum()), 1)
-    if len(shadows) < MANY:
+    if len(shadows) < OWN_VARIANCE:
         variance = np.full(len(count), pooled)
     else:
         variance = np.divide(squares, free, out=np.full(len(count), pooled), where=free > 1)

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.types import ReadingAttack, State, View, readable
+from attacks.types import ReadingAttack, State, View, usable_honest
 
 
 class Mimic(ReadingAttack):
@@ -28,9 +28,9 @@ class Mimic(ReadingAttack):
     warmup: int = Field(20, ge=1, le=10_000)
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        honest = readable(view.honest)
+        honest = usable_honest(view.honest)
         if honest is None:
-            return view.own, state
+            return view.byzantine, state
         z = state.get("direction")
         if z is None:
             z = torch.from_numpy(rng.normal(size=honest.shape[1])).to(honest)
@@ -41,4 +41,4 @@ class Mimic(ReadingAttack):
             z = away.T @ (away @ z) + z
             z = z / z.norm()
         after = {"direction": z, "rounds": torch.tensor(done + 1)}
-        return honest[int((honest @ z).argmax())].expand_as(view.own).clone(), after
+        return honest[int((honest @ z).argmax())].expand_as(view.byzantine).clone(), after

@@ -14,13 +14,13 @@ from attacks.types import FullKnowledge, View
 
 
 class Farthest(FullKnowledge):
-    """mu - gamma p for the largest gamma that hides; p is a direction of length one."""
+    """The row mu - gamma p for the largest gamma that hides; p is a direction of length one."""
 
     direction: Literal["unit", "sign", "std"] = "std"
 
     @abstractmethod
     def reach(self, away: Tensor, p: Tensor) -> float:
-        """The largest gamma, of honest rows mu - x_k `[h, m]` and the direction p `[m]`."""
+        """The largest gamma that hides, along p `[m]`; `away` are all mu - x_k `[h, m]`."""
 
     def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         rows = honest.double()

@@ -24,7 +24,7 @@ class SignFlip(UpdateAttack):
     strength: float = Field(1.0, gt=0, le=1e6)
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        return -self.strength * view.own, state
+        return -self.strength * view.byzantine, state
 
 
 class Scaling(UpdateAttack):
@@ -41,7 +41,7 @@ class Scaling(UpdateAttack):
     strength: float = Field(10.0, gt=0, le=1e6)
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        return self.strength * view.own, state
+        return self.strength * view.byzantine, state
 
 
 class GaussianNoise(UpdateAttack):
@@ -52,16 +52,16 @@ class GaussianNoise(UpdateAttack):
     >>> import torch, numpy
     >>> view = View(1, torch.ones(1, 10_000))
     >>> sent = GaussianNoise(strength=5.0).corrupt(view, {}, numpy.random.default_rng(0))[0]
-    >>> float(sent.norm() / view.own.norm()).__round__(1)
+    >>> float(sent.norm() / view.byzantine.norm()).__round__(1)
     5.0
     """
 
     strength: float = Field(10.0, gt=0, le=1e6)
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        own = view.own
-        noise = torch.from_numpy(rng.normal(size=tuple(own.shape))).to(own)
-        scale = self.strength * own.norm(dim=1, keepdim=True) / max(1, own.shape[1]) ** 0.5
+        rows = view.byzantine
+        noise = torch.from_numpy(rng.normal(size=tuple(rows.shape))).to(rows)
+        scale = self.strength * rows.norm(dim=1, keepdim=True) / max(1, rows.shape[1]) ** 0.5
         return scale * noise, state
 
 
@@ -76,4 +76,4 @@ class FreeRider(UpdateAttack):
     """
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        return torch.zeros_like(view.own), state
+        return torch.zeros_like(view.byzantine), state

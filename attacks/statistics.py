@@ -30,7 +30,11 @@ class Alie(FullKnowledge):
     z: float | None = Field(None, ge=-100, le=100)
 
     def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
-        z = z_max(len(honest) + len(view.own), len(view.own)) if self.z is None else self.z
+        z = (
+            z_max(len(honest) + len(view.byzantine), len(view.byzantine))
+            if self.z is None
+            else self.z
+        )
         return honest.mean(0) - z * honest.std(0, correction=0)
 
 

@@ -36,12 +36,12 @@ def advantage_bound(epsilon: float, delta: float) -> float:
     return min(1.0, math.tanh(epsilon / 2) + 2 * delta / (math.exp(min(epsilon, 700.0)) + 1))
 
 
-def twice(epsilon: float, delta: float) -> tuple[float, float]:
-    """For what is two steps of neighbours apart: (2ε, (1 + e^ε) δ).
+def two_steps_apart(epsilon: float, delta: float) -> tuple[float, float]:
+    """The guarantee (2ε, (1 + e^ε) δ) for populations that are two steps of neighbours apart.
 
     Source: Dwork & Roth 2014, theorem 2.2 and its proof.
 
-    >>> twice(0.0, 1e-3)
+    >>> two_steps_apart(0.0, 1e-3)
     (0.0, 0.002)
     """
     if epsilon == math.inf:

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 State = Mapping[str, "Tensor"]
 _LONGEST = 1e15
+"""The norm up to which a row can be computed with, as in `defenses.finite`."""
 
 
 class Knowledge(Enum):
-    """What an attacker reads. One who reads honest updates voids the run's epsilon."""
+    """What an attacker reads; one who reads honest updates voids the run's epsilon."""
 
     OWN_DATA = "own data"
     OWN_UPDATES = "own updates"
@@ -29,14 +30,14 @@ class Knowledge(Enum):
 
 @dataclass(frozen=True)
 class View:
-    """The written threat model: what an attack is shown, None where it is shown nothing.
+    """The written threat model: what an attack is shown in a `round`, None for what it is not.
 
-    `own` `[b, m]` are the byzantine clients' rows as honest training left them, `honest` `[h, m]`
+    `byzantine` `[b, m]` are the attackers' rows as honest training left them, `honest` `[h, m]`
     the others', `rule` the aggregation as a callable on rows `[n, m]` with the byzantine first.
     """
 
     round: int
-    own: Tensor
+    byzantine: Tensor
     honest: Tensor | None = None
     rule: Callable[[Tensor], Tensor] | None = None
 
@@ -47,7 +48,9 @@ class Attack(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
     knows: ClassVar[frozenset[Knowledge]] = frozenset()
+    """What the threat model has it read."""
     poisons: ClassVar[bool] = False
+    """Whether examples are altered before training."""
 
     @property
     def corrupts(self) -> bool:
@@ -60,7 +63,7 @@ class Attack(BaseModel):
         return self.poisons or self.corrupts
 
     def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
-        """Why examples of this `shape`, numbers or tokens, are none to poison; None if they are."""
+        """Why examples of this `shape`, `numbers` or tokens, cannot be poisoned; else None."""
         return None
 
     def labels(self) -> tuple[int, ...]:
@@ -74,11 +77,11 @@ class Attack(BaseModel):
         return x, y
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        """The rows `[b, m]` to send instead, and what the attackers remember."""
-        return view.own, state
+        """The rows `[b, m]` to send for `view.byzantine`, and what the attackers remember."""
+        return view.byzantine, state
 
     def targeted(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Of test examples, those that it wants misread, as they are fed in, and as what.
+        """The test examples that it wants misread, as they are fed in, and the labels it wants.
 
         The part of them that is read so is its success. None where it has no such aim.
         """
@@ -90,7 +93,7 @@ class NoAttack(Attack):
 
 
 class UpdateAttack(Attack):
-    """Replaces rows."""
+    """An attack that replaces the attackers' rows."""
 
     knows: ClassVar[frozenset[Knowledge]] = frozenset({Knowledge.OWN_UPDATES})
 
@@ -100,29 +103,32 @@ class UpdateAttack(Attack):
 
 
 class ReadingAttack(UpdateAttack):
-    """Reads all honest updates of the round before it sends its own: the worst case."""
+    """An attack that reads all honest updates of the round before it sends: the worst case."""
 
     knows: ClassVar[frozenset[Knowledge]] = UpdateAttack.knows | {Knowledge.ALL_HONEST}
 
 
 class FullKnowledge(ReadingAttack):
-    """Reads all honest updates, and has all byzantine clients send one row, or one each."""
+    """An attack that reads all honest updates, and computes one row for all byzantine clients.
+
+    It may compute one row for each of them, too.
+    """
 
     @abstractmethod
     def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         """One row `[m]` that all byzantine clients send, from the honest rows `[h, m]`, h > 0."""
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        honest = readable(view.honest)
+        honest = usable_honest(view.honest)
         if honest is None:
-            return view.own, state
-        return self.hostile(honest, view, rng).expand_as(view.own).clone(), state
+            return view.byzantine, state
+        return self.hostile(honest, view, rng).expand_as(view.byzantine).clone(), state
 
 
-def readable(honest: Tensor | None) -> Tensor | None:
-    """The honest rows `[h, m]` that can be computed with; None where there is none of them.
+def usable_honest(honest: Tensor | None) -> Tensor | None:
+    """The honest rows `[h, m]` that can be computed with; None where there are none.
 
-    Others have diverged: a rule leaves them out, and so does who studies them.
+    Others have diverged: a rule leaves them out, and so does an attacker who studies them.
     """
     if honest is None:
         return None

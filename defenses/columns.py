@@ -23,8 +23,8 @@ def by_column(
 ) -> Tensor:
     """`reduce` of every coordinate's values in `weights @ rows[keep]`, in ascending order: `[d]`.
 
-    weights `[m, n]` float64, None to take rows as they are. `reduce` is given `[c, m]` and returns
-    `[c]`. Needs memory for a few chunks.
+    `weights` are `[m, n]` float64, None to take rows as they are. `reduce` is given `[c, m]` and
+    returns `[c]`. This needs memory for a few chunks.
     """
     out = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
     mixing = None if weights is None else weights.to(rows.dtype).T
@@ -32,10 +32,10 @@ def by_column(
     step = _CHUNK * lanes
     with ThreadPoolExecutor(lanes) as pool:
         for start in range(0, rows.shape[1], step):
-            some = rows[:, start : start + step].T
+            chunk = rows[:, start : start + step].T
             if keep is not None:
-                some = some[:, keep]
-            columns = some.clone(memory_format=torch.contiguous_format)
+                chunk = chunk[:, keep]
+            columns = chunk.clone(memory_format=torch.contiguous_format)
             if mixing is not None:
                 columns = columns @ mixing
             out[start : start + step] = reduce(_ascending(columns, pool))
@@ -43,7 +43,7 @@ def by_column(
 
 
 def _ascending(columns: Tensor, pool: ThreadPoolExecutor) -> Tensor:
-    """`columns` `[c, m]`, each one sorted; in place on a CPU, where NumPy's sort is vectorised."""
+    """Sort each row of `columns` `[c, m]`; in place on a CPU, where NumPy's sort is vectorised."""
     if columns.device.type != "cpu":
         return columns.sort(dim=1).values
     values = columns.numpy()
@@ -59,6 +59,6 @@ def product(weights: Tensor, rows: Tensor, keep: Tensor | None) -> Tensor:
         return weights @ rows
     out = torch.empty(len(weights), rows.shape[1], dtype=rows.dtype, device=rows.device)
     for start in range(0, rows.shape[1], _CHUNK):
-        some = rows[:, start : start + _CHUNK]
-        out[:, start : start + _CHUNK] = weights @ some[keep]
+        chunk = rows[:, start : start + _CHUNK]
+        out[:, start : start + _CHUNK] = weights @ chunk[keep]
     return out

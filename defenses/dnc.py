@@ -37,7 +37,7 @@ class DivideAndConquer(WeightRule):
         about = about - about.mean(0) - about.mean(1, keepdim=True) + about.mean()
         vectors = torch.linalg.eigh(about).eigenvectors
         scores = vectors[:, -1].abs()  # the projections, but for their common scale
-        kept = scores.argsort(stable=True)[: max(1, n - int(self.share * byzantine))]
+        inliers = scores.argsort(stable=True)[: max(1, n - int(self.share * byzantine))]
         weights = about.new_zeros(n)
-        weights[kept] = 1 / len(kept)
+        weights[inliers] = 1 / len(inliers)
         return weights

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 8192
 _ROUNDING = 1e-5
-"""Of squared norms, in multiples of those about the center; float32 sums are better."""
+"""The rounding of squared norms, in multiples of those about the center; float32 sums err less."""
 _FAR = 100.0
 """Squared norms may be so many times the squared distances before precision is lost."""
 
@@ -35,7 +35,7 @@ class Geometry:
 
     @classmethod
     def of(cls, rows: Tensor, keep: Tensor | None = None) -> Geometry:
-        """Of `rows[keep]`, `[n, d]`, about one of them that has most of the others near.
+        """The geometry of `rows[keep]`, `[n, d]`, about one of them that most others are near to.
 
         It starts with the first. Where most rows are much nearer to another than to it, it was an
         outlier, and the other is taken instead, until it is none. Hostile rows can hide behind one
@@ -45,20 +45,21 @@ class Geometry:
         center = 0
         for _ in range(max(1, len(places))):
             gram = _about(rows, keep, rows[places[center]])
-            found = cls(gram)
+            geometry = cls(gram)
             if len(places) < 3:
-                return found
+                return geometry
             half = len(places) // 2
-            near = found.distances().sort(dim=1).values[:, half]
+            near = geometry.distances().sort(dim=1).values[:, half]
             best = int(near.argmin())
             typical = gram.diagonal()[:-1].sort().values[half]
             if best == center or typical <= _FAR * near[best]:
-                return found
+                return geometry
             center = best
-        return found
+        return geometry
 
     @property
     def rows(self) -> int:
+        """How many rows there are: n."""
         return len(self.gram) - 1
 
     def distances(self) -> Tensor:
@@ -76,9 +77,10 @@ class Geometry:
         return (norms[:, None] + norms[None, :] - squared[:-1, :-1]) / 2
 
     def cosines(self) -> Tensor:
-        """Of the angles between rows, about the origin `[n, n]`; 0 with a row of no direction.
+        """The cosines of the angles between rows, about the origin `[n, n]`.
 
-        That is one whose norm drowns in the rounding of its inner products.
+        They are 0 with a row of no direction: one whose norm drowns in the rounding of its inner
+        products.
         """
         norms, diagonal = self.norms(), self.gram.diagonal()
         directed = norms > _ROUNDING * (diagonal[:-1] + diagonal[-1])
@@ -86,13 +88,14 @@ class Geometry:
         return (self.inner() * scale[:, None] * scale[None, :]).clamp(-1.0, 1.0)
 
     def mixed(self, weights: Tensor) -> Geometry:
-        """Of the rows `weights @ rows`; weights `[m, n]` float64."""
+        """The geometry of the rows `weights @ rows`; weights `[m, n]` float64."""
         last = torch.zeros(1, self.rows, dtype=weights.dtype, device=weights.device)
-        every = torch.cat([weights, last])
-        every = torch.cat([every, 1 - every.sum(1, keepdim=True)], dim=1)
-        return Geometry(every @ self.gram @ every.T)
+        onto = torch.cat([weights, last])  # the origin stays the last
+        onto = torch.cat([onto, 1 - onto.sum(1, keepdim=True)], dim=1)
+        return Geometry(onto @ self.gram @ onto.T)
 
     def _between(self) -> Tensor:
+        """Squared distances between rows, and of the origin, the last `[n + 1, n + 1]`."""
         norms = self.gram.diagonal()
         squared = (norms[:, None] + norms[None, :] - 2 * self.gram).clamp(min=0.0)
         return squared.fill_diagonal_(0.0)
@@ -107,9 +110,9 @@ def _about(rows: Tensor, keep: Tensor | None, center: Tensor) -> Tensor:
     n = len(rows) if keep is None else len(keep)
     gram = torch.zeros(n + 1, n + 1, dtype=torch.float64, device=rows.device)
     for start in range(0, rows.shape[1], _CHUNK):
-        some, middle = rows[:, start : start + _CHUNK], center[start : start + _CHUNK]
-        centered = torch.empty(n + 1, some.shape[1], dtype=rows.dtype, device=rows.device)
-        torch.sub(some if keep is None else some[keep], middle, out=centered[:n])
+        chunk, middle = rows[:, start : start + _CHUNK], center[start : start + _CHUNK]
+        centered = torch.empty(n + 1, chunk.shape[1], dtype=rows.dtype, device=rows.device)
+        torch.sub(chunk if keep is None else chunk[keep], middle, out=centered[:n])
         torch.neg(middle, out=centered[n])
         gram += (centered @ centered.T).double()
     return gram

@@ -39,9 +39,9 @@ class MinimumDiameter(WeightRule):
 
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
         distances = geometry.distances()
-        kept = closest_together(distances.cpu().numpy(), byzantine, self.search)
+        closest = closest_together(distances.cpu().numpy(), byzantine, self.search)
         weights = distances.new_zeros(geometry.rows)
-        weights[torch.from_numpy(kept).to(weights.device)] = 1 / len(kept)
+        weights[torch.from_numpy(closest).to(weights.device)] = 1 / len(closest)
         return weights
 
 
@@ -88,7 +88,7 @@ def _cover(far: NDArray[np.bool_], size: int, budget: list[int]) -> list[int] | 
         rest = far.copy()
         rest[removed, :] = False
         rest[:, removed] = False
-        found = _cover(rest, size - len(removed), budget)
-        if found is not None:
-            return removed + found
+        cover = _cover(rest, size - len(removed), budget)
+        if cover is not None:
+            return removed + cover
     return None

@@ -26,10 +26,10 @@ class WithinRadius(SumRule):
         return self.model_copy(update={"radius": radius_within(self.radius, clip)})
 
     def sensitivity(self, change: int) -> float:
-        return required(self.radius) * change
+        return required_radius(self.radius) * change
 
     def terms(self, rows: Tensor, center: Tensor) -> Tensor:
-        return pull(rows, center, required(self.radius))[0]
+        return pull(rows, center, required_radius(self.radius))[0]
 
     def unbounded(self, rows: Tensor, center: Tensor) -> Tensor:
         return rows - center
@@ -59,9 +59,12 @@ class NormBound(WithinRadius):
 
 
 def radius_within(radius: float | None, clip: float | None) -> float:
-    """The radius to use: the key's, or under privacy the clip. Raises `ValueError`."""
+    """The radius to use: the key's, or under privacy the clip.
+
+    Raises `ValueError` where the key is missing, or set under privacy.
+    """
     if clip is None:
-        return required(radius)
+        return required_radius(radius)
     if radius is not None:
         raise ValueError(
             "aggregation.radius is set, but under privacy it is privacy.clip; remove the key"
@@ -69,8 +72,8 @@ def radius_within(radius: float | None, clip: float | None) -> float:
     return clip
 
 
-def required(radius: float | None) -> float:
-    """Raises `ValueError` for a radius that was not given."""
+def required_radius(radius: float | None) -> float:
+    """The `radius`. Raises `ValueError` where it was not given."""
     if radius is None:
         raise ValueError(
             "aggregation.radius is missing: set the norm up to which an update counts in full, "

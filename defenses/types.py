@@ -56,7 +56,7 @@ class Rule(BaseModel):
         return max(0, (n - 1) // 2)
 
     def robustness(self, n: int, byzantine: int) -> float:
-        """kappa, where it is published, for n rows; infinite where none is.
+        """The robustness coefficient kappa for n rows, where one is published; else infinite.
 
         Whatever `byzantine` rows are, and for every set S of the n - byzantine others with mean m:
         |F - m|^2 <= kappa / |S| sum over S of |x_k - m|^2 (Allouah et al. 2023, definition 2).
@@ -65,7 +65,7 @@ class Rule(BaseModel):
 
 
 class RowRule(Rule):
-    """Sees every client's row.
+    """A rule that sees every client's row.
 
     Rows that are not finite, or so long that their squares are not (`defenses.finite`), are known
     to be hostile: they are left out, and so many fewer hostile ones are looked for in the rest.
@@ -90,7 +90,7 @@ class RowRule(Rule):
 
 
 class SumRule(Rule):
-    """Sees averages of what each client computes from its own row and a released center.
+    """A rule that sees averages of what clients compute from their rows and a released center.
 
     `passes` times: every client computes `terms`, the terms are summed and averaged (plainly, under
     masks, or under noise), and `step` moves the center. The last center is the aggregate.
@@ -112,9 +112,9 @@ class SumRule(Rule):
         return self.passes
 
     def within(self, clip: float | None) -> Self:
-        """Under privacy: with terms of norm at most `clip`, which noise is calibrated to.
+        """The rule with terms of norm at most `clip`, which noise is calibrated to under privacy.
 
-        None: without. Raises `ValueError` where a key is missing, or set twice over.
+        None: without privacy. Raises `ValueError` where a key is missing, or set twice over.
         """
         return self
 

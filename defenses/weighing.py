@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from defenses.columns import by_column, product
 from defenses.deferred import torch
-from defenses.finite import split
+from defenses.finite import keep_usable
 from defenses.geometry import Geometry
 from defenses.types import RowRule, Rule, SumRule, require_floats
 
@@ -19,13 +19,13 @@ Needs = frozenset[str]
 
 
 class PreAggregator(Rule):
-    """Turns n rows into m mixtures of them, which a rule aggregates in their stead.
+    """A part that turns n rows into m mixtures of them, which a rule aggregates in their stead.
 
     Hostile mixtures are no more than hostile rows were.
     """
 
     def needs(self) -> Needs:
-        """As that of a `RowRule`: nothing, or "generator"."""
+        """Which keyword arguments it needs, as of a `RowRule`: none, or "generator"."""
         return frozenset()
 
     @abstractmethod
@@ -56,7 +56,7 @@ class WeightRule(RowRule):
         raise NotImplementedError
 
     def columns(self, ordered: Tensor, byzantine: int) -> Tensor:
-        """Of coordinates `[c, m]`, each one's values in ascending order, the aggregate `[c]`."""
+        """The aggregate `[c]` of c coordinates, whose m values are each `ordered` `[c, m]`."""
         raise NotImplementedError
 
     def __call__(self, rows: Tensor, byzantine: int) -> Tensor:
@@ -74,9 +74,9 @@ class Composed(RowRule):
     rule: Rule
 
     def needs(self) -> Needs:
-        own = self.rule.needs() if isinstance(self.rule, RowRule) else frozenset[str]()
+        needs: Needs = self.rule.needs() if isinstance(self.rule, RowRule) else frozenset()
         center: Needs = frozenset({"center"} if self.remembers else ())
-        return own.union(center, *(part.needs() for part in self.before))
+        return needs.union(center, *(part.needs() for part in self.before))
 
     @property
     def remembers(self) -> bool:
@@ -109,7 +109,7 @@ def aggregate(
     refuse_too_many(len(rows), byzantine, before, rule)
     require_floats(rows)
     rows = rows.detach()
-    keep, hostile = split(rows, byzantine)
+    keep, hostile = keep_usable(rows, byzantine)
     n = len(rows) if keep is None else len(keep)
     if n == 0:
         return rows.new_zeros(rows.shape[1])
@@ -137,7 +137,7 @@ def mixtures(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """What the parts `before` make of the usable ones of `rows` `[n, d]`: `[m, d]`."""
-    keep, hostile = split(rows, byzantine)
+    keep, hostile = keep_usable(rows, byzantine)
     if not before or (keep is not None and not len(keep)):
         return rows if keep is None else rows[keep]
     _, weights = _mix(Geometry.of(rows, keep), hostile, before, generator)

@@ -14,7 +14,8 @@ from accounting.ledger import Ledger
 from privfed.round.round import run_round
 from privfed.round.world import World
 from privfed.run.setup import Setup
-from privfed.store.run_directory import Checkpoint, RunDirectory
+from privfed.store.checkpoint import Checkpoint
+from privfed.store.run_directory import RunDirectory
 
 
 class Running:
@@ -34,7 +35,7 @@ class Running:
             executor=setup.executor,
             people=setup.federation.people(),
             ledger=self._ledger,
-            store=self._directory,
+            store=self._directory.releases,
             streams=setup.streams,
         )
 
@@ -60,6 +61,6 @@ class Running:
             self.state = run_round(self.round, self.setup.algorithm, self.state, self._world)
             if self.round % every == 0:
                 done = Checkpoint(self.round, self.round, self.state, self._ledger.head())
-                self._directory.save_checkpoint(done, self.setup.network)
+                done.save(self._directory, self.setup.network)
             taken.append(time.perf_counter() - began)
         return taken

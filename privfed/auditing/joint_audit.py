@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 from accounting.errors import AccountingError
 from accounting.guarantee import CHOICES, TIGHTEST, Guarantee, guarantee, stated
 from accounting.ledger import Ledger
-from privfed.auditing.run_audit import RunAudit, audit
+from privfed.auditing.audited_run import RunAudit
+from privfed.auditing.run_audit import audit
 from privfed.config.population_identity import normal
 from privfed.errors import Refused
 from privfed.plan.prior_spending import Prior, Priors, examples_guarantee, other_guarantee
@@ -19,11 +20,17 @@ from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.store.run_directory import RunDirectory
 
 _TRUSTED = "all but a trusted server"
+"""The party that epsilon is about where a ledger names none."""
 
 
 @dataclass(frozen=True)
-class Merged:
-    """The guarantee that covers a client over all `runs`, and those that these count as earlier."""
+class JointAudit:
+    """What several runs prove together.
+
+    `bound` is the guarantee that covers a client over all `runs` and over those that these count as
+    `earlier`; None where a run is broken, and `problems` says so. `examples` and `other` are the
+    joint guarantees for one example of a silo, and against the party that the budget does not gate.
+    """
 
     runs: tuple[RunAudit, ...]
     earlier: tuple[str, ...]
@@ -56,11 +63,12 @@ class Merged:
         }
 
 
-def merge(paths: Sequence[Path], accountant: str | None = None) -> Merged:
+def audit_together(paths: Sequence[Path], accountant: str | None = None) -> JointAudit:
     """Compose the ledgers of the runs at `paths`, each once, with what they count as earlier.
 
-    Raises `Refused` for runs over different populations, or whose guarantees say different things:
-    no epsilon covers one client over these.
+    `accountant` (default: tightest) is one of rdp, pld, tightest. Raises `Refused` for runs over
+    different populations, or whose guarantees say different things: no epsilon covers one client
+    over these.
     """
     if accountant is not None and accountant not in CHOICES:
         raise Refused(f"over several runs, --accountant is one of {', '.join(CHOICES)}")
@@ -68,64 +76,80 @@ def merge(paths: Sequence[Path], accountant: str | None = None) -> Merged:
     for run in audits:
         if run.terms.get("guarantee"):
             raise Refused(f"the guarantee of {run.path} is {run.terms['guarantee']}")
-    problems = tuple(f"{run.path}: {said}" for run in audits for said in run.problems)
+    problems = tuple(f"{run.path}: {problem}" for run in audits for problem in run.problems)
     if problems:
-        return Merged(audits, (), None, problems)
-    _refuse_different(audits, "population", "population", lambda one: normal(one or {}))
-    _refuse_different(audits, "unit", "unit")
-    if len({run.terms.get("against") for run in audits}) == 1:
-        _refuse_different(audits, "relation", "relation")
-    delta = _refuse_different(audits, "delta", "delta")
-    different = {path.resolve(): path for path in paths}
-    directories = [RunDirectory.open(path) for path in different.values()]
-    _refuse_once_public(directories)
-    runs, earlier = _together(directories)
-    party = audits[0].terms.get("against")
-    whole = Priors(tuple(_toward(run, party) for run in runs)).traced()
+        return JointAudit(audits, (), None, problems)
+    _refuse_different_terms(audits)
+    delta, party = audits[0].terms["delta"], audits[0].terms.get("against")
+    paths_once = {path.resolve(): path for path in paths}
+    directories = [RunDirectory.open(path) for path in paths_once.values()]
+    _refuse_different_public_clients(directories)
+    runs, earlier = _runs_and_earlier(directories)
+    together = Priors(tuple(_toward(run, party) for run in runs)).traced()
     try:
-        bound = guarantee(whole.spending, delta, accountant or TIGHTEST)
+        bound = guarantee(together.spending, delta, accountant or TIGHTEST)
     except AccountingError as error:
         raise Refused(f"these runs cannot be composed: {error}") from error
-    bound = replace(bound, against=party or "", uncovered=whole.uncovered)
+    bound = replace(bound, against=party or "", uncovered=together.uncovered)
     examples, other = None, None
     if deltas := [run.examples.delta for run in audits if run.examples]:
-        examples = examples_guarantee({}, whole.runs, max(deltas), whole.uncovered)
+        examples = examples_guarantee({}, together.runs, max(deltas), together.uncovered)
     if party is not None:
-        other = other_guarantee({}, OTHER_PARTY[party], whole.runs, delta, whole.uncovered)
-    return Merged(audits, earlier, bound, (), examples, other)
+        other = other_guarantee({}, OTHER_PARTY[party], together.runs, delta, together.uncovered)
+    return JointAudit(audits, earlier, bound, (), examples, other)
 
 
 def _toward(run: Prior, party: str | None) -> Prior:
-    """`run`, as what it was charged against `party`, whom the first run's epsilon is about."""
-    found = run.toward(party)
-    if found is None:
+    """The same `run` with its charges against `party`, whom the first run's epsilon is about.
+
+    Raises `Refused` where no ledger states these.
+    """
+    toward = run.toward(party)
+    if toward is None:
         raise Refused(
             f"these runs differ in the party that epsilon is about: {party or _TRUSTED}, and no "
             f"ledger states what was charged against it by {run.path}; audit them one by one"
         )
-    return found
+    return toward
 
 
-def _refuse_different(
-    audits: Sequence[RunAudit], key: str, what: str, meaning: Callable[[Any], Any] = lambda one: one
-) -> Any:
+def _refuse_different_terms(audits: Sequence[RunAudit]) -> None:
+    """Raises `Refused` where two runs speak of different populations, or mean different things.
+
+    Against different parties relations may differ: what is composed are charges against one.
+    """
     first = audits[0]
     for other in audits[1:]:
-        if meaning(other.terms.get(key)) != meaning(first.terms.get(key)):
-            said = (
-                "" if key == "population" else f" ({first.terms.get(key)}, {other.terms.get(key)})"
-            )
-            raise Refused(
-                f"{first.path} and {other.path} differ in their {what}{said}: ledgers are merged "
-                "over one population (data.population, or the same [data] and seed), unit, "
-                "relation, delta and party only; audit them one by one"
-            )
-    return first.terms.get(key)
+        if _population(other) != _population(first):
+            raise _differ(first, other, "population")
+    keys = ["unit", "relation", "delta"]
+    if len({run.terms.get("against") for run in audits}) > 1:
+        keys.remove("relation")
+    for key in keys:
+        for other in audits[1:]:
+            if other.terms.get(key) != first.terms.get(key):
+                values = f"{key} ({first.terms.get(key)}, {other.terms.get(key)})"
+                raise _differ(first, other, values)
 
 
-def _refuse_once_public(directories: Sequence[RunDirectory]) -> None:
-    """A client that one run published is covered by no epsilon over all of them."""
-    lists = {frozenset(directory.read_public()) for directory in directories}
+def _population(run: RunAudit) -> Mapping[str, Any]:
+    return normal(run.terms.get("population") or {})
+
+
+def _differ(first: RunAudit, other: RunAudit, what: str) -> Refused:
+    return Refused(
+        f"{first.path} and {other.path} differ in their {what}: ledgers are merged over one "
+        "population (data.population, or the same [data] and seed), unit, relation, delta and "
+        "party only; audit them one by one"
+    )
+
+
+def _refuse_different_public_clients(directories: Sequence[RunDirectory]) -> None:
+    """Raises `Refused` where runs declared different clients public.
+
+    A client that one run published is covered by no epsilon over all of them.
+    """
+    lists = {frozenset(directory.public_clients.of_all_runs()) for directory in directories}
     if len(lists) > 1:
         raise Refused(
             "these runs declared different clients public, so whom one of them covers another may "
@@ -133,32 +157,35 @@ def _refuse_once_public(directories: Sequence[RunDirectory]) -> None:
         )
 
 
-def _together(directories: Sequence[RunDirectory]) -> tuple[list[Prior], tuple[str, ...]]:
+def _runs_and_earlier(
+    directories: Sequence[RunDirectory],
+) -> tuple[list[Prior], tuple[str, ...]]:
     """Every run once, and the names of those that others count as earlier.
 
     Raises `Refused` for two directories of one run: a ledger cannot tell an older copy from one
     that went on apart and spent twice.
     """
-    found: dict[str, tuple[Ledger, Prior]] = {}
+    by_id: dict[str, tuple[Ledger, Prior]] = {}
     for directory in directories:
         ledger = Ledger.load(directory.ledger)
         prior = Prior.of(str(directory.path), ledger)
-        if prior.run in found:
+        if prior.run in by_id:
             raise Refused(
-                f"{found[prior.run][1].path} and {prior.path} are copies of one run (or one seeded "
+                f"{by_id[prior.run][1].path} and {prior.path} are copies of one run (or one seeded "
                 "run with other rounds): name it once, and never resume a copy"
             )
-        found[prior.run] = ledger, prior
+        by_id[prior.run] = ledger, prior
     earlier: dict[tuple[str, str], Prior] = {}
-    for ledger, _ in found.values():
+    for ledger, _ in by_id.values():
         for counted in Priors.stated(ledger.terms).runs:
-            known = found.get(counted.run)
-            if known is None:
+            if counted.run not in by_id:
                 earlier[counted.run, counted.head] = counted
-            elif not known[0].holds(bytes.fromhex(counted.head)):
+                continue
+            its_ledger, named = by_id[counted.run]
+            if not its_ledger.holds(bytes.fromhex(counted.head)):
                 raise Refused(
-                    f"{known[1].path} is an older copy than the one that was counted as earlier; "
+                    f"{named.path} is an older copy than the one that was counted as earlier; "
                     "name the run itself"
                 )
-    runs = [*(prior for _, prior in found.values()), *earlier.values()]
+    runs = [*(prior for _, prior in by_id.values()), *earlier.values()]
     return runs, tuple(dict.fromkeys(prior.path for prior in earlier.values()))

@@ -14,16 +14,15 @@ from typing import Any
 
 from accounting.errors import LedgerBroken
 from accounting.ledger import Ledger
-from privfed.auditing.run_audit import audit, went_on
+from privfed.auditing.earlier_run import went_on
+from privfed.auditing.run_audit import audit
 from privfed.config.config import Config
-from privfed.config.population_identity import perhaps_same, population, same_name, same_unit
+from privfed.config.population_identity import perhaps_same, same_name, same_unit
 from privfed.data.federation import Federation
 from privfed.errors import Refused
 from privfed.plan.prior_spending import Prior, Priors
 from privfed.store.lineage import Lineage, Origin
 from privfed.store.run_directory import RunDirectory
-
-__all__ = ["Prior", "Priors", "population", "priors", "refuse_once_public"]
 
 
 def priors(config: Config) -> Priors:
@@ -32,23 +31,17 @@ def priors(config: Config) -> Priors:
     Raises `Refused` for a path that is no run, that is still running, is broken or a simulation, or
     over another population: what cannot be composed is never left out silently.
     """
-    direct: dict[tuple[str, str], Prior] = {}
+    named: dict[tuple[str, str], Prior] = {}
     before: dict[tuple[str, str], Prior] = {}
     public: set[str] = set()
     for name in dict.fromkeys(config.privacy.prior):
-        directory = RunDirectory.open(Path(name))
-        with contextlib.suppress(PermissionError), directory.locked():
-            pass  # refused where the run is still going on, and would spend more
-        problems = audit(directory.path).problems
-        if problems:
-            raise Refused(f"privacy.prior: {name} proves nothing: {problems[0]}")
-        ledger = Ledger.load(directory.ledger)
-        _refuse_other(name, ledger.terms, config)
+        directory, ledger = _ended_run(name)
+        _refuse_incomposable(name, ledger.terms, config)
         run = Prior.of(name, ledger)
-        direct[run.run, run.head] = run
+        named[run.run, run.head] = run
         before |= {(prior.run, prior.head): prior for prior in Priors.stated(ledger.terms).runs}
-        public |= set(directory.read_public())
-    runs = tuple((before | direct).values())  # a run's own ledger says no less than another's
+        public |= set(directory.public_clients.of_all_runs())
+    runs = tuple((before | named).values())  # a run's own ledger says no less than another's
     for prior in runs:
         _refuse_gone_on(prior)
     counted = Priors(
@@ -63,8 +56,22 @@ def priors(config: Config) -> Priors:
     return counted
 
 
+def _ended_run(name: str) -> tuple[RunDirectory, Ledger]:
+    """The run that `privacy.prior` names, and its ledger.
+
+    Raises `Refused` where it is still going on, and would spend more, or its ledger is broken.
+    """
+    directory = RunDirectory.open(Path(name))
+    with contextlib.suppress(PermissionError), directory.locked():
+        pass  # which refuses a run that goes on
+    problems = audit(directory.path).problems
+    if problems:
+        raise Refused(f"privacy.prior: {name} proves nothing: {problems[0]}")
+    return directory, Ledger.load(directory.ledger)
+
+
 def _party(config: Config) -> str | None:
-    """Against whom the headline is; None where that is all but a trusted server."""
+    """The party that the headline is against; None where that is all but a trusted server."""
     return config.privacy.against if config.mechanism.trust == "sum" else None
 
 
@@ -74,9 +81,12 @@ def _promises(config: Config) -> bool:
 
 
 def _toward(prior: Prior, config: Config) -> Prior:
-    """`prior`, as what it spent against the party whose guarantee this run's budget gates."""
-    found = prior.toward(_party(config))
-    if found is None:
+    """The same `prior` with what it spent against the party that this run's budget is about.
+
+    Raises `Refused` where no ledger states that.
+    """
+    toward = prior.toward(_party(config))
+    if toward is None:
         nobody = "all but a trusted server"
         raise Refused(
             f"privacy.prior: the epsilon of {prior.path} is against {prior.against or nobody}, and "
@@ -84,10 +94,14 @@ def _toward(prior: Prior, config: Config) -> Prior:
             "spent: no sum of the two bounds what either sees; use the same mechanism and "
             "privacy.against"
         )
-    return found
+    return toward
 
 
-def _refuse_other(name: str, terms: Mapping[str, Any], config: Config) -> None:
+def _refuse_incomposable(name: str, terms: Mapping[str, Any], config: Config) -> None:
+    """Raises `Refused` for a run that is not composable with `config`'s.
+
+    Such a run guarantees nothing, is a simulation, or trained other people.
+    """
     if terms.get("guarantee"):
         raise Refused(f"privacy.prior: the guarantee of {name} is {terms['guarantee']}")
     if terms.get("note") and config.run.randomness != "seeded":
@@ -95,24 +109,24 @@ def _refuse_other(name: str, terms: Mapping[str, Any], config: Config) -> None:
             f"privacy.prior: {name} is a simulation, whose epsilon is nominal: what it released is "
             "not covered; it can be composed with simulations only"
         )
-    theirs = terms.get("population")
-    theirs = theirs if isinstance(theirs, dict) else {}
-    if not same_unit(config, theirs):
+    stated = terms.get("population")
+    people = stated if isinstance(stated, dict) else {}
+    if not same_unit(config, people):
         raise Refused(
             f"privacy.prior: a client of {name} is not a client of this run, so no epsilon covers "
             "one over both. Ledgers are merged over one population only: the same source and "
             "client column or, for simulated clients, the same [data] and run.seed"
         )
-    if not same_name(config, theirs):
+    if not same_name(config, people):
         raise Refused(
             f"privacy.prior: {name} has other [data] than this run. If it is over the same people, "
-            f'say so: data.population = "{theirs.get("name")}". Ledgers are merged over one '
+            f'say so: data.population = "{people.get("name")}". Ledgers are merged over one '
             "population only"
         )
 
 
 def _refuse_gone_on(prior: Prior) -> None:
-    """Where a counted run is at hand, it has to stand where it was counted."""
+    """Raises `Refused` where a counted run is at hand and does not stand where it was counted."""
     if went_on(prior.to_json()):
         raise Refused(
             f"privacy.prior: {prior.path} was charged more after another run had counted it; what "
@@ -120,10 +134,13 @@ def _refuse_gone_on(prior: Prior) -> None:
         )
 
 
-def refuse_once_public(found: Priors, federation: Federation) -> None:
-    """A client whose data an earlier run published is not covered by any guarantee now."""
+def refuse_once_public(counted: Priors, federation: Federation) -> None:
+    """Raises `Refused` where clients would be covered whom a `counted` run declared public.
+
+    A client whose data an earlier run published is not covered by any guarantee now.
+    """
     covered = {*federation.examples.clients} if federation.identities is not None else set()
-    both = sorted(covered & found.public)
+    both = sorted(covered & counted.public)
     if both:
         raise Refused(
             f"privacy.prior: {len(both)} clients were declared public by an earlier run and would "
@@ -144,11 +161,11 @@ def _disjoint(config: Config, runs: Iterable[Prior]) -> dict[str, str]:
         path = RunDirectory.open(Path(name)).ledger
         try:
             terms = Ledger.load(path).terms
-            declared[name], theirs = str(terms["id"]), terms["population"]
+            declared[name], people = str(terms["id"]), terms["population"]
         except (OSError, LedgerBroken, KeyError) as error:
             raise Refused(f"privacy.disjoint: {name} has no ledger that says who it is") from error
         counted = declared[name] in {prior.run for prior in runs}
-        if counted or (same_unit(config, theirs) and same_name(config, theirs)):
+        if counted or (same_unit(config, people) and same_name(config, people)):
             raise Refused(
                 f"privacy.disjoint: {name} is counted in privacy.prior, or over this very "
                 "population by what both say of themselves; count it, and do not name it here"
@@ -157,7 +174,10 @@ def _disjoint(config: Config, runs: Iterable[Prior]) -> dict[str, str]:
 
 
 def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> None:
-    """A model trained on the same people is a release about them, and has to be counted."""
+    """Raises `Refused` where `origin` made this run's start, and is not among the counted runs.
+
+    A model trained on the same people is a release about them, and has to be counted.
+    """
     if origin.id in counted.disjoint.values() or not perhaps_same(config, origin.population):
         return
     known = [prior for prior in counted.runs if prior.run == origin.id]
@@ -175,8 +195,8 @@ def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> 
             "it ended; whether it stopped earlier or went on apart cannot be known without the "
             "ledger of that run, which is not there. Restore it, or start from its last checkpoint"
         )
-    there = _beside(start, origin)
-    at = f'["{there}"]' if there else f"the directory of run {origin.id}"
+    folder = _folder_of_run(start, origin)
+    at = f'["{folder}"]' if folder else f"the directory of run {origin.id}"
     same = same_unit(config, origin.population)
     also = (
         "" if same else ", with its [data] and run.seed (else no epsilon covers a client of both)"
@@ -196,7 +216,7 @@ def _folder(start: str) -> Path | None:
     return Path(start) if Path(start).is_dir() else Path(start).parent
 
 
-def _beside(start: str, origin: Origin) -> Path | None:
+def _folder_of_run(start: str, origin: Origin) -> Path | None:
     """The directory of the run `origin`, where `start` lies in it."""
     folder = _folder(start) or Path()
     try:

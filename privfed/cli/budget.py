@@ -53,7 +53,7 @@ def audit(
 
     And hold it against what the run's canaries show, or a mechanism against its claim.
     """
-    from privfed.auditing.joint_audit import merge
+    from privfed.auditing.joint_audit import audit_together
     from privfed.auditing.run_audit import audit as audit_run
     from privfed.cli.console import console
     from privfed.report import audit as report
@@ -69,7 +69,7 @@ def audit(
     if len(directories) > 1:
         if plot or head:
             raise Refused("--plot and --head are about one run; audit them one by one")
-        merged = merge(directories, accountant)
+        merged = audit_together(directories, accountant)
         if as_json:
             return _told(merged.to_json(), merged.problems, refuted=False)
         console(False).print(report.merged_table(merged))

@@ -13,11 +13,13 @@ from accounting.errors import AccountingError
 from accounting.events import Spending, apart
 from accounting.ledger import Ledger
 from accounting.releases import noise_of
-from privfed.auditing.prior_runs import Prior, Priors, population, priors
+from privfed.auditing.prior_runs import priors
 from privfed.config.config import Config
+from privfed.config.population_identity import population
 from privfed.errors import Broken
 from privfed.grid.figures import text
 from privfed.grid.grid import Cell
+from privfed.plan.prior_spending import Prior, Priors
 from privfed.run.prepare import planned as plan_of
 from privfed.store.run_directory import RunDirectory
 
@@ -82,7 +84,7 @@ def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
     for path in sorted(folder.glob("run*/ledger.jsonl")):
         try:
             ledger = Ledger.load(path)
-            public = frozenset(RunDirectory(path.parent).read_public())
+            public = frozenset(RunDirectory(path.parent).public_clients.of_all_runs())
             prior = Priors.stated(ledger.terms).runs
         except (AccountingError, Broken, OSError):
             unread = "a ledger that cannot be read says nothing of what was charged"

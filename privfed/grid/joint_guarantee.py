@@ -17,9 +17,8 @@ from typing import Any
 from accounting.errors import AccountingError
 from accounting.events import Event, Spending
 from accounting.guarantee import TIGHTEST, Guarantee, guarantee, stated
-from privfed.auditing.prior_runs import Prior, Priors
 from privfed.grid.cell_charges import CellCharges
-from privfed.plan.prior_spending import examples_guarantee
+from privfed.plan.prior_spending import Prior, Priors, examples_guarantee
 
 _UNIT = "unit (client column)"
 """What differs between cells about other clients of the same data."""

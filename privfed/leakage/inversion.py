@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.image_quality import matched
+from attacks.image_quality import best_matches
 from privfed.errors import Refused
 from privfed.leakage.quality import Seen, measured
 from privfed.leakage.reconstruct import Adversary, Method, adversary
@@ -144,7 +144,7 @@ def _attacked(
     count = together if jointly else len(x)
     found = attack.reconstruct(seen, count, not view.keeps_length(updates[0]), generator)
     right = _found(found.labels, y) if view.clients == 1 else None
-    return matched(found.x, x), right
+    return best_matches(found.x, x), right
 
 
 def _found(labels: Tensor, y: Tensor) -> float:

@@ -23,7 +23,8 @@ from privfed.leakage.outsiders import outsiders
 from privfed.leakage.targets import Flags, Level, Reals, Told, coins, rehearsed, shown
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
-from privfed.store.run_directory import Checkpoint, RunDirectory
+from privfed.store.checkpoint import Checkpoint
+from privfed.store.run_directory import RunDirectory
 
 
 @dataclass(frozen=True)
@@ -125,14 +126,14 @@ def attack_run(path: Path, level: Level, shadows: int, seed: int, told: Told) ->
 def _ended(path: Path) -> tuple[Setup, Checkpoint, tuple[Guarantee, Guarantee | None]]:
     """The run at `path`, where it stands, and what its ledger guarantees of users and examples."""
     directory = RunDirectory.open(path)
-    config = directory.read_config()
-    if not directory.round():
+    config = directory.config.read()
+    if not directory.checkpoint.round():
         raise Refused(f"{path} has trained no round yet: there is nothing to attack")
     claimed = audit(path)
     if claimed.guarantee is None or claimed.problems:
         raise Broken(f"{path}: {'; '.join(claimed.problems)}")
-    setup = prepare(config, constants=directory.read_constants())
-    last = directory.load_checkpoint(setup.network, setup.network.start.device)
+    setup = prepare(config, constants=directory.constants.read())
+    last = Checkpoint.load(directory, setup.network, setup.network.start.device)
     return setup, last, (claimed.guarantee, claimed.examples)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attacks.analytic_inversion import recover_candidates, recover_one
 from attacks.gradient_inversion import Search, match_direction, match_gradients
-from attacks.label_recovery import counted, label_shares, recover_label
+from attacks.label_recovery import label_shares, labels_in_proportion, recover_label
 from privfed.errors import Refused
 from privfed.leakage.client_message import sent
 from privfed.leakage.layers import first_layer, last_bias
@@ -64,7 +64,7 @@ class Adversary:
         if count == 1:
             return torch.tensor([recover_label(bias)])
         known = 1.0 if self.steps == 1 and not scaled else None  # later gradients are shorter
-        return counted(label_shares(bias, self.predictions, known), count)
+        return labels_in_proportion(label_shares(bias, self.predictions, known), count)
 
     def reconstruct(
         self, seen: Tensor, count: int, scaled: bool, generator: torch.Generator

@@ -17,6 +17,7 @@ from privfed.data.federation import Federation
 from privfed.errors import Refused
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
+from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 from privfed.vector import Indices
 
@@ -73,12 +74,12 @@ def subject(path: Path, overrides: Sequence[str]) -> Subject:
             "its config.toml says; leave --set out, or name a run file"
         )
     directory = RunDirectory.open(path)
-    config = directory.read_config()
-    if not directory.has_checkpoint():
+    config = directory.config.read()
+    if not directory.checkpoint.exists():
         raise Refused(f"{path} has no checkpoint: its run had not begun")
-    setup = prepare(_here(config), constants=directory.read_constants())
+    setup = prepare(_here(config), constants=directory.constants.read())
     _refuse_unknown(setup)
-    checkpoint = directory.load_checkpoint(setup.network)
+    checkpoint = Checkpoint.load(directory, setup.network)
     return Subject(path, setup, checkpoint.state.params, checkpoint.round)
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from accounting.guarantee import sentence
-from privfed.auditing.joint_audit import Merged
-from privfed.auditing.run_audit import RunAudit
+from privfed.auditing.audited_run import RunAudit
+from privfed.auditing.canaries.evidence import evidence_rows
+from privfed.auditing.joint_audit import JointAudit
 from privfed.report.tables import (
     accountant_epsilons,
     beside_rows,
@@ -66,8 +67,10 @@ def _broken(problems: Sequence[str]) -> Table:
 def _head_rows(audit: RunAudit) -> dict[str, str]:
     """What heads that were kept elsewhere say of the ledger."""
     pairs = {}
-    if audit.since is not None:
-        pairs["given head"] = f"ok: the ledger was there, and {audit.since} charges came since"
+    if audit.charges_since is not None:
+        pairs["given head"] = (
+            f"ok: the ledger was there, and {audit.charges_since} charges came since"
+        )
     if audit.heads:
         pairs["heads"] = (
             f"ok: {audit.heads.path} agrees"
@@ -80,9 +83,7 @@ def _head_rows(audit: RunAudit) -> dict[str, str]:
 def _canary_rows(audit: RunAudit) -> dict[str, str]:
     """What the run's canaries show of its claim, where it has any."""
     if audit.canaries:
-        from privfed.auditing.canaries.evidence import words  # few runs have canaries
-
-        return dict(words(audit.canaries))
+        return dict(evidence_rows(audit.canaries))
     if not audit.terms.get("canaries"):
         return {}
     return {
@@ -93,7 +94,7 @@ def _canary_rows(audit: RunAudit) -> dict[str, str]:
     }
 
 
-def merged_table(merged: Merged) -> Table:
+def merged_table(merged: JointAudit) -> Table:
     """Each run alone, and all together."""
     bound = merged.bound
     if bound is None:

@@ -19,7 +19,7 @@ def mechanism_table(audit: MechanismAudit) -> Group:
     for tested in audit.tested:
         bound = tested.verdict
         lower, p_value = f"{bound.epsilon_lower:.3g}", f"{bound.p_value:.2g}"
-        table.add_row(tested.scene, ceiling(tested.epsilon), lower, p_value)
+        table.add_row(tested.scenario, ceiling(tested.epsilon), lower, p_value)
     event = audit.event
     verdict = "the releases are what the claim allows"
     if audit.refuted:

@@ -14,7 +14,7 @@ from privfed.plan.unspent import unspent
 from privfed.run.forecast import Forecast, forecast
 from privfed.run.population import representative
 from privfed.run.prepare import prepare
-from privfed.store.kept_heads import refuse_unusable
+from privfed.store.kept_heads import refuse_unusable_heads
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def check(config: Config) -> Check:
 
     Raises `Refused` as `train` would; where the combination is refused, with every reason.
     """
-    refuse_unusable(config.run.heads)
+    refuse_unusable_heads(config.run.heads)
     before = priors(config)
     setup = prepare(config, before, people=representative)
     refuse_once_public(before, setup.federation)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from accounting.ledger import terms_at
-from privfed.auditing.run_audit import went_on
+from privfed.auditing.earlier_run import went_on
 from privfed.config.config import Config
 from privfed.config.population_identity import population
 from privfed.errors import Refused
@@ -30,8 +30,8 @@ def _refuse_grown(before: Priors) -> None:
 
 def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> None:
     """Write the files that the ledger cites: public clients, frozen constants, and attackers."""
-    directory.write_public(setup.federation.public, before.public)
-    directory.write_constants(setup.network.constants, before.lineage)
+    directory.public_clients.write(setup.federation.public, before.public)
+    directory.constants.write(setup.network.constants, before.lineage)
     if setup.attackers:
         directory.write_attackers(setup.attackers.to_json())
 
@@ -45,7 +45,7 @@ def mark_counted(before: Priors, directory: RunDirectory) -> None:
     for prior in before.runs:
         there = RunDirectory(Path(prior.path))
         if terms_at(there.ledger).get("id") == prior.run:
-            there.counted_by(directory.path.resolve())
+            there.mark_counted_by(directory.path.resolve())
     _refuse_grown(before)
 
 
@@ -56,7 +56,7 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
     seeded = config.run.randomness == "seeded"
     partition = config.names["partition"]
     return {
-        "id": directory.config_digest()[:16] if seeded else os.urandom(8).hex(),
+        "id": directory.config.digest()[:16] if seeded else os.urandom(8).hex(),
         "unit": event.unit,
         "relation": event.relation,
         "sampler": event.sampler,
@@ -76,7 +76,7 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         "population": population(config),
         "partition": f"{partition!r}, frozen before training",
         "public_clients": len(setup.federation.public),
-        "config": directory.config_digest(),
+        "config": directory.config.digest(),
         "files": directory.companions(),
         "budget": plan.budget,
         "start": _hash_of(config.start.init),

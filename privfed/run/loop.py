@@ -22,7 +22,8 @@ from privfed.run.setup import Setup
 from privfed.run.worker_rank import RankZero
 from privfed.run.world import CanaryWatch, build_world, watched
 from privfed.secure.summation import Aborted
-from privfed.store.run_directory import Checkpoint, RunDirectory
+from privfed.store.checkpoint import Checkpoint
+from privfed.store.run_directory import RunDirectory
 
 
 def play_to_end(
@@ -38,8 +39,8 @@ def play_to_end(
         ledger.gate = Gate(setup.plan.budget, privacy.delta, privacy.accountant, run.rounds)
     ledger.reexecutes = run.randomness == "seeded"
     begin = restored(setup, directory, ledger)
-    directory.cut_metrics(begin.round)
-    directory.cut_aborts()
+    directory.metrics.cut(begin.round)
+    directory.aborts.mend()
     expected = forecast(setup)
     tally = tally_of(setup, expected)
     world = build_world(setup, directory, ledger, begin, ranks=ranks, watch=tally)
@@ -94,7 +95,7 @@ class Loop:
 
     def save(self, now: Checkpoint) -> None:
         """The checkpoint first: what clients remember can be folded in again after a crash."""
-        self.directory.save_checkpoint(now, self.setup.network)
+        now.save(self.directory, self.setup.network)
         if self.world.states:
             self.world.states.settle(now.round)
 
@@ -107,7 +108,7 @@ class Loop:
         charge = self.ledger.charged(round)
         if charge is not None and not self.ledger.reexecutes:
             after = replayed(charge, self.setup, state, self.directory)
-            if self.canaries and (stored := self.directory.release(round)):
+            if self.canaries and (stored := self.directory.releases.read(round)):
                 self.canaries.hear(round, stored.released)
             if self.world.states:
                 self.world.states.replay(round, released=after is not None)
@@ -124,7 +125,7 @@ class Loop:
         """Write down that the round was aborted, and tell of it."""
         if self.world.states:
             self.world.states.discard()
-        self.directory.aborted(round, reason)
+        self.directory.aborts.note(round, reason)
         for observer in self.observers:
             observer.aborted(round, reason)
 
@@ -164,7 +165,9 @@ def _outcome(
         stopped_at_budget=stopped,
         ledger_head=ledger.head().hex(),
         public=len(setup.federation.public),
-        aborts={round: why for round, why in directory.aborts().items() if round <= end.round},
+        aborts={
+            round: why for round, why in directory.aborts.reasons().items() if round <= end.round
+        },
         constant=recorder.constant(end),
         divergence=recorder.divergence,
     )

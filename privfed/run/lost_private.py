@@ -35,7 +35,10 @@ def _kept(setup: Setup, directory: RunDirectory) -> Iterator[tuple[Path, str]]:
             "who takes part when, which charges rest on": sampler.remembers,
             "which canaries are in": setup.plan.config.audit.canaries > 0,
         }
-        yield directory.key, ", and ".join(what for what, applies in follows.items() if applies)
+        yield (
+            directory.key.path,
+            ", and ".join(what for what, applies in follows.items() if applies),
+        )
     if keeps_states(setup):
         yield directory.states, "what clients remembered, without which they train otherwise"
     if setup.plan.config.audit.canaries:
@@ -49,7 +52,7 @@ def _losses(lost: Mapping[Path, str]) -> Iterator[str]:
 
 
 def _ways_on(directory: RunDirectory) -> Iterator[str]:
-    run, round = str(directory.path), directory.round()
+    run, round = str(directory.path), directory.checkpoint.round()
     counted = shlex.quote(f"privacy.prior={json.dumps([run])}")
     yield (
         "Restore private/ as it was when the run stopped (an older copy would give two models the "

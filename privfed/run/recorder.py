@@ -16,7 +16,8 @@ from privfed.run.forecast import Forecast
 from privfed.run.heterogeneity import measure_clients
 from privfed.run.outcome import RoundRecord
 from privfed.run.setup import Setup
-from privfed.store.run_directory import Checkpoint, RunDirectory
+from privfed.store.checkpoint import Checkpoint
+from privfed.store.run_directory import RunDirectory
 
 
 class Recorder:
@@ -35,7 +36,7 @@ class Recorder:
     ) -> None:
         self._setup, self._directory, self._ledger, self._tally = setup, directory, ledger, tally
         self._baseline = Baseline(setup.network.loss)
-        self._baseline.go_on(directory.losses(), self._population(begin).test)
+        self._baseline.go_on(directory.metrics.losses(), self._population(begin).test)
 
     def record(self, now: Checkpoint, counts: Mapping[str, Any]) -> RoundRecord:
         """Evaluate the checkpoint, and write the line of its round.
@@ -84,7 +85,7 @@ class Recorder:
         line: dict[str, Any] = {"format": 1, "round": record.round, **record.public}
         if record.simulation:
             line["simulation_only"] = record.simulation
-        self._directory.append_metrics(line)
+        self._directory.metrics.append(line)
 
 
 def tally_of(setup: Setup, expected: Forecast) -> Tally | None:

@@ -26,7 +26,8 @@ from privfed.round.world import World
 from privfed.run.setup import Setup
 from privfed.run.world import build_world
 from privfed.secure.summation import Aborted
-from privfed.store.run_directory import Checkpoint, RunDirectory
+from privfed.store.checkpoint import Checkpoint
+from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
 
 

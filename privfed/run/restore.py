@@ -12,7 +12,8 @@ from privfed.errors import Broken
 from privfed.round.algorithm import TrainingState
 from privfed.round.play import replay
 from privfed.run.setup import Setup
-from privfed.store.run_directory import Checkpoint, RunDirectory
+from privfed.store.checkpoint import Checkpoint
+from privfed.store.run_directory import RunDirectory
 
 
 def replayed(
@@ -22,7 +23,7 @@ def replayed(
 
     Raises `Broken` for a release that belongs to another charge.
     """
-    stored = directory.release(charge.round, state.params.device)
+    stored = directory.releases.read(charge.round, state.params.device)
     if stored is None:
         return None
     if stored.charge != charge.hash:
@@ -39,7 +40,7 @@ def replayed(
 
 def restored(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoint:
     """The last checkpoint. Raises `Broken` where the ledger lacks what it saw."""
-    checkpoint = directory.load_checkpoint(setup.network, setup.network.start.device)
+    checkpoint = Checkpoint.load(directory, setup.network, setup.network.start.device)
     if not ledger.holds(checkpoint.head):
         raise Broken(
             f"{directory.ledger} ends before what the checkpoint saw; charges were removed, and "

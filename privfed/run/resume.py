@@ -22,8 +22,9 @@ from privfed.run.outcome import Observer, Outcome
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
 from privfed.run.worker_rank import refuse_ranks
+from privfed.store.checkpoint import Checkpoint
 from privfed.store.kept_heads import keep_heads
-from privfed.store.run_directory import Checkpoint, RunDirectory
+from privfed.store.run_directory import RunDirectory
 
 
 def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> Ledger:
@@ -34,7 +35,7 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
             raise Broken(f"{directory.ledger} is missing or empty, but the run had begun")
         directory.ledger.unlink(missing_ok=True)
         ledger = Ledger.create(directory.ledger, terms)
-    if ledger.terms.get("config") != directory.config_digest():
+    if ledger.terms.get("config") != directory.config.digest():
         raise Broken(
             f"{directory.path}: config.toml is not the configuration that the ledger was opened "
             "for; it was edited. Restore it, or start a new run"
@@ -45,7 +46,7 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
             f"{directory.path}: the frozen part of the model, or the list of public clients, is "
             "not what the ledger was opened for; it was edited or removed"
         )
-    if not directory.has_checkpoint():
+    if not directory.checkpoint.exists():
         if ledger.terms.get("start") != terms["start"]:
             raise Broken(
                 f"{directory.path}: model.init is not the file that the ledger was opened for"
@@ -53,7 +54,7 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
         if ledger.charges:
             raise Broken(f"{directory.path} has charges in its ledger, but no checkpoint")
         first = Checkpoint(0, 0, setup.start(), ledger.head())
-        directory.save_checkpoint(first, setup.network)
+        first.save(directory, setup.network)
     return ledger
 
 
@@ -98,12 +99,12 @@ def reassemble(wanted: Config, directory: RunDirectory) -> tuple[Setup, Ledger]:
     else:
         before = priors(wanted)
         mark_counted(before, directory)
-    constants = directory.read_constants() if directory.has_checkpoint() else None
+    constants = directory.constants.read() if directory.checkpoint.exists() else None
     setup = prepare(wanted, before, constants)
     if stored is None or not stored.opened:
         refuse_once_public(before, setup.federation)
         write_companions(setup, before, directory)
-    elif sorted(directory.public_now()) != sorted(setup.federation.public):
+    elif sorted(directory.public_clients.of_this_run()) != sorted(setup.federation.public):
         raise Refused(
             f"{directory.path}: other clients would be public now than those whom it declared: the "
             "data have changed. Restore them, or start a new run with this one in privacy.prior"
@@ -125,7 +126,7 @@ def resume(
     directory = RunDirectory.open(path)
     with directory.locked():
         directory.recover()
-        stored = directory.read_config()
+        stored = directory.config.read()
         wanted = allowed_change(stored, change(stored))
         refuse_ranks(wanted, ranks.count)
         setup, ledger = reassemble(wanted, directory)
@@ -133,7 +134,7 @@ def resume(
         _refuse_less_than_spent(setup.plan, ledger)
         setup = _state_budget(setup, stored.privacy.epsilon, directory, ledger)
         if wanted.values() != stored.values():
-            directory.change_config(wanted.run.rounds, wanted.privacy.epsilon)
+            directory.config.change(wanted.run.rounds, wanted.privacy.epsilon)
         return play_to_end(setup, directory, ledger, observers, ranks)
 
 

@@ -14,8 +14,9 @@ from privfed.run.loop import play_to_end
 from privfed.run.outcome import Observer, Outcome
 from privfed.run.prepare import prepare
 from privfed.run.worker_rank import refuse_ranks
-from privfed.store.kept_heads import keep_heads, refuse_unusable
-from privfed.store.run_directory import Checkpoint, RunDirectory
+from privfed.store.checkpoint import Checkpoint
+from privfed.store.kept_heads import keep_heads, refuse_unusable_heads
+from privfed.store.run_directory import RunDirectory
 
 
 def train(
@@ -26,17 +27,17 @@ def train(
     Raises `Refused`, having written nothing, where the configuration cannot run.
     """
     refuse_ranks(config, ranks.count)
-    refuse_unusable(config.run.heads, out)
+    refuse_unusable_heads(config.run.heads, out)
     before = priors(config)
     setup = prepare(config, before)
     refuse_once_public(before, setup.federation)
     directory = RunDirectory.create(out)
     with directory.locked():
         RunDirectory.create(out)  # once more, now that nobody else can begin here
-        directory.write_config(setup.plan.config)
+        directory.config.write(setup.plan.config)
         write_companions(setup, before, directory)
         mark_counted(before, directory)
         ledger = Ledger.create(directory.ledger, terms(setup, before, directory))
         keep_heads(ledger, config.run.heads)
-        directory.save_checkpoint(Checkpoint(0, 0, setup.start(), ledger.head()), setup.network)
+        Checkpoint(0, 0, setup.start(), ledger.head()).save(directory, setup.network)
         return play_to_end(setup, directory, ledger, observers, ranks)

@@ -17,7 +17,8 @@ from privfed.privacy.noise.correlated import Correlated
 from privfed.ranks import ALONE, Ranks
 from privfed.round.world import Charges, ReleaseStore, Watch, World
 from privfed.run.setup import Setup
-from privfed.store.run_directory import Checkpoint, RunDirectory
+from privfed.store.checkpoint import Checkpoint
+from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
 
 
@@ -61,7 +62,7 @@ def with_kept_key(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Stre
     """
     if not keeps_key(setup):
         return setup.streams
-    key = directory.kept_key(str(ledger.terms["id"]), fresh=not ledger.charges)
+    key = directory.key.read_or_draw(str(ledger.terms["id"]), fresh=not ledger.charges)
     return replace(setup.streams, key=key)
 
 
@@ -97,7 +98,7 @@ def build_world(
     states = client_states(setup, directory, ledger, begin)
     streams = with_kept_key(setup, directory, ledger)
     silos = private_silos(setup, directory, ledger)
-    bare = shared_world(setup, ledger, store or directory, ranks)
+    bare = shared_world(setup, ledger, store or directory.releases, ranks)
     return replace(
         bare,
         executor=replace(setup.executor, states=states, silos=silos, ranks=ranks),
@@ -130,11 +131,11 @@ class CanaryWatch:
 
     def hear(self, round: int, released: list[Tensor]) -> None:
         """Hold a release, which may have been noted before, against the canaries."""
-        self.log.append(round, self.canaries.found_in(released))
+        self.log.append(round, self.canaries.products_with(released))
 
     def end(self, way: Tensor) -> None:
         """Hold the whole way of the model `[d]` against them: the run is at its end."""
-        self.log.append(FINAL, self.canaries.found_in([way]))
+        self.log.append(FINAL, self.canaries.products_with([way]))
 
 
 def watched(

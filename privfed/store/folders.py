@@ -11,19 +11,21 @@ from privfed.errors import Refused
 
 
 def refuse_taken(out: Path) -> None:
-    """Early, before an attack takes its time. Raises `Refused` where something lies at `out`."""
+    """Raises `Refused` where something lies at `out`: early, before an attack takes its time."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Refused(f"--out {out} is not empty; nothing was changed. Name a new directory")
 
 
 def new_folder(kind: str = "") -> Path:
-    """runs/<time>, or runs/<time>-<kind>, with a number behind it where that is taken."""
-    stamp = Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
-    stamp = stamp.with_name(f"{stamp.name}-{kind}") if kind else stamp
-    path, taken = stamp, 0
+    """A path that is not taken: runs/<time> or runs/<time>-<kind>, with a number where it has to.
+
+    Nothing is made there.
+    """
+    name = datetime.now().strftime("%Y%m%d-%H%M%S") + (f"-{kind}" if kind else "")
+    path, taken = Path("runs") / name, 0
     while path.exists():
         taken += 1
-        path = stamp.with_name(f"{stamp.name}-{taken}")
+        path = path.with_name(f"{name}-{taken}")
     return path
 
 

@@ -25,15 +25,15 @@ SHORTEST = 12
 
 @dataclass(frozen=True)
 class HeadsCheck:
-    """What the file at `path` says of a ledger: None where it is not at hand."""
+    """Whether the file at `path` agrees with a ledger: None where the file is not at hand."""
 
     path: str
     agrees: bool | None
     problems: tuple[str, ...] = ()
 
 
-def refuse_unusable(heads: str, out: Path | None = None) -> None:
-    """Raises `Refused` where no heads can be kept in `heads`, or they would lie in `out`."""
+def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
+    """Raises `Refused` where no heads can be kept in the file `heads`, or it would lie in `out`."""
     if not heads:
         return
     path = Path(heads)
@@ -94,7 +94,7 @@ def check_heads(ledger: Ledger, heads: str) -> HeadsCheck | None:
         return HeadsCheck(heads, False, (str(error),))
     now = Ledger.load(ledger.path)  # once more: a run that goes on wrote both meanwhile
     problems = contradictions(held, ledger.trail(), now.trail())
-    return HeadsCheck(heads, not problems, tuple(f"{heads} {said}" for said in problems))
+    return HeadsCheck(heads, not problems, tuple(f"{heads} {problem}" for problem in problems))
 
 
 def charges_since(ledger: Ledger, head: str) -> int | None:
@@ -102,17 +102,18 @@ def charges_since(ledger: Ledger, head: str) -> int | None:
 
     None where it never had. Raises `Refused` for what is no head.
     """
-    asked = head.strip().lower()
-    if not re.fullmatch(rf"[0-9a-f]{{{SHORTEST},64}}", asked):
+    digits = head.strip().lower()
+    if not re.fullmatch(rf"[0-9a-f]{{{SHORTEST},64}}", digits):
         raise Refused(
             f"--head {head}: expected the {SHORTEST} to 64 hexadecimal digits that a run ended with"
         )
     trail = ledger.trail()
-    at = next((one.line for one in trail if one.hash.startswith(asked)), None)
-    return None if at is None else sum(one.round is not None for one in trail[at:])
+    line = next((known.line for known in trail if known.hash.startswith(digits)), None)
+    return None if line is None else sum(later.round is not None for later in trail[line:])
 
 
 def _held(file: HeadsFile) -> list[Head]:
+    """The heads that `file` holds. Raises `Broken` where it cannot be read."""
     try:
         return file.read()
     except (OSError, LedgerBroken) as error:

@@ -21,7 +21,7 @@ from accounting.ledger import Ledger
 from privfed.config.population_identity import population
 from privfed.errors import Broken, Refused
 from privfed.models.pretrained import CHECKPOINT, start_files
-from privfed.store.stored_config import stored_config
+from privfed.store.config_file import ConfigFile
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Lineage:
-    """Every run that a model came from; `unknown`, where it may have come from anything else."""
+    """Every run that a model came from; `unknown` says that it may come from anything else."""
 
     runs: tuple[Origin, ...] = ()
     unknown: bool = False
@@ -45,17 +45,17 @@ class Lineage:
         return Lineage(tuple(runs.values()), self.unknown or other.unknown)
 
     def uncovered(self, counted: Mapping[str, Collection[str]]) -> str:
-        """Why a guarantee over the runs `counted` leaves this model out; else empty.
+        """Why a guarantee over the runs `counted` leaves this model out; empty where it does not.
 
         `counted` holds the heads of each run's ledger that it is known to have passed.
         """
-        others = dict.fromkeys(run.id for run in self.runs if run.id not in counted)
+        uncounted = dict.fromkeys(run.id for run in self.runs if run.id not in counted)
         beyond = dict.fromkeys(
             run.id for run in self.runs if run.head not in counted.get(run.id, (run.head,))
         )
         reasons = (
             "of unknown origin" if self.unknown else "",
-            f"trained by runs that are not counted: {', '.join(others)}" if others else "",
+            f"trained by runs that are not counted: {', '.join(uncounted)}" if uncounted else "",
             "trained beyond what is counted, as far as can be known, by the runs "
             f"{', '.join(beyond)}"
             if beyond
@@ -64,12 +64,13 @@ class Lineage:
         return ", and ".join(filter(None, reasons))
 
     def to_json(self) -> dict[str, Any]:
+        """What ledgers and model files state of it, and `from_json` reads."""
         runs = [{"id": r.id, "population": dict(r.population), "head": r.head} for r in self.runs]
         return {"runs": runs, "unknown": self.unknown}
 
     @classmethod
     def from_json(cls, stated: Mapping[str, Any] | None) -> Lineage:
-        """What `to_json` wrote; None is what older versions wrote, who did not know."""
+        """The lineage that `to_json` wrote; None is what older versions wrote, who did not know."""
         if stated is None:
             return cls(unknown=True)
         runs = (Origin(r["id"], r["population"], r["head"]) for r in stated["runs"])
@@ -85,8 +86,8 @@ class Lineage:
     @classmethod
     def of_run(cls, terms: Mapping[str, Any], head: str) -> Lineage:
         """What made the model of the run whose ledger states `terms`."""
-        theirs = terms.get("population")
-        origin = Origin(str(terms.get("id")), theirs if isinstance(theirs, dict) else {}, head)
+        people = terms.get("population")
+        origin = Origin(str(terms.get("id")), people if isinstance(people, dict) else {}, head)
         return cls((origin,)) | cls.of_start(terms)
 
     @classmethod
@@ -105,7 +106,7 @@ class Lineage:
 
 
 FRESH = Lineage()
-"""Of a run that names no start: its model begins as its class builds it.
+"""The lineage of a run that names no start: its model begins as its class builds it.
 
 What is declared by `model.init` is all that is known. Built-in models begin from random numbers; a
 class from outside (`module:name`) that loads weights by itself is not recognised.
@@ -144,10 +145,10 @@ def _ledger(path: Path) -> Ledger | None:
 
 def _of_ledger(ledger: Ledger) -> Lineage:
     """What made the model beside `ledger`."""
-    found = Lineage.of_run(ledger.terms, ledger.head().hex())
-    run, *others = found.runs
+    lineage = Lineage.of_run(ledger.terms, ledger.head().hex())
+    run, *earlier = lineage.runs
     completed = replace(run, population=_completed(run, ledger.path.parent))
-    return replace(found, runs=(completed, *others))
+    return replace(lineage, runs=(completed, *earlier))
 
 
 def _completed(run: Origin, folder: Path) -> Mapping[str, Any]:
@@ -155,7 +156,7 @@ def _completed(run: Origin, folder: Path) -> Mapping[str, Any]:
     if "sources" in run.population:
         return run.population
     try:
-        config = stored_config(folder / "config.toml", folder / "ledger.jsonl")
+        config = ConfigFile.in_folder(folder).read()
         sources = population(config)["sources"]
     except (Refused, Broken, OSError):
         return run.population

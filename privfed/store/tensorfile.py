@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FORMAT = 1
+"""The version of the facts that every file states."""
 CPU = "cpu"
 
 
 @contextlib.contextmanager
-def fitting(path: Path) -> Iterator[None]:
-    """Metadata or tensors that are missing or of another form mean an edited file."""
+def misfits_are_broken(path: Path) -> Iterator[None]:
+    """Raise `Broken` where what is read of the file at `path` does not fit the run.
+
+    Metadata or tensors that are missing or of another form mean an edited file.
+    """
     try:
         yield
     except (KeyError, OverflowError, TypeError, ValueError) as error:
@@ -33,20 +37,23 @@ def fitting(path: Path) -> Iterator[None]:
 
 
 def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
-    """A file's bytes: named tensors, and what is said about them."""
+    """The bytes of a file that holds named `tensors`, and the facts `about` them.
+
+    Equal tensors and facts give equal bytes.
+    """
     from safetensors.torch import save  # which imports torch, and reading facts needs none
 
-    whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     # One key: safetensors writes several in an order of its own, and equal runs give equal bytes.
-    return save(whole, {"privfed": json.dumps({"format": FORMAT, **about}, sort_keys=True)})
+    return save(copies, {"privfed": json.dumps({"format": FORMAT, **about}, sort_keys=True)})
 
 
 def unpack(
     path: Path, device: torch.device | str = CPU, finite: bool = True
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `pack` wrote, on `device`. Raises `Broken` where that is not what lies there.
+    """The tensors that `pack` wrote, on `device`, and the facts about them.
 
-    `finite`: nor any number that is not.
+    Raises `Broken` where that is not what lies there and, with `finite`, where any number is not.
     """
     tensors, about = _read(path, "pt", str(device))
     if finite and not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
@@ -54,33 +61,34 @@ def unpack(
     return tensors, about
 
 
-def facts(path: Path) -> dict[str, Any]:
-    """What `pack` was told about its tensors, which are checked as `unpack` does: without torch."""
+def checked_facts(path: Path) -> dict[str, Any]:
+    """The facts about a file's tensors, which are checked as `unpack` does, but without torch."""
     tensors, about = _read(path, "np", CPU)
     if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
         raise _not_finite(path)
     return about
 
 
-def stated(path: Path) -> dict[str, Any]:
-    """What `pack` was told about its tensors, of which none is read."""
+def stated_facts(path: Path) -> dict[str, Any]:
+    """The facts about a file's tensors, of which none is read. Raises `Broken`."""
     return _read(path, "np", CPU, tensors=False)[1]
 
 
 def _read(
     path: Path, library: str, device: str, tensors: bool = True
 ) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The file's tensors as `library` ("pt" or "np") has them, and the facts about them."""
     try:
         path.open("rb").close()  # the system's errors in its own words
         with safe_open(path, library, device=device) as file:
             about = from_json((file.metadata() or {})["privfed"])
             names = file.keys() if tensors else ()
-            read = {name: file.get_tensor(name) for name in names}
+            by_name = {name: file.get_tensor(name) for name in names}
     except (OSError, SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise unreadable(path, error) from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise Broken(f"{path} is of another format; this version of privfed reads {FORMAT}")
-    return read, about
+    return by_name, about
 
 
 def _not_finite(path: Path) -> Broken:

@@ -19,6 +19,7 @@ from privfed.models.network import Network
 from privfed.plan.plan import ON_TRAINED
 from privfed.run.constant_baseline import best_constant
 from privfed.run.population import population
+from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
 from privfed.trained.predictions import predictions, writable, write
@@ -71,8 +72,8 @@ def trained(path: Path, like: Examples) -> tuple[Network, Tensor, int]:
     `Refused` where there is no run, or nothing trained yet.
     """
     directory = RunDirectory.open(path)
-    config = directory.read_config()
-    if not directory.has_checkpoint():
+    config = directory.config.read()
+    if not directory.checkpoint.exists():
         raise Refused(f"{path} has no checkpoint: its run had not begun")
     net = network(
         config.model,
@@ -81,9 +82,9 @@ def trained(path: Path, like: Examples) -> tuple[Network, Tensor, int]:
         config.loss,
         Streams(config.run.seed).at("init"),
         torch.device("cpu"),
-        directory.read_constants(),
+        directory.constants.read(),
     )
-    checkpoint = directory.load_checkpoint(net)
+    checkpoint = Checkpoint.load(directory, net)
     return net, checkpoint.state.params, checkpoint.round
 
 
@@ -93,7 +94,7 @@ def evaluate(path: Path, overrides: Sequence[str] = (), to: Path | None = None) 
     `to` is a file to write predictions to, a row per example in the order of the data. Raises
     `Refused`, having written nothing.
     """
-    stored = RunDirectory.open(path).read_config()
+    stored = RunDirectory.open(path).config.read()
     config = on_other_data(stored, overrides) if overrides else stored
     if to is not None:
         writable(to, "--predictions", named_in(stored) | named_in(config))
@@ -102,7 +103,7 @@ def evaluate(path: Path, overrides: Sequence[str] = (), to: Path | None = None) 
         examples, shared = config.source.load(config.data.clients, streams), False
         data = f"all examples of the source {config.names['source']!r}"
     else:
-        people = population(config, streams).at(RunDirectory.open(path).round())
+        people = population(config, streams).at(RunDirectory.open(path).checkpoint.round())
         examples, shared, data = people.test, people.shared, "the run's own test examples"
     if not len(examples):
         raise Refused(f"{data} hold no example to score")

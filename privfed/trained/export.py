@@ -70,13 +70,13 @@ def export(path: Path, to: Path) -> Exported:
     """
     kind = _writable(to)
     directory = RunDirectory.open(path)
-    if not directory.has_checkpoint():
+    if not directory.checkpoint.exists():
         raise Refused(f"{path} has no checkpoint: its run had not begun")
     with directory.locked():  # else a run that goes on would have spent more than is said
         provenance = _provenance(directory)
-        config = directory.read_config()
+        config = directory.config.read()
         _refuse_unexplained(config)
-        form = directory.form() or _form_of_data(config)
+        form = directory.checkpoint.form() or _form_of_data(config)
         network, params, round = trained(path, form.empty())
     made_up = made_up_rows(form, config.source, network, params)
     inputs = dict(zip(_names(form), made_up.inputs, strict=True))
@@ -156,8 +156,8 @@ def _provenance(directory: RunDirectory) -> dict[str, Any]:
         "run": audited.terms["id"],
         "population": audited.terms["population"],
         **{key: stated[key] for key in keys},
-        "ledger_head": directory.head().hex(),
-        "lineage": directory.lineage(),
+        "ledger_head": directory.checkpoint.head().hex(),
+        "lineage": directory.checkpoint.lineage(),
     }
 
 

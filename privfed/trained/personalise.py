@@ -67,7 +67,7 @@ def personalise(path: Path, epochs: int) -> Personalised:
 
     Raises `Refused` where nobody holds two examples.
     """
-    config = RunDirectory.open(path).read_config()
+    config = RunDirectory.open(path).config.read()
     streams = Streams(config.run.seed)
     people = population(config, streams)
     ids = np.arange(people.clients)

@@ -68,7 +68,7 @@ def predict(path: Path, overrides: Sequence[str], out: Path | None = None) -> Pr
     labels, the prediction, and a probability for each class; it is written to `out` (.csv, .parquet
     or .npz). Raises `Refused`, having written nothing.
     """
-    stored = RunDirectory.open(path).read_config()
+    stored = RunDirectory.open(path).config.read()
     config = on_other_data(stored, overrides)
     if out is not None:
         writable(out, "--out", named_in(stored) | named_in(config))

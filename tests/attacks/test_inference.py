@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from attacks.analytic_inversion import recover_candidates, recover_one
 from attacks.gradient_inversion import Search, match_direction, match_gradients, total_variation
-from attacks.image_quality import matched, mse, psnr, ssim
-from attacks.label_recovery import counted, label_shares, recover_label
+from attacks.image_quality import best_matches, mse, psnr, ssim
+from attacks.label_recovery import label_shares, labels_in_proportion, recover_label
 
 
 def gradient(model, x, y):
@@ -74,7 +74,7 @@ def test_neurons_of_one_example_alone_give_it_away_in_a_batch():
     x, y = torch.randn(2, 8), torch.tensor([0, 2])
     seen = gradient(model, x, y).detach()
     found = recover_candidates(*first(model, seen), 200)
-    assert torch.allclose(matched(found, x), x, atol=1e-3)
+    assert torch.allclose(best_matches(found, x), x, atol=1e-3)
 
 
 def test_what_did_not_move_gives_zeros():
@@ -101,7 +101,7 @@ def test_label_counts_of_a_batch_on_a_new_model():
     for length, scale in ((1.0, 1.0), (0.2, 0.2), (None, 0.037)):
         shares = label_shares(scale * flat[-10:], predictions, length)
         assert shares.sum() == pytest.approx(1)
-        assert counted(shares, 8).tolist() == y.tolist()
+        assert labels_in_proportion(shares, 8).tolist() == y.tolist()
 
 
 def test_label_shares_invert_any_predictions():

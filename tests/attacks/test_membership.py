@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attacks.membership import MANY, Shadows, confidence, leave_one_out, lira, lira_offline
+from attacks.membership import OWN_VARIANCE, Shadows, confidence, leave_one_out, lira, lira_offline
 from attacks.roc import roc
 
 APART = 2.0
@@ -26,7 +26,7 @@ def curve(rule, runs):
 
 def test_lira_reaches_the_best_rate_there_is_and_a_threshold_does_not():
     """The likelihood ratio of N(APART, 1) to N(0, 1) has TPR = Φ(Φ^-1(FPR) + APART)."""
-    runs = gaussians(3 * MANY, 150)
+    runs = gaussians(3 * OWN_VARIANCE, 150)
     best = stats.norm.cdf(stats.norm.ppf(0.01) + APART)
     plain = roc(runs.statistics.ravel(), runs.inside.ravel())
     for rule in (lira, lira_offline):

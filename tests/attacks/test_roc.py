@@ -8,7 +8,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from attacks.roc import clopper_pearson, roc
-from attacks.tradeoff import advantage_bound, tpr_bound, twice
+from attacks.tradeoff import advantage_bound, tpr_bound, two_steps_apart
 
 
 def tied(seed, count=300):
@@ -90,7 +90,7 @@ def test_the_gaussian_mechanism_touches_its_bound_and_never_crosses(sensitivity)
         gap = tpr_bound(fpr, epsilon, delta) - tpr
         assert gap.min() > -1e-9
         assert gap.min() < 1e-5
-        two = twice(epsilon, delta)
+        two = two_steps_apart(epsilon, delta)
         further = stats.norm.cdf(stats.norm.ppf(fpr) + 2 * sensitivity)
         assert (tpr_bound(fpr, *two) - further).min() > -1e-9
 
@@ -98,5 +98,5 @@ def test_the_gaussian_mechanism_touches_its_bound_and_never_crosses(sensitivity)
 def test_no_epsilon_bounds_nothing():
     assert tpr_bound(np.array([0.0, 0.5]), math.inf, 1e-5).tolist() == [1.0, 1.0]
     assert advantage_bound(math.inf, 1e-5) == advantage_bound(5000.0, 0.0) == 1.0
-    assert twice(math.inf, 1e-5) == (math.inf, 1e-5)
-    assert twice(5000.0, 1e-5) == (10000.0, 1.0)
+    assert two_steps_apart(math.inf, 1e-5) == (math.inf, 1e-5)
+    assert two_steps_apart(5000.0, 1e-5) == (10000.0, 1.0)

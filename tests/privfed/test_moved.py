@@ -59,7 +59,7 @@ def test_what_parts_moved_to_is_there():
 def test_a_run_that_spells_parts_by_their_former_places_is_resumed_and_audited(tmp_path):
     keys = [f"{key}={target}" for key, target in OLD.items()]
     trained(tmp_path / "run", *keys, "run.rounds=2", "run.randomness=seeded")
-    stored = RunDirectory.open(tmp_path / "run").read_config()
+    stored = RunDirectory.open(tmp_path / "run").config.read()
     assert stored.names["sampler"] == OLD["cohort.sampler"]
     assert resume(tmp_path / "run", lambda stored: stored.with_run(rounds=3)).updates == 3
     assert audit(tmp_path / "run").problems == ()

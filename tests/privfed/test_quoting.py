@@ -587,7 +587,7 @@ def test_a_refusal_keeps_what_is_private_on_its_way_to_another_process():
 PACKAGE = Path(privfed.__file__).parent
 QUOTES_CODE_OR_CONFIGURATION = {
     "auditing/joint_audit.py",
-    "auditing/run_audit.py",
+    "auditing/opacus_check.py",
     "config/overrides.py",
     "config/reading.py",
     "grid/grid.py",

@@ -13,7 +13,7 @@ from privfed import streams
 from privfed.parts import BUILT_IN
 from privfed.run.train import train
 from privfed.secure.masked import client as masking_client
-from privfed.store.run_directory import RunDirectory
+from privfed.store.private_key import PrivateKey
 from privfed.streams import KEPT, PRIVATE, PUBLIC, Keys, Streams
 
 MASKS = ("secure.protocol=masks", "cohort.sampler=full", "cohort.size=0", "data.clients=8")
@@ -167,7 +167,7 @@ def repeats_its_bits(monkeypatch):
 
 
 def keeps_a_key_that_all_know(monkeypatch):
-    monkeypatch.setattr(RunDirectory, "kept_key", lambda self, run, fresh: b"k" * 32)
+    monkeypatch.setattr(PrivateKey, "read_or_draw", lambda self, run, fresh: b"k" * 32)
 
 
 def leaves_the_kept_key_out(monkeypatch):

@@ -316,7 +316,7 @@ class Doubling(Attack):
         return True
 
     def corrupt(self, view, state, rng):
-        return 2 * view.own, state
+        return 2 * view.byzantine, state
 
 
 class Untouched(PreAggregator):

@@ -33,6 +33,7 @@ from privfed.round import round as rounds
 from privfed.run.outcome import Outcome
 from privfed.run.resume import resume
 from privfed.run.train import train
+from privfed.store.releases import Releases
 from privfed.store.run_directory import RunDirectory
 
 SEEDED = ("run.randomness=seeded",)
@@ -143,20 +144,20 @@ def recorded(root: Path, overrides: tuple[str, ...]) -> Life:
 @contextlib.contextmanager
 def noting(notes: list[Any]) -> Iterator[None]:
     """Note who was drawn, as it begins, and what was released, as soon as it may be shown."""
-    draw, write = rounds.charge_then_draw, RunDirectory.write
+    draw, write = rounds.charge_then_draw, Releases.write
 
     def drawing(round: int, *rest: Any) -> Any:
         drawn = draw(round, *rest)
         notes.append(("drawn", round))
         return drawn
 
-    def releasing(self: RunDirectory, charge: Any, released: Any, state: Any) -> None:
+    def releasing(self: Releases, charge: Any, released: Any, state: Any) -> None:
         write(self, charge, released, state)
         notes.append(("released", charge.round, [tensor.clone() for tensor in released]))
 
     with (
         mock.patch.object(rounds, "charge_then_draw", drawing),
-        mock.patch.object(RunDirectory, "write", releasing),
+        mock.patch.object(Releases, "write", releasing),
     ):
         yield
 
@@ -196,7 +197,7 @@ def _again(life: Life) -> Outcome:
 def _stored(life: Life) -> list[Any]:
     """Releases that are there, as notes: also of a round whose write had not returned."""
     directory = RunDirectory(life.path)
-    stored = {round: directory.release(round) for round in directory.stored_rounds()}
+    stored = {round: directory.releases.read(round) for round in directory.releases.rounds()}
     return [("released", round, release.released) for round, release in stored.items()]
 
 

@@ -76,13 +76,13 @@ def test_a_budget_that_changes_is_said_before_it_is_spent_wherever_a_resume_dies
 def _settled_first(loop, now):
     """What clients remember is taken in before the checkpoint that it belongs to."""
     loop.world.states.settle(now.round)
-    loop.directory.save_checkpoint(now, loop.setup.network)
+    now.save(loop.directory, loop.setup.network)
 
 
 @pytest.mark.parametrize(
     "name, faulty, kind",
     [
-        ("privfed.store.run_directory.write_atomically", Path.write_bytes, "lost"),
+        ("accounting.durable.write_atomically", Path.write_bytes, "lost"),
         ("accounting.durable.sync_folder", lambda folder: None, "lost"),
         ("privfed.run.loop.Loop.save", _settled_first, "killed"),
     ],

@@ -37,14 +37,17 @@ _MOST_BYTES = 4 * 2**30
 
 @dataclass(frozen=True)
 class Canaries:
-    """`directions` `[K, d]` of length one, and whose coin had it enter, `coins` `[K]`."""
+    """K canaries: their `directions` `[K, d]` of length one, and `coins` `[K]`, who entered."""
 
     directions: Tensor
     coins: NDArray[np.bool_]
 
     @classmethod
     def drawn(cls, count: int, length: int, streams: Streams) -> Canaries:
-        """K of them for models `[d]`. Raises `Refused` for more than fit into memory."""
+        """Draw `count` canaries for models of `length` numbers.
+
+        Raises `Refused` for more than fit into memory.
+        """
         if 4 * count * length > _MOST_BYTES:
             raise Refused(
                 f"audit.canaries is {count}, whose directions of {length:,} numbers each take more "
@@ -59,19 +62,20 @@ class Canaries:
 
     @property
     def entered(self) -> Indices:
-        """The numbers of those that are in the population, in the order of their places there."""
+        """The numbers of canaries in the population, in the order of their places there."""
         return np.flatnonzero(self.coins)
 
     def among(self, people: People) -> People:
         """The population with canaries behind the real clients."""
-        own = np.array([identity(f"canary {number}") for number in self.entered], dtype=np.int64)
-        sizes = np.concatenate([people.sizes, np.zeros(len(own), dtype=np.int64)])
-        return People(sizes, np.concatenate([people.identities, own]))
+        names = (f"canary {number}" for number in self.entered)
+        identities = np.array([identity(name) for name in names], dtype=np.int64)
+        sizes = np.concatenate([people.sizes, np.zeros(len(identities), dtype=np.int64)])
+        return People(sizes, np.concatenate([people.identities, identities]))
 
-    def found_in(self, vectors: list[Tensor]) -> NDArray[np.float64]:
-        """The length of the vectors' sum, and all directions' products with it, `[1 + K]`.
+    def products_with(self, vectors: list[Tensor]) -> NDArray[np.float64]:
+        """The length of the sum of `vectors`, and all directions' products with it, `[1 + K]`.
 
-        Of every vector `[m]`, its first d numbers count.
+        The first d numbers of every vector `[m]` count.
         """
         d = self.directions.shape[1]
         total = torch.stack([vector[:d].to(self.directions) for vector in vectors]).sum(0)
@@ -80,7 +84,10 @@ class Canaries:
 
 @dataclass(frozen=True)
 class WithCanaries:
-    """An executor in whose cohorts canaries answer, too. Real clients come before `clients`."""
+    """An executor in whose cohorts canaries answer, too.
+
+    The real clients have the numbers below `clients`, and canaries send rows far beyond `clip`.
+    """
 
     inner: Executor
     canaries: Canaries
@@ -89,8 +96,8 @@ class WithCanaries:
 
     def answering(self, cohort: Cohort) -> Cohort:
         real, made_up = self._parted(cohort)
-        here = self.inner.answering(replace(cohort, clients=real))
-        return replace(cohort, clients=np.concatenate([here.clients, made_up]))
+        answering = self.inner.answering(replace(cohort, clients=real))
+        return replace(cohort, clients=np.concatenate([answering.clients, made_up]))
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
         real, made_up = self._parted(cohort)
@@ -106,20 +113,22 @@ class WithCanaries:
         return self.inner.root(exchange, round)
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
+        """The real clients of a cohort, and its canaries."""
         ids = cohort.clients
         return ids[ids < self.clients], ids[ids >= self.clients]
 
     def _rows(self, exchange: Exchange, made_up: Indices) -> Tensor:
-        which = torch.from_numpy(self.canaries.entered[made_up - self.clients])
-        directions = self.canaries.directions[which] * (_LONG * self.clip)
-        rows = exchange.broadcast["params"].new_zeros(len(which), exchange.layout.length)
+        """The rows `[c, m]` of canaries with the numbers `made_up` `[c]` in the population."""
+        numbers = torch.from_numpy(self.canaries.entered[made_up - self.clients])
+        directions = self.canaries.directions[numbers] * (_LONG * self.clip)
+        rows = exchange.broadcast["params"].new_zeros(len(numbers), exchange.layout.length)
         rows[:, : directions.shape[1]] = directions.to(rows)
         return rows
 
 
 @dataclass(frozen=True)
 class WithoutCanaries:
-    """A watch that is shown real clients only."""
+    """A watch that is shown the rows of real clients only, whose numbers are below `clients`."""
 
     inner: Watch
     clients: int
@@ -135,7 +144,7 @@ class WithoutCanaries:
 
 
 @dataclass(frozen=True)
-class Listening:
+class ListeningStore:
     """A release store that holds every release against the canaries, once it is durable."""
 
     inner: ReleaseStore
@@ -144,21 +153,20 @@ class Listening:
 
     def write(self, charge: Charge, released: list[Tensor], state: PublicState) -> None:
         self.inner.write(charge, released, state)
-        self.hear(charge.round, released)
-
-    def hear(self, round: int, released: list[Tensor]) -> None:
-        """Note a release, which may have been noted before."""
-        self.log.append(round, self.canaries.found_in(released))
+        self.log.append(charge.round, self.canaries.products_with(released))
 
 
 def with_canaries(
     world: World, clients: int, clip: float, canaries: Canaries, log: CanaryLog
 ) -> World:
-    """The world with them behind its `clients`; each is drawn as a row far beyond `clip`."""
+    """The world with `canaries` behind its `clients`, whose releases are noted in `log`.
+
+    When one is drawn, it sends a row far beyond `clip`.
+    """
     return replace(
         world,
         executor=WithCanaries(world.executor, canaries, clients, clip),
         people=canaries.among(world.people),
-        store=Listening(world.store, canaries, log),
+        store=ListeningStore(world.store, canaries, log),
         watch=WithoutCanaries(world.watch, clients) if world.watch else None,
     )

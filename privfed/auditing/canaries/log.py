@@ -1,4 +1,4 @@
-"""What a run's canaries saw: coins, and products of releases with directions, under private/."""
+"""The log of a run's canaries under private/: coins, and products of releases with directions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ COINS, FINAL = 0, -1
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Of K canaries: `coins` `[K]`, `products` `[T, K]` with the releases of `rounds` `[T]`.
+class CanaryRecord:
+    """What was noted of K canaries over T rounds.
 
-    `lengths` `[T]` are the releases' own; `final` `[K]` are cosines with the model's whole way, in
-    `dimension` d.
+    `coins` `[K]` say who entered, and `products` `[T, K]` are those of the releases of `rounds`
+    `[T]` with all directions. `lengths` `[T]` are the releases' own; `final` `[K]` are cosines with
+    the model's whole way, in `dimension` d.
     """
 
     coins: NDArray[np.bool_]
@@ -34,7 +35,11 @@ class Seen:
 
 
 class CanaryLog:
-    """Records of a fixed size: round, length of what was seen, K products; the last one counts."""
+    """The file at `path`: float64 records of one size, for `count` canaries.
+
+    Each holds a round, the length of what was released in it, and K products; of several records of
+    a round the last one counts.
+    """
 
     def __init__(self, path: Path, count: int) -> None:
         self._path, self._size = path, count + 2
@@ -42,19 +47,19 @@ class CanaryLog:
     def begin(self, coins: NDArray[np.bool_], dimension: int) -> None:
         """Note the coins, where the run has just begun; forget a torn last record."""
         make_folder(self._path.parent, 0o700)
-        whole = self._records()
-        if len(whole):
-            write_atomically(self._path, whole.tobytes())
+        records = self._records()
+        if len(records):
+            write_atomically(self._path, records.tobytes())
         else:
-            write_atomically(self._path, self._record(COINS, np.append(float(dimension), coins)))
+            write_atomically(self._path, _record(COINS, np.append(float(dimension), coins)))
         self._path.chmod(0o600)
 
-    def append(self, round: int, found: NDArray[np.float64]) -> None:
-        """Note a length and K products, `[1 + K]`."""
-        append(self._path, self._record(round, found))
+    def append(self, round: int, products: NDArray[np.float64]) -> None:
+        """Note a length and K products, `[1 + K]`; durable when this returns."""
+        append(self._path, _record(round, products))
 
-    def read(self) -> Seen | None:
-        """What was noted; None where the log is not here. Raises `Broken` for a damaged one."""
+    def read(self) -> CanaryRecord | None:
+        """What was noted; None where there is no log. Raises `Broken` for a damaged one."""
         if not self._path.is_file():
             return None
         records = self._records()
@@ -64,7 +69,7 @@ class CanaryLog:
         rounds = np.array(sorted(round for round in latest if round > 0), dtype=np.int64)
         table = np.array([latest[round] for round in rounds]).reshape(len(rounds), self._size - 1)
         final, ended = latest.get(FINAL, np.zeros(1)), bool(records[-1, 0] == FINAL)
-        return Seen(
+        return CanaryRecord(
             coins=latest[COINS][1:] > 0.5,
             dimension=int(latest[COINS][0]),
             rounds=rounds,
@@ -74,22 +79,21 @@ class CanaryLog:
             ended=ended,
         )
 
-    def _record(self, round: int, found: NDArray[np.float64]) -> bytes:
-        return np.concatenate([[float(round)], found]).tobytes()
-
     def _records(self) -> NDArray[np.float64]:
+        """All records `[n, 2 + K]` but for a torn last one; none where there is no file."""
         if not self._path.is_file():
             return np.empty((0, self._size))
-        numbers = np.frombuffer(self._path.read_bytes()[: self._whole()], dtype=np.float64)
-        return numbers.reshape(-1, self._size)
+        content = self._path.read_bytes()
+        untorn = len(content) // (8 * self._size) * (8 * self._size)
+        return np.frombuffer(content[:untorn], dtype=np.float64).reshape(-1, self._size)
 
-    def _whole(self) -> int:
-        each = 8 * self._size
-        return self._path.stat().st_size // each * each
+
+def _record(round: int, numbers: NDArray[np.float64]) -> bytes:
+    return np.concatenate([[float(round)], numbers]).tobytes()
 
 
 def _are_plausible(records: NDArray[np.float64]) -> bool:
     """Whether all numbers are finite in single precision, as they were, and rounds are rounds."""
     rounds, largest = records[1:, 0], np.finfo(np.float32).max
-    whole = (rounds == np.round(rounds)) & (rounds >= FINAL) & (rounds < 2**53)
-    return bool((np.abs(records) <= largest).all() and whole.all())
+    are_rounds = (rounds == np.round(rounds)) & (rounds >= FINAL) & (rounds < 2**53)
+    return bool((np.abs(records) <= largest).all() and are_rounds.all())

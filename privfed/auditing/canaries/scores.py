@@ -15,20 +15,22 @@ from scipy.special import logsumexp
 
 from accounting.events import CHANGE, Event
 from accounting.releases import PoissonSampled, Separated, noise_of
-from privfed.auditing.canaries.log import Seen
+from privfed.auditing.canaries.log import CanaryRecord
 from privfed.config.config import Config
 from privfed.plan.rule import rule_of
 from privfed.round.algorithm import exchanges
 
 Numbers = NDArray[np.float64]
 _BEYOND = 1.2
-"""Of what noise alone would reach, from where on a direction is common to releases."""
+"""A component of releases is common to them beyond so many times what noise alone would reach."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Public constants: a row at the clip adds 1 to its product times `factor` (None: the clip
-    moved), per exchange; `coefficients` are those by which noise is correlated over rounds.
+    """The public constants that products are scaled by.
+
+    A row at the clip adds 1 to its product times `factor` (None: the clip moved), per exchange;
+    `coefficients` are those by which noise is correlated over rounds.
     """
 
     factor: float | None
@@ -37,7 +39,7 @@ class Scale:
 
     @classmethod
     def of(cls, config: Config) -> Scale:
-        """Of the mechanism that `config` runs."""
+        """The scale of the mechanism that `config` runs."""
         mechanism, size = config.mechanism, config.sampler.size
         moves = bool(mechanism.init())
         return cls(
@@ -47,7 +49,7 @@ class Scale:
         )
 
 
-def likelihood_ratios(seen: Seen, event: Event, scale: Scale) -> Numbers:
+def likelihood_ratios(record: CanaryRecord, event: Event, scale: Scale) -> Numbers:
     """For each canary, the log likelihood of its products if it entered, over that if not `[K]`.
 
     Its product with a release is 1 if it took part and 0 if not, plus noise of the event's
@@ -58,9 +60,9 @@ def likelihood_ratios(seen: Seen, event: Event, scale: Scale) -> Numbers:
     z = noise.noise_multiplier * CHANGE[event.relation] if noise else 1.0
     z = max(z, 1e-3)
     if scale.factor is None:
-        x = seen.products / seen.lengths[:, None] * (z * math.sqrt(seen.dimension))
+        x = record.products / record.lengths[:, None] * (z * math.sqrt(record.dimension))
     else:
-        x = seen.products * scale.factor / scale.exchanges
+        x = record.products * scale.factor / scale.exchanges
     x = without_common(x)
     if isinstance(event.release, PoissonSampled):
         q = event.release.rate
@@ -68,26 +70,29 @@ def likelihood_ratios(seen: Seen, event: Event, scale: Scale) -> Numbers:
             taking, not_taking = np.log(q) + (2 * x - 1) / (2 * z**2), np.log1p(-q)
         return np.asarray(np.logaddexp(taking, not_taking).sum(0))
     b = event.release.separation if isinstance(event.release, Separated) else 1
-    filtered = _filtered(x, seen.rounds, scale.coefficients)
+    filtered = _filtered(x, record.rounds, scale.coefficients)
     slots = []
     for slot in range(b):
-        taken = ((seen.rounds % b) == slot).astype(float)[:, None]
-        signal = _filtered(taken, seen.rounds, scale.coefficients)
+        taken = ((record.rounds % b) == slot).astype(float)[:, None]
+        signal = _filtered(taken, record.rounds, scale.coefficients)
         slots.append((signal * filtered).sum(0) - (signal**2).sum() / 2)
     deviation = z * float(np.linalg.norm(scale.coefficients))
     return np.asarray(logsumexp(np.stack(slots) / deviation**2, axis=0))
 
 
 def _filtered(x: Numbers, rounds: NDArray[np.int64], coefficients: Numbers) -> Numbers:
-    """C x over rounds `[T, k]`, which makes correlated noise independent; 0 for rounds not seen."""
+    """C x over `rounds` `[T, k]`, which makes correlated noise independent.
+
+    Rounds without a product count as 0.
+    """
     if len(coefficients) == 1:
         return x
-    every = np.zeros((int(rounds[-1]), x.shape[1]))
-    every[rounds - 1] = x
-    found = np.zeros_like(every)
+    products = np.zeros((int(rounds[-1]), x.shape[1]))
+    products[rounds - 1] = x
+    filtered = np.zeros_like(products)
     for back, c in enumerate(coefficients):
-        found[back:] += c * every[: len(every) - back]
-    return np.asarray(found[rounds - 1])
+        filtered[back:] += c * products[: len(products) - back]
+    return np.asarray(filtered[rounds - 1])
 
 
 def without_common(x: Numbers) -> Numbers:
@@ -100,5 +105,5 @@ def without_common(x: Numbers) -> Numbers:
     left, singular, _ = np.linalg.svd(x, full_matrices=False)
     bulk = float(np.median(singular**2))
     edge = bulk * (1 + math.sqrt(rounds / canaries)) ** 2 * _BEYOND
-    kept = np.where(singular**2 > edge, bulk / np.maximum(singular**2, 1e-300), 1.0)
-    return np.asarray(x - (left * (1 - kept)) @ (left.T @ x))
+    shrunk = np.where(singular**2 > edge, bulk / np.maximum(singular**2, 1e-300), 1.0)
+    return np.asarray(x - (left * (1 - shrunk)) @ (left.T @ x))

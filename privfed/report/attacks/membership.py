@@ -13,7 +13,7 @@ from rich.table import Table
 
 from accounting.events import REPLACE_ONE
 from attacks.roc import Roc, clopper_pearson
-from attacks.tradeoff import advantage_bound, tpr_bound, twice
+from attacks.tradeoff import advantage_bound, tpr_bound, two_steps_apart
 from privfed.leakage.membership import Exposure
 from privfed.report.tables import rows
 from privfed.words import ceiling, measure, number
@@ -37,12 +37,12 @@ def claim(exposure: Exposure) -> tuple[float, float, str]:
         if exposure.attacked > 1 or user.relation == REPLACE_ONE:
             return user.epsilon, user.delta, f"one client, {user.relation}"
         about = f"one client in another's place: two steps of {user.relation}"
-        return (*twice(user.epsilon, user.delta), about)
+        return (*two_steps_apart(user.epsilon, user.delta), about)
     if user.relation == REPLACE_ONE:
         ways = [(user.epsilon, user.delta, "one client's data, of which an example is part")]
     else:
         about = "one client's data changed: two steps of the claim about a whole client"
-        ways = [(*twice(user.epsilon, user.delta), about)]
+        ways = [(*two_steps_apart(user.epsilon, user.delta), about)]
     if silo := exposure.examples:
         ways.append((silo.epsilon, silo.delta, f"one example of a silo, {silo.relation}"))
     return min(ways)

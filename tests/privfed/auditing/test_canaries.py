@@ -202,10 +202,10 @@ def test_nothing_is_said_before_the_end(tmp_path):
 def test_a_release_that_a_crash_left_unheard_is_heard_when_it_is_replayed(tmp_path, monkeypatch):
     append = CanaryLog.append
 
-    def crashes(log, round, found):
+    def crashes(log, round, products):
         if round == 5:
             raise KeyboardInterrupt  # its release is durable already
-        append(log, round, found)
+        append(log, round, products)
 
     monkeypatch.setattr(CanaryLog, "append", crashes)
     with pytest.raises(KeyboardInterrupt):

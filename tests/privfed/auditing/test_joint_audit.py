@@ -13,8 +13,8 @@ from accounting.accountants import epsilon
 from accounting.events import ADD_REMOVE, Event, apart
 from accounting.ledger import Ledger
 from accounting.releases import Gaussian, PoissonSampled
-from privfed.auditing.joint_audit import _refuse_once_public, merge
-from privfed.auditing.prior_runs import Prior, priors
+from privfed.auditing.joint_audit import _refuse_different_public_clients, audit_together
+from privfed.auditing.prior_runs import priors
 from privfed.auditing.run_audit import audit
 from privfed.config.reading import overridden
 from privfed.errors import Refused
@@ -22,7 +22,7 @@ from privfed.grid.cell_charges import planned
 from privfed.grid.grid import Cell
 from privfed.grid.joint_guarantee import joints
 from privfed.plan.plan import plan
-from privfed.plan.prior_spending import examples_guarantee
+from privfed.plan.prior_spending import Prior, examples_guarantee
 from privfed.run.resume import resume
 from privfed.store.run_directory import RunDirectory
 
@@ -43,7 +43,7 @@ def two(tmp_path):
 
 
 def test_two_runs_are_composed(two):
-    found = merge(two)
+    found = audit_together(two)
     together = Counter(own(two[0])) + Counter(own(two[1]))
     assert found.bound.by_accountant["pld"] == epsilon(together, 1e-3, "pld")
     assert found.bound.epsilon > max(audit(path).guarantee.epsilon for path in two)
@@ -52,13 +52,13 @@ def test_two_runs_are_composed(two):
 
 
 def test_a_run_named_twice_or_counted_as_earlier_is_counted_once(two):
-    assert merge([two[0], two[0], two[1]]).bound == merge(two).bound
+    assert audit_together([two[0], two[0], two[1]]).bound == audit_together(two).bound
     last = two[0].parent / "c"
     trained(last, *SAME, f'privacy.prior=["{two[0]}"]')
-    found = merge([two[0], last])
+    found = audit_together([two[0], last])
     assert found.bound.epsilon == audit(last).guarantee.epsilon
     assert not found.earlier
-    all_three = merge([two[1], last])
+    all_three = audit_together([two[1], last])
     assert all_three.earlier == (str(two[0]),)
     total = sum((Counter(own(path)) for path in (*two, last)), Counter())
     assert all_three.bound.by_accountant["pld"] == pytest.approx(epsilon(total, 1e-3, "pld"))
@@ -68,7 +68,7 @@ def test_separations_of_two_runs_do_not_share_their_count(tmp_path):
     cyclic = ("cohort.sampler=cyclic", "cohort.separation=6", "cohort.size=0")
     for name in "ab":
         trained(tmp_path / name, *SAME, *cyclic)
-    found = merge([tmp_path / "a", tmp_path / "b"])
+    found = audit_together([tmp_path / "a", tmp_path / "b"])
     once = apart(own(tmp_path / "a"))
     assert list(once.values()) == [2]  # ceil(7 / 6), in each
     four = dict.fromkeys(once, 4)
@@ -86,14 +86,14 @@ def test_separations_of_two_runs_do_not_share_their_count(tmp_path):
 def test_what_means_something_else_is_not_composed(two, other, reason):
     trained(two[0].parent / "c", *other)
     with pytest.raises(Refused, match=reason):
-        merge([two[0], two[0].parent / "c"])
+        audit_together([two[0], two[0].parent / "c"])
 
 
 def test_a_broken_ledger_breaks_the_sum(two):
     ledger = two[1] / "ledger.jsonl"
     lines = ledger.read_text().splitlines(keepends=True)
     ledger.write_text("".join(lines[:3] + lines[4:]))
-    found = merge(two)
+    found = audit_together(two)
     assert found.bound is None
     assert str(two[1]) in found.problems[0]
     result = run("audit", *two, "--json")
@@ -105,7 +105,7 @@ def test_the_command_says_each_and_all(two):
     result = run("audit", *two, "--json")
     assert result.exit_code == 0
     found = json.loads(result.stdout)
-    assert found["epsilon"] == merge(two).bound.epsilon
+    assert found["epsilon"] == audit_together(two).bound.epsilon
     assert [one["run"] for one in found["runs"]] == [str(path) for path in two]
     shown = run("audit", *two).stdout
     assert "together" in shown
@@ -142,7 +142,7 @@ def test_copies_of_a_run_are_refused(tmp_path):
     for name in ("run", "backup"):
         resume(tmp_path / name, lambda stored: overridden(stored, ["run.rounds=6"]))
         with pytest.raises(Refused, match="copies of one run"):
-            merge([tmp_path / "run", tmp_path / "backup"])
+            audit_together([tmp_path / "run", tmp_path / "backup"])
 
 
 def test_an_older_copy_than_was_counted_is_refused(tmp_path):
@@ -151,15 +151,15 @@ def test_an_older_copy_than_was_counted_is_refused(tmp_path):
     resume(tmp_path / "run", lambda stored: overridden(stored, ["run.rounds=6"]))
     trained(tmp_path / "next", *SAME, f'privacy.prior=["{tmp_path / "run"}"]')
     with pytest.raises(Refused, match="older copy"):
-        merge([tmp_path / "old", tmp_path / "next"])
-    assert merge([tmp_path / "run", tmp_path / "next"]).bound is not None
+        audit_together([tmp_path / "old", tmp_path / "next"])
+    assert audit_together([tmp_path / "run", tmp_path / "next"]).bound is not None
 
 
 def test_runs_that_declared_other_clients_public_are_not_composed(two):
     told = json.dumps({"clients": ["somebody"], "earlier": []})
     (two[1] / "report/public_clients.json").write_text(told)
     with pytest.raises(Refused, match="clients public"):
-        _refuse_once_public([RunDirectory.open(path) for path in two])
+        _refuse_different_public_clients([RunDirectory.open(path) for path in two])
 
 
 SILOS = (
@@ -174,7 +174,7 @@ def test_an_examples_guarantee_covers_earlier_runs_too(tmp_path):
     alone, both = audit(tmp_path / "a").examples, audit(tmp_path / "b").examples
     assert both.epsilon > alone.epsilon
     assert both.rounds == 12
-    merged = merge([tmp_path / "a", tmp_path / "b"])
+    merged = audit_together([tmp_path / "a", tmp_path / "b"])
     assert merged.examples.epsilon == pytest.approx(both.epsilon)
     summary = json.loads((tmp_path / "b/report/summary.json").read_text())
     assert summary["guarantees"][1]["epsilon"] == both.epsilon
@@ -191,7 +191,7 @@ def test_an_earlier_run_without_dp_sgd_bounds_no_example(tmp_path, mechanism):
     before = plan(small(*both, after), priors(small(*both, after))).examples(7)
     outcome = trained(tmp_path / "next", *both, after)
     trained(tmp_path / "alone", *both, "run.rounds=5")
-    merged = [merge([tmp_path / name for name in names]) for names in (NAMES, NAMES[::-1])]
+    merged = [audit_together([tmp_path / name for name in names]) for names in (NAMES, NAMES[::-1])]
     (together,) = joints([planned(Cell({}, 0, small(*both, after), None))], {})
     found = [before, audit(tmp_path / "next").examples, together.examples]
     for bound in (*found, *(each.examples for each in merged)):

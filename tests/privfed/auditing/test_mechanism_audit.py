@@ -7,8 +7,9 @@ import pytest
 
 from accounting.events import Event
 from accounting.releases import PoissonSampled, Repeated, noise_of
-from privfed.auditing.mechanism_audit import _cast, _planned, _scale, audit_mechanism, examine
-from privfed.auditing.neighbours import LENGTH
+from privfed.auditing.mechanism_audit import audit_mechanism, examine
+from privfed.auditing.release_tests import measured_noise
+from privfed.auditing.scenarios import LENGTH, plan_of_mechanism, scenarios_of
 from privfed.config.reading import load
 from privfed.errors import Refused
 from privfed.privacy.clipping import clip_rows
@@ -44,18 +45,18 @@ SHIPPED = {
 }
 
 
-def cast(*overrides):
-    return _cast(_planned(load(None, [*BASE, *overrides])))
+def configured(*overrides):
+    return scenarios_of(plan_of_mechanism(load(None, [*BASE, *overrides])))
 
 
-def judged(algorithm, scenes, releases=1000):
-    return examine(algorithm, scenes, releases, delta=1e-4, confidence=0.95, seed=1)
+def judged(algorithm, scenarios, releases=1000):
+    return examine(algorithm, scenarios, releases, delta=1e-4, confidence=0.95, seed=1)
 
 
 @pytest.mark.parametrize("releases", [60, pytest.param(3000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SHIPPED)
 def test_what_is_shipped_keeps_its_claims(name, releases):
-    found = judged(*cast(*SHIPPED[name]), releases)
+    found = judged(*configured(*SHIPPED[name]), releases)
     assert not found.refuted
     assert found.p_value > 1e-3
     assert all(one.verdict.epsilon_lower <= one.epsilon for one in found.tested)
@@ -126,39 +127,39 @@ class SharesTheSeed(Poisson):
 
 
 def faulty(kind, **changes):
-    algorithm, scenes = cast()
+    algorithm, scenarios = configured()
     mechanism = kind(**{**algorithm.mechanism.model_dump(), **changes})
-    return replace(algorithm, mechanism=mechanism), scenes
+    return replace(algorithm, mechanism=mechanism), scenarios
 
 
 @pytest.mark.parametrize(
-    ("kind", "scene", "releases"),
+    ("kind", "scenario", "releases"),
     [(Unclipped, 0, 600), (ClipsTheSum, 3, 1500), (WeighsClipped, 1, 800)],
 )
-def test_a_wrong_bound_is_refuted(kind, scene, releases):
-    algorithm, scenes = faulty(kind)
-    assert judged(algorithm, scenes[scene : scene + 1], releases).refuted
-    honest, _ = cast()
-    assert not judged(honest, scenes[scene : scene + 1], 200).refuted
+def test_a_wrong_bound_is_refuted(kind, scenario, releases):
+    algorithm, scenarios = faulty(kind)
+    assert judged(algorithm, scenarios[scenario : scenario + 1], releases).refuted
+    honest, _ = configured()
+    assert not judged(honest, scenarios[scenario : scenario + 1], 200).refuted
 
 
 @pytest.mark.parametrize("part", [0.5, 0.8, 1.0])
 def test_too_little_noise_is_refuted(part):
-    algorithm, scenes = faulty(Noisy, part=part)
-    assert judged(algorithm, scenes[:1], 300).refuted == (part < 1.0)
+    algorithm, scenarios = faulty(Noisy, part=part)
+    assert judged(algorithm, scenarios[:1], 300).refuted == (part < 1.0)
 
 
 @pytest.mark.parametrize("mechanism", ["skellam", "discrete_gaussian"])
 def test_noise_that_counts_on_clients_who_drop_out_is_refuted(mechanism):
-    algorithm, scenes = cast(
+    algorithm, scenarios = configured(
         f"privacy.mechanism={mechanism}", "privacy.tolerance=0.5", *MASKS, *HALF
     )
     known = algorithm.mechanism._setting
-    assert scenes[0].others + 1 == known.minimum == 6
-    assert not judged(algorithm, scenes[:1], 80).refuted
+    assert scenarios[0].others + 1 == known.minimum == 6
+    assert not judged(algorithm, scenarios[:1], 80).refuted
     shares = algorithm.mechanism.resolved(replace(known, minimum=12))
     for_all = replace(algorithm, mechanism=shares)
-    assert judged(for_all, scenes[:1], 80).refuted
+    assert judged(for_all, scenarios[:1], 80).refuted
 
 
 @pytest.mark.parametrize("fresh", [True, False])
@@ -166,31 +167,31 @@ def test_noise_that_rounds_share_is_refuted(fresh, monkeypatch):
     """In every release fresh, and in its second round that of its first."""
     if not fresh:
         monkeypatch.setattr(World, "noise", lambda world, *_: world.streams.at("noise/0", 1))
-    algorithm, scenes = cast()
-    assert judged(algorithm, scenes[2:3], 300).refuted == (not fresh)
+    algorithm, scenarios = configured()
+    assert judged(algorithm, scenarios[2:3], 300).refuted == (not fresh)
 
 
 @pytest.mark.parametrize("sampler", [FixedAsPoisson, SharesTheSeed])
 def test_a_wrong_sampler_is_refuted(sampler):
-    algorithm, scenes = cast("cohort.size=6")
+    algorithm, scenarios = configured("cohort.size=6")
     wrong = replace(algorithm, sampler=sampler(size=6))
-    assert judged(wrong, scenes[1:2], 2500).refuted
+    assert judged(wrong, scenarios[1:2], 2500).refuted
 
 
 def test_passes_over_one_cohort_charged_apart_are_refuted():
-    algorithm, scenes = cast("aggregation.rule=geometric_median", "aggregation.passes=4")
+    algorithm, scenarios = configured("aggregation.rule=geometric_median", "aggregation.passes=4")
     charged = CountsPassesApart(**algorithm.mechanism.model_dump())
-    assert not judged(algorithm, scenes[1:2]).refuted
-    assert judged(replace(algorithm, mechanism=charged), scenes[1:2]).refuted
+    assert not judged(algorithm, scenarios[1:2]).refuted
+    assert judged(replace(algorithm, mechanism=charged), scenarios[1:2]).refuted
 
 
 def test_the_p_value_of_honest_noise_is_one():
     """Few releases, many times: no more of them are below a level than it says."""
-    algorithm, _ = cast("privacy.noise_multiplier=2.0")
+    algorithm, _ = configured("privacy.noise_multiplier=2.0")
     rng = np.random.default_rng(0)
     found = np.array(
         [
-            _scale(2.0 * rng.normal(size=(20, LENGTH)), algorithm, algorithm.event(1))
+            measured_noise(2.0 * rng.normal(size=(20, LENGTH)), algorithm, algorithm.event(1))
             for _ in range(4000)
         ]
     )
@@ -213,5 +214,5 @@ def test_in_secret_mode_every_release_draws_afresh():
     assert found.noise != again.noise
     assert not found.refuted
     told = found.to_json()
-    assert [one["scene"] for one in told["scenes"]] == [one.scene for one in found.tested]
+    assert [one["scene"] for one in told["scenes"]] == [one.scenario for one in found.tested]
     assert set(told["scenes"][0]) >= {"epsilon", "delta", "epsilon_lower_bound", "p_value"}

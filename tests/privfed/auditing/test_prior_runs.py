@@ -17,13 +17,14 @@ from tables import people
 from accounting.errors import BudgetExceeded
 from accounting.guarantee import Gate, guarantee
 from accounting.ledger import Ledger
-from privfed.auditing.prior_runs import Prior, Priors, _refuse_uncounted_start, priors
+from privfed.auditing.prior_runs import _refuse_uncounted_start, priors
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.config.population_identity import population, same_unit
 from privfed.config.reading import load
 from privfed.errors import Refused
 from privfed.plan.plan import plan
+from privfed.plan.prior_spending import Prior, Priors
 from privfed.run.resume import resume
 from privfed.run.train import train
 from privfed.store.lineage import Lineage
@@ -199,7 +200,7 @@ def test_the_same_people_in_another_file_count_together(tmp_path):
 def test_who_was_public_once_is_never_covered_afterwards(tmp_path):
     settings = people(tmp_path / "a.csv")
     train(load(None, settings), tmp_path / "first")
-    public = set(RunDirectory(tmp_path / "first").read_public())
+    public = set(RunDirectory(tmp_path / "first").public_clients.of_all_runs())
     second = [*settings, after(tmp_path / "first")]
     for changes in (["run.seed=1"], ["run.seed=2"]):
         with pytest.raises(Refused, match="were declared public by an earlier run"):
@@ -207,7 +208,7 @@ def test_who_was_public_once_is_never_covered_afterwards(tmp_path):
     assert not (tmp_path / "refused").exists()
     more = [*second, "data.holdout_fraction=0.6"]
     train(load(None, more), tmp_path / "second")
-    assert public < set(RunDirectory(tmp_path / "second").read_public())
+    assert public < set(RunDirectory(tmp_path / "second").public_clients.of_all_runs())
     third = [*settings, after(tmp_path / "second")]
     with pytest.raises(Refused, match="were declared public by an earlier run") as refused:
         train(load(None, third), tmp_path / "refused")
@@ -417,10 +418,10 @@ def test_a_start_of_a_start_counts_too(patients, tmp_path):
 def test_frozen_parts_carry_what_their_start_came_from(tmp_path):
     directory = RunDirectory.create(tmp_path / "run")
     lineage = Lineage.of_run({"id": "a", "population": population(small())}, "00")
-    directory.write_constants({"0.weight": torch.zeros(2)}, lineage)
+    directory.constants.write({"0.weight": torch.zeros(2)}, lineage)
     path = Path(shutil.copy(tmp_path / "run/constants.safetensors", tmp_path / "copy.safetensors"))
     assert Lineage.of_init(str(path)) == lineage
-    assert directory.read_constants().keys() == {"0.weight"}
+    assert directory.constants.read().keys() == {"0.weight"}
 
 
 def test_a_start_beyond_what_was_counted_is_refused(patients, tmp_path):
@@ -541,13 +542,13 @@ def test_only_a_runs_own_files_are_what_the_ledger_beside_them_says(fork, tmp_pa
         priors(started(settings, export))
     silent = RunDirectory(tmp_path / "frozen")
     silent.path.mkdir()
-    silent.write_constants({"w": torch.zeros(2)}, Lineage())
+    silent.constants.write({"w": torch.zeros(2)}, Lineage())
     content = pack({"model/w": torch.zeros(2)}, {})
     (silent.path / "constants.safetensors").write_bytes(content)
     terms = {"id": "a", "population": population(small()), "files": silent.companions()}
     Ledger.create(silent.ledger, terms)
     assert not Lineage.of_init(str(silent.path / "constants.safetensors")).unknown
-    silent.write_constants({"w": torch.ones(2)}, Lineage())
+    silent.constants.write({"w": torch.ones(2)}, Lineage())
     assert not Lineage.of_init(str(silent.path / "constants.safetensors")).unknown, "it says so"
     (silent.path / "constants.safetensors").write_bytes(pack({"model/w": torch.ones(2)}, {}))
     assert Lineage.of_init(str(silent.path / "constants.safetensors")).unknown
@@ -632,13 +633,13 @@ def test_a_run_is_marked_before_it_is_cited_and_watched_meanwhile(first, tmp_pat
     assert resume(tmp_path / "second", lambda stored: stored).charges == 2
 
     trained(tmp_path / "third", "run.rounds=3")
-    real = RunDirectory.counted_by
+    real = RunDirectory.mark_counted_by
 
     def late(self, run):
         resume(tmp_path / "third", lambda stored: stored.with_run(rounds=4))
         real(self, run)
 
-    monkeypatch.setattr(RunDirectory, "counted_by", late)
+    monkeypatch.setattr(RunDirectory, "mark_counted_by", late)
     with pytest.raises(Refused, match="has gone on since"):
         trained(tmp_path / "fourth", after(tmp_path / "third"), "run.rounds=2")
     assert not (tmp_path / "fourth/ledger.jsonl").exists()

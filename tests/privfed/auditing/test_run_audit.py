@@ -14,9 +14,11 @@ from accounting.events import Event
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from accounting.releases import Gaussian, PoissonSampled
-from privfed.auditing.run_audit import audit, opacus_epsilon
+from privfed.auditing.opacus_check import opacus_epsilon
+from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
-from privfed.store.run_directory import RunDirectory
+from privfed.store.checkpoint_file import CheckpointFile
+from privfed.store.releases import Releases
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +232,7 @@ def test_an_audit_of_a_run_that_goes_on_finds_nothing_wrong(tmp_path, monkeypatc
         if (path / "checkpoint.safetensors").exists():
             found.append(audit(path).problems)
 
-    monkeypatch.setattr("privfed.store.run_directory.write_atomically", audited)
+    monkeypatch.setattr("accounting.durable.write_atomically", audited)
     trained(path)
     assert len(found) > 8
     assert set(found) == {()}
@@ -239,14 +241,15 @@ def test_an_audit_of_a_run_that_goes_on_finds_nothing_wrong(tmp_path, monkeypatc
 def test_an_audit_reads_the_ledger_after_what_cites_it(copy, monkeypatch):
     """A run may charge and release between an audit's two reads."""
     order = []
-    for owner, name in ((RunDirectory, "head"), (RunDirectory, "stored_rounds"), (Ledger, "load")):
+    reads = ((CheckpointFile, "head"), (Releases, "rounds"), (Ledger, "load"))
+    for owner, name in reads:
         real = getattr(owner, name)
         monkeypatch.setattr(
             owner, name, lambda *args, real=real, name=name: (order.append(name), real(*args))[1]
         )
     audit(copy)
     assert order[-1] == "load"
-    assert {"head", "stored_rounds"} <= set(order[:-1])
+    assert {"head", "rounds"} <= set(order[:-1])
 
 
 def test_a_metrics_line_torn_by_a_crash_is_no_edit(copy):

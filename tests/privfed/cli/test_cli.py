@@ -12,6 +12,8 @@ import pytest
 from commands import run
 from small import SMALL, trained
 
+from accounting import durable
+
 SETTINGS = [word for option in SMALL for word in ("--set", option)]
 
 
@@ -289,9 +291,7 @@ def test_a_directory_that_cannot_be_written_is_one_message(tmp_path, monkeypatch
 
 
 def test_a_full_disk_loses_nothing_and_the_run_goes_on(tmp_path, monkeypatch):
-    from privfed.store import run_directory as rundir
-
-    out, real, left = tmp_path / "r", rundir.write_atomically, [9]
+    out, real, left = tmp_path / "r", durable.write_atomically, [9]
 
     def filling(path, content):
         left[0] -= 1
@@ -300,7 +300,7 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on(tmp_path, monkeypatch):
         real(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(rundir, "write_atomically", filling)
+        patch.setattr(durable, "write_atomically", filling)
         result = run("train", *SETTINGS, "--out", out)
     assert result.exit_code == 2
     assert "No space left" in result.stderr

@@ -12,7 +12,6 @@ from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event
 from accounting.guarantee import TIGHTEST, guarantee
 from accounting.ledger import Ledger
 from accounting.releases import Gaussian, PoissonSampled, Unprotected
-from privfed.auditing.prior_runs import Prior, Priors
 from privfed.cli.main import main
 from privfed.grid import cell_charges
 from privfed.grid import engine as experiment

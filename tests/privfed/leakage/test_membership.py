@@ -11,7 +11,7 @@ from small import small, trained
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from accounting.guarantee import Guarantee
 from attacks.roc import clopper_pearson
-from attacks.tradeoff import tpr_bound, twice
+from attacks.tradeoff import tpr_bound, two_steps_apart
 from privfed.cli.main import main
 from privfed.config.reading import load
 from privfed.errors import Refused
@@ -92,7 +92,7 @@ def exposure(level, relation, epsilon, examples=None, attacked=9):
 @pytest.mark.parametrize("relation", [ADD_REMOVE, ZERO_OUT, REPLACE_ONE])
 def test_one_client_is_one_step_and_one_example_is_two_unless_it_replaces(relation):
     assert claim(exposure("user", relation, 1.5))[:2] == (1.5, 1e-5)
-    expected = (1.5, 1e-5) if relation == REPLACE_ONE else twice(1.5, 1e-5)
+    expected = (1.5, 1e-5) if relation == REPLACE_ONE else two_steps_apart(1.5, 1e-5)
     assert claim(exposure("user", relation, 1.5, attacked=1))[:2] == expected
     assert claim(exposure("example", relation, 1.5))[:2] == expected
 

@@ -157,7 +157,7 @@ class Spy(UpdateAttack):
 
     def corrupt(self, view, state, rng):
         seen.append(view)
-        return view.own, state
+        return view.byzantine, state
 
 
 class ReadingSpy(Spy):
@@ -168,7 +168,7 @@ def test_an_attack_is_shown_what_it_declares_and_no_more(tmp_path):
     seen.clear()
     world_of(tmp_path, Spy(), rule=Median()).run(2)
     first = seen[0]
-    assert first.own.shape == (2, 18)
+    assert first.byzantine.shape == (2, 18)
     assert first.honest is None
     rows = torch.randn(8, 18)
     torch.testing.assert_close(first.rule(rows), Median()(rows, 0))
@@ -194,7 +194,7 @@ def test_what_attackers_foresee_is_what_the_run_does(tmp_path, rule, unbounded):
     start = rounds.state.params
     after = rounds.run(1)
     view = seen[0]
-    foreseen = view.rule(torch.cat([view.own, view.honest]))
+    foreseen = view.rule(torch.cat([view.byzantine, view.honest]))
     torch.testing.assert_close(after.params - start, foreseen, atol=1e-6, rtol=1e-4)
 
 

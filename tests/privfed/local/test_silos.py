@@ -26,7 +26,7 @@ from privfed.plan.plan import plan
 from privfed.privacy.mechanism import BoundedRows
 from privfed.run.check import check
 from privfed.run.resume import resume
-from privfed.store.run_directory import RunDirectory
+from privfed.store.releases import Releases
 from privfed.streams import Keys, Streams
 from privfed.vector import Shapes
 
@@ -213,14 +213,14 @@ def test_ledgers_that_are_gone_or_foreign_lower_nothing(tmp_path):
 
 
 def interrupted(path, monkeypatch, *words, after=4):
-    real = RunDirectory.write
+    real = Releases.write
 
     def write(self, charge, released, state):
         real(self, charge, released, state)
         if charge.round == after:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(RunDirectory, "write", write)
+    monkeypatch.setattr(Releases, "write", write)
     with pytest.raises(KeyboardInterrupt):
         trained(path, *words)
     monkeypatch.undo()
@@ -364,18 +364,18 @@ def test_both_guarantees_are_stated_where_users_are_protected_too(tmp_path):
 
 
 def test_a_seeded_resume_ends_bit_for_bit_as_if_uninterrupted(tmp_path, monkeypatch):
-    from privfed.store.run_directory import RunDirectory
+    from privfed.store.releases import Releases
 
     words = (*SILOS, "run.randomness=seeded", "client.objective=fedprox", "client.mu=0.1")
     trained(tmp_path / "whole", *words)
-    real = RunDirectory.write
+    real = Releases.write
 
     def write(self, charge, released, state):
         real(self, charge, released, state)
         if charge.round == 5:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(RunDirectory, "write", write)
+    monkeypatch.setattr(Releases, "write", write)
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "cut", *words)
     monkeypatch.undo()

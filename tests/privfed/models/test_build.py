@@ -23,7 +23,7 @@ from privfed.models.lstm import Lstm
 from privfed.models.recipes import Foreign
 from privfed.run.resume import resume
 from privfed.run.train import train
-from privfed.store.run_directory import RunDirectory
+from privfed.store.checkpoint import Checkpoint
 from privfed.streams import Streams
 from privfed.trained.evaluate import evaluate
 
@@ -542,7 +542,7 @@ def test_a_start_that_was_changed_before_the_first_checkpoint_is_noticed(here, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunDirectory, "save_checkpoint", crash)
+        patch.setattr(Checkpoint, "save", crash)
         with pytest.raises(KeyboardInterrupt):
             trained(here / "run", "model.init=s.safetensors")
     save_file({"1.weight": torch.zeros(3, 6), "1.bias": torch.ones(3)}, here / "s.safetensors")

@@ -232,16 +232,16 @@ def test_a_seeded_resume_ends_bit_for_bit_as_if_uninterrupted(tmp_path, cut, mon
 
 
 def stop_after(rounds, monkeypatch):
-    from privfed.store.run_directory import RunDirectory
+    from privfed.store.releases import Releases
 
-    real = RunDirectory.write
+    real = Releases.write
 
     def write(self, charge, released, state):
         real(self, charge, released, state)
         if charge.round == rounds:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(RunDirectory, "write", write)
+    monkeypatch.setattr(Releases, "write", write)
 
 
 def test_a_secret_run_keeps_a_key_and_goes_on_with_the_same_noise(tmp_path, monkeypatch):

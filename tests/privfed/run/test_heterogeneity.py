@@ -186,7 +186,7 @@ def test_a_concept_shift_swaps_two_labels_at_known_rounds_for_everybody_for_ever
 def labels_of(path):
     """The accuracy of the run's model on its test set, as labelled at its end, by hand."""
     directory = RunDirectory.open(path)
-    config = directory.read_config()
+    config = directory.config.read()
     people = assemble_population(config, Streams(config.run.seed))
     network, params, round = evaluated(path, people.examples)
     outputs = network.outputs(params, people.test.x).argmax(1)

@@ -125,7 +125,7 @@ def test_an_unsynced_folder_is_lost_here(tmp_path, monkeypatch):
         path.mkdir(mode, parents=True, exist_ok=True)
 
     path = tmp_path / "run"
-    monkeypatch.setattr("privfed.store.run_directory.make_folder", unsynced)
+    monkeypatch.setattr("accounting.durable.make_folder", unsynced)
     assert cut_run(path, monkeypatch, charged(path), *RUNS["banded"], *SHORT)
     assert not (path / "private").exists()
     with pytest.raises(Broken, match="private/key"):

@@ -24,6 +24,9 @@ from privfed.run.ledger_terms import terms
 from privfed.run.prepare import prepare
 from privfed.run.restore import replayed
 from privfed.run.resume import resume
+from privfed.store.checkpoint import Checkpoint
+from privfed.store.config_file import ConfigFile
+from privfed.store.releases import Releases
 from privfed.store.run_directory import RunDirectory
 
 
@@ -64,7 +67,7 @@ def test_a_resume_replays_stored_releases_byte_for_byte(tmp_path, monkeypatch):
     """Kill after round 5's release: the resumed model after round 5 is the one that was shown."""
     path = tmp_path / "run"
     seen = {}
-    real = RunDirectory.write
+    real = Releases.write
 
     def write(self, charge, released, state):
         real(self, charge, released, state)
@@ -73,7 +76,7 @@ def test_a_resume_replays_stored_releases_byte_for_byte(tmp_path, monkeypatch):
             raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunDirectory, "write", write)
+        patch.setattr(Releases, "write", write)
         with pytest.raises(Crash):
             trained(path, "server.optimizer=fedavg", "server.lr=1.0", "run.rounds=5")
     resume(path, keep)
@@ -89,7 +92,7 @@ def test_a_release_of_another_run_is_refused(tmp_path, monkeypatch):
     paths = [tmp_path / "one", tmp_path / "two"]
     for path, rounds in zip(paths, (7, 8), strict=True):
         with monkeypatch.context() as patch:
-            patch.setattr(RunDirectory, "save_checkpoint", dying_after_round(2))
+            patch.setattr(Checkpoint, "save", dying_after_round(2))
             with pytest.raises(Crash):
                 trained(path, f"run.rounds={rounds}", f"data.clients={rounds + 5}")
     name = "releases/000002.safetensors"
@@ -100,14 +103,14 @@ def test_a_release_of_another_run_is_refused(tmp_path, monkeypatch):
 
 
 def dying_after_round(last):
-    real = RunDirectory.save_checkpoint
+    real = Checkpoint.save
 
-    def save_checkpoint(self, checkpoint, shapes):
-        if checkpoint.round > last:
+    def save(self, directory, network):
+        if self.round > last:
             raise Crash
-        real(self, checkpoint, shapes)
+        real(self, directory, network)
 
-    return save_checkpoint
+    return save
 
 
 def test_a_finished_run_resumes_to_the_same_result(tmp_path):
@@ -179,7 +182,7 @@ def test_a_used_run_without_its_ledger_is_never_begun_again(tmp_path, monkeypatc
     """Else its rounds would be drawn twice and charged once."""
     path = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(RunDirectory, "save_checkpoint", dying_after_round(2))
+        patch.setattr(Checkpoint, "save", dying_after_round(2))
         with pytest.raises(Crash):
             trained(path)
     for name in ("ledger.jsonl", "checkpoint.safetensors", "metrics.jsonl"):
@@ -197,10 +200,10 @@ def test_a_partial_round_is_spent_and_not_replayed(tmp_path, monkeypatch):
     """A round of two exchanges that died after its first: its release moves no model."""
     path = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(RunDirectory, "save_checkpoint", dying_after_round(2))
+        patch.setattr(Checkpoint, "save", dying_after_round(2))
         with pytest.raises(Crash):
             trained(path)
-    setup = prepare(RunDirectory.open(path).read_config())
+    setup = prepare(RunDirectory.open(path).config.read())
     charge = Ledger.load(path / "ledger.jsonl").charged(2)
     state = setup.start()
     assert replayed(charge, setup, state, RunDirectory.open(path)) is not None
@@ -224,7 +227,7 @@ def test_an_interrupted_start_can_be_started_again(tmp_path, monkeypatch):
 
     path = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(RunDirectory, "write_config", die)
+        patch.setattr(ConfigFile, "write", die)
         with pytest.raises(Crash):
             trained(path)
     assert (path / "releases").is_dir()
@@ -320,7 +323,7 @@ def test_a_resume_at_the_old_budget_after_such_a_crash_says_that_too(tmp_path, m
     path = tmp_path / "run"
     trained(path, *AT, "privacy.epsilon=3.0", "run.rounds=3")
     with monkeypatch.context() as patch:
-        patch.setattr(RunDirectory, "change_config", dying)
+        patch.setattr(ConfigFile, "change", dying)
         with pytest.raises(Crash):
             resume(path, lambda _: small(*AT, "privacy.epsilon=6.0", "run.rounds=5"))
     outcome = resume(path, keep)
@@ -335,7 +338,7 @@ def dying(*_):
 def test_a_configuration_edited_by_hand_does_not_raise_a_budget_in_silence(tmp_path):
     path = tmp_path / "run"
     trained(path, *AT, "privacy.epsilon=3.0", "run.rounds=3")
-    RunDirectory(path).change_config(5, 6.0)
+    RunDirectory(path).config.change(5, 6.0)
     resume(path, keep)
     assert changes(path) == [(4, 3.0, 6.0)]
 
@@ -359,7 +362,7 @@ def without_budget(stated):
 def test_a_counted_run_keeps_its_budget(tmp_path):
     path = tmp_path / "run"
     trained(path, *AT, "privacy.epsilon=3.0", "run.rounds=3")
-    RunDirectory(path).counted_by(tmp_path / "next")
+    RunDirectory(path).mark_counted_by(tmp_path / "next")
     with pytest.raises(Refused, match="counted as an earlier run"):
         resume(path, lambda _: small(*AT, "privacy.epsilon=6.0", "run.rounds=3"))
     assert changes(path) == []

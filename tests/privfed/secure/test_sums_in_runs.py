@@ -18,7 +18,8 @@ from accounting.accountants import epsilon
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from defenses.median import Median
-from privfed.auditing.run_audit import audit, opacus_epsilon
+from privfed.auditing.opacus_check import opacus_epsilon
+from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.config.reading import load, overridden
 from privfed.errors import Refused
@@ -529,12 +530,12 @@ def test_what_clients_remembered_in_an_aborted_round_is_deleted(tmp_path):
 
 def test_a_torn_record_of_an_abort_does_not_swallow_the_next(tmp_path):
     directory = RunDirectory(tmp_path)
-    directory.aborted(3, "too few")
+    directory.aborts.note(3, "too few")
     with (tmp_path / "aborts.jsonl").open("a") as file:
         file.write('{"round": 4, "rea')
-    directory.cut_aborts()
-    directory.aborted(5, "too few")
-    assert directory.aborts() == {3: "too few", 5: "too few"}
+    directory.aborts.mend()
+    directory.aborts.note(5, "too few")
+    assert directory.aborts.reasons() == {3: "too few", 5: "too few"}
 
 
 def test_an_independent_accountant_pays_for_aborts_too(tmp_path):

@@ -17,9 +17,9 @@ from privfed.cli.main import main
 from privfed.config.reading import outside
 from privfed.config.sections import SECTIONS
 from privfed.errors import Refused
+from privfed.store.config_file import ConfigFile
 from privfed.store.lineage import Origin, _completed
 from privfed.store.run_directory import RunDirectory
-from privfed.store.stored_config import stored_config
 
 SETTINGS = [word for option in SMALL for word in ("--set", option)]
 
@@ -91,7 +91,8 @@ def test_code_runs_where_the_ledger_vouches_for_it(tmp_path, monkeypatch):
     """The check of the check: the same module is imported by a run that was trained with it."""
     mark = tmp_path / "imported"
     (tmp_path / "honest.py").write_text(
-        f"from privfed.models.recipes import Logistic\n{touching(mark)}class Model(Logistic): pass\n"
+        "from privfed.models.recipes import Logistic\n"
+        f"{touching(mark)}class Model(Logistic): pass\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     trained(tmp_path / "run", "model.name=honest:Model", "run.rounds=1")
@@ -103,25 +104,25 @@ def test_code_runs_where_the_ledger_vouches_for_it(tmp_path, monkeypatch):
 
 def test_a_directory_that_never_began_imports_nothing_from_outside(copy, evil):
     (copy / "ledger.jsonl").unlink()
-    kept = stored_config(copy / "config.toml", copy / "ledger.jsonl")
-    assert kept.names["model"] == "logistic"
+    stored = ConfigFile.in_folder(copy).read()
+    assert stored.names["model"] == "logistic"
     for what, by in (('"logistic"', '"evil:Model"'), ('"fedavgm"', '"evil:Server"')):
         name_evil(copy, what, by)
         with pytest.raises(Refused, match=r"model\.name.* would import code"):
-            RunDirectory.open(copy).read_config()
+            RunDirectory.open(copy).config.read()
     name_evil(copy, '"evil:Model"', '"logistic"')
     name_evil(copy, "before = []", 'before = ["evil:Rule"]')
     with pytest.raises(Refused, match=r"server\.optimizer, aggregation\.before there"):
-        RunDirectory.open(copy).read_config()
+        RunDirectory.open(copy).config.read()
     assert run("train", "--resume", copy).exit_code == 2
     assert not evil.exists()
 
 
 def test_a_first_line_that_was_edited_with_it_vouches_for_nothing(copy, evil):
-    before = RunDirectory(copy).config_digest()
+    before = RunDirectory(copy).config.digest()
     name_evil(copy)
     ledger = copy / "ledger.jsonl"
-    ledger.write_text(ledger.read_text().replace(before, RunDirectory(copy).config_digest()))
+    ledger.write_text(ledger.read_text().replace(before, RunDirectory(copy).config.digest()))
     for words in (("evaluate", copy), ("audit", copy), ("train", "--resume", copy)):
         assert run(*words).exit_code == 5
     first, *rest = [json.loads(line) for line in ledger.read_text().splitlines()]

@@ -12,7 +12,7 @@ from accounting.ledger import Ledger
 from privfed.cli.main import main
 from privfed.errors import Refused
 from privfed.plan.plan import plan
-from privfed.store.run_directory import RunDirectory
+from privfed.store.releases import Releases
 
 SETTINGS = [word for option in SMALL for word in ("--set", option)]
 LATE = ("run.checkpoint_every=100", "run.evaluate_every=100")
@@ -32,7 +32,7 @@ def ledger_of(path):
 
 def stopped(path, *settings):
     """A run that Ctrl-C stops after the release of round 5, with what its command said."""
-    real = RunDirectory.write
+    real = Releases.write
 
     def write(self, charge, released, state):
         real(self, charge, released, state)
@@ -41,7 +41,7 @@ def stopped(path, *settings):
 
     options = [word for setting in (*LATE, *settings) for word in ("--set", setting)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunDirectory, "write", write)
+        patch.setattr(Releases, "write", write)
         return run("train", *SETTINGS, *options, "--out", path)
 
 

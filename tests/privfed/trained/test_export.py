@@ -246,7 +246,7 @@ def test_what_differs_from_the_runs_own_predictions_is_never_written(run, tmp_pa
     ],
 )
 def test_wrong_preprocessing_is_noticed_by_the_made_up_rows(run, tmp_path, monkeypatch, fault):
-    form = RunDirectory.open(run).form()
+    form = RunDirectory.open(run).checkpoint.form()
     wrong = form.model_copy(update={"preprocessing": fault(form.preprocessing)})
     right = Preprocess.__init__
 
@@ -287,9 +287,9 @@ def test_rows_that_a_run_would_refuse_are_marked(changes, refused):
 
 def test_made_up_rows_hold_every_kind_of_cell(run):
     directory = RunDirectory.open(run)
-    form = directory.form()
+    form = directory.checkpoint.form()
     network, params, _ = trained(run, form.empty())
-    found = made_up_rows(form, directory.read_config().source, network, params)
+    found = made_up_rows(form, directory.config.read().source, network, params)
     numbers, codes = found.inputs
     for column, each in zip(numbers.T, form.preprocessing.numbers, strict=True):
         low, high = each.bounds
@@ -305,7 +305,7 @@ def test_a_checkpoint_of_an_older_version_is_exported_with_its_data_at_hand(run,
     shutil.copytree(run, tmp_path / "run")
     tensors, about = unpack(run / "checkpoint.safetensors")
     form = about.pop("form")
-    assert Form.model_validate(form, strict=False) == RunDirectory.open(run).form()
+    assert Form.model_validate(form, strict=False) == RunDirectory.open(run).checkpoint.form()
     (tmp_path / "run/checkpoint.safetensors").write_bytes(pack(tensors, about))
     with pytest.raises(Refused, match="does not exist"):
         export(tmp_path / "run", tmp_path / "model.safetensors")

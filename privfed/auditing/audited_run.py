@@ -1,0 +1,100 @@
+"""What an audit says of one run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from accounting.guarantee import Guarantee, sentence, stated
+from accounting.ledger import BudgetChange
+from privfed.auditing.canaries.evidence import Evidence
+from privfed.store.kept_heads import HeadsCheck
+
+_CANARY_FIGURES = (
+    "epsilon_estimate_all_iterates",
+    "epsilon_estimate_final",
+    "epsilon_lower_bound",
+    "confidence",
+)
+"""What an audit says of canaries in its first level."""
+
+
+@dataclass(frozen=True)
+class RunAudit:
+    """What a run directory proves.
+
+    `guarantee` covers earlier runs over the same population, which the ledger states; `alone` this
+    run's `charges` only. `examples` is what DP-SGD guarantees one example of a silo, and `other`
+    what distributed noise guarantees against the party that the budget does not gate. `accountants`
+    has every accountant's epsilon (None: it has no bound), and `terms` are what the ledger's first
+    line states. `noise_multiplier` and `sampling_rate` are None where rounds differ in them.
+
+    Where the ledger is broken or contradicted, `guarantee` is None and epsilon infinite. Where only
+    a summary or a metric claims less than the ledger spent, `problems` says so beside the truth.
+    """
+
+    path: Path
+    guarantee: Guarantee | None
+    alone: Guarantee | None
+    charges: int
+    accountants: dict[str, float | None]
+    terms: dict[str, Any]
+    noise_multiplier: float | None
+    sampling_rate: float | None
+    problems: tuple[str, ...]
+    examples: Guarantee | None = None
+    other: Guarantee | None = None
+    canaries: Evidence | None = None
+    budgets: tuple[BudgetChange, ...] = ()
+    ledger_head: str | None = None
+    charges_since: int | None = None
+    """How many charges came after the head that was given."""
+    heads: HeadsCheck | None = None
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the run's canaries refute its claim."""
+        return self.canaries is not None and self.canaries.refuted
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `privfed audit --json` prints."""
+        bound = self.guarantee
+        return {
+            "epsilon": bound.epsilon if bound else math.inf,
+            "delta": self.terms.get("delta"),
+            "unit": self.terms.get("unit"),
+            "partition": self.terms.get("partition"),
+            "relation": self.terms.get("relation"),
+            "sampler": self.terms.get("sampler"),
+            "epsilon_alone": self.alone.epsilon if self.alone else math.inf,
+            "prior": [run.get("run") for run in self.terms.get("prior", [])],
+            "disjoint": [run.get("run") for run in self.terms.get("disjoint", [])],
+            "uncovered": (bound.uncovered or None) if bound else None,
+            "budgets": [asdict(change) for change in self.budgets],
+            "guarantees": stated(
+                bound, self.examples, self.other, void=self.terms.get("guarantee")
+            ),
+            "meaning": (self.terms.get("guarantee") or sentence(bound)) if bound else None,
+            "rounds": self.charges,
+            "accountant": bound.accountant if bound else None,
+            "accountants": self.accountants,
+            "noise_multiplier": self.noise_multiplier,
+            "sampling_rate": self.sampling_rate,
+            "randomness": self.terms.get("randomness"),
+            "arithmetic": self.terms.get("arithmetic"),
+            "start": self.terms.get("start"),
+            "public_clients": self.terms.get("public_clients", 0),
+            "against": self.terms.get("against"),
+            "note": self.terms.get("note"),
+            "guarantee": self.terms.get("guarantee"),
+            **{name: getattr(self.canaries, name, None) for name in _CANARY_FIGURES},
+            "canaries": self.canaries.to_json() if self.canaries else None,
+            "ledger_head": self.ledger_head,
+            "charges_since_head": self.charges_since,
+            "heads": {"file": self.heads.path, "agrees": self.heads.agrees} if self.heads else None,
+            "ledger_ok": not self.problems,
+            "problems": list(self.problems),
+            "run": str(self.path),
+        }

@@ -1,0 +1,91 @@
+"""Holds what a run's canaries recorded against its claim: tests, bounds and estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.events import Event
+from accounting.one_run import Guesses, guess
+from accounting.one_shot import Bell, epsilon_between, estimate
+from accounting.two_sample import Claim, judge
+from privfed.auditing.canaries.evidence import Evidence
+from privfed.auditing.canaries.log import CanaryRecord
+from privfed.auditing.canaries.scores import Scale, likelihood_ratios
+
+Numbers = NDArray[np.float64]
+_KNOWN_NULL = 1000
+"""From this dimension on a random direction's cosine is Gaussian to within what is fitted."""
+_FEWEST = 5
+"""Canaries of either kind (entered or not) below which nothing is said."""
+_FEWEST_OF_HALVES = 20
+"""The same where they are split in two halves."""
+_PARTS = (10, 2, 1)
+"""A tenth, a half and all of the coins are guessed."""
+
+
+def weigh(
+    record: CanaryRecord, event: Event, scale: Scale, claims: Sequence[Claim], confidence: float
+) -> Evidence | None:
+    """Hold what canaries recorded against `claims`, the run's own first.
+
+    None for too few canaries of either kind. All claims are points of one privacy profile. At a
+    smaller delta more is claimed of rare events, and less is lost to delta for every canary.
+    """
+    coins = record.coins
+    if not len(record.rounds) or min(coins.sum(), (~coins).sum()) < _FEWEST:
+        return None
+    epsilon, delta = claims[0]
+    ratio = likelihood_ratios(record, event, scale)
+    largest = (record.products / record.lengths[:, None]).max(0)
+    statistics = {"iterates": ratio}
+    if record.final is not None:
+        statistics["final"] = record.final
+    sure = 1 - (1 - confidence) / len(_PARTS)
+    p_values, bounds = [], {}
+    for name, scores in statistics.items():
+        guesses = [guess(scores, coins, max(1, len(coins) // part)) for part in _PARTS]
+        bounds[name] = max(made.epsilon_lower(delta, sure) for made in guesses)
+        p_values += [made.p_value(*claim) for made in guesses for claim in claims]
+    all_right = Guesses(len(coins), len(coins), len(coins))
+    return Evidence(
+        canaries=len(coins),
+        entered=int(coins.sum()),
+        confidence=confidence,
+        epsilon_claimed=epsilon,
+        delta=delta,
+        epsilon_estimate_all_iterates=estimate(largest[~coins], largest[coins], delta),
+        epsilon_estimate_likelihood=estimate(ratio[~coins], ratio[coins], delta),
+        epsilon_estimate_final=_final_estimate(record, delta),
+        epsilon_lower_bound=bounds["iterates"],
+        epsilon_lower_bound_final=bounds.get("final"),
+        epsilon_lower_bound_split=_split_bound(ratio, coins, delta, confidence),
+        epsilon_lower_bound_most=all_right.epsilon_lower(delta, sure),
+        p_value=min(1.0, min(p_values) * len(p_values)),
+    )
+
+
+def _final_estimate(record: CanaryRecord, delta: float) -> float | None:
+    """Epsilon by cosines with the final model, whose null is known in high dimension."""
+    if record.final is None:
+        return None
+    null = Bell(0.0, record.dimension**-0.5)
+    if record.dimension < _KNOWN_NULL:
+        null = Bell.fitted(record.final[~record.coins])
+    return epsilon_between(null, Bell.fitted(record.final[record.coins]), delta)
+
+
+def _split_bound(
+    scores: Numbers, coins: NDArray[np.bool_], delta: float, confidence: float
+) -> float | None:
+    """A lower bound on epsilon, its threshold chosen on one half of the canaries.
+
+    The other half is counted. It holds if canaries leave each other alone.
+    """
+    out, into = scores[~coins], scores[coins]
+    count = min(len(out), len(into))
+    if count < _FEWEST_OF_HALVES:
+        return None
+    return judge(out[:count], into[:count], delta, confidence, [(0.0, delta)]).epsilon_lower

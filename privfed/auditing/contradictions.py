@@ -1,0 +1,120 @@
+"""Where the files of a run contradict its ledger, or claim less than it spent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from accounting.guarantee import Guarantee, guarantee
+from accounting.ledger import Ledger
+from privfed.auditing.run_files import RunFiles
+from privfed.errors import public_text
+from privfed.store.run_directory import RunDirectory
+
+_ROUNDING = 1 - 1e-9
+"""A claim may be lower than what was spent by this factor."""
+_TERMS = frozenset({"unit", "relation", "sampler", "delta", "accountant", "config"})
+"""What the first line of every ledger states."""
+
+
+def file_contradictions(directory: RunDirectory, ledger: Ledger, files: RunFiles) -> list[str]:
+    """Where the directory's other files contradict its ledger."""
+    if not ledger.opened:
+        return [f"{directory.ledger} is empty: it does not say what it guarantees"]
+    problems = []
+    if missing := _TERMS - ledger.terms.keys():
+        problems.append(f"{directory.ledger} does not state {', '.join(sorted(missing))}")
+    if files.head is None and ledger.charges:
+        problems.append("the ledger has charges, but the checkpoint is missing")
+    if files.head is not None and not ledger.holds(files.head):
+        problems.append(
+            f"{directory.ledger} ends before what the checkpoint saw: charges were removed"
+        )
+    charges = {charge.round: charge.hash for charge in ledger.charges}
+    strays = [r for r, cited in files.releases.items() if charges.get(r) != cited]
+    if strays:
+        problems.append(
+            f"the release of round {strays[0]} has no charge in the ledger"
+            + (f" (and {len(strays) - 1} more)" if strays[1:] else "")
+        )
+    if ledger.terms.get("files", {}) != files.companions:
+        problems.append(
+            "the frozen part of the model, or the list of public clients, is not what the ledger "
+            "was opened for"
+        )
+    if files.config != ledger.terms.get("config"):
+        problems.append("config.toml is not the configuration that the ledger was opened for")
+    return problems
+
+
+def lower_claims(files: RunFiles, ledger: Ledger) -> Iterator[str]:
+    """Where the summary, or the last line of the metrics, claims less than was spent."""
+    for path, claim in files.claims:
+        try:
+            bound = _spent_when(claim, ledger)
+            claimed = float(claim["epsilon"])
+            same = all(claim.get(key, value) == value for key, value in _meaning(bound).items())
+        except (KeyError, TypeError, ValueError) as error:
+            yield f"{path} cannot be read: {public_text(error)}"
+            continue
+        if not (same and claimed >= bound.epsilon * _ROUNDING):
+            yield _lower(path, claim["epsilon"], bound)
+
+
+def lower_example_claims(files: RunFiles, examples: Guarantee | None) -> Iterator[str]:
+    """Where the summary claims less for single examples than their ledgers spent."""
+    for path, claim in files.claims:
+        yield from _lower_guarantees(path, claim, "unit", examples)
+
+
+def lower_other_claims(
+    files: RunFiles, other_after: Callable[[int], Guarantee | None]
+) -> Iterator[str]:
+    """Where the summary claims less against the party that the budget does not gate.
+
+    `other_after` gives the guarantee against it after a number of charges; None where there is no
+    such party.
+    """
+    for path, claim in files.claims:
+        other = other_after(int(claim.get("charges", 0)))
+        bound = None if other is None or other.missing else other
+        yield from _lower_guarantees(path, claim, "against", bound)
+
+
+def _lower_guarantees(
+    path: Path, claim: Mapping[str, Any], key: str, bound: Guarantee | None
+) -> Iterator[str]:
+    """Of the guarantees that `claim` lists, those lower than `bound`, which they equal in `key`."""
+    for stated in claim.get("guarantees", []):
+        if bound is None or stated.get(key) != getattr(bound, key):
+            continue
+        if not float(stated.get("epsilon", 0)) >= bound.epsilon * _ROUNDING:
+            yield _lower(path, stated.get("epsilon"), bound)
+
+
+def _spent_when(claim: Mapping[str, Any], ledger: Ledger) -> Guarantee:
+    """What was spent by the round, or after the number of charges, that `claim` speaks of."""
+    if "charges" in claim:
+        rounds = [charge.round for charge in ledger.charges][: int(claim["charges"])]
+        last = max(rounds, default=0)
+    else:
+        last = int(claim["round"])
+    return guarantee(ledger.spending_until(last), ledger.terms["delta"], ledger.terms["accountant"])
+
+
+def _meaning(bound: Guarantee) -> dict[str, Any]:
+    """What a claim has to state beside epsilon, where it states it at all."""
+    return {
+        "delta": bound.delta,
+        "accountant": bound.accountant,
+        "unit": bound.unit,
+        "relation": bound.relation,
+    }
+
+
+def _lower(path: Path, claimed: object, bound: Guarantee) -> str:
+    return (
+        f"{path} claims epsilon = {claimed}, but the ledger spent {bound.epsilon:g} at delta = "
+        f"{bound.delta:g}, by {bound.accountant}, for one {bound.unit} under {bound.relation}"
+    )

@@ -1,0 +1,78 @@
+"""What thousands of releases on two neighbouring populations say: scores, noise, and claims."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import chdtr
+
+from accounting.errors import AccountingError
+from accounting.events import CHANGE, Event
+from accounting.guarantee import guarantee
+from accounting.releases import noise_of
+from accounting.two_sample import Claim
+from privfed.auditing.scenarios import AIMED, LENGTH
+from privfed.round.algorithm import Algorithm
+
+Numbers = NDArray[np.float64]
+_DELTAS = (1e-6, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
+_LEAST_VARIANCE = 1e-9
+"""What a combination's variance counts as at least: it then tells most, and not everything."""
+
+
+def claimed_points(event: Event, rounds: int, delta: float) -> Iterator[Claim]:
+    """Points (epsilon, delta) of the privacy profile claimed for so many rounds, one at `delta`."""
+    for at in sorted({*_DELTAS, delta}):
+        try:
+            epsilon = guarantee({event: rounds}, at).epsilon
+        except AccountingError:
+            continue
+        if epsilon < math.inf:
+            yield epsilon, at
+
+
+def scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, Numbers]:
+    """A score of each release on either neighbour, from what is observed `[n, rounds, k]`.
+
+    The scores are along Fisher's linear discriminant of the first half of the releases, in the span
+    of what varies: a combination that varies (nearly) not at all, and differs, tells most.
+    """
+    flat0, flat1 = _flat(observed0), _flat(observed1)
+    half0, half1 = flat0[: len(flat0) // 2], flat1[: len(flat1) // 2]
+    spread = np.concatenate([half0, half1]).std(0)
+    scale = np.where(spread > 0, spread, 1.0)
+    within = (np.cov((half0 / scale).T) + np.cov((half1 / scale).T)) / 2
+    values, vectors = np.linalg.eigh(within)
+    apart = vectors.T @ ((half1.mean(0) - half0.mean(0)) / scale)
+    along = vectors @ (apart / np.maximum(values, _LEAST_VARIANCE)) / scale
+    return flat0 @ along, flat1 @ along
+
+
+def _flat(observed: Numbers) -> Numbers:
+    """`[n, rounds, k]` as `[n, rounds * k + 1]`: an aborted round shows that it was, alone."""
+    aborted = np.isnan(observed).any(axis=(1, 2))
+    flat = np.nan_to_num(observed).reshape(len(observed), -1)
+    return np.column_stack([flat, aborted])
+
+
+def measured_noise(released: Numbers, algorithm: Algorithm, event: Event) -> tuple[float, float]:
+    """The noise of releases `[n, k]` over what was charged, and a p-value that it is no less.
+
+    The clients send nothing. In clips, one exchange's noise deviates by at least z times what one
+    client can change, times the root of the exchanges, as together they are charged as one. p is
+    the probability of squares so small, of Gaussians: chi-squared, with a degree less for the mean
+    of every number. Raises `ValueError` for an event without noise.
+    """
+    noise = noise_of(event.release)
+    if noise is None:
+        raise ValueError("an event without noise claims nothing")
+    charged = noise.noise_multiplier * CHANGE[event.relation] * math.sqrt(algorithm.exchanges)
+    idle = released[~np.isnan(released).any(1), AIMED:LENGTH]
+    if len(idle) < 2:
+        return math.nan, 1.0
+    squares = float((((idle - idle.mean(0)) / charged) ** 2).sum())
+    freedom = (len(idle) - 1) * idle.shape[1]
+    return math.sqrt(squares / freedom), float(chdtr(freedom, squares))

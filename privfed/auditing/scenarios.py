@@ -1,0 +1,137 @@
+"""Scenarios in which a mechanism is tested: what clients do, who is there, and at which noise.
+
+Clients are not trained: one of them, the target, sends what betrays it most, the others nothing, or
+what it shows up best against.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from accounting.events import ADD_REMOVE
+from accounting.releases import PoissonSampled, TruncatedPoisson, WithoutReplacement, noise_of
+from defenses.mean import Mean
+from privfed.config.config import Config
+from privfed.config.reading import overridden
+from privfed.plan.plan import Plan, plan
+from privfed.round.algorithm import Algorithm
+from privfed.sampling.cohort import Cohort, People, Sampler, Witness
+from privfed.streams import Streams
+
+LENGTH, AIMED = 16, 4
+"""Numbers of an update, and how many of them, the first, the target moves."""
+_ONE, _SPREAD = (1.0, 0.0, 0.0, 0.0), (1.0, -1.0, 1.0, -1.0)
+_WEAK = 0.5
+"""The noise multiplier at which what a client may do, and may not, are told apart best."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What clients do for some `rounds`: the target pulls along `direction` `[AIMED]`.
+
+    It does so in every round that it may, the other way round each time, so that what rounds share
+    cancels. `against`: all `others` pull against it, so that it matters whose place it takes.
+    `weak`: with little noise.
+    """
+
+    name: str
+    rounds: int
+    direction: tuple[float, ...]
+    others: int = 0
+    against: bool = False
+    weak: bool = True
+
+    def along(self) -> Tensor:
+        """The direction as a unit vector `[LENGTH]`."""
+        padded = torch.zeros(LENGTH)
+        padded[:AIMED] = torch.tensor(self.direction)
+        return torch.nn.functional.normalize(padded, dim=0)
+
+
+@dataclass
+class TakesEverybody:
+    """A sampler that draws everybody: for claims that hold for who is known to take part.
+
+    It claims what `sampler` claims, and its cohorts count as of `size`.
+    """
+
+    sampler: Sampler
+    size: int
+    remembers: ClassVar[bool] = False
+    reads_sizes: ClassVar[bool] = False
+    shares_places: ClassVar[bool] = False
+    derives_size: ClassVar[bool] = False
+    constants: ClassVar[tuple[str, ...]] = ()
+
+    def of(self, clients: int) -> TakesEverybody:
+        return self
+
+    def capacity(self) -> int | None:
+        return self.sampler.capacity()
+
+    def witness(self, round: int, clients: int) -> Witness:
+        return self.sampler.witness(round, clients)
+
+    def fits(self, population: int, clients: int) -> None: ...
+
+    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
+        witness = self.witness(round, clients)
+        return Cohort(round, np.arange(len(people)), float(self.size), witness)
+
+
+def plan_of_mechanism(config: Config) -> Plan:
+    """The plan of `config` for updates of `LENGTH` numbers; of a secure sum, its arithmetic."""
+    if config.secured:
+        config = overridden(config, ["secure.simulate=arithmetic"])
+    return plan(config, length=LENGTH)
+
+
+def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
+    """The algorithm to test, and the scenarios that its claims are tested in.
+
+    Of claims that rest on a secret draw the sampler is tested as well; else everybody takes part
+    who is there, as few as noise is guaranteed for.
+    """
+    config, event = planned.config, planned.event
+    algorithm = planned.algorithm()
+    if planned.mechanism.trust == "client":  # messages are seen; what is made of them is not more
+        algorithm = replace(algorithm, rule=Mean(), byzantine=0)
+    secret = PoissonSampled | TruncatedPoisson | WithoutReplacement
+    separation = algorithm.sampler.witness(0, config.data.clients).separation
+    everybody = config.data.clients - 1
+    if isinstance(event.release, secret):
+        alone = not config.secured and event.relation == ADD_REMOVE
+        others = 0 if alone else everybody
+        return algorithm, [
+            Scenario("as configured", 1, _ONE, others, weak=False),
+            Scenario("one round, one number", 1, _ONE, others),
+            Scenario("two rounds, several numbers", 2, _SPREAD, others),
+            Scenario("one round, against all others", 1, _ONE, everybody, against=True),
+        ]
+    algorithm = replace(
+        algorithm, sampler=TakesEverybody(algorithm.sampler, algorithm.sampler.size), dropout=0.0
+    )
+    others = everybody if config.secured else 0
+    if config.shared_noise and config.row_hiding and planned.cost.limits.minimum:
+        # Who, with the target, make up the noise.
+        others = config.row_hiding.begun(planned.cost.limits) - 1
+    several = f"{separation + 1} rounds, several numbers"
+    return algorithm, [
+        Scenario("as configured", 1, _ONE, others, weak=False),
+        Scenario(several, separation + 1, _SPREAD, others),
+    ]
+
+
+def at_noise_of(scenario: Scenario, algorithm: Algorithm) -> Algorithm:
+    """`algorithm` with the noise of `scenario`: where that is strong, a test sees little."""
+    noise = noise_of(algorithm.event(1).release)
+    if not scenario.weak or noise is None or noise.noise_multiplier <= _WEAK:
+        return algorithm
+    factor = _WEAK / noise.noise_multiplier
+    configured = float(getattr(algorithm.mechanism, "noise_multiplier", 0.0))
+    return replace(algorithm, mechanism=algorithm.mechanism.at(configured * factor))

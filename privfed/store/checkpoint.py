@@ -1,0 +1,65 @@
+"""The state of training, saved in a run directory and loaded from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from accounting import durable
+from privfed.errors import Broken
+from privfed.models.network import Network
+from privfed.round.algorithm import TrainingState
+from privfed.store.run_directory import RunDirectory
+from privfed.store.tensorfile import CPU, misfits_are_broken, pack, under, unpack
+
+_KINDS = ("server", "mechanism", "objective", "rule", "attack")
+"""The states beside the model, in the order of the fields of `TrainingState`."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state after `round`, `updates` of whose rounds moved the model, and the ledger's head."""
+
+    round: int
+    updates: int
+    state: TrainingState
+    head: bytes
+
+    def save(self, directory: RunDirectory, network: Network) -> None:
+        """Make the checkpoint durable, then drop the releases that it contains."""
+        tensors = {f"model/{k}": v for k, v in network.shapes.views(self.state.params).items()}
+        for kind in _KINDS:
+            named = getattr(self.state, kind).items()
+            tensors |= {f"{kind}/{name}": tensor for name, tensor in named}
+        about = {
+            "round": self.round,
+            "updates": self.updates,
+            "ledger_head": self.head.hex(),
+            "fingerprint": list(network.fingerprint),
+            **({"form": network.form.model_dump(mode="json")} if network.form else {}),
+        }
+        if lineage := directory.checkpoint.lineage_at(self.head):
+            about["lineage"] = lineage
+        durable.write_atomically(directory.checkpoint.path, pack(tensors, about))
+        directory.releases.drop(self.round)
+
+    @classmethod
+    def load(
+        cls, directory: RunDirectory, network: Network, device: torch.device | str = CPU
+    ) -> Checkpoint:
+        """The last durable checkpoint. Raises `Broken` where it is not one of `network`'s."""
+        path = directory.checkpoint.path
+        tensors, about = unpack(path, device)
+        with misfits_are_broken(path):
+            if not network.same_code([float(number) for number in about["fingerprint"]]):
+                raise Broken(
+                    f"{directory.path}: the model's code gives other outputs than when this run "
+                    "was trained (or draws where it is built from elsewhere than torch); restore it"
+                )
+            params = network.shapes.flatten_exactly(under(tensors, "model/"))
+            if params.dtype != network.start.dtype:
+                raise ValueError("parameters are of another type")
+            state = TrainingState(params, *(under(tensors, f"{kind}/") for kind in _KINDS))
+            head = bytes.fromhex(str(about["ledger_head"]))
+            return cls(int(about["round"]), int(about["updates"]), state, head)
