@@ -5,7 +5,7 @@ from __future__ import annotations
 from accounting.events import Event, Spending
 from accounting.guarantee import Guarantee
 from accounting.ledger import Ledger
-from privfed.plan.prior_spending import Priors, examples_guarantee
+from privfed.plan.prior_spending import Priors, charged_under, examples_guarantee
 from privfed.store.run_directory import RunDirectory
 
 
