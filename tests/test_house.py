@@ -1,5 +1,9 @@
 """The house stays as it is drawn: small folders, files and functions, and no circle of imports."""
 
+import re
+from importlib import import_module
+from urllib.parse import unquote
+
 import pytest
 from house import (
     MOST_ARROWS,
@@ -8,6 +12,7 @@ from house import (
     MOST_LINES,
     MOST_MODULES,
     PACKAGES,
+    ROOT,
     arrows,
     circles,
     fillers,
@@ -45,3 +50,46 @@ def test_rooms_hold_few_modules_and_know_few_others():
 @pytest.mark.parametrize("package", PACKAGES)
 def test_results_are_named_for_what_they_are(package):
     assert [name for path in modules(package).values() for name in fillers(path)] == []
+
+
+def test_words_point_to_what_is_there():
+    """Modules and names in backticks, in docstrings and pages."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/**/README.md")]
+    sources = [path for package in PACKAGES for path in modules(package).values()]
+    gone = set()
+    for path in (*pages, *sources):
+        for name in re.findall(r"`((?:accounting|privfed)(?:\.\w+)+)`", path.read_text("utf-8")):
+            if not (name.endswith(".json") or _is_there(name)):
+                gone.add((str(path.relative_to(ROOT)), name))
+    assert gone == set()
+
+
+def test_pages_point_to_files_that_are_there():
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/**/README.md")]
+    gone = set()
+    for page in pages:
+        text = page.read_text("utf-8")
+        links = [page.parent / unquote(link) for link in re.findall(r"\]\(([^)#:]+\.\w+)\)", text)]
+        paths = re.findall(r"`((?:privfed|tests|experiments)/[\w/]+\.(?:py|md))`", text)
+        links += [ROOT / name for name in paths]
+        gone |= {(page.name, str(link)) for link in links if not link.exists()}
+    assert gone == set()
+
+
+def _is_there(name):
+    module, attributes = name, []
+    while module:
+        try:
+            found = import_module(module)
+            break
+        except ModuleNotFoundError:
+            module, _, attribute = module.rpartition(".")
+            attributes.insert(0, attribute)
+    for attribute in attributes:
+        fields = getattr(found, "__dataclass_fields__", {}) | getattr(found, "model_fields", {})
+        if attribute in fields:
+            return True
+        if not hasattr(found, attribute):
+            return False
+        found = getattr(found, attribute)
+    return True

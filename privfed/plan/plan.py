@@ -76,20 +76,23 @@ class Plan:
         )
 
     def examples(self, rounds: int) -> Guarantee | None:
-        """For one example of a silo that took part in all of `rounds`; None without DP-SGD."""
+        """What holds for one example of a silo that takes part in all of `rounds`.
+
+        None where silos train without privacy of their own.
+        """
         dp = self.config.example_privacy
         if dp is None:
             return None
-        own, before = {dp.event(self.config.client.epochs): rounds}, self.before
-        return examples_guarantee(own, before.runs, dp.delta, before.uncovered)
+        spending, before = {dp.event(self.config.client.epochs): rounds}, self.before
+        return examples_guarantee(spending, before.runs, dp.delta, before.uncovered)
 
     def besides(self, rounds: int) -> Guarantee | None:
         """The guarantee that the budget does not gate, over earlier runs too; None with one."""
         if self.other is None:
             return None
         against, delta = OTHER_PARTY[self.config.privacy.against], self.config.privacy.delta
-        own, before = {self.other: rounds}, self.before
-        return other_guarantee(own, against, before.runs, delta, before.uncovered)
+        spending, before = {self.other: rounds}, self.before
+        return other_guarantee(spending, against, before.runs, delta, before.uncovered)
 
     def also(self, rounds: int) -> tuple[Guarantee | None, Guarantee | None]:
         """All that is guaranteed beside the headline."""
