@@ -41,6 +41,12 @@ class Busy(Refused):
     kind = "busy"
 
 
+class RankLost(PrivfedError):
+    """Another rank has died or cannot be reached, or not all did their part exactly once."""
+
+    kind = "lost"
+
+
 class Broken(PrivfedError):
     """A ledger or a run directory was edited or does not fit together."""
 

@@ -26,19 +26,13 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from privfed.errors import PrivfedError
+from privfed.errors import RankLost
 
 T = TypeVar("T")
 _HERE = "127.0.0.1"
 _PATIENCE = timedelta(hours=1)
 """To meet, and for what one rank does alone: an evaluation, say."""
 _SPIN = 0.001
-
-
-class RankLost(PrivfedError):
-    """Another rank has died or cannot be reached, or not all did their part exactly once."""
-
-    kind = "lost"
 
 
 class Ranks(Protocol):

@@ -16,8 +16,8 @@ from accounting.releases import noise_of
 from privfed.auditing.prior_runs import Prior, Priors, population, priors
 from privfed.config.config import Config
 from privfed.errors import Broken
+from privfed.grid.cells import Cell
 from privfed.grid.figures import text
-from privfed.grid.grid import Cell
 from privfed.run.prepare import planned as plan_of
 from privfed.store.run_directory import RunDirectory
 

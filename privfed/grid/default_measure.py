@@ -24,7 +24,7 @@ def less_is_better(loss: Loss, measure: str) -> bool:
     return loss.lower_is_better if measure.startswith(loss.measure) else measure.endswith("loss")
 
 
-def of_figure(figure: Figure, losses: Losses) -> Figure:
+def figure_with_measure(figure: Figure, losses: Losses) -> Figure:
     """`figure` with the measure and the direction that it leaves out.
 
     Raises `Refused` where the cells that it shows have several.
@@ -39,7 +39,7 @@ def of_figure(figure: Figure, losses: Losses) -> Figure:
     return figure.model_copy(update={"measure": measure, "lower_is_better": lower})
 
 
-def of_tuning(by: str, lower_is_better: bool | None, loss: Loss | None) -> tuple[str, bool]:
+def tuning_measure(by: str, lower_is_better: bool | None, loss: Loss | None) -> tuple[str, bool]:
     """What a cell with this loss (None: it is refused) is tuned by, and whether less is better."""
     losses = [] if loss is None else [loss]
     measure = by or next((loss.measure for loss in losses), "")
@@ -52,7 +52,7 @@ def _direction(stated: bool | None, losses: Sequence[Loss], measure: str) -> boo
     return any(less_is_better(loss, measure) for loss in losses)
 
 
-def refuse_several(losses: Sequence[Loss]) -> None:
+def refuse_several_measures(losses: Sequence[Loss]) -> None:
     """Raises `Refused` where what is tried for one cell has measures that do not compare."""
     _only(losses, "tune.by", "vary the loss in [grid]")
 

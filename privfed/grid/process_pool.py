@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, Generic, TypeVar
 
-from privfed.failures import OUR_FAULT, bug, fail, guarded, says_nothing
+from privfed.failures import OUR_FAULT, bug_message, ends_silently, guarded, report_failure
 
 Job = TypeVar("Job")
 _SPAWN = multiprocessing.get_context("spawn")
@@ -138,9 +138,9 @@ def _serve(do: Callable[[Job], Any], pipe: Connection) -> None:
         except (EOFError, OSError):
             return
         except BaseException as error:  # whatever a user's part raises, its text may quote data
-            if says_nothing(error):
+            if ends_silently(error):
                 raise
-            sys.exit(fail(bug(error), OUR_FAULT))
+            sys.exit(report_failure(bug_message(error), OUR_FAULT))
 
 
 def _end_with_parent() -> None:

@@ -138,6 +138,12 @@ def _number(value: Any) -> Any:
     return math.inf if value == "inf" else value
 
 
+def number_or_none(value: Any) -> float | None:
+    """`value`, where it is a number; NaN (which JSON holds as null) is none."""
+    numeric = isinstance(value, int | float) and not math.isnan(value)
+    return float(value) if numeric else None
+
+
 def measures_of(keys: Sequence[str], rows: Sequence[Row]) -> list[str]:
     """The columns that are measures: neither keys nor facts nor book-keeping."""
     names = dict.fromkeys(name for row in rows for name in row)

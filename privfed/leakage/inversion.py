@@ -26,7 +26,7 @@ GUESS = View("no update", "anybody: the mean public example")
 
 
 @dataclass(frozen=True)
-class Question:
+class InversionOptions:
     """Whom to attack, and how. None: the first clients, what fits the model, the usual number.
 
     `clients` that hold `examples` examples are named, or the first `columns` of those who do; each
@@ -47,7 +47,7 @@ class Inverted:
     """The attacked `originals` `[N, *features]`, and what each view gave away of them."""
 
     target: Subject
-    question: Question
+    options: InversionOptions
     attack: Adversary
     clients: tuple[int, ...]
     norms: tuple[float, ...]
@@ -62,8 +62,8 @@ class Inverted:
             "iterations": self.attack.iterations,
             "attacked_clients": list(self.clients),
             "update_norms": list(self.norms),
-            "examples": self.question.examples,
-            "steps": self.question.steps,
+            "examples": self.options.examples,
+            "steps": self.options.steps,
             "delta": self.target.config.privacy.delta,
             "views": [each.to_json() for each in self.seen],
             "simulation": True,
@@ -72,16 +72,16 @@ class Inverted:
         }
 
 
-def invert(target: Subject, question: Question) -> Inverted:
+def invert(target: Subject, options: InversionOptions) -> Inverted:
     """Attack the clients of `target` under every view. Raises `Refused`."""
-    holders = target.holding(question.examples)
-    clients = _chosen(question, holders)
-    attack = adversary(target, question.steps, question.method, question.iterations)
-    levels = views(target.setup.plan, question.epsilons, len(holders))
-    pairs = [examples_of(target.people, client, question.examples) for client in clients]
+    holders = target.holding(options.examples)
+    clients = _chosen(options, holders)
+    attack = adversary(target, options.steps, options.method, options.iterations)
+    levels = views(target.setup.plan, options.epsilons, len(holders))
+    pairs = [examples_of(target.people, client, options.examples) for client in clients]
     originals = torch.cat([x for x, _ in pairs])
     crowd = max(view.clients for view in levels)
-    updates = [_updates(target, attack, question, holders, client, crowd) for client in clients]
+    updates = [_updates(target, attack, options, holders, client, crowd) for client in clients]
     found = [_guess(target, attack, originals)]
     for view in levels:
         parts = [
@@ -93,23 +93,23 @@ def invert(target: Subject, question: Question) -> Inverted:
         share = float(np.mean(labels)) if labels else None
         found.append(measured(view, attack, x, originals, share))
     norms = tuple(float(torch.linalg.vector_norm(rows[0])) for rows in updates)
-    return Inverted(target, question, attack, clients, norms, originals, tuple(found))
+    return Inverted(target, options, attack, clients, norms, originals, tuple(found))
 
 
-def _chosen(question: Question, holders: Indices) -> tuple[int, ...]:
+def _chosen(options: InversionOptions, holders: Indices) -> tuple[int, ...]:
     """Clients by number. Raises `Refused` for those who do not hold enough."""
-    if unfit := [client for client in question.clients if client not in holders]:
+    if unfit := [client for client in options.clients if client not in holders]:
         raise Refused(
-            f"--client {unfit[0]} does not hold {question.examples} examples, or does not exist; "
+            f"--client {unfit[0]} does not hold {options.examples} examples, or does not exist; "
             f"expected one of the {len(holders)} who do, as {int(holders[0])}"
         )
-    return question.clients or tuple(int(client) for client in holders[: question.columns])
+    return options.clients or tuple(int(client) for client in holders[: options.columns])
 
 
 def _updates(
     target: Subject,
     attack: Adversary,
-    question: Question,
+    options: InversionOptions,
     holders: Indices,
     client: int,
     crowd: int,
@@ -118,7 +118,7 @@ def _updates(
     place = int(np.searchsorted(holders, client))
     rows = []
     for other in np.roll(holders, -place)[:crowd]:
-        x, y = examples_of(target.people, int(other), question.examples)
+        x, y = examples_of(target.people, int(other), options.examples)
         rows.append(attack.update(x, y).detach())
     return torch.stack(rows)
 

@@ -75,10 +75,10 @@ def views(plan: Plan, epsilons: Sequence[float], clients: int) -> list[View]:
 def _noised(plan: Plan, epsilon: float, clip: float) -> View:
     local = plan.mechanism.trust == "client"
     who = _READER if local else "a reader who knows all other updates"
-    return View(f"ε = {epsilon:,.10g}", who, 1, clip, noise(plan, epsilon) * clip, epsilon)
+    return View(f"ε = {epsilon:,.10g}", who, 1, clip, noise_for(plan, epsilon) * clip, epsilon)
 
 
-def noise(plan: Plan, epsilon: float) -> float:
+def noise_for(plan: Plan, epsilon: float) -> float:
     """The deviation on one round's sum, in clips, with which all rounds spend `epsilon`.
 
     Raises `Refused`.
@@ -95,7 +95,7 @@ def noise(plan: Plan, epsilon: float) -> float:
     return plan.mechanism.at(multiplier).noise_on_update(size)
 
 
-def usual(plan: Plan) -> tuple[float, ...]:
+def default_epsilons(plan: Plan) -> tuple[float, ...]:
     """Budgets to look through: far too large ones, and the run's own; none without noise."""
     if not plan.mechanism.private:
         return ()

@@ -65,6 +65,6 @@ def _line(
 
 def _label(line: list[Axes], found: Inverted) -> None:
     """Whose each column is."""
-    each = found.question.examples
+    each = found.options.examples
     for place, axes in enumerate(line):
         axes.set_title(f"client {found.clients[place // each]}", fontsize=8)

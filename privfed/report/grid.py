@@ -13,9 +13,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from privfed.grid.cells import Cell
 from privfed.grid.engine import Experiment
 from privfed.grid.figures import text
-from privfed.grid.grid import Cell, Grid
+from privfed.grid.grid import Grid
 from privfed.grid.joint_guarantee import Group, Joint
 from privfed.grid.planned_guarantee import Outlook
 from privfed.grid.results import DONE, FAILED, REFUSED
@@ -29,7 +30,7 @@ _SHOWN = 6
 def cells_table(found: Sequence[Cell], grid: Grid, excluded: Mapping[str, str]) -> Table:
     """Every combination of values once, with the number of the reason why it does not run."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for key in [*grid.keys, *grid.tuned]:
+    for key in [*grid.keys, *grid.tuned_keys]:
         table.add_column(key, overflow="fold")
     table.add_column("", overflow="fold")
     seeds = len(grid.tune.seeds if grid.tune else grid.seeds)
@@ -37,7 +38,7 @@ def cells_table(found: Sequence[Cell], grid: Grid, excluded: Mapping[str, str]) 
     for start in range(0, len(found), seeds):
         names = [cell.name for cell in found[start : start + seeds] if cell.name in excluded]
         notes = list(dict.fromkeys(f"[{numbers[excluded[name]]}]" for name in names))
-        shown = (found[start].values.get(key, "") for key in [*grid.keys, *grid.tuned])
+        shown = (found[start].values.get(key, "") for key in [*grid.keys, *grid.tuned_keys])
         table.add_row(*(Text(text(value)) for value in shown), Text(" ".join(notes), style="red"))
     return table
 

@@ -25,9 +25,9 @@ def inversion_table(found: Inverted, out: Path) -> Group:
         quality = decibels(float(np.median(each.psnr)))
         error = f"{np.median(each.mse):.2g}"
         table.add_row(each.view.name, each.view.who, quality, alike, error, labels)
-    question, attack = found.question, found.attack
+    options, attack = found.options, found.attack
     searched = "" if attack.method == "analytic" else f", {attack.iterations} iterations"
-    taken = f"{_count(question.examples, 'example')} each, {_count(question.steps, 'local step')}"
+    taken = f"{_count(options.examples, 'example')} each, {_count(options.steps, 'local step')}"
     return Group(
         table,
         "",

@@ -19,7 +19,7 @@ from privfed.auditing.run_audit import audit
 from privfed.config.reading import overridden
 from privfed.errors import Refused
 from privfed.grid.cell_charges import planned
-from privfed.grid.grid import Cell
+from privfed.grid.cells import Cell
 from privfed.grid.joint_guarantee import joints
 from privfed.plan.plan import plan
 from privfed.plan.prior_spending import examples_guarantee

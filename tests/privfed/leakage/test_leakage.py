@@ -14,11 +14,11 @@ from small import SMALL, trained
 from privfed.cli.main import main
 from privfed.errors import Refused
 from privfed.leakage.client_message import sent
-from privfed.leakage.inversion import Question, invert
+from privfed.leakage.inversion import InversionOptions, invert
 from privfed.leakage.layers import first_layer
 from privfed.leakage.properties import infer
 from privfed.leakage.subject import examples_of, subject
-from privfed.leakage.views import View, noise, usual, views
+from privfed.leakage.views import View, default_epsilons, noise_for, views
 from privfed.models.cnn import Cnn
 from privfed.models.recipes import Logistic, Mlp
 from privfed.streams import Streams
@@ -94,9 +94,13 @@ def test_noise_is_the_runs_own_calibration(empty):
     for mechanism in ("gaussian", "local_gaussian"):
         target = digits(empty, f"privacy.mechanism={mechanism}", "privacy.epsilon=3.0")
         plan = target.setup.plan
-        assert noise(plan, 3.0) == pytest.approx(plan.noise_multiplier)
-        assert noise(plan, 30.0) < plan.noise_multiplier
-        shown = {view.epsilon: view for view in views(plan, usual(plan)[-1:], 120) if view.epsilon}
+        assert noise_for(plan, 3.0) == pytest.approx(plan.noise_multiplier)
+        assert noise_for(plan, 30.0) < plan.noise_multiplier
+        shown = {
+            view.epsilon: view
+            for view in views(plan, default_epsilons(plan)[-1:], 120)
+            if view.epsilon
+        }
         clip = target.config.mechanism.clip
         assert shown[3.0].deviation == pytest.approx(clip * plan.noise_multiplier)
     assert "server" in shown[3.0].who  # who adds noise itself hides from the server too
@@ -105,7 +109,7 @@ def test_noise_is_the_runs_own_calibration(empty):
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 def test_digits_are_read_off_unless_noise_or_a_large_sum_hides_them(empty, model):
     target = digits(empty, f"model.name={model}", "privacy.epsilon=4.0")
-    found = invert(target, Question(columns=4, epsilons=(4.0, 1e3, 1e5)))
+    found = invert(target, InversionOptions(columns=4, epsilons=(4.0, 1e3, 1e5)))
     quality = {each.view.name: float(np.mean(each.psnr)) for each in found.seen}
     labels = {each.view.name: each.labels for each in found.seen}
     guess = quality["no update"]
@@ -122,14 +126,14 @@ def test_digits_are_read_off_unless_noise_or_a_large_sum_hides_them(empty, model
 
 def test_one_example_is_exact_after_any_number_of_steps(empty):
     target = digits(empty, "model.name=mlp", "privacy.mechanism=none")
-    found = invert(target, Question(columns=2, steps=5))
+    found = invert(target, InversionOptions(columns=2, steps=5))
     assert min(found.seen[1].psnr) > 80
     assert [each.view.name for each in found.seen][:2] == ["no update", "as sent"]
 
 
 def test_several_examples_are_told_apart_where_neurons_are_many(empty):
     target = digits(empty, "model.name=mlp", "model.hidden=[400]", "privacy.mechanism=none")
-    found = invert(target, Question(columns=2, examples=3))
+    found = invert(target, InversionOptions(columns=2, examples=3))
     guess, seen = found.seen[:2]
     assert len(seen.psnr) == 6
     assert np.mean(seen.psnr) > np.mean(guess.psnr) + 2
@@ -139,10 +143,10 @@ def test_several_examples_are_told_apart_where_neurons_are_many(empty):
 @pytest.mark.parametrize("method", ["cosine", "dlg"])
 def test_a_search_finds_what_is_there(empty, method):
     target = digits(empty, "privacy.mechanism=none")
-    found = invert(target, Question(columns=1, method=method, iterations=60))
+    found = invert(target, InversionOptions(columns=1, method=method, iterations=60))
     quality = {each.view.name: each.psnr[0] for each in found.seen}
     assert quality["as sent"] > quality["no update"] + 5
-    again = invert(target, Question(columns=1, method=method, iterations=60))
+    again = invert(target, InversionOptions(columns=1, method=method, iterations=60))
     assert torch.equal(found.seen[1].x, again.seen[1].x)
 
 
