@@ -110,7 +110,7 @@ def _redraw(screen: Console, files: Files, grid: Grid) -> int:
 
 
 def _draw(screen: Console, files: Files, grid: Grid) -> None:
-    from privfed.grid.drawing import draw_all
+    from privfed.grid.pictures.drawing import draw_all
 
     for path in draw_all(files, grid.figure, grid.axes, grid.columns):
         screen.print(f" drawn    {path}", highlight=False)

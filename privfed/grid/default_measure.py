@@ -1,6 +1,6 @@
-"""What a grid's figures and tuning are about where it does not say: its loss's own measure.
+"""The measure that figures show and tuning compares where a grid names none: that of its loss.
 
-A loss names its first measure and says whether less of it is better. Of whatever else is measured
+A loss names its first measure and says whether less of it is better. Of whatever else is measured,
 more is better, but for losses.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from privfed.errors import Refused
-from privfed.grid.figures import Figure, holds
+from privfed.grid.pictures.figures import Figure, holds
 
 if TYPE_CHECKING:
     from privfed.models.losses import Loss
@@ -20,7 +20,7 @@ Losses = Sequence[tuple[Mapping[str, Any], "Loss"]]
 
 
 def less_is_better(loss: Loss, measure: str) -> bool:
-    """Whether less of `measure` is better: the loss's own, its best or late one, or a loss."""
+    """Whether less of `measure` is better, which may be the loss's own, or its best or late one."""
     return loss.lower_is_better if measure.startswith(loss.measure) else measure.endswith("loss")
 
 
@@ -58,7 +58,7 @@ def refuse_several_measures(losses: Sequence[Loss]) -> None:
 
 
 def _only(losses: Sequence[Loss], key: str, instead: str) -> str:
-    """The one measure of `losses`."""
+    """The one measure of `losses`. Raises `Refused`, with what to do `instead`, for several."""
     measures = list(dict.fromkeys(loss.measure for loss in losses))
     if len(measures) > 1:
         raise Refused(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from privfed.grid.figures import Figure
+from privfed.grid.pictures.figures import Figure
 from privfed.parts import Part
 
 Values = Mapping[str, Any]

@@ -12,8 +12,8 @@ from privfed.errors import Refused
 from privfed.grid.cells import grid_points, losses_of
 from privfed.grid.contradictions import refuse_contradictions
 from privfed.grid.default_measure import figure_with_measure, refuse_several_measures
-from privfed.grid.figures import check_figures
 from privfed.grid.grid import Grid, combinations
+from privfed.grid.pictures.figures import check_figures
 
 
 def load_grid(path: Path) -> Grid:

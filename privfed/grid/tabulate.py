@@ -9,7 +9,8 @@ from accounting.documents import from_json
 from privfed.grid.cell_results import Result, folder_of
 from privfed.grid.cells import Cell
 from privfed.grid.joint_guarantee import Joint
-from privfed.grid.results import DONE, Files, Row, number_or_none, round_row, row, write_tables
+from privfed.grid.results import DONE, Files, Row, number_or_none, round_row, row
+from privfed.grid.tables import write_tables
 from privfed.round.tally import TOTALS
 
 _LATE = 100

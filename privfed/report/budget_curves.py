@@ -11,7 +11,7 @@ from accounting.curves import Curve, over_delta, over_rounds
 from accounting.durable import write_atomically
 from accounting.ledger import Ledger
 from privfed.errors import Refused
-from privfed.grid.style import COLOURS, DASHES, STYLE
+from privfed.grid.pictures.style import COLOURS, DASHES, STYLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

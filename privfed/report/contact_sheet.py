@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from privfed.grid.style import STYLE
+from privfed.grid.pictures.style import STYLE
 from privfed.leakage.inversion import Inverted
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from rich.text import Text
 
 from privfed.grid.cells import Cell
 from privfed.grid.engine import Experiment
-from privfed.grid.figures import text
 from privfed.grid.grid import Grid
 from privfed.grid.joint_guarantee import Group, Joint
+from privfed.grid.pictures.figures import text
 from privfed.grid.planned_guarantee import Outlook
 from privfed.grid.results import DONE, FAILED, REFUSED
 from privfed.report.tables import rows

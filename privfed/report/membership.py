@@ -15,7 +15,7 @@ from rich.table import Table
 from accounting.events import REPLACE_ONE
 from attacks.roc import Roc, clopper_pearson
 from attacks.tradeoff import advantage_bound, tpr_bound, twice
-from privfed.grid.style import COLOURS, DASHES, STYLE
+from privfed.grid.pictures.style import COLOURS, DASHES, STYLE
 from privfed.json_text import dump
 from privfed.leakage.membership import Exposure
 from privfed.report.tables import rows

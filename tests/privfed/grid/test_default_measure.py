@@ -11,8 +11,8 @@ from privfed.errors import Refused
 from privfed.grid import engine as experiment
 from privfed.grid.cells import cells
 from privfed.grid.default_measure import less_is_better
-from privfed.grid.figures import Figure
 from privfed.grid.load import load_grid
+from privfed.grid.pictures.figures import Figure
 from privfed.grid.tuning import best_options
 from privfed.models.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 

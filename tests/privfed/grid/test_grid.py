@@ -23,10 +23,11 @@ from privfed.cli.main import main
 from privfed.errors import Refused
 from privfed.grid import cell_job
 from privfed.grid import engine as experiment
-from privfed.grid.drawing import draw
-from privfed.grid.figures import Figure, values
+from privfed.grid.pictures.drawing import draw
+from privfed.grid.pictures.figures import Figure, values
 from privfed.grid.process_pool import Died, Ended, Started, work
-from privfed.grid.results import read_table, spread, summary
+from privfed.grid.summary import spread, summary
+from privfed.grid.tables import read_table
 from privfed.store.run_directory import RunDirectory
 
 

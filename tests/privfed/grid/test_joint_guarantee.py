@@ -17,12 +17,13 @@ from privfed.cli.main import main
 from privfed.grid import cell_charges
 from privfed.grid import engine as experiment
 from privfed.grid import joint_guarantee as joint
-from privfed.grid.cell_charges import charged, planned, uncounted, whom
+from privfed.grid.cell_charges import charged, people_of, planned, uncounted
 from privfed.grid.cells import candidate_cells
 from privfed.grid.joint_guarantee import joints
 from privfed.grid.load import load_grid
 from privfed.grid.planned_guarantee import outlook
-from privfed.grid.results import Files, read_table
+from privfed.grid.results import Files
+from privfed.grid.tables import read_table
 from privfed.report.grid import outcome_table
 from privfed.run.loop import train
 
@@ -70,7 +71,7 @@ def spend(cell, folder, rounds=3, event=EVENT, run="run", **terms):
         "unit": event.unit,
         "relation": event.relation,
         "randomness": "secret",
-        "population": {"unit": whom(cell, cell.config)[0]},
+        "population": {"unit": people_of(cell, cell.config)[0]},
         **terms,
     }
     ledger = Ledger.create(path / "ledger.jsonl", stated)

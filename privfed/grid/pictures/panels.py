@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privfed.grid.figures import PROGRESS, Figure, text, values
-from privfed.grid.results import Row, Spread, spread
-from privfed.grid.style import COLOURS, DASHES, MARKERS
+from privfed.grid.pictures.figures import PROGRESS, Figure, text, values
+from privfed.grid.pictures.style import COLOURS, DASHES, MARKERS
+from privfed.grid.results import Row
+from privfed.grid.summary import Spread, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

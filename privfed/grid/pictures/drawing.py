@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from accounting.durable import write_atomically
 from privfed.errors import Refused
-from privfed.grid.figures import (
+from privfed.grid.pictures.figures import (
     PROGRESS,
     ROUND,
     Figure,
@@ -20,9 +20,10 @@ from privfed.grid.figures import (
     text,
     values,
 )
-from privfed.grid.panels import draw_bars, draw_curves, draw_heat
-from privfed.grid.results import DONE, Files, Row, cell_of, measures_of, read_table
-from privfed.grid.style import STYLE
+from privfed.grid.pictures.panels import draw_bars, draw_curves, draw_heat
+from privfed.grid.pictures.style import STYLE
+from privfed.grid.results import DONE, Files, Row, cell_of, measures_of
+from privfed.grid.tables import read_table
 from privfed.parts import expected
 
 if TYPE_CHECKING:
