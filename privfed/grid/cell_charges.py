@@ -18,7 +18,7 @@ from privfed.config.config import Config
 from privfed.errors import Broken
 from privfed.grid.cells import Cell
 from privfed.grid.pictures.figures import text
-from privfed.run.prepare import planned as plan_of
+from privfed.run.prepare import planned
 from privfed.store.run_directory import RunDirectory
 
 
@@ -116,7 +116,7 @@ def uncounted(folder: Path, cells: Collection[str]) -> Counter[str]:
     return people
 
 
-def planned(cell: Cell, slot: str = "") -> CellCharges:
+def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
     """What the cell will be charged for all its rounds, as an entry of the cell `slot`.
 
     Raises `Refused` as `train` would.
@@ -124,7 +124,7 @@ def planned(cell: Cell, slot: str = "") -> CellCharges:
     assert cell.config is not None
     config, slot = cell.config, slot or cell.name
     before = priors(config)
-    plan = plan_of(config, before)
+    plan = planned(config, before)
     rounds, dp = config.run.rounds, config.example_privacy
     examples = {dp.event(config.client.epochs): rounds} if dp else None
     terms = {

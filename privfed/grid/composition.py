@@ -52,10 +52,10 @@ def _rest(end: Prior, spent: Prior | None) -> Prior:
     """What `end` will be charged beyond `spent`."""
     if spent is None:
         return end
-    own = Counter(end.own) - Counter(spent.own)
+    rest = Counter(end.own) - Counter(spent.own)
     if end.examples is None or spent.examples is None:
-        return replace(end, own=own)
-    return replace(end, own=own, examples=Counter(end.examples) - Counter(spent.examples))
+        return replace(end, own=rest)
+    return replace(end, own=rest, examples=Counter(end.examples) - Counter(spent.examples))
 
 
 def _either(left: Prior, right: Prior) -> Prior:

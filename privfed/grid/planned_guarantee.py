@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from privfed.errors import PrivfedError
-from privfed.grid.cell_charges import CellCharges, charged, planned, uncounted
+from privfed.grid.cell_charges import CellCharges, charged, planned_charges, uncounted
 from privfed.grid.cell_results import cells_folder, folder_of, result_of
 from privfed.grid.cells import Cell, candidate_cells
 from privfed.grid.grid import Grid
@@ -52,7 +52,7 @@ def outlook(files: Files, grid: Grid, cells: Sequence[Cell], retry: bool) -> Out
             charges += charged(cell, folder_of(files, cell), slot)
             try:
                 if (result := result_of(files, cell, retry)) is None:
-                    charges.append(planned(cell, slot))
+                    charges.append(planned_charges(cell, slot))
                 elif result["status"] != DONE:
                     excluded[cell.name] = f"{result['status']}: {result['reason']}"
             except PrivfedError as error:

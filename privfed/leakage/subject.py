@@ -34,6 +34,7 @@ class Subject:
 
     @property
     def config(self) -> Config:
+        """The configuration of the run."""
         return self.setup.plan.config
 
     @property
@@ -47,13 +48,13 @@ class Subject:
         executor = self.setup.executor
         return executor.trainer.lr * executor.schedule.factor(self.round + 1)
 
-    def holding(self, least: int) -> Indices:
+    def clients_holding(self, least: int) -> Indices:
         """The clients with at least `least` examples, in order. Raises `Refused` for none."""
         ids = np.arange(self.people.clients)
-        found = ids[self.people.sizes(ids) >= least]
-        if not len(found):
+        holders = ids[self.people.sizes(ids) >= least]
+        if not len(holders):
             raise Refused(f"no client holds {least} examples; lower --examples")
-        return found
+        return holders
 
 
 def subject(path: Path, overrides: Sequence[str]) -> Subject:
@@ -64,7 +65,7 @@ def subject(path: Path, overrides: Sequence[str]) -> Subject:
     if not path.is_dir():
         config = load(path, overrides)
         before = priors(config)
-        setup = prepare(_here(config), before)
+        setup = prepare(_one_at_a_time(config), before)
         _refuse_unknown(setup)
         return Subject(path, setup, setup.network.start, 0)
     if overrides:
@@ -76,14 +77,14 @@ def subject(path: Path, overrides: Sequence[str]) -> Subject:
     config = directory.read_config()
     if not directory.has_checkpoint():
         raise Refused(f"{path} has no checkpoint: its run had not begun")
-    setup = prepare(_here(config), constants=directory.read_constants())
+    setup = prepare(_one_at_a_time(config), constants=directory.read_constants())
     _refuse_unknown(setup)
     checkpoint = directory.load_checkpoint(setup.network)
     return Subject(path, setup, checkpoint.state.params, checkpoint.round)
 
 
-def _here(config: Config) -> Config:
-    """One client at a time, on the CPU: nothing is measured first."""
+def _one_at_a_time(config: Config) -> Config:
+    """`config` with one client at a time on the CPU, so that nothing is measured first."""
     return config.with_run(trainer="loop", chunk=1, device="cpu")
 
 

@@ -30,13 +30,13 @@ def contact_sheet(found: Inverted) -> bytes | None:
         return None
     columns = min(len(found.originals), _MOST)
     with matplotlib.rc_context({**STYLE, "axes.grid": False}):
-        size = (2.0 + 1.0 * columns, 0.3 + 1.2 * (1 + len(found.seen)))
-        canvas, grid = pyplot.subplots(1 + len(found.seen), columns, figsize=size, squeeze=False)
+        size = (2.0 + 1.0 * columns, 0.3 + 1.2 * (1 + len(found.views)))
+        canvas, grid = pyplot.subplots(1 + len(found.views), columns, figsize=size, squeeze=False)
         try:
             ranged = (found.attack.low, found.attack.high)
             _line(grid[0], "original", found.originals, shape, ranged)
             _label(grid[0], found)
-            for line, each in zip(grid[1:], found.seen, strict=True):
+            for line, each in zip(grid[1:], found.views, strict=True):
                 _line(line, each.view.name, each.x, shape, ranged)
                 for axes, quality in zip(line, each.psnr, strict=False):
                     axes.set_xlabel(decibels(quality), fontsize=8, labelpad=2)

@@ -19,7 +19,7 @@ from privfed.report.tables import rows
 def inversion_table(found: Inverted, out: Path) -> Group:
     """Quality by view, and what was attacked how."""
     table = _views("what is seen", "by whom", "PSNR", "SSIM", "MSE", "labels found")
-    for each in found.seen:
+    for each in found.views:
         alike = f"{np.median(each.ssim):.2f}" if each.ssim else "—"
         labels = "—" if each.labels is None else f"{each.labels:.0%}"
         quality = decibels(float(np.median(each.psnr)))
@@ -46,7 +46,7 @@ def inversion_table(found: Inverted, out: Path) -> Group:
 def property_table(found: Properties, out: Path) -> Group:
     """How far the label distributions are off, by view."""
     table = _views("what is seen", "by whom", "distance", "majority label")
-    for each in found.guessed:
+    for each in found.estimates:
         distance, right = np.mean(each.distance), np.mean(each.majority)
         table.add_row(each.view.name, each.view.who, f"{distance:.3f}", f"{right:.0%} right")
     return Group(

@@ -75,7 +75,7 @@ def to_json(found: Exposure) -> dict[str, Any]:
         found.measure: found.score,
         "simulation": True,
         "note": NOTE,
-        "of": str(found.of) if found.of else None,
+        "of": str(found.path) if found.path else None,
     }
 
 
@@ -110,7 +110,7 @@ def exposure_table(found: Exposure, folder: Path) -> Group:
 
 def _said(found: Exposure, about: str, delta: float, folder: Path) -> Iterator[tuple[str, str]]:
     curve = next(iter(found.curves.values()))
-    trained = f"{found.attacked} runs" if found.attacked > 1 else f"the run {found.of}"
+    trained = f"{found.attacked} runs" if found.attacked > 1 else f"the run {found.path}"
     each = ", each in turn with the others as shadows" if found.attacked > 1 else ""
     yield "attacked", f"{trained}{each}; {found.shadows} shadow runs"
     yield "trials", f"{curve.members} members, {curve.nonmembers} non-members: {found.others}"
@@ -119,7 +119,7 @@ def _said(found: Exposure, about: str, delta: float, folder: Path) -> Iterator[t
     yield "intervals", "Clopper-Pearson, 95 %; trials of one run share its noise"
     if not curve.resolves(RATES[0]):
         least = math.ceil(1 / RATES[0])
-        how = "take more --shadows" if found.attacked > 1 else f"attack {found.of}/config.toml"
+        how = "take more --shadows" if found.attacked > 1 else f"attack {found.path}/config.toml"
         yield "FPR 0.1 %", f"not resolved: needs at least {least} non-members; {how}"
     yield "note", NOTE
     yield "written", f"{folder / 'roc.svg'}, roc.png, membership.json"

@@ -1,4 +1,4 @@
-"""Made-up raw rows, good and bad, and what a run's own code makes of them: to hold exports against.
+"""Made-up raw rows, good and bad, with the predictions of the run's own code, to check exports by.
 
 Nothing in them is anybody's: they follow from what is declared.
 """
@@ -32,14 +32,15 @@ class MadeUp:
     expected: Tensor
 
     def first(self, count: int) -> MadeUp:
+        """The first `count` rows."""
         return MadeUp(tuple(each[:count] for each in self.inputs), self.expected[:count])
 
 
 def made_up_rows(form: Form, source: Any, network: Network, params: Tensor) -> MadeUp:
-    """Rows of the form that the model takes, with what `network` says of them.
+    """Rows of the form that the model takes, with what `network` predicts for them.
 
-    With preprocessing: numbers within their bounds, at them and beyond, empty ones, categories that
-    are declared and others. Rows that `source` would refuse are expected to give NaN.
+    With preprocessing, there are numbers within their bounds, at them and beyond, empty ones,
+    categories that are declared and others. NaN is expected for rows that `source` would refuse.
     """
     generator = torch.Generator().manual_seed(0)
     how = form.preprocessing
@@ -58,13 +59,17 @@ def made_up_rows(form: Form, source: Any, network: Network, params: Tensor) -> M
 
 
 def _expectation(network: Network, params: Tensor, x: Tensor, form: Form) -> Tensor:
+    """What the label of each row of x `[N, *]` is expected to be (`Loss.expectation`)."""
     with torch.no_grad(), scoring(network.module):
         outputs = network.outputs(params.clone(), x)
     return network.loss.expectation(outputs, form.meaning)
 
 
 def _numbers(how: Preprocessing, generator: torch.Generator) -> Tensor:
-    """Half of the rows well within bounds; the others also at them, beyond, infinite or empty."""
+    """Numbers `[N, *]`, in half of the rows well within their bounds.
+
+    Those of the other rows lie also at the bounds and beyond, or are infinite or empty.
+    """
     dtype, shape = how.inputs["numbers"]
     low, high = _bounds(how)
     inside = torch.rand((_ROWS, len(low)), generator=generator, dtype=torch.float64)
@@ -79,7 +84,7 @@ def _numbers(how: Preprocessing, generator: torch.Generator) -> Tensor:
 
 
 def _bounds(how: Preprocessing) -> tuple[Tensor, Tensor]:
-    """Of every number of a row, `[numbers]` each."""
+    """The bounds of every number of a row: the lower and the upper ones, `[numbers]` each."""
     bounds = [each.bounds for each in how.numbers for _ in range(each.count)]
     low, high = torch.tensor(bounds, dtype=torch.float64).unbind(1)
     return low, high
@@ -90,9 +95,9 @@ def _codes(how: Preprocessing, generator: torch.Generator) -> Tensor:
     columns = []
     for category in how.categories:
         count = len(category.values)
-        good = torch.randint(0, count, (_ROWS // 2,), generator=generator)
-        any_ = torch.randint(-1, count + 1, (_ROWS - _ROWS // 2,), generator=generator)
-        columns.append(torch.cat([good, any_]))
+        declared = torch.randint(0, count, (_ROWS // 2,), generator=generator)
+        any_code = torch.randint(-1, count + 1, (_ROWS - _ROWS // 2,), generator=generator)
+        columns.append(torch.cat([declared, any_code]))
     return torch.stack(columns, 1)
 
 
@@ -115,7 +120,7 @@ def _refused(how: Preprocessing, inputs: tuple[Tensor, ...]) -> Tensor:
 
 
 def _prepared(how: Preprocessing, source: Any, inputs: tuple[Tensor, ...]) -> Tensor:
-    """X `[N, *shape]`, by the code that made the examples which were trained on."""
+    """X `[N, *shape]`, prepared by the code that made the examples which were trained on."""
     if isinstance(source, Prepares) and len(how.shape) == 1:
         numbers = inputs[0].numpy() if how.numbers else np.zeros((_ROWS, 0))
         codes = inputs[-1].numpy() if how.categories else np.zeros((_ROWS, 0), np.int64)
@@ -123,8 +128,8 @@ def _prepared(how: Preprocessing, source: Any, inputs: tuple[Tensor, ...]) -> Te
     if how.whole:
         ((bounds, missing),) = [(each.bounds, each.missing) for each in how.numbers]
         store = inputs[0].view(_ROWS, *how.shape)
-        whole = torch.arange(_ROWS)
-        return Mapped(store, whole, bounds, how.onto, 0.0 if missing is None else missing)[whole]
+        rows = torch.arange(_ROWS)
+        return Mapped(store, rows, bounds, how.onto, 0.0 if missing is None else missing)[rows]
     raise Refused(
         f"the source {type(source).__name__} says how it prepares columns and has no method "
         "`prepared` that does it for made-up rows; nothing can be exported unchecked"

@@ -13,9 +13,9 @@ from privfed.models.losses import Loss
 
 
 class Preprocess(nn.Module):
-    """What `Preprocessing` declares, computed on raw columns `[N, *]`.
+    """The module that computes what `Preprocessing` declares, on raw columns `[N, *]`.
 
-    Gives x `[N, *shape]` float32, and which rows `[N]` the run would have refused.
+    It gives x `[N, *shape]` float32, and which rows `[N]` the run would have refused.
     """
 
     low: Tensor
@@ -34,17 +34,18 @@ class Preprocess(nn.Module):
             self.register_buffer(name, torch.tensor(values, dtype=how.dtype))
 
     def forward(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
+        """X and the refused rows; `columns` are numbers, codes of categories, or both."""
         if not self.how.categories:
-            x, refused = self._numbers(columns[0])
+            x, refused = self._scaled(columns[0])
         elif not self.how.numbers:
-            x, refused = self._categories(columns[0])
+            x, refused = self._one_hot(columns[0])
         else:
-            scaled, odd = self._numbers(columns[0])
-            ones, unknown = self._categories(columns[1])
-            x, refused = torch.cat([scaled, ones], 1), odd | unknown
+            scaled, out_of_bounds = self._scaled(columns[0])
+            one_hot, unknown = self._one_hot(columns[1])
+            x, refused = torch.cat([scaled, one_hot], 1), out_of_bounds | unknown
         return x.reshape(-1, *self.how.shape), refused
 
-    def _numbers(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    def _scaled(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         filled = torch.where(numbers.isnan(), self.missing, numbers)
         refused = filled.isnan()
         if not self.how.clips:
@@ -54,20 +55,20 @@ class Preprocess(nn.Module):
         scaled = (clipped - self.low) * ((end - start) / (self.high - self.low)) + start
         return scaled.float(), refused.flatten(1).any(1)
 
-    def _categories(self, codes: Tensor) -> tuple[Tensor, Tensor]:
+    def _one_hot(self, codes: Tensor) -> tuple[Tensor, Tensor]:
         sizes = [len(category.values) for category in self.how.categories]
         columns = zip(codes.unbind(1), sizes, strict=True)
-        ones = torch.cat([code[:, None] == torch.arange(size) for code, size in columns], 1)
+        one_hot = torch.cat([code[:, None] == torch.arange(size) for code, size in columns], 1)
         unknown = (codes < 0) | (codes >= torch.tensor(sizes))
         strict = [not (self.how.clips or category.lacks) for category in self.how.categories]
-        return ones.float(), (unknown & torch.tensor(strict)).any(1)
+        return one_hot.float(), (unknown & torch.tensor(strict)).any(1)
 
 
 class Preprocessed(nn.Module):
-    """`module` with what goes before and after it: raw columns in, what the label is expected to be
-    out (`Loss.expectation`). A row that the run would have refused gives NaN.
+    """`module` with what goes before and after it.
 
-    Without preprocessing, x goes in as the source gives it.
+    It takes raw columns, or x as the source gives it where there is no preprocessing. It gives what
+    the label is expected to be (`Loss.expectation`); NaN for a row that the run would have refused.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Preprocessed(nn.Module):
         self.loss, self.meaning = loss, meaning
 
     def forward(self, *inputs: Tensor) -> Tensor:
+        """What the label of each row is expected to be."""
         if self.preprocess is None:
             return self.loss.expectation(self.module(*inputs), self.meaning)
         x, refused = self.preprocess(*inputs)
@@ -87,7 +89,7 @@ class Preprocessed(nn.Module):
 
 
 def _each_column(how: Preprocessing) -> list[Numbers]:
-    """One for each number of a row; of a whole array, which has the same bounds throughout, one."""
+    """What declares each number of a row; one for a whole array, whose bounds are the same."""
     if how.whole:
         return [*how.numbers]
     return [numbers for numbers in how.numbers for _ in range(numbers.count)]

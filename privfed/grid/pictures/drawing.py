@@ -20,7 +20,7 @@ from privfed.grid.pictures.figures import (
     text,
     values,
 )
-from privfed.grid.pictures.panels import draw_bars, draw_curves, draw_heat
+from privfed.grid.pictures.panels import draw_bars_panel, draw_curves_panel, draw_heat_panel
 from privfed.grid.pictures.style import STYLE
 from privfed.grid.results import DONE, Files, Row, cell_of, measures_of
 from privfed.grid.tables import read_table
@@ -34,7 +34,7 @@ _FACTS = ("epsilon", "noise_multiplier", "seconds", "charges", "rounds", "aborte
 """Columns that may be drawn and are no measures."""
 _ACROSS = 3
 """Panels side by side."""
-_KINDS = {"curves": draw_curves, "bars": draw_bars, "heat": draw_heat}
+_KINDS = {"curves": draw_curves_panel, "bars": draw_bars_panel, "heat": draw_heat_panel}
 
 
 def draw_all(

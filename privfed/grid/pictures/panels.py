@@ -24,7 +24,9 @@ _WIDE = 40
 """Characters that stand side by side under one panel."""
 
 
-def draw_curves(figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes: Axes) -> None:
+def draw_curves_panel(
+    figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes: Axes
+) -> None:
     """Draw means over seeds, with the band from the least seed to the greatest."""
     positions, names = _places(figure, all_rows)
     for number, (value, group) in enumerate(_groups(figure, rows, all_rows)):
@@ -50,7 +52,9 @@ def draw_curves(figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], ax
     _x_axis(figure, names, axes)
 
 
-def draw_bars(figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes: Axes) -> None:
+def draw_bars_panel(
+    figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes: Axes
+) -> None:
     """Draw means over seeds, with a whisker from the least seed to the greatest."""
     positions, names = _places(figure, all_rows)
     groups = list(_groups(figure, rows, all_rows))
@@ -78,7 +82,9 @@ def draw_bars(figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes
     _x_axis(figure, names, axes)
 
 
-def draw_heat(figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes: Axes) -> None:
+def draw_heat_panel(
+    figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes: Axes
+) -> None:
     """Draw a field per pair of values, with its mean over seeds; a dash where there is none."""
     columns = values(all_rows, figure.x)
     lines = values(all_rows, figure.by) if figure.by else [None]

@@ -17,7 +17,7 @@ from privfed.cli.main import main
 from privfed.grid import cell_charges
 from privfed.grid import engine as experiment
 from privfed.grid import joint_guarantee as joint
-from privfed.grid.cell_charges import charged, people_of, planned, uncounted
+from privfed.grid.cell_charges import charged, people_of, planned_charges, uncounted
 from privfed.grid.cells import candidate_cells
 from privfed.grid.joint_guarantee import joints
 from privfed.grid.load import load_grid
@@ -392,7 +392,7 @@ def test_what_is_planned_is_what_is_charged(tmp_path, keys):
     listed = [f'"{key}" = {json.dumps(values)}' for key, values in keys.items()]
     path = write(tmp_path, "\n".join(['base = "base.toml"', "[grid]", *listed]), BASE)
     (cell,) = of(path)
-    ahead = planned(cell)
+    ahead = planned_charges(cell)
     train(cell.config, tmp_path / "cells" / cell.name / "run")
     (share,) = charged(cell, tmp_path / "cells" / cell.name)
     assert (ahead.run.own, ahead.run.examples) == (share.run.own, share.run.examples)

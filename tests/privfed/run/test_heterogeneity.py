@@ -35,8 +35,8 @@ from privfed.sampling.devices import Devices
 from privfed.sampling.samplers import BySize
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
-from privfed.trained.evaluate import trained as evaluated
 from privfed.trained.personalise import _halves
+from privfed.trained.stored_model import stored_model as evaluated
 
 STREAMS = Streams(3)
 CLASSES = 6
