@@ -87,7 +87,7 @@ def epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
     if not all(supports(event, accountant) for event in spending):
         return None
     counts: Counter[Any] = Counter()
-    for event, count in apart(spending).items():
+    for event, count in sorted(apart(spending).items(), key=repr):  # no bound hangs on the order
         counts[event.release] += max(count, 0)
     counts = +counts
     if any(_is_bare(release) for release in counts):

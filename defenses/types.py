@@ -34,6 +34,23 @@ class Rule(BaseModel):
     """Keys that follow from the clip under privacy. Else they have to be set, as to the value that
     stands here, or (None) have a default of their own."""
 
+    extra: ClassVar[int] = 0
+    """How much longer what a client sends is than its row."""
+
+    @property
+    def uploads(self) -> int:
+        """How often the cohort sends something for one aggregate."""
+        return 1
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a round starts from the aggregate of the round before; else from zero."""
+        return False
+
+    def step(self, center: Tensor, released: Tensor) -> Tensor:
+        """The next center `[d]`, at last the aggregate, from what was released for an upload."""
+        return released
+
     def most(self, n: int) -> int:
         """How many hostile rows among n it is defined for."""
         return max(0, (n - 1) // 2)
@@ -89,10 +106,10 @@ class SumRule(Rule):
         @property
         def passes(self) -> int: ...
 
-    extra: ClassVar[int] = 0
-    """How much longer the terms are than a row."""
-    remembers: ClassVar[bool] = False
-    """Whether a round's first center is the last one of the round before; else it is zero."""
+    @property
+    def uploads(self) -> int:
+        """Its terms are sent in each pass."""
+        return self.passes
 
     def within(self, clip: float | None) -> Self:
         """Under privacy: with terms of norm at most `clip`, which noise is calibrated to.

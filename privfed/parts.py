@@ -252,21 +252,21 @@ def _imported(target: str, name: str, key: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:  # whatever a user's module does
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise Refused(
             f"{key} is {name!r}, which cannot be imported from {here}: {type(error).__name__}: "
-            f"{said}{in_own_code(error)}",
+            f"{reason}{in_own_code(error)}",
             key=key,
         ) from error
 
 
-def _is_part(found: Any) -> TypeGuard[type[BaseModel]]:
-    return isinstance(found, type) and issubclass(found, BaseModel)
+def _is_part(candidate: Any) -> TypeGuard[type[BaseModel]]:
+    return isinstance(candidate, type) and issubclass(candidate, BaseModel)
 
 
-def expected(found: str, known: list[str]) -> str:
-    """What may stand there instead of `found`, and what was likely meant."""
-    close = nearest(found, known)
+def expected(name: str, known: list[str]) -> str:
+    """What may stand there instead of `name`, and what was likely meant."""
+    close = nearest(name, known)
     hint = f" (did you mean {close!r}?)" if close else ""
     return f"expected {'one of ' if len(known) > 1 else ''}{', '.join(sorted(known))}{hint}"
 
@@ -274,9 +274,9 @@ def expected(found: str, known: list[str]) -> str:
 def only(value: Any, instead: str) -> Any:
     """A field that holds `value` alone in this version; anything else is refused by name."""
 
-    def check(found: Any) -> Any:
-        if found != value:
+    def check(given: Any) -> Any:
+        if given != value:
             raise ValueError(f"only {value!r} is available in this version; {instead}")
-        return found
+        return given
 
     return AfterValidator(check)

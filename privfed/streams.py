@@ -139,12 +139,12 @@ def _mix(words: Words) -> Words:
 class Streams:
     """All randomness of a run.
 
-    `simulated` derives the private streams from the seed as well. `kept` is the run's secret key.
+    `simulated` derives the private streams from the seed as well. `key` is the run's secret key.
     """
 
     seed: int
     simulated: bool = False
-    kept: bytes | None = None
+    key: bytes | None = None
 
     def at(self, stream: str, round: int = 0, clients: NDArray[np.int64] | None = None) -> Keys:
         """The keys of `stream` in `round`, one per client where `clients` `[n]` is given.
@@ -163,7 +163,7 @@ class Streams:
             return Keys(None, ids)
         name = f"privfed|{stream}|{self.seed}|{round}".encode()
         if kind in KEPT and not self.simulated:
-            if self.kept is None:
+            if self.key is None:
                 raise ValueError(f"the stream {stream!r} needs the run's kept key")
-            return Keys(hashlib.blake2b(name, key=self.kept).digest(), ids, secret=True)
+            return Keys(hashlib.blake2b(name, key=self.key).digest(), ids, secret=True)
         return Keys(hashlib.blake2b(name, digest_size=16).digest(), ids)

@@ -66,9 +66,9 @@ class Shapes:
     def flatten_exactly(self, parameters: Mapping[str, Tensor]) -> Tensor:
         """`flatten`, where these are the parameters; `ValueError` for other names or shapes."""
         wanted = dict(zip(self.names, self.shapes, strict=True))
-        found = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
-        if found != wanted:
-            raise ValueError(f"found {found}; expected the names and shapes {wanted}")
+        given = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
+        if given != wanted:
+            raise ValueError(f"found {given}; expected the names and shapes {wanted}")
         return self.flatten(parameters)
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:

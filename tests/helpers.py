@@ -27,11 +27,14 @@ from privfed.models.losses import CrossEntropy
 from privfed.models.network import Network
 from privfed.models.recipes import Logistic
 from privfed.models.start import Start
+from privfed.privacy.mechanism import BoundedSum
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.round.algorithm import Algorithm, TrainingState
+from privfed.round.by_sums import BySums
 from privfed.round.round import run_round
-from privfed.round.updates import Asking
+from privfed.round.updates import ClientUpdates
 from privfed.round.world import World
+from privfed.sampling.cohort import Cohort
 from privfed.sampling.samplers import Poisson
 from privfed.secure.plain_sum import PlainSum
 from privfed.server.fedavg import FedAvg
@@ -153,9 +156,10 @@ class Rounds:
         )
         self.state = self.algorithm.start(self.local.network.start)
 
-    def asking(self) -> Asking:
-        """The answers of round 1, with nobody hostile."""
-        return Asking(self.algorithm, self.world, 1, self.state)
+    def summed(self, exchange: Exchange, cohort: Cohort) -> BoundedSum:
+        """The sum of the first exchange of a round, of a cohort with nobody hostile."""
+        updates = ClientUpdates(self.algorithm, self.world, self.state, cohort)
+        return BySums(self.algorithm.rule, updates).sum(exchange, 0)[0]
 
     def run(self, rounds: int = 1) -> TrainingState:
         state = self.state
@@ -170,6 +174,13 @@ class Rounds:
 
     def released_so_far(self) -> np.ndarray:
         return np.stack([self.store.releases[r][0].numpy() for r in sorted(self.store.releases)])
+
+
+def rows_of(executor, exchange: Exchange, cohort: Cohort) -> torch.Tensor:
+    """The raw rows `[n, m]` that `executor` gives, in the order of the cohort."""
+    chunks = list(executor.chunks(exchange, cohort))
+    order = np.argsort(np.concatenate([chunk.ids for chunk in chunks]))
+    return torch.cat([chunk.rows for chunk in chunks])[order]
 
 
 class TwoExchanges(Sgd):

@@ -97,9 +97,9 @@ def twice(package: str) -> dict[str, list[str]]:
 def undocumented(path: Path) -> Iterator[str]:
     """Public functions and methods without a docstring, but for those that a base documents."""
     for node in ast.walk(_tree(path)):
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-            if ast.get_docstring(node) is None:
-                yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        public = isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+        if public and ast.get_docstring(node) is None:
+            yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
 
 
 def _tree(path: Path) -> ast.Module:

@@ -10,7 +10,8 @@ from privfed.config.reading import load
 from privfed.plan.plan import Plan
 from privfed.ranks import joined
 from privfed.run.forecast import Forecast
-from privfed.run.loop import RoundRecord, train
+from privfed.run.outcome import RoundRecord
+from privfed.run.train import train
 
 
 class Clock:

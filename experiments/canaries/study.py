@@ -22,7 +22,7 @@ from accounting.durable import write_atomically
 from privfed.auditing.run_audit import audit
 from privfed.config.reading import load
 from privfed.grid.pictures.style import COLOURS, STYLE
-from privfed.run.loop import train
+from privfed.run.train import train
 
 HERE = Path(__file__).parent
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)

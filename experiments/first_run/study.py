@@ -15,7 +15,7 @@ from privfed.config.config import Raw
 from privfed.config.overrides import assign
 from privfed.config.reading import as_written
 from privfed.data.declaring.declare import declare
-from privfed.run.loop import train
+from privfed.run.train import train
 
 SEEDS = (0, 1, 2)
 _ROUNDED = 4

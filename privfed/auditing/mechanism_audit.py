@@ -217,7 +217,7 @@ def _streams(seed: int | None, side: int, count: int) -> Iterator[Streams]:
     """Randomness of `count` plays: no two share any."""
     for number in range(count):
         if seed is None:
-            yield Streams(0, kept=os.urandom(32))
+            yield Streams(0, key=os.urandom(32))
         else:
             yield Streams((seed * 100 + side) * 1_000_000 + number, simulated=True)
 

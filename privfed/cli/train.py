@@ -19,7 +19,7 @@ from privfed.store.folders import new_folder
 
 if TYPE_CHECKING:
     from privfed.config.config import Config
-    from privfed.run.loop import Outcome
+    from privfed.run.outcome import Outcome
 
 
 @click.command("train")
@@ -74,7 +74,8 @@ def _outcome(
     from privfed.config.reading import load
     from privfed.ranks import joined
     from privfed.report.progress import progress
-    from privfed.run.loop import resume, train
+    from privfed.run.resume import resume
+    from privfed.run.train import train
     from privfed.run.worker_rank import follow, refuse_ranks
 
     config = None if resumes else load(run_file, overrides)

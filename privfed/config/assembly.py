@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -10,19 +10,63 @@ from pydantic import ValidationError
 
 from privfed.config.config import Config, Raw, Resolved
 from privfed.config.mistakes import Mistake, mistakes
-from privfed.config.sections import (
-    SECTIONS,
-    Data,
-    Privacy,
-    Section,
-)
+from privfed.config.sections import SECTIONS, Data, Privacy
 from privfed.errors import Refused
 from privfed.models.task import Task
 from privfed.parts import BUILT_IN, Part, expected, find
 
 DEFAULT_EPSILON = 4.0
-
 UNSOLVED = Resolved()
+
+
+def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
+    """The configuration that `raw` describes. Raises `Refused` with every problem found."""
+    raw = _suited(raw)
+    sections: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    problems: list[Mistake] = []
+    for name, section in SECTIONS.items():
+        given = raw.get(name, {})
+        problems += _unknown_keys(name, given)
+        sections[section.field] = _validate(section.keys, name, given, problems)
+        for kind, (part, model) in _chosen(name, given).items():
+            names[kind] = part
+            parts[kind] = _validate(model, name, given, problems)
+    problems += _undeclared_clients(raw, parts["source"], names["source"])
+    if problems:
+        reasons = "\n".join(dict.fromkeys(problem.text for problem in problems))
+        raise Refused(reasons, key=problems[0].key)
+    for name in sections["aggregation"].before:
+        find("before", name, "aggregation.before")
+    parts["sampler"] = parts["sampler"].of(sections["data"].clients)
+    sections["privacy"] = _one_budget(sections["privacy"])
+    del sections[""]
+    return Config(**sections, **parts, names=names, **asdict(solved))
+
+
+def named(raw: Raw, kind: str) -> type[Any]:
+    """The class of the part of `kind` that `raw` names, or leaves to its default."""
+    section = next(
+        name
+        for name, known in SECTIONS.items()
+        if kind in {part_kind for part_kind, _ in known.parts.values()}
+    )
+    return _chosen(section, raw.get(section, {}))[kind][1]
+
+
+def loss_of(raw: Raw) -> Any:
+    """The loss that `raw` describes; None where that is refused."""
+    try:
+        return _built(raw, "model", "loss")
+    except Refused:
+        return None
+
+
+def known_keys(name: str, section: Mapping[str, Any]) -> set[str]:
+    """All keys that `section` may hold, as it names its parts."""
+    keys = {key for model in _models(name, section) for key in model.model_fields}
+    return keys | SECTIONS[name].parts.keys()
 
 
 def _chosen(name: str, section: Mapping[str, Any]) -> dict[str, tuple[str, type[Any]]]:
@@ -38,35 +82,16 @@ def _chosen(name: str, section: Mapping[str, Any]) -> dict[str, tuple[str, type[
     return chosen
 
 
-def named(raw: Raw, kind: str) -> type[Any]:
-    """The class of the part of `kind` that `raw` names, or leaves to its default."""
-    section = next(name for name, known in SECTIONS.items() if kind in _kinds(known))
-    return _chosen(section, raw.get(section, {}))[kind][1]
-
-
-def loss_of(raw: Raw) -> Any:
-    """The loss that `raw` describes; None where that is refused."""
-    try:
-        return _built(raw, "model", "loss")
-    except Refused:
-        return None
-
-
-def _kinds(section: Section) -> set[str]:
-    return {kind for kind, _ in section.parts.values()}
-
-
-def _fields(name: str, section: Mapping[str, Any]) -> set[str]:
-    """All keys that `section` may hold, as it names its parts."""
-    models = [SECTIONS[name].own, *(model for _, model in _chosen(name, section).values())]
-    return {key for model in models for key in model.model_fields} | SECTIONS[name].parts.keys()
+def _models(name: str, section: Mapping[str, Any]) -> list[type[Part]]:
+    """The classes that own keys of `section`: its own, and those of its parts."""
+    return [SECTIONS[name].keys, *(model for _, model in _chosen(name, section).values())]
 
 
 def _suited(raw: Raw) -> Raw:
     """`raw`, with what its task's loss holds best for keys that it leaves out.
 
     A part whose own default is not the one that a section's default part has keeps it. Unchanged
-    where what is asked cannot be built, of which `_assemble` says why.
+    where what is asked cannot be built, of which `assembled` says why.
     """
     data = _validate(Data, "data", raw.get("data", {}), [])
     source, sampler = _built(raw, "data", "source"), _built(raw, "cohort", "sampler")
@@ -90,56 +115,18 @@ def _built(raw: Raw, name: str, kind: str) -> Any:
 
 
 def _default(name: str, section: Mapping[str, Any], key: str) -> Any:
-    """What `key` is where `section` leaves it out, as it names its parts; None: nothing there."""
-    models = [SECTIONS[name].own, *(model for _, model in _chosen(name, section).values())]
+    """The default of `key` in `section`, as it names its parts; None where nobody knows the key."""
+    models = _models(name, section)
     fields = [model.model_fields[key] for model in models if key in model.model_fields]
     return fields[0].default if fields else None
 
 
-def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
-    """The configuration that `raw` describes. Raises `Refused` with every problem found."""
-    raw = _suited(raw)
-    own: dict[str, Any] = {}
-    parts: dict[str, Any] = {}
-    names: dict[str, str] = {}
-    problems: list[Mistake] = []
-    for name, section in SECTIONS.items():
-        given = raw.get(name, {})
-        known = _fields(name, given)
-        problems += [
-            Mistake(f"{name}.{key}", _unknown(name, key, known))
-            for key in sorted(given.keys() - known)
-        ]
-        own[name] = _validate(section.own, name, given, problems)
-        for kind, (part, model) in _chosen(name, given).items():
-            names[kind] = part
-            parts[kind] = _validate(model, name, given, problems)
-    if (
-        parts["source"] is not None
-        and parts["source"].found
-        and "clients" not in raw.get("data", {})
-    ):
-        problems.append(
-            Mistake(
-                "data.clients",
-                f"data.clients is missing: declare about how many clients {names['source']} holds, "
-                "as a public constant; it is never counted from private data",
-            )
-        )
-    if problems:
-        reasons = "\n".join(dict.fromkeys(problem.text for problem in problems))
-        raise Refused(reasons, key=problems[0].key)
-    for name in own["aggregation"].before:
-        find("before", name, "aggregation.before")
-    parts["sampler"] = parts["sampler"].of(own["data"].clients)
-    own["privacy"] = _one_budget(own["privacy"])
-    sections = {section.field: own[name] for name, section in SECTIONS.items() if section.field}
-    return Config(**sections, **parts, names=names, **asdict(solved))
-
-
-def _unknown(name: str, key: str, known: set[str]) -> str:
-    here = f"{name}.{key} is not a known key{_owner(name, key)}"
-    return f"{here}; {expected(key, list(known))}"
+def _unknown_keys(name: str, given: Mapping[str, Any]) -> Iterator[Mistake]:
+    """The keys of a section that neither it nor one of its parts knows."""
+    known = known_keys(name, given)
+    for key in sorted(given.keys() - known):
+        text = f"{name}.{key} is not a known key{_owner(name, key)}; {expected(key, list(known))}"
+        yield Mistake(f"{name}.{key}", text)
 
 
 def _owner(name: str, key: str) -> str:
@@ -151,18 +138,30 @@ def _owner(name: str, key: str) -> str:
     return ""
 
 
+def _undeclared_clients(raw: Raw, source: Any, name: str) -> Iterator[Mistake]:
+    """The number of real clients, where it is left out: it is declared, and never counted."""
+    if source is not None and source.found and "clients" not in raw.get("data", {}):
+        yield Mistake(
+            "data.clients",
+            f"data.clients is missing: declare about how many clients {name} holds, as a public "
+            "constant; it is never counted from private data",
+        )
+
+
 def _validate(
     model: type[Part], name: str, given: Mapping[str, Any], problems: list[Mistake]
 ) -> Any:
-    known = {key: given[key] for key in given if key in model.model_fields}
+    """`model` with those of the keys `given` that are its own; None, where there are `problems`."""
+    values = {key: given[key] for key in given if key in model.model_fields}
     try:
-        return model.model_validate(known)
+        return model.model_validate(values)
     except ValidationError as error:
-        problems += mistakes(error, name, known, model)
+        problems += mistakes(error, name, values, model)
         return None
 
 
 def _one_budget(privacy: Privacy) -> Privacy:
+    """With the default budget, where neither a budget nor the noise is set; both are refused."""
     if privacy.epsilon is not None and privacy.noise_multiplier is not None:
         raise Refused(
             "privacy.epsilon and privacy.noise_multiplier are both set; expected exactly one: "

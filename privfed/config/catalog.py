@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib.util
 import inspect
 import re
 from collections.abc import Mapping
-from importlib import metadata, resources
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from privfed.config.config import FORMAT
-from privfed.config.sections import SECTIONS
+from privfed.config.sections import FORMAT, SECTIONS
 from privfed.parts import BUILT_IN, find
 
 _Schema = dict[str, Any]
@@ -23,12 +24,12 @@ _MANY = 1000
 def catalog() -> dict[str, dict[str, str]]:
     """Kind -> name -> the first sentence of the part's documentation; built in and installed."""
     installed = metadata.entry_points()
-    found: dict[str, dict[str, str]] = {}
+    described: dict[str, dict[str, str]] = {}
     for kind, known in BUILT_IN.items():
-        found[kind] = {name: _described(kind, name) for name in known}
+        described[kind] = {name: _described(kind, name) for name in known}
         for entry in installed.select(group=f"privfed.{kind}"):
-            found[kind][entry.name] = _described(kind, entry.name)
-    return found
+            described[kind][entry.name] = _described(kind, entry.name)
+    return described
 
 
 def _described(kind: str, name: str) -> str:
@@ -43,8 +44,8 @@ def _described(kind: str, name: str) -> str:
     objective: Any = part()
     up = objective.exchanges * objective.layout(_MANY).length / _MANY
     down = objective.exchanges - 1 + objective.broadcasts
-    kept = f", keeps {_vectors(objective.keeps)}" if objective.keeps else ""
-    return f"{line} (sends {_vectors(up)}, is sent {_vectors(down)}{kept})"
+    keeps = f", keeps {_vectors(objective.keeps)}" if objective.keeps else ""
+    return f"{line} (sends {_vectors(up)}, is sent {_vectors(down)}{keeps})"
 
 
 def _vectors(count: float) -> str:
@@ -72,9 +73,10 @@ def _documentation(target: str) -> str:
 
 @functools.cache
 def _source(module: str) -> ast.Module:
-    package, *folders, file = module.split(".")
-    path = resources.files(package).joinpath(*folders, f"{file}.py")
-    return ast.parse(path.read_text(encoding="utf-8"))
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"{module} has no source to read")
+    return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
 
 
 def _line(documentation: str) -> str:
@@ -107,18 +109,18 @@ def _section(name: str, definitions: _Schema) -> _Schema:
     A part from outside brings keys of its own: beside one, unknown keys are allowed.
     """
     section = SECTIONS[name]
-    properties = _properties(section.own, definitions)
+    properties = _properties(section.keys, definitions)
     rules: list[_Schema] = []
     for key, (kind, default) in section.parts.items():
         known = sorted(BUILT_IN[kind])
         names = known if default else ["", *known]
         for part in known:
-            own = _properties(find(kind, part, f"{name}.{key}"), definitions)
+            fields = _properties(find(kind, part, f"{name}.{key}"), definitions)
             chosen: _Schema = {"properties": {key: {"const": part}}}
             if part != default:
                 chosen["required"] = [key]
-            rules.append({"if": chosen, "then": {"properties": own}})
-            for field in own:
+            rules.append({"if": chosen, "then": {"properties": fields}})
+            for field in fields:
                 properties.setdefault(field, {})  # editors complete it; the rule says its form
         properties[key] = {
             "type": "string",

@@ -22,6 +22,7 @@ from attacks.types import Attack as Attacking
 from attacks.types import Knowledge
 from defenses.types import Rule
 from privfed.config.sections import (
+    FORMAT,
     SECTIONS,
     Aggregation,
     Attack,
@@ -51,7 +52,6 @@ from privfed.schedules import Schedule
 from privfed.secure.summation import RowHiding, SumProtocol, shows_no_row
 from privfed.server.optimizer import ServerOptimizer
 
-FORMAT = 1
 Raw = dict[str, dict[str, Any]]
 
 
@@ -110,6 +110,11 @@ class Config:
     names: Mapping[str, str]
     noise_multiplier: float | None = None
     admitted: int = 0
+
+    @property
+    def resolved(self) -> Resolved:
+        """What a plan solved for."""
+        return Resolved(self.noise_multiplier, self.admitted)
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -175,8 +180,8 @@ class Config:
     def before(self) -> tuple[Any, ...]:
         """The pre-aggregators, in order."""
         values = self.aggregation.model_dump()
-        found = (find("before", name, "aggregation.before") for name in self.aggregation.before)
-        return tuple(part(**{key: values[key] for key in part.model_fields}) for part in found)
+        parts = [find("before", name, "aggregation.before") for name in self.aggregation.before]
+        return tuple(part(**{key: values[key] for key in part.model_fields}) for part in parts)
 
     def with_run(self, **changes: Any) -> Config:
         """The same with other values in `[run]`."""

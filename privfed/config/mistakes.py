@@ -72,21 +72,20 @@ def mistakes(
     return [_mistake(section, problems, model) for problems in places.values()]
 
 
-def _problem(found: Any, given: Mapping[str, Any]) -> _Problem:
+def _problem(error: Any, given: Mapping[str, Any]) -> _Problem:
     """The steps that lead to the value; what else the library names are branches of its kinds."""
     path, head, value = [], None, given
-    for step in found["loc"]:
+    for step in error["loc"]:
         if _holds(value, step):
             path.append(step)
             value = value[step]
-        elif not path or found["type"] in ("missing", "extra_forbidden"):
+        elif not path or error["type"] in ("missing", "extra_forbidden"):
             path.append(step)
         elif head is None:
             head = tuple(path)
-    whole = tuple(path)
-    context = found.get("ctx") or {}
-    begins = whole if head is None else head
-    return _Problem(whole, begins, found["type"], found["msg"], found["input"], context)
+    begins = tuple(path) if head is None else head
+    context = error.get("ctx") or {}
+    return _Problem(tuple(path), begins, error["type"], error["msg"], error["input"], context)
 
 
 def _holds(value: Any, step: str | int) -> bool:
@@ -107,8 +106,8 @@ def _mistake(section: str, problems: Sequence[_Problem], model: type[BaseModel])
     if first.kind == "extra_forbidden":
         return Mistake(key, _unknown(key, first.path, model))
     if first.kind == "value_error":
-        said = first.message.removeprefix("Value error, ")
-        return Mistake(key, f"{shown}: {said}" if first.path else f"{key}: {said}")
+        reason = first.message.removeprefix("Value error, ")
+        return Mistake(key, f"{shown}: {reason}" if first.path else f"{key}: {reason}")
     words = list(dict.fromkeys(_expected(problem, model) for problem in problems))
     choices = re.findall("'([^']*)'", " ".join(words))
     hint = _hint(first.value, choices) if isinstance(first.value, str) else ""

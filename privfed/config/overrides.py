@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from accounting.documents import from_toml
-from privfed.config.assembly import _fields
+from privfed.config.assembly import known_keys
 from privfed.config.config import Raw
 from privfed.config.sections import (
     SECTIONS,
@@ -14,15 +14,15 @@ from privfed.errors import Refused
 from privfed.parts import expected
 
 
-def _override(raw: Raw, override: str) -> None:
-    """Apply one `--set`."""
-    target, equals, text = override.partition("=")
+def override(raw: Raw, assignment: str) -> None:
+    """Apply one `--set section.key=value` to `raw`. Raises `Refused`."""
+    target, equals, text = assignment.partition("=")
     if not equals or "." not in target:
-        raise Refused(f"--set {override}: expected section.key=value, e.g. server.lr=0.5")
+        raise Refused(f"--set {assignment}: expected section.key=value, e.g. server.lr=0.5")
     try:
         assign(raw, target.strip(), _value(text.strip()))
     except Refused as refused:
-        raise Refused(f"--set {override}: {refused}", key=refused.key) from refused
+        raise Refused(f"--set {assignment}: {refused}", key=refused.key) from refused
 
 
 def assign(raw: Raw, target: str, value: Any) -> None:
@@ -37,9 +37,9 @@ def assign(raw: Raw, target: str, value: Any) -> None:
         raise Refused(f"unknown section {name!r}; {expected(name, [*SECTIONS])}", key=name)
     section = raw.setdefault(name, {})
     if key in SECTIONS[name].parts and value != section.get(key):
-        before = _fields(name, section)
+        before = known_keys(name, section)
         section[key] = value
-        after = _fields(name, section)
+        after = known_keys(name, section)
         for stale in (before - after) & set(section):
             del section[stale]
     section[key] = value

@@ -33,7 +33,7 @@ def same_unit(config: Config, theirs: Population) -> bool:
     spelled = {"unit": f"{config.names['source']}: {config.values()['data'].get('client', '')}"}
     ours = [population(config), {"unit": _facts(config, config.names)}]
     ours += [spelled] if config.real_clients else []
-    return normal(theirs)["unit"] in {normal(one)["unit"] for one in ours}
+    return normal(theirs)["unit"] in {normal(facts)["unit"] for facts in ours}
 
 
 def same_name(config: Config, theirs: Population) -> bool:

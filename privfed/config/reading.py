@@ -8,9 +8,10 @@ from typing import Any
 
 from accounting.documents import from_toml
 from privfed.config.assembly import assembled
-from privfed.config.config import FORMAT, Config, Raw, Resolved
-from privfed.config.overrides import _override, assign
+from privfed.config.config import Config, Raw, Resolved
+from privfed.config.overrides import assign, override
 from privfed.config.sections import (
+    FORMAT,
     SECTIONS,
 )
 from privfed.errors import Refused
@@ -28,14 +29,14 @@ def load(path: Path | None, overrides: Iterable[str] = ()) -> Config:
 def as_written(path: Path | None, overrides: Iterable[str] = ()) -> Raw:
     """The keys that `load` reads, and no defaults."""
     raw = read_raw(path) if path else {}
-    for override in overrides:
-        _override(raw, override)
+    for assignment in overrides:
+        override(raw, assignment)
     return raw
 
 
 def read_raw(path: Path) -> Raw:
     """The keys of a run file as they are written, for `assign` and `assembled`."""
-    return _read(path)[0]
+    return _parted(read_toml(path, "run"), str(path))[0]
 
 
 def resolved(text: str, of: str = "the configuration") -> Config:
@@ -49,22 +50,23 @@ def resolved(text: str, of: str = "the configuration") -> Config:
 def outside(text: str, of: str) -> list[str]:
     """The keys of a run file that name parts from outside, whose code runs as they are built."""
     raw, _ = _parted(_of_format(from_toml(text), of), of)
-    named = [
+    parts = [
         (f"{name}.{key}", kind, raw.get(name, {}).get(key, default))
         for name, section in SECTIONS.items()
         for key, (kind, default) in section.parts.items()
     ]
     before = raw.get("aggregation", {}).get("before", [])
-    named += [("aggregation.before", "before", one) for one in before if isinstance(before, list)]
-    return [key for key, kind, part in named if part not in ["", *BUILT_IN[kind]]]
+    if isinstance(before, list):
+        parts += [("aggregation.before", "before", name) for name in before]
+    return [key for key, kind, part in parts if part not in ["", *BUILT_IN[kind]]]
 
 
 def overridden(config: Config, overrides: Iterable[str]) -> Config:
     """`config` with `section.key=value` overrides. Raises `Refused`."""
     raw = config.values()
-    for override in overrides:
-        _override(raw, override)
-    return assembled(raw, Resolved(config.noise_multiplier, config.admitted))
+    for assignment in overrides:
+        override(raw, assignment)
+    return assembled(raw, config.resolved)
 
 
 def restated(config: Config, path: Path, overrides: Iterable[str]) -> Config:
@@ -76,7 +78,7 @@ def restated(config: Config, path: Path, overrides: Iterable[str]) -> Config:
     for name, section in as_written(path, overrides).items():
         for key, value in section.items():
             assign(raw, f"{name}.{key}", value)
-    return assembled(raw, Resolved(config.noise_multiplier, config.admitted))
+    return assembled(raw, config.resolved)
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
@@ -96,17 +98,13 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
 def _of_format(document: dict[str, Any], path: str) -> dict[str, Any]:
     """`document` without its "format". Raises `Refused` where that is another one."""
-    found = document.pop("format", FORMAT)
-    if found != FORMAT:
+    stated = document.pop("format", FORMAT)
+    if stated != FORMAT:
         raise Refused(
-            f"{path} has format = {found!r}; this version of privfed reads format = {FORMAT}"
-            + ("; update privfed" if isinstance(found, int) and found > FORMAT else "")
+            f"{path} has format = {stated!r}; this version of privfed reads format = {FORMAT}"
+            + ("; update privfed" if isinstance(stated, int) and stated > FORMAT else "")
         )
     return document
-
-
-def _read(path: Path) -> tuple[Raw, Resolved]:
-    return _parted(read_toml(path, "run"), str(path))
 
 
 def _parted(document: dict[str, Any], path: str) -> tuple[Raw, Resolved]:

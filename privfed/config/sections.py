@@ -125,7 +125,7 @@ class Section:
     """
 
     field: str
-    own: type[Part]
+    keys: type[Part]
     parts: Mapping[str, tuple[str, str]]
 
 
@@ -166,3 +166,6 @@ SECTIONS = {
     "audit": Section("audit", Audit, {}),
     "devices": Section("devices", Devices, {}),
 }
+
+
+FORMAT = 1

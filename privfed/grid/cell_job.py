@@ -17,7 +17,9 @@ from privfed.errors import Broken, Busy, PrivfedError, public_text
 from privfed.grid.cell_results import STOPPED, WAITING, Result
 from privfed.grid.results import DONE, FAILED, REFUSED
 from privfed.json_text import dump
-from privfed.run.loop import Outcome, resume, train
+from privfed.run.outcome import Outcome
+from privfed.run.resume import resume
+from privfed.run.train import train
 
 _NO_ROOM = {
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE,

@@ -89,12 +89,12 @@ def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int, most: int)
     keys = Streams(0, simulated=True).at("measure", 0, ids)
     broadcast = _broadcast(trainer)
     unseen = trainer.objective.unseen(broadcast).expand(clients, -1)
-    own = unseen if trainer.objective.keeps else None
-    seen = torch.zeros(clients, dtype=torch.bool, device=unseen.device)
+    states = unseen if trainer.objective.keeps else None
+    returning = torch.zeros(clients, dtype=torch.bool, device=unseen.device)
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
-        rows, _ = candidate.train(ids, broadcast, own, keys, seen=seen)
+        rows, _ = candidate.train(ids, broadcast, states, keys, returning=returning)
         rows.sum().item()
         times.append(time.perf_counter() - began)
     taken = clients * int(steps(population.sizes(ids[:1]), 1, trainer.batch_size)[0])
@@ -123,6 +123,6 @@ def _made_up(trainer: LocalTrainer, clients: int) -> Federation:
     """
     real = trainer.federation.examples
     size = min(2 * trainer.batch_size, _MOST_EXAMPLES)
-    x, y = (one.repeat(clients, *(1 for _ in one.shape[1:])) for one in real.made_up(size))
+    x, y = (part.repeat(clients, *(1 for _ in part.shape[1:])) for part in real.made_up(size))
     examples = Examples(x, y, real.classes)
     return Federation(examples, np.arange(clients + 1) * size, examples)

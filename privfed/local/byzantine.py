@@ -70,14 +70,14 @@ class Attackers:
 
     def to_json(self) -> dict[str, Any]:
         """Who they are: by place, where they stay the same."""
-        whole = None if self.afresh else np.flatnonzero(self.hostile(0)).tolist()
+        clients = None if self.afresh else np.flatnonzero(self.hostile(0)).tolist()
         selection = "round" if self.afresh else "once"
         return {
             "format": 1,
             "attack": type(self.attack).__name__,
             "fraction": self.fraction,
             "selection": selection,
-            "clients": whole,
+            "clients": clients,
         }
 
     def corrupt(
@@ -119,10 +119,8 @@ class Attackers:
             rows = torch.where(bad[:, None], free, bounded.rows)
             return replace(bounded, rows=rows, hostile=hostile)
         wanted = torch.linalg.vector_norm(free[bad], dim=1, keepdim=True, dtype=torch.float64)
-        found = torch.linalg.vector_norm(
-            bounded.rows[bad], dim=1, keepdim=True, dtype=torch.float64
-        )
-        longer = torch.where(found > 0, (wanted / found).clamp(min=1.0), 1.0)
+        norm = torch.linalg.vector_norm(bounded.rows[bad], dim=1, keepdim=True, dtype=torch.float64)
+        longer = torch.where(norm > 0, (wanted / norm).clamp(min=1.0), 1.0)
         rows = bounded.rows.clone()
         rows[bad] *= longer.to(rows.dtype)
         return replace(bounded, rows=rows, hostile=hostile)
@@ -139,12 +137,12 @@ class Attackers:
         every = np.arange(federation.clients) if self.afresh else np.flatnonzero(self.hostile(0))
         x, y = examples.x[torch.arange(len(examples), device=examples.y.device)], examples.y.clone()
         for client in every.tolist():
-            own = slice(*federation.offsets[client : client + 2].tolist())
-            if own.start == own.stop:
+            place = slice(*federation.offsets[client : client + 2].tolist())
+            if place.start == place.stop:
                 continue
             keys = self.streams.at("attack/poison", 0, self.identities[[client]])
             generator = next(keys.each()).generator()
-            x[own], y[own] = self.attack.poison(x[own], y[own], examples.classes, generator)
+            x[place], y[place] = self.attack.poison(x[place], y[place], examples.classes, generator)
         return replace(federation, examples=replace(examples, x=x, y=y), _stages={})
 
     def _generator(self, round: int) -> np.random.Generator:
@@ -177,9 +175,10 @@ def targeted(attack: Attack, test: Examples) -> Examples | None:
     if not attack.poisons:
         return None
     refuse_unfit(attack, test)
-    found = attack.targeted(test.x[torch.arange(len(test), device=test.y.device)], test.y)
-    if found is None:
+    aim = attack.targeted(test.x[torch.arange(len(test), device=test.y.device)], test.y)
+    if aim is None:
         return None
-    if not len(found[1]):
+    x, y = aim
+    if not len(y):
         raise Refused("attack: no test example is one that it wants misread; choose other classes")
-    return replace(test, x=found[0], y=found[1], owners=None)
+    return replace(test, x=x, y=y, owners=None)

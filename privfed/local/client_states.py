@@ -101,8 +101,8 @@ class ClientStates:
                 if place and place[0] == path:
                     held[row, 0], held[row, 1:] = 1, journal[place[1]]["values"]
         states = torch.from_numpy(held).to(unseen.device)
-        seen = states[:, 0] == 1
-        return torch.where(seen[:, None], states[:, 1:], unseen), seen
+        returning = states[:, 0] == 1
+        return torch.where(returning[:, None], states[:, 1:], unseen), returning
 
     def scatter(self, ids: Ids, values: Tensor) -> None:
         """New states `[c, k]` of clients `ids` `[c]`, to be kept with the round."""

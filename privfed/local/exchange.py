@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from privfed.sampling.cohort import Cohort
 from privfed.vector import Layout
 
-Broadcast = Mapping[str, Tensor]
+if TYPE_CHECKING:  # the list of parts imports neither
+    from torch import Tensor
+
+    from privfed.sampling.cohort import Cohort
+
+Broadcast = Mapping[str, "Tensor"]
 """Released values only, by name; "params" `[d]` is the current model."""
 
 
@@ -54,10 +57,6 @@ class Executor(Protocol):
 
     def reduce(self, total: Tensor) -> Tensor:
         """A sum over all ranks."""
-        ...
-
-    def rows(self, exchange: Exchange, cohort: Cohort) -> Tensor:
-        """All answers at once, `[n, m]`: for rules that need rows."""
         ...
 
     def root(self, exchange: Exchange, round: int) -> Tensor:

@@ -111,34 +111,27 @@ class InProcess:
         """Rows `[c, m]`; what the clients remember is gathered before, and scattered after."""
         who = trainer.federation.identify(some)
         epochs = self._epochs(who, round)
-        before, seen = None, None
+        before, returning = None, None
         if self.states:
-            before, seen = self.states.gather(some, trainer.objective.unseen(broadcast))
+            before, returning = self.states.gather(some, trainer.objective.unseen(broadcast))
         if self.silos:
-            own = self.streams.at("noise/silo", round, who)
+            noise = self.streams.at("noise/silo", round, who)
             rows, after = self.silos.train(
-                trainer, some, broadcast, before, round, own, keys, epochs, seen
+                trainer, some, broadcast, before, round, noise, keys, epochs, returning
             )
         else:
-            rows, after = trainer.train(some, broadcast, before, keys, epochs, seen)
+            rows, after = trainer.train(some, broadcast, before, keys, epochs, returning)
         if self.states is None:
             return rows
         if after is None:
             raise ValueError("an objective that keeps a state has to return it")
         # Who diverged keeps what they had.
-        whole = torch.cat([rows, after], dim=1).isfinite().all(1).cpu()
-        self.states.scatter(some[whole.numpy()], after[whole])
+        finite = torch.cat([rows, after], dim=1).isfinite().all(1).cpu()
+        self.states.scatter(some[finite.numpy()], after[finite])
         return rows
 
     def reduce(self, total: Tensor) -> Tensor:
         return self.ranks.reduce(total)
-
-    def rows(self, exchange: Exchange, cohort: Cohort) -> Tensor:
-        """Rows in the order of `cohort.clients`."""
-        rows = exchange.broadcast["params"].new_zeros(len(cohort.clients), exchange.layout.length)
-        for chunk in self.chunks(exchange, cohort):
-            rows[torch.from_numpy(np.searchsorted(cohort.clients, chunk.ids))] = chunk.rows
-        return self.ranks.reduce(rows)
 
     def root(self, exchange: Exchange, round: int) -> Tensor:
         federation = self.trainer.federation.at(round).server()

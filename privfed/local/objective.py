@@ -31,13 +31,13 @@ class Work:
 
     `measured` is the part's `measures`: "loss" `[c, 1]`, the mean loss over all of a client's
     examples at the broadcast model; "fisher" `[c, d]`, the mean over its examples of the squared
-    gradient at the trained model. `seen` `[c]`: which clients have a state from a former round.
+    gradient at the trained model. `returning` `[c]`: which clients have a state from a former round.
     """
 
     steps: Tensor
     lr: float
     measured: Tensor | None = None
-    seen: Tensor | None = None
+    returning: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class ClientState(Protocol):
 
 
 class Objective(Protocol):
-    """c clients at once: w `[c, d]` their models, `own` `[c, k]` their state or None."""
+    """c clients at once: w `[c, d]` are their models, `state` `[c, k]` what each keeps, or None."""
 
     keeps: int
     """Vectors `[d]` that each client keeps between rounds; above 0, clients have to return, every
@@ -99,7 +99,7 @@ class Objective(Protocol):
     unproven: str
     """Why it is refused under privacy; empty where its messages have a proven bound."""
     anchored: Anchor
-    """Which of a client's gradients at the broadcast model is `own` `[c, d]`, if any: that of all
+    """Which of a client's gradients at the broadcast model is `state` `[c, d]`, if any: that of all
     its examples ("all"), or at each step that of the same batch ("batch"). Not with `keeps`.
     """
     measures: Measures
@@ -135,15 +135,15 @@ class Objective(Protocol):
         ...
 
     def direction(
-        self, grad: Tensor, w: Tensor, broadcast: Broadcast, own: Tensor | None
+        self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
     ) -> Tensor:
         """The corrected gradient `[c, d]` to descend along."""
         ...
 
     def message(
-        self, w: Tensor, broadcast: Broadcast, own: Tensor | None, work: Work
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
-        """Rows `[c, m]` after local training, and the new own state."""
+        """Rows `[c, m]` after local training, and the clients' new state."""
         ...
 
     def conclude(

@@ -42,9 +42,9 @@ class PerExample:
             parameter.requires_grad_(name in network.shapes.names)
         problems = ModuleValidator.validate(copied, strict=False)
         if problems:
-            said = "; ".join(" ".join(str(problem).split()) for problem in problems)
+            listed = "; ".join(" ".join(str(problem).split()) for problem in problems)
             raise Refused(
-                f"gradients of single examples are not to be had for this model: {said}; "
+                f"gradients of single examples are not to be had for this model: {listed}; "
                 "use another model, or user-level privacy"
             )
         self._module = GradSampleModule(copied, loss_reduction="sum")
@@ -61,18 +61,18 @@ class PerExample:
         try:
             with scoring(network.module), _without_dropout(self._module):
                 for count in (2, 3):
-                    found = self.gradients(w, x[:count], y[:count])
+                    rows = self.gradients(w, x[:count], y[:count])
                     for place in range(count):
                         single = slice(place, place + 1)
                         true = _gradient(network, w, x[single], y[single])
                         scale = float(true.norm()) + 1e-6
-                        if not float((found[place] - true).norm()) <= 1e-3 * scale:
+                        if not float((rows[place] - true).norm()) <= 1e-3 * scale:
                             raise Refused(_MIXED)
         except Refused:
             raise
         except Exception as error:  # whatever a user's module does under hooks
-            said = " ".join(str(error).split())
-            raise Refused(f"{_MIXED} ({type(error).__name__}: {said})") from error
+            reason = " ".join(str(error).split())
+            raise Refused(f"{_MIXED} ({type(error).__name__}: {reason})") from error
 
     def _rows(self, name: str, count: int) -> Tensor:
         """Gradients `[B, *]` of one parameter; zeros where the module does not use it."""
@@ -92,14 +92,14 @@ class PerExample:
             warnings.simplefilter("ignore")  # of hooks on inputs that need no gradient
             self._module.zero_grad(set_to_none=True)
             network.loss.losses(self._module(x), y).sum().backward()  # type: ignore[no-untyped-call]
-        rows = [self._rows(name, len(x)) for name in network.shapes.names]
-        found: Tensor = torch.cat(rows, dim=1).detach()
-        if len(found) != len(x):
+        parts = [self._rows(name, len(x)) for name in network.shapes.names]
+        rows: Tensor = torch.cat(parts, dim=1).detach()
+        if len(rows) != len(x):
             raise Refused(
-                f"{len(x)} examples gave {len(found)} gradients: the model mixes examples, and has "
+                f"{len(x)} examples gave {len(rows)} gradients: the model mixes examples, and has "
                 "no gradient of a single one"
             )
-        return found
+        return rows
 
 
 @contextmanager
@@ -119,5 +119,5 @@ def _gradient(network: Network, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
     with torch.enable_grad():
         leaf = w.detach().requires_grad_()
         loss = network.losses(leaf, x, y).sum()
-        (found,) = torch.autograd.grad(loss, leaf)
-    return found
+        (gradient,) = torch.autograd.grad(loss, leaf)
+    return gradient

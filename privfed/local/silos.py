@@ -76,14 +76,14 @@ class PrivateSilos:
         trainer: LocalTrainer,
         ids: Indices,
         broadcast: Broadcast,
-        own: Tensor | None,
+        states: Tensor | None,
         round: int,
         keys: Keys,
         draws: Keys,
         epochs: Indices,
-        seen: Tensor | None,
+        returning: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Rows `[c, m]` of silos `ids` `[c]`, and their new own state, as `LocalTrainer.train`.
+        """Rows `[c, m]` of silos `ids` `[c]`, and their new states, as `LocalTrainer.train`.
 
         `keys` are private ones, one per silo; `draws` are for what the model draws itself
         (dropout). Each silo is charged before it trains.
@@ -97,13 +97,13 @@ class PrivateSilos:
             for place, (silo, each) in enumerate(zip(ids.tolist(), keys.each(), strict=True)):
                 seed_draws(int(seeds[place]), w.device)
                 now = w[place : place + 1]
-                state = None if own is None else own[place : place + 1]
+                state = None if states is None else states[place : place + 1]
                 for step in range(steps[place]):
                     grad = self._gradient(trainer, silo, now[0], each.derived(b"step %d" % step))
                     move = trainer.objective.direction(grad[None], now, broadcast, state)
                     now -= trainer.lr * move
-        work = Work(torch.tensor(steps).to(w), trainer.lr, None, seen)
-        return trainer.objective.message(w, broadcast, own, work)
+        work = Work(torch.tensor(steps).to(w), trainer.lr, None, returning)
+        return trainer.objective.message(w, broadcast, states, work)
 
     def _gradient(self, trainer: LocalTrainer, silo: int, w: Tensor, keys: Keys) -> Tensor:
         federation = trainer.federation

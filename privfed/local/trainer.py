@@ -48,32 +48,32 @@ class LocalTrainer:
         self,
         ids: Indices,
         broadcast: Broadcast,
-        own: Tensor | None,
+        states: Tensor | None,
         keys: Keys,
         epochs: Indices | None = None,
-        seen: Tensor | None = None,
+        returning: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Rows `[c, m]` of clients `ids` `[c]`, and their new own state.
+        """Rows `[c, m]` of clients `ids` `[c]`, and their new states.
 
-        `own` `[c, k]` is their state, of which only those `seen` `[c]` have one of their own.
+        `states` `[c, k]` are theirs; only those `returning` `[c]` have one of their own.
         `epochs` `[c]` are each client's, where stragglers do fewer than all. Clients are cheapest
         in descending order of their number of steps; any order is right.
         """
         each = np.full(len(ids), self.epochs) if epochs is None else epochs
         batches = plan(self.federation, ids, keys, each, self.batch_size)
         if self.objective.anchored == "all":
-            own = self.gradients(ids, broadcast["params"], keys)
+            states = self.gradients(ids, broadcast["params"], keys)
         if self.way == "stacked":
-            w = self._stacked(batches, broadcast, own)
+            w = self._stacked(batches, broadcast, states)
         else:
-            w = self._loop(batches, broadcast, own, keys)
+            w = self._loop(batches, broadcast, states, keys)
         work = Work(
             torch.from_numpy(batches.steps).to(w),
             self.lr,
             self._measured(ids, broadcast["params"], w, keys),
-            seen,
+            returning,
         )
-        return self.objective.message(w, broadcast, own, work)
+        return self.objective.message(w, broadcast, states, work)
 
     def gradients(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor:
         """Each client's gradient `[c, d]` of its mean loss over all its examples; 0 for none."""
@@ -87,7 +87,7 @@ class LocalTrainer:
             return self._mean(ids, still, keys, self.batch_size, 1, self._loss)
         if self.objective.measures == "fisher":  # the mean of squares is not the square of means
             return self._mean(
-                ids, w, keys, 1, len(params), lambda *one: self._gradient(*one).square()
+                ids, w, keys, 1, len(params), lambda *batch: self._gradient(*batch).square()
             )
         return None
 
@@ -132,9 +132,9 @@ class LocalTrainer:
         else:
             yield from (slice(client, client + 1) for client in range(count))
 
-    def _stacked(self, batches: Batches, broadcast: Broadcast, own: Tensor | None) -> Tensor:
+    def _stacked(self, batches: Batches, broadcast: Broadcast, states: Tensor | None) -> Tensor:
         device = broadcast["params"].device
-        rows, mask = (_by_step(one).to(device) for one in (batches.rows, batches.mask))
+        rows, mask = (_by_step(each).to(device) for each in (batches.rows, batches.mask))
         shares = mask / mask.sum(2, keepdim=True).clamp(min=1)
         w = broadcast["params"].repeat(len(batches.steps), 1)
         leaves, held = {}, 0
@@ -148,7 +148,7 @@ class LocalTrainer:
                 self._descend(leaves, parts)
                 continue
             grad = self._stacked_gradient(now, x, y, real)
-            state = None if own is None else own[:count]
+            state = None if states is None else states[:count]
             if self.objective.anchored == "batch":
                 state = self._stacked_gradient(broadcast["params"].expand(count, -1), x, y, real)
             move = self.lr * self.objective.direction(grad, now, broadcast, state)
@@ -165,7 +165,7 @@ class LocalTrainer:
         torch._foreach_add_(list(leaves.values()), parts, alpha=-self.lr)
 
     def _loop(
-        self, batches: Batches, broadcast: Broadcast, own: Tensor | None, keys: Keys
+        self, batches: Batches, broadcast: Broadcast, states: Tensor | None, keys: Keys
     ) -> Tensor:
         device = broadcast["params"].device
         w = broadcast["params"].repeat(len(batches.rows), 1)
@@ -174,7 +174,7 @@ class LocalTrainer:
             for client, steps in enumerate(batches.steps):
                 seed_draws(int(seeds[client]), device)  # dropout is its own, not the chunk's
                 now = w[client : client + 1]
-                state = None if own is None else own[client : client + 1]
+                state = None if states is None else states[client : client + 1]
                 leaves = self.network.leaves(now[0])
                 for step in range(steps):
                     real = batches.rows[client, step][batches.mask[client, step]]

@@ -21,7 +21,7 @@ from privfed.report.tables import (
 from privfed.words import ceiling, measure
 
 if TYPE_CHECKING:
-    from privfed.run.loop import Outcome
+    from privfed.run.outcome import Outcome
 from privfed.report.plan import _unit
 
 

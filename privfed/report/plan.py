@@ -66,9 +66,9 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
         "time": _time(forecast),
         "trainer": _trainer(plan, forecast),
     }
-    if forecast.kept:
+    if forecast.remembered:
         pairs["clients"] = (
-            f"have to return (cross_silo): each keeps {size_of(forecast.kept)} between rounds"
+            f"have to return (cross_silo): each keeps {size_of(forecast.remembered)} between rounds"
         )
     if plan.mechanism.remembers:
         kept = 8 * forecast.parameters * len(config.mechanism.coefficients())

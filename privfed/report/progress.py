@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from privfed.plan.plan import Plan
 from privfed.report.plan import plan_table
 from privfed.run.forecast import Forecast
-from privfed.run.loop import RoundRecord
+from privfed.run.outcome import RoundRecord
 from privfed.words import ceiling, measure, number
 
 

@@ -1,16 +1,14 @@
-"""What a run does each round: its frozen parts, what a round is charged, and the state it changes."""
+"""What a run does each round: its frozen parts, its event, and the state that it changes."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from accounting.events import Event
 from defenses.types import RowRule, SumRule
-from defenses.weighing import Composed
+from privfed.deferred import torch
 from privfed.local.objective import Cohorts, Memory, Objective
 from privfed.privacy.mechanism import Mechanism
 from privfed.privacy.mechanism import State as PublicState
@@ -22,11 +20,13 @@ from privfed.server.optimizer import ServerOptimizer
 from privfed.server.optimizer import State as ServerState
 from privfed.vector import Layout
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 def exchanges(objective: Objective, rule: SumRule | RowRule) -> int:
     """Releases per round, known before it: together they make one event."""
-    passes = rule.passes if isinstance(rule, SumRule) else 1
-    return objective.exchanges - 1 + passes
+    return objective.exchanges - 1 + rule.uploads
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Algorithm:
 
     @property
     def cohorts(self) -> Cohorts:
+        """The public constants of cohorts that objectives may use."""
         separation = self.sampler.witness(0, self.clients).separation
         return Cohorts(self.clients, float(self.sampler.size), separation)
 
@@ -68,21 +69,17 @@ class Algorithm:
             self.server.init(params),
             self.mechanism.init(),
             self.objective.init(params),
-            {"center": torch.zeros_like(params)} if self.remembers else {},
+            {"center": torch.zeros_like(params)} if self.rule.remembers else {},
         )
 
     @property
-    def remembers(self) -> bool:
-        """Whether the rule starts a round from what the round before released."""
-        return isinstance(self.rule, SumRule | Composed) and self.rule.remembers
-
-    @property
     def exchanges(self) -> int:
+        """Releases per round."""
         return exchanges(self.objective, self.rule)
 
     def wire(self, layout: Layout) -> Layout:
         """What a client sends: the rule's terms, and its weight where that is not public."""
-        if isinstance(self.rule, SumRule) and self.rule.extra:
+        if self.rule.extra:
             layout = layout.plus("terms", self.rule.extra)
         return layout if self.fixed_divisor else layout.plus("weight", 1)
 
@@ -93,11 +90,11 @@ class Algorithm:
         """
         encoding = self.mechanism.encoding(self.mechanism.init())
         width = self.mechanism.width(self.wire(self.objective.layout(parameters)))
-        found = self.summation.encoded(encoding, width)
-        return found / encoding.bound if encoding.bound < math.inf else 1.0
+        norm = self.summation.encoded(encoding, width)
+        return norm / encoding.bound if encoding.bound < math.inf else 1.0
 
     def step(self, parameters: int) -> float | None:
-        """Of the whole numbers that are summed; None without a secure sum."""
+        """The step of the whole numbers that are summed; None without a secure sum."""
         width = self.mechanism.width(self.wire(self.objective.layout(parameters)))
         return self.summation.step(self.mechanism.encoding(self.mechanism.init()), width)
 

@@ -47,13 +47,13 @@ class Sides:
         if not bad or not good or self.aggregate is None:
             return {}
         honest, hostile = self._sums[False] / good, self._sums[True] / bad
-        found = self.aggregate.double()[: len(honest)] - honest
+        moved = self.aggregate.double()[: len(honest)] - honest
         way = hostile - honest
         scale, squared = float(honest.norm()), float(way @ way)
         return {
             "byzantine": bad,
-            "aggregate_distance": float(found.norm()) / scale if scale else None,
-            "byzantine_weight": float(found @ way) / squared if squared else None,
+            "aggregate_distance": float(moved.norm()) / scale if scale else None,
+            "byzantine_weight": float(moved @ way) / squared if squared else None,
         }
 
 
@@ -113,8 +113,8 @@ class Tally:
 
     def totals(self) -> dict[str, float]:
         """Examples processed, bytes sent both ways and estimated seconds since last asked."""
-        found, self._totals = self._totals, dict.fromkeys(TOTALS, 0.0)
-        return found
+        totals, self._totals = self._totals, dict.fromkeys(TOTALS, 0.0)
+        return totals
 
     def _add_up(self) -> None:
         longest = max((steps for steps, _ in self._seen.values()), default=0)

@@ -1,130 +1,111 @@
-"""A round's cohort and its answers: trained once, corrupted by attackers, kept for passes."""
+"""The answers of a round's cohort: trained once, corrupted by attackers, bounded by each client."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.types import State
-from defenses.types import RowRule, SumRule
 from privfed.local.byzantine import Mask
-from privfed.local.exchange import Exchange
+from privfed.local.exchange import Chunk, Exchange
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import BoundedRows
+from privfed.privacy.mechanism import State as PublicState
+from privfed.round.algorithm import Algorithm, TrainingState
+from privfed.round.world import World
 from privfed.sampling.cohort import Cohort
-from privfed.vector import Indices
+from privfed.secure.dropout import SENDS, leaving
+from privfed.vector import Indices, Layout
 
-if TYPE_CHECKING:
-    from privfed.local.exchange import Chunk
-    from privfed.round.algorithm import Algorithm, TrainingState
-    from privfed.round.world import World
+Foreseen = Callable[[Tensor, int], Tensor]
+"""The aggregate of rows `[n, m]`, the first so many of them hostile, as attackers work it out."""
 
 
 @dataclass
-class Asking:
-    """Asks the cohort of one round, chunk by chunk, as its clients answer: attackers among them."""
+class ClientUpdates:
+    """What the clients of one `cohort` send, chunk by chunk: attackers are among them.
+
+    A client's row goes one way: it is trained, shown to who may watch a simulation, made into what
+    the rule sums, bounded by the mechanism, and sent.
+    """
 
     algorithm: Algorithm
     world: World
-    round: int
     state: TrainingState
-    held: list[Chunk] = field(default_factory=list)
-    root: Tensor | None = None
-    plotted: State = field(init=False)
-    """What attackers remember."""
+    cohort: Cohort
+    _trained: list[Chunk] = field(default_factory=list)
+    """The rows of the first pass, for those that come after it."""
 
     def __post_init__(self) -> None:
-        self.plotted = self.state.attack
+        self.attack_memory = self.state.attack
+        """What attackers remember."""
 
-    def chunks(self, exchange: Exchange, here: Cohort) -> Iterator[Chunk]:
-        """The answers of those who are `here`; of later passes, the same rows as before."""
+    def present(self, number: int) -> tuple[Cohort, Indices]:
+        """Those whose rows of exchange `number` arrive, and when each client leaves `[n]`.
+
+        Passes ask about the same rows: who sends none in the first of them sends none in any.
+        """
+        first, dropout = min(number, self.algorithm.objective.exchanges - 1), self.algorithm.dropout
+        identities = self.world.people.identities[self.cohort.clients]
+        keys = self.world.streams.at(f"dropout/{first}", self.cohort.round, identities)
+        leaves = leaving(dropout, keys, len(identities))
+        if not dropout:
+            return self.cohort, leaves
+        staying = self.cohort.clients[np.isin(leaves, SENDS)]
+        return replace(self.cohort, clients=staying), leaves
+
+    def chunks(self, exchange: Exchange, present: Cohort, foreseen: Foreseen) -> Iterator[Chunk]:
+        """The raw answers of those `present`; of later passes, the same rows as before.
+
+        Attackers know the aggregate as `foreseen` gives it.
+        """
         if exchange.task == "terms":
-            yield from self.held
+            yield from self._trained
             return
-        for chunk in self._corrupted(exchange, here):
-            if exchange.task == "train" and self._passes > 1:
-                self.held.append(chunk)
-            self._show(exchange, chunk.ids, chunk.rows)
+        for chunk in self._corrupted(exchange, present, foreseen):
+            if exchange.task == "train" and self.algorithm.rule.uploads > 1:
+                self._trained.append(chunk)
+            if self.world.watch and exchange.task == "train":
+                hostile = self.hostile(chunk.ids)
+                self.world.watch.rows(self.cohort.round, chunk.ids, chunk.rows, hostile)
             yield chunk
 
-    def rows(self, exchange: Exchange, here: Cohort) -> Tensor:
-        """All answers at once, `[n, m]`, in the order of `here.clients`."""
-        rows = self.world.executor.rows(exchange, here)
-        rows = self._replaced(exchange, here.clients, rows)
-        self._show(exchange, here.clients, rows)
-        return rows
+    def bounded(
+        self, ids: Indices, rows: Tensor, layout: Layout, number: int, state: PublicState
+    ) -> BoundedRows:
+        """Messages `[c, m]` of clients `ids` as they are sent: bounded, but for hostile ones."""
+        keys = self.world.streams.at(f"noise/client/{number}", self.cohort.round, ids)
+        bounded = self.algorithm.mechanism.bound(rows, layout, keys, state)
+        attackers = self.world.attackers
+        if attackers is None:
+            return bounded
+        if not attackers.unbounded:  # a sum without a bound cuts hostile rows to what it can hold
+            free = bounded.bound == math.inf
+            return replace(bounded, hostile=self.hostile(ids)) if free else bounded
+        noiseless = self.algorithm.mechanism.trust == "client"  # nor do they add noise of their own
+        return attackers.lengthened(self.hostile(ids), bounded, rows, noiseless)
 
     def hostile(self, ids: Indices) -> Mask:
-        """Which of `ids` `[c]` are byzantine in this round."""
+        """Which of clients `ids` `[c]` are byzantine in this round."""
         attackers = self.world.attackers
         if attackers is None:
             return np.zeros(len(ids), dtype=bool)
-        return attackers.hostile(self.round)[ids]
+        return attackers.hostile(self.cohort.round)[ids]
 
     @property
     def unbounded(self) -> bool:
         """Whether there are attackers who keep to no bound."""
         return self.world.attackers is not None and self.world.attackers.unbounded
 
-    def as_sent(self, ids: Indices, bounded: BoundedRows, free: Tensor) -> BoundedRows:
-        """`bounded` rows `[c, m]`, but for attackers who keep to no bound: theirs are as `free`."""
-        if self.world.attackers is None:
-            return bounded
-        if not self.unbounded:  # a sum without a bound cuts hostile rows to what it can hold
-            free_of_bounds = bounded.bound == math.inf
-            return replace(bounded, hostile=self.hostile(ids)) if free_of_bounds else bounded
-        bare = self.algorithm.mechanism.trust == "client"  # nor do they add noise of their own
-        return self.world.attackers.lengthened(self.hostile(ids), bounded, free, bare)
+    def clipped(self, rows: Tensor, hostile: int) -> Tensor:
+        """Rows `[n, m]` as the mechanism clips them, without noise.
 
-    def by_rule(self, rule: RowRule, rows: Tensor, exchange: Exchange) -> Tensor:
-        """What `rule` makes of `rows` `[n, m]`: of fewer rows, it tolerates fewer hostile ones."""
-        sources: dict[str, Callable[[], Any]] = {
-            "generator": self._generator,
-            "root": lambda: self._own(exchange),
-            "center": lambda: self.state.rule["center"],
-        }
-        given = {name: sources[name]() for name in rule.needs()}
-        return rule(rows, min(self.algorithm.byzantine, rule.most(len(rows))), **given)
-
-    def _own(self, exchange: Exchange) -> Tensor:
-        """The server's own update: trained once, however often attackers try the rule."""
-        if self.root is None:
-            self.root = self.world.executor.root(exchange, self.round)
-        return self.root
-
-    def _generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(self.world.streams.at("rule", self.round).integer())
-
-    @property
-    def _passes(self) -> int:
-        rule = self.algorithm.rule
-        return rule.passes if isinstance(rule, SumRule) else 1
-
-    def _foreseen(self, rows: Tensor, hostile: int, exchange: Exchange) -> Tensor:
-        """The aggregate of raw `rows` `[n, m]`, the first of them `hostile`, without noise.
-
-        So an attacker may work it out who takes all clients to weigh alike, and keeps to the bound
-        as little as it will.
+        The first `hostile` ones are not, where they keep to no bound.
         """
-        rule = self.algorithm.rule
-        if not isinstance(rule, SumRule):
-            return self.by_rule(rule, self._clipped(rows, hostile), exchange)
-        center = exchange.broadcast["center"]
-        for _ in range(rule.passes):
-            terms = rule.terms(rows, center)
-            if self.unbounded:
-                terms = torch.cat([rule.unbounded(rows[:hostile], center), terms[hostile:]])
-            center = rule.step(center, self._clipped(terms, hostile).mean(0))
-        return center
-
-    def _clipped(self, rows: Tensor, hostile: int) -> Tensor:
-        """As the mechanism clips; the first `hostile` ones not, where they keep to no bound."""
         mechanism = self.algorithm.mechanism
         if not mechanism.private:
             return rows
@@ -132,34 +113,35 @@ class Asking:
         free = hostile if self.unbounded else 0
         return torch.cat([rows[:free], clip_rows(rows[free:], clip).rows])
 
-    def _corrupted(self, exchange: Exchange, here: Cohort) -> Iterator[Chunk]:
-        chunks = self.world.executor.chunks(exchange, here)
-        attackers = self.world.attackers
+    def _corrupted(
+        self, exchange: Exchange, present: Cohort, foreseen: Foreseen
+    ) -> Iterator[Chunk]:
+        """Answers with those of attackers in their places, who wait for all others' first."""
+        chunks, attackers = self.world.executor.chunks(exchange, present), self.world.attackers
         if attackers is None or not attackers.attack.corrupts or exchange.task != "train":
             yield from chunks
             return
-        every = list(chunks)
-        if not every:
+        answers = list(chunks)
+        if not answers:
             return
-        ids = np.concatenate([chunk.ids for chunk in every])
-        rows = self._replaced(exchange, ids, torch.cat([chunk.rows for chunk in every]))
-        weights = torch.cat([chunk.weights for chunk in every])
-        yield type(every[0])(ids, rows, weights)
-
-    def _replaced(self, exchange: Exchange, ids: Indices, rows: Tensor) -> Tensor:
-        attackers = self.world.attackers
-        if attackers is None or exchange.task != "train":
-            return rows
-        hostile = self.hostile(ids)
-        rows, self.plotted = attackers.corrupt(
-            self.round,
+        answer = _joined(answers)
+        hostile = self.hostile(answer.ids)
+        rows, self.attack_memory = attackers.corrupt(
+            self.cohort.round,
             hostile,
-            rows,
-            self.plotted,
-            lambda every: self._foreseen(every, int(hostile.sum()), exchange),
+            answer.rows,
+            self.attack_memory,
+            lambda rows: foreseen(rows, int(hostile.sum())),
         )
-        return rows
+        yield replace(answer, rows=rows)
 
-    def _show(self, exchange: Exchange, ids: Indices, rows: Tensor) -> None:
-        if self.world.watch and exchange.task == "train":
-            self.world.watch.rows(self.round, ids, rows, self.hostile(ids))
+
+def _joined(chunks: list[Chunk]) -> Chunk:
+    """All answers at once, in the order of clients' numbers."""
+    ids = np.concatenate([chunk.ids for chunk in chunks])
+    order = np.argsort(ids)
+    return Chunk(
+        ids[order],
+        torch.cat([chunk.rows for chunk in chunks])[order],
+        torch.cat([chunk.weights for chunk in chunks])[order],
+    )

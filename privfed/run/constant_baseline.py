@@ -55,11 +55,11 @@ def best_constant(loss: Loss, examples: Examples) -> dict[str, float]:
     """
     width = loss.width(examples)
     least, best = loss.minimiser(examples.y, width), loss.best_guess(examples.y, width)
-    kept, losses = [], []
+    judged, losses = [], []
     for y in torch.split(examples.y, _AT_ONCE):
-        kept.append(loss.keep(_repeated(best, y), y, examples.meaning))
+        judged.append(loss.keep(_repeated(best, y), y, examples.meaning))
         losses.append(loss.losses(_repeated(least, y), y).double())
-    return {**loss.measures(torch.cat(kept)), "loss": float(torch.cat(losses).mean())}
+    return {**loss.measures(torch.cat(judged)), "loss": float(torch.cat(losses).mean())}
 
 
 def _repeated(outputs: Tensor, y: Tensor) -> Tensor:

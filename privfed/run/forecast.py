@@ -21,7 +21,7 @@ class Forecast:
     """Expectations over the draw of cohorts, of the declared number of clients.
 
     `empty` is the probability that a round's cohort is empty. `down` and `up` are bytes per round,
-    of all clients together, `kept` those that one client keeps between rounds. `signal` is the
+    of all clients together, `remembered` those that one client keeps between rounds. `signal` is the
     largest norm that the clients' average can have (all at the clip, all in one direction), `noise`
     the expected norm of the noise on it; None without privacy. `seconds` is for all rounds, for
     clients of `examples` examples each: what public facts suggest, or else two batches (`guessed`).
@@ -34,7 +34,7 @@ class Forecast:
     empty: float
     down: float
     up: float
-    kept: int
+    remembered: int
     signal: float | None
     noise: float | None
     seconds: float
@@ -47,7 +47,8 @@ class Forecast:
     """Why clients are trained one after the other, where that was not chosen for its speed."""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        facts = asdict(self)
+        return {**facts, "kept": facts.pop("remembered")}
 
 
 def forecast(setup: Setup) -> Forecast:
@@ -68,7 +69,7 @@ def forecast(setup: Setup) -> Forecast:
         config.run.rounds * algorithm.exchanges * algorithm.summation.seconds(width, round(cohort))
     )
     broadcasts = algorithm.exchanges - 1 + algorithm.objective.broadcasts
-    broadcasts += isinstance(algorithm.rule, SumRule) and algorithm.remembers  # its center
+    broadcasts += isinstance(algorithm.rule, SumRule) and algorithm.rule.remembers  # its center
     keys = algorithm.summation.download(round(cohort))
     evaluations = -(-config.run.rounds // config.run.evaluate_every) + 1
     training = config.run.rounds * cohort * float(work[0]) * setup.speed.seconds
@@ -88,7 +89,7 @@ def forecast(setup: Setup) -> Forecast:
         empty=(1.0 - witness.rate) ** algorithm.clients if witness.random else 0.0,
         down=cohort * (d * _NUMBER * broadcasts + algorithm.exchanges * keys),
         up=cohort * algorithm.summation.upload(width, round(cohort)) * algorithm.exchanges,
-        kept=algorithm.objective.keeps * d * _NUMBER,
+        remembered=algorithm.objective.keeps * d * _NUMBER,
         signal=signal,
         noise=noise,
         seconds=training + sums + evaluations * setup.evaluation,

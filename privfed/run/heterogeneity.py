@@ -59,10 +59,10 @@ def gradients(trainer: LocalTrainer, params: Tensor, holders: Indices) -> dict[s
         weights = shares[start : start + _AT_ONCE].to(rows.device)
         mean += weights @ rows
         squares += float(weights @ rows.square().sum(1))
-    whole = float(mean.square().sum())
+    of_mean = float(mean.square().sum())
     return {
-        "heterogeneity": math.sqrt(max(squares - whole, 0.0)),
-        "dissimilarity": math.sqrt(squares / whole) if whole else math.inf,
+        "heterogeneity": math.sqrt(max(squares - of_mean, 0.0)),
+        "dissimilarity": math.sqrt(squares / of_mean) if of_mean else math.inf,
     }
 
 
@@ -72,10 +72,10 @@ def client_scores(
     """The model `params` on each client's own examples `[n]`, and by which measure."""
     loss, meaning = network.loss, federation.examples.meaning
     scored = network.scored(params, federation.examples)
-    kept = torch.cat([loss.keep(outputs, y, meaning) for outputs, y in scored])
+    judged = torch.cat([loss.keep(outputs, y, meaning) for outputs, y in scored])
     ends = federation.offsets
-    found = [loss.alone(kept[ends[k] : ends[k + 1]]) for k in ids]
-    return found[0][0], np.array([score for _, score in found])
+    scores = [loss.alone(judged[ends[k] : ends[k + 1]]) for k in ids]
+    return scores[0][0], np.array([score for _, score in scores])
 
 
 def distribution(scores: np.ndarray, lower_is_better: bool = False) -> dict[str, float]:

@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from accounting.ledger import Ledger, terms_at
-from privfed.auditing.prior_runs import priors, refuse_once_public
+from accounting.ledger import terms_at
 from privfed.auditing.run_audit import went_on
 from privfed.config.config import Config
 from privfed.config.population_identity import population
@@ -16,34 +15,8 @@ from privfed.errors import Refused
 from privfed.models.pretrained import start_files
 from privfed.plan.prior_spending import Priors
 from privfed.privacy.shared_noise import OTHER
-from privfed.run.prepare import prepare
-from privfed.run.resume import reopen
 from privfed.run.setup import Setup
 from privfed.store.run_directory import RunDirectory
-
-
-def reassemble(wanted: Config, directory: RunDirectory) -> tuple[Setup, Ledger]:
-    """What an existing run goes on with; its ledger knows what was spent before it began."""
-    stored = Ledger.load(directory.ledger) if directory.ledger.exists() else None
-    if stored is not None and stored.opened:
-        if wanted.run.rounds > max((charge.round for charge in stored.charges), default=0):
-            directory.refuse_if_counted()
-        before = Priors.stated(stored.terms)
-        _refuse_grown(before)
-    else:
-        before = priors(wanted)
-        mark_counted(before, directory)
-    constants = directory.read_constants() if directory.has_checkpoint() else None
-    setup = prepare(wanted, before, constants)
-    if stored is None or not stored.opened:
-        refuse_once_public(before, setup.federation)
-        write_companions(setup, before, directory)
-    elif sorted(directory.public_now()) != sorted(setup.federation.public):
-        raise Refused(
-            f"{directory.path}: other clients would be public now than those whom it declared: the "
-            "data have changed. Restore them, or start a new run with this one in privacy.prior"
-        )
-    return setup, reopen(directory, setup, terms(setup, before, directory))
 
 
 def _refuse_grown(before: Priors) -> None:
@@ -144,10 +117,10 @@ def _secure(setup: Setup) -> dict[str, Any]:
     config = setup.plan.config
     name, simulate = config.names["protocol"], config.secure.simulate
     ran = config.secured and simulate == "messages"
-    said = {"protocol": name, "cryptography": ran, "seen": config.protocol.seen}
+    stated = {"protocol": name, "cryptography": ran, "seen": config.protocol.seen}
     if not config.secured:
-        return said
-    return {**said, "encoded": setup.algorithm.encoded(setup.network.shapes.length)}
+        return stated
+    return {**stated, "encoded": setup.algorithm.encoded(setup.network.shapes.length)}
 
 
 def _examples(setup: Setup) -> dict[str, Any] | None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from accounting.ledger import Ledger
 from privfed.errors import Broken
-from privfed.run.resume import keeps_key, keeps_states
 from privfed.run.setup import Setup
+from privfed.run.world import keeps_key, keeps_states
 from privfed.store.run_directory import RunDirectory
 
 

@@ -27,8 +27,8 @@ def representative(config: Config, streams: Streams) -> Federation:
     So that it takes no longer, however many clients are declared. Clients of a file are all loaded:
     what they hold may have to be refused. Raises `Refused`.
     """
-    clients, found = config.data.clients, config.source.found
-    if clients <= _FEW or (found and config.partition.natural):
+    clients = config.data.clients
+    if clients <= _FEW or (config.source.found and config.partition.natural):
         return population(config, streams)
     return _population(config, streams, _FEW)
 

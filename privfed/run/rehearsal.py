@@ -22,8 +22,8 @@ from privfed.errors import Refused
 from privfed.round.algorithm import TrainingState
 from privfed.round.round import run_round
 from privfed.round.world import World
-from privfed.run.resume import client_states, correlated, private_silos
 from privfed.run.setup import Setup
+from privfed.run.world import build_world
 from privfed.secure.summation import Aborted
 from privfed.store.run_directory import Checkpoint, RunDirectory
 from privfed.streams import Streams
@@ -71,30 +71,21 @@ def _world(setup: Setup, directory: RunDirectory) -> World:
     """Where the rounds happen: as in a run, but for what is kept."""
     terms = {"id": "rehearsal", "randomness": "seeded", "note": "simulation: a rehearsal"}
     ledger = Ledger.create(directory.ledger, terms)
-    first = Checkpoint(0, 0, setup.start(), ledger.head())
-    states = client_states(setup, directory, ledger, first)
+    begin = Checkpoint(0, 0, setup.start(), ledger.head())
     trainer = replace(setup.executor.trainer, federation=setup.federation)
-    executor = replace(setup.executor, trainer=trainer, streams=setup.streams, states=states)
+    executor = replace(setup.executor, trainer=trainer, streams=setup.streams)
     setup = replace(setup, executor=executor)
-    return World(
-        executor=replace(executor, silos=private_silos(setup, directory, ledger)),
-        people=setup.federation.people(),
-        ledger=ledger,
-        store=Forgetful(),
-        streams=setup.streams,
-        states=states,
-        correlated=correlated(setup, setup.streams),
-    )
+    return build_world(setup, directory, ledger, begin, store=Forgetful())
 
 
-def keeping(people: Federation, kept: NDArray[np.bool_]) -> Federation:
-    """`people` with those of their examples only that are `kept` `[N]`; clients stay, if empty.
+def keeping(people: Federation, chosen: NDArray[np.bool_]) -> Federation:
+    """`people` with those of their examples alone that are `chosen` `[N]`; clients stay, if empty.
 
     An empty client sends a zero row. Where rows are summed and divided by a constant, or weighed by
     examples, that is as if it were not there; for other rules it is there, and contributes zero.
     """
     owners = np.repeat(np.arange(people.clients), np.diff(people.offsets))
-    counts = np.bincount(owners[kept], minlength=people.clients)
+    counts = np.bincount(owners[chosen], minlength=people.clients)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    examples = people.examples.take(np.flatnonzero(kept))
+    examples = people.examples.take(np.flatnonzero(chosen))
     return replace(people, examples=examples, offsets=offsets, _stages={})

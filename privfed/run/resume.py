@@ -2,150 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from accounting.guarantee import TIGHTEST
-from accounting.ledger import Charge, Ledger
-from privfed.auditing.canaries.clients import Canaries
-from privfed.auditing.canaries.log import CanaryLog
+from accounting.guarantee import spent
+from accounting.ledger import Ledger
+from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.config import Config
 from privfed.errors import Broken, Refused
-from privfed.local.client_states import ClientStates
-from privfed.local.silos import PrivateSilos, SiloLedgers
-from privfed.privacy.noise.correlated import Correlated
-from privfed.round.algorithm import TrainingState
-from privfed.round.round import drive, play
+from privfed.plan.plan import Plan
+from privfed.plan.prior_spending import Priors
+from privfed.ranks import ALONE, Ranks
+from privfed.run.ledger_terms import _refuse_grown, mark_counted, terms, write_companions
+from privfed.run.loop import play_to_end
+from privfed.run.lost_private import refuse_lost
+from privfed.run.outcome import Observer, Outcome
+from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
+from privfed.run.worker_rank import refuse_ranks
 from privfed.store.kept_heads import keep_heads
 from privfed.store.run_directory import Checkpoint, RunDirectory
-from privfed.streams import Streams
-
-
-def replay(
-    charge: Charge, setup: Setup, state: TrainingState, directory: RunDirectory
-) -> TrainingState | None:
-    """The state after a charged round, from what it released; None where it did not release all.
-
-    Raises `Broken` for a release that belongs to another charge.
-    """
-    stored = directory.release(charge.round, state.params.device)
-    if stored is None:
-        return None
-    if stored.charge != charge.hash:
-        raise Broken(
-            f"{directory.path}: the release of round {charge.round} does not belong to its charge; "
-            "the directory was edited"
-        )
-    released = stored.released
-    if len(released) < setup.algorithm.exchanges:
-        return None
-    plan = play(setup.algorithm, charge.round, state)
-    after = drive(plan, lambda _, number: released[number])
-    return replace(after, mechanism=stored.mechanism)
-
-
-def restored(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoint:
-    """The last checkpoint. Raises `Broken` where the ledger lacks what it saw."""
-    checkpoint = directory.load_checkpoint(setup.network, setup.network.start.device)
-    if not ledger.holds(checkpoint.head):
-        raise Broken(
-            f"{directory.ledger} ends before what the checkpoint saw; charges were removed, and "
-            "the epsilon of this run can no longer be proved"
-        )
-    fresh = setup.start()
-    for kind in ("server", "mechanism", "objective", "rule"):
-        found, wanted = getattr(checkpoint.state, kind), getattr(fresh, kind)
-        if _form(found) != _form(wanted):
-            raise Broken(
-                f"{directory.path}: the checkpoint's {kind} state is {_form(found)}; expected "
-                f"{_form(wanted)}"
-            )
-    return checkpoint
-
-
-def client_states(
-    setup: Setup, directory: RunDirectory, ledger: Ledger, checkpoint: Checkpoint
-) -> ClientStates | None:
-    """What clients remember as of `checkpoint`; None where they remember nothing."""
-    if not keeps_states(setup):
-        return None
-    width = setup.algorithm.objective.keeps * setup.network.shapes.length
-    clients = setup.federation.clients
-    people = hashlib.sha256(setup.federation.people().identities.tobytes()).hexdigest()
-    run = f"{ledger.terms['id']} {people}"  # states are kept by place, so the order has to stay
-    return ClientStates(directory.private, run, clients, width, checkpoint.round)
-
-
-def private_silos(setup: Setup, directory: RunDirectory, ledger: Ledger) -> PrivateSilos | None:
-    """Silos that train with DP-SGD, and their ledgers; None where they train without."""
-    dp = setup.plan.config.example_privacy
-    if dp is None:
-        return None
-    event = dp.event(setup.plan.config.client.epochs)
-    terms = {
-        **{key: ledger.terms[key] for key in ("id", "randomness", "note")},
-        "unit": event.unit,
-        "relation": event.relation,
-        "sampler": event.sampler,
-        "delta": dp.delta,
-        "accountant": TIGHTEST,
-        "mechanism": "dp_sgd",
-    }
-    silos, fresh = setup.federation.clients, not ledger.charges
-    ledgers = SiloLedgers(directory.silos, terms, silos, fresh, ledger.reexecutes)
-    return PrivateSilos(dp, setup.executor.trainer, ledgers)
-
-
-def with_kept_key(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Streams:
-    """The streams, with the run's own key where slots or noise of different rounds hang together.
-
-    Raises `Broken` where it is missing from a run that was charged.
-    """
-    if not keeps_key(setup):
-        return setup.streams
-    key = directory.kept_key(str(ledger.terms["id"]), fresh=not ledger.charges)
-    return replace(setup.streams, kept=key)
-
-
-def keeps_key(setup: Setup) -> bool:
-    """Whether secret draws of different rounds follow from one key, which the run then keeps."""
-    parts = (setup.algorithm.sampler, setup.algorithm.mechanism)
-    follows = any(part.remembers for part in parts) or setup.plan.config.audit.canaries > 0
-    return follows and not setup.streams.simulated
-
-
-def keeps_states(setup: Setup) -> bool:
-    """Whether clients remember anything between rounds."""
-    return setup.algorithm.objective.keeps * setup.network.shapes.length > 0
-
-
-def canaries(
-    setup: Setup, directory: RunDirectory, streams: Streams
-) -> tuple[Canaries, CanaryLog] | None:
-    """The run's canaries, and what they saw so far; None where there are none."""
-    count, length = setup.plan.config.audit.canaries, setup.network.shapes.length
-    if not count:
-        return None
-    drawn = Canaries.drawn(count, length, streams)
-    log = CanaryLog(directory.canaries, count)
-    log.begin(drawn.coins, length)
-    return drawn, log
-
-
-def correlated(setup: Setup, streams: Streams) -> Correlated | None:
-    """Noise that is correlated over rounds; None where it is not."""
-    algorithm = setup.algorithm
-    layout = algorithm.objective.layout(setup.network.shapes.length)
-    return algorithm.mechanism.memory(streams, algorithm.mechanism.width(layout))
-
-
-def _form(state: Mapping[str, Tensor]) -> dict[str, tuple[tuple[int, ...], str]]:
-    return {name: (tuple(tensor.shape), str(tensor.dtype)) for name, tensor in state.items()}
 
 
 def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> Ledger:
@@ -207,3 +85,77 @@ def allowed_change(stored: Config, wanted: Config) -> Config:
 def _flat(config: Config) -> dict[str, Any]:
     values = config.values().items()
     return {f"{name}.{key}": value for name, keys in values for key, value in keys.items()}
+
+
+def reassemble(wanted: Config, directory: RunDirectory) -> tuple[Setup, Ledger]:
+    """What an existing run goes on with; its ledger knows what was spent before it began."""
+    stored = Ledger.load(directory.ledger) if directory.ledger.exists() else None
+    if stored is not None and stored.opened:
+        if wanted.run.rounds > max((charge.round for charge in stored.charges), default=0):
+            directory.refuse_if_counted()
+        before = Priors.stated(stored.terms)
+        _refuse_grown(before)
+    else:
+        before = priors(wanted)
+        mark_counted(before, directory)
+    constants = directory.read_constants() if directory.has_checkpoint() else None
+    setup = prepare(wanted, before, constants)
+    if stored is None or not stored.opened:
+        refuse_once_public(before, setup.federation)
+        write_companions(setup, before, directory)
+    elif sorted(directory.public_now()) != sorted(setup.federation.public):
+        raise Refused(
+            f"{directory.path}: other clients would be public now than those whom it declared: the "
+            "data have changed. Restore them, or start a new run with this one in privacy.prior"
+        )
+    return setup, reopen(directory, setup, terms(setup, before, directory))
+
+
+def resume(
+    path: Path,
+    change: Callable[[Config], Config],
+    observers: Sequence[Observer] = (),
+    ranks: Ranks = ALONE,
+) -> Outcome:
+    """Go on with the run at `path`. `change` gives the configuration wanted from the stored one.
+
+    Only `run.rounds` (upward) and `privacy.epsilon` may change; the noise multiplier stays.
+    Raises `Refused` for any other change and `Broken` where the directory was edited.
+    """
+    directory = RunDirectory.open(path)
+    with directory.locked():
+        directory.recover()
+        stored = directory.read_config()
+        wanted = allowed_change(stored, change(stored))
+        refuse_ranks(wanted, ranks.count)
+        setup, ledger = reassemble(wanted, directory)
+        refuse_lost(setup, directory, ledger)
+        _refuse_less_than_spent(setup.plan, ledger)
+        setup = _state_budget(setup, stored.privacy.epsilon, directory, ledger)
+        if wanted.values() != stored.values():
+            directory.change_config(wanted.run.rounds, wanted.privacy.epsilon)
+        return play_to_end(setup, directory, ledger, observers, ranks)
+
+
+def _state_budget(
+    setup: Setup, stored: float | None, directory: RunDirectory, ledger: Ledger
+) -> Setup:
+    """Before another budget holds than the last, the ledger says so: `setup`, knowing all of them.
+
+    An older ledger does not state the first one, which is the one `stored` in the configuration.
+    """
+    plan, last = setup.plan, stored if ledger.budget is None else ledger.budget
+    if plan.budget is not None and last is not None and plan.budget != last:
+        directory.refuse_if_counted()
+        ledger.change_budget(last, plan.budget, plan.event)
+    return replace(setup, plan=replace(plan, budgets=ledger.budgets))
+
+
+def _refuse_less_than_spent(plan: Plan, ledger: Ledger) -> None:
+    privacy = plan.config.privacy
+    so_far = spent(ledger, privacy.delta, privacy.accountant).epsilon
+    if plan.budget is not None and so_far > plan.budget:
+        raise Refused(
+            f"privacy.epsilon is {plan.budget:g}, but this run has already spent {so_far:g}; what "
+            "was released cannot be taken back: name at least that, or leave the key as it was"
+        )

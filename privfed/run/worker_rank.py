@@ -22,31 +22,35 @@ from privfed.memory import keep_freed
 from privfed.ranks import Ranks, joining
 from privfed.round.algorithm import TrainingState
 from privfed.round.round import run_round
-from privfed.round.world import World
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
+from privfed.run.world import shared_world
 
 
 @dataclass
-class Leading:
+class RankZero:
     """Rank 0's word to the others: which round is next, and from where, if they do not know."""
 
     ranks: Ranks
     known: TrainingState | None = None
+    """The state that the others have, too."""
 
     def begin(self, setup: Setup) -> None:
         """Tell what is run: as measured and calibrated here."""
         if self.ranks.count > 1:
-            constants = {name: one.cpu() for name, one in setup.network.constants.items()}
-            told = (setup.plan.config.toml(), constants, setup.network.start.cpu())
-            self.ranks.first(lambda: told)
+            network = setup.network
+            constants = {name: tensor.cpu() for name, tensor in network.constants.items()}
+            run = (setup.plan.config.toml(), constants, network.start.cpu())
+            self.ranks.first(lambda: run)
 
-    def round(self, round: int, state: TrainingState) -> None:
+    def announce(self, round: int, state: TrainingState) -> None:
+        """Tell which round is next."""
         if self.ranks.count > 1:
             fresh = None if state is self.known else on(torch.device("cpu"), state)
             self.ranks.first(lambda: (round, fresh))
 
     def end(self) -> None:
+        """Tell that there is no other round."""
         if self.ranks.count > 1:
             self.ranks.first(lambda: None)
 
@@ -56,17 +60,10 @@ def follow(ranks: Ranks) -> None:
     text, constants, start = ranks.first(_nobody)
     setup = _setup(resolved(text), constants, start)
     device = setup.network.start.device
-    world = World(
-        executor=replace(setup.executor, ranks=ranks),
-        people=setup.federation.people(),
-        ledger=_Elsewhere(),
-        store=_Elsewhere(),
-        streams=setup.streams,
-        ranks=ranks,
-    )
+    world = shared_world(setup, _Elsewhere(), _Elsewhere(), ranks)
     state = setup.start()
-    while (told := ranks.first(_nobody)) is not None:
-        round, fresh = told
+    while (announced := ranks.first(_nobody)) is not None:
+        round, fresh = announced
         state = on(device, fresh) if fresh is not None else state
         try:
             state = run_round(round, setup.algorithm, state, world)

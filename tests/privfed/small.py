@@ -10,7 +10,8 @@ from safetensors import safe_open
 
 from privfed.config.config import Config
 from privfed.config.reading import load
-from privfed.run.loop import Outcome, train
+from privfed.run.outcome import Outcome
+from privfed.run.train import train
 
 SMALL = (
     "data.source=synthetic",

@@ -9,6 +9,8 @@ from accounting.events import ADD_REMOVE, REPLACE_ONE, Event
 from accounting.releases import Gaussian, WithoutReplacement
 from privfed.data.partitions.basic import Natural
 from privfed.data.partitions.concept_shift import Concept
+from privfed.data.sources.synthetic import Synthetic
+from privfed.data.sources.table import Table
 from privfed.parts import Part
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.none import NoPrivacy
@@ -139,3 +141,11 @@ class Unsaid(Part):
 
     def present(self, round, who, streams):
         return np.ones(len(who), dtype=bool)
+
+
+class Renamed(Synthetic):
+    """A source of a user's own that is no other one."""
+
+
+class Sheet(Table):
+    """A table, under another name."""

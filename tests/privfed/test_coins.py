@@ -25,7 +25,7 @@ from privfed.sampling.samplers import BySize, CappedPoisson, Cyclic, FixedSize, 
 from privfed.secure.dropout import SENDS, Leaves, leaving
 from privfed.streams import Keys, Streams
 
-SECRET = Streams(3, kept=bytes(32))
+SECRET = Streams(3, key=bytes(32))
 IDS = np.arange(4)
 SHARES = [(1, 3), (2, 3), (1, 10), (1, 2), (9, 10), (10, 10), (7, 10**6)]
 """Clients wanted, of how many: rates below, at and above what 53 bits can tell."""

@@ -12,8 +12,9 @@ from defenses import geometric_median, norm_bound
 from privfed.local.trainer import LocalTrainer
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.mechanisms import central_gaussian as gaussian
-from privfed.round import round as round_module
-from privfed.round.updates import Asking
+from privfed.round.algorithm import Algorithm
+from privfed.round.by_sums import BySums
+from privfed.round.updates import ClientUpdates
 from privfed.sampling.samplers import Poisson
 from privfed.secure.plain_sum import PlainAccumulator
 from privfed.streams import Keys, Streams
@@ -75,18 +76,18 @@ def a_rule_and_a_clip_that_bound_nothing(monkeypatch):
 
 
 def sum_scaled_after_the_clip(monkeypatch):
-    real = round_module.collect
+    real = BySums.sum
 
-    def collect(*args):
+    def scaled(*args):
         total, divisor = real(*args)
         return BoundedSum(total.total * 8, total.bound, total.survivors), divisor
 
-    monkeypatch.setattr(round_module, "collect", collect)
+    monkeypatch.setattr(BySums, "sum", scaled)
 
 
 def weights_after_the_clip(monkeypatch):
     """Each bounded row enters its plain sum times the client's weight."""
-    weights, chunks, add = {}, Asking.chunks, PlainAccumulator.add
+    weights, chunks, add = {}, ClientUpdates.chunks, PlainAccumulator.add
 
     def weighed(self, *args):
         for chunk in chunks(self, *args):
@@ -97,13 +98,13 @@ def weights_after_the_clip(monkeypatch):
         factors = torch.stack([weights[client] for client in ids.tolist()])
         add(self, ids, replace(rows, rows=rows.rows * factors[:, None]))
 
-    monkeypatch.setattr(Asking, "chunks", weighed)
+    monkeypatch.setattr(ClientUpdates, "chunks", weighed)
     monkeypatch.setattr(PlainAccumulator, "add", added)
 
 
 def weights_before_the_clip(monkeypatch):
     """Bounded, yet not the event's mechanism: short rows would be scaled by what is private."""
-    monkeypatch.setattr(round_module.Algorithm, "fixed_divisor", False)
+    monkeypatch.setattr(Algorithm, "fixed_divisor", False)
 
 
 def realised_divisor(monkeypatch):

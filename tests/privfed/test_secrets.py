@@ -11,7 +11,7 @@ from traced import assert_secret, tracing
 
 from privfed import streams
 from privfed.parts import BUILT_IN
-from privfed.run.loop import train
+from privfed.run.train import train
 from privfed.secure.masked import client as masking_client
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import KEPT, PRIVATE, PUBLIC, Keys, Streams
@@ -93,7 +93,7 @@ def test_every_stream_is_listed_once_and_another_is_refused():
     assert not PUBLIC & (PRIVATE | KEPT)
     assert not PRIVATE & KEPT
     assert PRIVATE | KEPT <= {*names_in_the_code()} <= PRIVATE | KEPT | PUBLIC
-    for keys in (Streams(1), Streams(1, simulated=True), Streams(1, kept=bytes(32))):
+    for keys in (Streams(1), Streams(1, simulated=True), Streams(1, key=bytes(32))):
         with pytest.raises(ValueError, match="neither as private nor as public"):
             keys.at("forgotten/0")
 
@@ -101,7 +101,7 @@ def test_every_stream_is_listed_once_and_another_is_refused():
 @pytest.mark.parametrize("kind", sorted(PRIVATE))
 @pytest.mark.parametrize("kept", [None, bytes(range(32))])
 def test_private_keys_have_no_seed_whatever_else_is_kept(kind, kept):
-    keys = Streams(7, kept=kept).at(f"{kind}/0", 3, np.arange(2))
+    keys = Streams(7, key=kept).at(f"{kind}/0", 3, np.arange(2))
     whole = [keys, keys.derived(b"x"), keys.derived(b"x").derived(b"y"), *keys.each()]
     assert [one.seed for one in whole] == [None] * 5
     for one in whole:
@@ -113,7 +113,7 @@ def test_private_keys_have_no_seed_whatever_else_is_kept(kind, kept):
 def test_kept_keys_follow_from_the_kept_key_and_not_from_the_seed_alone(kind):
     with pytest.raises(ValueError, match="kept key"):
         Streams(7).at(kind)
-    keys = [Streams(seed, kept=bytes([n] * 32)).at(kind, 1) for seed in (7, 8) for n in (1, 2)]
+    keys = [Streams(seed, key=bytes([n] * 32)).at(kind, 1) for seed in (7, 8) for n in (1, 2)]
     drawn = [word for one in keys for word in one.bits(16).tolist()]
     assert len({*drawn}) == len(drawn)
     public = {Streams(7, simulated=mode).at("init", 1).seed for mode in (False, True)}
@@ -174,8 +174,8 @@ def leaves_the_kept_key_out(monkeypatch):
     real = Streams.at
 
     def at(self, stream, *rest, **named):
-        kept = None if self.kept is None else bytes(32)
-        return real(replace(self, kept=kept), stream, *rest, **named)
+        key = None if self.key is None else bytes(32)
+        return real(replace(self, key=key), stream, *rest, **named)
 
     monkeypatch.setattr(Streams, "at", at)
 

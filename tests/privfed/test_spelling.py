@@ -15,7 +15,7 @@ from privfed.errors import Refused
 from privfed.parts import BUILT_IN, find
 from privfed.plan.plan import plan
 from privfed.plan.refusals import refusals
-from privfed.run.loop import train
+from privfed.run.train import train
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = {name for parts in BUILT_IN.values() for name in parts}
@@ -89,7 +89,7 @@ def test_a_refusal_holds_in_every_spelling(case):
     keys, key, names, reason = CASES[case]
     for name in names:
         with pytest.raises(Refused, match=reason):
-            plan(small(f"{key}={name}", *keys))
+            plan(small(f"{key}={name}", *keys), length=50)
 
 
 def test_no_name_of_a_part_is_compared():

@@ -101,9 +101,9 @@ def assert_secret(trace: Trace) -> None:
             assert not words or words in trace.given, f"{stream} is not the operating system's"
     for stream, streams, seed in trace.kept:
         assert not streams.simulated, f"{stream} was asked of a simulation's streams"
-        assert streams.kept in trace.given, f"{stream} follows from a key that nobody drew"
+        assert streams.key in trace.given, f"{stream} follows from a key that nobody drew"
         assert seed is not None, f"{stream} cannot be drawn again"
-        other = replace(streams, kept=bytes(32))
+        other = replace(streams, key=bytes(32))
         assert seed not in every_seed(other, stream), f"{stream} does not follow from the key"
     for secret in trace.secrets:
         assert secret in trace.given, "a mask's secret is not the operating system's"

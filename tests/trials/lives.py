@@ -30,7 +30,9 @@ from accounting.ledger import Ledger
 from privfed.auditing.canaries.log import CanaryLog
 from privfed.auditing.run_audit import audit
 from privfed.round import round as rounds
-from privfed.run.loop import Outcome, resume, train
+from privfed.run.outcome import Outcome
+from privfed.run.resume import resume
+from privfed.run.train import train
 from privfed.store.run_directory import RunDirectory
 
 SEEDED = ("run.randomness=seeded",)
@@ -141,7 +143,7 @@ def recorded(root: Path, overrides: tuple[str, ...]) -> Life:
 @contextlib.contextmanager
 def noting(notes: list[Any]) -> Iterator[None]:
     """Note who was drawn, as it begins, and what was released, as soon as it may be shown."""
-    draw, write = rounds.charge_and_draw, RunDirectory.write
+    draw, write = rounds.charge_then_draw, RunDirectory.write
 
     def drawing(round: int, *rest: Any) -> Any:
         drawn = draw(round, *rest)
@@ -153,7 +155,7 @@ def noting(notes: list[Any]) -> Iterator[None]:
         notes.append(("released", charge.round, [tensor.clone() for tensor in released]))
 
     with (
-        mock.patch.object(rounds, "charge_and_draw", drawing),
+        mock.patch.object(rounds, "charge_then_draw", drawing),
         mock.patch.object(RunDirectory, "write", releasing),
     ):
         yield

@@ -10,7 +10,7 @@ from pathlib import Path
 from small import small
 from trials.lives import without_disk
 
-from privfed.run.loop import train
+from privfed.run.train import train
 
 QUICK = ("cohort.sampler=full", "cohort.size=0")
 """Whose rounds are accounted for in no time."""

@@ -33,7 +33,8 @@ from privfed.data.sources.text import Text
 from privfed.grid.cells import cells
 from privfed.grid.load import load_grid
 from privfed.plan.plan import plan
-from privfed.run.loop import resume, train
+from privfed.run.resume import resume
+from privfed.run.train import train
 from privfed.secure.homomorphic import messages as homomorphic_messages
 from privfed.secure.masked import messages
 from privfed.secure.masked.messages import BadMessage

@@ -13,7 +13,7 @@ from accounting.errors import AccountingError
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
 from privfed.errors import PrivfedError
-from privfed.run.loop import resume
+from privfed.run.resume import resume
 
 DIES, LOSES_POWER = CRASHES[:2], CRASHES[2:]
 SEVERAL = {kind: 2 if "mask" in kind or "Skellam" in kind else 4 for kind in LIVES}
@@ -73,10 +73,10 @@ def test_a_budget_that_changes_is_said_before_it_is_spent_wherever_a_resume_dies
     assert stated, "no crash came between the statement and the first round after it"
 
 
-def _settled_first(now, setup, world, directory):
+def _settled_first(loop, now):
     """What clients remember is taken in before the checkpoint that it belongs to."""
-    world.states.settle(now.round)
-    directory.save_checkpoint(now, setup.network)
+    loop.world.states.settle(now.round)
+    loop.directory.save_checkpoint(now, loop.setup.network)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def _settled_first(now, setup, world, directory):
     [
         ("privfed.store.run_directory.write_atomically", Path.write_bytes, "lost"),
         ("accounting.durable.sync_folder", lambda folder: None, "lost"),
-        ("privfed.run.loop._save", _settled_first, "killed"),
+        ("privfed.run.loop.Loop.save", _settled_first, "killed"),
     ],
 )
 def test_a_write_that_is_not_durable_in_time_is_noticed(tmp_path, monkeypatch, name, faulty, kind):

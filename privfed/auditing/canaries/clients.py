@@ -102,11 +102,6 @@ class WithCanaries:
     def reduce(self, total: Tensor) -> Tensor:
         return self.inner.reduce(total)
 
-    def rows(self, exchange: Exchange, cohort: Cohort) -> Tensor:
-        real, made_up = self._parted(cohort)
-        own = self.inner.rows(exchange, replace(cohort, clients=real))
-        return torch.cat([own, self._rows(exchange, made_up)])
-
     def root(self, exchange: Exchange, round: int) -> Tensor:
         return self.inner.root(exchange, round)
 

@@ -56,21 +56,21 @@ class FedCurv(Sgd):
         return dict(memory)
 
     def direction(
-        self, grad: Tensor, w: Tensor, broadcast: Broadcast, own: Tensor | None
+        self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
     ) -> Tensor:
-        if own is None:
+        if state is None:
             raise ValueError("FedCurv needs each client's own Fisher information")
-        fisher, weighted = own.chunk(2, dim=1)
+        fisher, weighted = state.chunk(2, dim=1)
         others = (broadcast["fisher"] - fisher) * w - (broadcast["weighted"] - weighted)
         return grad + 2 * self.strength * others
 
     def message(
-        self, w: Tensor, broadcast: Broadcast, own: Tensor | None, work: Work
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
-        if own is None or work.measured is None:
+        if state is None or work.measured is None:
             raise ValueError("FedCurv needs each client's own Fisher information, old and new")
         now = torch.cat([work.measured, work.measured * w], dim=1)
-        return torch.cat([w - broadcast["params"], now - own], dim=1), now
+        return torch.cat([w - broadcast["params"], now - state], dim=1), now
 
     def conclude(
         self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts

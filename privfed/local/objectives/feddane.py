@@ -42,8 +42,8 @@ class FedDane(Sgd):
         return {"gradient": gradient / scale}
 
     def direction(
-        self, grad: Tensor, w: Tensor, broadcast: Broadcast, own: Tensor | None
+        self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
     ) -> Tensor:
-        if own is None:
+        if state is None:
             raise ValueError("FedDane needs each client's own gradient at the broadcast model")
-        return grad + broadcast["gradient"] - own + self.mu * (w - broadcast["params"])
+        return grad + broadcast["gradient"] - state + self.mu * (w - broadcast["params"])

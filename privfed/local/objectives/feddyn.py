@@ -42,15 +42,15 @@ class FedDyn(Sgd):
         return {"drift": torch.zeros_like(params)}
 
     def direction(
-        self, grad: Tensor, w: Tensor, broadcast: Broadcast, own: Tensor | None
+        self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
     ) -> Tensor:
-        return grad - _state(own) + self.alpha * (w - broadcast["params"])
+        return grad - _state(state) + self.alpha * (w - broadcast["params"])
 
     def message(
-        self, w: Tensor, broadcast: Broadcast, own: Tensor | None, work: Work
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
         delta = w - broadcast["params"]
-        return delta, _state(own) - self.alpha * delta
+        return delta, _state(state) - self.alpha * delta
 
     def conclude(
         self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
@@ -59,7 +59,7 @@ class FedDyn(Sgd):
         return released + drift, {"drift": drift}
 
 
-def _state(own: Tensor | None) -> Tensor:
-    if own is None:
+def _state(state: Tensor | None) -> Tensor:
+    if state is None:
         raise ValueError("FedDyn needs each client's memory of gradients")
-    return own
+    return state

@@ -47,7 +47,7 @@ class FedFor(Sgd):
         return {"pseudo_gradient": (memory["previous"] - params) / self.eta}
 
     def direction(
-        self, grad: Tensor, w: Tensor, broadcast: Broadcast, own: Tensor | None
+        self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
     ) -> Tensor:
         g = broadcast["pseudo_gradient"]
         against = g * (w - broadcast["params"]) > 0

@@ -37,11 +37,11 @@ class FedNova(Sgd):
         return Layout((("delta", d), ("steps", 1), ("holds", 1)))
 
     def message(
-        self, w: Tensor, broadcast: Broadcast, own: Tensor | None, work: Work
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
         taken = work.steps[:, None]
         mean = (w - broadcast["params"]) / taken.clamp(min=1)
-        return torch.cat([mean, taken, (taken > 0).to(w)], dim=1), own
+        return torch.cat([mean, taken, (taken > 0).to(w)], dim=1), state
 
     def conclude(
         self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts

@@ -28,7 +28,7 @@ class FedProx(Sgd):
     mu: float = Field(0.01, ge=0)
 
     def direction(
-        self, grad: Tensor, w: Tensor, broadcast: Broadcast, own: Tensor | None
+        self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
     ) -> Tensor:
         return grad + self.mu * (w - broadcast["params"])
 
@@ -68,17 +68,17 @@ class AdaptiveFedProx(FedProx):
         return {"mu": memory["mu"]}
 
     def direction(
-        self, grad: Tensor, w: Tensor, broadcast: Broadcast, own: Tensor | None
+        self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
     ) -> Tensor:
         return grad + broadcast["mu"] * (w - broadcast["params"])
 
     def message(
-        self, w: Tensor, broadcast: Broadcast, own: Tensor | None, work: Work
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
         if work.measured is None:
             raise ValueError("adaptive FedProx needs each client's loss")
         holds = (work.steps > 0).to(w)[:, None]
-        return torch.cat([w - broadcast["params"], holds * work.measured, holds], dim=1), own
+        return torch.cat([w - broadcast["params"], holds * work.measured, holds], dim=1), state
 
     def conclude(
         self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts

@@ -59,11 +59,11 @@ class Mime(_Mimicking):
         return {"gradient": gradient / scale, "momentum": memory["momentum"]}
 
     def direction(
-        self, grad: Tensor, w: Tensor, broadcast: Broadcast, own: Tensor | None
+        self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
     ) -> Tensor:
-        if own is None:
+        if state is None:
             raise ValueError("Mime needs the batch's gradient at the broadcast model")
-        reduced = grad - own + broadcast["gradient"]
+        reduced = grad - state + broadcast["gradient"]
         return (1 - self.beta) * reduced + self.beta * broadcast["momentum"]
 
     def conclude(
@@ -92,16 +92,16 @@ class MimeLite(_Mimicking):
         return {"momentum": memory["momentum"]}
 
     def direction(
-        self, grad: Tensor, w: Tensor, broadcast: Broadcast, own: Tensor | None
+        self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
     ) -> Tensor:
         return (1 - self.beta) * grad + self.beta * broadcast["momentum"]
 
     def message(
-        self, w: Tensor, broadcast: Broadcast, own: Tensor | None, work: Work
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
-        if own is None:
+        if state is None:
             raise ValueError("MimeLite needs each client's gradient at the broadcast model")
-        return torch.cat([w - broadcast["params"], self.gradient_scale * own], dim=1), None
+        return torch.cat([w - broadcast["params"], self.gradient_scale * state], dim=1), None
 
     def conclude(
         self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts

@@ -66,15 +66,17 @@ class Scaffold(Sgd):
         return broadcast["control"]
 
     def direction(
-        self, grad: Tensor, w: Tensor, broadcast: Broadcast, own: Tensor | None
+        self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
     ) -> Tensor:
-        return grad - _state(own) + broadcast["control"]
+        return grad - _state(state) + broadcast["control"]
 
     def message(
-        self, w: Tensor, broadcast: Broadcast, own: Tensor | None, work: Work
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
-        before = _state(own)
-        known = before if work.seen is None or self.published else before * work.seen[:, None]
+        before = _state(state)
+        known = (
+            before if work.returning is None or self.published else before * work.returning[:, None]
+        )
         moved = (work.steps * work.lr)[:, None]
         mean = before - broadcast["control"] + (broadcast["params"] - w) / moved.clamp(min=1e-30)
         after = torch.where(moved > 0, mean, known)  # without a step it has seen no gradient
@@ -92,7 +94,7 @@ class Scaffold(Sgd):
         return layout.view(released, "delta"), now
 
 
-def _state(own: Tensor | None) -> Tensor:
-    if own is None:
+def _state(state: Tensor | None) -> Tensor:
+    if state is None:
         raise ValueError("SCAFFOLD needs each client's control variate")
-    return own
+    return state

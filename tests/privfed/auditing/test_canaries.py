@@ -15,7 +15,7 @@ from privfed.cli.main import main
 from privfed.errors import Refused
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanisms import central_gaussian as gaussian
-from privfed.run import loop as runs
+from privfed.run.resume import resume
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
 
@@ -80,7 +80,7 @@ def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path):
     log = tmp_path / "parts/private/canaries.f64"
     with log.open("ab") as file:
         file.write(b"torn")
-    runs.resume(tmp_path / "parts", lambda _: small(*SEEDED))
+    resume(tmp_path / "parts", lambda _: small(*SEEDED))
     same_run(tmp_path / "whole", tmp_path / "parts")
     ours, theirs = (
         CanaryLog(RunDirectory.open(tmp_path / name).canaries, 20).read()
@@ -95,7 +95,7 @@ def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path):
 def test_in_secret_mode_a_resume_keeps_coins_and_directions(tmp_path):
     trained(tmp_path / "run", *MORE, "run.rounds=4")
     before = CanaryLog(RunDirectory.open(tmp_path / "run").canaries, 20).read()
-    runs.resume(tmp_path / "run", lambda _: small(*MORE))
+    resume(tmp_path / "run", lambda _: small(*MORE))
     after = CanaryLog(RunDirectory.open(tmp_path / "run").canaries, 20).read()
     assert np.array_equal(before.coins, after.coins)
     np.testing.assert_array_equal(before.products, after.products[:4])
@@ -211,6 +211,6 @@ def test_a_release_that_a_crash_left_unheard_is_heard_when_it_is_replayed(tmp_pa
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "run", *MORE, "run.checkpoint_every=100")
     monkeypatch.undo()
-    runs.resume(tmp_path / "run", lambda _: small(*MORE, "run.checkpoint_every=100"))
+    resume(tmp_path / "run", lambda _: small(*MORE, "run.checkpoint_every=100"))
     seen = CanaryLog(RunDirectory.open(tmp_path / "run").canaries, 20).read()
     assert seen.rounds.tolist() == [*range(1, 8)]

@@ -23,7 +23,7 @@ from privfed.grid.cells import Cell
 from privfed.grid.joint_guarantee import joints
 from privfed.plan.plan import plan
 from privfed.plan.prior_spending import examples_guarantee
-from privfed.run.loop import resume
+from privfed.run.resume import resume
 from privfed.store.run_directory import RunDirectory
 
 ROUND = Event(PoissonSampled(0.2, Gaussian(2.0)), "poisson")

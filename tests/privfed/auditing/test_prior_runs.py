@@ -22,11 +22,10 @@ from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.config.population_identity import population, same_unit
 from privfed.config.reading import load
-from privfed.data.sources.synthetic import Synthetic
-from privfed.data.sources.table import Table
 from privfed.errors import Refused
 from privfed.plan.plan import plan
-from privfed.run.loop import resume, train
+from privfed.run.resume import resume
+from privfed.run.train import train
 from privfed.store.lineage import Lineage
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import pack, unpack
@@ -338,7 +337,7 @@ DIGITS = ("data.source=digits", "privacy.noise_multiplier=2.0", "privacy.delta=1
             ("data.source=privfed.data.sources.synthetic:Synthetic", "data.population=b"),
             True,
         ),
-        (SMALL, ("data.source=test_prior:Renamed",), True),
+        (SMALL, ("data.source=spelt:Renamed",), True),
     ],
 )
 def test_simulated_clients_of_one_source_may_be_the_same_people(tmp_path, there, here, same):
@@ -353,18 +352,10 @@ def test_simulated_clients_of_one_source_may_be_the_same_people(tmp_path, there,
         assert "a run" in priors(started([*there, *here], start)).uncovered
 
 
-class Renamed(Synthetic):
-    """A source of a user's own that is no other one."""
-
-
-class Sheet(Table):
-    """The same."""
-
-
 def test_a_population_does_not_depend_on_how_a_part_is_spelt(tmp_path):
     settings = people(tmp_path / "a.csv")
     plain = population(load(None, settings))
-    for source in ("privfed.data.sources.table:Table", "test_prior:Sheet"):
+    for source in ("privfed.data.sources.table:Table", "spelt:Sheet"):
         config = load(None, [*settings, f"data.source={source}"])
         assert population(config)["unit"] == plain["unit"] == "table: person"
         assert population(config)["sources"] == plain["sources"]

@@ -265,17 +265,18 @@ def test_an_audit_imports_nothing_that_the_directory_names(copy, tmp_path, monke
 
 def test_keys_that_a_later_version_adds_do_not_break_an_old_run(copy, monkeypatch):
     """Its digest is over what config.toml says, not over today's defaults."""
-    from privfed.config.config import sections
-    from privfed.run.loop import resume
+    from privfed.config import sections
+    from privfed.run.resume import resume
 
     class Later(sections.Secure):
         bits: int = 32
 
     later = {
         **sections.SECTIONS,
-        "secure": sections.Section(Later, {"protocol": ("protocol", "none")}),
+        "secure": sections.Section("secure", Later, {"protocol": ("protocol", "none")}),
     }
-    monkeypatch.setattr("privfed.config.config.SECTIONS", later)
+    for module in ("config", "assembly", "overrides", "reading"):
+        monkeypatch.setattr(f"privfed.config.{module}.SECTIONS", later)
     assert audit(copy).problems == ()
     assert resume(copy, lambda stored: stored.with_run(rounds=9)).updates == 9
     assert audit(copy).problems == ()

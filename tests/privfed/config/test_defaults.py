@@ -12,7 +12,7 @@ from privfed.cli.main import main
 from privfed.config.reading import load, resolved
 from privfed.models.losses import SquaredError
 from privfed.models.task import Task
-from privfed.run.loop import train
+from privfed.run.train import train
 
 TABLE = """
 [data]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import trainer
+from helpers import rows_of, trainer
 from numbered import Numbered, numbered
 
 from privfed.data.federation import Examples, identity
@@ -90,7 +90,7 @@ def test_a_clients_shuffling_follows_its_name_whoever_else_there_is():
         ids = np.arange(people.clients)
         cohort = Cohort(1, ids, 1.0, Witness("poisson", 1.0, "add/remove"))
         exchange = Exchange("train", {"params": local.network.start}, Layout((("delta", 6),)))
-        found = executor.rows(exchange, cohort)
+        found = rows_of(executor, exchange, cohort)
         return dict(zip(people.examples.clients, found, strict=True))
 
     everybody, fewer = rows(NAMES), rows([n for n in NAMES if n != "client 3"])

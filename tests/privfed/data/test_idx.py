@@ -15,7 +15,7 @@ from privfed.config.reading import load
 from privfed.data.sources.idx import Idx, read_idx
 from privfed.errors import Refused
 from privfed.plan.plan import plan
-from privfed.run.loop import train
+from privfed.run.train import train
 from privfed.streams import Streams
 
 STREAMS = Streams(0)

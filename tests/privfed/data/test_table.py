@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from pyarrow import parquet
 
 from privfed.cli.main import main
-from privfed.config import config
+from privfed.config.reading import load as load_run
 from privfed.data.mapped import Mapped
 from privfed.data.partitions.basic import Natural
 from privfed.data.population import populate
@@ -529,6 +529,6 @@ def test_what_may_stand_in_a_declaration_is_said_in_its_own_words(changes, messa
     keys = ["source=table", "path=p", "label=y", "classes=2", "clients=3"]
     keys += ["features={age=[0,1]}", "categories={sex=['f']}", changes]
     with pytest.raises(Refused) as refused:
-        config.load(None, [f"data.{key}" for key in keys])
+        load_run(None, [f"data.{key}" for key in keys])
     assert message in str(refused.value)
     assert "literal" not in str(refused.value)

@@ -25,7 +25,7 @@ from privfed.grid.planned_guarantee import outlook
 from privfed.grid.results import Files
 from privfed.grid.tables import read_table
 from privfed.report.grid import outcome_table
-from privfed.run.loop import train
+from privfed.run.train import train
 
 DELTA = 1e-3
 EVENT, OTHER = (Event(PoissonSampled(0.2, Gaussian(z)), "poisson") for z in (2.0, 3.0))

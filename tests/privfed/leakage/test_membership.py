@@ -17,7 +17,7 @@ from privfed.config.reading import load
 from privfed.errors import Refused
 from privfed.leakage.membership import Exposure, attack_configuration, attack_run
 from privfed.report.membership import claim, to_json
-from privfed.run.loop import train
+from privfed.run.train import train
 from privfed.words import ceiling
 
 OVERFIT = (

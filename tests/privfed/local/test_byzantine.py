@@ -28,8 +28,9 @@ from privfed.parts import BUILT_IN, find
 from privfed.plan.plan import plan
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.none import NoPrivacy
-from privfed.run.loop import resume, train
 from privfed.run.prepare import prepare
+from privfed.run.resume import resume
+from privfed.run.train import train
 from privfed.sampling.samplers import Full
 from privfed.secure.limits import Limits
 from privfed.secure.masked.protocol import MaskedSums

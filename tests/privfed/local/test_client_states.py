@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import FEATURES, Rounds, built, population, trainer
+from helpers import FEATURES, Rounds, built, population, rows_of, trainer
 from small import same_run, small, trained
 from torch import nn
 
@@ -21,9 +21,10 @@ from privfed.models.losses import SquaredError
 from privfed.models.recipes import Foreign, Logistic
 from privfed.parts import BUILT_IN, find
 from privfed.privacy.mechanisms.none import NoPrivacy
-from privfed.round.round import play, run_round
+from privfed.round.play import play
+from privfed.round.round import run_round
 from privfed.run.check import check
-from privfed.run.loop import resume
+from privfed.run.resume import resume
 from privfed.sampling.cohort import Cohort
 from privfed.sampling.samplers import Poisson
 from privfed.streams import Streams
@@ -207,7 +208,7 @@ def test_a_step_that_was_not_taken_changes_no_control_variate():
     broadcast = {"params": torch.zeros(d), "control": torch.ones(d)}
     own = torch.full((2, d), 2.0)
     seen = torch.tensor([True, False])
-    work = Work(torch.zeros(2), 0.5, seen=seen)
+    work = Work(torch.zeros(2), 0.5, returning=seen)
     rows, after = objective.message(torch.zeros(2, d), broadcast, own, work)
     assert rows[0].tolist() == [0.0] * 6
     assert torch.equal(after[0], own[0])
@@ -265,7 +266,7 @@ def test_stragglers_are_trained_for_their_fewer_epochs(tmp_path, objective):
         rounds.world.states.begin(1)
     exchange = next(play(rounds.algorithm, 1, rounds.state))
     cohort = Cohort(1, ids, 12.0, rounds.algorithm.sampler.witness(1, 12))
-    found = executor.rows(exchange, cohort)
+    found = rows_of(executor, exchange, cohort)
     epochs = executor._epochs(ids, 1)
     assert 1 <= epochs.min() < epochs.max() == 4
     keys = executor.streams.at("shuffle", 1, ids)
@@ -274,7 +275,7 @@ def test_stragglers_are_trained_for_their_fewer_epochs(tmp_path, objective):
     nobody = torch.zeros(12, dtype=torch.bool)
     wanted, _ = rounds.local.train(ids, exchange.broadcast, own, keys, epochs, nobody)
     torch.testing.assert_close(found, wanted)
-    everything, _ = rounds.local.train(ids, exchange.broadcast, own, keys, seen=nobody)
+    everything, _ = rounds.local.train(ids, exchange.broadcast, own, keys, returning=nobody)
     assert not torch.allclose(found, everything, atol=1e-4)
 
 
@@ -305,7 +306,7 @@ def test_rows_do_not_depend_on_the_order_of_clients_or_on_the_others(name):
 
     def rows(ids):
         keys, state = Streams(1).at("shuffle", 1, ids), own[ids] if objective.keeps else None
-        return local.train(ids, broadcast, state, keys, seen=torch.ones(len(ids)))[0]
+        return local.train(ids, broadcast, state, keys, returning=torch.ones(len(ids)))[0]
 
     whole = rows(np.arange(4))
     order = np.array([2, 0, 3, 1])
@@ -450,7 +451,7 @@ def test_their_traffic_and_what_clients_keep_are_said():
     for name, up, down, keeps in (("scaffold", 2, 2, 1), ("feddyn", 1, 1, 1)):
         found = check(small(f"client.objective={name}", "data.setting=cross_silo")).forecast
         assert (found.up, found.down) == (up * free.up, down * free.down)
-        assert found.kept == keeps * free.parameters * 4
+        assert found.remembered == keeps * free.parameters * 4
     settings = ("client.objective=fedcurv", "data.setting=cross_silo", "privacy.mechanism=none")
-    assert check(small(*settings)).forecast.kept == 2 * free.parameters * 4
-    assert free.kept == 0
+    assert check(small(*settings)).forecast.remembered == 2 * free.parameters * 4
+    assert free.remembered == 0

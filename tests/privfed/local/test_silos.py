@@ -25,7 +25,7 @@ from privfed.local.silos import PrivateSilos, SiloLedgers
 from privfed.plan.plan import plan
 from privfed.privacy.mechanism import BoundedRows
 from privfed.run.check import check
-from privfed.run.loop import resume
+from privfed.run.resume import resume
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Keys, Streams
 from privfed.vector import Shapes

@@ -21,7 +21,8 @@ from privfed.local.objectives.sgd import Sgd
 from privfed.local.trainer import LocalTrainer
 from privfed.models.lstm import Lstm
 from privfed.models.recipes import Foreign
-from privfed.run.loop import resume, train
+from privfed.run.resume import resume
+from privfed.run.train import train
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
 from privfed.trained.evaluate import evaluate

@@ -14,7 +14,7 @@ from privfed.config.reading import as_written, overridden
 from privfed.errors import Refused
 from privfed.plan.matrix import Cell, cell, cells, every, general, numbered
 from privfed.plan.plan import plan
-from privfed.run.loop import train
+from privfed.run.train import train
 
 BASE = ("data.setting=cross_silo", "data.clients=20", "run.rounds=2")
 BASE += ("aggregation.root=2", "aggregation.rule=fltrust", "privacy.mechanism=none")

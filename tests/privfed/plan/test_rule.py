@@ -25,8 +25,8 @@ from privfed.parts import BUILT_IN
 from privfed.plan.plan import plan
 from privfed.plan.rule import rule_of, rules_by_sums, told
 from privfed.privacy.mechanisms.none import NoPrivacy
-from privfed.run.loop import resume
 from privfed.run.prepare import prepare
+from privfed.run.resume import resume
 from privfed.sampling.samplers import Full, Poisson
 from privfed.secure.limits import Limits
 from privfed.secure.masked.protocol import MaskedSums

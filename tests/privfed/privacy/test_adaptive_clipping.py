@@ -16,7 +16,7 @@ from privfed.plan.plan import plan
 from privfed.privacy.adaptive_clipping import Split, next_clip
 from privfed.privacy.clipping import clip_rows_and_tell
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
-from privfed.run.loop import resume
+from privfed.run.resume import resume
 from privfed.sampling.cohort import People
 from privfed.sampling.samplers import Poisson
 from privfed.streams import Keys
@@ -123,7 +123,6 @@ def test_noise_follows_the_clip_that_was_applied_and_a_wrong_scale_is_rejected(t
 def test_one_client_more_moves_the_whole_release_by_at_most_the_joint_bound(tmp_path, clip):
     sizes = [3, 9, 4, 6]
     from privfed.local.exchange import Exchange
-    from privfed.round.round import collect
 
     mechanism = adaptive(clip, 1.0, 2.0)
     rounds = Rounds(tmp_path, sizes, size=4, lr=50.0, mechanism=mechanism)
@@ -133,8 +132,7 @@ def test_one_client_more_moves_the_whole_release_by_at_most_the_joint_bound(tmp_
 
     def summed(clients):
         cohort = replace(drawn, clients=np.array(clients))
-        state = mechanism.init()
-        return collect(algorithm, algorithm.rule, exchange, 0, cohort, state, rounds.asking())[0]
+        return rounds.summed(exchange, cohort)
 
     whole = summed([0, 1, 2, 3])
     assert whole.bound == pytest.approx(Split.of(1.0, 2.0).bound(clip))

@@ -22,11 +22,11 @@ from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.mechanisms import banded as module
 from privfed.privacy.mechanisms.banded import Banded, prefix_error
 from privfed.privacy.noise.correlated import Correlated
-from privfed.run.loop import resume
+from privfed.run.resume import resume
 from privfed.sampling.samplers import Cyclic, Poisson
 from privfed.streams import Keys, Streams
 
-KEPT = Streams(0, kept=bytes(32))
+KEPT = Streams(0, key=bytes(32))
 CYCLIC = (
     "cohort.sampler=cyclic",
     "cohort.separation=3",
@@ -109,7 +109,7 @@ def test_z_is_standard_normal_fresh_every_round_and_the_runs_own():
     with pytest.raises(AssertionError):
         assert_normal(0.97 * z, 1.0)
     first, second = KEPT.at("matrix", 1).normal(5), KEPT.at("matrix", 2).normal(5)
-    other = Streams(0, kept=bytes([1] * 32)).at("matrix", 1).normal(5)
+    other = Streams(0, key=bytes([1] * 32)).at("matrix", 1).normal(5)
     assert len({*first, *second, *other}) == 15
     assert not np.array_equal(KEPT.at("slots").bits(5), KEPT.at("matrix").bits(5))
 
@@ -258,7 +258,7 @@ def test_a_secret_run_keeps_a_key_and_goes_on_with_the_same_noise(tmp_path, monk
     assert key.read_text() == secret
     # Nothing was learned (lr = 0): the model is the noise of all seven rounds, from that key.
     trained(tmp_path / "start", *still, "privacy.noise_multiplier=0.0")
-    streams = Streams(0, kept=bytes.fromhex(secret.split()[1]))
+    streams = Streams(0, key=bytes.fromhex(secret.split()[1]))
     before, after = (
         torch.cat([value.flatten() for name, value in sorted(model(path).items())]).double()
         for path in (tmp_path / "start", tmp_path / "run")

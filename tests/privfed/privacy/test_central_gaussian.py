@@ -93,11 +93,11 @@ def test_only_clipping_makes_bounded_rows_and_only_sums_make_bounded_sums():
     allowed = {
         "BoundedRows": {
             "privacy/clipping.py",
-            "privacy/none.py",
-            "privacy/local.py",
+            "privacy/mechanisms/none.py",
+            "privacy/mechanisms/local_gaussian.py",
             "privacy/rotation.py",
         },
-        "BoundedSum": {"secure/plain.py", "secure/encoded.py", "round.py"},
+        "BoundedSum": {"secure/plain_sum.py", "secure/encoded_sum.py", "round/by_sums.py"},
     }
     root = Path(privfed.__file__).parent
     for path in root.rglob("*.py"):

@@ -37,8 +37,8 @@ from privfed.privacy.noise.table_sampler import Table, discrete_gaussian_table, 
 from privfed.privacy.rotation import hadamard, padded, rotate, signs, unrotate
 from privfed.privacy.shared_noise import OTHER
 from privfed.report.tables import two_sided
-from privfed.run.loop import resume
 from privfed.run.prepare import planned, prepare
+from privfed.run.resume import resume
 from privfed.sampling.samplers import CappedPoisson, Cyclic, FixedSize, Full, Poisson
 from privfed.secure.dropout import Leaves
 from privfed.secure.homomorphic.protocol import Bfv
@@ -728,8 +728,8 @@ LAYERED = (
 
 def test_hostile_clients_are_taken_off_the_fewest_survivors_of_layers():
     """Of 80 who share keys 64 stay: 16 hostile ones are a quarter of these, and 8 collude."""
-    found = planned(small(*LAYERED, "aggregation.byzantine=16"), length=50)
-    whole = planned(small(*LAYERED, "secure.colluders=0.0"), length=50)
+    found = plan(small(*LAYERED, "aggregation.byzantine=16"), length=50)
+    whole = plan(small(*LAYERED, "secure.colluders=0.0"), length=50)
     assert found.mechanism.honest == pytest.approx(1 - 16 / 64 - 8 / 64)
     full = whole.event.release.variance
     assert found.event.release.variance == pytest.approx(full * 0.625, rel=1e-9)
@@ -739,14 +739,13 @@ def test_readers_are_not_protected_by_noise_that_hostile_clients_leave_out():
     """Nor by a secret draw, of which those are told."""
     keys = (*DISTRIBUTED, "data.clients=40", "privacy.against=readers", "secure.colluders=0.1")
     whole, less = (
-        planned(small(*keys, f"aggregation.byzantine={count}"), length=50).event.release.variance
+        plan(small(*keys, f"aggregation.byzantine={count}"), length=50).event.release.variance
         for count in (0, 8)
     )
     assert less == pytest.approx(whole * (1 - 8 / 32), rel=1e-9)
     readers = (*LAYERED, "privacy.against=readers")
     nobody, some = (
-        planned(small(*readers, f"aggregation.byzantine={count}"), length=50).event
-        for count in (0, 1)
+        plan(small(*readers, f"aggregation.byzantine={count}"), length=50).event for count in (0, 1)
     )
     assert isinstance(nobody.release, PoissonSampled)
     assert (nobody.relation, some.relation) == (ADD_REMOVE, ZERO_OUT)
@@ -787,7 +786,7 @@ def test_why_noise_that_tells_the_count_is_not_amplified():
 def test_a_key_holder_knows_its_own_share():
     keys = (*DISTRIBUTED, "secure.protocol=bfv", "secure.simulate=arithmetic", "data.clients=40")
     told = {
-        share: planned(small(*keys, f"secure.colluders={share}"), length=50)
+        share: plan(small(*keys, f"secure.colluders={share}"), length=50)
         for share in (0.0, 0.01, 0.2)
     }
     assert [round(32 * found.mechanism.honest) for found in told.values()] == [31, 31, 24]

@@ -12,7 +12,7 @@ from defenses.median import Median
 from privfed.errors import Refused
 from privfed.local.exchange import Exchange
 from privfed.privacy.mechanisms.none import NoPrivacy
-from privfed.round import round as round_module
+from privfed.round import by_sums
 from privfed.sampling.cohort import People
 from privfed.sampling.samplers import Poisson
 from privfed.secure.summation import Aborted
@@ -128,16 +128,8 @@ def test_an_empty_cohorts_sum_lies_where_the_model_does(tmp_path):
         "train", {"params": params, "center": params}, rounds.algorithm.objective.layout(18)
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(round_module, "_hash", lambda _: b"")
-        total, _ = round_module.collect(
-            rounds.algorithm,
-            rounds.algorithm.rule,
-            exchange,
-            0,
-            cohort,
-            {},
-            rounds.asking(),
-        )
+        patch.setattr(by_sums, "_hash", lambda _: b"")
+        total = rounds.summed(exchange, cohort)
     assert total.total.device == params.device
 
 

@@ -4,7 +4,7 @@ import statistics
 
 from privfed.auditing.run_audit import audit
 from privfed.config.reading import load
-from privfed.run.loop import train
+from privfed.run.train import train
 
 
 def test_the_default_run_reaches_its_floor_within_its_budget(tmp_path):

@@ -28,8 +28,8 @@ from privfed.models.losses import BinaryCrossEntropy, SquaredError
 from privfed.plan.plan import plan
 from privfed.round.tally import Tally
 from privfed.run.heterogeneity import client_scores, distribution, gradients, measure_clients
-from privfed.run.loop import resume
 from privfed.run.population import population as assemble_population
+from privfed.run.resume import resume
 from privfed.sampling.cohort import People
 from privfed.sampling.devices import Devices
 from privfed.sampling.samplers import BySize

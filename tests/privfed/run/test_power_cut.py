@@ -13,7 +13,7 @@ from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.errors import Broken
-from privfed.run.loop import resume
+from privfed.run.resume import resume
 from privfed.store.run_directory import RunDirectory
 
 SHORT = ("run.rounds=2", "run.checkpoint_every=2", "run.evaluate_every=1")

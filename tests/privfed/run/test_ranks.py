@@ -15,8 +15,9 @@ from privfed.cli.main import main
 from privfed.errors import RankLost, Refused
 from privfed.ranks import ALONE, joined
 from privfed.round.round import run_round
-from privfed.run import loop as runs
 from privfed.run.prepare import prepare
+from privfed.run.resume import resume
+from privfed.run.train import train
 from privfed.run.worker_rank import refuse_ranks
 
 SEEDED = "run.randomness=seeded"
@@ -47,7 +48,7 @@ def test_two_processes_do_what_one_does(kind, tmp_path):
     alone = trained(tmp_path / "one", SEEDED, *KINDS[kind])
     with joined(2) as ranks:
         assert (ranks.rank, ranks.count) == (0, 2)
-        outcome = runs.train(small(SEEDED, *KINDS[kind]), tmp_path / "two", ranks=ranks)
+        outcome = train(small(SEEDED, *KINDS[kind]), tmp_path / "two", ranks=ranks)
     assert outcome.updates == 7
     if alone.plan.mechanism.private and kind != "rows":  # sums on a grid are exact
         same_run(tmp_path / "one", tmp_path / "two")
@@ -157,8 +158,8 @@ def test_a_rank_that_dies_ends_the_run_cleanly_and_it_resumes(tmp_path, monkeypa
                 workers[0].wait()
 
     with pytest.raises(RankLost, match="has died or cannot be reached"), joined(2) as ranks:
-        runs.train(small(SEEDED), tmp_path / "run", [Kills()], ranks)
-    runs.resume(tmp_path / "run", lambda _: small(SEEDED))
+        train(small(SEEDED), tmp_path / "run", [Kills()], ranks)
+    resume(tmp_path / "run", lambda _: small(SEEDED))
     trained(tmp_path / "whole", SEEDED)
     same_run(tmp_path / "whole", tmp_path / "run")
 

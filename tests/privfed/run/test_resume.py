@@ -21,9 +21,9 @@ from privfed.cli.main import main
 from privfed.config.reading import restated
 from privfed.errors import Broken, Refused
 from privfed.run.ledger_terms import terms
-from privfed.run.loop import resume
 from privfed.run.prepare import prepare
-from privfed.run.resume import replay
+from privfed.run.restore import replayed
+from privfed.run.resume import resume
 from privfed.store.run_directory import RunDirectory
 
 
@@ -203,9 +203,9 @@ def test_a_partial_round_is_spent_and_not_replayed(tmp_path, monkeypatch):
     setup = prepare(RunDirectory.open(path).read_config())
     charge = Ledger.load(path / "ledger.jsonl").charged(2)
     state = setup.start()
-    assert replay(charge, setup, state, RunDirectory.open(path)) is not None
+    assert replayed(charge, setup, state, RunDirectory.open(path)) is not None
     monkeypatch.setattr("privfed.round.algorithm.exchanges", lambda *_: 2)
-    assert replay(charge, setup, state, RunDirectory.open(path)) is None
+    assert replayed(charge, setup, state, RunDirectory.open(path)) is None
 
 
 def test_a_resume_does_not_need_the_file_that_the_run_started_from(tmp_path):
@@ -343,7 +343,7 @@ def test_a_configuration_edited_by_hand_does_not_raise_a_budget_in_silence(tmp_p
 def test_the_budget_of_a_ledger_that_states_none_is_the_stored_one(tmp_path, monkeypatch):
     path = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr("privfed.run.loop.terms", lambda *args: without_budget(terms(*args)))
+        patch.setattr("privfed.run.train.terms", lambda *args: without_budget(terms(*args)))
         trained(path, *AT, "privacy.epsilon=3.0", "run.rounds=3")
     assert Ledger.load(path / "ledger.jsonl").budget is None
     resume(path, keep)

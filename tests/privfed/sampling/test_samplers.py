@@ -20,7 +20,7 @@ from privfed.local.objective import Cohorts
 from privfed.plan.plan import plan
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.local_gaussian import LocalGaussian
-from privfed.run.loop import resume
+from privfed.run.resume import resume
 from privfed.sampling.availability import Always, Daily, Groups
 from privfed.sampling.cohort import People
 from privfed.sampling.samplers import BySize, CappedPoisson, Cyclic, FixedSize, Full, Poisson

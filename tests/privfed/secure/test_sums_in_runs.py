@@ -27,7 +27,8 @@ from privfed.plan.unspent import unspent
 from privfed.privacy.mechanism import BoundedRows, Encoding
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.none import NoPrivacy
-from privfed.run.loop import resume, train
+from privfed.run.resume import resume
+from privfed.run.train import train
 from privfed.sampling.samplers import CappedPoisson, FixedSize, Full, Poisson
 from privfed.secure.aborts import probability
 from privfed.secure.dropout import Leaves, leaving, sending
@@ -591,7 +592,7 @@ def test_what_is_configured_stays_though_aborts_cost():
 
 def test_a_resume_with_more_budget_says_how_many_rounds_would_use_it(tmp_path):
     config = small("privacy.epsilon=3.0", "run.rounds=7")
-    more = replace(plan(config).config, own={**config.own, "privacy": raised(config, 6.0)})
+    more = replace(plan(config).config, privacy=raised(config, 6.0))
     left = unspent(plan(more))
     assert left.epsilon == pytest.approx(3.0, abs=1e-2)
     rounds = int(re.search(r"from 7 to up to (\d+)", str(left))[1])
@@ -653,7 +654,7 @@ def test_aborts_are_weighed_at_what_fixed_noise_spends():
 def test_noise_that_was_kept_is_not_blamed_on_aborts(keys):
     config = load(None, ["run.rounds=40", *keys])
     found = plan(config, length=50)
-    more = replace(found.config, own={**config.own, "privacy": raised(config, 8.0)})
+    more = replace(found.config, privacy=raised(config, 8.0))
     left = unspent(plan(more, length=50))
     assert "raise run.rounds from 40" in str(left)
     assert "aborts" not in str(left)

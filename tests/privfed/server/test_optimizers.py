@@ -23,9 +23,10 @@ from privfed.local.objectives.sgd import Sgd
 from privfed.parts import BUILT_IN, find
 from privfed.plan.plan import plan
 from privfed.privacy.mechanisms.none import NoPrivacy
-from privfed.round.round import play, run_round
+from privfed.round.play import play
+from privfed.round.round import run_round
 from privfed.run.check import check
-from privfed.run.loop import resume
+from privfed.run.resume import resume
 from privfed.sampling.cohort import People
 from privfed.sampling.samplers import Poisson
 from privfed.schedules import Cosine, Staircase, WarmUp

@@ -26,7 +26,7 @@ from privfed.data.preprocessing import Category, Numbers, Preprocessing
 from privfed.errors import Broken, Busy, Refused
 from privfed.models.form import Form
 from privfed.models.recipes import Logistic
-from privfed.run.loop import train
+from privfed.run.train import train
 from privfed.store.lineage import Lineage
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import pack, unpack

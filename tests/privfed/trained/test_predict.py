@@ -21,7 +21,7 @@ from privfed.config.reading import load
 from privfed.data.sources.idx import Idx
 from privfed.data.sources.table import Table
 from privfed.errors import Refused
-from privfed.run.loop import train
+from privfed.run.train import train
 from privfed.streams import Streams
 from privfed.trained.predict import predict
 

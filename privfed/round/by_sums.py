@@ -1,0 +1,98 @@
+"""Aggregation by sums: clients compute the rule's terms, and only their total is seen."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from defenses.types import SumRule
+from privfed.local.exchange import Chunk, Exchange
+from privfed.privacy.mechanism import BoundedSum
+from privfed.privacy.mechanism import State as PublicState
+from privfed.round.updates import ClientUpdates, Foreseen
+from privfed.secure.summation import Session
+
+
+class BySums:
+    """Releases what a rule sums. `state` is the mechanism's public one, after each release."""
+
+    def __init__(self, rule: SumRule, updates: ClientUpdates) -> None:
+        self.state: PublicState = updates.state.mechanism
+        self._rule, self._updates = rule, updates
+
+    def release(self, exchange: Exchange, number: int) -> Tensor:
+        """Bound, sum and noise the cohort's answers to exchange `number`; the average `[m]`.
+
+        Raises `Aborted` where too few send.
+        """
+        total, divisor = self.sum(exchange, number)
+        ranks = self._updates.world.ranks
+        released, self.state = ranks.first(lambda: self._noised(total, divisor, number))
+        return released.to(total.total.device)
+
+    def sum(self, exchange: Exchange, number: int) -> tuple[BoundedSum, float]:
+        """The cohort's bounded sum `[m]` for exchange `number` of its round, and the divisor.
+
+        Under privacy, and where clients keep a state, every row weighs one and the divisor is the
+        configuration's constant. Else a row is sent as (weight * row, weight), and the divisor is
+        the summed weight.
+        """
+        updates, algorithm = self._updates, self._updates.algorithm
+        cohort, world, mechanism = updates.cohort, updates.world, algorithm.mechanism
+        wire = algorithm.wire(exchange.layout)
+        present, leaves = updates.present(number)
+        model = _hash(exchange.broadcast["params"])
+        session = Session(cohort.round, number, model, cohort.clients, leaves, world.streams)
+        encoding = mechanism.encoding(self.state)
+        accumulator = algorithm.summation.open(session, mechanism.width(wire), encoding)
+        for chunk in updates.chunks(exchange, present, self._foreseen(exchange)):
+            rows = self._terms(chunk, exchange)
+            accumulator.add(chunk.ids, updates.bounded(chunk.ids, rows, wire, number, self.state))
+        closed = accumulator.close()
+        summed = world.executor.reduce(closed.total.to(exchange.broadcast["params"].device))
+        total = BoundedSum(summed, closed.bound, closed.survivors)
+        if algorithm.fixed_divisor:
+            return total, cohort.divisor
+        weight = float(wire.view(total.total, "weight"))
+        if weight <= 0.0:  # nobody's: an average of nothing moves nothing
+            return BoundedSum(torch.zeros_like(summed[:-1]), total.bound, total.survivors), 1.0
+        return BoundedSum(summed[:-1], total.bound, total.survivors), weight
+
+    def _noised(self, total: BoundedSum, divisor: float, number: int) -> tuple[Tensor, PublicState]:
+        updates = self._updates
+        noise = updates.world.noise(updates.cohort.round, number)
+        mechanism = updates.algorithm.mechanism
+        released, state = mechanism.release(total, divisor, noise, self.state)
+        return released.cpu(), state
+
+    def _terms(self, chunk: Chunk, exchange: Exchange) -> Tensor:
+        """What clients sum `[c, m]`: the rule's terms, weighted where weights are not fixed."""
+        center = exchange.broadcast.get("center", chunk.rows.new_zeros(()))
+        rows = self._rule.terms(chunk.rows, center)
+        if self._updates.unbounded:
+            hostile = torch.from_numpy(self._updates.hostile(chunk.ids)).to(rows.device)
+            rows = torch.where(hostile[:, None], self._rule.unbounded(chunk.rows, center), rows)
+        if self._updates.algorithm.fixed_divisor:
+            return rows
+        weights = chunk.weights[:, None]
+        return torch.cat([weights * rows, weights], dim=1)
+
+    def _foreseen(self, exchange: Exchange) -> Foreseen:
+        """The aggregate without noise, as an attacker works it out who takes all to weigh alike."""
+
+        def foreseen(rows: Tensor, hostile: int) -> Tensor:
+            center, rule = exchange.broadcast["center"], self._rule
+            for _ in range(rule.passes):
+                terms = rule.terms(rows, center)
+                if self._updates.unbounded:
+                    terms = torch.cat([rule.unbounded(rows[:hostile], center), terms[hostile:]])
+                center = rule.step(center, self._updates.clipped(terms, hostile).mean(0))
+            return center
+
+        return foreseen
+
+
+def _hash(params: Tensor) -> bytes:
+    return hashlib.sha256(params.cpu().numpy().tobytes()).digest()

@@ -1,0 +1,114 @@
+"""What a run tells while it goes on, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from accounting.guarantee import Guarantee, stated
+from privfed.plan.plan import ON_TRAINED, Plan
+from privfed.run.divergence import Divergence
+from privfed.run.forecast import Forecast
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """A round that was evaluated. `public` may leave; `simulation` only where the run opted in.
+
+    `warning` says once that the run gets worse than a constant answer, and what to do.
+    """
+
+    round: int
+    public: Mapping[str, Any]
+    simulation: Mapping[str, Any] = field(default_factory=dict)
+    warning: str = ""
+
+
+class Observer(Protocol):
+    """Metrics, progress, figures: told of rounds, never part of them."""
+
+    def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None: ...
+
+    def after_round(self, round: int) -> None: ...
+
+    def aborted(self, round: int, reason: str) -> None: ...
+
+    def after(self, record: RoundRecord) -> None: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    `measures` are the loss's own (the first is the one to look at), and "loss", and `constant`
+    those of the best answer that looks at nothing. `updates` counts
+    rounds that moved the model, `charges` all that were paid for, `aborts` those whose secure sum
+    was aborted, and why; `guarantee` covers all charges and what earlier runs over the same
+    population had spent. `public` counts clients declared public; `test_shared`: clients of the
+    test set trained too.
+    """
+
+    plan: Plan
+    path: Path
+    measures: Mapping[str, float]
+    test_examples: int
+    updates: int
+    charges: int
+    guarantee: Guarantee
+    stopped_at_budget: bool
+    ledger_head: str
+    public: int = 0
+    test_shared: bool = False
+    aborts: Mapping[int, str] = field(default_factory=dict)
+    constant: Mapping[str, float] = field(default_factory=dict)
+    divergence: Divergence = field(default_factory=Divergence)
+
+    @property
+    def note(self) -> str | None:
+        """What readers of the measures have to know."""
+        return self.plan.simulation or (ON_TRAINED if self.test_shared else None)
+
+    @property
+    def accuracy(self) -> float:
+        """Raises `KeyError` where the loss has no such measure."""
+        return self.measures["accuracy"]
+
+    def to_json(self) -> dict[str, Any]:
+        """The object `--json` ends with."""
+        bound = asdict(self.guarantee)
+        return {
+            **self.measures,
+            "constant": dict(self.constant),
+            "diverged": self.divergence.to_json(),
+            "test_examples": self.test_examples,
+            "public_clients": self.public,
+            "start": self.plan.config.start.init or None,
+            "epsilon": bound["epsilon"],
+            "delta": bound["delta"],
+            "unit": self.plan.event.unit,
+            "relation": self.plan.event.relation,
+            "sampler": self.plan.event.sampler,
+            "accountant": bound["accountant"],
+            "accountants": bound["by_accountant"],
+            "noise_multiplier": self.plan.noise_multiplier,
+            "guarantees": stated(
+                self.guarantee, *self.plan.also(self.charges), void=self.plan.void
+            ),
+            "rounds": self.updates,
+            "charges": self.charges,
+            "aborted": len(self.aborts),
+            "prior": self.plan.config.privacy.prior,
+            "disjoint": self.plan.config.privacy.disjoint,
+            "uncovered": self.guarantee.uncovered or None,
+            "budget": self.plan.budget,
+            "budgets": [asdict(change) for change in self.plan.budgets],
+            "stopped_at_budget": self.stopped_at_budget,
+            "simulation": self.plan.simulation is not None,
+            "note": self.note,
+            "test_shared": self.test_shared,
+            "guarantee": self.plan.void,
+            "ledger_head": self.ledger_head,
+            "run": str(self.path),
+        }

@@ -1,0 +1,105 @@
+"""What a run says of its model while it trains: measures on public examples, and what was spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from accounting.guarantee import guarantee
+from accounting.ledger import Ledger
+from privfed.data.federation import Federation
+from privfed.round.tally import Tally
+from privfed.run.constant_baseline import Baseline
+from privfed.run.divergence import Divergence
+from privfed.run.forecast import Forecast
+from privfed.run.heterogeneity import measure_clients
+from privfed.run.outcome import RoundRecord
+from privfed.run.setup import Setup
+from privfed.store.run_directory import Checkpoint, RunDirectory
+
+
+class Recorder:
+    """Evaluates a run's checkpoints, and writes metrics.jsonl.
+
+    `tally` counts what no epsilon covers, where the run opted in.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        directory: RunDirectory,
+        ledger: Ledger,
+        tally: Tally | None,
+        begin: Checkpoint,
+    ) -> None:
+        self._setup, self._directory, self._ledger, self._tally = setup, directory, ledger, tally
+        self._baseline = Baseline(setup.network.loss)
+        self._baseline.go_on(directory.losses(), self._population(begin).test)
+
+    def record(self, now: Checkpoint, counts: Mapping[str, Any]) -> RoundRecord:
+        """Evaluate the checkpoint, and write the line of its round.
+
+        `counts` are those of the round itself; what adds up over rounds is added here.
+        """
+        setup, population = self._setup, self._population(now)
+        simulation = {**counts, **(self._tally.totals() if self._tally else {})}
+        if setup.plan.config.run.client_measures:
+            trainer = replace(setup.executor.trainer, federation=population)
+            simulation |= measure_clients(trainer, now.state.params)
+        measures = self.measures(now)
+        diverging = self._baseline.judge(now.round, measures["loss"], population.test)
+        warning = self.divergence.sentence(setup.plan.mechanism.private) if diverging else ""
+        public = {**measures, **_released_clip(now), "epsilon": self._epsilon(now)}
+        record = RoundRecord(now.round, public, simulation, warning)
+        self._write(record)
+        return record
+
+    def measures(self, now: Checkpoint) -> dict[str, float]:
+        """The model on the public test set; where an attack has a target, how often it is met."""
+        network, params = self._setup.network, now.state.params
+        measures = network.evaluate(params, self._population(now).test)
+        if self._setup.targeted is not None:
+            measures["attack_success"] = network.evaluate(params, self._setup.targeted)["accuracy"]
+        return measures
+
+    def constant(self, now: Checkpoint) -> Mapping[str, float]:
+        """The measures of the best answer that looks at nothing."""
+        return self._baseline.on(self._population(now).test)
+
+    @property
+    def divergence(self) -> Divergence:
+        """Whether the model is worse than that, and since when."""
+        return self._baseline.divergence
+
+    def _population(self, now: Checkpoint) -> Federation:
+        return self._setup.federation.at(now.round)
+
+    def _epsilon(self, now: Checkpoint) -> float:
+        privacy = self._setup.plan.config.privacy
+        spending = self._ledger.spending_until(now.round)
+        return guarantee(spending, privacy.delta, privacy.accountant).epsilon
+
+    def _write(self, record: RoundRecord) -> None:
+        line: dict[str, Any] = {"format": 1, "round": record.round, **record.public}
+        if record.simulation:
+            line["simulation_only"] = record.simulation
+        self._directory.append_metrics(line)
+
+
+def tally_of(setup: Setup, expected: Forecast) -> Tally | None:
+    """What counts raw updates, where `run.simulation_metrics` asks for it."""
+    config, mechanism = setup.plan.config, setup.plan.mechanism
+    if not config.run.simulation_metrics:
+        return None
+    adapts = bool(mechanism.init())  # a clip that adapts says itself how many it clips
+    clip = mechanism.clip if mechanism.private and not adapts else None
+    down, up = expected.down / expected.cohort, expected.up / expected.cohort
+    counts = setup.federation.examples.counts
+    return Tally(clip, counts, setup.executor.work, config.devices, down, up)
+
+
+def _released_clip(now: Checkpoint) -> dict[str, float]:
+    """The clip that a mechanism released, where it adapts."""
+    clip = now.state.mechanism.get("clip")
+    return {} if clip is None else {"clip": float(clip)}

@@ -1,0 +1,42 @@
+"""A new run: prepared, opened, and played to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from accounting.ledger import Ledger
+from privfed.auditing.prior_runs import priors, refuse_once_public
+from privfed.config.config import Config
+from privfed.ranks import ALONE, Ranks
+from privfed.run.ledger_terms import mark_counted, terms, write_companions
+from privfed.run.loop import play_to_end
+from privfed.run.outcome import Observer, Outcome
+from privfed.run.prepare import prepare
+from privfed.run.worker_rank import refuse_ranks
+from privfed.store.kept_heads import keep_heads, refuse_unusable
+from privfed.store.run_directory import Checkpoint, RunDirectory
+
+
+def train(
+    config: Config, out: Path, observers: Sequence[Observer] = (), ranks: Ranks = ALONE
+) -> Outcome:
+    """Train `config` into the new directory `out`, together with all other `ranks`.
+
+    Raises `Refused`, having written nothing, where the configuration cannot run.
+    """
+    refuse_ranks(config, ranks.count)
+    refuse_unusable(config.run.heads, out)
+    before = priors(config)
+    setup = prepare(config, before)
+    refuse_once_public(before, setup.federation)
+    directory = RunDirectory.create(out)
+    with directory.locked():
+        RunDirectory.create(out)  # once more, now that nobody else can begin here
+        directory.write_config(setup.plan.config)
+        write_companions(setup, before, directory)
+        mark_counted(before, directory)
+        ledger = Ledger.create(directory.ledger, terms(setup, before, directory))
+        keep_heads(ledger, config.run.heads)
+        directory.save_checkpoint(Checkpoint(0, 0, setup.start(), ledger.head()), setup.network)
+        return play_to_end(setup, directory, ledger, observers, ranks)

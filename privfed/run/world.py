@@ -1,0 +1,151 @@
+"""Where the rounds of a run happen: its executor, ledger, store, and what it keeps between rounds."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from accounting.guarantee import TIGHTEST
+from accounting.ledger import Ledger
+from privfed.auditing.canaries.clients import Canaries, with_canaries
+from privfed.auditing.canaries.log import FINAL, CanaryLog
+from privfed.local.client_states import ClientStates
+from privfed.local.silos import PrivateSilos, SiloLedgers
+from privfed.privacy.noise.correlated import Correlated
+from privfed.ranks import ALONE, Ranks
+from privfed.round.world import Charges, ReleaseStore, Watch, World
+from privfed.run.setup import Setup
+from privfed.store.run_directory import Checkpoint, RunDirectory
+from privfed.streams import Streams
+
+
+def client_states(
+    setup: Setup, directory: RunDirectory, ledger: Ledger, checkpoint: Checkpoint
+) -> ClientStates | None:
+    """What clients remember as of `checkpoint`; None where they remember nothing."""
+    if not keeps_states(setup):
+        return None
+    width = setup.algorithm.objective.keeps * setup.network.shapes.length
+    clients = setup.federation.clients
+    people = hashlib.sha256(setup.federation.people().identities.tobytes()).hexdigest()
+    run = f"{ledger.terms['id']} {people}"  # states are kept by place, so the order has to stay
+    return ClientStates(directory.private, run, clients, width, checkpoint.round)
+
+
+def private_silos(setup: Setup, directory: RunDirectory, ledger: Ledger) -> PrivateSilos | None:
+    """Silos that train with DP-SGD, and their ledgers; None where they train without."""
+    dp = setup.plan.config.example_privacy
+    if dp is None:
+        return None
+    event = dp.event(setup.plan.config.client.epochs)
+    terms = {
+        **{key: ledger.terms[key] for key in ("id", "randomness", "note")},
+        "unit": event.unit,
+        "relation": event.relation,
+        "sampler": event.sampler,
+        "delta": dp.delta,
+        "accountant": TIGHTEST,
+        "mechanism": "dp_sgd",
+    }
+    silos, fresh = setup.federation.clients, not ledger.charges
+    ledgers = SiloLedgers(directory.silos, terms, silos, fresh, ledger.reexecutes)
+    return PrivateSilos(dp, setup.executor.trainer, ledgers)
+
+
+def with_kept_key(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Streams:
+    """The streams, with the run's own key where slots or noise of different rounds hang together.
+
+    Raises `Broken` where it is missing from a run that was charged.
+    """
+    if not keeps_key(setup):
+        return setup.streams
+    key = directory.kept_key(str(ledger.terms["id"]), fresh=not ledger.charges)
+    return replace(setup.streams, key=key)
+
+
+def keeps_key(setup: Setup) -> bool:
+    """Whether secret draws of different rounds follow from one key, which the run then keeps."""
+    parts = (setup.algorithm.sampler, setup.algorithm.mechanism)
+    follows = any(part.remembers for part in parts) or setup.plan.config.audit.canaries > 0
+    return follows and not setup.streams.simulated
+
+
+def keeps_states(setup: Setup) -> bool:
+    """Whether clients remember anything between rounds."""
+    return setup.algorithm.objective.keeps * setup.network.shapes.length > 0
+
+
+def correlated(setup: Setup, streams: Streams) -> Correlated | None:
+    """Noise that is correlated over rounds; None where it is not."""
+    algorithm = setup.algorithm
+    layout = algorithm.objective.layout(setup.network.shapes.length)
+    return algorithm.mechanism.memory(streams, algorithm.mechanism.width(layout))
+
+
+def build_world(
+    setup: Setup,
+    directory: RunDirectory,
+    ledger: Ledger,
+    begin: Checkpoint,
+    ranks: Ranks = ALONE,
+    watch: Watch | None = None,
+    store: ReleaseStore | None = None,
+) -> World:
+    """Where the rounds after `begin` happen: releases lie in `directory`, or in another `store`."""
+    states = client_states(setup, directory, ledger, begin)
+    streams = with_kept_key(setup, directory, ledger)
+    silos = private_silos(setup, directory, ledger)
+    bare = shared_world(setup, ledger, store or directory, ranks)
+    return replace(
+        bare,
+        executor=replace(setup.executor, states=states, silos=silos, ranks=ranks),
+        streams=streams,
+        correlated=correlated(setup, streams),
+        watch=watch,
+        attackers=setup.attackers,
+        states=states,
+    )
+
+
+def shared_world(setup: Setup, ledger: Charges, store: ReleaseStore, ranks: Ranks) -> World:
+    """The part of a world that every rank has: clients who answer, and public randomness."""
+    return World(
+        executor=replace(setup.executor, ranks=ranks),
+        people=setup.federation.people(),
+        ledger=ledger,
+        store=store,
+        streams=setup.streams,
+        ranks=ranks,
+    )
+
+
+@dataclass(frozen=True)
+class CanaryWatch:
+    """The canaries of a run, and the log of what they saw."""
+
+    canaries: Canaries
+    log: CanaryLog
+
+    def hear(self, round: int, released: list[Tensor]) -> None:
+        """Hold a release, which may have been noted before, against the canaries."""
+        self.log.append(round, self.canaries.found_in(released))
+
+    def end(self, way: Tensor) -> None:
+        """Hold the whole way of the model `[d]` against them: the run is at its end."""
+        self.log.append(FINAL, self.canaries.found_in([way]))
+
+
+def watched(
+    world: World, setup: Setup, directory: RunDirectory
+) -> tuple[World, CanaryWatch | None]:
+    """The world with the run's canaries in its population, where it has any."""
+    config, length = setup.plan.config, setup.network.shapes.length
+    if not config.audit.canaries:
+        return world, None
+    canaries = Canaries.drawn(config.audit.canaries, length, world.streams)
+    log = CanaryLog(directory.canaries, config.audit.canaries)
+    log.begin(canaries.coins, length)
+    clip, clients = float(config.mechanism.clip), setup.federation.clients
+    return with_canaries(world, clients, clip, canaries, log), CanaryWatch(canaries, log)

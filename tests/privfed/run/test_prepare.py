@@ -1,0 +1,99 @@
+"""One way into a run: whatever is asked of it, its data are loaded once and its model built once."""
+
+import pytest
+from small import SMALL, small, trained
+
+from privfed.config.reading import load
+from privfed.data.sources.synthetic import Synthetic
+from privfed.grid.cell_charges import plan_of
+from privfed.leakage.membership import attack_configuration
+from privfed.leakage.subject import subject
+from privfed.models.recipes import Logistic
+from privfed.plan import plan as planning
+from privfed.run.check import check
+from privfed.run.prepare import prepare
+from privfed.run.resume import resume
+from privfed.run.train import train
+
+PROTOCOLS = {
+    "none": (),
+    "masks": ("secure.protocol=masks", "cohort.sampler=full", "cohort.size=0"),
+    "masks and skellam": (
+        "secure.protocol=masks",
+        "privacy.mechanism=skellam",
+        "cohort.sampler=full",
+        "cohort.size=0",
+    ),
+    "bfv": ("secure.protocol=bfv", "cohort.sampler=full", "cohort.size=0"),
+}
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often data are loaded, models built, configurations refused, and noise solved for."""
+    counted = {}
+
+    def count(owner, name):
+        real = getattr(owner, name)
+
+        def counting(*args, **kwargs):
+            counted[name] = counted.get(name, 0) + 1
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, counting)
+
+    for owner, name in (
+        (Synthetic, "load"),
+        (Logistic, "build"),
+        (planning, "refusals"),
+        (planning, "round_cost"),
+    ):
+        count(owner, name)
+    return counted
+
+
+ONCE = {"load": 1, "build": 1, "refusals": 1, "round_cost": 1}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_way_in_loads_builds_refuses_and_plans_once(protocol, tmp_path, calls):
+    if protocol == "bfv":
+        pytest.importorskip("tenseal")
+    keys = (*PROTOCOLS[protocol], "secure.simulate=arithmetic") if protocol != "none" else ()
+    config = small(*keys, "run.rounds=2")
+
+    def once(way_in):
+        calls.clear()
+        way_in()
+        assert calls == ONCE, way_in
+
+    once(lambda: check(config))
+    once(lambda: prepare(config))
+    once(lambda: train(config, tmp_path / "run"))
+    once(lambda: resume(tmp_path / "run", lambda stored: stored.with_run(rounds=3)))
+    if protocol == "none":
+        once(lambda: attack_configuration(config, "user", 2, 0, lambda *_: None))
+        plain = [*SMALL, "run.trainer=loop"]
+        (tmp_path / "run.toml").write_text(load(None, plain).toml())
+        once(lambda: subject(tmp_path / "run.toml", ()))
+
+
+def test_a_plan_alone_reads_no_data_and_builds_no_model(calls):
+    planning.plan(small())
+    assert calls == {"refusals": 1, "round_cost": 1}
+    calls.clear()
+    plan_of(small())
+    assert calls == {"refusals": 1, "round_cost": 1}
+
+
+def test_a_plan_of_shared_noise_builds_the_model_once(calls):
+    """Its noise depends on a message's length, which only the model knows."""
+    calls.clear()
+    plan_of(small(*PROTOCOLS["masks and skellam"]))
+    assert calls == ONCE
+
+
+def test_what_is_refused_is_refused_before_anything_is_read(tmp_path, calls):
+    with pytest.raises(Exception, match="needs to see every client's row"):
+        trained(tmp_path / "run", "aggregation.rule=krum")
+    assert calls == {"refusals": 1}

@@ -1,0 +1,339 @@
+"""One toy part of every kind, each from scratch: what a user writes who adds one."""
+
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import nn
+
+from accounting.events import ADD_REMOVE, Event
+from accounting.releases import Gaussian, PoissonSampled, Repeated
+from attacks.types import Attack, Knowledge
+from defenses.types import RowRule, SumRule
+from defenses.weighing import PreAggregator
+from privfed.data.federation import Examples
+from privfed.parts import Part
+from privfed.privacy.clipping import clip_rows, on_grid
+from privfed.privacy.mechanism import Encoding, MechanismPart, require_bounded
+from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of
+from privfed.sampling.cohort import Cohort, Witness
+from privfed.secure.encoded_sum import Arithmetic, SecureProtocol
+from privfed.vector import Layout
+
+
+class Stripes(Part):
+    """A source: points on a line, striped by class; nobody's."""
+
+    stripes: int = 3
+    natural_partition: ClassVar[bool] = False
+    found: ClassVar[bool] = False
+
+    @property
+    def squared_norm(self):
+        return 1.0
+
+    def sources(self, seed):
+        return (f"stripes: {seed}",)
+
+    def load(self, clients, streams):
+        x = torch.from_numpy(streams.at("outside/stripes").generator().random((10 * clients, 1)))
+        y = (x[:, 0] * self.stripes).long()
+        return Examples(x.float(), y, self.stripes)
+
+    def load_test(self, clients, streams):
+        return None
+
+
+class InTurn(Part):
+    """A partition: one example after the other, in turn."""
+
+    natural: ClassVar[bool] = False
+    by_chance: ClassVar[bool] = False
+    deals: ClassVar[bool] = True
+
+    def owners(self, examples, clients, streams):
+        return np.arange(len(examples)) % clients
+
+
+class Mirrored(Part):
+    """A shift: every feature changes its sign, for everybody."""
+
+    changes_labels: ClassVar[bool] = False
+    moves_features: ClassVar[bool] = True
+
+    def apply(self, federation, streams):
+        mirrored, test = federation.examples, federation.test
+        return replace(
+            federation, examples=replace(mirrored, x=-mirrored.x), test=replace(test, x=-test.x)
+        )
+
+
+class TwoLayers(Part):
+    """A model: two small layers."""
+
+    width: int = 3
+
+    def build(self, features, width):
+        layers = nn.Linear(int(np.prod(features)), self.width), nn.Tanh()
+        return nn.Sequential(nn.Flatten(), *layers, nn.Linear(self.width, width))
+
+
+class Brier(Part):
+    """A loss: the squared distance of probabilities from the class (Brier 1950)."""
+
+    measure: ClassVar[str] = "brier"
+    lower_is_better: ClassVar[bool] = True
+    softmax: ClassVar[bool] = False
+
+    def defaults(self, task):
+        return {}
+
+    def width(self, examples):
+        return examples.classes
+
+    def minimiser(self, y, width):
+        return torch.bincount(y, minlength=width).float().div(len(y)).clamp(min=1e-9).log()
+
+    def best_guess(self, y, width):
+        return self.minimiser(y, width)
+
+    def losses(self, outputs, y):
+        target = nn.functional.one_hot(y, outputs.shape[-1])
+        return (outputs.softmax(-1) - target).square().sum(-1)
+
+    def stacked(self, outputs, y):
+        return self.losses(outputs, y)
+
+    def keep(self, outputs, y, meaning):
+        return self.losses(outputs, y)[:, None]
+
+    def measures(self, kept):
+        return {"brier": float(kept.mean())}
+
+    def alone(self, kept):
+        return "brier", float(kept.mean())
+
+    def expectation(self, outputs, meaning):
+        return outputs.softmax(-1)
+
+    def predict(self, outputs, meaning):
+        return {"prediction": outputs.argmax(-1)}
+
+
+class Halved(Part):
+    """An objective: local SGD whose update is halved before it is sent."""
+
+    keeps: ClassVar[int] = 0
+    exchanges: ClassVar[int] = 1
+    broadcasts: ClassVar[int] = 1
+    unproven: ClassVar[str] = ""
+    anchored: ClassVar[str] = ""
+    measures: ClassVar[str] = ""
+    plain: ClassVar[bool] = True
+    sends_updates_alone: ClassVar[bool] = True
+
+    def layout(self, d):
+        return Layout((("delta", d),))
+
+    def init(self, params):
+        return {}
+
+    def prelude(self, params, memory):
+        yield from ()
+        return {}
+
+    def unseen(self, broadcast):
+        return broadcast["params"].new_zeros(0)
+
+    def direction(self, grad, w, broadcast, own):
+        return grad
+
+    def message(self, w, broadcast, own, work):
+        return (w - broadcast["params"]) / 2, own
+
+    def conclude(self, broadcast, released, memory, cohorts):
+        return released, memory
+
+
+class NoisySteps(Part):
+    """A client mechanism: DP-SGD on Poisson draws of a silo's examples."""
+
+    private: ClassVar[bool] = True
+    delta: float = 1e-5
+    rate: float = 0.2
+    noise: float = 2.0
+
+    def steps(self, epochs):
+        return epochs
+
+    def event(self, epochs):
+        step = PoissonSampled(self.rate, Gaussian(self.noise))
+        return Event(Repeated(epochs, step), "poisson", ADD_REMOVE, unit="example")
+
+    def gradient(self, w, examples, batch_size, gradients, keys):
+        drawn = np.flatnonzero(keys.derived(b"coins").bernoulli(self.rate, examples))
+        rows = on_grid(clip_rows(gradients(w, drawn), 1.0), grid_of(self.noise)).rows
+        noise = gaussian_on_grid(keys.derived(b"noise"), self.noise, len(w))
+        total = rows.double().sum(0) + torch.from_numpy(noise)
+        return (total / batch_size).to(w.dtype)
+
+
+class Fading(Part):
+    """A schedule: the rate is divided by the round."""
+
+    def factor(self, round):
+        return 1.0 / round
+
+
+class Signs(Part):
+    """A server optimizer: a step of one length along each coordinate's sign."""
+
+    lr: float = 0.1
+
+    def init(self, params):
+        return {}
+
+    def step(self, params, delta, state):
+        return params + self.lr * delta.sign(), state
+
+    def at(self, factor):
+        return self.model_copy(update={"lr": self.lr * factor})
+
+
+class Coins(Part):
+    """A sampler: each client by a coin of its own, of public bias `size` / clients declared."""
+
+    size: int = Field(4, ge=1)
+    remembers: ClassVar[bool] = False
+    reads_sizes: ClassVar[bool] = False
+    shares_places: ClassVar[bool] = False
+    derives_size: ClassVar[bool] = False
+    constants: ClassVar[tuple[str, ...]] = ("rate",)
+
+    def of(self, clients):
+        return self
+
+    def capacity(self):
+        return None
+
+    def witness(self, round, clients):
+        rate = self.size / clients
+        return Witness("coins", rate, ADD_REMOVE, partial(PoissonSampled, rate))
+
+    def fits(self, population, clients):
+        pass
+
+    def sample(self, round, clients, people, streams):
+        keys = streams.at("cohort/toy", round, people.identities)
+        drawn = keys.per_client(1)[:, 0] < np.uint64(self.size / clients * 2**64)
+        return Cohort(round, np.flatnonzero(drawn), self.size, self.witness(round, clients))
+
+
+class Alternating(Part):
+    """An availability: everybody in odd rounds, half of them in even ones."""
+
+    varies: ClassVar[bool] = True
+
+    def present(self, round, who, streams):
+        return (np.arange(len(who)) + round) % 2 == 1 if round % 2 == 0 else who == who
+
+
+class Loud(MechanismPart):
+    """A mechanism: central Gaussian noise on a sum of clipped rows."""
+
+    clip: float = 0.4
+    noise_multiplier: float | None = None
+    trust: ClassVar[str] = "server"
+    arithmetic: ClassVar[str] = "rounded to a grid"
+    private: ClassVar[bool] = True
+
+    def event(self, witness, exchanges):
+        noise = Gaussian(self.noise_multiplier / exchanges**0.5)
+        return Event(witness.sampled(noise), witness.sampler, witness.relation)
+
+    def init(self):
+        return {}
+
+    def encoding(self, state):
+        return Encoding(self.clip)
+
+    def width(self, layout):
+        return layout.length
+
+    def resolved(self, setting):
+        return self
+
+    def at(self, noise_multiplier):
+        return self.model_copy(update={"noise_multiplier": noise_multiplier})
+
+    def noise_on_update(self, size):
+        return self.noise_multiplier
+
+    def bound(self, rows, layout, keys, state):
+        deviation = self.noise_multiplier * self.clip
+        return on_grid(clip_rows(rows, self.clip), grid_of(deviation))
+
+    def release(self, total, divisor, keys, state):
+        require_bounded(total, self.clip)
+        deviation = self.noise_multiplier * total.bound
+        noise = gaussian_on_grid(keys, deviation, len(total.total))
+        return ((total.total + torch.from_numpy(noise)) / divisor).float(), state
+
+
+class Shrunk(SumRule):
+    """A rule by sums: half of every row."""
+
+    passes: ClassVar[int] = 1
+    robust: ClassVar[bool] = False
+
+    def sensitivity(self, change):
+        return float("inf")
+
+    def terms(self, rows, center):
+        return rows / 2
+
+    def step(self, center, released):
+        return released
+
+
+class FirstRow(RowRule):
+    """A rule on rows: the first of them."""
+
+    def __call__(self, rows, byzantine):
+        return rows[0] if len(rows) else rows.new_zeros(rows.shape[1])
+
+
+class Doubling(Attack):
+    """An attack: rows of twice their length."""
+
+    knows: ClassVar[frozenset] = frozenset({Knowledge.OWN_UPDATES})
+
+    @property
+    def corrupts(self):
+        return True
+
+    def corrupt(self, view, state, rng):
+        return 2 * view.own, state
+
+
+class Untouched(PreAggregator):
+    """A pre-aggregator: every row as it is."""
+
+    def most(self, n):
+        return n
+
+    def mix(self, geometry, byzantine, generator):
+        return torch.eye(len(geometry.gram) - 1, dtype=torch.float64)
+
+
+class Counted(SecureProtocol):
+    """A protocol: encoded rows are added up by one who is trusted not to look."""
+
+    seen: ClassVar[str] = "a counter sees rows, and shows their sum"
+    opener: ClassVar[str] = "the counter"
+
+    def channel(self, session, codec, limits, layers=None):
+        return Arithmetic(session, codec, self, limits, layers)
