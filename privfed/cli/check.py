@@ -36,8 +36,8 @@ def _print_matrix(run_file: Path | None, overrides: tuple[str, ...], as_json: bo
     from privfed.config.reading import as_written
     from privfed.report.matrix import tables
 
-    shown, cells = tables(as_written(run_file, overrides))
+    table, cells = tables(as_written(run_file, overrides))
     if as_json:
         return print_json({"cells": cells})
-    console(False).print(shown)
+    console(False).print(table)
     return 0

@@ -41,8 +41,8 @@ class CommandLine(click.Group):
 
 def _report_misuse(error: click.ClickException) -> int:
     """Say what is wrong with the line as click says it, and in JSON where that was asked for."""
-    shown = io.StringIO()
-    error.show(shown)
-    click.echo(visible(shown.getvalue()), err=True, nl=False)
+    usage = io.StringIO()
+    error.show(usage)
+    click.echo(visible(usage.getvalue()), err=True, nl=False)
     print_failure(error.format_message(), error.exit_code, "usage")
     return error.exit_code

@@ -7,15 +7,13 @@ more is better, but for losses.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from privfed.errors import Refused
 from privfed.grid.pictures.figures import Figure, holds
+from privfed.models.losses import Loss
 
-if TYPE_CHECKING:
-    from privfed.models.losses import Loss
-
-Losses = Sequence[tuple[Mapping[str, Any], "Loss"]]
+Losses = Sequence[tuple[Mapping[str, Any], Loss]]
 """The loss of each cell, beside the keys that vary, as a table holds them."""
 
 
@@ -29,13 +27,13 @@ def figure_with_measure(figure: Figure, losses: Losses) -> Figure:
 
     Raises `Refused` where the cells that it shows have several.
     """
-    shown = [loss for values, loss in losses if holds(values, figure.where)]
-    if not shown:
+    losses_shown = [loss for values, loss in losses if holds(values, figure.where)]
+    if not losses_shown:
         return figure  # every cell is refused, and says why
     measure = figure.measure or _only(
-        shown, f"figure {figure.name!r}: measure", "show some by where"
+        losses_shown, f"figure {figure.name!r}: measure", "show some by where"
     )
-    lower = _direction(figure.lower_is_better, shown, measure)
+    lower = _direction(figure.lower_is_better, losses_shown, measure)
     return figure.model_copy(update={"measure": measure, "lower_is_better": lower})
 
 

@@ -76,6 +76,6 @@ def spread(numbers: Sequence[float]) -> Spread:
         return Spread(math.nan, math.nan, math.nan, math.nan, 0)
     mean = math.inf if math.inf in numbers else statistics.fmean(numbers)
     mean = min(max(mean, min(numbers)), max(numbers))  # rounding may lead it a little outside
-    known = len(numbers) > 1 and math.isfinite(mean)
-    deviation = statistics.stdev(numbers) if known else 0.0
+    spreads = len(numbers) > 1 and math.isfinite(mean)
+    deviation = statistics.stdev(numbers) if spreads else 0.0
     return Spread(mean, deviation, min(numbers), max(numbers), len(numbers))

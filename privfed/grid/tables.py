@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from accounting.durable import make_folder, write_atomically
 from privfed.errors import Refused
+from privfed.grid.results import Files, Row, ordered_columns
+from privfed.grid.summary import summary
 
 if TYPE_CHECKING:
     import pyarrow
-from privfed.grid.results import Files, Row, ordered_columns
-from privfed.grid.summary import summary
 
 
 def write_tables(files: Files, keys: Sequence[str], rows: list[Row], rounds: list[Row]) -> None:
@@ -36,9 +36,9 @@ def write_tables(files: Files, keys: Sequence[str], rows: list[Row], rounds: lis
         if not content.num_columns:
             path.unlink(missing_ok=True)
             continue
-        out = io.BytesIO()
-        csv.write_csv(content, out, csv.WriteOptions(quoting_style="needed"))
-        write_atomically(path, out.getvalue())
+        buffer = io.BytesIO()
+        csv.write_csv(content, buffer, csv.WriteOptions(quoting_style="needed"))
+        write_atomically(path, buffer.getvalue())
 
 
 def _table(rows: list[Row], order: Sequence[str] = ()) -> pyarrow.Table:

@@ -67,7 +67,7 @@ class Inverted:
             "examples": self.options.examples,
             "steps": self.options.steps,
             "delta": self.target.config.privacy.delta,
-            "views": [each.to_json() for each in self.views],
+            "views": [quality.to_json() for quality in self.views],
             "simulation": True,
             "round": self.target.round,
             "run": str(self.target.path),

@@ -86,7 +86,7 @@ def attack_configuration(
     return Exposure(
         path=path,
         level=level,
-        curves={name: _roc(each, inside) for name, each in scores.items()},
+        curves={name: _roc(of_attack, inside) for name, of_attack in scores.items()},
         targets=inside.shape[1],
         attacked=len(models),
         shadows=shadows,
@@ -118,14 +118,17 @@ def attack_run(path: Path, level: Level, shadows: int, seed: int, show: Progress
     others = target_scores(setup.network, models, test, offsets, level)
     both = members.beside(others)
     ignored = fair_coins(seed, "membership/others", shadows, others.losses.shape[1])
-    known = Shadows(both.statistics[:-1], np.concatenate([inside, ignored], axis=1))
-    scores = {"loss": -both.losses[-1], "lira_offline": lira_offline(both.statistics[-1], known)}
+    of_shadows = Shadows(both.statistics[:-1], np.concatenate([inside, ignored], axis=1))
+    scores = {
+        "loss": -both.losses[-1],
+        "lira_offline": lira_offline(both.statistics[-1], of_shadows),
+    }
     member = np.arange(both.losses.shape[1]) < inside.shape[1]
     measure, score = next(iter(setup.network.evaluate(last.state.params, people.test).items()))
     return Exposure(
         path=path,
         level=level,
-        curves={name: _roc(each, member) for name, each in scores.items()},
+        curves={name: _roc(of_attack, member) for name, of_attack in scores.items()},
         targets=len(member),
         attacked=1,
         shadows=shadows,

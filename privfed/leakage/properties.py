@@ -66,7 +66,7 @@ class Properties:
             "attack": "property",
             "attacked_clients": self.clients.tolist(),
             "delta": self.target.config.privacy.delta,
-            "views": [each.to_json() for each in self.estimates],
+            "views": [estimate.to_json() for estimate in self.estimates],
             "simulation": True,
             "round": self.target.round,
             "run": str(self.target.path),

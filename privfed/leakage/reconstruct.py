@@ -64,8 +64,8 @@ class Adversary:
         bias = -last_bias(self.network, observed, len(self.predictions)) / (self.lr * self.steps)
         if count == 1:
             return torch.tensor([recover_label(bias)])
-        known = 1.0 if self.steps == 1 and not scaled else None  # later gradients are shorter
-        return counted(label_shares(bias, self.predictions, known), count)
+        scale = 1.0 if self.steps == 1 and not scaled else None  # later gradients are shorter
+        return counted(label_shares(bias, self.predictions, scale), count)
 
     def reconstruct(
         self, observed: Tensor, count: int, scaled: bool, generator: torch.Generator

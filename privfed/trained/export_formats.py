@@ -69,9 +69,9 @@ class Safetensors:
         module = exportable.model.module
         module.load_state_dict(load(content))
         label, stated = facts["label"], facts["preprocessing"]
-        how = Preprocessing.model_validate(stated, strict=False) if stated else None
+        preprocessing = Preprocessing.model_validate(stated, strict=False) if stated else None
         meaning = Meaning(tuple(label["names"]), label["scale"], label["shift"])
-        model = Preprocessed(module, exportable.model.loss, meaning, how).eval()
+        model = Preprocessed(module, exportable.model.loss, meaning, preprocessing).eval()
         return lambda inputs: model(*inputs)
 
 
@@ -81,15 +81,15 @@ class ExportedProgram:
     called = "a program of torch.export"
 
     def write(self, exportable: Exportable) -> bytes:
-        out = io.BytesIO()
+        buffer = io.BytesIO()
         with quiet(self.called):
             program = torch.export.export(
                 exportable.model,
                 tuple(exportable.inputs.values()),
                 dynamic_shapes=_any_number_of_rows(exportable),
             )
-            torch.export.save(program, out, extra_files={_FILE: json.dumps(exportable.facts)})
-        return out.getvalue()
+            torch.export.save(program, buffer, extra_files={_FILE: json.dumps(exportable.facts)})
+        return buffer.getvalue()
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
         with quiet(self.called):
@@ -127,7 +127,7 @@ class Onnx:
             session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
         def predict(inputs: tuple[Tensor, ...]) -> Tensor:
-            arrays = (each.numpy() for each in inputs)
+            arrays = (column.numpy() for column in inputs)
             (outputs,) = session.run(None, dict(zip(exportable.inputs, arrays, strict=True)))
             return torch.from_numpy(outputs)
 

@@ -59,27 +59,27 @@ def write_predictions(path: Path, table: Predictions) -> None:
 
 def as_csv(table: Predictions) -> bytes:
     """`table` as CSV, with numbers to as many digits as they have."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(table)
     writer.writerows(zip(*(column.astype(str).tolist() for column in table.values()), strict=True))
-    return out.getvalue().encode()
+    return buffer.getvalue().encode()
 
 
 def _as_parquet(table: Predictions) -> bytes:
     import pyarrow
     from pyarrow import parquet
 
-    out = io.BytesIO()
-    parquet.write_table(pyarrow.table(dict(table)), out)
-    return out.getvalue()
+    buffer = io.BytesIO()
+    parquet.write_table(pyarrow.table(dict(table)), buffer)
+    return buffer.getvalue()
 
 
 def _as_npz(table: Predictions) -> bytes:
-    out = io.BytesIO()
+    buffer = io.BytesIO()
     arrays: dict[str, Any] = dict(table)
-    np.savez(out, **arrays)
-    return out.getvalue()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
 
 
 _WRITERS: dict[str, Callable[[Predictions], bytes]] = {

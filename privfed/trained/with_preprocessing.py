@@ -22,45 +22,48 @@ class Preprocess(nn.Module):
     high: Tensor
     missing: Tensor
 
-    def __init__(self, how: Preprocessing) -> None:
+    def __init__(self, preprocessing: Preprocessing) -> None:
         super().__init__()
-        self.how = how
-        bounds = [(each.bounds, each.missing) for each in _each_column(how)]
+        self.preprocessing = preprocessing
+        bounds = [(each.bounds, each.missing) for each in _each_column(preprocessing)]
         for name, values in (
             ("low", [low for (low, _), _ in bounds]),
             ("high", [high for (_, high), _ in bounds]),
             ("missing", [math.nan if missing is None else missing for _, missing in bounds]),
         ):
-            self.register_buffer(name, torch.tensor(values, dtype=how.dtype))
+            self.register_buffer(name, torch.tensor(values, dtype=preprocessing.dtype))
 
     def forward(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
         """X and the refused rows; `columns` are numbers, codes of categories, or both."""
-        if not self.how.categories:
+        if not self.preprocessing.categories:
             x, refused = self._scaled(columns[0])
-        elif not self.how.numbers:
+        elif not self.preprocessing.numbers:
             x, refused = self._one_hot(columns[0])
         else:
             scaled, out_of_bounds = self._scaled(columns[0])
             one_hot, unknown = self._one_hot(columns[1])
             x, refused = torch.cat([scaled, one_hot], 1), out_of_bounds | unknown
-        return x.reshape(-1, *self.how.shape), refused
+        return x.reshape(-1, *self.preprocessing.shape), refused
 
     def _scaled(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         filled = torch.where(numbers.isnan(), self.missing, numbers)
         refused = filled.isnan()
-        if not self.how.clips:
+        if not self.preprocessing.clips:
             refused = refused | (numbers < self.low) | (numbers > self.high)
-        start, end = self.how.onto
+        start, end = self.preprocessing.onto
         clipped = torch.minimum(torch.maximum(filled, self.low), self.high)
         scaled = (clipped - self.low) * ((end - start) / (self.high - self.low)) + start
         return scaled.float(), refused.flatten(1).any(1)
 
     def _one_hot(self, codes: Tensor) -> tuple[Tensor, Tensor]:
-        sizes = [len(category.values) for category in self.how.categories]
+        sizes = [len(category.values) for category in self.preprocessing.categories]
         columns = zip(codes.unbind(1), sizes, strict=True)
         one_hot = torch.cat([code[:, None] == torch.arange(size) for code, size in columns], 1)
         unknown = (codes < 0) | (codes >= torch.tensor(sizes))
-        strict = [not (self.how.clips or category.lacks) for category in self.how.categories]
+        strict = [
+            not (self.preprocessing.clips or category.lacks)
+            for category in self.preprocessing.categories
+        ]
         return one_hot.float(), (unknown & torch.tensor(strict)).any(1)
 
 
@@ -72,11 +75,11 @@ class Preprocessed(nn.Module):
     """
 
     def __init__(
-        self, module: nn.Module, loss: Loss, meaning: Meaning, how: Preprocessing | None
+        self, module: nn.Module, loss: Loss, meaning: Meaning, preprocessing: Preprocessing | None
     ) -> None:
         super().__init__()
         self.module = module
-        self.preprocess = Preprocess(how) if how else None
+        self.preprocess = Preprocess(preprocessing) if preprocessing else None
         self.loss, self.meaning = loss, meaning
 
     def forward(self, *inputs: Tensor) -> Tensor:
@@ -88,8 +91,8 @@ class Preprocessed(nn.Module):
         return expected.masked_fill(refused.view(-1, *[1] * (expected.dim() - 1)), math.nan)
 
 
-def _each_column(how: Preprocessing) -> list[Numbers]:
+def _each_column(preprocessing: Preprocessing) -> list[Numbers]:
     """What declares each number of a row; one for a whole array, whose bounds are the same."""
-    if how.whole:
-        return [*how.numbers]
-    return [numbers for numbers in how.numbers for _ in range(numbers.count)]
+    if preprocessing.whole:
+        return [*preprocessing.numbers]
+    return [numbers for numbers in preprocessing.numbers for _ in range(numbers.count)]

@@ -585,7 +585,6 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "auditing/run_audit.py",
     "config/overrides.py",
     "config/reading.py",
-    "grid/load.py",
     "grid/tables.py",
     "leakage/views.py",
     "local/per_example.py",

@@ -147,10 +147,10 @@ def _add_title(figure: Figure, canvas: Canvas) -> None:
 
 def _bytes(canvas: Canvas, kind: str) -> bytes:
     """The picture as a file, the same bytes whenever it is drawn."""
-    out = io.BytesIO()
+    buffer = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
-    canvas.savefig(out, format=kind, dpi=160, metadata=metadata)
-    return out.getvalue()
+    canvas.savefig(buffer, format=kind, dpi=160, metadata=metadata)
+    return buffer.getvalue()
 
 
 def _aligned(rows: Sequence[Row], keys: Sequence[str], x: str) -> list[Row]:

@@ -122,8 +122,8 @@ def _write_numbers(field: np.ndarray, middle: float, axes: Axes) -> None:
     for (line, column), value in np.ndenumerate(field):
         missing = math.isnan(value)
         colour = "black" if missing or value > middle else "white"
-        shown = "—" if missing else _short(value)
-        axes.text(column, line, shown, ha="center", va="center", color=colour, fontsize=8)
+        number = "—" if missing else _short(value)
+        axes.text(column, line, number, ha="center", va="center", color=colour, fontsize=8)
 
 
 def _places(figure: Figure, rows: Sequence[Row]) -> tuple[dict[Any, float], list[str]]:
