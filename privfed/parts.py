@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TypeGuard
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from privfed.errors import Refused
+from privfed.moved import moved
 from privfed.own_code import in_own_code
 from privfed.suggestions import nearest
 
@@ -245,7 +246,7 @@ def catalogued(kind: str, part: type[Any]) -> str:
 
 def _imported(target: str, name: str, key: str) -> Any:
     """What `module:attribute` names; a user's own module may lie in the working directory."""
-    module, _, attribute = target.partition(":")
+    module, _, attribute = moved(target).partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)

@@ -107,10 +107,11 @@ class Together:
                 outcome = act(), None
             except Exception as error:  # whatever it is: the others wait to hear of it
                 outcome = None, error
+        result: T
         result, raised = pickle.loads(self._broadcast(pickle.dumps(outcome)))
         if raised is not None:
             raise raised
-        return result  # type: ignore[no-any-return]
+        return result
 
     def reduce(self, total: Tensor) -> Tensor:
         on_cpu = total.cpu()
@@ -173,7 +174,7 @@ def refuse_miscounted(ranks: Ranks, times: Tensor) -> None:
 
 
 def under_torchrun() -> bool:
-    """Whether torchrun started this process."""
+    """Whether torchrun started this process as one of several."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
 
 

@@ -28,6 +28,7 @@ class Layout:
 
     @property
     def length(self) -> int:
+        """How many numbers a row has."""
         return sum(size for _, size in self.parts)
 
     def view(self, flat: Tensor, name: str) -> Tensor:
@@ -40,6 +41,7 @@ class Layout:
         raise KeyError(f"no part {name!r} in {self.parts}")
 
     def plus(self, name: str, size: int) -> Layout:
+        """The same row with one more part behind the others."""
         return Layout((*self.parts, (name, size)))
 
 
@@ -52,11 +54,13 @@ class Shapes:
 
     @classmethod
     def of(cls, module: nn.Module) -> Shapes:
+        """Where the parameters of `module` that are trained lie."""
         named = [(name, tuple(p.shape)) for name, p in module.named_parameters() if p.requires_grad]
         return cls(tuple(name for name, _ in named), tuple(shape for _, shape in named))
 
     @property
     def length(self) -> int:
+        """d, the number of trainable parameters."""
         return sum(math.prod(shape) for shape in self.shapes)
 
     def flatten(self, parameters: Mapping[str, Tensor]) -> Tensor:

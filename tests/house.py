@@ -94,12 +94,29 @@ def twice(package: str) -> dict[str, list[str]]:
     return {name: where for name, where in places.items() if len(where) > 1}
 
 
-def undocumented(path: Path) -> Iterator[str]:
-    """Public functions and methods without a docstring, but for those that a base documents."""
-    for node in ast.walk(_tree(path)):
-        public = isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
-        if public and ast.get_docstring(node) is None:
-            yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+def undocumented(package: str) -> Iterator[str]:
+    """Public functions without a docstring, and methods that no class documents either."""
+    paths = [path for each in PACKAGES for path in modules(each).values()]
+    documented = {
+        name for path in paths for name, node in _methods(path) if ast.get_docstring(node)
+    }
+    for path in modules(package).values():
+        functions = [(node.name, node) for node in _tree(path).body if _is_function(node)]
+        methods = [(name, node) for name, node in _methods(path) if name not in documented]
+        for name, node in (*functions, *methods):
+            if not name.startswith("_") and ast.get_docstring(node) is None:
+                yield f"{path.relative_to(ROOT)}:{node.lineno} {name}"
+
+
+def _methods(path: Path) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """The methods of public classes."""
+    for group in _tree(path).body:
+        if isinstance(group, ast.ClassDef) and not group.name.startswith("_"):
+            yield from ((node.name, node) for node in group.body if _is_function(node))
+
+
+def _is_function(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef)
 
 
 def _tree(path: Path) -> ast.Module:
@@ -159,7 +176,7 @@ def main(package: str = "privfed") -> None:
     named = [name for path in paths for name in fillers(path)]
     print("filler names", len(named), *named, sep="\n  ")
     print("defined twice", len(twice(package)), *twice(package).items(), sep="\n  ")
-    bare = [name for path in paths for name in undocumented(path)]
+    bare = list(undocumented(package))
     print("without a docstring", len(bare), *bare, sep="\n  ")
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from experiments.benchmarks.workloads import LOGISTIC, SAME_FOR_ALL
 from privfed.config.reading import load
-from privfed.local.batches import plan as plan_batches
+from privfed.local.batches import plan_batches
 from privfed.local.trainer import Way
 from privfed.privacy.clipping import clip_rows
 from privfed.run.prepare import prepare

@@ -21,7 +21,8 @@ from privfed.config.reading import load
 from privfed.grid.pictures.style import COLOURS, DASHES, STYLE
 from privfed.leakage.membership import Exposure, attack_configuration
 from privfed.leakage.targets import Level
-from privfed.report.membership import picture, to_json
+from privfed.report.attacks.membership import exposure_json
+from privfed.report.attacks.roc_picture import roc_picture
 
 HERE = Path(__file__).parent
 CASES = {
@@ -55,7 +56,7 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     write_atomically(asked.out / "results.csv", table(found).encode())
     panels = {f"users, {case}": found["user", case] for case in SHOWN}
-    write_atomically(asked.out / "roc.svg", picture(panels, "svg"))
+    write_atomically(asked.out / "roc.svg", roc_picture(panels, "svg"))
     write_atomically(asked.out / "advantage.svg", advantages(found))
 
 
@@ -63,7 +64,7 @@ def table(found: dict[tuple[Level, str], Exposure]) -> str:
     """CSV: a line for each level, case and attack."""
     lines: list[dict[str, Any]] = []
     for (level, case), one in found.items():
-        said = to_json(one)
+        said = exposure_json(one)
         for attack, numbers in said["attacks"].items():
             line = {"level": level, "case": case, "epsilon": said["epsilon"], "attack": attack}
             line |= {"accuracy": one.score, "auc": numbers["auc"]}
@@ -94,7 +95,7 @@ def advantages(found: dict[tuple[Level, str], Exposure]) -> bytes:
             for name, colour, dash in zip(NAMES, COLOURS, DASHES, strict=False):
                 heights = [one.curves[name].advantage for one in ones]
                 place.plot(heights, dash, color=colour, marker="o", markersize=4, label=NAMES[name])
-            most = [to_json(one)["advantage_bound"] for one in ones]
+            most = [exposure_json(one)["advantage_bound"] for one in ones]
             place.plot(most, ":", color="black", label="allowed by ε, δ")
             place.axhline(by_chance(ones[0]), color="#888888", linewidth=0.8, label="by chance")
             place.set_xticks(range(len(CASES)), list(CASES), rotation=30, ha="right")

@@ -25,7 +25,12 @@ from accounting.releases import (
 from accounting.slack import with_slack
 from privfed.auditing.canaries.log import CanaryLog
 from privfed.errors import MISPLACED, Broken, Refused, public_text, unreadable
-from privfed.plan.prior_spending import Priors, charged, examples_guarantee, other_guarantee
+from privfed.plan.prior_spending import (
+    Priors,
+    charged_under,
+    examples_guarantee,
+    other_guarantee,
+)
 from privfed.store.kept_heads import HeadsCheck, charges_since, check_heads
 from privfed.store.run_directory import RunDirectory
 
@@ -249,7 +254,7 @@ def _examples(
     if stated is None:
         return None, []
     event, delta = Event.from_json(stated["event"]), float(stated["delta"])
-    whole = _of_examples(charged(ledger, "examples"), earlier, delta)
+    whole = _of_examples(charged_under(ledger, "examples"), earlier, delta)
     opened = (Ledger.load(path) for path in sorted(directory.silos.glob("*.jsonl")))
     # Before the first round, one may be torn as it was begun: nothing was charged to it.
     silos = [silo for silo in opened if silo.opened or ledger.charges]

@@ -78,8 +78,8 @@ def inversion_command(
     from privfed.leakage.inversion import InversionOptions, invert
     from privfed.leakage.subject import subject
     from privfed.leakage.views import default_epsilons
-    from privfed.report.contact_sheet import contact_sheet
-    from privfed.report.leakage import inversion_table
+    from privfed.report.attacks.contact_sheet import contact_sheet
+    from privfed.report.attacks.leakage import inversion_table
 
     folder = _new_folder(out, "inversion")
     attacked = subject(target, overrides)
@@ -122,7 +122,7 @@ def property_command(
     from privfed.leakage.properties import infer
     from privfed.leakage.subject import subject
     from privfed.leakage.views import default_epsilons
-    from privfed.report.leakage import property_table
+    from privfed.report.attacks.leakage import property_table
 
     folder = _new_folder(out, "property")
     attacked = subject(target, overrides)
@@ -169,7 +169,8 @@ def membership_command(
     if target.is_dir() and overrides:
         raise Refused(f"--set changes a run file, and {target} is a run that was; leave it out")
     from privfed.cli.console import console
-    from privfed.report.membership import exposure_table, files, to_json
+    from privfed.report.attacks.membership import exposure_json, exposure_table
+    from privfed.report.attacks.roc_picture import exposure_files
     from privfed.store.folders import write_private
 
     folder = _new_folder(out, "membership")
@@ -180,9 +181,9 @@ def membership_command(
             status.update(f"training shadow runs: {done} of {runs}")
 
         exposure = _exposure(target, overrides, cast("Level", level), shadows, seed, show)
-    write_private(folder, files(exposure))
+    write_private(folder, exposure_files(exposure))
     screen.print(exposure_table(exposure, folder))
-    return print_json({**to_json(exposure), "out": str(folder)}) if as_json else 0
+    return print_json({**exposure_json(exposure), "out": str(folder)}) if as_json else 0
 
 
 def _exposure(

@@ -100,7 +100,7 @@ def _audit_mechanism(
     from privfed.auditing.mechanism_audit import audit_mechanism
     from privfed.cli.console import console
     from privfed.config.reading import load
-    from privfed.report.audit import mechanism_table
+    from privfed.report.mechanism_audit import mechanism_table
 
     screen = console(as_json)
     with screen.status("releasing on neighbouring populations"):

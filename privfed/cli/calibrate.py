@@ -43,10 +43,12 @@ COUNT = click.IntRange(1, 10**12)
 def calibrate_command(as_json: bool, **flags: Any) -> int:
     """Solve for the one of noise, epsilon, rounds and cohort (or rate) that is left out."""
     from privfed.cli.console import console
-    from privfed.plan.calibrate import Question, alternatives, solve
-    from privfed.report import audit as report
+    from privfed.plan.calibration.alternatives import alternatives
+    from privfed.plan.calibration.question import CalibrationQuestion
+    from privfed.plan.calibration.solving import solve
+    from privfed.report import calibration as report
 
-    solved = solve(Question(**flags))
+    solved = solve(CalibrationQuestion(**flags))
     if as_json:
         return print_json(solved.to_json())
     screen = console(False)

@@ -34,9 +34,9 @@ def _print_matrix(run_file: Path | None, overrides: tuple[str, ...], as_json: bo
     """Print which parts may be combined, the others being as configured."""
     from privfed.cli.console import console
     from privfed.config.reading import as_written
-    from privfed.report.matrix import tables
+    from privfed.report.matrix import matrix_tables
 
-    table, cells = tables(as_written(run_file, overrides))
+    table, cells = matrix_tables(as_written(run_file, overrides))
     if as_json:
         return print_json({"cells": cells})
     console(False).print(table)

@@ -81,11 +81,12 @@ def _run(
     """Run what is left of the grid, draw its figures, and end with how it stands."""
     from privfed.grid.engine import run_grid
     from privfed.grid.results import DONE, FAILED
-    from privfed.report.grid import ExperimentProgress, outcome_table
+    from privfed.report.experiment_progress import ExperimentProgress
+    from privfed.report.grid import experiment_table
 
-    with ExperimentProgress(screen, grid.keys) as watcher:
+    with ExperimentProgress(screen) as watcher:
         experiment = run_grid(files, grid, processes, retry, watcher)
-    screen.print(outcome_table(experiment))
+    screen.print(experiment_table(experiment))
     facts, failed = experiment.to_json(), experiment.counts[FAILED]
     # A cell that failed is a bug somewhere; one that is refused is bad input.
     code, kind = (OUR_FAULT, "failed") if failed else (Refused.exit_code, "refused")

@@ -9,6 +9,7 @@ from typing import Any
 
 from privfed.config.config import Config
 from privfed.config.sections import SECTIONS
+from privfed.moved import former
 from privfed.parts import BUILT_IN, catalogued
 
 Population = Mapping[str, Any]
@@ -60,8 +61,9 @@ def normal(theirs: Population) -> dict[str, Any]:
     """
     unit = str(theirs.get("unit"))
     for name, target in BUILT_IN["source"].items():
-        if unit.startswith(f"{target}: "):
-            unit = name + unit.removeprefix(target)
+        for place in (target, *former(target)):
+            if unit.startswith(f"{place}: "):
+                unit = name + unit.removeprefix(place)
     return {"name": theirs.get("name"), "unit": unit}
 
 

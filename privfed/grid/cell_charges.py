@@ -55,7 +55,7 @@ class CellCharges:
     @property
     def void(self) -> str | None:
         """Why this run promises nothing, None where it does."""
-        spendings = [self.run.own, *(prior.own for prior in self.prior)]
+        spendings = [self.run.spending, *(prior.spending for prior in self.prior)]
         noiseless = "no noise" if any(map(_lacks_noise, spendings)) else None
         return self.unread or self.terms.get("guarantee") or noiseless
 

@@ -52,17 +52,17 @@ def _rest(end: Prior, spent: Prior | None) -> Prior:
     """What `end` will be charged beyond `spent`."""
     if spent is None:
         return end
-    rest = Counter(end.own) - Counter(spent.own)
+    rest = Counter(end.spending) - Counter(spent.spending)
     if end.examples is None or spent.examples is None:
-        return replace(end, own=rest)
-    return replace(end, own=rest, examples=Counter(end.examples) - Counter(spent.examples))
+        return replace(end, spending=rest)
+    return replace(end, spending=rest, examples=Counter(end.examples) - Counter(spent.examples))
 
 
 def _either(left: Prior, right: Prior) -> Prior:
     """As much of each event as in either, whichever holds more of it; and the starts of both."""
     return replace(
         left,
-        own=_most(left.own, right.own),
+        spending=_most(left.spending, right.spending),
         examples=_most_examples(left.examples, right.examples),
         lineage=left.lineage | right.lineage,
     )

@@ -103,7 +103,7 @@ def joints(charges: Iterable[CellCharges], uncounted: Mapping[str, int]) -> tupl
     `uncounted` says, by the people they are about, how many runs lie beside these cells and are of
     none of them.
     """
-    released = [entry for entry in charges if entry.run.own or entry.unread]
+    released = [entry for entry in charges if entry.run.spending or entry.unread]
     return tuple(_joint(population, uncounted) for population in _populations(released))
 
 
@@ -208,7 +208,7 @@ def _undecided(charges: Sequence[CellCharges]) -> bool:
         if entry.ledger and entry.key not in (entry.run.run, *left.get(entry.cell, ()))
     }
     return any(
-        cell in ended or len({frozenset(run.own.items()) for run in runs.values()}) > 1
+        cell in ended or len({frozenset(run.spending.items()) for run in runs.values()}) > 1
         for cell, runs in left.items()
     )
 

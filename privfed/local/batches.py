@@ -45,7 +45,7 @@ def steps(sizes: Indices, epochs: Indices | int, batch_size: int) -> Indices:
     return epochs * -(-sizes // batch_size)
 
 
-def plan(
+def plan_batches(
     federation: Federation, ids: Indices, keys: Keys, epochs: Indices | int, batch_size: int
 ) -> Batches:
     """The batches of clients `ids` `[c]`, whose keys `keys` holds in the same order.

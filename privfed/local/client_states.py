@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from accounting.durable import make_folder, recover_folder, sync_folder, write_atomically
 from privfed.deferred import torch
 from privfed.errors import Broken
+from privfed.vector import Indices
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Ids = NDArray[np.int64]
 SETTLED = "settled.f32"
 """The file of what was true at the last checkpoint."""
 
@@ -88,7 +88,7 @@ class ClientStates:
         """What was scattered in an aborted round is forgotten."""
         self._temporary.unlink(missing_ok=True)
 
-    def gather(self, ids: Ids, unseen: Tensor) -> tuple[Tensor, Tensor]:
+    def gather(self, ids: Indices, unseen: Tensor) -> tuple[Tensor, Tensor]:
         """States `[c, k]` of clients `ids` `[c]`, and which of them `[c]` have one.
 
         The others' is `unseen` `[k]`.
@@ -104,7 +104,7 @@ class ClientStates:
         returning = states[:, 0] == 1
         return torch.where(returning[:, None], states[:, 1:], unseen), returning
 
-    def scatter(self, ids: Ids, values: Tensor) -> None:
+    def scatter(self, ids: Indices, values: Tensor) -> None:
         """New states `[c, k]` of clients `ids` `[c]`, to be kept with the round."""
         records = np.empty(len(ids), self._record)
         records["client"], records["values"] = ids, values.detach().cpu().numpy()

@@ -84,17 +84,17 @@ class InProcess:
         self, exchange: Exchange, cohort: Cohort, trainer: LocalTrainer, ids: Indices
     ) -> Iterator[Chunk]:
         """Answers of clients `ids` as `trainer` has their examples."""
-        for some in self._mine(ids, f"{cohort.round}/{exchange.task}"):
-            who = self.trainer.federation.identify(some)
+        for chunk in self._chunks_of(ids, f"{cohort.round}/{exchange.task}"):
+            who = self.trainer.federation.identify(chunk)
             keys = self.streams.at("shuffle", cohort.round, who)
             if exchange.task == "gradient":
-                gradients = trainer.gradients(some, exchange.broadcast["params"], keys)
+                gradients = trainer.gradients(chunk, exchange.broadcast["params"], keys)
                 rows = exchange.scale * gradients
             else:
-                rows = self._train(trainer, some, exchange.broadcast, keys, cohort.round)
-            yield Chunk(some, rows, self._weights(some).to(rows))
+                rows = self._train(trainer, chunk, exchange.broadcast, keys, cohort.round)
+            yield Chunk(chunk, rows, self._weights(chunk).to(rows))
 
-    def _mine(self, ids: Indices, task: str) -> Iterator[Indices]:
+    def _chunks_of(self, ids: Indices, task: str) -> Iterator[Indices]:
         """This rank's of clients `ids`, most work first, a chunk at a time."""
         if not self.unordered:
             ids = ids[self.ranks.rank :: self.ranks.count]  # by work, so that shares are alike
@@ -106,28 +106,28 @@ class InProcess:
             yield chunks[number]
 
     def _train(
-        self, trainer: LocalTrainer, some: Indices, broadcast: Broadcast, keys: Keys, round: int
+        self, trainer: LocalTrainer, chunk: Indices, broadcast: Broadcast, keys: Keys, round: int
     ) -> Tensor:
         """Rows `[c, m]`; what the clients remember is gathered before, and scattered after."""
-        who = trainer.federation.identify(some)
+        who = trainer.federation.identify(chunk)
         epochs = self._epochs(who, round)
         before, returning = None, None
         if self.states:
-            before, returning = self.states.gather(some, trainer.objective.unseen(broadcast))
+            before, returning = self.states.gather(chunk, trainer.objective.unseen(broadcast))
         if self.silos:
             noise = self.streams.at("noise/silo", round, who)
             rows, after = self.silos.train(
-                trainer, some, broadcast, before, round, noise, keys, epochs, returning
+                trainer, chunk, broadcast, before, round, noise, keys, epochs, returning
             )
         else:
-            rows, after = trainer.train(some, broadcast, before, keys, epochs, returning)
+            rows, after = trainer.train(chunk, broadcast, before, keys, epochs, returning)
         if self.states is None:
             return rows
         if after is None:
             raise ValueError("an objective that keeps a state has to return it")
         # Who diverged keeps what they had.
         finite = torch.cat([rows, after], dim=1).isfinite().all(1).cpu()
-        self.states.scatter(some[finite.numpy()], after[finite])
+        self.states.scatter(chunk[finite.numpy()], after[finite])
         return rows
 
     def reduce(self, total: Tensor) -> Tensor:

@@ -31,7 +31,8 @@ class Work:
 
     `measured` is the part's `measures`: "loss" `[c, 1]`, the mean loss over all of a client's
     examples at the broadcast model; "fisher" `[c, d]`, the mean over its examples of the squared
-    gradient at the trained model. `returning` `[c]`: which clients have a state from a former round.
+    gradient at the trained model. `returning` `[c]` says which
+    clients have a state from a former round.
     """
 
     steps: Tensor

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privfed.data.federation import Federation
-from privfed.local.batches import Batches, plan
+from privfed.local.batches import Batches, plan_batches
 from privfed.local.exchange import Broadcast
 from privfed.local.objective import Objective, Work
 from privfed.models.network import Leaves, Network
@@ -60,7 +60,7 @@ class LocalTrainer:
         in descending order of their number of steps; any order is right.
         """
         each = np.full(len(ids), self.epochs) if epochs is None else epochs
-        batches = plan(self.federation, ids, keys, each, self.batch_size)
+        batches = plan_batches(self.federation, ids, keys, each, self.batch_size)
         if self.objective.anchored == "all":
             states = self.gradients(ids, broadcast["params"], keys)
         if self.way == "stacked":
@@ -95,7 +95,7 @@ class LocalTrainer:
         self, ids: Indices, w: Tensor, keys: Keys, batch_size: int, width: int, of: Statistic
     ) -> Tensor:
         """`of` batches at w `[c, d]`, averaged over each client's examples `[c, width]`."""
-        batches = plan(self.federation, ids, keys, 1, batch_size)
+        batches = plan_batches(self.federation, ids, keys, 1, batch_size)
         rows = torch.from_numpy(batches.rows).to(w.device)
         mask = torch.from_numpy(batches.mask).to(w.device)
         sizes = torch.from_numpy(self.federation.sizes(ids)).to(w).clamp(min=1)[:, None]

@@ -2,6 +2,9 @@
 
 Each guarantee of a run composes over the same earlier runs: against the server and against readers,
 where noise is distributed, and for examples of silos. Plans, summaries and audits all come here.
+
+The events of all these runs are counted together and accounted for at once, as those of one run
+are: no epsilons are added. The unit is the client, or one example of a silo under DP-SGD.
 """
 
 from __future__ import annotations
@@ -25,16 +28,17 @@ from privfed.store.lineage import FRESH, Lineage
 
 @dataclass(frozen=True)
 class Prior:
-    """What one earlier run was charged itself. `run` and `head` identify it and how far it was.
+    """One earlier run, as it stood when it was counted, and what it was charged itself.
 
-    `own` is what it was charged against the party `against` (None: all but a trusted server), and
-    `other` against the other party of distributed noise; None where no ledger states that.
+    `run` and `head` identify it and how far it was. `spending` is what it was charged against the
+    party `against` (None: all but a trusted server), and `other` against the other party of
+    distributed noise; None where no ledger states that.
     """
 
     path: str
     run: str
     head: str
-    own: Spending
+    spending: Spending
     examples: Spending | None = None
     """What each example of a silo may have been charged, by DP-SGD; None where no ledger states any
     such bound, which is not that nothing was released.
@@ -48,7 +52,8 @@ class Prior:
 
     def to_json(self) -> dict[str, Any]:
         """What the new run's ledger states of it."""
-        facts = {"run": self.path, "id": self.run, "head": self.head, "charges": _listed(self.own)}
+        charges = _listed(self.spending)
+        facts = {"run": self.path, "id": self.run, "head": self.head, "charges": charges}
         if self.examples is not None:
             facts["examples"] = _listed(self.examples)
         if self.against:
@@ -62,7 +67,7 @@ class Prior:
     @classmethod
     def from_json(cls, stated: Mapping[str, Any], against: str | None = None) -> Prior:
         """What a ledger states, whose own charges are `against` that party."""
-        own = _counted(stated.get("charges", []))
+        spending = _counted(stated.get("charges", []))
         examples, other = (
             _counted(stated[key]) if key in stated else None for key in ("examples", "other")
         )
@@ -70,7 +75,7 @@ class Prior:
         party = stated.get("against", against)
         run, head = stated["id"], stated["head"]
         passed = frozenset(stated.get("passed", []))
-        return cls(stated["run"], run, head, own, examples, party, other, lineage, passed)
+        return cls(stated["run"], run, head, spending, examples, party, other, lineage, passed)
 
     @classmethod
     def of(cls, path: str, ledger: Ledger) -> Prior:
@@ -81,9 +86,9 @@ class Prior:
             run,
             head,
             apart(ledger.own),
-            charged(ledger, "examples") if "examples" in terms else None,
+            charged_under(ledger, "examples") if "examples" in terms else None,
             terms.get("against"),
-            apart(charged(ledger, "other")) if "other" in terms else None,
+            apart(charged_under(ledger, "other")) if "other" in terms else None,
             Lineage.of_start(terms),
         )
 
@@ -98,31 +103,34 @@ class Prior:
         As the ledger says that lies at its path, or in the folder `beside`: only its own holds the
         head at which it was counted.
         """
-        asked = {*heads} - self.heads
-        ledgers = self.ledgers(beside) if asked else []
+        unknown = {*heads} - self.heads
+        ledgers = self.ledgers(beside) if unknown else []
         last = bytes.fromhex(self.head)
         passed = {
             head
-            for head in asked
+            for head in unknown
             if any(ledger.passed(bytes.fromhex(head), last) for ledger in ledgers)
         }
         return replace(self, passed=self.passed | passed) if passed else self
 
     def ledgers(self, beside: Path | None = None) -> list[Ledger]:
         """Its own ledger and copies that went on, where they are at hand."""
-        found = []
+        ledgers = []
         for folder in filter(None, (Path(self.path), beside)):
             with contextlib.suppress(OSError, AccountingError):
-                found.append(Ledger.load(folder / "ledger.jsonl"))
-        return [ledger for ledger in found if ledger.holds(bytes.fromhex(self.head))]
+                ledgers.append(Ledger.load(folder / "ledger.jsonl"))
+        return [ledger for ledger in ledgers if ledger.holds(bytes.fromhex(self.head))]
 
     def toward(self, against: str | None) -> Prior | None:
-        """The same run, `own` being what it was charged against `against`; None where unknown."""
+        """The same run, `spending` being what it was charged against `against`.
+
+        None where no ledger states that.
+        """
         if against == self.against:
             return self
         if self.other is None or OTHER.get(str(self.against)) != against:
             return None
-        return replace(self, own=self.other, other=self.own, against=against)
+        return replace(self, spending=self.other, other=self.spending, against=against)
 
 
 @dataclass(frozen=True)
@@ -141,7 +149,7 @@ class Priors:
     @property
     def spending(self) -> Spending:
         """What all of them spent together."""
-        return total(prior.own for prior in self.runs)
+        return total(prior.spending for prior in self.runs)
 
     @property
     def uncovered(self) -> str:
@@ -152,16 +160,17 @@ class Priors:
         heads: dict[str, set[str]] = {}
         for prior in self.runs:
             heads.setdefault(prior.run, set()).update(prior.heads)
-        return self._whole.uncovered(heads)
+        return self._starts.uncovered(heads)
 
     @property
-    def _whole(self) -> Lineage:
+    def _starts(self) -> Lineage:
+        """What made the models that all of them, and the new run, started from."""
         return reduce(or_, (prior.lineage for prior in self.runs), self.lineage)
 
     def traced(self, beside: Path | None = None) -> Priors:
-        """These, each run knowing which starts its ledger passed, as far as ledgers are at hand."""
+        """The same runs, each knowing which starts its ledger passed, where ledgers are at hand."""
         heads: dict[str, set[str]] = {}
-        for origin in self._whole.runs:
+        for origin in self._starts.runs:
             heads.setdefault(origin.id, set()).add(origin.head)
         runs = tuple(prior.went_through(heads.get(prior.run, ()), beside) for prior in self.runs)
         return replace(self, runs=runs)
@@ -182,14 +191,15 @@ NOTHING = Priors()
 
 
 def other_guarantee(
-    own: Spending, against: str, runs: Sequence[Prior], delta: float, uncovered: str = ""
+    spending: Spending, against: str, runs: Sequence[Prior], delta: float, uncovered: str = ""
 ) -> Guarantee:
     """What distributed noise guarantees against `against`, whom the budget does not gate.
 
-    It covers `own` and what `runs` were charged against that party. Where one of their ledgers does
-    not state that, or means another relation, no joint bound exists, and the guarantee says so.
+    It covers `spending` and what `runs` were charged against that party. Where one of their ledgers
+    does not state that, or means another relation, no joint bound exists, and the guarantee says
+    so.
     """
-    together = [own, *(prior.other or {} for prior in runs)]
+    together = [spending, *(prior.other or {} for prior in runs)]
     silent = [prior.path for prior in runs if prior.other is None]
     why = f"no ledger states what was charged against the {against} by {', '.join(silent)}"
     bound = _joint_bound(total(together), delta, why if silent else "")
@@ -197,22 +207,22 @@ def other_guarantee(
 
 
 def examples_guarantee(
-    own: Spending, runs: Sequence[Prior], delta: float, uncovered: str = ""
+    spending: Spending, runs: Sequence[Prior], delta: float, uncovered: str = ""
 ) -> Guarantee:
-    """What DP-SGD in silos guarantees one example, over `own` and what `runs` were charged for it.
+    """What DP-SGD in silos guarantees one example: over `spending`, and what `runs` were charged.
 
     A run without DP-SGD bounds no example, whatever it promises whole clients: no joint bound
     exists then, and the guarantee says so.
     """
-    together = [own, *(prior.examples or {} for prior in runs)]
-    bare = [prior.path for prior in runs if prior.own and prior.examples is None]
+    together = [spending, *(prior.examples or {} for prior in runs)]
+    bare = [prior.path for prior in runs if prior.spending and prior.examples is None]
     why = f"no DP-SGD in {', '.join(bare)}"
     bound = _joint_bound(total(together), delta, why if bare else "")
     return replace(bound, unit="example", uncovered=uncovered)
 
 
 def _joint_bound(together: Spending, delta: float, missing: str) -> Guarantee:
-    """By the tightest accountant; none where anything is `missing`, or means another relation."""
+    """The guarantee of all `together`; none where a part is `missing`, or of another relation."""
     if missing:
         return unbounded(together, delta, missing)
     try:
@@ -221,7 +231,7 @@ def _joint_bound(together: Spending, delta: float, missing: str) -> Guarantee:
         return unbounded(together, delta, "what these runs guarantee differs in its relation")
 
 
-def charged(ledger: Ledger, key: str) -> Spending:
+def charged_under(ledger: Ledger, key: str) -> Spending:
     """What the run of `ledger` was charged beside its headline, by the event stated under `key`."""
     stated = ledger.terms.get(key)
     return {} if stated is None else {Event.from_json(stated["event"]): len(ledger.charges)}
@@ -229,15 +239,17 @@ def charged(ledger: Ledger, key: str) -> Spending:
 
 def total(spendings: Iterable[Spending]) -> Spending:
     """All of `spendings` together."""
-    found: Counter[Event] = Counter()
+    counts: Counter[Event] = Counter()
     for spending in spendings:
-        found.update(spending)
-    return found
+        counts.update(spending)
+    return counts
 
 
 def _listed(spending: Spending) -> list[list[Any]]:
+    """`spending` as a ledger states it: pairs of an event and its count."""
     return [[event.to_json(), count] for event, count in spending.items()]
 
 
 def _counted(pairs: Iterable[Sequence[Any]]) -> Spending:
+    """What `_listed` wrote."""
     return {Event.from_json(event): count for event, count in pairs}

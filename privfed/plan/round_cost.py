@@ -17,7 +17,7 @@ from defenses.types import RowRule, SumRule
 from privfed.config.config import Config
 from privfed.errors import Refused
 from privfed.plan.rule import rule_of
-from privfed.plan.sum_limits import admitting, limits
+from privfed.plan.sum_limits import configured_limits, limits_of_rare_aborts
 from privfed.privacy.mechanism import Mechanism, Setting
 from privfed.privacy.shared_noise import OTHER, shares_noise
 from privfed.round.algorithm import exchanges
@@ -25,15 +25,15 @@ from privfed.sampling.cohort import Witness
 from privfed.secure.aborts import charged, probability, tells_who_was_drawn, with_aborts
 from privfed.secure.limits import UNLIMITED, Limits
 from privfed.secure.plain_sum import PlainSum
-from privfed.secure.summation import Summation
+from privfed.secure.summation import RowHiding, Summation
 
 
 @dataclass(frozen=True)
 class RoundCost:
     """A mechanism that knows all of its run's constants but the noise, over a rule of drawing.
 
-    Each round makes `exchanges` releases of what `rule` sums over its one cohort, by `summation` within `limits`, and
-    aborts with a probability of at most `aborts`.
+    Each round makes `exchanges` releases of what `rule` sums over its one cohort, by `summation`
+    within `limits`, and aborts with a probability of at most `aborts`.
     """
 
     mechanism: Mechanism
@@ -45,16 +45,19 @@ class RoundCost:
     aborts: float = 0.0
 
     def event(self, noise: float | None) -> Event:
-        """What a round is charged at this noise multiplier."""
+        """What a round is charged at the noise multiplier `noise`."""
         return charged(self.mechanism.at(noise), self.witness, self.exchanges, self.aborts)
 
     def other(self, noise: float | None) -> Event | None:
-        """The event of the guarantee that is not gated; None where there is one guarantee only."""
-        shared = self.mechanism.at(noise)
-        if not shares_noise(shared):
+        """What a round is charged against the party that the budget does not gate.
+
+        None where there is one guarantee only: two are those of noise that clients share.
+        """
+        mechanism = self.mechanism.at(noise)
+        if not shares_noise(mechanism):
             return None
-        events = shared.events(self.witness, self.exchanges)
-        return with_aborts(events[OTHER[shared.against]], self.aborts)
+        events = mechanism.events(self.witness, self.exchanges)
+        return with_aborts(events[OTHER[mechanism.against]], self.aborts)
 
     def solve(
         self,
@@ -74,25 +77,31 @@ class RoundCost:
 
 
 def round_cost(config: Config, length: int = 0) -> RoundCost:
-    """What a round of `config` costs, with messages of `length` numbers. Raises `Refused`.
+    """What a round of `config` costs, with messages of `length` numbers.
 
-    Only noise that clients make up together depends on the length.
+    Only noise that clients make up together depends on the length. Where aborts would tell who was
+    drawn, secure sums begin with as small a cohort as makes them rare, unless a plan has solved for
+    that before: a resume keeps it. Raises `Refused`.
     """
     rule = rule_of(config)
     witness = config.sampler.witness(0, config.data.clients)
-    configured = replace(limits(config), admitted=config.admitted)
-    cost = _within(configured, config, rule, witness, length)
-    solved = config.noise_multiplier is not None  # and so was this; a resume keeps both
+    configured = replace(configured_limits(config), admitted=config.admitted)
+    cost = _cost_within(configured, config, rule, witness, length)
+    planned_before = config.noise_multiplier is not None
     protocol = config.row_hiding
-    if solved or protocol is None or not cost.aborts or not tells_who_was_drawn(cost.event(1.0)):
+    if planned_before or protocol is None or not cost.aborts:
         return cost
-    epsilon = _spent(config, cost)
-    admitted = admitting(config, protocol, configured, witness, cost.exchanges, epsilon)
-    return _within(admitted, config, rule, witness, length)
+    if not tells_who_was_drawn(cost.event(1.0)):
+        return cost
+    epsilon = _epsilon_of_all_rounds(config, cost)
+    admitting = limits_of_rare_aborts(
+        config, protocol, configured, witness, cost.exchanges, epsilon
+    )
+    return _cost_within(admitting, config, rule, witness, length)
 
 
-def _spent(config: Config, cost: RoundCost) -> float:
-    """The epsilon of all rounds: the budget, or what noise that is fixed spends without aborts."""
+def _epsilon_of_all_rounds(config: Config, cost: RoundCost) -> float:
+    """The budget, or what noise that is fixed spends without aborts; infinite where none holds."""
     privacy = config.privacy
     if privacy.epsilon is not None:
         return privacy.epsilon
@@ -103,25 +112,26 @@ def _spent(config: Config, cost: RoundCost) -> float:
         return math.inf
 
 
-def _within(
-    bounds: Limits, config: Config, rule: SumRule | RowRule, witness: Witness, length: int
+def _cost_within(
+    limits: Limits, config: Config, rule: SumRule | RowRule, witness: Witness, length: int
 ) -> RoundCost:
+    """The cost of a round whose sums keep `limits`."""
     mechanism, sampler = config.mechanism, config.sampler
     if mechanism.private:
-        mechanism = mechanism.resolved(_setting(config, bounds, length))
+        mechanism = mechanism.resolved(_setting(config, limits, length))
     releases = exchanges(config.objective, rule)
-    summation = config.protocol.over(bounds)
+    summation = config.protocol.over(limits)
     aborts = probability(summation, sampler, config.data.clients, releases, config.dropout)
-    return RoundCost(mechanism, witness, rule, releases, summation, bounds, aborts)
+    return RoundCost(mechanism, witness, rule, releases, summation, limits, aborts)
 
 
-def _setting(config: Config, bounds: Limits, length: int) -> Setting:
+def _setting(config: Config, limits: Limits, length: int) -> Setting:
     """The public constants that a mechanism may depend on."""
     protocol = config.row_hiding
     setting = Setting(
         size=config.sampler.size,
-        capacity=bounds.capacity,
-        minimum=bounds.minimum,
+        capacity=limits.capacity,
+        minimum=limits.minimum,
         length=length,
         against=config.privacy.against,
     )
@@ -129,19 +139,23 @@ def _setting(config: Config, bounds: Limits, length: int) -> Setting:
         return setting
     if not length:
         raise ValueError("shared noise depends on the length of a message, and none is given")
-    setting = replace(
+    _refuse_no_honest_noise(protocol, limits)
+    return replace(
         setting,
-        honest=protocol.honest(bounds),
-        added=protocol.added(bounds),
+        honest=protocol.honest(limits),
+        added=protocol.added(limits),
         bits=protocol.bits,
-        fewest=protocol.fewest(bounds),
+        fewest=protocol.fewest(limits),
     )
-    if setting.honest <= 0.0:
+
+
+def _refuse_no_honest_noise(protocol: RowHiding, limits: Limits) -> None:
+    """Raises `Refused` where all noise that is counted may be left out, or known to colluders."""
+    if protocol.honest(limits) <= 0.0:
         raise Refused(
-            f"as few as {setting.fewest} clients may make up the noise of a sum, but "
-            f"{bounds.hostile} clients of a cohort may be hostile, and colluders may know "
-            f"{min(protocol.colluding(bounds), 1.0):.0%} of it: all whose noise is counted might "
+            f"as few as {protocol.fewest(limits)} clients may make up the noise of a sum, but "
+            f"{limits.hostile} clients of a cohort may be hostile, and colluders may know "
+            f"{min(protocol.colluding(limits), 1.0):.0%} of it: all whose noise is counted might "
             "add none; lower aggregation.byzantine, attack.fraction or secure.colluders, or raise "
             "secure.minimum (or secure.threshold, of masks)"
         )
-    return setting

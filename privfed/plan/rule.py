@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from defenses.types import RowRule, Rule, SumRule
 from defenses.weighing import Composed, WeightRule
 from privfed.config.config import Config
 from privfed.errors import Refused
 from privfed.parts import BUILT_IN, find
-
-if TYPE_CHECKING:
-    pass
 
 
 def rule_of(config: Config) -> SumRule | RowRule:
@@ -27,11 +22,11 @@ def rule_of(config: Config) -> SumRule | RowRule:
             f"aggregation.rule = {config.names['rule']!r} is no rule; expected a subclass of "
             "defenses.types.RowRule or SumRule"
         )
-    both = isinstance(rule, SumRule) and isinstance(rule, WeightRule) and rule.robust
+    has_both_forms = isinstance(rule, SumRule) and isinstance(rule, WeightRule) and rule.robust
     try:
-        if before or (both and not _sums_only(config)):
-            return Composed(before=before, rule=_within(rule, None))
-        return _within(rule, mechanism.clip if mechanism.private else None)
+        if before or (has_both_forms and not _sums_only(config)):
+            return Composed(before=before, rule=_bounded(rule, None))
+        return _bounded(rule, mechanism.clip if mechanism.private else None)
     except ValueError as error:
         raise Refused(f"aggregation.rule = {config.names['rule']!r}: {error}") from error
 
@@ -43,7 +38,8 @@ def _sums_only(config: Config) -> bool:
     return bool(config.secured or central)
 
 
-def _within(rule: SumRule | RowRule, clip: float | None) -> SumRule | RowRule:
+def _bounded(rule: SumRule | RowRule, clip: float | None) -> SumRule | RowRule:
+    """`rule`, its terms bounded by `clip` where it is by sums. Raises `ValueError`."""
     return rule.within(clip) if isinstance(rule, SumRule) else rule
 
 
@@ -58,7 +54,7 @@ def rules_by_sums() -> tuple[str, ...]:
     return tuple(name for name in names if issubclass(find("rule", name, "rule"), SumRule))
 
 
-def told(config: Config) -> str:
+def rule_in_words(config: Config) -> str:
     """What the rule sees of the clients, and which hostile ones it withstands, in words."""
     rule, name = rule_of(config), config.names["rule"]
     sees = "on every client's row"
@@ -71,7 +67,7 @@ def told(config: Config) -> str:
 
 
 def message_length(config: Config, parameters: int) -> int:
-    """The numbers that a client sends about a model of so many `parameters`."""
+    """How many numbers a client sends about a model of so many `parameters`."""
     rule = rule_of(config)
-    more = rule.extra if isinstance(rule, SumRule) else 0
-    return int(config.objective.layout(parameters).length) + more
+    extra = rule.extra if isinstance(rule, SumRule) else 0
+    return int(config.objective.layout(parameters).length) + extra

@@ -1,4 +1,4 @@
-"""What a run's secure sums have to hold: as configured, and solved for where aborts cost."""
+"""How many clients a run's secure sums hold: as configured, and solved for where aborts cost."""
 
 from __future__ import annotations
 
@@ -16,33 +16,35 @@ from privfed.secure.summation import RowHiding
 _NEXT_TO_NOTHING = 1e-3
 """The part of delta that aborts may cost, wherever that can be had."""
 _LARGEST_EPSILON = 40.0
+"""A larger epsilon is priced like this one, so that e^epsilon stays a number."""
 
 
-def limits(config: Config) -> Limits:
-    """As configured: by default, the largest cohort that can be drawn.
+def configured_limits(config: Config) -> Limits:
+    """The limits as configured: by default, sums hold the largest cohort that can be drawn.
 
-    And how many have to stay: distributed noise is made up by a guaranteed number.
+    Noise that clients share is made up by a guaranteed number of them: all but the `tolerance` of
+    a cohort that begins where it comes in layers, else all but that part of an expected cohort.
     """
     secure, sampler, shared = config.secure, config.sampler, config.shared_noise
-    most = secure.capacity or sampler.capacity() or config.data.clients
+    capacity = secure.capacity or sampler.capacity() or config.data.clients
     minimum, tolerance = secure.minimum, 1.0
     if shared and shared.layered:
         tolerance = shared.tolerance
     elif shared:
         minimum = minimum or math.ceil((1 - shared.tolerance) * sampler.size - 1e-9)
     arithmetic = secure.simulate == "arithmetic"
-    return Limits(most, minimum, arithmetic, tolerance, sampler.size, config.hostile)
+    return Limits(capacity, minimum, arithmetic, tolerance, sampler.size, config.hostile)
 
 
-def admitting(
+def limits_of_rare_aborts(
     config: Config,
     protocol: RowHiding,
-    asked: Limits,
+    limits: Limits,
     witness: Witness,
     exchanges: int,
     epsilon: float,
 ) -> Limits:
-    """`asked`, with sums that begin with as small a cohort as makes aborts cost next to nothing.
+    """`limits`, with sums that begin with as small a cohort as makes aborts cost next to nothing.
 
     A cohort that is too small to begin with aborts for all to see, and so tells of a secret draw:
     that costs (1 + e^epsilon) times its probability of delta in every exchange (PRIVACY, section
@@ -51,11 +53,11 @@ def admitting(
     protocol's promise needs, and never above what its own threshold asks for. A number that is
     configured stays.
     """
-    most, least = protocol.begun(asked), protocol.least_admitted(asked)
+    most, least = protocol.begun(limits), protocol.least_admitted(limits)
     if not witness.random or most <= least:
-        return asked
+        return limits
     price = (1 + math.exp(min(epsilon, _LARGEST_EPSILON))) * config.run.rounds * exchanges
     rarely = _NEXT_TO_NOTHING * config.privacy.delta / price
-    smallest = math.ceil(FEWEST_OF_DECLARED * config.data.clients)
-    below = int(stats.binom.ppf(rarely, smallest, witness.rate))
-    return replace(asked, admitted=min(most, max(least, below)))
+    fewest_clients = math.ceil(FEWEST_OF_DECLARED * config.data.clients)
+    below = int(stats.binom.ppf(rarely, fewest_clients, witness.rate))
+    return replace(limits, admitted=min(most, max(least, below)))

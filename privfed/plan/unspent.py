@@ -15,6 +15,10 @@ _WORTH_SAYING = 0.05
 """The part of a budget from which on it is said that it stays unspent."""
 _LESS = 0.99
 """Noise below this part of another is less than that."""
+_FEWER_ABORTS = (
+    "raise cohort.size or secure.capacity, lower secure.admitted, secure.threshold, secure.minimum "
+    'or cohort.dropout, or use a draw that is no secret: cohort.sampler = "full" or "cyclic"'
+)
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Unspent:
         return f"ε = {self.epsilon:.3g} of the budget stays unspent: {self.why}; {self.instead}"
 
     def to_json(self) -> dict[str, Any]:
+        """The object under "unspent" that `privfed check --json` prints."""
         return asdict(self)
 
 
@@ -43,46 +48,38 @@ def unspent(plan: Plan) -> Unspent | None:
     left = budget - plan.guarantee.epsilon
     if not left > _WORTH_SAYING * budget:
         return None
-    noise, best = plan.noise_multiplier or 0.0, _solved(plan, plan.cost)
-    if plan.cost.aborts and _solved(plan, replace(plan.cost, aborts=0.0)) < _LESS * best:
-        return Unspent(left, _aborts(plan), _FEWER_ABORTS)
-    if best < _LESS * noise:
-        why = f"the noise multiplier stays {noise:.4g}, and {best:.4g} would do"
-        return Unspent(left, why, f"{_rounds(plan)}, or start a new run")
+    noise, enough = plan.noise_multiplier or 0.0, _solved_noise(plan, plan.cost)
+    without_aborts = replace(plan.cost, aborts=0.0)
+    if plan.cost.aborts and _solved_noise(plan, without_aborts) < _LESS * enough:
+        return Unspent(left, _cost_of_aborts(plan), _FEWER_ABORTS)
+    if enough < _LESS * noise:
+        why = f"the noise multiplier stays {noise:.4g}, and {enough:.4g} would do"
+        return Unspent(left, why, f"{_more_rounds(plan)}, or start a new run")
     finer = ", or raise secure.bits" if plan.mechanism.trust == "sum" else ""
-    return Unspent(left, f"less noise than {noise:.4g} has no proof here", _rounds(plan) + finer)
+    why = f"less noise than {noise:.4g} has no proof here"
+    return Unspent(left, why, _more_rounds(plan) + finer)
 
 
-_FEWER_ABORTS = (
-    "raise cohort.size or secure.capacity, lower secure.admitted, secure.threshold, secure.minimum "
-    'or cohort.dropout, or use a draw that is no secret: cohort.sampler = "full" or "cyclic"'
-)
-
-
-def _aborts(plan: Plan) -> str:
+def _cost_of_aborts(plan: Plan) -> str:
+    """What visible aborts take of the budget, in words."""
     return (
         f"a round aborts for all to see with a probability of at most {plan.cost.aborts:.2g}, "
         "which costs (1 + e^ε) times that of δ, however loud the noise"
     )
 
 
-def _solved(plan: Plan, cost: RoundCost) -> float:
-    """The noise multiplier that the budget asks for; infinite where none is enough."""
-    privacy, before = plan.config.privacy, plan.before.spending
+def _solved_noise(plan: Plan, cost: RoundCost) -> float:
+    """The noise multiplier that the budget asks for at this cost; infinite where none is enough."""
+    config, before = plan.config, plan.before.spending
+    budget, delta = config.privacy.epsilon or 0.0, config.privacy.delta
     try:
-        return cost.solve(
-            plan.config.run.rounds,
-            privacy.epsilon or 0.0,
-            privacy.delta,
-            privacy.accountant,
-            before,
-        )
+        return cost.solve(config.run.rounds, budget, delta, config.privacy.accountant, before)
     except AccountingError:
         return math.inf
 
 
-def _rounds(plan: Plan) -> str:
-    """How many rounds would use what is left, at this noise."""
+def _more_rounds(plan: Plan) -> str:
+    """How many rounds would use what is left, at this noise, in words."""
     privacy, rounds, before = plan.config.privacy, plan.config.run.rounds, plan.before.spending
     try:
         most = most_rounds(

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
 
 from accounting.accountants import ACCOUNTANTS
 from accounting.curves import Curve, over_delta, over_rounds
 from accounting.durable import write_atomically
 from accounting.ledger import Ledger
 from privfed.errors import Refused
-from privfed.grid.pictures.style import COLOURS, DASHES, STYLE
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from privfed.grid.pictures.style import COLOURS, DASHES
+from privfed.report.canvas import canvas, image
 
 KINDS = (".svg", ".png", ".pdf")
 
@@ -29,7 +28,7 @@ def draw_curves(ledger: Ledger, path: Path) -> dict[str, Curve]:
         "rounds": over_rounds(ledger.prior, events, delta),
         "delta": over_delta(ledger.spending, delta),
     }
-    finite = [e for curve in curves.values() for _, by in curve for e in by.values() if _drawn(e)]
+    finite = [e for curve in curves.values() for _, by in curve for e in by.values() if _finite(e)]
     if not finite:
         raise Refused(f"{ledger.path} spent nothing that can be drawn: no epsilon is finite")
     write_atomically(path, _picture(curves, delta, path.suffix[1:]))
@@ -37,38 +36,26 @@ def draw_curves(ledger: Ledger, path: Path) -> dict[str, Curve]:
 
 
 def _picture(curves: dict[str, Curve], delta: float, kind: str) -> bytes:
-    import io
-
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    with matplotlib.rc_context(STYLE):
-        canvas, axes = pyplot.subplots(1, 2, figsize=(7.6, 3.0))
-        try:
-            _lines(axes[0], curves["rounds"])
-            axes[0].set(xlabel="charged rounds", ylabel="ε", title=f"at δ = {delta:g}")
-            _lines(axes[1], curves["delta"])
-            axes[1].set(xlabel="δ", xscale="log", title="after all of them")
-            axes[1].axvline(delta, color="#888888", linewidth=0.8)
-            for each in axes:
-                each.set_ylim(bottom=0)
-            axes[0].legend()
-            buffer = io.BytesIO()
-            metadata = {"Date": None} if kind == "svg" else None
-            canvas.savefig(buffer, format=kind, dpi=160, metadata=metadata)
-        finally:
-            pyplot.close(canvas)
-    return buffer.getvalue()
+    """Two panels beside each other, as a file of `kind`."""
+    with canvas(1, 2, (7.6, 3.0)) as (figure, ((by_round, by_delta),)):
+        _draw_lines(by_round, curves["rounds"])
+        by_round.set(xlabel="charged rounds", ylabel="ε", title=f"at δ = {delta:g}")
+        _draw_lines(by_delta, curves["delta"])
+        by_delta.set(xlabel="δ", xscale="log", title="after all of them")
+        by_delta.axvline(delta, color="#888888", linewidth=0.8)
+        by_round.set_ylim(bottom=0)
+        by_delta.set_ylim(bottom=0)
+        by_round.legend()
+        return image(figure, kind, 160, {"Date": None} if kind == "svg" else None)
 
 
-def _lines(axes: Axes, curve: Curve) -> None:
+def _draw_lines(axes: Axes, curve: Curve) -> None:
+    """One line for each accountant, where its epsilon is finite."""
     for name, colour, dash in zip(ACCOUNTANTS, COLOURS, DASHES, strict=False):
-        shown = [(at, found) for at, by in curve if _drawn(found := by[name])]
-        if shown:
-            axes.plot(*zip(*shown, strict=True), color=colour, linestyle=dash, label=name)
+        points = [(at, by[name]) for at, by in curve if _finite(by[name])]
+        if points:
+            axes.plot(*zip(*points, strict=True), color=colour, linestyle=dash, label=name)
 
 
-def _drawn(epsilon: float | None) -> bool:
+def _finite(epsilon: float | None) -> bool:
     return epsilon is not None and math.isfinite(epsilon)

@@ -4,40 +4,38 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from privfed.report.outcome import beside_constant
-from privfed.report.tables import (
-    rows,
-)
-
-if TYPE_CHECKING:
-    from privfed.trained.evaluate import Evaluation
-    from privfed.trained.personalise import Personalised
+from privfed.report.tables import rows
+from privfed.trained.evaluate import Evaluation
+from privfed.trained.personalise import Personalised
 
 
-def evaluation_table(found: Evaluation, predictions: Path | None) -> Table:
-    pairs = {name: beside_constant(name, found.measures, found.constant) for name in found.measures}
-    pairs["examples"] = f"{found.examples}: {found.data}"
-    pairs["model"] = f"{found.path}, after round {found.round}"
-    if found.note:
-        pairs["note"] = found.note
+def evaluation_table(evaluation: Evaluation, predictions: Path | None) -> Table:
+    """Each measure beside a constant answer's, on what, and where `predictions` were written."""
+    measures, constant = evaluation.measures, evaluation.constant
+    pairs = {name: beside_constant(name, measures, constant) for name in measures}
+    pairs["examples"] = f"{evaluation.examples}: {evaluation.data}"
+    pairs["model"] = f"{evaluation.path}, after round {evaluation.round}"
+    if evaluation.note:
+        pairs["note"] = evaluation.note
     if predictions:
         pairs["predictions"] = str(predictions)
     return rows(pairs)
 
 
-def personal_table(found: Personalised) -> Table:
+def personal_table(personalised: Personalised) -> Table:
     """What fine-tuning is worth to each client."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in (f"{found.measure} over {found.clients} clients", "before", "after"):
+    over_clients = f"{personalised.measure} over {personalised.clients} clients"
+    for name in (over_clients, "before", "after"):
         table.add_column(name)
-    for part in found.before:
-        shown = (f"{side[part]:.4f}" for side in (found.before, found.after))
-        table.add_row(part.replace("_", " "), *shown)
-    table.add_row("improved", "", f"{100 * found.improved:.0f}% of clients")
-    for title, line in zip(("note", ""), textwrap.wrap(found.note, 60), strict=False):
+    for statistic, before in personalised.before.items():
+        after = personalised.after[statistic]
+        table.add_row(statistic.replace("_", " "), f"{before:.4f}", f"{after:.4f}")
+    table.add_row("improved", "", f"{100 * personalised.improved:.0f}% of clients")
+    for title, line in zip(("note", ""), textwrap.wrap(personalised.note, 60), strict=False):
         table.add_row(title, "", line)
     return table

@@ -11,69 +11,76 @@ from rich.text import Text
 
 from privfed.config.assembly import assembled
 from privfed.config.catalog import key_of
-from privfed.config.config import Config, Raw
-from privfed.plan.matrix import Cell, cells, every, general, numbered
+from privfed.config.config import Raw
+from privfed.plan.matrix import (
+    Combination,
+    built_in,
+    combinations,
+    general_reason,
+    numbered_reasons,
+)
 
-_SHOWN = {"proved": "✓", "no privacy": "·", "void": "void"}
+_MARKS = {"proved": "✓", "no privacy": "·", "void": "void"}
 _LEGEND = (
     "✓ proved    · runs without privacy    void: attackers read raw updates, nothing is guaranteed"
     "    a number: refused, and why"
 )
 
 
-def tables(written: Raw) -> tuple[Group, list[dict[str, Any]]]:
+def matrix_tables(written: Raw) -> tuple[Group, list[dict[str, Any]]]:
     """What goes with what, else as `written`: for the screen, and as JSON. Raises `Refused`."""
-    base = assembled(written)
-    found = [
-        *cells(written, every("protocol", "rule", "mechanism")),
-        *cells(written, every("objective", "sampler")),
-        *cells(written, every("attack", "protocol")),
-    ]
-    numbers = numbered(found)
-    return Group(*_shown(base, found, numbers)), [one.to_json() for one in found]
+    names = assembled(written).names
+    by_protocol = list(combinations(written, built_in("protocol", "rule", "mechanism")))
+    by_objective = list(combinations(written, built_in("objective", "sampler")))
+    by_attack = list(combinations(written, built_in("attack", "protocol")))
+    matrix = [*by_protocol, *by_objective, *by_attack]
+    numbers = numbered_reasons(matrix)
+    rule, mechanism = f"rule {names['rule']}", f"mechanism {names['mechanism']}"
+    group = Group(
+        *_protocol_tables(by_protocol, numbers),
+        _table(
+            f"{rule}, protocol {names['protocol']}, {mechanism}",
+            *(by_objective, "objective", "sampler", numbers),
+        ),
+        _table(
+            f"{rule}, {mechanism}, sampler {names['sampler']}",
+            *(by_attack, "attack", "protocol", numbers),
+        ),
+        Text(_LEGEND),
+        *(Text(f"{number:>3}  {reason}") for reason, number in numbers.items()),
+    )
+    return group, [combined.to_json() for combined in matrix]
 
 
-def _shown(
-    base: Config, found: Sequence[Cell], numbers: Mapping[str, int]
+def _protocol_tables(
+    matrix: Sequence[Combination], numbers: Mapping[str, int]
 ) -> Iterator[RenderableType]:
-    for protocol in every("protocol")["protocol"]:
-        some = [one for one in found if len(one.choice) == 3 and one.choice["protocol"] == protocol]
-        title = f"{key_of('protocol')} = {protocol}"
-        yield _table(title, some, "rule", "mechanism", numbers)
-    pairs = [one for one in found if len(one.choice) == 2]
-    named = base.names
-    yield _table(
-        f"rule {named['rule']}, protocol {named['protocol']}, mechanism {named['mechanism']}",
-        [one for one in pairs if "sampler" in one.choice],
-        "objective",
-        "sampler",
-        numbers,
-    )
-    yield _table(
-        f"rule {named['rule']}, mechanism {named['mechanism']}, sampler {named['sampler']}",
-        [one for one in pairs if "attack" in one.choice],
-        "attack",
-        "protocol",
-        numbers,
-    )
-    yield Text(_LEGEND)
-    for reason, number in numbers.items():
-        yield Text(f"{number:>3}  {reason}")
+    """Rules by mechanisms, one table for each protocol."""
+    for protocol in built_in("protocol")["protocol"]:
+        chosen = [combined for combined in matrix if combined.choice["protocol"] == protocol]
+        yield _table(f"{key_of('protocol')} = {protocol}", chosen, "rule", "mechanism", numbers)
 
 
 def _table(
-    title: str, found: Sequence[Cell], down: str, across: str, numbers: Mapping[str, int]
+    title: str, matrix: Sequence[Combination], down: str, across: str, numbers: Mapping[str, int]
 ) -> Table:
+    """The names of kind `down` by those of kind `across`."""
     table = Table(title=title, title_justify="left")
     table.add_column(key_of(down))
-    columns = list(dict.fromkeys(one.choice[across] for one in found))
-    for name in columns:
-        table.add_column(name, justify="center")
-    for name in dict.fromkeys(one.choice[down] for one in found):
-        here = {one.choice[across]: one for one in found if one.choice[down] == name}
-        table.add_row(name, *(_mark(here[column], numbers) for column in columns))
+    marks = {
+        (combined.choice[down], combined.choice[across]): _mark(combined, numbers)
+        for combined in matrix
+    }
+    columns = list(dict.fromkeys(column for _, column in marks))
+    for column in columns:
+        table.add_column(column, justify="center")
+    for row in dict.fromkeys(row for row, _ in marks):
+        table.add_row(row, *(marks[row, column] for column in columns))
     return table
 
 
-def _mark(one: Cell, numbers: Mapping[str, int]) -> str:
-    return _SHOWN[one.said] if one.event is not None else str(numbers[general(one)])
+def _mark(combined: Combination, numbers: Mapping[str, int]) -> str:
+    """A sign for what becomes of it, or the number of the reason why it is refused."""
+    if combined.event is None:
+        return str(numbers[general_reason(combined)])
+    return _MARKS[combined.verdict]

@@ -1,9 +1,8 @@
-"""Rows that the tables of runs, audits and calibrations share."""
+"""Rows that the tables of plans, runs, audits and calibrations share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
@@ -13,12 +12,17 @@ from accounting.ledger import BudgetChange
 from privfed.privacy.shared_noise import OTHER
 from privfed.words import ceiling, number
 
-if TYPE_CHECKING:
-    pass
+LONGER_THAN_CLIPPED = 1.0005
+"""Rows that are at most so many times as long as clipped ones are not said to be longer."""
+_PARTIES = {
+    "server": "the server, by the noise of honest survivors alone; it knows the cohort",
+    "readers": "who reads the released aggregates, and not the messages",
+}
+"""Whom distributed noise protects against, in words."""
 
 
 def rows(pairs: Mapping[str, str]) -> Table:
-    """Two columns without borders."""
+    """Two columns without borders: what it is, and what is said of it."""
     table = Table(box=None, show_header=False)
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
@@ -27,27 +31,47 @@ def rows(pairs: Mapping[str, str]) -> Table:
     return table
 
 
+def counted(count: int, what: str, ending: str = "s") -> str:
+    """So many of `what`, which ends in `ending` where it is not one."""
+    return f"{count} {what}{ending if count != 1 else ''}"
+
+
 def head_line(head: str, charges: int) -> str:
-    """What to keep elsewhere: `privfed audit --head` takes it."""
+    """The head to keep elsewhere: `privfed audit --head` takes it."""
     return f"{head} at {charges} charges"
 
 
-def opinions(by_accountant: Mapping[str, float | None]) -> str:
+def accountant_epsilons(by_accountant: Mapping[str, float | None]) -> str:
+    """The epsilon that each accountant computes."""
     return ", ".join(f"{name} {ceiling(value)}" for name, value in by_accountant.items())
+
+
+def beside_rows(
+    against: str, examples: Guarantee | None, other: Guarantee | None
+) -> dict[str, str]:
+    """What is guaranteed beside the headline: against the `other` party, and for one example."""
+    pairs = two_sided(against, other) if other else {}
+    return {**pairs, "examples": example_line(examples)} if examples else pairs
 
 
 def two_sided(against: str, other: Guarantee) -> dict[str, str]:
     """Distributed noise protects against two parties: what the headline is about, and the other."""
-    whom = {
-        "server": "the server, by the noise of honest survivors alone; it knows the cohort",
-        "readers": "who reads the released aggregates, and not the messages",
-    }
-    found = f"ε = {ceiling(other.epsilon)} at δ = {other.delta:g} ({other.relation})"
+    bound = f"ε = {ceiling(other.epsilon)} at δ = {other.delta:g} ({other.relation})"
     why = f": {other.missing}" if other.missing else ""
     return {
-        "against": whom[against],
-        "besides": f"{found} against {whom[OTHER[against]]}{why}",
+        "against": _PARTIES[against],
+        "besides": f"{bound} against {_PARTIES[OTHER[against]]}{why}",
     }
+
+
+def example_line(bound: Guarantee) -> str:
+    """What DP-SGD guarantees one example of a silo, or why there is no such bound."""
+    if bound.missing:
+        return f"besides, {sentence(bound)}"
+    return (
+        f"besides, ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g} for one example of any one "
+        f"silo ({bound.relation}; {bound.rounds} rounds of DP-SGD at most)"
+    )
 
 
 def start_row(bound: Guarantee, init: str = "") -> dict[str, str]:
@@ -60,22 +84,17 @@ def start_row(bound: Guarantee, init: str = "") -> dict[str, str]:
 
 def budget_rows(changes: Sequence[BudgetChange]) -> dict[str, str]:
     """Every change of the budget since the run began."""
-    said = (
-        f"{'raised' if one.epsilon > one.before else 'lowered'} from ε = {number(one.before)} to "
-        f"{number(one.epsilon)} from round {one.round} on"
-        for one in changes
+    lines = (
+        f"{'raised' if change.epsilon > change.before else 'lowered'} from ε = "
+        f"{number(change.before)} to {number(change.epsilon)} from round {change.round} on"
+        for change in changes
     )
-    return {"budgets": "; ".join(said)} if changes else {}
+    return {"budgets": "; ".join(lines)} if changes else {}
 
 
-def disjoint_line(runs: Sequence[str]) -> str:
-    return f"nobody is in this run and in {', '.join(runs)}, as privacy.disjoint declares"
-
-
-def example_line(bound: Guarantee) -> str:
-    if bound.missing:
-        return f"besides, {sentence(bound)}"
-    return (
-        f"besides, ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g} for one example of any one "
-        f"silo ({bound.relation}; {bound.rounds} rounds of DP-SGD at most)"
-    )
+def disjoint_row(runs: Sequence[str]) -> dict[str, str]:
+    """Which earlier runs are declared to be over other people; nothing where none is."""
+    if not runs:
+        return {}
+    others = ", ".join(runs)
+    return {"disjoint": f"nobody is in this run and in {others}, as privacy.disjoint declares"}

@@ -14,6 +14,7 @@ from privfed.words import ceiling, measure, size_of
 
 
 def prediction_table(predicted: Predicted) -> Table:
+    """What a model says of a table: its scores where labels are there, and where answers went."""
     pairs = {name: measure(name, value) for name, value in predicted.measures.items()}
     if predicted.unscored:
         pairs["score"] = f"none: {predicted.unscored}"
@@ -29,6 +30,7 @@ def prediction_table(predicted: Predicted) -> Table:
 
 
 def export_table(exported: Exported) -> Table:
+    """What a file takes and gives, how it was checked, and what it guarantees."""
     facts = exported.facts
     pairs = {
         "file": f"{exported.to}, {size_of(exported.size)}: {exported.called}",
@@ -49,35 +51,38 @@ def export_table(exported: Exported) -> Table:
 
 def _inputs(facts: Mapping[str, Any]) -> dict[str, str]:
     """Each input, and the columns that it holds, in order."""
-    how, held = facts["preprocessing"], {"numbers": "", "categories": ""}
-    if how:
-        named = (each["column"] for each in how["categories"])
-        held["numbers"] = ", ".join(map(_number, how["numbers"]))
-        held["categories"] = ", ".join(named)
+    preprocessing, columns = facts["preprocessing"], {"numbers": "", "categories": ""}
+    if preprocessing:
+        categories = (column["column"] for column in preprocessing["categories"])
+        columns["numbers"] = ", ".join(map(_number, preprocessing["numbers"]))
+        columns["categories"] = ", ".join(categories)
     return {
-        each["name"]: f"{_shaped(each)}: {held.get(each['name']) or 'as the source gives it'}"
-        for each in facts["inputs"]
+        given["name"]: f"{_shaped(given)}: {columns.get(given['name']) or 'as the source gives it'}"
+        for given in facts["inputs"]
     }
 
 
 def _number(declared: Mapping[str, Any]) -> str:
-    """A column of numbers; of a pattern, how many; of dates, what is counted."""
+    """A column of numbers: how many a pattern stands for, and what is counted of dates."""
     times = f" x {declared['count']}" if declared["count"] > 1 else ""
     days = " (days since 1970-01-01, UTC)" if declared["days"] else ""
     return f"{declared['column']}{times}{days}"
 
 
 def _output(facts: Mapping[str, Any]) -> str:
+    """The output, and which labels it is about."""
     names = [repr(name) if len(name) < 2 else name for name in facts["label"]["names"]]
     shown = ", ".join(names[:20]) + (", …" if names[20:] else "")
     return f"{facts['output']['name']}, {_shaped(facts['output'])}" + (f": {shown}" * bool(names))
 
 
-def _shaped(what: Mapping[str, Any]) -> str:
-    return f"{what['dtype']} [{', '.join(map(str, what['shape']))}]"
+def _shaped(tensor: Mapping[str, Any]) -> str:
+    """A tensor's type and shape."""
+    return f"{tensor['dtype']} [{', '.join(map(str, tensor['shape']))}]"
 
 
 def _guarantee(facts: Mapping[str, Any]) -> str:
+    """The guarantee of the run that trained the model."""
     epsilon = facts["epsilon"]
     bound = "∞" if epsilon == "inf" else ceiling(epsilon)
     return f"ε = {bound} at δ = {facts['delta']:g}: {facts['meaning']}"

@@ -1,4 +1,4 @@
-"""From a plan, its people and its model to what runs: the algorithm, the executor, the attackers."""
+"""From a plan, its people and its model to what runs: algorithm, executor, and attackers."""
 
 from __future__ import annotations
 

@@ -29,6 +29,7 @@ def _refuse_grown(before: Priors) -> None:
 
 
 def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> None:
+    """Write the files that the ledger cites: public clients, frozen constants, and attackers."""
     directory.write_public(setup.federation.public, before.public)
     directory.write_constants(setup.network.constants, before.lineage)
     if setup.attackers:

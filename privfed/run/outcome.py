@@ -27,15 +27,23 @@ class RoundRecord:
 
 
 class Observer(Protocol):
-    """Metrics, progress, figures: told of rounds, never part of them."""
+    """Whoever is told of rounds and never part of them: progress, metrics, figures."""
 
-    def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None: ...
+    def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
+        """The run at `path` goes on after `done` rounds."""
+        ...
 
-    def after_round(self, round: int) -> None: ...
+    def after_round(self, round: int) -> None:
+        """A round is over."""
+        ...
 
-    def aborted(self, round: int, reason: str) -> None: ...
+    def aborted(self, round: int, reason: str) -> None:
+        """A round was charged, and its sum aborted."""
+        ...
 
-    def after(self, record: RoundRecord) -> None: ...
+    def after(self, record: RoundRecord) -> None:
+        """A round was evaluated."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -43,8 +51,7 @@ class Outcome:
     """How a run ended.
 
     `measures` are the loss's own (the first is the one to look at), and "loss", and `constant`
-    those of the best answer that looks at nothing. `updates` counts
-    rounds that moved the model, `charges` all that were paid for, `aborts` those whose secure sum
+    those of the best answer that looks at nothing. `updates` counts rounds that moved the model, `charges` all that were paid for, `aborts` those whose secure sum
     was aborted, and why; `guarantee` covers all charges and what earlier runs over the same
     population had spent. `public` counts clients declared public; `test_shared`: clients of the
     test set trained too.

@@ -1,4 +1,4 @@
-"""The one way into a run: train, check, resume, membership, rehearsals and ranks come through here."""
+"""The one way into a run, for whoever trains, checks, resumes, rehearses or attacks it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """A run as it would be, on other people or with other coins: nothing is kept but how it ends.
 
-A rehearsal goes through the very rounds of a run (`privfed.round.round`), but by seeded coins, and pays
-into a ledger of its own that nobody reads: it is a simulation, and no epsilon covers what it shows.
+A rehearsal goes through the very rounds of a run (`privfed.round.round`), but by seeded coins, and
+pays into a ledger of its own that nobody reads: it is a simulation, and no epsilon covers what it
+shows.
 What has been assembled once serves any number of them.
 """
 

@@ -1,4 +1,4 @@
-"""What a run takes up where it stopped: its last checkpoint, and the releases that came after it."""
+"""What a run takes up where it stopped: its last checkpoint, and the releases after it."""
 
 from __future__ import annotations
 

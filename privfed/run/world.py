@@ -1,4 +1,4 @@
-"""Where the rounds of a run happen: its executor, ledger, store, and what it keeps between rounds."""
+"""Where the rounds of a run happen, and what it keeps between them. Worlds are built here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A part is one file: a toy of every kind from outside is checked, trained, reported and audited."""
+"""A part is one file: toys of every kind from outside are checked, trained and audited."""
 
 import json
 

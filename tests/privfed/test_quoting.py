@@ -593,7 +593,7 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "models/recipes.py",
     "models/vetting.py",
     "parts.py",
-    "plan/calibrate.py",
+    "plan/calibration/solving.py",
     "plan/plan.py",
     "plan/rule.py",
     "store/lineage.py",

@@ -30,7 +30,8 @@ class FedDyn(Sgd):
 
     A client keeps d numbers, sends d and is sent d. The paper solves the local problem; here it is
     E epochs of SGD. Under privacy the update is clipped as ever, and s follows from releases and
-    public constants; a client's own state costs nothing more (`privfed.local.client_states`). The noise of
+    public constants; a client's own state costs nothing more
+    (`privfed.local.client_states`). The noise of
     every round stays in s, though: expect less of it than without privacy.
     """
 

@@ -38,8 +38,8 @@ class Scaffold(Sgd):
     A client keeps d numbers, sends its update and the change of its control variate, 2 d numbers,
     and is sent 2 d. Under privacy the two are bounded jointly: one clip over (update, control_scale
     * change), one release, one event; a client's own state costs nothing more
-    (`privfed.local.client_states`). The noise of every round stays in c, though, and what the clip takes
-    off a change is missing there: expect less of it than without privacy.
+    (`privfed.local.client_states`). The noise of every round stays in c, though, and what the clip
+    takes off a change is missing there: expect less of it than without privacy.
     """
 
     keeps: ClassVar[int] = 1

@@ -138,7 +138,7 @@ def test_an_experiment_that_failed_says_so_beside_its_counts(
         return SimpleNamespace(files=ended, counts=counts, to_json=lambda: {"cells": counts})
 
     monkeypatch.setattr("privfed.grid.engine.run_grid", experiment)
-    monkeypatch.setattr("privfed.report.grid.outcome_table", str)
+    monkeypatch.setattr("privfed.report.grid.experiment_table", str)
     found, result = told("experiment", tmp_path / "grid.toml")
     assert (found["exit"], found["error"]["kind"], found["cells"]) == (code, kind, counts)
     assert found["error"]["message"] in result.stderr

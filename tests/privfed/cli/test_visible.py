@@ -84,7 +84,7 @@ def test_tables_lines_and_bars_show_names_bare(name):
     table = Table(name, name)
     table.add_row(name, Text(name, style="cyan"))
     console.print(table, name, Text(name), f" drawn    {name}", highlight=False)
-    console.print(progress.abort(3, name))
+    console.print(progress.abort_line(3, name))
     with Progress(TextColumn("{task.description}"), console=console) as shown:
         shown.add_task(name)
     assert not unseen(written())

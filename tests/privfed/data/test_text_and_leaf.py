@@ -18,7 +18,7 @@ from privfed.data.sources.leaf import Leaf
 from privfed.data.sources.text import Text, speeches
 from privfed.errors import Refused
 from privfed.plan.plan import ON_TRAINED
-from privfed.report.outcome import outcome_table
+from privfed.report import outcome as report
 from privfed.run.train import train
 from privfed.streams import Streams
 from privfed.trained.evaluate import evaluate
@@ -246,7 +246,7 @@ ROOTED = ("aggregation.rule=fltrust", "aggregation.root=3")
 
 def shown(outcome):
     screen = Console(file=io.StringIO(), width=200)
-    screen.print(outcome_table(outcome))
+    screen.print(report.outcome_table(outcome))
     return screen.file.getvalue()
 
 

@@ -24,7 +24,7 @@ from privfed.grid.load import load_grid
 from privfed.grid.planned_guarantee import outlook
 from privfed.grid.results import Files
 from privfed.grid.tables import read_table
-from privfed.report.grid import outcome_table
+from privfed.report.grid import experiment_table
 from privfed.run.train import train
 
 DELTA = 1e-3
@@ -223,7 +223,7 @@ def printed(path, *found, width=80):
     screen = Console(width=width, record=True, quiet=False)
     counts = dict.fromkeys(("cells", "done", "refused", "failed", "waiting"), 0)
     with screen.capture() as captured:
-        screen.print(outcome_table(experiment.Experiment(Files(path, path), counts, found)))
+        screen.print(experiment_table(experiment.Experiment(Files(path, path), counts, found)))
     lines = captured.get().splitlines()
     assert all(len(line) <= width for line in lines)
     return " ".join(" ".join(lines).split())
@@ -395,7 +395,7 @@ def test_what_is_planned_is_what_is_charged(tmp_path, keys):
     ahead = planned_charges(cell)
     train(cell.config, tmp_path / "cells" / cell.name / "run")
     (share,) = charged(cell, tmp_path / "cells" / cell.name)
-    assert (ahead.run.own, ahead.run.examples) == (share.run.own, share.run.examples)
+    assert (ahead.run.spending, ahead.run.examples) == (share.run.spending, share.run.examples)
     assert (ahead.people, ahead.about, ahead.key) == (share.people, share.about, share.key)
     assert (ahead.void, ahead.public) == (share.void, share.public)
     for term in ("unit", "relation", "against", "delta", "accountant", "guarantee", "note"):

@@ -16,7 +16,7 @@ from privfed.cli.main import main
 from privfed.config.reading import load
 from privfed.errors import Refused
 from privfed.leakage.membership import Exposure, attack_configuration, attack_run
-from privfed.report.membership import claim, to_json
+from privfed.report.attacks.membership import claim, exposure_json
 from privfed.run.train import train
 from privfed.words import ceiling
 
@@ -80,7 +80,7 @@ def test_a_small_epsilon_hides_them_and_no_attack_beats_its_bound():
 
 
 def test_everything_follows_from_the_seed():
-    first, again = (to_json(attacked("privacy.mechanism=none", shadows=4)) for _ in range(2))
+    first, again = (exposure_json(attacked("privacy.mechanism=none", shadows=4)) for _ in range(2))
     assert first == again
 
 

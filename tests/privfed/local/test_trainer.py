@@ -12,7 +12,7 @@ from torch import nn
 
 from privfed.data.federation import Federation
 from privfed.local.autotune import fastest
-from privfed.local.batches import plan, steps
+from privfed.local.batches import plan_batches, steps
 from privfed.models.recipes import Mlp
 from privfed.streams import Streams
 
@@ -35,7 +35,7 @@ def test_every_epoch_is_a_permutation_cut_into_batches(sizes, epochs, batch_size
         return
     federation = population(sizes)
     ids = np.arange(len(sizes))
-    batches = plan(federation, ids, keys(ids), epochs, batch_size)
+    batches = plan_batches(federation, ids, keys(ids), epochs, batch_size)
     np.testing.assert_array_equal(batches.steps, steps(np.array(sizes), epochs, batch_size))
     for k, size in enumerate(sizes):
         own = np.arange(federation.offsets[k], federation.offsets[k + 1])
@@ -53,10 +53,10 @@ def test_every_epoch_is_a_permutation_cut_into_batches(sizes, epochs, batch_size
 def test_epochs_are_shuffled_afresh_and_differ_between_rounds():
     federation = population([40])
     ids = np.array([0])
-    batches = plan(federation, ids, keys(ids), 2, 40)
+    batches = plan_batches(federation, ids, keys(ids), 2, 40)
     first, second = batches.rows[0]
     assert not np.array_equal(first, second)
-    other = plan(federation, ids, keys(ids, round=2), 2, 40).rows[0, 0]
+    other = plan_batches(federation, ids, keys(ids, round=2), 2, 40).rows[0, 0]
     assert not np.array_equal(first, other)
 
 
@@ -67,7 +67,9 @@ def by_torch(local, module, ids, params):
         net = copy.deepcopy(module).requires_grad_(True)
         nn.utils.vector_to_parameters(params.clone(), net.parameters())
         optimizer = torch.optim.SGD(net.parameters(), lr=local.lr)
-        batches = plan(local.federation, np.array([k]), keys([k]), local.epochs, local.batch_size)
+        batches = plan_batches(
+            local.federation, np.array([k]), keys([k]), local.epochs, local.batch_size
+        )
         for step in range(batches.steps[0]):
             index = torch.from_numpy(batches.rows[0, step][batches.mask[0, step]])
             optimizer.zero_grad()

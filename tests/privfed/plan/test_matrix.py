@@ -1,4 +1,4 @@
-"""Every cell of the matrix is proved or refused with a reason, and what is allowed trains."""
+"""Every combination is proved or refused with a reason, and what is allowed trains."""
 
 import itertools
 import json
@@ -12,7 +12,14 @@ from accounting.ledger import Ledger
 from privfed.cli.main import main
 from privfed.config.reading import as_written, overridden
 from privfed.errors import Refused
-from privfed.plan.matrix import Cell, cell, cells, every, general, numbered
+from privfed.plan.matrix import (
+    Combination,
+    built_in,
+    combination,
+    combinations,
+    general_reason,
+    numbered_reasons,
+)
 from privfed.plan.plan import plan
 from privfed.run.train import train
 
@@ -34,18 +41,18 @@ def base():
     return as_written(None, [*SMALL, *BASE])
 
 
-def sound(one: Cell) -> None:
+def sound(one: Combination) -> None:
     """A proof, or reasons that say what would work."""
     if one.event is not None:
         assert not one.reasons
         assert one.event.relation
-        assert one.said in ("proved", "no privacy", "void")
+        assert one.verdict in ("proved", "no privacy", "void")
         return
     assert one.reasons
     assert any(HELPS.search(reason) for reason in one.reasons), one
 
 
-def trains(one: Cell, folder) -> None:
+def trains(one: Combination, folder) -> None:
     """Two rounds, charged with the event that the matrix states."""
     config = overridden(one.config, ["secure.simulate=arithmetic"]) if _masked(one) else one.config
     outcome = train(config, folder)
@@ -56,20 +63,20 @@ def trains(one: Cell, folder) -> None:
         assert charges[0].event.release == one.event.release, one.choice
 
 
-def _masked(one: Cell) -> bool:
+def _masked(one: Combination) -> bool:
     return one.config.names["protocol"] != "none"
 
 
 def pairs(*kinds):
     """Every pair of values of two of these kinds, the others ordinary."""
-    values = every(*kinds)
+    values = built_in(*kinds)
     for first, second in itertools.combinations(kinds, 2):
         for one, two in itertools.product(values[first], values[second]):
             yield {**ORDINARY, first: one, second: two}
 
 
 def test_every_rule_protocol_mechanism_and_sampler():
-    found = list(cells(base(), every("rule", "protocol", "mechanism", "sampler")))
+    found = list(combinations(base(), built_in("rule", "protocol", "mechanism", "sampler")))
     assert len(found) == 15 * 4 * 6 * 6
     for one in found:
         sound(one)
@@ -86,7 +93,7 @@ def test_every_rule_protocol_mechanism_and_sampler():
 def test_every_pair_is_proved_or_refused_and_some_of_what_is_allowed_trains(tmp_path):
     allowed = []
     for choice in pairs(*KINDS):
-        one = cell(base(), choice)
+        one = combination(base(), choice)
         sound(one)
         if one.event is not None:
             allowed.append(one)
@@ -97,30 +104,30 @@ def test_every_pair_is_proved_or_refused_and_some_of_what_is_allowed_trains(tmp_
 
 @pytest.mark.slow
 def test_every_pair_that_is_allowed_trains(tmp_path):
-    found = (cell(base(), choice) for choice in pairs(*KINDS))
+    found = (combination(base(), choice) for choice in pairs(*KINDS))
     for number, one in enumerate(one for one in found if one.event is not None):
         trains(one, tmp_path / str(number))
 
 
 def test_a_refusal_is_that_of_the_run():
-    one = cell(base(), {**ORDINARY, "rule": "krum"})
+    one = combination(base(), {**ORDINARY, "rule": "krum"})
     with pytest.raises(Refused) as refused:
         plan(small("aggregation.rule=krum", "cohort.sampler=full", "cohort.size=0"))
     assert one.reasons[0] == str(refused.value).splitlines()[0]
-    assert one.said == "refused"
+    assert one.verdict == "refused"
 
 
 def test_attackers_who_read_void_what_is_proved():
-    void = cell(base(), {**ORDINARY, "attack": "alie"})
-    assert (void.said, void.private) == ("void", True)
-    assert cell(base(), {**ORDINARY, "attack": "label_flip"}).said == "proved"
-    assert cell(base(), {**ORDINARY, "mechanism": "none"}).said == "no privacy"
+    void = combination(base(), {**ORDINARY, "attack": "alie"})
+    assert (void.verdict, void.private) == ("void", True)
+    assert combination(base(), {**ORDINARY, "attack": "label_flip"}).verdict == "proved"
+    assert combination(base(), {**ORDINARY, "mechanism": "none"}).verdict == "no privacy"
 
 
 def test_reasons_that_differ_by_a_name_share_a_number():
-    found = [cell(base(), {**ORDINARY, "rule": rule}) for rule in ("krum", "median", "dnc")]
-    assert list(numbered(found).values()) == [1]
-    assert "…" in general(found[0])
+    found = [combination(base(), {**ORDINARY, "rule": rule}) for rule in ("krum", "median", "dnc")]
+    assert list(numbered_reasons(found).values()) == [1]
+    assert "…" in general_reason(found[0])
 
 
 def test_the_matrix_is_printed_and_is_json():

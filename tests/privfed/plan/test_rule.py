@@ -23,7 +23,7 @@ from privfed.errors import Refused
 from privfed.local.trainer import LocalTrainer
 from privfed.parts import BUILT_IN
 from privfed.plan.plan import plan
-from privfed.plan.rule import rule_of, rules_by_sums, told
+from privfed.plan.rule import rule_in_words, rule_of, rules_by_sums
 from privfed.privacy.mechanisms.none import NoPrivacy
 from privfed.run.prepare import prepare
 from privfed.run.resume import resume
@@ -387,4 +387,4 @@ def test_a_rule_from_outside_has_to_be_one():
     ],
 )
 def test_a_plan_says_what_a_rule_sees_and_withstands(keys, said):
-    assert re.search(said, told(small(*OPEN, *keys)))
+    assert re.search(said, rule_in_words(small(*OPEN, *keys)))

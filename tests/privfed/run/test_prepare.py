@@ -1,4 +1,4 @@
-"""One way into a run: whatever is asked of it, its data are loaded once and its model built once."""
+"""One way into a run: its data are loaded once and its model is built once, whatever is asked."""
 
 import pytest
 from small import SMALL, small, trained

@@ -12,7 +12,7 @@ from small import model, same_run, small, trained
 
 from privfed.data.federation import Federation
 from privfed.errors import Refused
-from privfed.local.batches import plan as plan_batches
+from privfed.local.batches import plan_batches
 from privfed.local.objective import Cohorts
 from privfed.local.objectives.feddane import FedDane
 from privfed.local.objectives.fedfor import FedFor

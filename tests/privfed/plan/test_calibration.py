@@ -11,15 +11,22 @@ from hypothesis import strategies as st
 
 from privfed.config.reading import load
 from privfed.errors import Refused
-from privfed.plan.calibrate import Question, alternatives, solve
+from privfed.plan.calibration.alternatives import alternatives
+from privfed.plan.calibration.as_run import guarantee_of
+from privfed.plan.calibration.question import CalibrationQuestion
+from privfed.plan.calibration.solving import solve
 from privfed.plan.plan import plan
 
-POISSON = Question("gaussian", "poisson", 1e-5, "tightest", rate=0.02, rounds=200, epsilon=2.0)
-FIXED = Question(
+POISSON = CalibrationQuestion(
+    "gaussian", "poisson", 1e-5, "tightest", rate=0.02, rounds=200, epsilon=2.0
+)
+FIXED = CalibrationQuestion(
     "gaussian", "fixed_size", 1e-5, "tightest", population=5000, cohort=100, rounds=200, epsilon=2.0
 )
-CYCLIC = Question("banded", "cyclic", 1e-5, "tightest", separation=10, rounds=200, epsilon=2.0)
-LOCAL = Question("local_gaussian", "full", 1e-5, "tightest", rounds=5, epsilon=2.0)
+CYCLIC = CalibrationQuestion(
+    "banded", "cyclic", 1e-5, "tightest", separation=10, rounds=200, epsilon=2.0
+)
+LOCAL = CalibrationQuestion("local_gaussian", "full", 1e-5, "tightest", rounds=5, epsilon=2.0)
 CUT = replace(FIXED, sampler="truncated_poisson")
 
 
@@ -44,7 +51,7 @@ def test_each_number_is_found_back_from_the_others(asked):
     for name in ("cohort", "rate", "separation"):
         if getattr(asked, name) is not None:
             assert getattr(found, name) == pytest.approx(getattr(asked, name), rel=2e-3)
-    assert found.guarantee().epsilon <= 2.0
+    assert guarantee_of(found).epsilon <= 2.0
 
 
 def test_the_command_answers_for_fixed_size_under_replace_one():
@@ -167,7 +174,7 @@ def question(sampler, mechanism, protocol, sizing, against, cohort, known, **num
     numbers = {name: value for name, value in numbers.items() if secured or name not in sums}
     if protocol == "bfv":
         numbers["threshold"] = None
-    return Question(
+    return CalibrationQuestion(
         *(mechanism, sampler, 1e-4, "tightest"),
         population=400 if secured or sampler != "cyclic" else None,
         cohort=cohort if sampler not in ("full", "cyclic") else None,
@@ -198,7 +205,7 @@ def as_keys(asked):
         "aggregation.byzantine": asked.byzantine,
         "privacy.sizing": asked.sizing,
         "privacy.against": asked.against,
-        "secure.protocol": asked.protocol or ("masks" if asked.distributed else None),
+        "secure.protocol": asked.protocol or ("masks" if asked.shares_noise else None),
         "secure.bits": asked.bits,
         "secure.colluders": asked.colluders,
         "secure.threshold": asked.threshold,
@@ -208,7 +215,7 @@ def as_keys(asked):
 
 def test_calibrate_counts_what_check_counts():
     """The honest share of noise against the server, and aborts where a draw is a secret."""
-    shared = Question(
+    shared = CalibrationQuestion(
         *("skellam", "poisson", 1e-4, "tightest"),
         population=500,
         cohort=150,
@@ -220,7 +227,7 @@ def test_calibrate_counts_what_check_counts():
     nobody, some = solve(replace(shared, colluders=0.0)), solve(shared)
     assert some.bound.epsilon > 1.05 * nobody.bound.epsilon
     assert some.to_json()["honest"] < 0.9
-    masked = Question(
+    masked = CalibrationQuestion(
         *("gaussian", "poisson", 1e-4, "tightest"),
         population=500,
         cohort=150,
@@ -250,12 +257,12 @@ def test_calibrate_counts_what_check_counts():
 )
 def test_calibrate_refuses_what_check_refuses(asked, reason):
     with pytest.raises(Refused, match=reason):
-        solve(Question(delta=1e-4, accountant="tightest", rounds=40, **asked))
+        solve(CalibrationQuestion(delta=1e-4, accountant="tightest", rounds=40, **asked))
 
 
 def test_rounds_that_were_solved_for_are_accepted_by_check_and_no_more():
     """What aborts cost is weighed alike, whichever number is left out."""
-    asked = Question(
+    asked = CalibrationQuestion(
         *("gaussian", "poisson", 1e-4, "tightest"),
         population=500,
         cohort=150,
@@ -272,7 +279,7 @@ def test_rounds_that_were_solved_for_are_accepted_by_check_and_no_more():
 
 def test_a_rate_is_the_same_rule_as_clients_of_that_quotient():
     """Also of a user's own sampler, whose rule says more than what it inherits."""
-    by_rate = Question("gaussian", "spelt:Twice", 1e-5, "tightest", rate=0.1, rounds=40)
+    by_rate = CalibrationQuestion("gaussian", "spelt:Twice", 1e-5, "tightest", rate=0.1, rounds=40)
     counted = replace(by_rate, rate=None, population=1000, cohort=100)
     for asked in (by_rate, counted):
         assert solve(replace(asked, noise_multiplier=2.0)).to_json()["sampling_rate"] == 0.2

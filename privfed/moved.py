@@ -1,0 +1,62 @@
+"""Where parts lay before the rooms were built.
+
+Run files, entry points and ledgers may spell them so: "privfed.samplers:BySize".
+"""
+
+from __future__ import annotations
+
+MODULES = {
+    "privfed.availability": "privfed.sampling.availability",
+    "privfed.cnn": "privfed.models.cnn",
+    "privfed.data.by_label": "privfed.data.partitions.label_skew",
+    "privfed.data.covariate": "privfed.data.partitions.covariate_shift",
+    "privfed.data.digits": "privfed.data.sources.digits",
+    "privfed.data.idx": "privfed.data.sources.idx",
+    "privfed.data.leaf": "privfed.data.sources.leaf",
+    "privfed.data.partition": "privfed.data.partitions.basic",
+    "privfed.data.shift": "privfed.data.partitions.concept_shift",
+    "privfed.data.synthetic": "privfed.data.sources.synthetic",
+    "privfed.data.table": "privfed.data.sources.table",
+    "privfed.data.text": "privfed.data.sources.text",
+    "privfed.local.fedcurv": "privfed.local.objectives.fedcurv",
+    "privfed.local.feddane": "privfed.local.objectives.feddane",
+    "privfed.local.feddyn": "privfed.local.objectives.feddyn",
+    "privfed.local.fedfor": "privfed.local.objectives.fedfor",
+    "privfed.local.fednova": "privfed.local.objectives.fednova",
+    "privfed.local.fedprox": "privfed.local.objectives.fedprox",
+    "privfed.local.mime": "privfed.local.objectives.mime",
+    "privfed.local.scaffold": "privfed.local.objectives.scaffold",
+    "privfed.local.sgd": "privfed.local.objectives.sgd",
+    "privfed.losses": "privfed.models.losses",
+    "privfed.lstm": "privfed.models.lstm",
+    "privfed.models": "privfed.models.recipes",
+    "privfed.privacy.banded": "privfed.privacy.mechanisms.banded",
+    "privfed.privacy.distributed": "privfed.privacy.mechanisms.distributed",
+    "privfed.privacy.gaussian": "privfed.privacy.mechanisms.central_gaussian",
+    "privfed.privacy.local": "privfed.privacy.mechanisms.local_gaussian",
+    "privfed.privacy.none": "privfed.privacy.mechanisms.none",
+    "privfed.samplers": "privfed.sampling.samplers",
+    "privfed.schedule": "privfed.schedules",
+    "privfed.secure.homomorphic": "privfed.secure.homomorphic.protocol",
+    "privfed.secure.masks": "privfed.secure.masked.protocol",
+    "privfed.secure.plain": "privfed.secure.plain_sum",
+}
+"""Former module -> where all its parts are now."""
+
+PARTS = {
+    "privfed.data.shift:NoShift": "privfed.data.partitions.shift:NoShift",
+}
+"""Parts that went elsewhere than the rest of their module."""
+
+
+def moved(target: str) -> str:
+    """Where the part `target`, "module:Name", is now; `target` itself, where it never moved."""
+    module, _, name = target.partition(":")
+    return PARTS.get(target) or f"{MODULES.get(module, module)}:{name}"
+
+
+def former(target: str) -> list[str]:
+    """The places, "module:Name", from which the part `target` came."""
+    name = target.partition(":")[2]
+    places = [f"{module}:{name}" for module in MODULES]
+    return [place for place in (*PARTS, *places) if moved(place) == target]

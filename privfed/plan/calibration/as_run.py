@@ -1,0 +1,107 @@
+"""A question of `privfed calibrate` as the run that it is about.
+
+A question becomes the configuration of a run, and its answer is that run's plan: hostile and
+colluding clients, aborts and few bits cost here what they cost there, and what is refused there is
+refused here. A sampling rate alone stands for a population of that quotient, without a secure sum.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+
+from accounting.guarantee import Guarantee, guarantee
+from privfed.config.assembly import assembled
+from privfed.config.config import Config, Raw
+from privfed.errors import Refused
+from privfed.parts import find
+from privfed.plan.calibration.question import CalibrationQuestion
+from privfed.plan.plan import Plan, plan
+from privfed.plan.round_cost import RoundCost, round_cost
+from privfed.privacy.mechanism import Mechanism
+from privfed.sampling.cohort import Witness
+
+_MOST_CLIENTS = 10**15
+"""Of the population that stands for a sampling rate: quotients as fine as floats are."""
+_KEYS = {
+    "mechanism": "privacy.mechanism",
+    "sampler": "cohort.sampler",
+    "delta": "privacy.delta",
+    "accountant": "privacy.accountant",
+    "cap": "cohort.cap",
+    "separation": "cohort.separation",
+    "bands": "privacy.bands",
+    "bits": "secure.bits",
+    "minimum": "secure.minimum",
+    "threshold": "secure.threshold",
+    "colluders": "secure.colluders",
+    "byzantine": "aggregation.byzantine",
+    "dropout": "cohort.dropout",
+    "sizing": "privacy.sizing",
+    "against": "privacy.against",
+    "rounds": "run.rounds",
+}
+"""A flag that may be given, and the key of a run file that it is."""
+
+
+def config_of(question: CalibrationQuestion) -> Config:
+    """A run like this. Raises `Refused`."""
+    raw: Raw = {"secure": {}, "data": {}}
+    for name, place in _KEYS.items():
+        if (value := getattr(question, name)) is not None:
+            section, _, key = place.partition(".")
+            raw.setdefault(section, {})[key] = value
+    if question.secured:
+        raw["secure"]["protocol"] = question.protocol or "masks"
+    if question.noise_multiplier is not None:
+        raw["privacy"]["noise_multiplier"] = question.noise_multiplier
+    elif question.epsilon is not None:
+        raw["privacy"]["epsilon"] = question.epsilon
+    raw["data"]["clients"] = _clients(question)
+    if not question.sampler_class.derives_size:
+        raw["cohort"]["size"] = question.cohort or 1
+    return assembled(raw)
+
+
+def _clients(question: CalibrationQuestion) -> int:
+    """How many clients are declared; with a separation, as many of them as it divides."""
+    separation = (question.separation or 1) if question.spaced else 1
+    return max(separation, (question.population or 1) // separation * separation)
+
+
+def plan_of(question: CalibrationQuestion) -> Plan:
+    """What `privfed check` would answer. Raises `Refused`."""
+    return plan(config_of(question), length=question.dimension or 1)
+
+
+def cost_of(question: CalibrationQuestion) -> RoundCost:
+    """What a round costs. Raises `Refused` where a number is missing or does not fit."""
+    if question.rate is not None:
+        return RoundCost(mechanism_of(question), _witness_of(question, question.rate))
+    counted = {"size", "rate"} & {*question.sampler_class.constants}
+    complete = question.population is not None and question.cohort is not None
+    if counted and not question.draw_is_irrelevant and not complete:
+        raise Refused(f"the sampler {question.sampler!r} needs --population and --cohort")
+    return round_cost(config_of(question), question.dimension or 1)
+
+
+def guarantee_of(question: CalibrationQuestion) -> Guarantee:
+    """What all `rounds` of it guarantee. Raises `AccountingError`."""
+    assert question.rounds is not None
+    event = cost_of(question).event(question.noise_multiplier)
+    return guarantee(Counter({event: question.rounds}), question.delta, question.accountant)
+
+
+def mechanism_of(question: CalibrationQuestion) -> Mechanism:
+    """The mechanism by itself, without a run around it."""
+    bands = {"bands": question.bands} if question.bands else {}
+    mechanism: Mechanism = find("mechanism", question.mechanism, "--mechanism")(**bands)
+    return mechanism
+
+
+def _witness_of(question: CalibrationQuestion, rate: float) -> Witness:
+    """The draw's rule for whole clients whose quotient is `rate`."""
+    quotient = Fraction(rate).limit_denominator(_MOST_CLIENTS)
+    sampler = find("sampler", question.sampler, "--sampler")(size=quotient.numerator)
+    witness: Witness = sampler.witness(0, quotient.denominator)
+    return witness

@@ -1,0 +1,130 @@
+"""How `privfed calibrate` solves for the one number that is not given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from accounting.calibration import largest
+from accounting.errors import AccountingError, Unaccountable
+from accounting.guarantee import refuse_unaccountable
+from privfed.errors import Refused
+from privfed.plan.calibration.answer import CalibrationAnswer
+from privfed.plan.calibration.as_run import cost_of, guarantee_of, mechanism_of, plan_of
+from privfed.plan.calibration.question import CalibrationQuestion, refuse_contradictions
+from privfed.plan.calibration.search import large_scanned, largest_rate
+
+_MOST_ROUNDS = 1_000_000
+
+
+def solve(question: CalibrationQuestion) -> CalibrationAnswer:
+    """The answer, which is that of a run's plan (`privfed.plan.calibration.as_run`).
+
+    Raises `Refused` where there is none, or not exactly one question.
+    """
+    unknown = question.unknown
+    refuse_contradictions(question)
+    try:
+        return _answer(question, unknown)
+    except AccountingError as error:
+        hint = "; or more --bits, as rounding alone makes rows longer" if question.bits else ""
+        raise Refused(f"{error}{hint}") from error
+
+
+def _answer(question: CalibrationQuestion, unknown: str) -> CalibrationAnswer:
+    """The answer for what is `unknown`. Raises `AccountingError` where no number is enough."""
+    if unknown != "cohort":
+        refuse_unaccountable(cost_of(question).event(1.0), question.accountant)
+    if unknown == "noise_multiplier" and question.rate is None:
+        plan = plan_of(question)
+        complete = replace(question, noise_multiplier=plan.noise_multiplier)
+        return CalibrationAnswer(complete, unknown, plan.guarantee, plan.cost)
+    complete = _completed(question, unknown)
+    if complete.rate is None:
+        plan = plan_of(complete)
+        return CalibrationAnswer(complete, unknown, plan.guarantee, plan.cost)
+    return CalibrationAnswer(complete, unknown, guarantee_of(complete), cost_of(complete))
+
+
+def _completed(question: CalibrationQuestion, unknown: str) -> CalibrationQuestion:
+    """`question` with a number for what is unknown; epsilon follows from all others."""
+    match unknown:
+        case "noise_multiplier":
+            return replace(question, noise_multiplier=_noise(question))
+        case "rounds":
+            return replace(question, rounds=_most_rounds(question))
+        case "cohort":
+            return _with_draw(question)
+    return question
+
+
+def _affordable(question: CalibrationQuestion) -> bool:
+    """Whether it spends no more than its epsilon."""
+    return guarantee_of(question).epsilon <= _budget(question)
+
+
+def _budget(question: CalibrationQuestion) -> float:
+    """The epsilon that was given: it is what a search for anything else has to keep."""
+    assert question.epsilon is not None
+    return question.epsilon
+
+
+def _noise(question: CalibrationQuestion) -> float:
+    """The smallest noise multiplier that is affordable."""
+    assert question.rounds is not None
+    budget, delta = _budget(question), question.delta
+    return cost_of(question).solve(question.rounds, budget, delta, question.accountant)
+
+
+def _most_rounds(question: CalibrationQuestion) -> int:
+    """The largest number of rounds that is affordable."""
+    beyond = f"epsilon {_budget(question):g} allows more than {_MOST_ROUNDS} rounds"
+    rounds = largest(lambda n: _affordable(replace(question, rounds=n)), _MOST_ROUNDS, beyond)
+    return _some(rounds, "even one round", question)
+
+
+def _with_draw(question: CalibrationQuestion) -> CalibrationQuestion:
+    """`question` with the largest cohort, or rate, or the smallest separation, it can afford."""
+    if question.spaced:
+        return replace(question, separation=_separation(question))
+    if question.population is not None:
+        return replace(question, cohort=_cohort(question, question.population))
+    if "rate" not in question.sampler_class.constants:
+        raise Refused(f"the sampler {question.sampler!r} needs --population")
+    rate = largest_rate(lambda rate: _affordable(replace(question, rate=rate)))
+    if rate is None:
+        raise Unaccountable(f"no sampling rate keeps epsilon below {_budget(question):g}")
+    return replace(question, rate=rate)
+
+
+def _cohort(question: CalibrationQuestion, population: int) -> int:
+    """The largest cohort; one that was tried, where a cut draw's cost does not grow with it."""
+    most = min(population, question.cap or population)
+    cut = "cap" in question.sampler_class.constants
+    search = large_scanned if cut else largest
+    cohort = search(lambda cohort: _affordable(replace(question, cohort=cohort)), most)
+    return _some(cohort, "every cohort that was tried" if cut else "a cohort of one", question)
+
+
+def _separation(question: CalibrationQuestion) -> int:
+    """The smallest separation that fits; none above the number of rounds changes anything."""
+    least = len(mechanism_of(question).coefficients())
+    most = max(question.rounds or 1, least)
+    if not _affordable(replace(question, separation=most)):
+        raise Unaccountable(
+            f"even one round per client spends more than epsilon {_budget(question):g}; raise the "
+            "noise"
+        )
+    too_short = largest(
+        lambda n: not _affordable(replace(question, separation=least + n - 1)), most - least + 1
+    )
+    return least + too_short
+
+
+def _some(count: int, smallest: str, question: CalibrationQuestion) -> int:
+    """`count`. Raises `Unaccountable` for 0: even the `smallest` is not affordable."""
+    if count == 0:
+        raise Unaccountable(
+            f"{smallest} spends more than epsilon {_budget(question):g}; raise the noise, epsilon "
+            "or delta"
+        )
+    return count

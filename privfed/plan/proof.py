@@ -1,0 +1,34 @@
+"""How the proof of a run follows from what its parts declare, in words."""
+
+from __future__ import annotations
+
+import math
+
+from accounting.events import CHANGE
+from defenses.types import SumRule
+from privfed.plan.plan import Plan
+from privfed.plan.rule import rule_of
+from privfed.round.algorithm import exchanges
+
+
+def proof_in_words(plan: Plan) -> str:
+    """Why noise covers what a round releases; for plans of private runs."""
+    config, mechanism = plan.config, plan.mechanism
+    rule, name = rule_of(config), config.names["rule"]
+    if mechanism.trust == "client":
+        return (
+            f"each client's own noise covers its clipped row, so that {name} and all else that is "
+            "done with rows or sums is post-processing"
+        )
+    assert isinstance(rule, SumRule)
+    bounded = rule.sensitivity(CHANGE[plan.event.relation]) < math.inf
+    what = "its terms are bounded" if bounded else "rows are clipped"
+    first = " at first" if mechanism.adaptive else ""
+    clip = f"{what} to {config.mechanism.clip:g}{first}"
+    proof = f"{name} needs sums alone, which noise may be added to: {clip}"
+    releases = exchanges(config.objective, rule)
+    if releases > 1:
+        proof += f"; {releases} sums over one cohort are one event, of noise z / sqrt({releases})"
+    if config.secured:
+        proof += f"; {config.names['protocol']} carry sums, and the norm is that of what they carry"
+    return proof

@@ -1,0 +1,62 @@
+"""What is refused of objectives whose clients remember something between rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from accounting.releases import Gaussian, PoissonSampled, Separated
+from privfed.config.config import Config
+
+
+def client_state_refusals(config: Config) -> Iterator[str]:
+    """Every reason why clients cannot keep a state (`objective.keeps`) here."""
+    if config.objective.keeps:
+        yield from _state_that_tells_of_others(config)
+        yield from _clients_that_do_not_return(config)
+        yield from _clients_that_are_absent(config)
+        yield from _states_weighed_by_examples(config)
+
+
+def _state_that_tells_of_others(config: Config) -> Iterator[str]:
+    """Amplification is by a draw in which who takes part depends on who else does."""
+    mechanism = config.mechanism
+    release = config.sampler.witness(0, config.data.clients).release
+    if not mechanism.private or mechanism.trust == "client" or release is None:
+        return
+    if not isinstance(release, Gaussian | PoissonSampled | Separated):
+        yield (
+            f"client.objective = {config.names['objective']!r} has each client remember when it "
+            f"took part, which under cohort.sampler = {config.names['sampler']!r} depends on who "
+            'else did, and no amplification is proved; use "poisson", "full" or "cyclic"'
+        )
+
+
+def _clients_that_do_not_return(config: Config) -> Iterator[str]:
+    """A state is of use to a client that comes back."""
+    numbers = "d" if config.objective.keeps == 1 else f"{config.objective.keeps} d"
+    if config.data.setting == "cross_device":
+        yield (
+            f"client.objective = {config.names['objective']!r} has each client remember {numbers} "
+            "numbers from round to round, so the same clients have to return, which phones do not; "
+            'use data.setting = "cross_silo" if yours do, or another objective'
+        )
+
+
+def _clients_that_are_absent(config: Config) -> Iterator[str]:
+    """The server counts who has taken part by who was drawn, and not all who were drawn came."""
+    if config.availability.varies or config.client.drop_stragglers or config.cohort.dropout:
+        yield (
+            f"client.objective = {config.names['objective']!r} counts who has taken part by the "
+            'sampler alone; set cohort.availability = "always", cohort.dropout = 0 and '
+            "client.drop_stragglers = false"
+        )
+
+
+def _states_weighed_by_examples(config: Config) -> Iterator[str]:
+    """Sums of states count every client alike."""
+    if config.aggregation.weights == "examples":
+        yield (
+            'aggregation.weights is "examples", but with client.objective = '
+            f"{config.names['objective']!r} the server sums what clients remember, each alike; use "
+            '"uniform" or "auto"'
+        )

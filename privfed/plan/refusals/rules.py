@@ -1,0 +1,184 @@
+"""What is refused of the aggregation rule: of what it sees, and how its terms are bounded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from accounting.events import CHANGE, ZERO_OUT
+from defenses.types import RowRule, SumRule
+from privfed.config.config import Config
+from privfed.errors import Refused
+from privfed.plan.rule import rule_of, rules_by_sums, tolerates
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """The rule that runs, in its configuration, and how messages name it."""
+
+    config: Config
+    rule: SumRule | RowRule
+
+    @property
+    def name(self) -> str:
+        """The key and its value, with what goes before the rule."""
+        before = self.config.aggregation.before
+        after = f" after aggregation.before = {before!r}" if before else ""
+        return f"aggregation.rule = {self.config.names['rule']!r}{after}"
+
+    @property
+    def by_sums(self) -> bool:
+        """Whether sums suffice for it."""
+        return isinstance(self.rule, SumRule)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a sum of the rows as they are."""
+        return self.by_sums and not self.rule.robust
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What it has to be given beside rows."""
+        return self.rule.needs() if isinstance(self.rule, RowRule) else frozenset()
+
+
+def rule_refusals(config: Config) -> Iterator[str]:
+    """Every reason against the aggregation rule, given all else that is configured."""
+    try:
+        choice = _Choice(config, rule_of(config))
+    except Refused as refused:
+        yield str(refused)
+        return
+    yield from _rows_under_noise(choice)
+    yield from _rows_under_secure_sums(choice)
+    yield from _messages_beside_updates(choice)
+    yield from _weights_that_may_be_lies(choice)
+    yield from _terms_under_an_adaptive_clip(choice)
+    yield from _buckets_of_nothing(choice)
+    yield from _root_set_of_clients(choice)
+    yield from _terms_beyond_the_range(choice)
+    yield from _too_many_hostile(choice)
+    yield from _root_set(choice)
+
+
+def _rows_under_noise(choice: _Choice) -> Iterator[str]:
+    """Noise is added by the server or in a sum (`trust`), and the rule needs rows."""
+    mechanism = choice.config.mechanism
+    if mechanism.private and not choice.by_sums and mechanism.trust != "client":
+        yield (
+            f"{choice.name} needs to see every client's row, and a function of rows has no proven "
+            "sensitivity to calibrate central noise to; use a rule that sums suffice for "
+            f"({_sum_rules()}) and no aggregation.before, or noise on each client: "
+            'privacy.mechanism = "local_gaussian"'
+        )
+
+
+def _rows_under_secure_sums(choice: _Choice) -> Iterator[str]:
+    """The protocol shows nobody's row (`hides_rows`), and the rule needs rows."""
+    if not choice.by_sums and choice.config.secured:
+        yield (
+            f"{choice.name} needs rows, which a secure sum never shows; use a rule that sums "
+            f'suffice for ({_sum_rules()}) and no aggregation.before, or secure.protocol = "none"'
+        )
+
+
+def _messages_beside_updates(choice: _Choice) -> Iterator[str]:
+    """The objective sends more than one update (`sends_updates_alone`, `keeps`, `exchanges`)."""
+    if choice.plain:
+        return
+    objective, name = choice.config.objective, choice.config.names["objective"]
+    if not objective.sends_updates_alone or objective.keeps:
+        yield (
+            f"client.objective = {name!r} has the server sum more than an update, and "
+            f'{choice.name} is for rows of updates; use aggregation.rule = "mean", or an objective '
+            'that sends an update alone, as "sgd"'
+        )
+    elif objective.exchanges > 1 and (choice.by_sums or choice.needs & {"root", "center"}):
+        yield (
+            f"client.objective = {name!r} has the server average gradients before updates, and "
+            f"{choice.name} is for updates; use another of the two"
+        )
+
+
+def _weights_that_may_be_lies(choice: _Choice) -> Iterator[str]:
+    """A rule against hostile clients (`robust`) is told weights."""
+    aggregation = choice.config.aggregation
+    if not choice.plain and (aggregation.weights == "examples" or aggregation.silo_weights):
+        yield (
+            f"{choice.name} weighs all rows alike, as a hostile client may lie about its size; use "
+            'aggregation.weights = "uniform" or "auto", and no aggregation.silo_weights'
+        )
+
+
+def _terms_under_an_adaptive_clip(choice: _Choice) -> Iterator[str]:
+    """The clip moves (`adaptive`), and the rule's terms are bounded by the first one."""
+    if choice.by_sums and not choice.plain and choice.config.mechanism.adaptive:
+        yield (
+            f"privacy.adaptive_clip moves the clip between rounds, and the terms of {choice.name} "
+            'are bounded by a fixed one; set it to false, or use aggregation.rule = "mean"'
+        )
+
+
+def _buckets_of_nothing(choice: _Choice) -> Iterator[str]:
+    """The size of buckets is set, and no pre-aggregator has that key."""
+    size = choice.config.aggregation.bucket_size
+    buckets = any("bucket_size" in type(part).model_fields for part in choice.config.before)
+    if size != 2 and not buckets:
+        yield (
+            f"aggregation.bucket_size is {size}, but nothing is put into buckets; add "
+            '"bucketing" to aggregation.before, or remove the key'
+        )
+
+
+def _root_set_of_clients(choice: _Choice) -> Iterator[str]:
+    """The server's own examples would be those of clients."""
+    if choice.config.aggregation.root and choice.config.data.holdout == "examples":
+        yield (
+            'aggregation.root is the server\'s own, and with data.holdout = "examples" it would be '
+            'examples of clients that train; use data.holdout = "test" or "clients"'
+        )
+
+
+def _terms_beyond_the_range(choice: _Choice) -> Iterator[str]:
+    """A secure sum without noise has numbers up to its range, and terms may be longer."""
+    protocol, rule = choice.config.row_hiding, choice.rule
+    if protocol is None or choice.config.mechanism.private:
+        return
+    if not isinstance(rule, SumRule) or not rule.robust:
+        return
+    longest = rule.sensitivity(CHANGE[ZERO_OUT])
+    if protocol.range < longest < math.inf:
+        yield (
+            f"secure.range is {protocol.range:g}, but the terms of {choice.name} may be as long as "
+            f"{longest:g}; raise secure.range (and secure.bits), or lower the rule's bound"
+        )
+
+
+def _too_many_hostile(choice: _Choice) -> Iterator[str]:
+    """More hostile clients are expected than the rule tolerates (`most`)."""
+    byzantine, size = choice.config.aggregation.byzantine, choice.config.sampler.size
+    tolerated = tolerates(choice.rule, size)
+    if byzantine > tolerated:
+        yield (
+            f"aggregation.byzantine is {byzantine}, but {choice.name} tolerates at most "
+            f"{tolerated} hostile clients in a cohort of {size}; lower it, choose a "
+            "rule that tolerates more, or raise cohort.size"
+        )
+
+
+def _root_set(choice: _Choice) -> Iterator[str]:
+    """A rule that trains on examples of the server (`needs`) and these go together."""
+    root, needed = choice.config.aggregation.root, "root" in choice.needs
+    if needed and not root:
+        yield (
+            f"{choice.name} needs a root set: set aggregation.root to how many of the public test "
+            "examples the server shall train on (they are not scored)"
+        )
+    elif root and not needed:
+        yield (f"aggregation.root is {root}, but {choice.name} uses no root set; remove the key")
+
+
+def _sum_rules() -> str:
+    """The built-in rules that sums suffice for, as they are written in a file."""
+    return ", ".join(f'"{rule}"' for rule in rules_by_sums())

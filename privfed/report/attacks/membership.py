@@ -1,0 +1,139 @@
+"""What people see of a membership attack: its table, and its JSON, beside what ε allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Group
+from rich.table import Table
+
+from accounting.events import REPLACE_ONE
+from attacks.roc import Roc, clopper_pearson
+from attacks.tradeoff import advantage_bound, tpr_bound, twice
+from privfed.leakage.membership import Exposure
+from privfed.report.tables import rows
+from privfed.words import ceiling, measure, number
+
+RATES = (0.001, 0.01)
+"""The false-positive rates at which true positives are stated."""
+CONFIDENCE = 0.95
+NOTE = "a simulation: it reads clients' own examples, and no ε covers what it shows"
+ATTACK_NAMES = {"loss": "loss threshold", "lira": "LiRA", "lira_offline": "LiRA, offline"}
+
+
+def claim(exposure: Exposure) -> tuple[float, float, str]:
+    """ε, δ and in words whom they are about: a bound for targets of the attack's level.
+
+    Membership of a client, by a coin, is one step of each relation. Of a run as it is, the members
+    were in and the others never were: one in another's place. One example more or less replaces a
+    client's data, too: one step of replace-one, two (out and in again) of the others.
+    """
+    user = exposure.guarantee
+    if exposure.level == "user":
+        if exposure.attacked > 1 or user.relation == REPLACE_ONE:
+            return user.epsilon, user.delta, f"one client, {user.relation}"
+        about = f"one client in another's place: two steps of {user.relation}"
+        return (*twice(user.epsilon, user.delta), about)
+    if user.relation == REPLACE_ONE:
+        ways = [(user.epsilon, user.delta, "one client's data, of which an example is part")]
+    else:
+        about = "one client's data changed: two steps of the claim about a whole client"
+        ways = [(*twice(user.epsilon, user.delta), about)]
+    if silo := exposure.examples:
+        ways.append((silo.epsilon, silo.delta, f"one example of a silo, {silo.relation}"))
+    return min(ways)
+
+
+def exposure_json(exposure: Exposure) -> dict[str, Any]:
+    """The object that `privfed attack membership --json` prints."""
+    epsilon, delta, about = claim(exposure)
+    any_curve = next(iter(exposure.curves.values()))
+    return {
+        "level": exposure.level,
+        "epsilon": epsilon,
+        "delta": delta,
+        "claim": about,
+        "advantage_bound": advantage_bound(epsilon, delta),
+        "confidence": CONFIDENCE,
+        "attacks": {name: _curve_json(curve, exposure) for name, curve in exposure.curves.items()},
+        "targets": exposure.targets,
+        "members": any_curve.members,
+        "nonmembers": any_curve.nonmembers,
+        "attacked_runs": exposure.attacked,
+        "shadows": exposure.shadows,
+        "seed": exposure.seed,
+        exposure.measure: exposure.score,
+        "simulation": True,
+        "note": NOTE,
+        "of": str(exposure.path) if exposure.path else None,
+    }
+
+
+def _curve_json(curve: Roc, exposure: Exposure) -> dict[str, Any]:
+    """One attack's area, its advantage, and its true-positive rates at `RATES`."""
+    rates = [_rate_json(fpr, curve, exposure) for fpr in RATES]
+    return {"auc": curve.auc, "advantage": curve.advantage, "tpr_at_fpr": rates}
+
+
+def _rate_json(fpr: float, curve: Roc, exposure: Exposure) -> dict[str, Any]:
+    """The true-positive rate at `fpr`, its confidence interval, and what ε allows at most.
+
+    The bound is taken at the upper end of what the false-positive rate may be.
+    """
+    epsilon, delta, _ = claim(exposure)
+    tpr = curve.tpr_at(fpr)
+    low, high = clopper_pearson(round(tpr * curve.members), curve.members, CONFIDENCE)
+    _, fpr_high = clopper_pearson(round(fpr * curve.nonmembers), curve.nonmembers, CONFIDENCE)
+    return {
+        "fpr": fpr,
+        "tpr": tpr,
+        "low": low,
+        "high": high,
+        "bound": float(tpr_bound(np.array([max(fpr, fpr_high)]), epsilon, delta)[0]),
+        "resolved": curve.resolves(fpr),
+    }
+
+
+def exposure_table(exposure: Exposure, folder: Path) -> Group:
+    """What each attack achieved, what ε allows at most, and what that rests on."""
+    epsilon, delta, about = claim(exposure)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for head in ("attack", "AUC", "advantage", *(f"TPR at {rate:.1%} FPR" for rate in RATES)):
+        table.add_column(head, no_wrap=True)
+    for name, curve in exposure.curves.items():
+        rates = [_rate(_rate_json(fpr, curve, exposure), curve) for fpr in RATES]
+        table.add_row(ATTACK_NAMES[name], f"{curve.auc:.3f}", f"{curve.advantage:.3f}", *rates)
+    bounds = [f"{bound:.2%}" for bound in tpr_bound(np.array(RATES), epsilon, delta)]
+    most = f"{advantage_bound(epsilon, delta):.3f}"
+    table.add_row(f"ε = {ceiling(epsilon)} allows", "", most, *bounds, style="cyan")
+    return Group(table, "", rows(dict(_facts(exposure, about, delta, folder))))
+
+
+def _facts(exposure: Exposure, about: str, delta: float, folder: Path) -> Iterator[tuple[str, str]]:
+    """What was attacked, by how many trials, and what the numbers are worth."""
+    curve, several = next(iter(exposure.curves.values())), exposure.attacked > 1
+    trained = f"{exposure.attacked} runs" if several else f"the run {exposure.path}"
+    each = ", each in turn with the others as shadows" if several else ""
+    yield "attacked", f"{trained}{each}; {exposure.shadows} shadow runs"
+    yield "trials", f"{curve.members} members, {curve.nonmembers} non-members: {exposure.others}"
+    yield "ε", f"at δ = {number(delta)}, for {about}"
+    score = measure(exposure.measure, exposure.score)
+    yield exposure.measure, f"{score} on the public test examples"
+    yield "intervals", "Clopper-Pearson, 95 %; trials of one run share its noise"
+    if not curve.resolves(RATES[0]):
+        least = math.ceil(1 / RATES[0])
+        how = "take more --shadows" if several else f"attack {exposure.path}/config.toml"
+        yield "FPR 0.1 %", f"not resolved: needs at least {least} non-members; {how}"
+    yield "note", NOTE
+    yield "written", f"{folder / 'roc.svg'}, roc.png, membership.json"
+
+
+def _rate(rate: dict[str, Any], curve: Roc) -> str:
+    """A true-positive rate with its interval, where there are enough non-members for it."""
+    if not rate["resolved"]:
+        return f"not resolved ({curve.nonmembers} non-members)"
+    return f"{rate['tpr']:.2%} [{rate['low']:.2%}, {rate['high']:.2%}]"

@@ -1,0 +1,42 @@
+"""Pictures in the house's style, drawn without a screen."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from privfed.grid.pictures.style import STYLE
+
+Panels = list[list[Axes]]
+
+
+@contextlib.contextmanager
+def canvas(
+    rows: int,
+    columns: int,
+    size: tuple[float, float],
+    *,
+    sharey: bool = False,
+    grid: bool = True,
+) -> Iterator[tuple[Figure, Panels]]:
+    """A figure of `size` inches, and its panels by row.
+
+    It has to be drawn and saved inside, where the house's style holds.
+    """
+    with matplotlib.rc_context({**STYLE, "axes.grid": grid}):
+        figure = Figure(figsize=size)
+        panels = figure.subplots(rows, columns, sharey=sharey, squeeze=False)
+        yield figure, panels.tolist()
+
+
+def image(figure: Figure, kind: str, dpi: int, metadata: dict[str, Any] | None = None) -> bytes:
+    """The file of `kind` ("svg", "png", "pdf"); `metadata` of None leave a default out."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
+    return buffer.getvalue()

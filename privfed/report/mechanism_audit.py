@@ -1,0 +1,37 @@
+"""What people see of a mechanism that was tested without training."""
+
+from __future__ import annotations
+
+from rich.console import Group
+from rich.table import Table
+
+from accounting.two_sample import REFUTED_BELOW
+from privfed.auditing.mechanism_audit import MechanismAudit
+from privfed.report.tables import rows
+from privfed.words import ceiling
+
+
+def mechanism_table(audit: MechanismAudit) -> Group:
+    """What was claimed for each scene, and what releases say; then the verdict."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("scene", "ε claimed", f"lower bound ({audit.confidence:.0%} each)", "p-value"):
+        table.add_column(name, justify="left" if name == "scene" else "right")
+    for tested in audit.tested:
+        bound = tested.verdict
+        lower, p_value = f"{bound.epsilon_lower:.3g}", f"{bound.p_value:.2g}"
+        table.add_row(tested.scene, ceiling(tested.epsilon), lower, p_value)
+    event = audit.event
+    verdict = "the releases are what the claim allows"
+    if audit.refuted:
+        verdict = "REFUTED: the mechanism does not deliver what the ledger claims"
+    facts = rows(
+        {
+            "noise": f"{audit.noise:.4f} of what is charged (p = {audit.noise_p_value:.2g} that "
+            "it is no less)",
+            "releases": f"{audit.releases} of each neighbour and scene",
+            "relation": f"{event.relation}, {event.sampler} sampling",
+            "verdict": f"{verdict} (p = {audit.p_value:.2g}, corrected over all tests; refuted "
+            f"below {REFUTED_BELOW:g})",
+        }
+    )
+    return Group(table, "", facts)

@@ -1,0 +1,131 @@
+"""What people see of a plan's user-level guarantee: its noise, one round's event, and its cost."""
+
+from __future__ import annotations
+
+import math
+
+from accounting.events import CHANGE
+from accounting.guarantee import guarantee
+from accounting.releases import (
+    PoissonSampled,
+    Separated,
+    TruncatedPoisson,
+    WithoutReplacement,
+    noise_of,
+)
+from privfed.plan.plan import Plan
+from privfed.plan.proof import proof_in_words
+from privfed.report.tables import LONGER_THAN_CLIPPED, accountant_epsilons
+from privfed.run.forecast import Forecast
+from privfed.words import ceiling, number
+
+_FAINT = 0.1
+"""Below this ratio of signal to noise per round a run has little to learn from."""
+_NOISES = {
+    "gaussian": "Gaussian",
+    "skellam": "Skellam",
+    "discrete_gaussians": "discrete Gaussian",
+}
+"""The distributions of noise, by how ledgers name them."""
+
+
+def privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
+    """What is released under how much noise, what that costs, whom it protects, and why."""
+    if not plan.mechanism.private:
+        return {"privacy": "none: ε = ∞"}
+    budget = f"ε = {number(plan.budget)}" if plan.budget else "none, the noise is fixed"
+    bound = plan.guarantee
+    return {
+        "privacy": (
+            f"{plan.config.names['mechanism']}, sensitivity {_sensitivity(plan, forecast)}, noise "
+            f"multiplier {ceiling(plan.noise_multiplier)}"
+        ),
+        "event": _event(plan),
+        "budget": f"{budget}; all rounds spend ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g}",
+        "accountants": f"{bound.accountant} ({accountant_epsilons(bound.by_accountant)})",
+        **_prior_row(plan),
+        "protects": f"{protected_unit(plan)}, {bound.relation}",
+        **_signal_rows(plan, forecast),
+        "proof": proof_in_words(plan),
+    }
+
+
+def protected_unit(plan: Plan) -> str:
+    """Whom epsilon is about: under a simulated partition no person, but a client made up by it."""
+    simulated = "simulated " if plan.config.partition.deals else ""
+    return f"one {simulated}{plan.event.unit} with all its examples"
+
+
+def nominal_rows(plan: Plan) -> dict[str, str]:
+    """Why nothing is guaranteed, or why epsilon is nominal; nothing where neither is so."""
+    reasons = {"guarantee": plan.void, "note": plan.simulation}
+    return {key: why for key, why in reasons.items() if why}
+
+
+def _sensitivity(plan: Plan, forecast: Forecast) -> str:
+    """The L2 norm by which one client can move a sum, and where that number comes from."""
+    mechanism, follows = plan.config.mechanism, ""
+    if mechanism.adaptive:
+        quantile = plan.config.values()["privacy"].get("clip_quantile")
+        of = f"the {quantile:g}-quantile of " if quantile else ""
+        follows = f" at first; it follows {of}clients' norms"
+    change = CHANGE[plan.event.relation]
+    clips = "the clip" if change == 1 else f"{change} clips of {mechanism.clip:g}"
+    encoded = ", encoded" if forecast.encoded > LONGER_THAN_CLIPPED else ""
+    return f"{change * mechanism.clip * forecast.encoded:.6g} ({clips}{encoded}{follows})"
+
+
+def _prior_row(plan: Plan) -> dict[str, str]:
+    """How much of the budget earlier runs over the same population spent."""
+    if not plan.before.runs:
+        return {}
+    privacy = plan.config.privacy
+    earlier = guarantee(plan.before.spending, plan.guarantee.delta, privacy.accountant)
+    return {
+        "prior": (
+            f"of this, ε = {ceiling(earlier.epsilon)} was spent before, over the same population "
+            f"({', '.join(privacy.prior)})"
+        )
+    }
+
+
+def _signal_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
+    """How loud the average update may be, beside the noise on it."""
+    if forecast.signal is None or forecast.noise is None:
+        return {}
+    ratio = forecast.signal / forecast.noise if forecast.noise else math.inf
+    what = "of terms of" if plan.config.rule.robust else "of"
+    pairs = {
+        "signal": (
+            f"{number(float(f'{ratio:.2g}'))} : 1 (an average {what} at most {forecast.signal:g}, "
+            f"noise of norm {forecast.noise:.2g})"
+        )
+    }
+    if ratio < _FAINT:
+        pairs["faint"] = (
+            "hardly anything will be learned: take a larger cohort, fewer parameters (frozen "
+            "layers, a public start) or rounds, or more ε"
+        )
+    return pairs
+
+
+def _event(plan: Plan) -> str:
+    """One round's release in words; z is over the change that one client can make."""
+    release = plan.event.release
+    noise = noise_of(release)
+    if noise is None:
+        return f"per round one {release.kind} release"
+    change = CHANGE[plan.event.relation]
+    doubled = " over two clips, as replacing a client moves a sum by both" if change == 2 else ""
+    noised = f"{_NOISES[noise.kind]}(z = {ceiling(noise.noise_multiplier)})"
+    event = f"per round one {noised}{doubled}"
+    match release:
+        case PoissonSampled(rate=rate):
+            return f"{event}, Poisson-sampled at q = {rate:g}"
+        case TruncatedPoisson(rate=rate, cap=cap):
+            return f"{event}, Poisson-sampled at q = {rate:g} and cut to {cap}"
+        case WithoutReplacement(cohort=m, clients=n):
+            return f"{event}, on {m} of {n} drawn without replacement"
+        case Separated(separation=b):
+            return f"{event}, meeting a client once in {b} rounds at most"
+    return event

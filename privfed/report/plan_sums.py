@@ -1,0 +1,70 @@
+"""What people see of a plan's secure sums: who sees what, and what encoding and aborts cost."""
+
+from __future__ import annotations
+
+from privfed.plan.plan import Plan
+from privfed.privacy.shared_noise import SharedNoise, shares_noise
+from privfed.report.tables import LONGER_THAN_CLIPPED
+from privfed.run.forecast import Forecast
+
+
+def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
+    """Who sees what of the sums, and what encoding and aborts cost; nothing without a protocol."""
+    protocol, limits = plan.config.row_hiding, plan.cost.limits
+    if protocol is None:
+        return {}
+    sight = _who_sees_what(plan, protocol.seen, protocol.opener)
+    pairs = {"secure": f"{plan.config.names['protocol']}: {sight}"}
+    if promise := protocol.promise(round(forecast.cohort), limits):
+        pairs["holds"] = promise
+    pairs["codec"] = _codec(protocol.bits, limits.capacity, forecast)
+    if shares_noise(plan.mechanism):
+        pairs |= _shared_noise_rows(plan, plan.mechanism)
+    if forecast.aborts:
+        cost = " (charged)" if plan.event.slack >= forecast.aborts else ""
+        pairs["aborts"] = f"a round with a probability of at most {forecast.aborts:.2g}{cost}"
+    if limits.admitted:
+        pairs["begins"] = (
+            f"with {protocol.begun(limits)} clients or more, as few as make aborts cost "
+            "next to nothing"
+        )
+    return pairs
+
+
+def _who_sees_what(plan: Plan, protocol_sight: str, opener: str) -> str:
+    """Who sees a sum, and whether with noise; `protocol_sight` is what the protocol says of it."""
+    if plan.mechanism.trust == "sum":
+        return "whoever opens the sum sees it with its noise, and nobody sees a row"
+    central = plan.mechanism.trust == "server"
+    trusted = f"; {opener} is trusted to add the noise" if central else ""
+    return f"{protocol_sight}{trusted}"
+
+
+def _codec(bits: int, capacity: int, forecast: Forecast) -> str:
+    """How rows become whole numbers, and by how much that lengthens them."""
+    steps = f", in steps of {forecast.step:.2g}" if forecast.step else ""
+    longer = ""
+    if forecast.encoded > LONGER_THAN_CLIPPED:
+        longer = f"; rounding makes rows up to {forecast.encoded:.4g} times as long, and noise too"
+    return f"{bits} bits for sums of up to {capacity} clients{steps}{longer}"
+
+
+def _shared_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
+    """What each client adds, what that assumes, and how often a coordinate wraps."""
+    grid, limits = mechanism.grid(), plan.cost.limits
+    honest = f"{mechanism.honest:.0%} of that is honest clients'"
+    sized = f"{limits.minimum} clients make it up, and fewer abort"
+    if mechanism.layered:
+        sized = f"exact for up to {limits.tolerance:.0%} missing, and with more the sum aborts"
+    hostile = (
+        f"taken to be {limits.hostile} of a cohort at most; they add no noise, and are told who "
+        "was drawn"
+    )
+    return {
+        "noise": (
+            f"each client adds a deviation of {grid.share * grid.step:.3g} ({grid.share:.4g} "
+            f"steps); {sized}; while {honest}"
+        ),
+        **({"hostile": hostile} if limits.hostile else {}),
+        "wraps": f"a number of the sum with a probability of {grid.wraps:.2g}",
+    }

@@ -1,0 +1,42 @@
+"""Rows that several tables share say the same thing in all of them."""
+
+import math
+
+import pytest
+
+from accounting.guarantee import Guarantee
+from privfed.report.tables import (
+    accountant_epsilons,
+    beside_rows,
+    counted,
+    disjoint_row,
+    start_row,
+)
+
+BOUND = Guarantee(1.5, 1e-5, "client", "zero-out", "full", 3, "tightest", {"rdp": 1.5})
+
+
+def test_what_stands_beside_a_headline_is_said_where_there_is_any():
+    assert beside_rows("server", None, None) == {}
+    assert list(beside_rows("server", BOUND, None)) == ["examples"]
+    pairs = beside_rows("readers", BOUND, BOUND)
+    assert list(pairs) == ["against", "besides", "examples"]
+    assert pairs["against"].startswith("who reads the released aggregates")
+    assert "against the server" in pairs["besides"]
+    assert "for one example of any one silo" in pairs["examples"]
+
+
+def test_a_fresh_start_and_no_disjoint_runs_are_not_mentioned():
+    assert start_row(BOUND) == disjoint_row([]) == {}
+    assert start_row(BOUND, "start.pt") == {"start": "start.pt; counted as earlier"}
+    assert "runs/a, runs/b" in disjoint_row(["runs/a", "runs/b"])["disjoint"]
+
+
+@pytest.mark.parametrize("count, words", [(0, "0 processes"), (1, "1 process"), (2, "2 processes")])
+def test_things_are_counted(count, words):
+    assert counted(count, "process", "es") == words
+
+
+def test_an_epsilon_that_no_accountant_has_is_a_dash():
+    shown = accountant_epsilons({"rdp": 1.00001, "pld": None, "other": math.inf})
+    assert shown == "rdp 1.0001, pld —, other ∞"
