@@ -1,4 +1,4 @@
-"""What privfed tells a user who asked for something that cannot be done."""
+"""The errors that are no bugs: what privfed tells a user who asked for what cannot be done."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from accounting.errors import AccountingError
 
 MISPLACED = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-"""That a run's file is missing, or something else lies in its place: what was seen is no run."""
+"""A run's file is missing, or something else lies in its place: what is there is no run."""
 
 
 class PrivfedError(Exception):
@@ -23,7 +23,7 @@ class PrivfedError(Exception):
 
     exit_code = 2
     kind = "refused"
-    """In JSON: see `privfed.failures.KINDS`."""
+    """How JSON names the error: see `privfed.failures.KINDS`."""
 
     def __init__(self, message: str, private: str = "", key: str | None = None) -> None:
         super().__init__(message)
@@ -36,9 +36,15 @@ class Refused(PrivfedError):
 
 
 class Busy(Refused):
-    """Another process is at it; later the same may well be possible."""
+    """Another process is at work on the same files; later the same may well be possible."""
 
     kind = "busy"
+
+
+class RankLost(PrivfedError):
+    """Another rank has died or cannot be reached, or not all did their part exactly once."""
+
+    kind = "lost"
 
 
 class Broken(PrivfedError):
@@ -49,31 +55,31 @@ class Broken(PrivfedError):
 
 
 def public_text(error: BaseException) -> str:
-    """What of `error` quotes no private data: a library's text may, so that only its kind is left.
+    """What `error` says without quoting private data: of a library's error, only its kind.
 
     The system's own errors are spelt out in the system's words, of which none come out of a file.
     """
     if isinstance(error, PrivfedError | AccountingError):
         return str(error)
-    if words := _systems(error):
+    if words := _system_words(error):
         where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         return f"{where}{words}"
     return type(error).__name__
 
 
 def private_text(error: BaseException) -> str:
-    """The rest, which may quote private data."""
+    """What `error` says beside `public_text`, which may quote private data."""
     if isinstance(error, PrivfedError):
         return error.private
     if isinstance(error, AccountingError):
         return ""
-    words = _systems(error)
-    known = words and isinstance(error, OSError) and error.strerror in (words, None)
-    return "" if known else " ".join(str(error).split())
+    words = _system_words(error)
+    told_already = words and isinstance(error, OSError) and error.strerror in (words, None)
+    return "" if told_already else " ".join(str(error).split())
 
 
-def _systems(error: BaseException) -> str:
-    """What the system says of its error; nothing, of another's."""
+def _system_words(error: BaseException) -> str:
+    """What the operating system says of its own errors; "" for any other error."""
     number = error.errno if isinstance(error, OSError) else None
     return os.strerror(number) if number is not None and number in errno.errorcode else ""
 
@@ -90,9 +96,10 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 
 def unreadable(what: object, error: BaseException) -> PrivfedError:
-    """That a run's file cannot be read: of what it holds, nothing is in the message.
+    """The error that `what`, a run's file, cannot be read; it quotes nothing of the content.
 
-    What the system does not give was not seen to be broken, unless it is not there.
+    It is `Broken`, or `Refused` where the system does not give the file and it is not missing: then
+    nothing shows that it is broken.
     """
-    kind = Refused if _systems(error) and not isinstance(error, MISPLACED) else Broken
+    kind = Refused if _system_words(error) and not isinstance(error, MISPLACED) else Broken
     return kind(f"{what} cannot be read: {public_text(error)}", private_text(error))

@@ -1,4 +1,4 @@
-"""How commands end: one message and an exit code for what users can cause.
+"""How processes fail: one message and an exit code for what users can cause.
 
 Messages quote no private data unless a command is asked to: neither those of refusals nor those of
 bugs and warnings, whose texts come from libraries that quote what they choke on.
@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import functools
-import signal
 import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -45,125 +43,88 @@ KINDS = {
     "interrupted": "Ctrl-C, or a service manager",
     "bug": "ours, or one in a part of the user's own",
 }
-"""Of failures, in JSON."""
-_FLAG = "--show-values"
+"""The kinds of failures, as JSON names them."""
+SHOW_VALUES = "--show-values"
+"""The flag with which commands quote private data in their messages."""
 _QUOTES: ContextVar[bool | None] = ContextVar("_QUOTES", default=None)
 """Whether messages quote private data; None: no, and there is no flag that would change it."""
-AS_JSON: ContextVar[bool] = ContextVar("AS_JSON", default=False)
+_AS_JSON: ContextVar[bool] = ContextVar("_AS_JSON", default=False)
 """Whether standard output is for one JSON object."""
 
 
-def answers_errors(command: Callable[..., int]) -> Callable[..., None]:
-    """Turn what users can cause into one message and an exit code; bugs keep their traceback.
+@contextlib.contextmanager
+def reporting(quotes: bool | None, as_json: bool) -> Iterator[None]:
+    """A context in which messages quote private data as `quotes` says, and JSON has failures too.
 
-    For commands that read nothing private.
+    `quotes` None: nothing is quoted, and no message names a flag that would change it.
     """
-    return _answering(command, lambda given: True)
-
-
-def quotes_on_request(command: Callable[..., int]) -> Callable[..., None]:
-    """The same for commands that read private data: it is quoted with the flag --show-values."""
-    option = click.option(
-        _FLAG,
-        is_flag=True,
-        help="Quote in messages what stands in the data, which is private.",
-    )
-    return option(_answering(command, lambda given: bool(given.pop("show_values"))))
-
-
-def never_quotes(command: Callable[..., int]) -> Callable[..., None]:
-    """The same for commands that read private data and write their messages into tables."""
-    return _answering(command, lambda given: None)
-
-
-def _answering(
-    command: Callable[..., int], quotes: Callable[[dict[str, Any]], bool | None]
-) -> Callable[..., None]:
-    @functools.wraps(command)
-    def run(*args: Any, **kwargs: Any) -> None:
-        # A service manager stops a run as a person does: by Ctrl-C, resumable.
-        signal.signal(signal.SIGTERM, _interrupt)
-        before = _QUOTES.set(quotes(kwargs)), AS_JSON.set(bool(kwargs.get("as_json")))
-        try:
-            with guarded():
-                code = _code(functools.partial(command, *args, **kwargs))
-        finally:
-            _QUOTES.reset(before[0])
-            AS_JSON.reset(before[1])
-        sys.exit(code)
-
-    return run
-
-
-def _code(command: Callable[[], int]) -> int:
+    before = _QUOTES.set(quotes), _AS_JSON.set(as_json)
     try:
-        return command()
-    except (click.ClickException, click.exceptions.Exit, click.Abort):
-        raise
-    except BaseException as error:
-        if isinstance(error, SystemExit) and says_nothing(error):
-            raise
-        return ended(error)
+        yield
+    finally:
+        _QUOTES.reset(before[0])
+        _AS_JSON.reset(before[1])
 
 
-def ended(error: BaseException, advice: str = "", **beside: Any) -> int:
+def report_error(error: BaseException, advice: str = "", **facts: Any) -> int:
     """Say how `error` ended a command, and return the exit code.
 
-    `advice` says what to do now. JSON has what is `beside` the error, too.
+    `advice` says what to do now. JSON has the `facts` beside the error.
     """
     match error:
         case KeyboardInterrupt():
-            said = f"interrupted; {advice or 'nothing was changed'}"
-            return fail(said, INTERRUPTED, "interrupted", **beside)
+            message = f"interrupted; {advice or 'nothing was changed'}"
+            return report_failure(message, INTERRUPTED, "interrupted", **facts)
         case PrivfedError():
-            said = message(error, advice)
-            return fail(said, error.exit_code, error.kind, error.key, **beside)
+            message = error_message(error, advice)
+            return report_failure(message, error.exit_code, error.kind, error.key, **facts)
         case LedgerBroken():
-            return fail(message(error, advice), BROKEN, "broken", **beside)
+            return report_failure(error_message(error, advice), BROKEN, "broken", **facts)
         case OSError():
-            said = _beside(_with_advice(error, advice) + in_own_code(error), error)
-            return fail(said, Refused.exit_code, "system", **beside)
+            public = _with_advice(error, advice) + in_own_code(error)
+            message = _with_private_text(public, error)
+            return report_failure(message, Refused.exit_code, "system", **facts)
     if ran_out_of_memory(error):
         smaller = "not enough memory; make the run smaller: run.chunk, cohort.size, the model"
-        said = _beside(smaller + in_own_code(error), error)
-        return fail(said, Refused.exit_code, "memory", **beside)
-    return fail(bug(error), OUR_FAULT, "bug", **beside)
+        message = _with_private_text(smaller + in_own_code(error), error)
+        return report_failure(message, Refused.exit_code, "memory", **facts)
+    return report_failure(bug_message(error), OUR_FAULT, "bug", **facts)
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-def message(error: BaseException, advice: str = "") -> str:
+def error_message(error: BaseException, advice: str = "") -> str:
     """What a command says of `error`, and `advice`: with what is private, or how to ask for it."""
-    return _beside(_with_advice(error, advice), error)
+    return _with_private_text(_with_advice(error, advice), error)
 
 
 def _with_advice(error: BaseException, advice: str) -> str:
     return "; ".join(filter(None, (public_text(error), advice)))
 
 
-def _beside(public: str, error: BaseException) -> str:
+def _with_private_text(public: str, error: BaseException) -> str:
+    """`public` and the private text of `error`, or the flag that shows it, or neither."""
     private = private_text(error)
     if not private or _QUOTES.get() is None:
         return public
-    return f"{public}\n{private if _QUOTES.get() else f'{_FLAG} says more, and quotes the data'}"
+    return (
+        f"{public}\n{private if _QUOTES.get() else f'{SHOW_VALUES} says more, and quotes the data'}"
+    )
 
 
-def bug(error: BaseException) -> str:
+def bug_message(error: BaseException) -> str:
     """Where `error` came from, and of what kind it is: without its text, which may quote data.
 
-    Of one in a user's own code, their frames alone. Where messages quote, all that Python says.
+    An error in a user's own code is traced by the user's frames alone. Where messages quote, this
+    is all that Python says.
     """
-    if own := own_frames(error):
-        return _beside(f"{public_text(error)} in your own code, from\n{own}", error)
+    if frames := own_frames(error):
+        return _with_private_text(f"{public_text(error)} in your own code, from\n{frames}", error)
     if _QUOTES.get():
         return f"a bug:\n{''.join(traceback.format_exception(error)).rstrip()}"
     places = "".join(traceback.format_tb(error.__traceback__)).rstrip()
-    return _beside(f"a bug, {public_text(error)}, from\n{places}", error)
+    return _with_private_text(f"a bug, {public_text(error)}, from\n{places}", error)
 
 
-def says_nothing(error: BaseException) -> bool:
+def ends_silently(error: BaseException) -> bool:
     """Whether `error` ends a process without a word: an interrupt, or an exit with a number."""
     silent = isinstance(error, SystemExit) and isinstance(error.code, int | None)
     return silent or isinstance(error, KeyboardInterrupt)
@@ -171,78 +132,74 @@ def says_nothing(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """What Python prints by itself is said by its kind and place: the texts are libraries' too.
+    """A context in which what Python prints by itself names its kind and place, without its text.
 
-    That is: warnings, and what ended a thread or was raised where nobody could catch it. Where
-    messages quote, with its text.
+    That is: warnings, and what ended a thread or was raised where nobody could catch it. Their
+    texts come from libraries, too, and may quote data; where messages quote, they are printed.
     """
     before = warnings.formatwarning, threading.excepthook, sys.unraisablehook
-    warnings.formatwarning = _quoted(before[0]) if _QUOTES.get() else _placed
-    threading.excepthook = sys.unraisablehook = _died(bool(_QUOTES.get()))
+    warnings.formatwarning = _visibly(before[0]) if _QUOTES.get() else _kind_and_place
+    threading.excepthook = sys.unraisablehook = _uncaught_hook(bool(_QUOTES.get()))
     try:
         yield
     finally:
         warnings.formatwarning, threading.excepthook, sys.unraisablehook = before
 
 
-def _quoted(written: Callable[..., str]) -> Callable[..., str]:
-    """As Python writes warnings, but for what a terminal would obey."""
-    return lambda *args, **kwargs: visible(written(*args, **kwargs))
+def _visibly(format_warning: Callable[..., str]) -> Callable[..., str]:
+    """Warnings as Python writes them, but for what a terminal would obey."""
+    return lambda *args, **kwargs: visible(format_warning(*args, **kwargs))
 
 
-def _placed(
+def _kind_and_place(
     message: Warning | str,
     category: type[Warning],
     filename: str,
     lineno: int,
     line: str | None = None,
 ) -> str:
+    """A warning without its text, with the signature of `warnings.formatwarning`."""
     return visible(f"{filename}:{lineno}: {category.__name__}\n")
 
 
-def _died(quotes: bool) -> Callable[[Any], None]:
-    """A hook that says what `_QUOTES` allows, which other threads cannot see."""
+def _uncaught_hook(quotes: bool) -> Callable[[Any], None]:
+    """A hook for what nobody caught, told what `_QUOTES` is, which other threads cannot see."""
 
-    def hook(args: Any) -> None:
+    def report_uncaught(args: Any) -> None:
         if args.exc_type is KeyboardInterrupt:  # where nobody could catch it: soon once more
             threading.Timer(0.05, _thread.interrupt_main).start()
         elif args.exc_type is not SystemExit:
             before = _QUOTES.set(quotes)
-            say(bug(args.exc_value or args.exc_type()))
+            say(bug_message(args.exc_value or args.exc_type()))
             _QUOTES.reset(before)
 
-    return hook
+    return report_uncaught
 
 
-def fail(
-    message: str, code: int, kind: str = "refused", key: str | None = None, **beside: Any
+def report_failure(
+    message: str, code: int, kind: str = "refused", key: str | None = None, **facts: Any
 ) -> int:
     """Say `message` on standard error, and in JSON where that was asked for; return `code`.
 
-    `kind` is one of `KINDS`, and `key` the key of a run file that it is about.
+    `kind` is one of `KINDS`, and `key` the key of a run file that it is about. JSON has the `facts`
+    beside them.
     """
     assert kind in KINDS
     say(message)
-    failed(message, code, kind, key, **beside)
+    print_failure(message, code, kind, key, **facts)
     return code
 
 
-def failed(message: str, code: int, kind: str, key: str | None = None, **beside: Any) -> None:
-    """The object that ends a command which failed, where JSON was asked for."""
-    if AS_JSON.get():
-        told = {"kind": kind, "message": message, "key": key}
-        click.echo(dump({**beside, "error": told, "exit": code}))
+def print_failure(message: str, code: int, kind: str, key: str | None = None, **facts: Any) -> None:
+    """Print the object that ends a command which failed, where JSON was asked for."""
+    if _AS_JSON.get():
+        error = {"kind": kind, "message": message, "key": key}
+        click.echo(dump({**facts, "error": error, "exit": code}))
 
 
 def say(message: str) -> None:
-    """Lines on standard error, of which none can do anything to a terminal."""
+    """Print lines on standard error, of which none can do anything to a terminal."""
     lines = visible(message).splitlines() or [""]
     click.echo(f"privfed: {lines[0]}", err=True)
     for line in lines[1:]:
         click.echo(f"         {line}", err=True)
-
-
-def answer(found: Mapping[str, Any], code: int = 0) -> int:
-    """Print what `--json` asks for, which says its own exit code where that is not 0."""
-    click.echo(dump({**found, "exit": code} if code else found))
-    return code

@@ -12,7 +12,7 @@ _NEVER, _SELDOM = 1 << 30, 32 << 20
 
 
 def keep_freed() -> bool:
-    """Have this process keep the memory it frees, where its C library is glibc: whether it is.
+    """Have this process keep the memory it frees, where its C library is glibc; whether it does.
 
     A chunk of stacked models takes megabytes, which glibc hands back to the system and asks for
     again, with a page fault for every 4 KB: up to a quarter of a round. The price is memory that

@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[1]
-_OURS = tuple(_ROOT / name for name in ("accounting", "attacks", "defenses", "privfed"))
+_PRIVFED = tuple(_ROOT / name for name in ("accounting", "attacks", "defenses", "privfed"))
 _PLACES = ("stdlib", "platstdlib", "purelib", "platlib")
 _INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in _PLACES)
 
@@ -18,17 +18,17 @@ def own_frames(error: BaseException) -> str:
     As Python writes them: none of it is the exception's text, or a value.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    return "".join(traceback.format_list([f for f in frames if _own(f.filename)])).rstrip()
+    return "".join(traceback.format_list([f for f in frames if _is_own(f.filename)])).rstrip()
 
 
 def in_own_code(error: BaseException) -> str:
-    """The same, below a line that says what follows; "" without any."""
+    """`own_frames`, below a line that says what follows; "" without any."""
     frames = own_frames(error)
     return f"\nin your own code:\n{frames}" if frames else ""
 
 
-def _own(filename: str) -> bool:
-    """A file, which neither privfed nor an installed package brought."""
+def _is_own(filename: str) -> bool:
+    """Whether `filename` is a file that neither privfed nor an installed package brought."""
     path = Path(filename)
-    libraries = (*_OURS, *_INSTALLED)
+    libraries = (*_PRIVFED, *_INSTALLED)
     return path.is_file() and not any(path.resolve().is_relative_to(at) for at in libraries)

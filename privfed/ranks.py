@@ -26,40 +26,39 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from privfed.errors import PrivfedError
+from privfed.errors import RankLost
 
 T = TypeVar("T")
 _HERE = "127.0.0.1"
 _PATIENCE = timedelta(hours=1)
-"""To meet, and for what one rank does alone: an evaluation, say."""
+"""How long ranks wait to meet, and for what one rank does alone: an evaluation, say."""
 _SPIN = 0.001
-
-
-class RankLost(PrivfedError):
-    """Another rank has died or cannot be reached, or not all did their part exactly once."""
-
-    kind = "lost"
+"""Seconds for which an exchange is awaited without sleeping, and then between two looks."""
 
 
 class Ranks(Protocol):
-    """This process, number `rank` of `count`."""
+    """This process among the `count` ranks of its run, of which it is number `rank`, from 0."""
 
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """The number of this process; 0 decides."""
+        ...
 
     @property
-    def count(self) -> int: ...
+    def count(self) -> int:
+        """How many processes play the run."""
+        ...
 
     def first(self, act: Callable[[], T]) -> T:
         """What `act` gives on rank 0, which alone calls it; or what it raises, on all ranks."""
         ...
 
     def reduce(self, total: Tensor) -> Tensor:
-        """The sum over all ranks."""
+        """The sum of `total`, of any shape, over all ranks."""
         ...
 
     def claimed(self, task: str, count: int) -> Iterator[int]:
-        """0 … count - 1 in this order, each on one rank: whoever is done with one takes the next.
+        """The numbers 0 … count - 1 in this order, each on one rank: who is done takes the next.
 
         `task` is a name that all ranks give it, as often as each other.
         """
@@ -91,7 +90,7 @@ class Together:
     """Ranks of a `torch.distributed` process group: gloo, by way of the CPU.
 
     They count at `store` what is claimed, under the name `group`: a store may outlive a group that
-    failed. `alive` says whether those are still there whose end this process would see.
+    failed. `alive` says whether those processes still run whose end this one would see.
     """
 
     rank: int
@@ -109,15 +108,15 @@ class Together:
             except Exception as error:  # whatever it is: the others wait to hear of it
                 outcome = None, error
         result: T
-        result, raised = pickle.loads(self._heard(pickle.dumps(outcome)))
+        result, raised = pickle.loads(self._broadcast(pickle.dumps(outcome)))
         if raised is not None:
             raise raised
         return result
 
     def reduce(self, total: Tensor) -> Tensor:
-        here = total.cpu()
-        self._wait(lambda: dist.all_reduce(here, async_op=True))
-        return here.to(total.device)
+        on_cpu = total.cpu()
+        self._wait(lambda: dist.all_reduce(on_cpu, async_op=True))
+        return on_cpu.to(total.device)
 
     def claimed(self, task: str, count: int) -> Iterator[int]:
         self._tasks[task] += 1
@@ -126,25 +125,26 @@ class Together:
             yield number
 
     def _next(self, name: str) -> int:
-        with _noticing():
+        with _rank_lost_on_failure():
             return int(self.store.add(name, 1)) - 1
 
-    def _heard(self, message: bytes) -> bytes:
-        """What rank 0 said, on all ranks: its length goes before it."""
-        size = torch.tensor([len(message)])
+    def _broadcast(self, content: bytes) -> bytes:
+        """The `content` of rank 0, on all ranks: its length goes before it."""
+        size = torch.tensor([len(content)])
         self._wait(lambda: dist.broadcast(size, 0, async_op=True))
-        letters = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+        message = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         if self.rank:
-            letters = torch.empty(int(size), dtype=torch.uint8)
-        self._wait(lambda: dist.broadcast(letters, 0, async_op=True))
-        return letters.numpy().tobytes()
+            message = torch.empty(int(size), dtype=torch.uint8)
+        self._wait(lambda: dist.broadcast(message, 0, async_op=True))
+        return message.numpy().tobytes()
 
     def _wait(self, begin: Callable[[], Any]) -> None:
-        """Until it is done. What was sent to a process that died may never be: so look for it.
+        """Begin an exchange and wait until it is done.
 
-        Raises `RankLost`.
+        What was sent to a process that died may never be done: so look whether all are alive.
+        Raises `RankLost` otherwise.
         """
-        with _noticing():
+        with _rank_lost_on_failure():
             work, began = begin(), time.monotonic()
             while not work.is_completed():
                 waited = time.monotonic() - began
@@ -155,8 +155,8 @@ class Together:
 
 
 @contextmanager
-def _noticing() -> Iterator[None]:
-    """Raises `RankLost` where another rank is gone."""
+def _rank_lost_on_failure() -> Iterator[None]:
+    """A context that raises `RankLost` for what torch raises where another rank is gone."""
     try:
         yield
     except RuntimeError as error:
@@ -164,9 +164,10 @@ def _noticing() -> Iterator[None]:
 
 
 def refuse_miscounted(ranks: Ranks, times: Tensor) -> None:
-    """Raises `RankLost` unless all that the ranks shared was done once: `times` are this rank's.
+    """Raises `RankLost` unless all that the ranks shared was done once.
 
-    A client that two ranks count moves a sum by twice its bound.
+    `times` says how often this rank did each piece of it. A client that two ranks count moves a sum
+    by twice its bound.
     """
     if not bool((ranks.reduce(times) == 1).all()):
         raise RankLost("the processes of this run did not count every client exactly once")
@@ -179,10 +180,13 @@ def under_torchrun() -> bool:
 
 @contextmanager
 def joined(workers: int) -> Iterator[Ranks]:
-    """This process among the ranks of its run: those that torchrun started, or `workers` here."""
+    """A context with this process among the ranks of its run.
+
+    They are those that torchrun started, or `workers` processes on this machine.
+    """
     if under_torchrun() and int(os.environ["WORLD_SIZE"]) > 1:
         rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        with _noticing():
+        with _rank_lost_on_failure():
             store, _, _ = next(rendezvous("env://", timeout=_PATIENCE))
         # The store outlives a group that torchrun starts again, with addresses of those who died.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -205,8 +209,8 @@ def joined(workers: int) -> Iterator[Ranks]:
 
 @contextmanager
 def joining(rank: int, workers: int, port: int) -> Iterator[Ranks]:
-    """The worker that `joined` started as `rank`."""
-    with _noticing():
+    """A context with this process as the worker that `joined` started as `rank`."""
+    with _rank_lost_on_failure():
         store = _store(port, workers, is_master=False)
     parent = os.getppid()
     with _group(store, rank, workers, lambda: os.getppid() == parent) as ranks:
@@ -215,8 +219,8 @@ def joining(rank: int, workers: int, port: int) -> Iterator[Ranks]:
 
 @contextmanager
 def _group(store: Any, rank: int, count: int, alive: Callable[[], bool]) -> Iterator[Ranks]:
-    """The process group that meets at `store`."""
-    with _noticing():
+    """A context with the process group that meets at `store`."""
+    with _rank_lost_on_failure():
         dist.init_process_group("gloo", timeout=_PATIENCE, store=store, rank=rank, world_size=count)
     try:
         met = Together(rank, count, store, "", alive)

@@ -1,4 +1,4 @@
-"""What was likely meant by a name that nobody knows: the known one with the fewest slips."""
+"""What was likely meant by an unknown name: the known name with the fewest slips."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def nearest(written: str, known: Iterable[str]) -> str | None:
     return min(near, key=lambda name: (slips[name], written != name, len(name), name), default=None)
 
 
-def distance(one: str, other: str) -> int:
+def distance(name: str, other: str) -> int:
     """Slips between two names: letters left out, added, changed, or swapped with the next.
 
     Case is none, nor is which mark divides words; the same words in another order are one slip
-    more. Optimal string alignment (Damerau 1964), in O(len(one) len(other)).
+    more. Optimal string alignment (Damerau 1964), in O(len(name) len(other)).
 
     >>> distance("momentm", "momentum"), distance("aile", "alie")
     (1, 1)
     >>> distance("mean_area", "Mean area"), distance("perimeter_mean", "mean_perimeter")
     (0, 1)
     """
-    first, second = _words(one), _words(other)
+    first, second = _words(name), _words(other)
     straight = _slips(" ".join(first), " ".join(second))
     return min(straight, 1 + _slips(" ".join(sorted(first)), " ".join(sorted(second))))
 
@@ -37,19 +37,19 @@ def _words(name: str) -> list[str]:
     return re.split(r"[\s_.-]+", name.casefold())
 
 
-def _allowed(one: str, other: str) -> int:
+def _allowed(name: str, other: str) -> int:
     """How many slips leave something of either name."""
-    return min(max(1, max(len(one), len(other)) // 3), len(one) - 1, len(other) - 1)
+    return min(max(1, max(len(name), len(other)) // 3), len(name) - 1, len(other) - 1)
 
 
-def _slips(one: str, other: str) -> int:
+def _slips(name: str, other: str) -> int:
     before: list[int] = []
     row = list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
+    for i, letter in enumerate(name, 1):
         last, before, row = before, row, [i]
-        for j, theirs in enumerate(other, 1):
-            least = min(before[j] + 1, row[-1] + 1, before[j - 1] + (letter != theirs))
-            if last and j > 1 and (letter, one[i - 2]) == (other[j - 2], theirs):
+        for j, other_letter in enumerate(other, 1):
+            least = min(before[j] + 1, row[-1] + 1, before[j - 1] + (letter != other_letter))
+            if last and j > 1 and (letter, name[i - 2]) == (other[j - 2], other_letter):
                 least = min(least, last[j - 2] + 1)
             row.append(least)
     return row[-1]

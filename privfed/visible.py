@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from unicodedata import category
 
-_OURS = "\n\t"
+_KEPT_AS_THEY_ARE = "\n\t"
 _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Control and format characters, bytes that were no text, and separators of lines."""
 
@@ -46,4 +46,4 @@ def _in_toml(letter: str) -> str:
 
 
 def _unseen(letter: str) -> bool:
-    return category(letter) in _UNSEEN and letter not in _OURS
+    return category(letter) in _UNSEEN and letter not in _KEPT_AS_THEY_ARE

@@ -1,22 +1,19 @@
-"""Numbers in words: sizes, durations, and epsilons that are never rounded down."""
+"""Numbers as people read them: sizes, durations, and epsilons that are never rounded down."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 
 def number(value: float | None) -> str:
+    """A number to ten digits; a dash for none."""
     if value is None:
         return "—"
     return "∞" if value == math.inf else f"{value:.10g}"
 
 
 def ceiling(value: float | None) -> str:
-    """Rounded up, to four decimals or three digits: never less ε, nor less noise, than there is."""
+    """Rounded up to four decimals or three digits: never less ε or noise than there is."""
     if value is None or value in (0.0, math.inf):
         return number(value)
     if value < 1e-3:
@@ -44,5 +41,5 @@ def duration(seconds: float) -> str:
 
 
 def measure(name: str, value: float) -> str:
-    """A measure as people read it."""
+    """The measure `name` as people read it: accuracy in per cent."""
     return f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from accounting.durable import write_atomically
 from privfed.config.reading import load
-from privfed.grid.drawing import COLOURS, DASHES, STYLE
+from privfed.grid.pictures.style import COLOURS, DASHES, STYLE
 from privfed.leakage.membership import Exposure, attack_configuration
 from privfed.leakage.targets import Level
 from privfed.report.attacks.membership import exposure_json

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import click
 
+from privfed.cli.answering import Answer, print_json, quotes_on_request
+from privfed.cli.options import ANYTHING, JSON, OVERRIDES
 from privfed.errors import Refused
-from privfed.failures import answer, quotes_on_request
 from privfed.json_text import dump
 
-TARGET = click.Path(path_type=Path)
-OUT = click.Path(path_type=Path)
-_EPSILON = click.option(
+if TYPE_CHECKING:
+    from privfed.leakage.membership import Exposure
+    from privfed.leakage.reconstruct import Method
+    from privfed.leakage.targets import Level
+
+TARGET = click.argument("target", metavar="RUN_OR_TOML", type=ANYTHING)
+OUT = click.option("--out", type=ANYTHING, help="Default: a new folder in runs/.")
+EPSILONS = click.option(
     "--epsilon",
     "epsilons",
     multiple=True,
@@ -26,9 +34,9 @@ def attack() -> None:
     """Read clients' data out of updates and models: inversion, membership, property."""
 
 
-@attack.command()
-@click.argument("target", metavar="RUN_OR_TOML", type=TARGET)
-@click.option("--set", "overrides", multiple=True, metavar="section.key=value", help="Override.")
+@attack.command("inversion")
+@TARGET
+@OVERRIDES
 @click.option("--client", "clients", multiple=True, type=click.IntRange(0), help="Whom to attack.")
 @click.option(
     "--columns", type=click.IntRange(1, 64), default=3, show_default=True, help="Or how many."
@@ -43,17 +51,17 @@ def attack() -> None:
 @click.option(
     "--steps", type=click.IntRange(1, 100), default=1, show_default=True, help="Its local steps."
 )
-@_EPSILON
+@EPSILONS
 @click.option(
     "--method",
     type=click.Choice(["analytic", "cosine", "dlg"]),
     help="Default: analytic where the model's first layer is linear, else cosine.",
 )
 @click.option("--iterations", type=click.IntRange(1, 100_000), help="Of the search.")
-@click.option("--out", type=OUT, help="Default: a new folder in runs/.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@OUT
+@JSON
 @quotes_on_request
-def inversion(
+def inversion_command(
     target: Path,
     overrides: tuple[str, ...],
     clients: tuple[int, ...],
@@ -67,47 +75,42 @@ def inversion(
     as_json: bool,
 ) -> int:
     """Reconstruct clients' examples from updates."""
-    from typing import cast
-
-    from privfed.cli.console import console
-    from privfed.leakage.inversion import Question, invert
-    from privfed.leakage.reconstruct import Method
+    from privfed.leakage.inversion import InversionOptions, invert
     from privfed.leakage.subject import subject
-    from privfed.leakage.views import usual
+    from privfed.leakage.views import default_epsilons
     from privfed.report.attacks.contact_sheet import contact_sheet
     from privfed.report.attacks.leakage import inversion_table
-    from privfed.store.folders import new_folder, refuse_taken, write_private
 
-    folder = out or new_folder("inversion")
-    refuse_taken(folder)
+    folder = _new_folder(out, "inversion")
     attacked = subject(target, overrides)
-    levels = epsilons or usual(attacked.setup.plan)
-    chosen = cast("Method | None", method)
-    question = Question(
-        tuple(dict.fromkeys(clients)), columns, examples, steps, levels, chosen, iterations
+    options = InversionOptions(
+        tuple(dict.fromkeys(clients)),
+        columns,
+        examples,
+        steps,
+        epsilons or default_epsilons(attacked.setup.plan),
+        cast("Method | None", method),
+        iterations,
     )
-    found = invert(attacked, question)
-    sheet = contact_sheet(found)
-    files = {"inversion.json": dump(found.to_json(), indent=2).encode()}
-    write_private(folder, files if sheet is None else {**files, "contact_sheet.png": sheet})
-    if as_json:
-        answer({**found.to_json(), "out": str(folder)})
-    else:
-        console(False).print(inversion_table(found, folder))
-    return 0
+    inverted = invert(attacked, options)
+    sheet = contact_sheet(inverted)
+    files = _json_file("inversion.json", inverted)
+    if sheet is not None:
+        files["contact_sheet.png"] = sheet
+    return _report(inverted, folder, files, lambda: inversion_table(inverted, folder), as_json)
 
 
 @attack.command("property")
-@click.argument("target", metavar="RUN_OR_TOML", type=TARGET)
-@click.option("--set", "overrides", multiple=True, metavar="section.key=value", help="Override.")
+@TARGET
+@OVERRIDES
 @click.option(
     "--clients", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many."
 )
-@_EPSILON
-@click.option("--out", type=OUT, help="Default: a new folder in runs/.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@EPSILONS
+@OUT
+@JSON
 @quotes_on_request
-def properties(
+def property_command(
     target: Path,
     overrides: tuple[str, ...],
     clients: int,
@@ -116,27 +119,20 @@ def properties(
     as_json: bool,
 ) -> int:
     """Tell clients' label distributions from updates."""
-    from privfed.cli.console import console
     from privfed.leakage.properties import infer
     from privfed.leakage.subject import subject
-    from privfed.leakage.views import usual
+    from privfed.leakage.views import default_epsilons
     from privfed.report.attacks.leakage import property_table
-    from privfed.store.folders import new_folder, refuse_taken, write_private
 
-    folder = out or new_folder("property")
-    refuse_taken(folder)
+    folder = _new_folder(out, "property")
     attacked = subject(target, overrides)
-    found = infer(attacked, clients, epsilons or usual(attacked.setup.plan))
-    write_private(folder, {"property.json": dump(found.to_json(), indent=2).encode()})
-    if as_json:
-        answer({**found.to_json(), "out": str(folder)})
-    else:
-        console(False).print(property_table(found, folder))
-    return 0
+    inferred = infer(attacked, clients, epsilons or default_epsilons(attacked.setup.plan))
+    files = _json_file("property.json", inferred)
+    return _report(inferred, folder, files, lambda: property_table(inferred, folder), as_json)
 
 
-@attack.command()
-@click.argument("of", metavar="RUN_OR_TOML", type=TARGET)
+@attack.command("membership")
+@TARGET
 @click.option(
     "--level",
     type=click.Choice(["user", "example"]),
@@ -152,12 +148,12 @@ def properties(
     help="Further runs that LiRA compares with.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all coins.")
-@click.option("--set", "overrides", multiple=True, metavar="section.key=value", help="Override.")
-@click.option("--out", type=OUT, help="Default: a new folder in runs/.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@OVERRIDES
+@OUT
+@JSON
 @quotes_on_request
-def membership(
-    of: Path,
+def membership_command(
+    target: Path,
     level: str,
     shadows: int,
     seed: int,
@@ -170,32 +166,68 @@ def membership(
     A run file is run SHADOWS + 1 times, each time without a random half of the targets. A run
     directory is attacked as it is; its clients are the members, its public test set the others.
     """
-    if of.is_dir() and overrides:
-        raise Refused(f"--set changes a run file, and {of} is a run that was; leave it out")
+    if target.is_dir() and overrides:
+        raise Refused(f"--set changes a run file, and {target} is a run that was; leave it out")
     from privfed.cli.console import console
-    from privfed.config.reading import load
-    from privfed.leakage import membership as attacks
-    from privfed.leakage.targets import Level
     from privfed.report.attacks.membership import exposure_json, exposure_table
     from privfed.report.attacks.roc_picture import exposure_files
-    from privfed.store.folders import new_folder, refuse_taken, write_private
+    from privfed.store.folders import write_private
 
-    folder = out or new_folder("membership")
-    refuse_taken(folder)
-    asked: Level = "user" if level == "user" else "example"
+    folder = _new_folder(out, "membership")
     screen = console(as_json)
     with screen.status("training shadow runs") as status:
 
-        def told(done: int, of: int) -> None:
-            status.update(f"training shadow runs: {done} of {of}")
+        def show(done: int, runs: int) -> None:
+            status.update(f"training shadow runs: {done} of {runs}")
 
-        if of.is_dir():
-            found = attacks.attack_run(of, asked, shadows, seed, told)
-        else:
-            config = load(of, overrides)
-            found = attacks.attack_configuration(config, asked, shadows, seed, told, of)
-    write_private(folder, exposure_files(found))
-    screen.print(exposure_table(found, folder))
+        exposure = _exposure(target, overrides, cast("Level", level), shadows, seed, show)
+    write_private(folder, exposure_files(exposure))
+    screen.print(exposure_table(exposure, folder))
+    return print_json({**exposure_json(exposure), "out": str(folder)}) if as_json else 0
+
+
+def _exposure(
+    target: Path,
+    overrides: tuple[str, ...],
+    level: Level,
+    shadows: int,
+    seed: int,
+    show: Callable[[int, int], None],
+) -> Exposure:
+    from privfed.config.reading import load
+    from privfed.leakage.membership import attack_configuration, attack_run
+
+    if target.is_dir():
+        return attack_run(target, level, shadows, seed, show)
+    return attack_configuration(load(target, overrides), level, shadows, seed, show, target)
+
+
+def _new_folder(out: Path | None, attack_name: str) -> Path:
+    """`out`, or a new folder in runs/. Raises `Refused` where something lies there."""
+    from privfed.store.folders import new_folder, refuse_taken
+
+    folder = out or new_folder(attack_name)
+    refuse_taken(folder)
+    return folder
+
+
+def _json_file(name: str, answer: Answer) -> dict[str, bytes]:
+    return {name: dump(answer.to_json(), indent=2).encode()}
+
+
+def _report(
+    answer: Answer,
+    folder: Path,
+    files: Mapping[str, bytes],
+    table: Callable[[], object],
+    as_json: bool,
+) -> int:
+    """Write what an attack on updates found into `folder`, and print it."""
+    from privfed.cli.console import console
+    from privfed.store.folders import write_private
+
+    write_private(folder, files)
     if as_json:
-        answer({**exposure_json(found), "out": str(folder)})
+        return print_json({**answer.to_json(), "out": str(folder)})
+    console(False).print(table())
     return 0

@@ -18,7 +18,7 @@ _PLAIN = {"ε": "epsilon", "δ": "delta", "∞": "inf", "—": "-", "━": "=", 
 
 
 def console(json: bool) -> Console:
-    """For people: standard output, or standard error where JSON goes to standard output."""
+    """The screen for people: standard output, or standard error where JSON goes to the former."""
     codecs.register_error("privfed", _spelled_out)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -30,7 +30,7 @@ def console(json: bool) -> Console:
 
 
 class SteadyConsole(Console):
-    """Falls silent when nobody reads on (`privfed train | head`); the run goes on.
+    """A console that falls silent when nobody reads on (`privfed train | head`); the run goes on.
 
     Whatever is printed, in tables and by progress bars too, does nothing to the terminal but what
     the console itself asks for.
@@ -51,6 +51,7 @@ class SteadyConsole(Console):
             yield segment if control else Segment(visible(segment.text), segment.style, control)
 
     def on_broken_pipe(self) -> None:
+        """Send what is still printed nowhere: rich would end the process here."""
         self.quiet = True
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, self.file.fileno())
@@ -58,7 +59,7 @@ class SteadyConsole(Console):
 
 
 def _spelled_out(error: UnicodeError) -> tuple[str, int]:
-    """Characters that the stream's encoding lacks, in words."""
+    """Spell out characters that the stream's encoding lacks: an error handler of `codecs`."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     missing = error.object[error.start : error.end]

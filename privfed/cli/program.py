@@ -1,4 +1,4 @@
-"""The program as a whole: what is wrong with its line ends as every other failure does."""
+"""The program as a whole: a wrong command line ends it as every other failure does."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from privfed.failures import AS_JSON, INTERRUPTED, fail, failed
+from privfed.failures import INTERRUPTED, print_failure, report_failure, reporting
 from privfed.visible import visible
 
 
 class CommandLine(click.Group):
-    """The commands, and the line that names one."""
+    """The group of all commands, which reports mistakes in the line that names one."""
 
     def main(
         self,
@@ -27,23 +27,22 @@ class CommandLine(click.Group):
         """As `click.Group.main`: in `standalone_mode` it ends the process."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
-        given = sys.argv[1:] if args is None else list(args)
-        before = AS_JSON.set("--json" in given)
-        try:
-            code = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
-        except click.ClickException as error:
-            code = _misused(error)
-        except click.Abort:
-            code = fail("interrupted; nothing was changed", INTERRUPTED, "interrupted")
-        finally:
-            AS_JSON.reset(before)
+        words = sys.argv[1:] if args is None else list(args)
+        with reporting(quotes=None, as_json="--json" in words):
+            try:
+                code = super().main(words, prog_name, complete_var, standalone_mode=False, **extra)
+            except click.ClickException as error:
+                code = _report_misuse(error)
+            except click.Abort:
+                message = "interrupted; nothing was changed"
+                code = report_failure(message, INTERRUPTED, "interrupted")
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _misused(error: click.ClickException) -> int:
-    """As click says it, and in JSON where that was asked for."""
-    said = io.StringIO()
-    error.show(said)
-    click.echo(visible(said.getvalue()), err=True, nl=False)
-    failed(error.format_message(), error.exit_code, "usage")
+def _report_misuse(error: click.ClickException) -> int:
+    """Say what is wrong with the line as click says it, and in JSON where that was asked for."""
+    usage = io.StringIO()
+    error.show(usage)
+    click.echo(visible(usage.getvalue()), err=True, nl=False)
+    print_failure(error.format_message(), error.exit_code, "usage")
     return error.exit_code

@@ -17,22 +17,24 @@ from privfed.auditing.prior_runs import priors
 from privfed.config.config import Config
 from privfed.config.population_identity import population
 from privfed.errors import Broken
-from privfed.grid.figures import text
-from privfed.grid.grid import Cell
+from privfed.grid.cells import Cell
+from privfed.grid.pictures.figures import text
 from privfed.plan.prior_spending import Prior, Priors
-from privfed.run.prepare import planned as plan_of
+from privfed.run.prepare import planned
 from privfed.store.run_directory import RunDirectory
 
 
 @dataclass(frozen=True)
 class CellCharges:
-    """One run of the cell `cell`: its charges, `run`, what they mean, and the runs that it counts.
+    """What one run of the cell `cell` releases of its people, as it was charged or as is planned.
 
-    Those of one `key` are one run: what is planned for it and what it was charged. Of several that
-    are planned for one cell, one will be chosen. `people` says whom it is about (two of one value
-    are about the same people), `about` in words; two that share any of `sources` may be about the
-    same people. `terms` are those of its ledger. `public` names the clients that it
-    covers not, None where that is not known yet. `unread` says why its charges are not known.
+    `run` holds the charges, `terms` what they mean (as its ledger states it), and `prior` the runs
+    that it counts as earlier. Entries of one `key` are one run: what is planned for it and what it
+    was charged. Of several that are planned for one cell, one will be chosen. `people` identifies
+    whom the run is about (two entries of one value are about the same people), and `about` says it
+    in words; two entries that share any of `sources` may be about the same people. `public` names
+    the clients that it does not cover, and is None where these are not known yet. `unread` says why
+    the charges are not known.
     """
 
     cell: str
@@ -49,15 +51,15 @@ class CellCharges:
 
     @property
     def planned(self) -> bool:
-        """Whether this is still to be charged."""
+        """Whether the run is still to be charged."""
         return self.ledger is None and self.unread is None
 
     @property
     def void(self) -> str | None:
         """Why this run promises nothing, None where it does."""
         spendings = [self.run.spending, *(prior.spending for prior in self.prior)]
-        bare = "no noise" if any(map(_bare, spendings)) else None
-        return self.unread or self.terms.get("guarantee") or bare
+        noiseless = "no noise" if any(map(_lacks_noise, spendings)) else None
+        return self.unread or self.terms.get("guarantee") or noiseless
 
     def counts(self, prior: Prior) -> bool:
         """Whether `prior` is an earlier state of this run."""
@@ -66,7 +68,7 @@ class CellCharges:
         return self.ledger.holds(bytes.fromhex(prior.head))
 
 
-def _bare(spending: Spending) -> bool:
+def _lacks_noise(spending: Spending) -> bool:
     noises = [noise_of(event.release) for event in spending]
     return any(noise is None or noise.noise_multiplier == 0.0 for noise in noises)
 
@@ -74,12 +76,13 @@ def _bare(spending: Spending) -> bool:
 def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
     """What the cell's run under `folder` was charged, and those that broke and were set aside.
 
-    A seeded run that is trained afresh repeats what it released, and is one run with it.
+    They are entries of the cell `slot`, by default of `cell` itself. A seeded run that is trained
+    afresh repeats what it released, and is one run with it.
     """
     if cell.config is None:
         return
     slot = slot or cell.name
-    people, about = whom(cell, cell.config)
+    people, about = people_of(cell, cell.config)
     sources = _sources(cell.config)
     for path in sorted(folder.glob("run*/ledger.jsonl")):
         try:
@@ -94,15 +97,15 @@ def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
             )
             continue
         run = Prior.of(str(path.parent), ledger)
-        again = path.parent.name == "run" or ledger.terms.get("randomness") == "seeded"
-        key = cell.name if again else run.run
+        repeats = path.parent.name == "run" or ledger.terms.get("randomness") == "seeded"
+        key = cell.name if repeats else run.run
         yield CellCharges(
             slot, key, people, about, run, ledger.terms, prior, public, ledger, sources=sources
         )
 
 
 def uncounted(folder: Path, cells: Collection[str]) -> Counter[str]:
-    """How many runs under `folder` are none of `cells`, and about which people.
+    """How many runs under `folder` are of none of `cells`, counted by the people they are about.
 
     They are of other grids, or of this one before it was edited.
     """
@@ -115,37 +118,40 @@ def uncounted(folder: Path, cells: Collection[str]) -> Counter[str]:
     return people
 
 
-def planned(cell: Cell, slot: str = "") -> CellCharges:
-    """What the cell will be charged for all its rounds. Raises `Refused` as `train` would."""
+def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
+    """What the cell will be charged for all its rounds, as an entry of the cell `slot`.
+
+    Raises `Refused` as `train` would.
+    """
     assert cell.config is not None
     config, slot = cell.config, slot or cell.name
     before = priors(config)
-    whole = plan_of(config, before)
+    plan = planned(config, before)
     rounds, dp = config.run.rounds, config.example_privacy
     examples = {dp.event(config.client.epochs): rounds} if dp else None
-    stated = {
-        "unit": whole.event.unit,
-        "relation": whole.event.relation,
+    terms = {
+        "unit": plan.event.unit,
+        "relation": plan.event.relation,
         "delta": config.privacy.delta,
         "accountant": config.privacy.accountant,
-        "guarantee": whole.void,
-        "note": whole.simulation,
-        **({"against": config.privacy.against} if whole.other is not None else {}),
+        "guarantee": plan.void,
+        "note": plan.simulation,
+        **({"against": config.privacy.against} if plan.other is not None else {}),
         **({"examples": {"delta": dp.delta}} if dp else {}),
     }
-    spending = apart({whole.event: rounds})
+    spending = apart({plan.event: rounds})
     run = Prior("", slot, "", spending, examples, lineage=before.lineage)
     public = None if config.data.holdout == "clients" else before.public
-    whose, sources = whom(cell, config), _sources(config)
-    return CellCharges(slot, cell.name, *whose, run, stated, before.runs, public, sources=sources)
+    whose, sources = people_of(cell, config), _sources(config)
+    return CellCharges(slot, cell.name, *whose, run, terms, before.runs, public, sources=sources)
 
 
 def _sources(config: Config) -> frozenset[str]:
-    """Where people of the data come from, whatever makes a client; made-up ones have none."""
+    """Where the people of the data come from, whatever makes a client; made-up ones have none."""
     return frozenset(population(config)["sources"] if config.source.found else ())
 
 
-def whom(cell: Cell, config: Config) -> tuple[str, str]:
+def people_of(cell: Cell, config: Config) -> tuple[str, str]:
     """Whom a cell's releases are about, as an identity and in words.
 
     Clients that a file names are the same people whatever the seed, and however the population is

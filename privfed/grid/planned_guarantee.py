@@ -7,29 +7,34 @@ from dataclasses import dataclass
 from typing import Any
 
 from privfed.errors import PrivfedError
-from privfed.grid.cell_charges import CellCharges, charged, planned, uncounted
-from privfed.grid.engine import cells_folder, chosen, folder_of, result_of
-from privfed.grid.grid import Cell, Grid, to_be_measured
+from privfed.grid.cell_charges import CellCharges, charged, planned_charges, uncounted
+from privfed.grid.cell_results import cells_folder, folder_of, result_of
+from privfed.grid.cells import Cell, candidate_cells
+from privfed.grid.grid import Grid
 from privfed.grid.joint_guarantee import Joint, joints
 from privfed.grid.results import DONE, REFUSED, Files
+from privfed.grid.tuning import cells_after_tuning
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """`joint`, where every cell that is to run does so to its end; `excluded`: by cell, why not."""
+    """What a grid's cells will guarantee together, by population, if each that is to run ends.
+
+    `excluded` says by a cell's name why it will not run.
+    """
 
     joint: tuple[Joint, ...]
     excluded: dict[str, str]
 
-    def to_json(self, found: Sequence[Cell]) -> dict[str, Any]:
+    def to_json(self, cells: Sequence[Cell]) -> dict[str, Any]:
         """The object that `privfed experiment --dry-run --json` prints."""
-        out = sum(1 for cell in found if cell.name in self.excluded)
+        excluded = sum(1 for cell in cells if cell.name in self.excluded)
         joint = [joint.to_json() for joint in self.joint]
-        return {"cells": len(found), "excluded": out, "joint": joint}
+        return {"cells": len(cells), "excluded": excluded, "joint": joint}
 
 
-def outlook(files: Files, grid: Grid, found: Sequence[Cell], retry: bool) -> Outlook:
-    """Of the cells `found` and, where the grid tunes on these, of what is measured then.
+def outlook(files: Files, grid: Grid, cells: Sequence[Cell], retry: bool) -> Outlook:
+    """What `cells` and, where the grid tunes on these, the cells measured then will guarantee.
 
     A cell that is to run counts with all its rounds, one that ended with what it was charged. Until
     tuning has chosen, what was charged counts for each of its options, and of what is still to be
@@ -37,16 +42,17 @@ def outlook(files: Files, grid: Grid, found: Sequence[Cell], retry: bool) -> Out
     """
     excluded: dict[str, str] = {}
     charges: list[CellCharges] = []
-    settled = chosen(files, grid, found, retry)
-    measured = to_be_measured(files.grid, grid) if settled is None else [[c] for c in settled]
-    slots = [*([cell] for cell in found), *measured]
+    results = {cell.name: result_of(files, cell, retry) for cell in cells}
+    tuned = cells_after_tuning(files, grid, cells, results) if grid.tune else None
+    measured = candidate_cells(files.grid, grid) if tuned is None else [[cell] for cell in tuned]
+    slots = [*([cell] for cell in cells), *measured]
     for options in slots:
         slot = "" if len(options) == 1 else f"tuned: {options[0].name}"
         for cell in options:
             charges += charged(cell, folder_of(files, cell), slot)
             try:
                 if (result := result_of(files, cell, retry)) is None:
-                    charges.append(planned(cell, slot))
+                    charges.append(planned_charges(cell, slot))
                 elif result["status"] != DONE:
                     excluded[cell.name] = f"{result['status']}: {result['reason']}"
             except PrivfedError as error:

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, Generic, TypeVar
 
-from privfed.failures import OUR_FAULT, bug, fail, guarded, says_nothing
+from privfed.failures import OUR_FAULT, bug_message, ends_silently, guarded, report_failure
 
 Job = TypeVar("Job")
 _SPAWN = multiprocessing.get_context("spawn")
@@ -23,7 +23,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True)
 class Died:
-    """A worker ended in the middle of a job."""
+    """The result of a job in whose middle its worker ended."""
 
     exit_code: int | None
 
@@ -36,12 +36,14 @@ class Died:
 
 @dataclass(frozen=True)
 class Started(Generic[Job]):
+    """A job was handed to a worker."""
+
     job: Job
 
 
 @dataclass(frozen=True)
 class Ended(Generic[Job]):
-    """`result` is what the job returned, or `Died`."""
+    """A job ended: `result` is what it returned, or `Died`."""
 
     job: Job
     result: Any
@@ -60,24 +62,24 @@ class _Worker(Generic[Job]):
         """Hand `job` over; where the process died idle, to a new one."""
         if self._process is None or not self._process.is_alive():
             self.stop()
-            self.pipe, theirs = _SPAWN.Pipe()
-            self._process = _SPAWN.Process(target=_serve, args=(self._do, theirs), daemon=True)
+            self.pipe, workers_end = _SPAWN.Pipe()
+            self._process = _SPAWN.Process(target=_serve, args=(self._do, workers_end), daemon=True)
             before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child inherits it
             try:
                 self._process.start()
             finally:
                 signal.signal(signal.SIGINT, before)
-            theirs.close()
+            workers_end.close()
         self.job = job
         with contextlib.suppress(OSError):  # it died this moment: `take` will say so
-            self._sendable().send(job)
+            self._open_pipe().send(job)
 
     def take(self) -> Ended[Job]:
         """The result of the job, once the pipe is ready."""
         assert self.job is not None
         job, self.job = self.job, None
         try:
-            return Ended(job, self._sendable().recv())
+            return Ended(job, self._open_pipe().recv())
         except (EOFError, OSError):
             return Ended(job, Died(self.stop(patience=5.0)))
 
@@ -89,11 +91,11 @@ class _Worker(Generic[Job]):
         code = self._process.exitcode
         self._process.kill()
         self._process.join()
-        self._sendable().close()
+        self._open_pipe().close()
         self._process = self.pipe = None
         return code
 
-    def _sendable(self) -> Connection:
+    def _open_pipe(self) -> Connection:
         assert self.pipe is not None
         return self.pipe
 
@@ -101,7 +103,7 @@ class _Worker(Generic[Job]):
 def work(
     do: Callable[[Job], Any], jobs: Iterable[Job], count: int
 ) -> Iterator[Started[Job] | Ended[Job]]:
-    """`do` each of `jobs` in one of `count` processes, in order; tells of each start and end.
+    """`do` each of `jobs` in one of `count` processes, in order; yields each start and each end.
 
     `do` has to be importable and its arguments and results picklable. Where the caller stops
     listening (an exception, an interrupt), all processes are ended at once; where the caller is
@@ -128,7 +130,8 @@ def work(
 
 
 def _serve(do: Callable[[Job], Any], pipe: Connection) -> None:
-    """In the worker. An interrupt at the terminal reaches it too, and is the parent's business."""
+    """What a worker does: take jobs from `pipe` and send their results, until it closes."""
+    # An interrupt at the terminal reaches the worker too, and is the parent's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with guarded():
@@ -138,12 +141,14 @@ def _serve(do: Callable[[Job], Any], pipe: Connection) -> None:
         except (EOFError, OSError):
             return
         except BaseException as error:  # whatever a user's part raises, its text may quote data
-            if says_nothing(error):
+            if ends_silently(error):
                 raise
-            sys.exit(fail(bug(error), OUR_FAULT))
+            sys.exit(report_failure(bug_message(error), OUR_FAULT))
 
 
 def _end_with_parent() -> None:
+    """End this process at once when the process that started it has ended."""
+    """End this process at once when the process that started it has ended."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])

@@ -1,4 +1,4 @@
-"""What a client sends, as a differentiable function of its examples."""
+"""The update that a client sends, as a differentiable function of its examples."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 from privfed.models.network import Network
 
 
-def sent(
+def update_function(
     network: Network, params: Tensor, lr: float, steps: int
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """(x `[B, *features]`, y `[B]`) -> w_S - w_0 `[d]`, with w_0 = `params`.
+    """The function (x `[B, *features]`, y `[B]`) -> w_S - w_0 `[d]`, with w_0 = `params` `[d]`.
 
     w_s = w_(s-1) - lr * gradient of the mean loss on all of x: `steps` full-batch steps of
     plain local SGD, those of `LocalTrainer` with as many epochs and batches that hold everything.
-    Differentiable in x, through all steps.
+    It is differentiable in x, through all steps.
     """
     start = params.detach()
 

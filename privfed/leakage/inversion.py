@@ -1,6 +1,7 @@
 """Gradient inversion: what a client's update gives away of its examples, view by view.
 
-The same clients, the same attack, and less and less to see: raw, clipped, with noise, in a sum.
+The same clients are attacked in the same way with less and less to see: raw updates, clipped ones,
+with noise, in a sum.
 """
 
 from __future__ import annotations
@@ -14,23 +15,24 @@ from torch import Tensor
 
 from attacks.image_quality import best_matches
 from privfed.errors import Refused
-from privfed.leakage.quality import Seen, measured
+from privfed.leakage.quality import ViewQuality, view_quality
 from privfed.leakage.reconstruct import Adversary, Method, adversary
 from privfed.leakage.subject import Subject, examples_of
 from privfed.leakage.views import View, views
 from privfed.vector import Indices
 
 JOINTLY = 10
-"""So many examples of a sum are searched together at most; else, as if it were one client's."""
+"""As many examples of a sum are searched together at most; more, as if they were one client's."""
 GUESS = View("no update", "anybody: the mean public example")
 
 
 @dataclass(frozen=True)
-class Question:
-    """Whom to attack, and how. None: the first clients, what fits the model, the usual number.
+class InversionOptions:
+    """Whom to attack, and how.
 
-    `clients` that hold `examples` examples are named, or the first `columns` of those who do; each
-    takes `steps` local steps on these.
+    The `clients` are attacked, who hold `examples` examples, or the first `columns` of those who
+    do; each takes `steps` local steps on these. `method` None is what fits the model, and
+    `iterations` None the usual number of the method.
     """
 
     clients: tuple[int, ...] = ()
@@ -47,12 +49,12 @@ class Inverted:
     """The attacked `originals` `[N, *features]`, and what each view gave away of them."""
 
     target: Subject
-    question: Question
+    options: InversionOptions
     attack: Adversary
     clients: tuple[int, ...]
     norms: tuple[float, ...]
     originals: Tensor
-    seen: tuple[Seen, ...]
+    views: tuple[ViewQuality, ...]
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed attack inversion --json` prints."""
@@ -62,68 +64,68 @@ class Inverted:
             "iterations": self.attack.iterations,
             "attacked_clients": list(self.clients),
             "update_norms": list(self.norms),
-            "examples": self.question.examples,
-            "steps": self.question.steps,
+            "examples": self.options.examples,
+            "steps": self.options.steps,
             "delta": self.target.config.privacy.delta,
-            "views": [each.to_json() for each in self.seen],
+            "views": [quality.to_json() for quality in self.views],
             "simulation": True,
             "round": self.target.round,
             "run": str(self.target.path),
         }
 
 
-def invert(target: Subject, question: Question) -> Inverted:
+def invert(target: Subject, options: InversionOptions) -> Inverted:
     """Attack the clients of `target` under every view. Raises `Refused`."""
-    holders = target.holding(question.examples)
-    clients = _chosen(question, holders)
-    attack = adversary(target, question.steps, question.method, question.iterations)
-    levels = views(target.setup.plan, question.epsilons, len(holders))
-    pairs = [examples_of(target.people, client, question.examples) for client in clients]
+    holders = target.clients_holding(options.examples)
+    clients = _attacked_clients(options, holders)
+    attack = adversary(target, options.steps, options.method, options.iterations)
+    levels = views(target.setup.plan, options.epsilons, len(holders))
+    pairs = [examples_of(target.people, client, options.examples) for client in clients]
     originals = torch.cat([x for x, _ in pairs])
     crowd = max(view.clients for view in levels)
-    updates = [_updates(target, attack, question, holders, client, crowd) for client in clients]
-    found = [_guess(target, attack, originals)]
+    updates = [_updates(target, attack, options, holders, client, crowd) for client in clients]
+    qualities = [_guess(target, attack, originals)]
     for view in levels:
         parts = [
-            _attacked(target, attack, view, rows, client, *pair)
+            _reconstructed(target, attack, view, rows, client, *pair)
             for client, rows, pair in zip(clients, updates, pairs, strict=True)
         ]
-        labels = [right for _, right in parts if right is not None]
+        label_shares = [share for _, share in parts if share is not None]
         x = torch.cat([x for x, _ in parts])
-        share = float(np.mean(labels)) if labels else None
-        found.append(measured(view, attack, x, originals, share))
+        share = float(np.mean(label_shares)) if label_shares else None
+        qualities.append(view_quality(view, attack, x, originals, share))
     norms = tuple(float(torch.linalg.vector_norm(rows[0])) for rows in updates)
-    return Inverted(target, question, attack, clients, norms, originals, tuple(found))
+    return Inverted(target, options, attack, clients, norms, originals, tuple(qualities))
 
 
-def _chosen(question: Question, holders: Indices) -> tuple[int, ...]:
-    """Clients by number. Raises `Refused` for those who do not hold enough."""
-    if unfit := [client for client in question.clients if client not in holders]:
+def _attacked_clients(options: InversionOptions, holders: Indices) -> tuple[int, ...]:
+    """The clients to attack, by number. Raises `Refused` for those who do not hold enough."""
+    if unfit := [client for client in options.clients if client not in holders]:
         raise Refused(
-            f"--client {unfit[0]} does not hold {question.examples} examples, or does not exist; "
+            f"--client {unfit[0]} does not hold {options.examples} examples, or does not exist; "
             f"expected one of the {len(holders)} who do, as {int(holders[0])}"
         )
-    return question.clients or tuple(int(client) for client in holders[: question.columns])
+    return options.clients or tuple(int(client) for client in holders[: options.columns])
 
 
 def _updates(
     target: Subject,
     attack: Adversary,
-    question: Question,
+    options: InversionOptions,
     holders: Indices,
     client: int,
     crowd: int,
 ) -> Tensor:
-    """What `client`, and after it the next ones up to `crowd`, send: `[crowd, d]`."""
+    """The updates `[crowd, d]` of `client` and of the clients after it, `crowd` in all."""
     place = int(np.searchsorted(holders, client))
     rows = []
     for other in np.roll(holders, -place)[:crowd]:
-        x, y = examples_of(target.people, int(other), question.examples)
+        x, y = examples_of(target.people, int(other), options.examples)
         rows.append(attack.update(x, y).detach())
     return torch.stack(rows)
 
 
-def _attacked(
+def _reconstructed(
     target: Subject,
     attack: Adversary,
     view: View,
@@ -132,30 +134,31 @@ def _attacked(
     x: Tensor,
     y: Tensor,
 ) -> tuple[Tensor, float | None]:
-    """What `view` gives of x `[B, *]`, in its order, and the part of the labels that are right.
+    """The examples that `view` gives in the order of x `[B, *]`, and the share of right labels.
 
     Every view draws the same noise and the same start.
     """
     seed = target.setup.streams.at("inversion", 0, np.array([client])).derived(b"%d" % client)
     generator = torch.Generator().manual_seed(seed.integer())
-    seen = view.seen(updates, generator)
+    observed = view.observed(updates, generator)
     together = len(x) * view.clients
     jointly = attack.method == "analytic" or together <= JOINTLY
     count = together if jointly else len(x)
-    found = attack.reconstruct(seen, count, not view.keeps_length(updates[0]), generator)
-    right = _found(found.labels, y) if view.clients == 1 else None
-    return best_matches(found.x, x), right
+    scaled = not view.keeps_length(updates[0])
+    reconstruction = attack.reconstruct(observed, count, scaled, generator)
+    share = _share_of_labels(reconstruction.labels, y) if view.clients == 1 else None
+    return best_matches(reconstruction.x, x), share
 
 
-def _found(labels: Tensor, y: Tensor) -> float:
-    """The part of labels y `[B]` that are among `labels`, each as often as it is there."""
+def _share_of_labels(labels: Tensor, y: Tensor) -> float:
+    """The share of the labels y `[B]` that are among `labels`, each as often as it stands there."""
     size = int(max(labels.max(), y.max())) + 1
     counts = torch.minimum(labels.bincount(minlength=size), y.bincount(minlength=size))
     return int(counts.sum()) / len(y)
 
 
-def _guess(target: Subject, attack: Adversary, originals: Tensor) -> Seen:
-    """What is known without any update."""
+def _guess(target: Subject, attack: Adversary, originals: Tensor) -> ViewQuality:
+    """What is known without any update: the mean of the public examples."""
     test = target.setup.federation.test
     mean = test.x[torch.arange(len(test))].mean(0)
-    return measured(GUESS, attack, mean.expand_as(originals), originals, None)
+    return view_quality(GUESS, attack, mean.expand_as(originals), originals, None)

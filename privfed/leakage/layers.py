@@ -21,8 +21,8 @@ def first_layer(
     linear = next((m for m in network.module.modules() if isinstance(m, nn.Linear)), None)
     if linear is None or linear.bias is None or linear.in_features != width or len(names) < 2:
         return None
-    own = {id(tensor): name for name, tensor in network.module.named_parameters()}
-    if (own.get(id(linear.weight)), own.get(id(linear.bias))) != names[:2]:
+    name_of = {id(tensor): name for name, tensor in network.module.named_parameters()}
+    if (name_of.get(id(linear.weight)), name_of.get(id(linear.bias))) != names[:2]:
         return None
     parts = network.shapes.views(update)
     return parts[names[0]], parts[names[1]]

@@ -20,7 +20,15 @@ from privfed.auditing.run_audit import audit
 from privfed.config.config import Config
 from privfed.errors import Broken, Refused
 from privfed.leakage.outsiders import outsiders
-from privfed.leakage.targets import Flags, Level, Reals, Told, coins, rehearsed, shown
+from privfed.leakage.targets import (
+    Flags,
+    Level,
+    Progress,
+    Reals,
+    fair_coins,
+    models_on_halves,
+    target_scores,
+)
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
 from privfed.store.checkpoint import Checkpoint
@@ -29,14 +37,15 @@ from privfed.store.run_directory import RunDirectory
 
 @dataclass(frozen=True)
 class Exposure:
-    """How well each attack, by name, told members from non-members; at `level`.
+    """How well each attack, by name, told members from non-members at `level`.
 
-    `targets` were each a trial in `attacked` runs, by the side of `shadows` others. `guarantee` is
-    the user-level claim and `examples` that about one example of a silo, if any. `score` is the
-    first measure on the test set, a mean over the attacked runs. `others` says who non-members are.
+    `path` is the run or run file that was attacked, if any. Each of `targets` was a trial in
+    `attacked` runs, beside `shadows` other runs. `guarantee` is the user-level claim; `examples` is
+    that about one example of a silo, if any. `score` is the first `measure` on the test set, a mean
+    over the attacked runs. `others` says who the non-members are.
     """
 
-    of: Path | None
+    path: Path | None
     level: Level
     curves: dict[str, Roc]
     targets: int
@@ -51,27 +60,34 @@ class Exposure:
 
 
 def attack_configuration(
-    config: Config, level: Level, shadows: int, seed: int, told: Told, of: Path | None = None
+    config: Config,
+    level: Level,
+    shadows: int,
+    seed: int,
+    show: Progress,
+    path: Path | None = None,
 ) -> Exposure:
     """Attack `shadows` + 1 runs of `config`, each with the others as its shadows.
+
+    `path` is the run file that it was read from, to be named in the report.
 
     Raises `Refused` where the configuration cannot run, or a coin leaves nobody on a side.
     """
     before = priors(config)
     setup = prepare(config, before)
     rounds = config.run.rounds
-    models, inside = rehearsed(setup, level, shadows + 1, seed, rounds, told)
+    models, inside = models_on_halves(setup, level, shadows + 1, seed, rounds, show)
     people = setup.federation.at(rounds)
-    found = shown(setup.network, models, people.examples, people.offsets, level)
-    runs = Shadows(found.statistics, inside)
-    scores = {"loss": -found.losses}
+    of_targets = target_scores(setup.network, models, people.examples, people.offsets, level)
+    runs = Shadows(of_targets.statistics, inside)
+    scores = {"loss": -of_targets.losses}
     scores |= {name: leave_one_out(rule, runs) for name, rule in RULES.items()}
     measures = [setup.network.evaluate(model, people.test) for model in models]
     measure = next(iter(measures[0]))
     return Exposure(
-        of=of,
+        path=path,
         level=level,
-        curves={name: _roc(each, inside) for name, each in scores.items()},
+        curves={name: _roc(of_attack, inside) for name, of_attack in scores.items()},
         targets=inside.shape[1],
         attacked=len(models),
         shadows=shadows,
@@ -79,12 +95,12 @@ def attack_configuration(
         guarantee=setup.plan.guarantee,
         examples=setup.plan.examples(rounds),
         measure=measure,
-        score=float(np.mean([one[measure] for one in measures])),
+        score=float(np.mean([by_name[measure] for by_name in measures])),
         others=f"{level}s left out of a run by a fair coin each",
     )
 
 
-def attack_run(path: Path, level: Level, shadows: int, seed: int, told: Told) -> Exposure:
+def attack_run(path: Path, level: Level, shadows: int, seed: int, show: Progress) -> Exposure:
     """Attack the model of the run at `path`, which stays as it is.
 
     LiRA is offline: shadows are trained without some of the run's clients, never on the test set.
@@ -94,23 +110,26 @@ def attack_run(path: Path, level: Level, shadows: int, seed: int, told: Told) ->
     Raises `Refused` where the test set has nobody like the run's targets, `Broken` where the ledger
     proves nothing.
     """
-    setup, last, claimed = _ended(path)
+    setup, last, claimed = _finished_run(path)
     people = setup.federation.at(last.round)
     test, offsets = outsiders(setup.plan.config, people, level, seed, path)
-    models, inside = rehearsed(setup, level, shadows, seed, last.round, told)
+    models, inside = models_on_halves(setup, level, shadows, seed, last.round, show)
     models.append(last.state.params)
-    members = shown(setup.network, models, people.examples, people.offsets, level)
-    others = shown(setup.network, models, test, offsets, level)
-    found = members.beside(others)
-    ignored = coins(seed, "membership/others", shadows, others.losses.shape[1])
-    known = Shadows(found.statistics[:-1], np.concatenate([inside, ignored], axis=1))
-    scores = {"loss": -found.losses[-1], "lira_offline": lira_offline(found.statistics[-1], known)}
-    member = np.arange(found.losses.shape[1]) < inside.shape[1]
+    members = target_scores(setup.network, models, people.examples, people.offsets, level)
+    others = target_scores(setup.network, models, test, offsets, level)
+    both = members.beside(others)
+    ignored = fair_coins(seed, "membership/others", shadows, others.losses.shape[1])
+    of_shadows = Shadows(both.statistics[:-1], np.concatenate([inside, ignored], axis=1))
+    scores = {
+        "loss": -both.losses[-1],
+        "lira_offline": lira_offline(both.statistics[-1], of_shadows),
+    }
+    member = np.arange(both.losses.shape[1]) < inside.shape[1]
     measure, score = next(iter(setup.network.evaluate(last.state.params, people.test).items()))
     return Exposure(
-        of=path,
+        path=path,
         level=level,
-        curves={name: _roc(each, member) for name, each in scores.items()},
+        curves={name: _roc(of_attack, member) for name, of_attack in scores.items()},
         targets=len(member),
         attacked=1,
         shadows=shadows,
@@ -123,7 +142,7 @@ def attack_run(path: Path, level: Level, shadows: int, seed: int, told: Told) ->
     )
 
 
-def _ended(path: Path) -> tuple[Setup, Checkpoint, tuple[Guarantee, Guarantee | None]]:
+def _finished_run(path: Path) -> tuple[Setup, Checkpoint, tuple[Guarantee, Guarantee | None]]:
     """The run at `path`, where it stands, and what its ledger guarantees of users and examples."""
     directory = RunDirectory.open(path)
     config = directory.config.read()
@@ -138,7 +157,7 @@ def _ended(path: Path) -> tuple[Setup, Checkpoint, tuple[Guarantee, Guarantee | 
 
 
 def _roc(scores: Reals, member: Flags) -> Roc:
-    """Over all trials, of any shape."""
+    """The curve over all trials, of any shape. Raises `Refused` where all are on one side."""
     if member.all() or not member.any():
         raise Refused(
             f"all of {member.size} trials are on one side, so nothing can be told apart; take more "

@@ -16,11 +16,12 @@ from privfed.vector import Indices
 def outsiders(
     config: Config, people: Federation, level: str, seed: int, path: Path
 ) -> tuple[Examples, Indices]:
-    """The test examples, and offsets of the users `[users + 1]` that they make up, as in a store.
+    """The test examples, and the offsets `[users + 1]` of the users that they make up.
 
-    By chance in the sizes of the run's own clients, where those were dealt by chance; else as the
-    source says whose they are. For single examples the offsets mean nothing. Raises `Refused` where
-    neither is known: members would then differ from non-members by more than having taken part.
+    They are dealt by chance in the sizes of the run's clients, where those were dealt by chance;
+    else as the source says whose they are. For single examples the offsets mean nothing. Raises
+    `Refused` where neither is known: members would then differ from non-members by more than having
+    taken part.
     """
     test, rest = people.test, f"attack {path / 'config.toml'} instead, which leaves clients out"
     partition = config.partition
@@ -49,7 +50,7 @@ def outsiders(
 
 
 def _dealt(people: Federation, seed: int) -> tuple[Examples, Indices]:
-    """Shuffled test examples, cut in the sizes of clients drawn by chance; what is left is left."""
+    """Shuffled test examples, cut in the sizes of clients drawn by chance; the rest is left out."""
     rng = Streams(seed).at("membership/outsiders").generator()
     sizes = people.sizes(np.arange(people.clients))
     ends = np.cumsum(rng.permutation(sizes[sizes > 0]))

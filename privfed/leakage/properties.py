@@ -16,7 +16,7 @@ from torch import Tensor
 from attacks.label_recovery import label_shares
 from privfed.errors import Refused
 from privfed.leakage.layers import last_bias
-from privfed.leakage.reconstruct import predictions
+from privfed.leakage.reconstruct import mean_predictions
 from privfed.leakage.subject import Subject, examples_of
 from privfed.leakage.views import View, views
 from privfed.local.batches import steps
@@ -26,11 +26,11 @@ GUESS = View("no update", "anybody: the public examples' labels")
 
 
 @dataclass(frozen=True)
-class Guessed:
+class LabelEstimate:
     """Estimated label shares `[c, K]` from one view, and how far off they are `[c]`.
 
     `distance` is the total variation, half the sum of absolute differences; `majority` says whether
-    the label told as most frequent is so (or is one of those that are).
+    the label estimated as most frequent is so (or is one of those that are).
     """
 
     view: View
@@ -39,6 +39,7 @@ class Guessed:
     majority: tuple[bool, ...]
 
     def to_json(self) -> dict[str, Any]:
+        """The view, and means over the attacked clients."""
         return {
             "view": self.view.name,
             "seen_by": self.view.who,
@@ -52,12 +53,12 @@ class Guessed:
 
 @dataclass(frozen=True)
 class Properties:
-    """What each view told of the label distributions `truth` `[c, K]` of `clients` `[c]`."""
+    """What each view gave away of the label distributions `truth` `[c, K]` of `clients` `[c]`."""
 
     target: Subject
     clients: Indices
     truth: Tensor
-    guessed: tuple[Guessed, ...]
+    estimates: tuple[LabelEstimate, ...]
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed attack property --json` prints."""
@@ -65,7 +66,7 @@ class Properties:
             "attack": "property",
             "attacked_clients": self.clients.tolist(),
             "delta": self.target.config.privacy.delta,
-            "views": [each.to_json() for each in self.guessed],
+            "views": [estimate.to_json() for estimate in self.estimates],
             "simulation": True,
             "round": self.target.round,
             "run": str(self.target.path),
@@ -73,8 +74,8 @@ class Properties:
 
 
 def infer(target: Subject, count: int, epsilons: tuple[float, ...]) -> Properties:
-    """Estimate label distributions of the first `count` clients. Raises `Refused`."""
-    holders = target.holding(1)
+    """Estimate the label distributions of the first `count` clients. Raises `Refused`."""
+    holders = target.clients_holding(1)
     attacked = holders[:count]
     levels = views(target.setup.plan, epsilons, len(holders))
     crowd = max(view.clients for view in levels)
@@ -85,15 +86,18 @@ def infer(target: Subject, count: int, epsilons: tuple[float, ...]) -> Propertie
     labels = [examples_of(target.people, int(client))[1] for client in attacked]
     truth = torch.stack([_shares(y, classes) for y in labels])
     public = _shares(target.setup.federation.test.y, classes).expand_as(truth)
-    found = [_scored(GUESS, public, truth)]
+    estimates = [_scored(GUESS, public, truth)]
     for view in levels:
         shares = [_estimate(target, view, rows, counts, place) for place in range(len(attacked))]
-        found.append(_scored(view, torch.stack(shares), truth))
-    return Properties(target, attacked, truth, tuple(found))
+        estimates.append(_scored(view, torch.stack(shares), truth))
+    return Properties(target, attacked, truth, tuple(estimates))
 
 
 def _updates(target: Subject, ids: Indices) -> tuple[Tensor, Tensor]:
-    """What clients `ids` send `[c, d]`, and their local steps `[c]`."""
+    """The updates `[c, d]` that clients `ids` send, and their local steps `[c]`.
+
+    Raises `Refused` where training diverges.
+    """
     people = target.people
     trainer = replace(target.setup.executor.trainer, federation=people, lr=target.lr)
     keys = target.setup.streams.at("shuffle", target.round + 1, people.identify(ids))
@@ -107,24 +111,26 @@ def _estimate(target: Subject, view: View, rows: Tensor, counts: Tensor, place: 
     """Label shares `[K]` of the client at `place`, from its update and those after it."""
     group = (torch.arange(view.clients) + place) % len(rows)
     seed = target.setup.streams.at("property").derived(b"%d" % place).integer()
-    seen = view.seen(rows[group], torch.Generator().manual_seed(seed))
+    observed = view.observed(rows[group], torch.Generator().manual_seed(seed))
     single = bool((counts[group] == 1).all())
     # Predictions change on the way of several steps; its end is seen of one client without noise.
     after = view.clients == 1 and not view.deviation and not single
-    ends = [target.params, target.params + seen] if after else [target.params]
-    mean = torch.stack([predictions(target, end) for end in ends]).mean(0)
+    ends = [target.params, target.params + observed] if after else [target.params]
+    mean = torch.stack([mean_predictions(target, end) for end in ends]).mean(0)
     # The gradients of later steps are shorter: own examples are fitted sooner than public ones.
-    whole = single and all(view.keeps_length(rows[int(one)]) for one in group)
-    bias = -last_bias(target.setup.network, seen, len(mean))
-    return label_shares(bias, mean, target.lr if whole else None)
+    known_scale = single and all(view.keeps_length(rows[int(client)]) for client in group)
+    bias = -last_bias(target.setup.network, observed, len(mean))
+    return label_shares(bias, mean, target.lr if known_scale else None)
 
 
 def _shares(y: Tensor, classes: int) -> Tensor:
+    """The share `[classes]` of each label in y `[n]`."""
     return torch.bincount(y, minlength=classes).float() / max(len(y), 1)
 
 
-def _scored(view: View, shares: Tensor, truth: Tensor) -> Guessed:
+def _scored(view: View, shares: Tensor, truth: Tensor) -> LabelEstimate:
+    """How far `shares` are off `truth`, both `[c, K]`."""
     distance = (shares - truth).abs().sum(1) / 2
-    told = truth.gather(1, shares.argmax(1, keepdim=True))[:, 0]
-    majority = told == truth.amax(1)
-    return Guessed(view, shares, tuple(distance.tolist()), tuple(majority.tolist()))
+    share_of_majority = truth.gather(1, shares.argmax(1, keepdim=True))[:, 0]
+    majority = share_of_majority == truth.amax(1)
+    return LabelEstimate(view, shares, tuple(distance.tolist()), tuple(majority.tolist()))

@@ -16,11 +16,11 @@ from privfed.leakage.views import View
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What came out of one view: reconstructions `[N, *features]`, and their quality `[N]`.
+class ViewQuality:
+    """What came out of one view: reconstructions `x` `[N, *features]`, and their quality `[N]`.
 
-    `ssim` is empty where examples are no pictures; `labels` is the part of labels found, None where
-    an adversary had to guess whose they are.
+    `ssim` is empty where examples are no pictures. `labels` is the part of the labels that were
+    found, and None where an adversary had to guess whose they are.
     """
 
     view: View
@@ -31,7 +31,7 @@ class Seen:
     labels: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """Medians: one exact find among several would outweigh all in a mean of decibels."""
+        """The view and its medians: in a mean of decibels, one exact find would outweigh all."""
         return {
             "view": self.view.name,
             "seen_by": self.view.who,
@@ -47,21 +47,21 @@ class Seen:
         }
 
 
-def measured(
-    view: View, attack: Adversary, found: Tensor, originals: Tensor, labels: float | None
-) -> Seen:
-    """How like `originals` `[N, *features]` the reconstructions `found` are, each by itself."""
+def view_quality(
+    view: View, attack: Adversary, reconstructed: Tensor, originals: Tensor, labels: float | None
+) -> ViewQuality:
+    """How like `originals` the examples `reconstructed` are (both `[N, *features]`), one by one."""
     span = attack.high - attack.low
-    pairs: Sequence[tuple[Tensor, Tensor]] = list(zip(found, originals, strict=True))
-    alike: tuple[float, ...] = ()
+    pairs: Sequence[tuple[Tensor, Tensor]] = list(zip(reconstructed, originals, strict=True))
+    similarity: tuple[float, ...] = ()
     if attack.picture:
         shape = attack.picture
-        alike = tuple(ssim(a.reshape(shape), b.reshape(shape), span) for a, b in pairs)
-    return Seen(
+        similarity = tuple(ssim(a.reshape(shape), b.reshape(shape), span) for a, b in pairs)
+    return ViewQuality(
         view,
-        found,
+        reconstructed,
         tuple(mse(a, b) for a, b in pairs),
         tuple(psnr(a, b, span) for a, b in pairs),
-        alike,
+        similarity,
         labels,
     )

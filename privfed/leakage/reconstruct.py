@@ -1,4 +1,4 @@
-"""One reconstruction: from what is seen of an update to the examples that it was made from."""
+"""One reconstruction: from what is observed of an update to the examples that it was made from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attacks.analytic_inversion import recover_candidates, recover_one
 from attacks.gradient_inversion import Search, match_direction, match_gradients
 from attacks.label_recovery import label_shares, labels_in_proportion, recover_label
 from privfed.errors import Refused
-from privfed.leakage.client_message import sent
+from privfed.leakage.client_message import update_function
 from privfed.leakage.layers import first_layer, last_bias
 from privfed.leakage.subject import Subject
 from privfed.models.network import Network
@@ -35,10 +35,11 @@ class Reconstruction:
 
 @dataclass(frozen=True)
 class Adversary:
-    """Knows the model `params` `[d]`, that clients take `steps` steps, and public examples.
+    """An adversary who knows the model `params` `[d]`, clients' rate and steps, and public data.
 
-    `low` and `high` bound the values of public examples, `predictions` `[K, K]` are the model's
-    mean ones on those of each label. `picture` is the shape to look at an example in, if any.
+    `low` and `high` bound the values of public examples, and `predictions` `[K, K]` are the model's
+    mean predictions on those of each label. `picture` is the shape in which to look at an example,
+    if any.
     """
 
     network: Network
@@ -54,35 +55,36 @@ class Adversary:
     iterations: int
 
     def update(self, x: Tensor, y: Tensor) -> Tensor:
-        """What a client with x `[B, *]`, in any shape, and y `[B]` sends `[d]`."""
-        own = sent(self.network, self.params, self.lr, self.steps)
-        return own(x.reshape(len(x), *self.features), y)
+        """The update `[d]` that a client with x `[B, *]`, in any shape, and y `[B]` sends."""
+        update = update_function(self.network, self.params, self.lr, self.steps)
+        return update(x.reshape(len(x), *self.features), y)
 
-    def labels(self, seen: Tensor, count: int, scaled: bool) -> Tensor:
+    def labels(self, observed: Tensor, count: int, scaled: bool) -> Tensor:
         """The labels `[count]`, ascending; `scaled`: a clip may have shortened the update."""
-        bias = -last_bias(self.network, seen, len(self.predictions)) / (self.lr * self.steps)
+        bias = -last_bias(self.network, observed, len(self.predictions)) / (self.lr * self.steps)
         if count == 1:
             return torch.tensor([recover_label(bias)])
-        known = 1.0 if self.steps == 1 and not scaled else None  # later gradients are shorter
-        return labels_in_proportion(label_shares(bias, self.predictions, known), count)
+        scale = 1.0 if self.steps == 1 and not scaled else None  # later gradients are shorter
+        return labels_in_proportion(label_shares(bias, self.predictions, scale), count)
 
     def reconstruct(
-        self, seen: Tensor, count: int, scaled: bool, generator: torch.Generator
+        self, observed: Tensor, count: int, scaled: bool, generator: torch.Generator
     ) -> Reconstruction:
-        """`count` examples from what is seen `[d]` of the mean of their updates."""
-        labels = self.labels(seen, count, scaled)
+        """`count` examples from what is observed `[d]` of the mean of their updates."""
+        labels = self.labels(observed, count, scaled)
         if self.method == "analytic":
-            return Reconstruction(self._read_off(seen, count), labels)
+            return Reconstruction(self._read_off(observed, count), labels)
         shape = (count, *(self.picture or self.features))
         search = Search(shape, labels, self.low, self.high)
-        find: Callable[..., Tensor] = (
+        match: Callable[..., Tensor] = (
             match_direction if self.method == "cosine" else match_gradients
         )
-        x = find(self.update, seen, search, self.iterations, generator)
+        x = match(self.update, observed, search, self.iterations, generator)
         return Reconstruction(self._within(x.reshape(count, *self.features)), labels)
 
-    def _read_off(self, seen: Tensor, count: int) -> Tensor:
-        layer = first_layer(self.network, seen, self.features)
+    def _read_off(self, observed: Tensor, count: int) -> Tensor:
+        """Examples read off the gradient of a linear first layer. Raises `Refused` for another."""
+        layer = first_layer(self.network, observed, self.features)
         if layer is None:
             raise Refused(_NOT_LINEAR)
         if count == 1:
@@ -91,7 +93,7 @@ class Adversary:
         return self._within(flat.reshape(len(flat), *self.features))
 
     def _within(self, x: Tensor) -> Tensor:
-        """Pictures have a range of values that everybody knows; other numbers are left alone."""
+        """Clamp pictures, whose range of values everybody knows; other numbers are left alone."""
         return x.nan_to_num().clamp(self.low, self.high) if self.picture else x.nan_to_num()
 
 
@@ -121,7 +123,7 @@ def adversary(
         lr=target.lr,
         steps=steps,
         features=features,
-        predictions=predictions(target, target.params),
+        predictions=mean_predictions(target, target.params),
         low=float(x.min()),
         high=float(x.max()),
         picture=_picture(target, features),
@@ -130,17 +132,17 @@ def adversary(
     )
 
 
-def predictions(target: Subject, params: Tensor) -> Tensor:
+def mean_predictions(target: Subject, params: Tensor) -> Tensor:
     """The mean prediction `[K, K]` of `params` `[d]` on public examples of each label.
 
-    Of a label that there are none of, that on all.
+    For a label without examples, it is the mean over all.
     """
     test = target.setup.federation.test
     scored = list(target.setup.network.scored(params, test))
-    found = torch.cat([outputs.softmax(-1) for outputs, _ in scored])
+    predicted = torch.cat([outputs.softmax(-1) for outputs, _ in scored])
     y = torch.cat([y for _, y in scored])
-    rows = [found[y == k].mean(0) if (y == k).any() else found.mean(0) for k in range(test.classes)]
-    return torch.stack(rows)
+    of_label = [predicted[y == k] for k in range(test.classes)]
+    return torch.stack([(rows if len(rows) else predicted).mean(0) for rows in of_label])
 
 
 def _picture(target: Subject, features: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -35,6 +35,7 @@ class Subject:
 
     @property
     def config(self) -> Config:
+        """The configuration of the run."""
         return self.setup.plan.config
 
     @property
@@ -48,13 +49,13 @@ class Subject:
         executor = self.setup.executor
         return executor.trainer.lr * executor.schedule.factor(self.round + 1)
 
-    def holding(self, least: int) -> Indices:
+    def clients_holding(self, least: int) -> Indices:
         """The clients with at least `least` examples, in order. Raises `Refused` for none."""
         ids = np.arange(self.people.clients)
-        found = ids[self.people.sizes(ids) >= least]
-        if not len(found):
+        holders = ids[self.people.sizes(ids) >= least]
+        if not len(holders):
             raise Refused(f"no client holds {least} examples; lower --examples")
-        return found
+        return holders
 
 
 def subject(path: Path, overrides: Sequence[str]) -> Subject:
@@ -65,7 +66,7 @@ def subject(path: Path, overrides: Sequence[str]) -> Subject:
     if not path.is_dir():
         config = load(path, overrides)
         before = priors(config)
-        setup = prepare(_here(config), before)
+        setup = prepare(_one_at_a_time(config), before)
         _refuse_unknown(setup)
         return Subject(path, setup, setup.network.start, 0)
     if overrides:
@@ -77,14 +78,14 @@ def subject(path: Path, overrides: Sequence[str]) -> Subject:
     config = directory.config.read()
     if not directory.checkpoint.exists():
         raise Refused(f"{path} has no checkpoint: its run had not begun")
-    setup = prepare(_here(config), constants=directory.constants.read())
+    setup = prepare(_one_at_a_time(config), constants=directory.constants.read())
     _refuse_unknown(setup)
     checkpoint = Checkpoint.load(directory, setup.network)
     return Subject(path, setup, checkpoint.state.params, checkpoint.round)
 
 
-def _here(config: Config) -> Config:
-    """One client at a time, on the CPU: nothing is measured first."""
+def _one_at_a_time(config: Config) -> Config:
+    """`config` with one client at a time on the CPU, so that nothing is measured first."""
     return config.with_run(trainer="loop", chunk=1, device="cpu")
 
 

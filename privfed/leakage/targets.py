@@ -1,4 +1,4 @@
-"""Those whose membership is asked about, users or single examples, and what models show of them."""
+"""Those whose membership is asked about, users or single examples, and their scores by models."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from privfed.streams import Streams
 from privfed.vector import Indices
 
 Level = Literal["user", "example"]
-Told = Callable[[int, int], None]
-"""Runs done, of how many."""
+Progress = Callable[[int, int], None]
+"""Whoever is told how many runs are done, and of how many."""
 Reals = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Shown:
+class TargetScores:
     """Mean losses of targets, and means of their confidence, each `[s, t]`, under s models."""
 
     losses: Reals
     statistics: Reals
 
-    def beside(self, other: Shown) -> Shown:
-        """These targets and then the others, under the same models."""
+    def beside(self, other: TargetScores) -> TargetScores:
+        """These targets and then those of `other`, under the same models."""
         pairs = ((self.losses, other.losses), (self.statistics, other.statistics))
-        return Shown(*(np.concatenate(pair, axis=1) for pair in pairs))
+        return TargetScores(*(np.concatenate(pair, axis=1) for pair in pairs))
 
 
-def shown(
+def target_scores(
     net: Network, models: Sequence[Tensor], examples: Examples, offsets: Indices, level: Level
-) -> Shown:
-    """What `models` `[d]` show of `examples`, or of the users between `offsets` who hold any."""
+) -> TargetScores:
+    """What `models` `[d]` say of `examples`, or of the users between `offsets` who hold any."""
     losses = np.stack([_losses(net, params, examples) for params in models])
-    found = Shown(losses, confidence(losses))
+    scores = TargetScores(losses, confidence(losses))
     if level == "example":
-        return found
+        return scores
     held = np.unique(offsets)
-    means = ([means_of(row, held) for row in of] for of in (found.losses, found.statistics))
-    return Shown(*map(np.stack, means))
+    means = ([means_of(row, held) for row in rows] for rows in (scores.losses, scores.statistics))
+    return TargetScores(*map(np.stack, means))
 
 
 def _losses(net: Network, params: Tensor, examples: Examples) -> Reals:
@@ -62,31 +62,31 @@ def _losses(net: Network, params: Tensor, examples: Examples) -> Reals:
     return np.asarray(torch.cat(losses).cpu().numpy(), dtype=np.float64)
 
 
-def rehearsed(
-    setup: Setup, level: Level, runs: int, seed: int, rounds: int, told: Told
+def models_on_halves(
+    setup: Setup, level: Level, runs: int, seed: int, rounds: int, show: Progress
 ) -> tuple[list[Tensor], Flags]:
     """The final models `[d]` of `runs` runs, each on a half of the targets by fair coins.
 
-    Beside them, who was inside, `[runs, targets]`. Raises `Refused` where nobody was.
+    Returns, beside them, who was inside, `[runs, targets]`. Raises `Refused` where nobody was.
     """
     people = setup.federation
     sizes = people.sizes(np.arange(people.clients))
     sizes = sizes[sizes > 0]
     targets = len(sizes) if level == "user" else len(people.examples)
-    inside = coins(seed, "membership", runs, targets)
+    inside = fair_coins(seed, "membership", runs, targets)
     models = []
     for run, coin in enumerate(inside):
-        told(run, runs)
+        show(run, runs)
         if not coin.any():
             raise Refused(
                 f"coins leave nobody in one of {runs} runs; take more clients, or another --seed"
             )
-        kept = np.repeat(coin, sizes) if level == "user" else coin
-        own = Streams(seed).at("membership/run", run).integer()
-        models.append(rehearse(setup, keeping(people, kept), own, rounds).params)
+        included = np.repeat(coin, sizes) if level == "user" else coin
+        run_seed = Streams(seed).at("membership/run", run).integer()
+        models.append(rehearse(setup, keeping(people, included), run_seed, rounds).params)
     return models, inside
 
 
-def coins(seed: int, stream: str, runs: int, targets: int) -> Flags:
+def fair_coins(seed: int, stream: str, runs: int, targets: int) -> Flags:
     """Fair coins `[runs, targets]`."""
     return Streams(seed).at(stream).generator().random((runs, targets)) < 0.5

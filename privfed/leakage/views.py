@@ -19,10 +19,11 @@ from privfed.errors import Refused
 from privfed.plan.plan import Plan
 from privfed.privacy.clipping import clip_rows
 
-MANY, SOME = 10, 2
-"""How many clients a secure sum holds, beside a whole cohort."""
+MANY, FEW = 10, 2
+"""How many clients the secure sums hold that are looked at, beside a whole cohort."""
 _READER = "a server that reads updates"
 _LOOSE = (1e6, 1e5, 1e3)
+"""Budgets that are far too large to protect anybody."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class View:
     deviation: float = 0.0
     epsilon: float | None = None
 
-    def seen(self, updates: Tensor, generator: torch.Generator) -> Tensor:
-        """What is seen `[d]` of the first `clients` of `updates` `[n, d]`."""
+    def observed(self, updates: Tensor, generator: torch.Generator) -> Tensor:
+        """What is observed `[d]` of the first `clients` of `updates` `[n, d]`."""
         rows = updates[: self.clients]
         if self.clip < math.inf:
             rows = clip_rows(rows, self.clip).rows
@@ -50,35 +51,36 @@ class View:
 
 
 def views(plan: Plan, epsilons: Sequence[float], clients: int) -> list[View]:
-    """From no protection to the most, for sums over at most `clients` clients.
+    """The views from no protection to the most, for sums over at most `clients` clients.
 
     `epsilons` are budgets for all of the run's rounds at its delta. Raises `Refused`.
     """
     clip = plan.config.mechanism.clip if plan.mechanism.private else math.inf
-    found = [View("as sent", _READER)]
+    levels = [View("as sent", _READER)]
     if plan.mechanism.private:
-        found.append(View(f"clipped to {clip:g}", _READER, clip=clip))
-        found += [_noised(plan, epsilon, clip) for epsilon in sorted(set(epsilons), reverse=True)]
+        levels.append(View(f"clipped to {clip:g}", _READER, clip=clip))
+        levels += [_noised(plan, epsilon, clip) for epsilon in sorted(set(epsilons), reverse=True)]
     elif epsilons:
         raise Refused(
             "--epsilon is given, but privacy.mechanism is 'none': there is no noise to calibrate; "
             "leave it out, or set privacy.mechanism = 'gaussian'"
         )
     cohort = plan.config.sampler.size
-    for count in sorted({SOME, MANY, cohort}):
+    for count in sorted({FEW, MANY, cohort}):
         if 1 < count <= min(cohort, clients):
             who = "a server that sees sums alone"
-            found.append(View(f"sum of {count} clients", who, count, clip))
-    return found
+            levels.append(View(f"sum of {count} clients", who, count, clip))
+    return levels
 
 
 def _noised(plan: Plan, epsilon: float, clip: float) -> View:
+    """One clipped update under the noise with which all of the run's rounds spend `epsilon`."""
     local = plan.mechanism.trust == "client"
     who = _READER if local else "a reader who knows all other updates"
-    return View(f"ε = {epsilon:,.10g}", who, 1, clip, noise(plan, epsilon) * clip, epsilon)
+    return View(f"ε = {epsilon:,.10g}", who, 1, clip, noise_for(plan, epsilon) * clip, epsilon)
 
 
-def noise(plan: Plan, epsilon: float) -> float:
+def noise_for(plan: Plan, epsilon: float) -> float:
     """The deviation on one round's sum, in clips, with which all rounds spend `epsilon`.
 
     Raises `Refused`.
@@ -95,9 +97,9 @@ def noise(plan: Plan, epsilon: float) -> float:
     return plan.mechanism.at(multiplier).noise_on_update(size)
 
 
-def usual(plan: Plan) -> tuple[float, ...]:
-    """Budgets to look through: far too large ones, and the run's own; none without noise."""
+def default_epsilons(plan: Plan) -> tuple[float, ...]:
+    """Budgets to look through: far too large ones, and the run's budget; none without noise."""
     if not plan.mechanism.private:
         return ()
-    own = plan.budget or plan.guarantee.epsilon
-    return (*_LOOSE, *((own,) if 0 < own < min(_LOOSE) else ()))
+    budget = plan.budget or plan.guarantee.epsilon
+    return (*_LOOSE, *((budget,) if 0 < budget < min(_LOOSE) else ()))

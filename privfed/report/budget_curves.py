@@ -12,7 +12,7 @@ from accounting.curves import Curve, over_delta, over_rounds
 from accounting.durable import write_atomically
 from accounting.ledger import Ledger
 from privfed.errors import Refused
-from privfed.grid.drawing import COLOURS, DASHES
+from privfed.grid.pictures.style import COLOURS, DASHES
 from privfed.report.canvas import canvas, image
 
 KINDS = (".svg", ".png", ".pdf")

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from privfed.grid.figures import text
-from privfed.grid.grid import Cell
+from privfed.grid.cells import Cell
+from privfed.grid.pictures.figures import text
 from privfed.grid.results import DONE, FAILED, REFUSED
 from privfed.report.tables import counted
 from privfed.words import duration

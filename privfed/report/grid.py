@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from privfed.grid.cells import Cell
 from privfed.grid.engine import Experiment
-from privfed.grid.figures import text
-from privfed.grid.grid import Cell, Grid
+from privfed.grid.grid import Grid
 from privfed.grid.joint_guarantee import Group, Joint
+from privfed.grid.pictures.figures import text
 from privfed.grid.planned_guarantee import Outlook
 from privfed.grid.results import DONE, FAILED, REFUSED
 from privfed.report.tables import counted, rows
@@ -24,7 +25,7 @@ _SHOWN = 6
 def cells_table(cells: Sequence[Cell], grid: Grid, excluded: Mapping[str, str]) -> Table:
     """Every combination of values once, with the number of the reason why it does not run."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    keys = [*grid.keys, *grid.tuned]
+    keys = [*grid.keys, *grid.tuned_keys]
     for key in (*keys, ""):
         table.add_column(key, overflow="fold")
     seeds = len(grid.tune.seeds if grid.tune else grid.seeds)

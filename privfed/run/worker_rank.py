@@ -17,7 +17,7 @@ from accounting.ledger import Charge
 from privfed.config.config import Config
 from privfed.config.reading import resolved
 from privfed.errors import PrivfedError, Refused
-from privfed.failures import OUR_FAULT, bug, fail, guarded, says_nothing
+from privfed.failures import OUR_FAULT, bug_message, ends_silently, guarded, report_failure
 from privfed.memory import keep_freed
 from privfed.ranks import Ranks, joining
 from privfed.round.algorithm import TrainingState
@@ -145,11 +145,11 @@ def _code() -> int:
             follow(ranks)
         return 0
     except PrivfedError as error:
-        return fail(f"rank: {error}", error.exit_code)
+        return report_failure(f"rank: {error}", error.exit_code)
     except BaseException as error:
-        if says_nothing(error):
+        if ends_silently(error):
             raise
-        return fail(f"rank: {bug(error)}", OUR_FAULT)
+        return report_failure(f"rank: {bug_message(error)}", OUR_FAULT)
 
 
 if __name__ == "__main__":

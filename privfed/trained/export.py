@@ -23,21 +23,23 @@ from privfed.run.population import population
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import FORMAT
 from privfed.streams import Streams
-from privfed.trained.evaluate import trained
 from privfed.trained.export_formats import FORMATS, Exportable, Format, Predict, quiet
 from privfed.trained.made_up_rows import MadeUp, made_up_rows
+from privfed.trained.stored_model import stored_model
 from privfed.trained.with_preprocessing import Preprocessed
 
 _CLOSE = 1e-5
-"""How far exports may be off the run's own predictions: relative, and of a label's range."""
+"""How far exports may be off the run's predictions: relative to them, and to a label's range."""
 _FEW = 3
+"""Rows that an export is traced with."""
 
 
 @dataclass(frozen=True)
 class Exported:
     """The file `to`, which holds the model of the run at `path` and `facts` about it.
 
-    `checked` made-up rows gave the run's own numbers, but for `difference` at most.
+    It has `size` bytes in the format that is `called` so. `checked` made-up rows gave the run's own
+    numbers, but for `difference` at most.
     """
 
     path: Path
@@ -68,16 +70,16 @@ def export(path: Path, to: Path) -> Exported:
     Raises `Refused` where it would not give the run's own predictions, `Busy` while the run goes
     on, and `Broken` for a run that proves nothing; nothing is written then.
     """
-    kind = _writable(to)
+    file_format = _format_of(to)
     directory = RunDirectory.open(path)
     if not directory.checkpoint.exists():
         raise Refused(f"{path} has no checkpoint: its run had not begun")
     with directory.locked():  # else a run that goes on would have spent more than is said
         provenance = _provenance(directory)
         config = directory.config.read()
-        _refuse_unexplained(config)
+        _refuse_without_expectation(config)
         form = directory.checkpoint.form() or _form_of_data(config)
-        network, params, round = trained(path, form.empty())
+        network, params, round = stored_model(path, form.empty())
     made_up = made_up_rows(form, config.source, network, params)
     inputs = dict(zip(_names(form), made_up.inputs, strict=True))
     output = "value" if made_up.expected.dim() == 1 else "probabilities"
@@ -94,16 +96,19 @@ def export(path: Path, to: Path) -> Exported:
         "preprocessing": form.preprocessing and form.preprocessing.model_dump(mode="json"),
     }
     facts = from_json(dump(facts))
-    few = {name: value[:_FEW] for name, value in inputs.items()}
-    what = Exportable(_model(network, params, form), few, output, facts)
-    content = kind.write(what)
-    with quiet(kind.called):
-        difference = _checked(kind.read(content, what), made_up, form, to)
+    few_rows = {name: value[:_FEW] for name, value in inputs.items()}
+    exportable = Exportable(_model(network, params, form), few_rows, output, facts)
+    content = file_format.write(exportable)
+    with quiet(file_format.called):
+        difference = _largest_difference(file_format.read(content, exportable), made_up, form, to)
     write_atomically(to, content)
-    return Exported(path, to, kind.called, len(content), facts, len(made_up.expected), difference)
+    return Exported(
+        path, to, file_format.called, len(content), facts, len(made_up.expected), difference
+    )
 
 
-def _writable(to: Path) -> Format:
+def _format_of(to: Path) -> Format:
+    """The format of the file `to`. Raises `Refused` where it cannot be written, or exists."""
     if to.suffix.lower() not in FORMATS:
         raise Refused(f"--to {to}: expected a name that ends in {', '.join(FORMATS)}")
     if not to.parent.is_dir():
@@ -114,12 +119,12 @@ def _writable(to: Path) -> Format:
 
 
 def _form_of_data(config: Config) -> Form:
-    """Of a run of an older version, whose checkpoint does not say: its data have to be there."""
+    """The form of an older version's run, whose checkpoint lacks it: its data have to be there."""
     return Form.of(population(config, Streams(config.run.seed)).test)
 
 
 def _model(network: Network, params: Tensor, form: Form) -> Preprocessed:
-    """`network`'s own module, with `params` in it, from raw columns to what is expected."""
+    """The module of `network`, with `params` in it, from raw columns to what is expected."""
     module = network.module
     with torch.no_grad():
         for name, view in network.shapes.views(params).items():
@@ -128,12 +133,12 @@ def _model(network: Network, params: Tensor, form: Form) -> Preprocessed:
 
 
 def _names(form: Form) -> list[str]:
-    """Of what goes in."""
+    """The names of what goes into an export."""
     return [*form.preprocessing.inputs] if form.preprocessing else ["x"]
 
 
-def _refuse_unexplained(config: Config) -> None:
-    """Where a user's own loss does not say what its outputs mean."""
+def _refuse_without_expectation(config: Config) -> None:
+    """Raises `Refused` where a user's own loss does not say what its outputs mean."""
     if not hasattr(config.loss, "expectation"):
         raise Refused(
             f"the loss {config.names['loss']!r} has no method `expectation`, which turns outputs "
@@ -162,27 +167,29 @@ def _provenance(directory: RunDirectory) -> dict[str, Any]:
 
 
 def _described(name: str, value: Tensor) -> dict[str, Any]:
+    """An input or output as the facts describe it, for any number of rows."""
     dtype = str(value.dtype).removeprefix("torch.")
     return {"name": name, "dtype": dtype, "shape": ["rows", *value.shape[1:]]}
 
 
-def _checked(run: Predict, made_up: MadeUp, form: Form, to: Path) -> float:
-    """The largest difference to what is expected; of all rows, of some, and of one alone.
+def _largest_difference(predict: Predict, made_up: MadeUp, form: Form, to: Path) -> float:
+    """The largest difference to what is expected: for all rows, for a few, and for one alone.
 
-    Raises `Refused` where they differ.
+    Raises `Refused` where one is not close.
     """
-    off = 0.0
+    difference = 0.0
     for count in (len(made_up.expected), _FEW + 2, 1):
         part = made_up.first(count)
         with torch.no_grad():
-            given = run(part.inputs)
+            predicted = predict(part.inputs)
         close = torch.allclose(
-            given, part.expected, rtol=_CLOSE, atol=_CLOSE * form.scale, equal_nan=True
+            predicted, part.expected, rtol=_CLOSE, atol=_CLOSE * form.scale, equal_nan=True
         )
-        if given.shape != part.expected.shape or not close:
+        if predicted.shape != part.expected.shape or not close:
             raise Refused(
                 f"--to {to}: what would be written gives other predictions than the run for "
                 f"{count} made-up rows; nothing was written. Export to another format"
             )
-        off = max(off, float((given - part.expected).nan_to_num().abs().max()))
-    return off
+        gap = (predicted - part.expected).nan_to_num().abs().max()
+        difference = max(difference, float(gap))
+    return difference

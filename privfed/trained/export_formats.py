@@ -32,7 +32,7 @@ Predict = Callable[[tuple[Tensor, ...]], Tensor]
 
 @dataclass(frozen=True)
 class Exportable:
-    """A model with its `inputs` (names, and a few rows of each) and `facts`; `output` is a name."""
+    """A model, its `inputs` (a few rows of each, by name), the name of its `output`, `facts`."""
 
     model: Preprocessed
     inputs: Mapping[str, Tensor]
@@ -41,37 +41,37 @@ class Exportable:
 
 
 class Format(Protocol):
-    """One kind of file."""
+    """One kind of file, which messages name as `called`."""
 
     called: str
 
-    def write(self, what: Exportable) -> bytes:
+    def write(self, exportable: Exportable) -> bytes:
         """The whole file. Raises `Refused` for a model that cannot be written so."""
         ...
 
-    def read(self, content: bytes, what: Exportable) -> Predict:
+    def read(self, content: bytes, exportable: Exportable) -> Predict:
         """The model in `content`, as far as the format goes without what wrote it."""
         ...
 
 
 class Safetensors:
-    """Weights by name, as `load_state_dict` takes them; preprocessing and the rest as facts."""
+    """Weights by name, as `load_state_dict` takes them; preprocessing stands among the facts."""
 
     called = "weights by name"
 
-    def write(self, what: Exportable) -> bytes:
-        return pack(what.model.module.state_dict(), what.facts)
+    def write(self, exportable: Exportable) -> bytes:
+        return pack(exportable.model.module.state_dict(), exportable.facts)
 
-    def read(self, content: bytes, what: Exportable) -> Predict:
-        """Another program builds the same module, and preprocesses as the facts say."""
+    def read(self, content: bytes, exportable: Exportable) -> Predict:
+        """As another program does: it builds the same module, and preprocesses as the facts say."""
         size = int.from_bytes(content[:8], "little")
         facts = from_json(from_json(content[8 : 8 + size])["__metadata__"][FACTS])
-        module = what.model.module
+        module = exportable.model.module
         module.load_state_dict(load(content))
         label, stated = facts["label"], facts["preprocessing"]
-        how = Preprocessing.model_validate(stated, strict=False) if stated else None
+        preprocessing = Preprocessing.model_validate(stated, strict=False) if stated else None
         meaning = Meaning(tuple(label["names"]), label["scale"], label["shift"])
-        model = Preprocessed(module, what.model.loss, meaning, how).eval()
+        model = Preprocessed(module, exportable.model.loss, meaning, preprocessing).eval()
         return lambda inputs: model(*inputs)
 
 
@@ -80,16 +80,18 @@ class ExportedProgram:
 
     called = "a program of torch.export"
 
-    def write(self, what: Exportable) -> bytes:
-        out = io.BytesIO()
+    def write(self, exportable: Exportable) -> bytes:
+        buffer = io.BytesIO()
         with quiet(self.called):
             program = torch.export.export(
-                what.model, tuple(what.inputs.values()), dynamic_shapes=_dynamic(what)
+                exportable.model,
+                tuple(exportable.inputs.values()),
+                dynamic_shapes=_any_number_of_rows(exportable),
             )
-            torch.export.save(program, out, extra_files={_FILE: json.dumps(what.facts)})
-        return out.getvalue()
+            torch.export.save(program, buffer, extra_files={_FILE: json.dumps(exportable.facts)})
+        return buffer.getvalue()
 
-    def read(self, content: bytes, what: Exportable) -> Predict:
+    def read(self, content: bytes, exportable: Exportable) -> Predict:
         with quiet(self.called):
             module = torch.export.load(io.BytesIO(content)).module()
         return lambda inputs: module(*inputs)
@@ -100,36 +102,36 @@ class Onnx:
 
     called = "an ONNX graph"
 
-    def write(self, what: Exportable) -> bytes:
+    def write(self, exportable: Exportable) -> bytes:
         with quiet(self.called):
             program = torch.onnx.export(
-                what.model,
-                tuple(what.inputs.values()),
+                exportable.model,
+                tuple(exportable.inputs.values()),
                 dynamo=True,
-                dynamic_shapes=_dynamic(what),
-                input_names=[*what.inputs],
-                output_names=[what.output],
+                dynamic_shapes=_any_number_of_rows(exportable),
+                input_names=[*exportable.inputs],
+                output_names=[exportable.output],
                 verbose=False,
             )
         if program is None:
             raise Refused("this PyTorch has no ONNX exporter; update it")
         graph = program.model_proto
         entry = graph.metadata_props.add()
-        entry.key, entry.value = FACTS, json.dumps(what.facts)
+        entry.key, entry.value = FACTS, json.dumps(exportable.facts)
         return bytes(graph.SerializeToString())
 
-    def read(self, content: bytes, what: Exportable) -> Predict:
+    def read(self, content: bytes, exportable: Exportable) -> Predict:
         with quiet(self.called):
             import onnxruntime
 
             session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
-        def run(inputs: tuple[Tensor, ...]) -> Tensor:
-            arrays = (each.numpy() for each in inputs)
-            (outputs,) = session.run(None, dict(zip(what.inputs, arrays, strict=True)))
+        def predict(inputs: tuple[Tensor, ...]) -> Tensor:
+            arrays = (column.numpy() for column in inputs)
+            (outputs,) = session.run(None, dict(zip(exportable.inputs, arrays, strict=True)))
             return torch.from_numpy(outputs)
 
-        return run
+        return predict
 
 
 _FILE = "privfed.json"
@@ -141,16 +143,17 @@ FORMATS: dict[str, Format] = {
 """By the suffix of the file."""
 
 
-def _dynamic(what: Exportable) -> Any:
-    """Any number of rows."""
+def _any_number_of_rows(exportable: Exportable) -> Any:
+    """Dynamic shapes for `torch.export` under which the first dimension is any number of rows."""
     rows = torch.export.Dim("rows")
-    return (tuple({0: rows} for _ in what.inputs),)
+    return (tuple({0: rows} for _ in exportable.inputs),)
 
 
 @contextlib.contextmanager
 def quiet(called: str) -> Iterator[None]:
-    """Without what libraries warn of and log; what they raise on a model that they do not know is
-    refused.
+    """A context in which libraries neither warn nor log.
+
+    Raises `Refused` for whatever they raise on a model that they cannot write or read.
     """
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Made-up raw rows, good and bad, and what a run's own code makes of them: to hold exports against.
+"""Made-up raw rows, good and bad, with the predictions of the run's own code, to check exports by.
 
 Nothing in them is anybody's: they follow from what is declared.
 """
@@ -32,41 +32,48 @@ class MadeUp:
     expected: Tensor
 
     def first(self, count: int) -> MadeUp:
+        """The first `count` rows."""
         return MadeUp(tuple(each[:count] for each in self.inputs), self.expected[:count])
 
 
 def made_up_rows(form: Form, source: Any, network: Network, params: Tensor) -> MadeUp:
-    """Rows of the form that the model takes, with what `network` says of them.
+    """Rows of the form that the model takes, with what `network` predicts for them.
 
-    With preprocessing: numbers within their bounds, at them and beyond, empty ones, categories that
-    are declared and others. Rows that `source` would refuse are expected to give NaN.
+    With preprocessing, there are numbers within their bounds, at them and beyond, empty ones,
+    categories that are declared and others. NaN is expected for rows that `source` would refuse.
     """
     generator = torch.Generator().manual_seed(0)
-    how = form.preprocessing
-    if how is None:
+    preprocessing = form.preprocessing
+    if preprocessing is None:
         shape = (_ROWS, *form.features)
         tokens = torch.randint(0, form.classes, shape, generator=generator)
         x = tokens if form.tokens else torch.randn(shape, generator=generator)
         return MadeUp((x,), _expectation(network, params, x, form))
     inputs = tuple(
-        _numbers(how, generator) if dtype.is_floating_point else _codes(how, generator)
-        for dtype, _ in how.inputs.values()
+        _numbers(preprocessing, generator)
+        if dtype.is_floating_point
+        else _codes(preprocessing, generator)
+        for dtype, _ in preprocessing.inputs.values()
     )
-    expected = _expectation(network, params, _prepared(how, source, inputs), form)
-    expected[_refused(how, inputs)] = math.nan
+    expected = _expectation(network, params, _prepared(preprocessing, source, inputs), form)
+    expected[_refused(preprocessing, inputs)] = math.nan
     return MadeUp(inputs, expected)
 
 
 def _expectation(network: Network, params: Tensor, x: Tensor, form: Form) -> Tensor:
+    """What the label of each row of x `[N, *]` is expected to be (`Loss.expectation`)."""
     with torch.no_grad(), scoring(network.module):
         outputs = network.outputs(params.clone(), x)
     return network.loss.expectation(outputs, form.meaning)
 
 
-def _numbers(how: Preprocessing, generator: torch.Generator) -> Tensor:
-    """Half of the rows well within bounds; the others also at them, beyond, infinite or empty."""
-    dtype, shape = how.inputs["numbers"]
-    low, high = _bounds(how)
+def _numbers(preprocessing: Preprocessing, generator: torch.Generator) -> Tensor:
+    """Numbers `[N, *]`, in half of the rows well within their bounds.
+
+    Those of the other rows lie also at the bounds and beyond, or are infinite or empty.
+    """
+    dtype, shape = preprocessing.inputs["numbers"]
+    low, high = _bounds(preprocessing)
     inside = torch.rand((_ROWS, len(low)), generator=generator, dtype=torch.float64)
     values = low + (high - low) * inside
     nothing, infinite = (torch.full_like(low, value) for value in (math.nan, math.inf))
@@ -78,53 +85,55 @@ def _numbers(how: Preprocessing, generator: torch.Generator) -> Tensor:
     return values.view(_ROWS, *shape).to(dtype)
 
 
-def _bounds(how: Preprocessing) -> tuple[Tensor, Tensor]:
-    """Of every number of a row, `[numbers]` each."""
-    bounds = [each.bounds for each in how.numbers for _ in range(each.count)]
+def _bounds(preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
+    """The bounds of every number of a row: the lower and the upper ones, `[numbers]` each."""
+    bounds = [each.bounds for each in preprocessing.numbers for _ in range(each.count)]
     low, high = torch.tensor(bounds, dtype=torch.float64).unbind(1)
     return low, high
 
 
-def _codes(how: Preprocessing, generator: torch.Generator) -> Tensor:
+def _codes(preprocessing: Preprocessing, generator: torch.Generator) -> Tensor:
     """Places among the declared values; in the second half of the rows also -1 and too high."""
     columns = []
-    for category in how.categories:
+    for category in preprocessing.categories:
         count = len(category.values)
-        good = torch.randint(0, count, (_ROWS // 2,), generator=generator)
-        any_ = torch.randint(-1, count + 1, (_ROWS - _ROWS // 2,), generator=generator)
-        columns.append(torch.cat([good, any_]))
+        declared = torch.randint(0, count, (_ROWS // 2,), generator=generator)
+        any_code = torch.randint(-1, count + 1, (_ROWS - _ROWS // 2,), generator=generator)
+        columns.append(torch.cat([declared, any_code]))
     return torch.stack(columns, 1)
 
 
-def _refused(how: Preprocessing, inputs: tuple[Tensor, ...]) -> Tensor:
+def _refused(preprocessing: Preprocessing, inputs: tuple[Tensor, ...]) -> Tensor:
     """Which rows `[N]` are not as declared, where that is refused."""
     wrong = torch.zeros(_ROWS, dtype=torch.bool)
-    if how.numbers:
-        each = [numbers for numbers in how.numbers for _ in range(numbers.count)]
+    if preprocessing.numbers:
+        each = [numbers for numbers in preprocessing.numbers for _ in range(numbers.count)]
         for column, declared in zip(inputs[0].reshape(_ROWS, -1).unbind(1), each, strict=True):
             low, high = declared.bounds
             if declared.missing is None:
                 wrong |= column.isnan()
-            if not how.clips:
+            if not preprocessing.clips:
                 wrong |= (column < low) | (column > high)
-    for place, category in enumerate(how.categories):
+    for place, category in enumerate(preprocessing.categories):
         codes = inputs[-1][:, place]
-        if not (how.clips or category.lacks):
+        if not (preprocessing.clips or category.lacks):
             wrong |= (codes < 0) | (codes >= len(category.values))
     return wrong
 
 
-def _prepared(how: Preprocessing, source: Any, inputs: tuple[Tensor, ...]) -> Tensor:
-    """X `[N, *shape]`, by the code that made the examples which were trained on."""
-    if isinstance(source, Prepares) and len(how.shape) == 1:
-        numbers = inputs[0].numpy() if how.numbers else np.zeros((_ROWS, 0))
-        codes = inputs[-1].numpy() if how.categories else np.zeros((_ROWS, 0), np.int64)
-        return source.prepared(numbers, codes, how)
-    if how.whole:
-        ((bounds, missing),) = [(each.bounds, each.missing) for each in how.numbers]
-        store = inputs[0].view(_ROWS, *how.shape)
-        whole = torch.arange(_ROWS)
-        return Mapped(store, whole, bounds, how.onto, 0.0 if missing is None else missing)[whole]
+def _prepared(preprocessing: Preprocessing, source: Any, inputs: tuple[Tensor, ...]) -> Tensor:
+    """X `[N, *shape]`, prepared by the code that made the examples which were trained on."""
+    if isinstance(source, Prepares) and len(preprocessing.shape) == 1:
+        numbers = inputs[0].numpy() if preprocessing.numbers else np.zeros((_ROWS, 0))
+        codes = inputs[-1].numpy() if preprocessing.categories else np.zeros((_ROWS, 0), np.int64)
+        return source.prepared(numbers, codes, preprocessing)
+    if preprocessing.whole:
+        ((bounds, missing),) = [(each.bounds, each.missing) for each in preprocessing.numbers]
+        store = inputs[0].view(_ROWS, *preprocessing.shape)
+        rows = torch.arange(_ROWS)
+        return Mapped(store, rows, bounds, preprocessing.onto, 0.0 if missing is None else missing)[
+            rows
+        ]
     raise Refused(
         f"the source {type(source).__name__} says how it prepares columns and has no method "
         "`prepared` that does it for made-up rows; nothing can be exported unchecked"

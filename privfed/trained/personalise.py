@@ -13,25 +13,26 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from torch import Tensor
 
 from privfed.data.federation import Federation
 from privfed.errors import Refused
 from privfed.local.objectives.sgd import Sgd
 from privfed.local.trainer import LocalTrainer
+from privfed.models.network import Network
 from privfed.run.heterogeneity import client_scores, distribution
 from privfed.run.population import population
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
-from privfed.trained.evaluate import trained
-from privfed.vector import Indices
+from privfed.trained.stored_model import stored_model
 
 
 @dataclass(frozen=True)
 class Personalised:
-    """Over `clients` clients with two examples or more: the first measure before and after.
+    """What fine-tuning did to the first measure of `clients` clients with two examples or more.
 
-    `before` and `after` are distributions over clients, each alike; `improved` is the share of
-    clients whose score rose.
+    `before` and `after` are distributions over clients, in which each counts alike; `improved` is
+    the share of clients whose score rose.
     """
 
     path: Path
@@ -74,7 +75,7 @@ def personalise(path: Path, epochs: int) -> Personalised:
     ids = ids[people.sizes(ids) > 1]
     if not len(ids):
         raise Refused("no client holds two examples, one to fine-tune on and one to score")
-    network, params, round = trained(path, people.examples)
+    network, params, round = stored_model(path, people.examples)
     tuning, scoring = _halves(people.at(round), streams)
     plain: Any = Sgd()
     trainer = LocalTrainer(
@@ -83,10 +84,10 @@ def personalise(path: Path, epochs: int) -> Personalised:
     measure, before = client_scores(network, scoring, params, ids)
     after = []
     for client in ids:
-        one = np.array([client])
-        keys = streams.at("personal", 0, people.identify(one))
-        rows, _ = trainer.train(one, {"params": params}, None, keys)
-        after.append(_score(trainer, scoring, params + rows[0], one))
+        ids_of_one = np.array([client])
+        keys = streams.at("personal", 0, people.identify(ids_of_one))
+        rows, _ = trainer.train(ids_of_one, {"params": params}, None, keys)
+        after.append(_score(network, scoring, params + rows[0], int(client)))
     tuned, lower = np.array(after), network.loss.lower_is_better
     return Personalised(
         path,
@@ -100,11 +101,12 @@ def personalise(path: Path, epochs: int) -> Personalised:
     )
 
 
-def _score(trainer: LocalTrainer, scoring: Federation, params: Any, one: Indices) -> float:
-    start, end = scoring.offsets[one[0]], scoring.offsets[one[0] + 1]
-    own = scoring.examples.take(np.arange(start, end))
-    alone = Federation(own, np.array([0, end - start]), own)
-    return float(client_scores(trainer.network, alone, params, np.array([0]))[1][0])
+def _score(network: Network, scoring: Federation, params: Tensor, client: int) -> float:
+    """The first measure of the model `params` `[d]` on the examples of one client."""
+    start, end = scoring.offsets[client], scoring.offsets[client + 1]
+    examples = scoring.examples.take(np.arange(start, end))
+    alone = Federation(examples, np.array([0, end - start]), examples)
+    return float(client_scores(network, alone, params, np.array([0]))[1][0])
 
 
 def _halves(people: Federation, streams: Streams) -> tuple[Federation, Federation]:

@@ -15,16 +15,23 @@ from privfed.data.source import LabelFree
 from privfed.errors import Refused
 from privfed.models.network import Network
 from privfed.store.run_directory import RunDirectory
-from privfed.trained.evaluate import UNCOVERED, fitting, named_in, on_other_data
-from privfed.trained.predictions import Predictions, predictions, writable, write
+from privfed.trained.evaluate import UNCOVERED
+from privfed.trained.other_data import data_paths, on_other_data
+from privfed.trained.predictions import (
+    Predictions,
+    predictions,
+    refuse_unwritable,
+    write_predictions,
+)
+from privfed.trained.stored_model import stored_model_for
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What the model of the run at `path`, after `round`, says of each row of the data.
+    """What the model of the run at `path`, after `round`, predicts for each row of the data.
 
     `measures` are empty where rows have no labels, or `unscored` says why they tell nothing. `out`
-    is where `table` was written, if anywhere.
+    is where `table` was written, if anywhere. `patterns` each declare several columns at once.
     """
 
     path: Path
@@ -38,6 +45,7 @@ class Predicted:
 
     @property
     def rows(self) -> int:
+        """How many rows were predicted."""
         return len(self.table["row"])
 
     @property
@@ -71,19 +79,20 @@ def predict(path: Path, overrides: Sequence[str], out: Path | None = None) -> Pr
     stored = RunDirectory.open(path).config.read()
     config = on_other_data(stored, overrides)
     if out is not None:
-        writable(out, "--out", named_in(stored) | named_in(config))
+        refuse_unwritable(out, "--out", data_paths(stored) | data_paths(config))
     examples = _inputs(config)
-    net, params, round = fitting(path, examples, other=True)
+    net, params, round = stored_model_for(path, examples, other=True)
     table = predictions(net, params, examples, str(config.values()["data"].get("client", "")))
     measures, unscored = _measures(net, params, examples)
     if out is not None:
-        write(out, table)
+        write_predictions(out, table)
     return Predicted(
         path, round, table, examples.labelled, measures, unscored, _patterns(examples), out
     )
 
 
 def _inputs(config: Config) -> Examples:
+    """The rows to predict. Raises `Refused` for none, and for a source of labelled rows alone."""
     source = config.source
     if not isinstance(source, LabelFree):
         raise Refused(
@@ -107,6 +116,6 @@ def _measures(net: Network, params: Tensor, examples: Examples) -> tuple[dict[st
 
 
 def _patterns(examples: Examples) -> tuple[str, ...]:
-    """What declares several columns at once, whose order is that of the file."""
+    """The patterns that declare several columns at once, whose order is that of the file."""
     numbers = examples.preprocessing.numbers if examples.preprocessing else ()
     return tuple(each.column for each in numbers if each.count > 1 and {*each.column} & {*"*?["})

@@ -42,7 +42,7 @@ def predictions(net: Network, params: Tensor, examples: Examples, client: str = 
     return {**table, **predicted}
 
 
-def writable(path: Path, option: str, data: Collection[str]) -> None:
+def refuse_unwritable(path: Path, option: str, data: Collection[str]) -> None:
     """Raises `Refused` where no table can be written at `path`, or one of `data` lies there."""
     if path.suffix.lower() not in _WRITERS:
         raise Refused(f"{option} {path}: expected a name that ends in {', '.join(_WRITERS)}")
@@ -52,34 +52,34 @@ def writable(path: Path, option: str, data: Collection[str]) -> None:
         raise Refused(f"{option} {path} is the data themselves; nothing was changed. Name another")
 
 
-def write(path: Path, table: Predictions) -> None:
+def write_predictions(path: Path, table: Predictions) -> None:
     """Write `table` as the suffix of `path` says, whole or not at all."""
     write_atomically(path, _WRITERS[path.suffix.lower()](table))
 
 
 def as_csv(table: Predictions) -> bytes:
-    """Numbers to as many digits as they have."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    """`table` as CSV, with numbers to as many digits as they have."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(table)
     writer.writerows(zip(*(column.astype(str).tolist() for column in table.values()), strict=True))
-    return out.getvalue().encode()
+    return buffer.getvalue().encode()
 
 
 def _as_parquet(table: Predictions) -> bytes:
     import pyarrow
     from pyarrow import parquet
 
-    out = io.BytesIO()
-    parquet.write_table(pyarrow.table(dict(table)), out)
-    return out.getvalue()
+    buffer = io.BytesIO()
+    parquet.write_table(pyarrow.table(dict(table)), buffer)
+    return buffer.getvalue()
 
 
 def _as_npz(table: Predictions) -> bytes:
-    out = io.BytesIO()
+    buffer = io.BytesIO()
     arrays: dict[str, Any] = dict(table)
-    np.savez(out, **arrays)
-    return out.getvalue()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
 
 
 _WRITERS: dict[str, Callable[[Predictions], bytes]] = {
@@ -90,7 +90,7 @@ _WRITERS: dict[str, Callable[[Predictions], bytes]] = {
 
 
 def _labels(y: Tensor, meaning: Meaning) -> Tensor:
-    """Labels as losses predict them: classes, sets of labels, or numbers in their own units."""
+    """The labels y as losses predict them: classes, sets of labels, or numbers in their units."""
     if y.dtype == torch.int64:
         return y
     if y.shape[1] > 1:
@@ -100,25 +100,29 @@ def _labels(y: Tensor, meaning: Meaning) -> Tensor:
 
 
 def _cells(column: Tensor, meaning: Meaning) -> np.ndarray:
-    """`[N]`: classes and sets of labels by name, numbers as they are, several of them as text."""
+    """A column `[N]` of the table: classes and sets of labels by name, numbers as they are.
+
+    Several numbers or labels of one row stand as text.
+    """
     values: np.ndarray = column.cpu().numpy()
     if column.dtype == torch.bool:
         return np.array([_set(row, meaning.names) for row in values.tolist()], dtype=str)
     if column.dim() > 1:
-        say = _sequence if column.dtype == torch.int64 else _numbers
-        return np.array([say(row, meaning.names) for row in values.tolist()], dtype=str)
+        as_text = _sequence if column.dtype == torch.int64 else _numbers
+        return np.array([as_text(row, meaning.names) for row in values.tolist()], dtype=str)
     if column.dtype == torch.int64 and meaning.names:
         values = np.array(meaning.names)[values]
     return values
 
 
 def _set(row: Sequence[bool], names: Sequence[str]) -> str:
-    called = names or [str(n) for n in range(len(row))]
-    return " ".join(name for name, there in zip(called, row, strict=True) if there)
+    """The names of the labels that a row has."""
+    names = names or [str(n) for n in range(len(row))]
+    return " ".join(name for name, held in zip(names, row, strict=True) if held)
 
 
 def _sequence(row: Sequence[int], names: Sequence[str]) -> str:
-    """Of positions that have a label."""
+    """The labels of a row, one after the other, of the positions that have one."""
     return "".join(names[label] if names else str(label) for label in row if label != -1)
 
 

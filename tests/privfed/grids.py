@@ -2,7 +2,8 @@
 
 import csv
 
-from privfed.grid.grid import cells, load_grid
+from privfed.grid.cells import cells
+from privfed.grid.load import load_grid
 from privfed.grid.process_pool import Ended, Started
 
 BASE = """

@@ -31,18 +31,13 @@ from pyarrow import parquet
 from small import trained
 
 import privfed
+from privfed.cli.answering import answers_errors, never_quotes, quotes_on_request
 from privfed.cli.main import main
 from privfed.config.reading import load
 from privfed.errors import Broken, PrivfedError, Refused, private_text, public_text
-from privfed.failures import (
-    _died,
-    answers_errors,
-    guarded,
-    never_quotes,
-    quotes_on_request,
-)
-from privfed.grid import engine as experiment
-from privfed.grid.engine import Job, run_cell
+from privfed.failures import _uncaught_hook, guarded
+from privfed.grid import cell_job
+from privfed.grid.cell_job import Job, run_cell
 from privfed.grid.process_pool import Died, Ended, work
 from privfed.run import worker_rank as follow
 from privfed.run.check import check
@@ -440,8 +435,8 @@ def test_a_cell_of_an_experiment_gives_no_private_reason(tmp_path, monkeypatch, 
     def train(*_):
         raise error
 
-    monkeypatch.setattr(experiment, "train", train)
-    monkeypatch.setattr(experiment, "assembled", lambda raw: raw)
+    monkeypatch.setattr(cell_job, "train", train)
+    monkeypatch.setattr(cell_job, "assembled", lambda raw: raw)
     result = run_cell(Job("cell", {}, str(tmp_path), False))
     assert result["status"] in ("failed", "refused")
     assert result["reason"]
@@ -521,7 +516,7 @@ def test_an_interrupt_that_nobody_could_catch_comes_once_more():
     """Of a person's Ctrl-C that hit a destructor: else the run would go on, unheard."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        _died(False)(SimpleNamespace(exc_type=KeyboardInterrupt, exc_value=None))
+        _uncaught_hook(False)(SimpleNamespace(exc_type=KeyboardInterrupt, exc_value=None))
         with pytest.raises(KeyboardInterrupt):
             time.sleep(10)
     finally:
@@ -590,8 +585,7 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "auditing/opacus_check.py",
     "config/overrides.py",
     "config/reading.py",
-    "grid/grid.py",
-    "grid/results.py",
+    "grid/tables.py",
     "leakage/views.py",
     "local/per_example.py",
     "models/precision.py",
@@ -599,11 +593,11 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "models/recipes.py",
     "models/vetting.py",
     "parts.py",
-    "plan/calibrate.py",
+    "plan/calibration/solving.py",
     "plan/plan.py",
     "plan/rule.py",
     "store/lineage.py",
-    "trained/evaluate.py",
+    "trained/stored_model.py",
 }
 """Where a message has another exception's: of code, made-up examples and files without clients."""
 

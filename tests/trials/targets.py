@@ -30,7 +30,8 @@ from privfed.data.sources.idx import Idx
 from privfed.data.sources.leaf import Leaf
 from privfed.data.sources.table import Table
 from privfed.data.sources.text import Text
-from privfed.grid.grid import cells, load_grid
+from privfed.grid.cells import cells
+from privfed.grid.load import load_grid
 from privfed.plan.plan import plan
 from privfed.run.resume import resume
 from privfed.run.train import train

@@ -15,7 +15,7 @@ _MOST = 8
 
 def contact_sheet(inverted: Inverted) -> bytes | None:
     """A PNG; None where examples are no pictures."""
-    attack, views = inverted.attack, inverted.seen
+    attack, views = inverted.attack, inverted.views
     shape, values = attack.picture, (attack.low, attack.high)
     if shape is None:
         return None
@@ -49,6 +49,6 @@ def _draw_images(
 
 def _name_clients(line: list[Axes], inverted: Inverted) -> None:
     """Say above each column whose example it is."""
-    each = inverted.question.examples
+    each = inverted.options.examples
     for column, axes in enumerate(line):
         axes.set_title(f"client {inverted.clients[column // each]}", fontsize=8)

@@ -22,13 +22,13 @@ _EXACT = 99
 def inversion_table(inverted: Inverted, out: Path) -> Group:
     """Quality by view, and what was attacked how."""
     table = _view_table("what is seen", "by whom", "PSNR", "SSIM", "MSE", "labels found")
-    for view in inverted.seen:
+    for view in inverted.views:
         ssim = f"{np.median(view.ssim):.2f}" if view.ssim else "—"
         labels = "—" if view.labels is None else f"{view.labels:.0%}"
         psnr = decibels(float(np.median(view.psnr)))
         mse = f"{np.median(view.mse):.2g}"
         table.add_row(view.view.name, view.view.who, psnr, ssim, mse, labels)
-    question, attack = inverted.question, inverted.attack
+    question, attack = inverted.options, inverted.attack
     searched = "" if attack.method == "analytic" else f", {attack.iterations} iterations"
     taken = f"{counted(question.examples, 'example')} each, {counted(question.steps, 'local step')}"
     facts = {
@@ -42,7 +42,7 @@ def inversion_table(inverted: Inverted, out: Path) -> Group:
 def property_table(properties: Properties, out: Path) -> Group:
     """How far the label distributions are off, by view."""
     table = _view_table("what is seen", "by whom", "distance", "majority label")
-    for guess in properties.guessed:
+    for guess in properties.estimates:
         distance, right = np.mean(guess.distance), np.mean(guess.majority)
         table.add_row(guess.view.name, guess.view.who, f"{distance:.3f}", f"{right:.0%} right")
     facts = {

@@ -69,7 +69,7 @@ def exposure_json(exposure: Exposure) -> dict[str, Any]:
         exposure.measure: exposure.score,
         "simulation": True,
         "note": NOTE,
-        "of": str(exposure.of) if exposure.of else None,
+        "of": str(exposure.path) if exposure.path else None,
     }
 
 
@@ -116,7 +116,7 @@ def exposure_table(exposure: Exposure, folder: Path) -> Group:
 def _facts(exposure: Exposure, about: str, delta: float, folder: Path) -> Iterator[tuple[str, str]]:
     """What was attacked, by how many trials, and what the numbers are worth."""
     curve, several = next(iter(exposure.curves.values())), exposure.attacked > 1
-    trained = f"{exposure.attacked} runs" if several else f"the run {exposure.of}"
+    trained = f"{exposure.attacked} runs" if several else f"the run {exposure.path}"
     each = ", each in turn with the others as shadows" if several else ""
     yield "attacked", f"{trained}{each}; {exposure.shadows} shadow runs"
     yield "trials", f"{curve.members} members, {curve.nonmembers} non-members: {exposure.others}"
@@ -126,7 +126,7 @@ def _facts(exposure: Exposure, about: str, delta: float, folder: Path) -> Iterat
     yield "intervals", "Clopper-Pearson, 95 %; trials of one run share its noise"
     if not curve.resolves(RATES[0]):
         least = math.ceil(1 / RATES[0])
-        how = "take more --shadows" if several else f"attack {exposure.of}/config.toml"
+        how = "take more --shadows" if several else f"attack {exposure.path}/config.toml"
         yield "FPR 0.1 %", f"not resolved: needs at least {least} non-members; {how}"
     yield "note", NOTE
     yield "written", f"{folder / 'roc.svg'}, roc.png, membership.json"

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from attacks.tradeoff import tpr_bound
-from privfed.grid.drawing import COLOURS, DASHES
+from privfed.grid.pictures.style import COLOURS, DASHES
 from privfed.json_text import dump
 from privfed.leakage.membership import Exposure
 from privfed.report.attacks.membership import ATTACK_NAMES, claim, exposure_json

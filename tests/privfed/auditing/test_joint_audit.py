@@ -18,8 +18,8 @@ from privfed.auditing.prior_runs import priors
 from privfed.auditing.run_audit import audit
 from privfed.config.reading import overridden
 from privfed.errors import Refused
-from privfed.grid.cell_charges import planned
-from privfed.grid.grid import Cell
+from privfed.grid.cell_charges import planned_charges
+from privfed.grid.cells import Cell
 from privfed.grid.joint_guarantee import joints
 from privfed.plan.plan import plan
 from privfed.plan.prior_spending import Prior, examples_guarantee
@@ -192,7 +192,7 @@ def test_an_earlier_run_without_dp_sgd_bounds_no_example(tmp_path, mechanism):
     outcome = trained(tmp_path / "next", *both, after)
     trained(tmp_path / "alone", *both, "run.rounds=5")
     merged = [audit_together([tmp_path / name for name in names]) for names in (NAMES, NAMES[::-1])]
-    (together,) = joints([planned(Cell({}, 0, small(*both, after), None))], {})
+    (together,) = joints([planned_charges(Cell({}, 0, small(*both, after), None))], {})
     found = [before, audit(tmp_path / "next").examples, together.examples]
     for bound in (*found, *(each.examples for each in merged)):
         assert bound.epsilon == math.inf

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from small import trained
 
 from accounting.errors import LedgerBroken
+from privfed.cli.answering import answers_errors
 from privfed.cli.main import main
-from privfed.errors import Broken, Busy, Refused, unreadable
-from privfed.failures import KINDS, answers_errors
+from privfed.errors import Broken, Busy, RankLost, Refused, unreadable
+from privfed.failures import KINDS
 from privfed.grid.results import DONE, FAILED, REFUSED
-from privfed.ranks import RankLost
 
 MLP = ("--set", "model.name=mlp")
 
@@ -137,7 +137,7 @@ def test_an_experiment_that_failed_says_so_beside_its_counts(
         ended = files if tuned else None
         return SimpleNamespace(files=ended, counts=counts, to_json=lambda: {"cells": counts})
 
-    monkeypatch.setattr("privfed.grid.engine.experiment", experiment)
+    monkeypatch.setattr("privfed.grid.engine.run_grid", experiment)
     monkeypatch.setattr("privfed.report.grid.experiment_table", str)
     found, result = told("experiment", tmp_path / "grid.toml")
     assert (found["exit"], found["error"]["kind"], found["cells"]) == (code, kind, counts)

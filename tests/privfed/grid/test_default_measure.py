@@ -9,10 +9,11 @@ from grids import in_process
 from privfed.cli.main import main
 from privfed.errors import Refused
 from privfed.grid import engine as experiment
+from privfed.grid.cells import cells
 from privfed.grid.default_measure import less_is_better
-from privfed.grid.engine import _best
-from privfed.grid.figures import Figure
-from privfed.grid.grid import cells, load_grid
+from privfed.grid.load import load_grid
+from privfed.grid.pictures.figures import Figure
+from privfed.grid.tuning import best_options
 from privfed.models.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 
 HEAT = """
@@ -81,7 +82,9 @@ def test_tuning_chooses_by_each_cells_own_measure(tmp_path):
         }
         for cell in tried
     }
-    chosen = [_best(read, tried, results, {"model.loss": loss})["client.lr"] for loss in losses]
+    chosen = [
+        best_options(read, tried, results, {"model.loss": loss})["client.lr"] for loss in losses
+    ]
     assert chosen == [0.1, 0.2], "the least error, the greatest accuracy"
 
 

@@ -21,11 +21,13 @@ from pyarrow import parquet
 
 from privfed.cli.main import main
 from privfed.errors import Refused
+from privfed.grid import cell_job
 from privfed.grid import engine as experiment
-from privfed.grid.drawing import draw
-from privfed.grid.figures import Figure, values
+from privfed.grid.pictures.drawing import draw
+from privfed.grid.pictures.figures import Figure, values
 from privfed.grid.process_pool import Died, Ended, Started, work
-from privfed.grid.results import read_table, spread, summary
+from privfed.grid.summary import spread, summary
+from privfed.grid.tables import read_table
 from privfed.store.run_directory import RunDirectory
 
 
@@ -130,7 +132,7 @@ def test_a_done_cell_is_never_repeated_and_a_failed_one_only_on_request(
         ran.append(job.name)
         if len(ran) == 2:
             raise_ = {"status": "failed", "reason": "a bug", "seconds": 1.0, "version": "0"}
-            return experiment._keep(Path(job.folder), raise_)
+            return cell_job._store(Path(job.folder), raise_)
         return real(job)
 
     monkeypatch.setattr(experiment, "run_cell", counted)
@@ -173,7 +175,7 @@ def test_an_interrupted_experiment_goes_on_where_it_stopped(tmp_path, quick, mon
 
 
 def test_a_full_disk_stops_the_experiment_and_loses_nothing(tmp_path, quick, monkeypatch):
-    real, ran = experiment.train, []
+    real, ran = cell_job.train, []
 
     def full(config, path):
         ran.append(path)
@@ -181,7 +183,7 @@ def test_a_full_disk_stops_the_experiment_and_loses_nothing(tmp_path, quick, mon
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         return real(config, path)
 
-    monkeypatch.setattr(experiment, "train", full)
+    monkeypatch.setattr(cell_job, "train", full)
     path = write(tmp_path)
     result = run(path)
     assert result.exit_code == 2
@@ -194,7 +196,7 @@ def test_a_full_disk_stops_the_experiment_and_loses_nothing(tmp_path, quick, mon
 
 
 def test_a_bug_of_one_cell_does_not_end_the_others(tmp_path, quick, monkeypatch):
-    real, ran = experiment.train, []
+    real, ran = cell_job.train, []
 
     def buggy(config, path):
         ran.append(path)
@@ -202,7 +204,7 @@ def test_a_bug_of_one_cell_does_not_end_the_others(tmp_path, quick, monkeypatch)
             raise AssertionError("never")
         return real(config, path)
 
-    monkeypatch.setattr(experiment, "train", buggy)
+    monkeypatch.setattr(cell_job, "train", buggy)
     path = write(tmp_path)
     assert run(path).exit_code == 1
     statuses = [row["status"] for row in table(path)]

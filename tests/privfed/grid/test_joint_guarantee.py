@@ -16,11 +16,13 @@ from privfed.cli.main import main
 from privfed.grid import cell_charges
 from privfed.grid import engine as experiment
 from privfed.grid import joint_guarantee as joint
-from privfed.grid.cell_charges import charged, planned, uncounted, whom
-from privfed.grid.grid import load_grid, to_be_measured
+from privfed.grid.cell_charges import charged, people_of, planned_charges, uncounted
+from privfed.grid.cells import candidate_cells
 from privfed.grid.joint_guarantee import joints
+from privfed.grid.load import load_grid
 from privfed.grid.planned_guarantee import outlook
-from privfed.grid.results import Files, read_table
+from privfed.grid.results import Files
+from privfed.grid.tables import read_table
 from privfed.report.grid import experiment_table
 from privfed.run.train import train
 
@@ -68,7 +70,7 @@ def spend(cell, folder, rounds=3, event=EVENT, run="run", **terms):
         "unit": event.unit,
         "relation": event.relation,
         "randomness": "secret",
-        "population": {"unit": whom(cell, cell.config)[0]},
+        "population": {"unit": people_of(cell, cell.config)[0]},
         **terms,
     }
     ledger = Ledger.create(path / "ledger.jsonl", stated)
@@ -298,7 +300,7 @@ def test_what_tuning_was_charged_counts_whatever_it_chooses(tmp_path):
     """An option that an earlier grid trained may be left unchosen, and was released."""
     path = people(tmp_path, TUNED.replace('"client.lr" = [0.1, 0.5]', '"cohort.size" = [2, 5]'))
     grid, cells, files = load_grid(path), of(path), Files(path, tmp_path)
-    small, large = next(slot for slot in to_be_measured(path, grid) if slot[0].seed == 0)
+    small, large = next(slot for slot in candidate_cells(path, grid) if slot[0].seed == 0)
     little, much = (Event(PoissonSampled(q, Gaussian(2.0)), "poisson") for q in (0.2, 0.5))
     spend(large, tmp_path, 2, much)
     (tmp_path / "cells" / large.name / "result.json").write_text(
@@ -389,7 +391,7 @@ def test_what_is_planned_is_what_is_charged(tmp_path, keys):
     listed = [f'"{key}" = {json.dumps(values)}' for key, values in keys.items()]
     path = write(tmp_path, "\n".join(['base = "base.toml"', "[grid]", *listed]), BASE)
     (cell,) = of(path)
-    ahead = planned(cell)
+    ahead = planned_charges(cell)
     train(cell.config, tmp_path / "cells" / cell.name / "run")
     (share,) = charged(cell, tmp_path / "cells" / cell.name)
     assert (ahead.run.spending, ahead.run.examples) == (share.run.spending, share.run.examples)

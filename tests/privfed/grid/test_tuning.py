@@ -9,8 +9,11 @@ from grids import BASE, in_process, table, write
 
 from privfed.cli.main import main
 from privfed.grid import engine as experiment
-from privfed.grid.engine import Job
-from privfed.grid.grid import Cell, Grid, cells, load_grid, tuned_cells
+from privfed.grid.cell_job import Job
+from privfed.grid.cells import Cell, cells, tuned_cells
+from privfed.grid.grid import Grid
+from privfed.grid.load import load_grid
+from privfed.grid.tuning import best_options
 
 TUNED = """
 base = "base.toml"
@@ -121,7 +124,7 @@ def test_higher_is_better_unless_it_says_otherwise(tmp_path):
             cell.name: {"status": "done", "outcome": {"accuracy": cell.values["client.lr"]}}
             for cell in tried
         }
-        return experiment._best(grid, tried, results, {})
+        return best_options(grid, tried, results, {})
 
     assert choose(False) == {"client.lr": 0.2}
     assert choose(True) == {"client.lr": 0.1}
@@ -200,7 +203,7 @@ def graded(scores, lower=False):
         cell.name: {"status": "done", "outcome": {"loss": scores[cell.values["client.lr"]]}}
         for cell in tried
     }
-    return experiment._best(grid, tried, results, {})
+    return best_options(grid, tried, results, {})
 
 
 @pytest.mark.parametrize("bad", [float("nan"), None])

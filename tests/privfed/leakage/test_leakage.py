@@ -13,12 +13,12 @@ from small import SMALL, trained
 
 from privfed.cli.main import main
 from privfed.errors import Refused
-from privfed.leakage.client_message import sent
-from privfed.leakage.inversion import Question, invert
+from privfed.leakage.client_message import update_function
+from privfed.leakage.inversion import InversionOptions, invert
 from privfed.leakage.layers import first_layer
 from privfed.leakage.properties import infer
 from privfed.leakage.subject import examples_of, subject
-from privfed.leakage.views import View, noise, usual, views
+from privfed.leakage.views import View, default_epsilons, noise_for, views
 from privfed.models.cnn import Cnn
 from privfed.models.recipes import Logistic, Mlp
 from privfed.streams import Streams
@@ -58,7 +58,7 @@ def test_a_simulated_update_is_the_trainers(way, model):
     ids = np.arange(3)
     keys = Streams(0, simulated=True).at("shuffle", 1, ids)
     rows, _ = local.train(ids, {"params": local.network.start}, None, keys)
-    update = sent(local.network, local.network.start, local.lr, steps=3)
+    update = update_function(local.network, local.network.start, local.lr, steps=3)
     for client, row in zip(ids, rows, strict=True):
         x, y = examples_of(federation, int(client))
         assert torch.allclose(update(x, y), row, atol=1e-5)
@@ -73,7 +73,7 @@ def test_several_steps_are_differentiable_in_the_examples():
     start = network.start.double()
 
     def length(x):
-        return sent(network, start, 0.3, 2)(x, y).square().sum()
+        return update_function(network, start, 0.3, 2)(x, y).square().sum()
 
     assert torch.autograd.gradcheck(length, x)
 
@@ -81,12 +81,12 @@ def test_several_steps_are_differentiable_in_the_examples():
 def test_a_view_is_clipped_noised_and_averaged():
     updates = torch.tensor([[3.0, 4.0], [0.0, 1.0], [9.0, 9.0]])
     one = torch.Generator().manual_seed(0)
-    assert torch.equal(View("", "").seen(updates, one), updates[0])
-    clipped = View("", "", clip=1.0).seen(updates, one)
+    assert torch.equal(View("", "").observed(updates, one), updates[0])
+    clipped = View("", "", clip=1.0).observed(updates, one)
     assert torch.allclose(clipped, torch.tensor([0.6, 0.8]), atol=1e-5)
-    both = View("", "", clients=2, clip=1.0).seen(updates, one)
+    both = View("", "", clients=2, clip=1.0).observed(updates, one)
     assert torch.allclose(both, torch.tensor([0.3, 0.9]), atol=1e-5)
-    many = View("", "", deviation=2.0).seen(torch.zeros(1, 10_000), one)
+    many = View("", "", deviation=2.0).observed(torch.zeros(1, 10_000), one)
     assert float(many.std()) == pytest.approx(2.0, rel=0.05)
 
 
@@ -94,9 +94,13 @@ def test_noise_is_the_runs_own_calibration(empty):
     for mechanism in ("gaussian", "local_gaussian"):
         target = digits(empty, f"privacy.mechanism={mechanism}", "privacy.epsilon=3.0")
         plan = target.setup.plan
-        assert noise(plan, 3.0) == pytest.approx(plan.noise_multiplier)
-        assert noise(plan, 30.0) < plan.noise_multiplier
-        shown = {view.epsilon: view for view in views(plan, usual(plan)[-1:], 120) if view.epsilon}
+        assert noise_for(plan, 3.0) == pytest.approx(plan.noise_multiplier)
+        assert noise_for(plan, 30.0) < plan.noise_multiplier
+        shown = {
+            view.epsilon: view
+            for view in views(plan, default_epsilons(plan)[-1:], 120)
+            if view.epsilon
+        }
         clip = target.config.mechanism.clip
         assert shown[3.0].deviation == pytest.approx(clip * plan.noise_multiplier)
     assert "server" in shown[3.0].who  # who adds noise itself hides from the server too
@@ -105,9 +109,9 @@ def test_noise_is_the_runs_own_calibration(empty):
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 def test_digits_are_read_off_unless_noise_or_a_large_sum_hides_them(empty, model):
     target = digits(empty, f"model.name={model}", "privacy.epsilon=4.0")
-    found = invert(target, Question(columns=4, epsilons=(4.0, 1e3, 1e5)))
-    quality = {each.view.name: float(np.mean(each.psnr)) for each in found.seen}
-    labels = {each.view.name: each.labels for each in found.seen}
+    found = invert(target, InversionOptions(columns=4, epsilons=(4.0, 1e3, 1e5)))
+    quality = {each.view.name: float(np.mean(each.psnr)) for each in found.views}
+    labels = {each.view.name: each.labels for each in found.views}
     guess = quality["no update"]
     assert quality["as sent"] > 80
     assert quality["clipped to 0.4"] > 80
@@ -122,15 +126,15 @@ def test_digits_are_read_off_unless_noise_or_a_large_sum_hides_them(empty, model
 
 def test_one_example_is_exact_after_any_number_of_steps(empty):
     target = digits(empty, "model.name=mlp", "privacy.mechanism=none")
-    found = invert(target, Question(columns=2, steps=5))
-    assert min(found.seen[1].psnr) > 80
-    assert [each.view.name for each in found.seen][:2] == ["no update", "as sent"]
+    found = invert(target, InversionOptions(columns=2, steps=5))
+    assert min(found.views[1].psnr) > 80
+    assert [each.view.name for each in found.views][:2] == ["no update", "as sent"]
 
 
 def test_several_examples_are_told_apart_where_neurons_are_many(empty):
     target = digits(empty, "model.name=mlp", "model.hidden=[400]", "privacy.mechanism=none")
-    found = invert(target, Question(columns=2, examples=3))
-    guess, seen = found.seen[:2]
+    found = invert(target, InversionOptions(columns=2, examples=3))
+    guess, seen = found.views[:2]
     assert len(seen.psnr) == 6
     assert np.mean(seen.psnr) > np.mean(guess.psnr) + 2
     assert seen.labels == 1.0
@@ -139,11 +143,11 @@ def test_several_examples_are_told_apart_where_neurons_are_many(empty):
 @pytest.mark.parametrize("method", ["cosine", "dlg"])
 def test_a_search_finds_what_is_there(empty, method):
     target = digits(empty, "privacy.mechanism=none")
-    found = invert(target, Question(columns=1, method=method, iterations=60))
-    quality = {each.view.name: each.psnr[0] for each in found.seen}
+    found = invert(target, InversionOptions(columns=1, method=method, iterations=60))
+    quality = {each.view.name: each.psnr[0] for each in found.views}
     assert quality["as sent"] > quality["no update"] + 5
-    again = invert(target, Question(columns=1, method=method, iterations=60))
-    assert torch.equal(found.seen[1].x, again.seen[1].x)
+    again = invert(target, InversionOptions(columns=1, method=method, iterations=60))
+    assert torch.equal(found.views[1].x, again.views[1].x)
 
 
 def test_a_convolution_is_no_linear_first_layer():
@@ -157,8 +161,8 @@ def test_a_convolution_is_no_linear_first_layer():
 def test_labels_of_skewed_clients_are_told_better_than_guessed(empty):
     skewed = ("data.partition=dirichlet", "data.concentration=0.3", "privacy.epsilon=4.0")
     found = infer(digits(empty, *skewed), 30, (4.0, 1e6))
-    off = {each.view.name: float(np.mean(each.distance)) for each in found.guessed}
-    told = {each.view.name: float(np.mean(each.majority)) for each in found.guessed}
+    off = {each.view.name: float(np.mean(each.distance)) for each in found.estimates}
+    told = {each.view.name: float(np.mean(each.majority)) for each in found.estimates}
     for view in ("as sent", "clipped to 0.4"):
         assert off[view] < 0.15 < off["no update"] - 0.4
         assert told[view] > 0.8 > told["no update"] + 0.4
@@ -172,8 +176,8 @@ def test_one_full_step_tells_labels_exactly(empty):
     """A zero start predicts every label alike, whoever is asked."""
     one = ("client.batch_size=1000", "client.epochs=1", "privacy.mechanism=none")
     found = infer(digits(empty, *one), 20, ())
-    assert max(found.guessed[1].distance) < 1e-4
-    assert all(found.guessed[1].majority)
+    assert max(found.estimates[1].distance) < 1e-4
+    assert all(found.estimates[1].majority)
 
 
 def test_inversion_command(tmp_path, empty):

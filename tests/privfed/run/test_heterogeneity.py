@@ -19,7 +19,7 @@ from privfed.data.partitions.concept_shift import Concept
 from privfed.data.partitions.covariate_shift import Covariate, _through
 from privfed.data.partitions.label_skew import Dirichlet, LongTail, Pachinko
 from privfed.errors import Refused
-from privfed.grid.figures import Figure, check_figures
+from privfed.grid.pictures.figures import Figure, check_figures
 from privfed.local.objectives.fedcurv import FedCurv
 from privfed.local.objectives.feddane import FedDane
 from privfed.local.objectives.mime import Mime
@@ -35,8 +35,8 @@ from privfed.sampling.devices import Devices
 from privfed.sampling.samplers import BySize
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
-from privfed.trained.evaluate import trained as evaluated
 from privfed.trained.personalise import _halves
+from privfed.trained.stored_model import stored_model as evaluated
 
 STREAMS = Streams(3)
 CLASSES = 6

@@ -12,8 +12,8 @@ from small import SMALL, same_run, small, trained
 
 from privfed import ranks as module
 from privfed.cli.main import main
-from privfed.errors import Refused
-from privfed.ranks import ALONE, RankLost, joined
+from privfed.errors import RankLost, Refused
+from privfed.ranks import ALONE, joined
 from privfed.round.round import run_round
 from privfed.run.prepare import prepare
 from privfed.run.resume import resume

@@ -31,10 +31,10 @@ from privfed.store.lineage import Lineage
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import pack, unpack
 from privfed.trained import export_formats
-from privfed.trained.evaluate import trained
 from privfed.trained.export import export
 from privfed.trained.made_up_rows import made_up_rows
 from privfed.trained.predict import predict
+from privfed.trained.stored_model import stored_model
 from privfed.trained.with_preprocessing import Preprocess
 
 
@@ -288,7 +288,7 @@ def test_rows_that_a_run_would_refuse_are_marked(changes, refused):
 def test_made_up_rows_hold_every_kind_of_cell(run):
     directory = RunDirectory.open(run)
     form = directory.checkpoint.form()
-    network, params, _ = trained(run, form.empty())
+    network, params, _ = stored_model(run, form.empty())
     found = made_up_rows(form, directory.config.read().source, network, params)
     numbers, codes = found.inputs
     for column, each in zip(numbers.T, form.preprocessing.numbers, strict=True):

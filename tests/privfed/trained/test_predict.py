@@ -16,7 +16,7 @@ from small import trained
 from tables import AGE, FAST, ILL, SEX, WHO, written
 
 from privfed.cli.main import main
-from privfed.cli.model import _to_standard_output
+from privfed.cli.trained_model import _to_standard_output
 from privfed.config.reading import load
 from privfed.data.sources.idx import Idx
 from privfed.data.sources.table import Table

@@ -15,7 +15,7 @@ from privfed.parts import Part, expected
 
 ROUND = "round"
 PROGRESS = (ROUND, "examples", "bytes", "device_seconds")
-"""What a run's progress may be drawn over; all but rounds from simulations only."""
+"""What a run's progress may be drawn over; all but rounds are measured in simulations only."""
 
 
 class Figure(Part):
@@ -36,7 +36,7 @@ class Figure(Part):
     worst: str = ""
     where: dict[str, Any] = {}
     lower_is_better: bool | None = None
-    """None: as the measure is (`privfed.grid.default_measure`)."""
+    """Whether less is better; None: as the measure has it (`privfed.grid.default_measure`)."""
     log: bool = False
     title: str = ""
     labels: dict[str, str] = {}
@@ -59,11 +59,11 @@ def check_figures(figures: Sequence[Figure], varied: Mapping[str, Sequence[Any]]
                 f"x is {figure.x!r}; remove the key"
             )
         refuse_averaging(figure, varied)
-        for key, wanted in figure.where.items():
-            there = [cell_of(value) for value in varied[key]]
-            if not all(value in there for value in listed(wanted)):
+        for key, fixed in figure.where.items():
+            options = [cell_of(value) for value in varied[key]]
+            if not all(value in options for value in listed(fixed)):
                 raise Refused(
-                    f"figure {figure.name!r}: where.{key!r} is {wanted!r}; the grid has {there}"
+                    f"figure {figure.name!r}: where.{key!r} is {fixed!r}; the grid has {options}"
                 )
 
 
@@ -86,10 +86,13 @@ def text(value: Any) -> str:
 
 
 def holds(row: Mapping[str, Any], where: dict[str, Any]) -> bool:
-    return all(row[key] in listed(wanted) for key, wanted in where.items())
+    """Whether `row` has the values that `where` fixes; a list there means any of its values."""
+    return all(row[key] in listed(fixed) for key, fixed in where.items())
 
 
 def refuse_unknown(figure: Figure, keys: Sequence[str]) -> None:
+    """Raises `Refused` for keys that the grid does not vary, or that a figure uses twice."""
+    """Raises `Refused` for keys that the grid does not vary, or that a figure uses twice."""
     used = [key for key in (figure.x, figure.by, figure.panels, figure.worst) if key]
     for key in [*used, *figure.where]:
         if key not in keys and not (key == figure.x and key in PROGRESS):
@@ -102,10 +105,12 @@ def refuse_unknown(figure: Figure, keys: Sequence[str]) -> None:
 
 
 def refuse_averaging(figure: Figure, varied: Mapping[str, Sequence[Any]]) -> None:
-    """Every key that varies is shown, fixed, or looked at by its worst value."""
+    """Raises `Refused` unless each key that varies is shown, fixed, or shown at its worst."""
     used = {figure.x, figure.by, figure.panels, figure.worst}
-    fixed = {key for key, wanted in figure.where.items() if len(listed(wanted)) == 1}
-    hidden = [key for key, of in varied.items() if len(of) > 1 and key not in used | fixed]
+    fixed = {key for key, value in figure.where.items() if len(listed(value)) == 1}
+    hidden = [
+        key for key, options in varied.items() if len(options) > 1 and key not in used | fixed
+    ]
     if hidden:
         raise Refused(
             f"figure {figure.name!r} would average over {', '.join(hidden)}; show it by x, by or "
@@ -113,5 +118,6 @@ def refuse_averaging(figure: Figure, varied: Mapping[str, Sequence[Any]]) -> Non
         )
 
 
-def listed(wanted: Any) -> list[Any]:
-    return [cell_of(value) for value in wanted] if isinstance(wanted, list) else [cell_of(wanted)]
+def listed(fixed: Any) -> list[Any]:
+    """The values that a key of `where` may have, as a table holds them."""
+    return [cell_of(value) for value in (fixed if isinstance(fixed, list) else [fixed])]

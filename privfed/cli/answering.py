@@ -1,0 +1,92 @@
+"""How commands answer: decorators that turn what they raise into a message and an exit code."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import click
+
+from privfed.failures import SHOW_VALUES, ends_silently, guarded, report_error, reporting
+from privfed.json_text import dump
+
+
+class Answer(Protocol):
+    """What a command came to, as `--json` prints it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        ...
+
+
+def print_json(answer: Mapping[str, Any], code: int = 0) -> int:
+    """Print what `--json` asks for, which says its own exit code where that is not 0."""
+    click.echo(dump({**answer, "exit": code} if code else answer))
+    return code
+
+
+def print_answer(answer: Answer, table: Callable[[], object], as_json: bool) -> int:
+    """Print one JSON object, or else the table for people on standard output; returns 0."""
+    if as_json:
+        return print_json(answer.to_json())
+    from privfed.cli.console import console
+
+    console(False).print(table())
+    return 0
+
+
+def answers_errors(command: Callable[..., int]) -> Callable[..., None]:
+    """Turn what users can cause into one message and an exit code; bugs keep their traceback.
+
+    This is for commands that read nothing private.
+    """
+    return _answering(command, lambda arguments: True)
+
+
+def quotes_on_request(command: Callable[..., int]) -> Callable[..., None]:
+    """The same for commands that read private data: it is quoted with the flag --show-values."""
+    option = click.option(
+        SHOW_VALUES,
+        is_flag=True,
+        help="Quote in messages what stands in the data, which is private.",
+    )
+    return option(_answering(command, lambda arguments: bool(arguments.pop("show_values"))))
+
+
+def never_quotes(command: Callable[..., int]) -> Callable[..., None]:
+    """The same for commands that read private data and write their messages into tables."""
+    return _answering(command, lambda arguments: None)
+
+
+def _answering(
+    command: Callable[..., int], quotes: Callable[[dict[str, Any]], bool | None]
+) -> Callable[..., None]:
+    """`command` as a function that ends the process; `quotes` reads its keyword arguments."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        # A service manager stops a run as a person does: by Ctrl-C, resumable.
+        signal.signal(signal.SIGTERM, _interrupt)
+        with reporting(quotes(kwargs), bool(kwargs.get("as_json"))), guarded():
+            code = _exit_code(functools.partial(command, *args, **kwargs))
+        sys.exit(code)
+
+    return run
+
+
+def _exit_code(command: Callable[[], int]) -> int:
+    try:
+        return command()
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
+    except BaseException as error:
+        if isinstance(error, SystemExit) and ends_silently(error):
+            raise
+        return report_error(error)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

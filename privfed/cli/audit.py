@@ -1,0 +1,125 @@
+"""The command that re-computes what runs spent: `privfed audit`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from privfed.cli.answering import answers_errors, print_json
+from privfed.cli.options import ANYTHING, DIRECTORY, FILE, JSON, OVERRIDES
+from privfed.errors import Refused
+from privfed.failures import BROKEN, REFUTED, report_failure
+
+
+@click.command("audit")
+@click.argument("directories", metavar="RUN_DIR...", type=DIRECTORY, nargs=-1)
+@click.option(
+    "--mechanism",
+    metavar="RUN.toml",
+    type=ANYTHING,
+    help="Test the mechanism that this file configures, without training.",
+)
+@OVERRIDES
+@click.option("--releases", type=click.IntRange(20, 10**7), help="How many to test it on.")
+@click.option(
+    "--accountant",
+    help="tightest, rdp, pld; or a cross-check beside these: opacus_rdp, opacus_prv, or all.",
+)
+@click.option(
+    "--plot",
+    type=FILE,
+    help="Draw ε over rounds and over δ into this file (.svg, .png, .pdf).",
+)
+@click.option("--head", metavar="HASH", help="A head that its ledger had, kept elsewhere.")
+@JSON
+@answers_errors
+def audit_command(
+    directories: tuple[Path, ...],
+    mechanism: Path | None,
+    overrides: tuple[str, ...],
+    releases: int | None,
+    accountant: str | None,
+    plot: Path | None,
+    head: str | None,
+    as_json: bool,
+) -> int:
+    """Re-compute the ε that a run spent, or several together, from their ledgers alone.
+
+    And hold it against what the run's canaries show, or a mechanism against its claim.
+    """
+    if mechanism is not None:
+        if directories or accountant or plot or head:
+            raise Refused("--mechanism tests a run file by itself; leave out the other arguments")
+        return _audit_mechanism(mechanism, overrides, releases, as_json)
+    if overrides or releases:
+        raise Refused("--set and --releases go with --mechanism")
+    if not directories:
+        raise Refused("expected a run directory to audit, or --mechanism RUN.toml")
+    if len(directories) > 1:
+        if plot or head:
+            raise Refused("--plot and --head are about one run; audit them one by one")
+        return _audit_together(directories, accountant, as_json)
+    return _audit_run(directories[0], accountant, head, plot, as_json)
+
+
+def _audit_run(
+    directory: Path, accountant: str | None, head: str | None, plot: Path | None, as_json: bool
+) -> int:
+    from privfed.auditing.run_audit import audit
+    from privfed.cli.console import console
+    from privfed.report.audit import audit_table
+
+    audited = audit(directory, accountant, head)
+    curves = {} if plot is None or audited.problems else _plot(directory, plot)
+    if as_json:
+        return _print_audit({**audited.to_json(), **curves}, audited.problems, audited.refuted)
+    console(False).print(audit_table(audited))
+    if audited.problems:
+        return BROKEN
+    return REFUTED if audited.refuted else 0
+
+
+def _audit_together(directories: Sequence[Path], accountant: str | None, as_json: bool) -> int:
+    from privfed.auditing.joint_audit import audit_together
+    from privfed.cli.console import console
+
+    merged = audit_together(directories, accountant)
+    if as_json:
+        return _print_audit(merged.to_json(), merged.problems, refuted=False)
+    console(False).print(merged_table(merged))
+    return BROKEN if merged.problems else 0
+
+
+def _audit_mechanism(
+    run_file: Path, overrides: tuple[str, ...], releases: int | None, as_json: bool
+) -> int:
+    from privfed.auditing.mechanism_audit import audit_mechanism
+    from privfed.cli.console import console
+    from privfed.config.reading import load
+    from privfed.report.mechanism_audit import mechanism_table
+
+    screen = console(as_json)
+    with screen.status("releasing on neighbouring populations"):
+        audited = audit_mechanism(load(run_file, overrides), releases)
+    screen.print(mechanism_table(audited))
+    code = REFUTED if audited.refuted else 0
+    return print_json(audited.to_json(), code) if as_json else code
+
+
+def _print_audit(audit: Mapping[str, Any], problems: Sequence[str], refuted: bool) -> int:
+    """Print an audit as JSON; of a run that is broken, beside the error."""
+    if problems:
+        return report_failure("\n".join(problems), BROKEN, "broken", **audit)
+    return print_json(audit, REFUTED if refuted else 0)
+
+
+def _plot(directory: Path, path: Path) -> dict[str, Any]:
+    """Draw the run's ε over rounds and over δ into `path`; the curves, as JSON has them."""
+    from accounting.ledger import Ledger
+    from privfed.report.budget_curves import draw_curves
+    from privfed.store.run_directory import RunDirectory
+
+    return {"curves": draw_curves(Ledger.load(RunDirectory.open(directory).ledger), path)}

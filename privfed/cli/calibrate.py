@@ -1,0 +1,57 @@
+"""The command that solves for what a budget leaves open: `privfed calibrate`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from privfed.cli.answering import answers_errors, print_json
+from privfed.cli.options import JSON
+
+RATE = click.FloatRange(0, 1, min_open=True)
+SHARE = click.FloatRange(0, 1, max_open=True)
+COUNT = click.IntRange(1, 10**12)
+
+
+@click.command("calibrate")
+@click.option("--sampler", default="poisson", show_default=True, help="As cohort.sampler.")
+@click.option("--sampling-rate", "rate", type=RATE, help="q (poisson): expected cohort / clients.")
+@click.option("--population", type=COUNT, help="Clients, as a public constant.")
+@click.option("--cohort", type=COUNT, help="Clients per round: expected, or exactly (fixed_size).")
+@click.option("--cap", type=COUNT, default=None, help="truncated_poisson: default 1.5 x cohort.")
+@click.option("--separation", type=click.IntRange(1, 10**6), help="cyclic: rounds between two.")
+@click.option("--mechanism", default="gaussian", show_default=True, help="As privacy.mechanism.")
+@click.option("--protocol", help="As secure.protocol; distributed noise takes masks by default.")
+@click.option("--bands", type=click.IntRange(1, 10_000), help="banded: at most the separation.")
+@click.option("--bits", type=click.IntRange(8, 62), help="Of the secure sum.")
+@click.option("--dimension", type=COUNT, help="distributed noise: numbers of an update.")
+@click.option("--minimum", type=COUNT, help="Fewest survivors of a secure sum.")
+@click.option("--threshold", type=RATE, help="masks: the part of a cohort that has to stay.")
+@click.option("--colluders", type=SHARE, help="secure sums: the part that may collude.")
+@click.option("--byzantine", type=COUNT, help="Hostile clients of a cohort, who add no noise.")
+@click.option("--dropout", type=SHARE, help="secure sums: the part of a cohort that drops out.")
+@click.option("--sizing", type=click.Choice(["minimum", "layers"]), help="skellam: how.")
+@click.option("--against", type=click.Choice(["server", "readers"]), help="Whose guarantee.")
+@click.option("--rounds", type=click.IntRange(1, 10**6))
+@click.option("--delta", type=click.FloatRange(0, 1, True, True), required=True)
+@click.option("--epsilon", type=click.FloatRange(0, min_open=True))
+@click.option("--noise-multiplier", type=click.FloatRange(0), help="Deviation / clip.")
+@click.option("--accountant", type=click.Choice(["tightest", "rdp", "pld"]), default="tightest")
+@JSON
+@answers_errors
+def calibrate_command(as_json: bool, **flags: Any) -> int:
+    """Solve for the one of noise, epsilon, rounds and cohort (or rate) that is left out."""
+    from privfed.cli.console import console
+    from privfed.plan.calibration.alternatives import alternatives
+    from privfed.plan.calibration.question import CalibrationQuestion
+    from privfed.plan.calibration.solving import solve
+    from privfed.report import calibration as report
+
+    solved = solve(CalibrationQuestion(**flags))
+    if as_json:
+        return print_json(solved.to_json())
+    screen = console(False)
+    screen.print(report.calibration_table(solved))
+    screen.print("", report.alternatives_table(solved, alternatives(solved)), sep="\n")
+    return 0

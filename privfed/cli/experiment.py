@@ -1,0 +1,117 @@
+"""The command that runs a grid of many runs: `privfed experiment`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from privfed.cli.answering import never_quotes, print_json
+from privfed.cli.options import ANYTHING, DIRECTORY, JSON_AT_THE_END
+from privfed.errors import Refused
+from privfed.failures import OUR_FAULT, report_error, report_failure
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from privfed.grid.grid import Grid
+    from privfed.grid.results import Files
+
+
+@click.command("experiment")
+@click.argument("grid_file", metavar="GRID.toml", type=ANYTHING)
+@click.option("--out", type=DIRECTORY, help="Where results go; default: beside the grid file.")
+@click.option("--jobs", type=click.IntRange(1, 1024), help="Processes; default: the cores.")
+@click.option("--retry", is_flag=True, help="Repeat cells that failed or were refused.")
+@click.option("--dry-run", is_flag=True, help="Print the cells and the estimated time only.")
+@click.option("--plot", is_flag=True, help="Redraw the figures from the table alone.")
+@JSON_AT_THE_END
+@never_quotes
+def experiment_command(
+    grid_file: Path,
+    out: Path | None,
+    jobs: int | None,
+    retry: bool,
+    dry_run: bool,
+    plot: bool,
+    as_json: bool,
+) -> int:
+    """Run a grid of many runs, each once, in parallel; table, summary and figures."""
+    from privfed.cli.console import console
+    from privfed.grid.load import load_grid
+    from privfed.grid.results import Files
+
+    grid, files = load_grid(grid_file), Files(grid_file, out or grid_file.parent)
+    screen = console(as_json)
+    processes = jobs or os.cpu_count() or 1
+    if dry_run:
+        return _look_ahead(screen, files, grid, processes, retry, as_json)
+    try:
+        if plot:
+            return _redraw(screen, files, grid)
+        return _run(screen, files, grid, processes, retry, as_json)
+    except KeyboardInterrupt as error:
+        return report_error(error, "what is done is kept; the same command goes on")
+
+
+def _look_ahead(
+    screen: Console, files: Files, grid: Grid, processes: int, retry: bool, as_json: bool
+) -> int:
+    """Print the cells, what they will guarantee together, and how long they take."""
+    from privfed.grid.cells import cells
+    from privfed.grid.duration import estimate
+    from privfed.grid.planned_guarantee import outlook
+    from privfed.report.grid import cells_table, excluded_table, outlook_table
+
+    planned = cells(files.grid, grid)
+    ahead = outlook(files, grid, planned, retry)
+    time = estimate(files.grid, planned, grid, processes)
+    screen.print(cells_table(planned, grid, ahead.excluded), "", sep="\n")
+    if ahead.excluded:
+        screen.print(excluded_table(ahead.excluded))
+    screen.print(outlook_table(ahead), time, sep="\n")
+    return print_json(ahead.to_json(planned)) if as_json else 0
+
+
+def _run(
+    screen: Console, files: Files, grid: Grid, processes: int, retry: bool, as_json: bool
+) -> int:
+    """Run what is left of the grid, draw its figures, and end with how it stands."""
+    from privfed.grid.engine import run_grid
+    from privfed.grid.results import DONE, FAILED
+    from privfed.report.experiment_progress import ExperimentProgress
+    from privfed.report.grid import experiment_table
+
+    with ExperimentProgress(screen) as watcher:
+        experiment = run_grid(files, grid, processes, retry, watcher)
+    screen.print(experiment_table(experiment))
+    facts, failed = experiment.to_json(), experiment.counts[FAILED]
+    # A cell that failed is a bug somewhere; one that is refused is bad input.
+    code, kind = (OUR_FAULT, "failed") if failed else (Refused.exit_code, "refused")
+    if experiment.files != files:
+        message = "nothing is tuned before all of it was tried; mend that, and go on (--retry)"
+        return report_failure(message, code, kind, **facts)
+    if not experiment.counts[DONE] and not failed:
+        return report_failure("no cell is done; the table says why", code, kind, **facts)
+    _draw(screen, files, grid)
+    if failed:
+        message = f"{failed} cells failed; the table says why, and --retry repeats them"
+        return report_failure(message, code, kind, **facts)
+    return print_json(facts) if as_json else 0
+
+
+def _redraw(screen: Console, files: Files, grid: Grid) -> int:
+    """Draw the figures from the tables that an earlier run of the grid wrote."""
+    if not grid.figure:
+        screen.print(f"{files.grid} has no [[figure]] to draw")
+    _draw(screen, files, grid)
+    return 0
+
+
+def _draw(screen: Console, files: Files, grid: Grid) -> None:
+    from privfed.grid.pictures.drawing import draw_all
+
+    for path in draw_all(files, grid.figure, grid.axes, grid.columns):
+        screen.print(f" drawn    {path}", highlight=False)

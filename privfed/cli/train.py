@@ -1,0 +1,129 @@
+"""The command that trains: `privfed train`."""
+
+from __future__ import annotations
+
+import functools
+import math
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from accounting.errors import AccountingError, LedgerBroken
+from privfed.cli.answering import print_json, quotes_on_request
+from privfed.cli.options import DIRECTORY, JSON_AT_THE_END, OPTIONAL_RUN_FILE, OVERRIDES
+from privfed.errors import Broken, RankLost, Refused
+from privfed.failures import STOPPED_AT_BUDGET, report_error
+from privfed.store.folders import new_folder
+
+if TYPE_CHECKING:
+    from privfed.config.config import Config
+    from privfed.run.outcome import Outcome
+
+
+@click.command("train")
+@OPTIONAL_RUN_FILE
+@OVERRIDES
+@click.option("--out", type=DIRECTORY, help="Where the run goes; default: a new folder in runs/.")
+@click.option("--resume", type=DIRECTORY, help="Go on with the run in this folder.")
+@click.option("--workers", type=click.IntRange(1, 256), help="Processes that share each cohort.")
+@JSON_AT_THE_END
+@quotes_on_request
+def train_command(
+    run_file: Path | None,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    resume: Path | None,
+    workers: int | None,
+    as_json: bool,
+) -> int:
+    """Train within a privacy budget. Without a file: digits over 500 clients, epsilon 4."""
+    if out and resume:
+        raise Refused("--out and --resume exclude each other; --resume goes on in its own folder")
+    if out:
+        _refuse_taken(out)
+    directory = resume or out or new_folder()
+    try:
+        from privfed.cli.console import console
+        from privfed.report.outcome import outcome_table
+
+        screen = console(as_json)
+        outcome = _outcome(run_file, overrides, directory, bool(resume), workers, screen)
+    except (KeyboardInterrupt, OSError, RankLost) as error:
+        return report_error(error, _how_to_go_on(directory))
+    except (LedgerBroken, Broken) as error:
+        claim: dict[str, Any] = {"epsilon": math.inf, "ledger_ok": False, "run": str(directory)}
+        return report_error(error, problems=[str(error)], **claim)
+    if outcome is None:
+        return 0
+    screen.print("", outcome_table(outcome), sep="\n")
+    code = STOPPED_AT_BUDGET if outcome.stopped_at_budget else 0
+    return print_json(outcome.to_json(), code) if as_json else code
+
+
+def _outcome(
+    run_file: Path | None,
+    overrides: tuple[str, ...],
+    directory: Path,
+    resumes: bool,
+    workers: int | None,
+    screen: Any,
+) -> Outcome | None:
+    """Train or resume the run in `directory`; None on a rank that only followed rank 0."""
+    from privfed.config.reading import load
+    from privfed.ranks import joined
+    from privfed.report.progress import progress
+    from privfed.run.resume import resume
+    from privfed.run.train import train
+    from privfed.run.worker_rank import follow, refuse_ranks
+
+    config = None if resumes else load(run_file, overrides)
+    processes = workers or (config.run.workers if config else 1)
+    if config:
+        refuse_ranks(config, processes)
+    with joined(processes) as ranks:
+        if ranks.rank:
+            follow(ranks)
+            return None
+        with progress(screen) as watcher:
+            if config:
+                return train(config, directory, [watcher], ranks)
+            change = functools.partial(_changed, run_file, overrides)
+            return resume(directory, change, [watcher], ranks)
+
+
+def _changed(run_file: Path | None, overrides: tuple[str, ...], stored: Config) -> Config:
+    """The configuration with which a run goes on: the stored one, or an edited run file."""
+    from privfed.config.reading import overridden, restated
+
+    if run_file is None:
+        return overridden(stored, overrides)
+    return restated(stored, run_file, overrides)
+
+
+def _refuse_taken(out: Path) -> None:
+    """Refuses early, so that what is said of an interrupted run is said of this one."""
+    if (out / "ledger.jsonl").exists():
+        raise Refused(
+            f"--out {out} holds another run; nothing was changed. Name a new directory, or use "
+            f"--resume {shlex.quote(str(out))} to go on with it"
+        )
+
+
+def _how_to_go_on(directory: Path) -> str:
+    if (directory / "ledger.jsonl").exists():
+        command = f"privfed train --resume {shlex.quote(str(directory))}"
+        return f"what was released is kept{_ledger_head(directory)}. Go on with: {command}"
+    return "nothing was released: the run had not begun"
+
+
+def _ledger_head(directory: Path) -> str:
+    """Where the ledger stands, by which a later cut is seen; nothing where it cannot be read."""
+    from accounting.ledger import Ledger
+
+    try:
+        ledger = Ledger.load(directory / "ledger.jsonl")
+    except (OSError, AccountingError):
+        return ""
+    return f", and the ledger's head is {ledger.head().hex()} at {len(ledger.charges)} charges"

@@ -1,0 +1,107 @@
+"""The commands that use a trained model: `privfed evaluate`, `predict` and `export`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from privfed.cli.answering import print_answer, print_json, quotes_on_request
+from privfed.cli.options import FILE, JSON, RUN_DIRECTORY, data_overrides, quoted
+from privfed.errors import Refused
+from privfed.visible import visible
+
+
+@click.command("evaluate")
+@RUN_DIRECTORY
+@click.option("--data", metavar="PATH", help="Other data of the same form: short for data.path.")
+@data_overrides("Other data.")
+@click.option("--predictions", type=FILE, help="CSV to write.")
+@click.option(
+    "--personalise",
+    type=click.IntRange(1, 10_000),
+    metavar="EPOCHS",
+    help="Fine-tune on half of each client's examples, score on the other: a simulation.",
+)
+@JSON
+@quotes_on_request
+def evaluate_command(
+    directory: Path,
+    data: str | None,
+    overrides: tuple[str, ...],
+    predictions: Path | None,
+    personalise: int | None,
+    as_json: bool,
+) -> int:
+    """Score a trained model: on the run's own test examples, or on another data source."""
+    from privfed.report.evaluation import evaluation_table, personal_table
+    from privfed.trained import personalise as fine_tuning
+    from privfed.trained.evaluate import evaluate
+
+    if personalise is not None:
+        if data is not None or overrides or predictions:
+            raise Refused(
+                "--personalise is about the run's own clients; leave out the other options"
+            )
+        tuned = fine_tuning.personalise(directory, personalise)
+        return print_answer(tuned, lambda: personal_table(tuned), as_json)
+    other_data = [*([f"data.path={quoted(data)}"] if data is not None else []), *overrides]
+    evaluation = evaluate(directory, other_data, predictions)
+    return print_answer(evaluation, lambda: evaluation_table(evaluation, predictions), as_json)
+
+
+@click.command("predict")
+@RUN_DIRECTORY
+@click.option("--data", metavar="PATH", required=True, help="The rows: short for data.path.")
+@data_overrides("How to read it.")
+@click.option("--out", type=FILE, help=".csv, .parquet or .npz; default: CSV to standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; takes --out.")
+@quotes_on_request
+def predict_command(
+    directory: Path, data: str, overrides: tuple[str, ...], out: Path | None, as_json: bool
+) -> int:
+    """Predict rows with a trained model: with labels (then it is scored, too) or without."""
+    from privfed.cli.console import console
+    from privfed.report.trained_model import prediction_table
+    from privfed.trained.predict import predict
+    from privfed.trained.predictions import as_csv
+
+    if as_json and out is None:
+        raise Refused("--json takes --out FILE: standard output cannot hold both")
+    predicted = predict(directory, [f"data.path={quoted(data)}", *overrides], out)
+    if out is None:
+        _to_standard_output(as_csv(predicted.table))
+    if as_json:
+        return print_json(predicted.to_json())
+    console(out is None).print(prediction_table(predicted))
+    return 0
+
+
+@click.command("export")
+@RUN_DIRECTORY
+@click.option("--to", type=FILE, required=True, help=".safetensors, .pt2 or .onnx.")
+@JSON
+@quotes_on_request
+def export_command(directory: Path, to: Path, as_json: bool) -> int:
+    """Write a trained model, with its preprocessing, for programs that have no privfed."""
+    from privfed.report.trained_model import export_table
+    from privfed.trained.export import export
+
+    exported = export(directory, to)
+    return print_answer(exported, lambda: export_table(exported), as_json)
+
+
+def _to_standard_output(content: bytes) -> None:
+    """Print `content`; falls silent where nobody reads on (`privfed predict … | head`).
+
+    A terminal is shown what clients' and columns' names would make it do; a file gets them as is.
+    """
+    shown = visible(content.decode()).encode() if sys.stdout.isatty() else content
+    try:
+        click.echo(shown, nl=False)
+    except BrokenPipeError:
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, sys.stdout.fileno())
+        os.close(silence)

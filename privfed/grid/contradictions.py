@@ -1,0 +1,83 @@
+"""What a grid file must not say at once, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from privfed.config.sections import SECTIONS
+from privfed.errors import Refused
+from privfed.grid.grid import METHOD, Grid, Method, Tuning, Values, matches
+from privfed.parts import expected
+
+
+def refuse_contradictions(path: Path, grid: Grid) -> None:
+    """Raises `Refused` for a grid file at `path` whose keys contradict each other."""
+    if len(set(grid.seeds)) < len(grid.seeds):
+        raise Refused(f"{path}: seeds = {grid.seeds} names one twice; name each seed once")
+    _refuse_lists(path, "grid", grid.grid)
+    names = [method.name for method in grid.method]
+    if len(set(names)) < len(names):
+        raise Refused(f"{path}: the methods {names} have one name twice; name each once")
+    for method in grid.method:
+        _refuse_method(path, grid, method)
+    if grid.tune is not None:
+        _refuse_tuning(path, grid, grid.tune)
+    for number, exclusion in enumerate(grid.exclude, start=1):
+        _refuse_exclusion(path, grid, number, exclusion)
+
+
+def _refuse_method(path: Path, grid: Grid, method: Method) -> None:
+    _refuse_lists(path, f"method {method.name!r} set", {k: [v] for k, v in method.set.items()})
+    _refuse_lists(path, f"method {method.name!r} tune", method.tune)
+    if twice := sorted(set(method.set) & {*grid.grid, *grid.options({METHOD: method.name})}):
+        raise Refused(
+            f"{path}: method {method.name!r} sets {twice}, which the grid varies or tunes; "
+            "keep one of them"
+        )
+    if method.tune and grid.tune is None:
+        raise Refused(f"{path}: method {method.name!r} has keys to tune, but [tune] is missing")
+
+
+def _refuse_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
+    _refuse_lists(path, "tune.over", tuning.over)
+    if both := sorted(set(grid.tuned_keys) & set(grid.grid)):
+        raise Refused(f"{path}: {both} is varied by the grid and tuned; keep one of them")
+    if not grid.tuned_keys:
+        raise Refused(f"{path}: [tune] names nothing to tune; set tune.over, or remove it")
+    if again := sorted(set(tuning.seeds) & set(grid.seeds)):
+        raise Refused(
+            f"{path}: seeds {again} are both tuned and measured on, which flatters what is "
+            "tuned most; give tune.seeds others"
+        )
+
+
+def _refuse_exclusion(path: Path, grid: Grid, number: int, exclusion: Values) -> None:
+    unknown = [key for key in exclusion if key not in grid.axes]
+    if unknown or not exclusion:
+        raise Refused(
+            f"{path}: exclusion {number} names {unknown or 'nothing'}, which the grid does not "
+            f"vary; {expected(unknown[0] if unknown else '', grid.keys)}"
+        )
+    if not any(matches(values, exclusion) for values in grid.product()):
+        raise Refused(
+            f"{path}: exclusion {number}, {exclusion}, matches no cell; correct its values"
+        )
+
+
+def _refuse_lists(path: Path, where: str, lists: Mapping[str, list[Any]]) -> None:
+    for key, values in lists.items():
+        section, dot, _ = key.rpartition(".")
+        if not dot or section not in SECTIONS:
+            raise Refused(
+                f"{path}: {where}.{key!r} is no section.key; {expected(section, list(SECTIONS))}"
+            )
+        if key == "run.seed":
+            raise Refused(f"{path}: {where}.'run.seed' is what seeds = [...] is for")
+        if not values:
+            raise Refused(
+                f"{path}: {where}.{key!r} is an empty list, so there is no cell; name values"
+            )
+        if any(values.count(value) > 1 for value in values):
+            raise Refused(f"{path}: {where}.{key!r} = {values} names a value twice; name each once")

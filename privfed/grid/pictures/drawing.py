@@ -1,0 +1,180 @@
+"""Pictures from a grid's tables: curves with bands, heat maps, bars. Nothing else is read."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accounting.durable import write_atomically
+from privfed.errors import Refused
+from privfed.grid.pictures.figures import (
+    PROGRESS,
+    ROUND,
+    Figure,
+    holds,
+    refuse_averaging,
+    refuse_unknown,
+    text,
+    values,
+)
+from privfed.grid.pictures.panels import draw_bars_panel, draw_curves_panel, draw_heat_panel
+from privfed.grid.pictures.style import STYLE
+from privfed.grid.results import DONE, Files, Row, cell_of, measures_of
+from privfed.grid.tables import read_table
+from privfed.parts import expected
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+_FACTS = ("epsilon", "noise_multiplier", "seconds", "charges", "rounds", "aborted")
+"""Columns that may be drawn and are no measures."""
+_ACROSS = 3
+"""Panels side by side."""
+_KINDS = {"curves": draw_curves_panel, "bars": draw_bars_panel, "heat": draw_heat_panel}
+
+
+def draw_all(
+    files: Files,
+    figures: Sequence[Figure],
+    varied: Mapping[str, Sequence[Any]],
+    columns: Sequence[str],
+) -> list[Path]:
+    """Draw every figure of a grid from its tables. Raises `Refused`. Returns the files written.
+
+    `varied` are the values of each key that varies. `columns` are the tables' keys: what varies,
+    and what was tuned.
+    """
+    written = []
+    words = [
+        key
+        for key, options in varied.items()
+        if any(isinstance(cell_of(option), str) for option in options)
+    ]
+    for figure in figures:
+        cells = read_table(files.table, words)
+        _refuse_other_grid(files.table, cells, columns)
+        rows = read_table(files.rounds, words) if figure.x in PROGRESS else cells
+        for path, content in draw(figure, rows, [*varied]).items():
+            write_atomically(files.folder / path, content)
+            written.append(files.folder / path)
+    return written
+
+
+def draw(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, bytes]:
+    """The picture of `rows` as .svg and .png, by file name. Raises `Refused` for unfit keys."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    refuse_unknown(figure, keys)
+    if figure.x in PROGRESS:
+        rows = _aligned(rows, keys, figure.x)
+    rows_held = [row for row in rows if holds(row, figure.where)]
+    refuse_averaging(figure, {key: values(rows_held, key) for key in keys})
+    figure = _with_known_measure(figure, rows, keys)
+    shown = [row for row in rows_held if row.get("status", DONE) == DONE]
+    if not any(row.get(figure.measure) is not None for row in shown):
+        raise Refused(f"figure {figure.name!r} has nothing to show: no cell has what it asks for")
+    panels = values(shown, figure.panels) if figure.panels else [None]
+    with matplotlib.rc_context(STYLE):
+        across = min(len(panels), _ACROSS)
+        down = -(-len(panels) // across)
+        size = (1.2 + 3.4 * across, 0.3 + 2.8 * down)
+        canvas, grid = pyplot.subplots(down, across, figsize=size, sharey=True, squeeze=False)
+        try:
+            _draw_panels(figure, shown, panels, [axes for line in grid for axes in line], canvas)
+            return {f"{figure.name}.{kind}": _bytes(canvas, kind) for kind in ("svg", "png")}
+        finally:
+            pyplot.close(canvas)
+
+
+def _with_known_measure(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> Figure:
+    """`figure` with its measure, by default the first of the tables. Raises `Refused`."""
+    measured = [name for name in measures_of(keys, rows) if name not in PROGRESS]
+    measure = figure.measure or next(iter(measured), "")
+    measures = {*measured, *_FACTS}
+    if measure not in measures:
+        raise Refused(f"figure {figure.name!r} shows {measure!r}; {expected(measure, [*measures])}")
+    return figure.model_copy(update={"measure": measure})
+
+
+def _draw_panels(
+    figure: Figure,
+    rows: Sequence[Row],
+    panels: Sequence[Any],
+    places: Sequence[Axes],
+    canvas: Canvas,
+) -> None:
+    """Draw each panel in its place, remove the places that are left, and label the whole."""
+    for axes in places[len(panels) :]:
+        axes.remove()
+    for axes, panel in zip(places, panels, strict=False):
+        in_panel = [row for row in rows if panel is None or row[figure.panels] == panel]
+        _KINDS[figure.kind](figure, in_panel, rows, axes)
+        if panel is not None:
+            axes.set_title(f"{figure.label(figure.panels)} {text(panel)}", fontsize=9)
+    if figure.kind != "heat":
+        places[0].set_ylabel(figure.label(figure.measure))
+        if figure.by:
+            _add_legend(figure, rows, canvas, places[: len(panels)])
+    _add_title(figure, canvas)
+
+
+def _add_legend(
+    figure: Figure, rows: Sequence[Row], canvas: Canvas, panels: Sequence[Axes]
+) -> None:
+    """One legend for all panels: values of `by` in their order, those that any panel has drawn."""
+    legends = [axes.get_legend_handles_labels() for axes in panels]
+    handle_of = {n: h for handles, names in legends for h, n in zip(handles, names, strict=True)}
+    names = [name for value in values(rows, figure.by) if (name := text(value)) in handle_of]
+    handles = [handle_of[name] for name in names]
+    canvas.legend(handles, names, title=figure.label(figure.by), loc="outside right center")
+
+
+def _add_title(figure: Figure, canvas: Canvas) -> None:
+    title = figure.title
+    if figure.kind == "heat" and not title:
+        worst = f", worst over {figure.label(figure.worst)}" if figure.worst else ""
+        title = f"{figure.label(figure.measure)}{worst}"
+    if title:
+        canvas.suptitle(textwrap.fill(title, 70), fontsize=10)
+
+
+def _bytes(canvas: Canvas, kind: str) -> bytes:
+    """The picture as a file, the same bytes whenever it is drawn."""
+    buffer = io.BytesIO()
+    metadata = {"Date": None} if kind == "svg" else {"Software": None}
+    canvas.savefig(buffer, format=kind, dpi=160, metadata=metadata)
+    return buffer.getvalue()
+
+
+def _aligned(rows: Sequence[Row], keys: Sequence[str], x: str) -> list[Row]:
+    """`rows` with each round of a cell at the mean of its seeds' `x`.
+
+    Seeds of a cell process different numbers of examples. Raises `Refused` where one has none.
+    """
+    if any(row.get(x) is None for row in rows):
+        raise Refused(
+            f"a figure is over {x!r}, which not every run measured; set run.simulation_metrics = "
+            f"true in all of them, or draw it over {ROUND!r}"
+        )
+    places: dict[tuple[Any, ...], list[float]] = {}
+    for row in rows:
+        places.setdefault(tuple(row[key] for key in (*keys, ROUND)), []).append(float(row[x]))
+    means = {place: sum(seeds) / len(seeds) for place, seeds in places.items()}
+    return [{**row, x: means[tuple(row[key] for key in (*keys, ROUND))]} for row in rows]
+
+
+def _refuse_other_grid(path: Path, rows: Sequence[Row], keys: Sequence[str]) -> None:
+    names = [*rows[0]] if rows else []
+    varied = names[: names.index("seed")] if "seed" in names else names
+    if set(varied) != set(keys) or "status" not in names:
+        raise Refused(
+            f"{path} is the table of another grid: it varies {varied}, the grid file {[*keys]}; "
+            "run the experiment again"
+        )

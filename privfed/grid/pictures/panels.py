@@ -1,0 +1,215 @@
+"""One panel of a figure: curves with bands, bars with whiskers, or a heat map.
+
+Maps are in cividis (Nunez, Anderton & Renslow 2018), with a number in every field. Each kind draws
+the `rows` of its panel; `all_rows` are those of all panels, which share places, groups and scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privfed.grid.pictures.figures import PROGRESS, Figure, text, values
+from privfed.grid.pictures.style import COLOURS, DASHES, MARKERS
+from privfed.grid.results import Row
+from privfed.grid.summary import Spread, spread
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_WIDE = 40
+"""Characters that stand side by side under one panel."""
+
+
+def draw_curves_panel(
+    figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes: Axes
+) -> None:
+    """Draw means over seeds, with the band from the least seed to the greatest."""
+    positions, names = _places(figure, all_rows)
+    for number, (value, group) in enumerate(_groups(figure, rows, all_rows)):
+        points = list(_finite(axes, positions, _over_x(figure, group, all_rows)))
+        if not points:
+            continue
+        xs = [x for x, _ in points]
+        colour = COLOURS[number % len(COLOURS)]
+        axes.plot(
+            xs,
+            [over_seeds.mean for _, over_seeds in points],
+            color=colour,
+            linestyle=DASHES[number % len(DASHES)],
+            marker=None if figure.x in PROGRESS else MARKERS[number % len(MARKERS)],
+            markersize=4,
+            linewidth=1.4,
+            label=text(value),
+        )
+        low, high = (
+            [getattr(over_seeds, end) for _, over_seeds in points] for end in ("low", "high")
+        )
+        axes.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
+    _x_axis(figure, names, axes)
+
+
+def draw_bars_panel(
+    figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes: Axes
+) -> None:
+    """Draw means over seeds, with a whisker from the least seed to the greatest."""
+    positions, names = _places(figure, all_rows)
+    groups = list(_groups(figure, rows, all_rows))
+    width = 0.8 / len(groups)
+    for number, (value, group) in enumerate(groups):
+        points = list(_finite(axes, positions, _over_x(figure, group, all_rows)))
+        shift = (number - (len(groups) - 1) / 2) * width
+        means = [over_seeds.mean for _, over_seeds in points]
+        axes.bar(
+            [x + shift for x, _ in points],
+            means,
+            width * 0.92,
+            color=COLOURS[number % len(COLOURS)],
+            edgecolor="black",
+            linewidth=0.4,
+            hatch=("", "///", "...", "xxx")[number % 4],
+            label=text(value),
+            yerr=[
+                [over_seeds.mean - over_seeds.low for _, over_seeds in points],
+                [over_seeds.high - over_seeds.mean for _, over_seeds in points],
+            ],
+            error_kw={"elinewidth": 1, "capsize": 2},
+        )
+    axes.grid(axis="x", visible=False)
+    _x_axis(figure, names, axes)
+
+
+def draw_heat_panel(
+    figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes: Axes
+) -> None:
+    """Draw a field per pair of values, with its mean over seeds; a dash where there is none."""
+    columns = values(all_rows, figure.x)
+    lines = values(all_rows, figure.by) if figure.by else [None]
+    field = np.full((len(lines), len(columns)), np.nan)
+    for line, (_, group) in enumerate(_groups(figure, rows, all_rows)):
+        for x, over_seeds in _over_x(figure, group, all_rows):
+            if over_seeds.count:
+                field[line, columns.index(x)] = over_seeds.mean
+    low, high = _range_of_means(figure, all_rows)
+    axes.set_facecolor("#eeeeee")
+    axes.imshow(
+        field, cmap="cividis", vmin=low, vmax=high if high > low else low + 1, aspect="auto"
+    )
+    _write_numbers(field, (low + high) / 2, axes)
+    axes.grid(visible=False)
+    names = [text(value) for value in columns]
+    axes.set_xticks(range(len(columns)), names)
+    _slant(axes, names)
+    axes.set_xlabel(figure.label(figure.x))
+    axes.set_yticks(range(len(lines)), [text(value) if figure.by else "" for value in lines])
+    if figure.by:
+        axes.set_ylabel(figure.label(figure.by))
+
+
+def _range_of_means(figure: Figure, all_rows: Sequence[Row]) -> tuple[float, float]:
+    """The least and the greatest finite mean of all panels, which share one scale of colours."""
+    spreads = _spreads_of_all_panels(figure, all_rows)
+    means = [over_seeds.mean for over_seeds in spreads if over_seeds.count]
+    finite = [mean for mean in means if math.isfinite(mean)] or [0.0]
+    return min(finite), max(finite)
+
+
+def _write_numbers(field: np.ndarray, middle: float, axes: Axes) -> None:
+    """Write the number of each field `[lines, columns]`: in black on colours above `middle`."""
+    for (line, column), value in np.ndenumerate(field):
+        missing = math.isnan(value)
+        colour = "black" if missing or value > middle else "white"
+        number = "—" if missing else _short(value)
+        axes.text(column, line, number, ha="center", va="center", color=colour, fontsize=8)
+
+
+def _places(figure: Figure, rows: Sequence[Row]) -> tuple[dict[Any, float], list[str]]:
+    """Where each x stands: rounds where they are, values of a key side by side."""
+    distinct = values(rows, figure.x)
+    if figure.x in PROGRESS:
+        return {x: float(x) for x in distinct}, []
+    return {x: float(n) for n, x in enumerate(distinct)}, [text(x) for x in distinct]
+
+
+def _x_axis(figure: Figure, names: Sequence[str], axes: Axes) -> None:
+    axes.set_xlabel(figure.label(figure.x))
+    if figure.x in PROGRESS:
+        from matplotlib.ticker import EngFormatter
+
+        axes.set_xscale("log" if figure.log else "linear")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    if names:
+        axes.set_xticks(range(len(names)), names)
+        _slant(axes, names)
+        axes.set_xlim(-0.5, len(names) - 0.5)
+
+
+def _slant(axes: Axes, names: Sequence[str]) -> None:
+    """Long names stand aslant, so that they do not print over each other."""
+    if max(map(len, names), default=0) * len(names) > _WIDE:
+        axes.tick_params(axis="x", rotation=30)
+        for label in axes.get_xticklabels():
+            label.set_horizontalalignment("right")
+
+
+def _groups(
+    figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row]
+) -> Iterator[tuple[Any, list[Row]]]:
+    """The rows of each value of `by`, in the order of all panels; all in one without `by`."""
+    if not figure.by:
+        yield "", list(rows)
+        return
+    for value in values(all_rows, figure.by):
+        yield value, [row for row in rows if row[figure.by] == value]
+
+
+def _over_x(
+    figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row]
+) -> Iterator[tuple[Any, Spread]]:
+    """The spread over seeds at each x; of the worst value of `worst`, where one is named."""
+    for x in values(rows, figure.x):
+        at_x = [row for row in rows if row[figure.x] == x]
+        if not figure.worst:
+            yield x, _spread(figure, at_x)
+            continue
+        options = [
+            _spread(figure, [row for row in at_x if row[figure.worst] == value])
+            for value in values(all_rows, figure.worst)
+        ]
+        if not all(option.count for option in options):
+            yield x, spread([])  # without one of them, which was the worst is not known
+            continue
+        yield x, (max if figure.lower_is_better else min)(options, key=lambda option: option.mean)
+
+
+def _finite(
+    axes: Axes, positions: Mapping[Any, float], spreads: Iterable[tuple[Any, Spread]]
+) -> Iterator[tuple[float, Spread]]:
+    """What can be drawn, with its place on x; an infinite value is written at the panel's foot."""
+    for x, over_seeds in spreads:
+        if over_seeds.count and math.isfinite(over_seeds.high):
+            yield positions[x], over_seeds
+        elif over_seeds.count:
+            foot = axes.get_xaxis_transform()
+            axes.text(positions[x], 0.02, "∞", transform=foot, ha="center", fontsize=8)
+
+
+def _spreads_of_all_panels(figure: Figure, rows: Sequence[Row]) -> Iterator[Spread]:
+    panels = values(rows, figure.panels) if figure.panels else [None]
+    for panel in panels:
+        in_panel = [row for row in rows if panel is None or row[figure.panels] == panel]
+        for _, group in _groups(figure, in_panel, rows):
+            yield from (over_seeds for _, over_seeds in _over_x(figure, group, rows))
+
+
+def _spread(figure: Figure, rows: Sequence[Row]) -> Spread:
+    numbers = [row[figure.measure] for row in rows if row.get(figure.measure) is not None]
+    return spread([float(number) for number in numbers])
+
+
+def _short(value: float) -> str:
+    """A number that fits a field of a map."""
+    return text(round(value, 3) if abs(value) < 1 else float(f"{value:.3g}"))

@@ -1,0 +1,53 @@
+"""The model that a run ended with, or has reached, as its directory holds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from privfed.data.federation import Examples
+from privfed.errors import Broken, Refused
+from privfed.models.build import network
+from privfed.models.network import Network
+from privfed.store.checkpoint import Checkpoint
+from privfed.store.run_directory import RunDirectory
+from privfed.streams import Streams
+
+
+def stored_model(path: Path, like: Examples) -> tuple[Network, Tensor, int]:
+    """The network of the run at `path`, its parameters `[d]`, and the round they stand at.
+
+    `like` says what an example looks like. `network.outputs(params, x)` applies the model. Raises
+    `Refused` where there is no run, or nothing trained yet.
+    """
+    directory = RunDirectory.open(path)
+    config = directory.config.read()
+    if not directory.checkpoint.exists():
+        raise Refused(f"{path} has no checkpoint: its run had not begun")
+    net = network(
+        config.model,
+        like,
+        config.start,
+        config.loss,
+        Streams(config.run.seed).at("init"),
+        torch.device("cpu"),
+        directory.constants.read(),
+    )
+    checkpoint = Checkpoint.load(directory, net)
+    return net, checkpoint.state.params, checkpoint.round
+
+
+def stored_model_for(path: Path, examples: Examples, other: bool) -> tuple[Network, Tensor, int]:
+    """The `stored_model` whose examples look like `examples`.
+
+    Where these are `other` data than the run's and do not fit, it raises `Refused`; where they are
+    the run's, the run is broken, and it raises `Broken`.
+    """
+    try:
+        return stored_model(path, examples)
+    except Broken as error:
+        if not other:
+            raise
+        raise Refused(f"these data do not fit the model of {path}: {error}") from error
