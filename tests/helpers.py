@@ -23,7 +23,7 @@ from privfed.local.executor import InProcess
 from privfed.local.objectives.sgd import Sgd
 from privfed.local.trainer import LocalTrainer
 from privfed.models.build import network
-from privfed.models.losses import CrossEntropy
+from privfed.models.losses.cross_entropy import CrossEntropy
 from privfed.models.network import Network
 from privfed.models.recipes import Logistic
 from privfed.models.start import Start

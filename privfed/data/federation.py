@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+NO_LABEL = -1
+"""The label of a position that has none (padding)."""
+
+
 @dataclass(frozen=True)
 class Meaning:
     """What labels stand for: names of classes or of label columns; value = y * scale + shift."""

@@ -13,7 +13,7 @@ from privfed.errors import Refused
 from privfed.grid.figures import Figure, holds
 
 if TYPE_CHECKING:
-    from privfed.models.losses import Loss
+    from privfed.models.loss import Loss
 
 Losses = Sequence[tuple[Mapping[str, Any], "Loss"]]
 """The loss of each cell, beside the keys that vary, as a table holds them."""

@@ -30,7 +30,7 @@ from privfed.grid.results import cell_of
 from privfed.parts import Part, expected
 
 if TYPE_CHECKING:
-    from privfed.models.losses import Loss
+    from privfed.models.loss import Loss
 
 Values = Mapping[str, Any]
 METHOD, AT_EDGE = "method", "at_edge"

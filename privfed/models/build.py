@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from privfed.data.federation import Examples
 from privfed.errors import Broken, Refused
 from privfed.models.form import Form
-from privfed.models.losses import Loss
+from privfed.models.loss import Loss
 from privfed.models.network import Network
 from privfed.models.outputs import select_output
 from privfed.models.pretrained import load_start

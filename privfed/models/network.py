@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from privfed.data.federation import Examples
 from privfed.models.form import Form
-from privfed.models.losses import Loss
+from privfed.models.loss import Loss
 from privfed.models.stacking import Layers, layers, stacked
 from privfed.models.vetting import channels_last, scoring
 from privfed.vector import Shapes
@@ -140,7 +140,7 @@ class Network:
             raise ValueError("nothing is scored on examples whose labels nobody knows")
         kept, losses = [], []
         for outputs, y in self.scored(flat, examples):
-            kept.append(self.loss.keep(outputs, y, examples.meaning))
+            kept.append(self.loss.scores(outputs, y, examples.meaning))
             losses.append(self.loss.losses(outputs, y).double())
         measures = self.loss.measures(torch.cat(kept))
         return {**measures, "loss": float(torch.cat(losses).mean())}

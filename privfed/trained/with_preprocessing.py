@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from privfed.data.federation import Meaning
 from privfed.data.preprocessing import Numbers, Preprocessing
-from privfed.models.losses import Loss
+from privfed.models.loss import Loss
 
 
 class Preprocess(nn.Module):

@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privfed.data.federation import Meaning
+from privfed.data.federation import NO_LABEL, Meaning
 from privfed.errors import Refused
 
 PADDING, UNKNOWN = 0, 1
-NO_LABEL = -1
 PRINTABLE = "".join(chr(code) for code in range(32, 127)) + "\n"
 """The printable characters of ASCII, and the end of a line."""
 

@@ -13,7 +13,9 @@ from privfed.grid.default_measure import less_is_better
 from privfed.grid.engine import _best
 from privfed.grid.figures import Figure
 from privfed.grid.grid import cells, load_grid
-from privfed.models.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
+from privfed.models.losses.binary_cross_entropy import BinaryCrossEntropy
+from privfed.models.losses.cross_entropy import CrossEntropy
+from privfed.models.losses.squared_error import SquaredError
 
 HEAT = """
 [[figure]]
