@@ -174,7 +174,7 @@ class Config:
     @property
     def real_clients(self) -> bool:
         """Whether clients are the source's own, each with its own examples, and no simulation."""
-        return bool(self.source.found and not self.partition.deals)
+        return bool(self.source.real_people and not self.partition.deals)
 
     @property
     def before(self) -> tuple[Any, ...]:

@@ -1,7 +1,8 @@
 """How a source makes what a model takes from raw columns, as it declares it.
 
 All of it is public: bounds and categories are declared, never found in private data. A checkpoint
-carries it (`privfed.models.form`), and an export computes it again (`privfed.trained.with_preprocessing`).
+carries it (`privfed.models.form`), and an export computes it again
+(`privfed.trained.with_preprocessing`).
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ def planned(cell: Cell, slot: str = "") -> CellCharges:
 
 def _sources(config: Config) -> frozenset[str]:
     """Where people of the data come from, whatever makes a client; made-up ones have none."""
-    return frozenset(population(config)["sources"] if config.source.found else ())
+    return frozenset(population(config)["sources"] if config.source.real_people else ())
 
 
 def whom(cell: Cell, config: Config) -> tuple[str, str]:

@@ -68,7 +68,7 @@ def streams_of(config: Config) -> Streams:
 def _load(config: Config, streams: Streams, people: Population) -> Federation:
     """The clients and the test set. Raises `Refused` where sampler or loss are for others."""
     federation = people(config, streams)
-    config.sampler.fits(federation.everybody, config.data.clients)
+    config.sampler.fits(federation.population_size, config.data.clients)
     for examples in (federation.examples, federation.test):
         config.loss.width(examples)  # refuses labels that do not fit
     return federation

@@ -21,7 +21,7 @@ class Digits(Part):
     """
 
     natural_partition: ClassVar[bool] = False
-    found: ClassVar[bool] = False
+    real_people: ClassVar[bool] = False
     picture: ClassVar[tuple[int, ...]] = (1, 8, 8)
     """The shape `[channels, height, width]` in which people look at an example."""
 

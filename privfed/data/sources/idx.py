@@ -40,7 +40,7 @@ class Idx(Part):
     test_prefix: str = ""
     classes: int = Field(10, ge=2)
     natural_partition: ClassVar[bool] = False
-    found: ClassVar[bool] = False
+    real_people: ClassVar[bool] = False
 
     @property
     def squared_norm(self) -> None:

@@ -57,7 +57,7 @@ class Leaf(Part):
     text: bool = False
     vocabulary: str = PRINTABLE
     natural_partition: ClassVar[bool] = True
-    found: ClassVar[bool] = True
+    real_people: ClassVar[bool] = True
 
     @property
     def squared_norm(self) -> None:

@@ -40,7 +40,7 @@ class Synthetic(Part):
     size_deviation: float = Field(2.0, ge=0, le=10)
     size_max: int = Field(10_000, ge=1)
     natural_partition: ClassVar[bool] = True
-    found: ClassVar[bool] = False
+    real_people: ClassVar[bool] = False
 
     @property
     def squared_norm(self) -> None:

@@ -87,7 +87,7 @@ class Table(Part):
     encoding: Annotated[str, AfterValidator(known_encoding)] = "utf-8"
     test_path: str = ""
     natural_partition: ClassVar[bool] = True
-    found: ClassVar[bool] = True
+    real_people: ClassVar[bool] = True
     later: ClassVar[frozenset[str]] = frozenset({"dates", "missing_words", "decimal", "encoding"})
 
     @model_validator(mode="after")

@@ -34,7 +34,7 @@ class Text(Part):
     vocabulary: str = PRINTABLE
     test_path: str = ""
     natural_partition: ClassVar[bool] = True
-    found: ClassVar[bool] = True
+    real_people: ClassVar[bool] = True
 
     @property
     def squared_norm(self) -> None:
