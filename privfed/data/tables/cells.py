@@ -81,8 +81,8 @@ class CellRules:
         empty = words.codes < 0
         if empty.any() and not may_be_empty:
             raise Refused(
-                f"data: {self.path}, row {words.first_row(empty)}: column {called} is empty; set it "
-                'to "none" in [data.missing], and an empty cell counts as none of its values'
+                f"data: {self.path}, row {words.first_row(empty)}: column {called} is empty; set "
+                'it to "none" in [data.missing], and an empty cell counts as none of its values'
             )
         unknown = (codes < 0) & ~empty
         if unknown.any() and self.outside == "refuse":
