@@ -120,7 +120,7 @@ def _prepared(how: Preprocessing, source: Any, inputs: tuple[Tensor, ...]) -> Te
         numbers = inputs[0].numpy() if how.numbers else np.zeros((_ROWS, 0))
         codes = inputs[-1].numpy() if how.categories else np.zeros((_ROWS, 0), np.int64)
         return source.prepared(numbers, codes, how)
-    if how.whole:
+    if how.is_array:
         ((bounds, missing),) = [(each.bounds, each.missing) for each in how.numbers]
         store = inputs[0].view(_ROWS, *how.shape)
         whole = torch.arange(_ROWS)

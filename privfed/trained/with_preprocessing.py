@@ -88,6 +88,6 @@ class Preprocessed(nn.Module):
 
 def _each_column(how: Preprocessing) -> list[Numbers]:
     """One for each number of a row; of a whole array, which has the same bounds throughout, one."""
-    if how.whole:
+    if how.is_array:
         return [*how.numbers]
     return [numbers for numbers in how.numbers for _ in range(numbers.count)]

@@ -27,7 +27,7 @@ class Digits(Part):
 
     @property
     def squared_norm(self) -> float:
-        """64 numbers of at most 0.5."""
+        """The bound for 64 numbers of at most 0.5 in magnitude."""
         return 16.0
 
     def sources(self, seed: int) -> tuple[str, ...]:

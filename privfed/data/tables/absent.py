@@ -20,7 +20,7 @@ def refuse_absent(
 
 
 def absent_column(key: str, name: str, names: Sequence[str], path: Path, encoding: str) -> Refused:
-    """The refusal of the column `name`, declared by `data.key`, that the file with columns `names` lacks."""
+    """The refusal of the column `name`, declared by `data.key`, which is not among the `names`."""
     close = nearest(name, names)
     suggestion = f"did you mean {close!r}? " if close else ""
     delimiter = delimiter_of(path, encoding) if len(names) == 1 else None
