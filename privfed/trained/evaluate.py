@@ -14,7 +14,7 @@ from privfed.config.config import Config
 from privfed.config.reading import overridden
 from privfed.data.federation import Examples
 from privfed.errors import Broken, Refused
-from privfed.models.build import network
+from privfed.models.build import build_network
 from privfed.models.network import Network
 from privfed.plan.plan import ON_TRAINED
 from privfed.run.constant_baseline import best_constant
@@ -75,7 +75,7 @@ def trained(path: Path, like: Examples) -> tuple[Network, Tensor, int]:
     config = directory.config.read()
     if not directory.checkpoint.exists():
         raise Refused(f"{path} has no checkpoint: its run had not begun")
-    net = network(
+    net = build_network(
         config.model,
         like,
         config.start,

@@ -17,9 +17,9 @@ from privfed.data.mapped import Mapped
 from privfed.data.preprocessing import Preprocessing
 from privfed.data.source import Prepares
 from privfed.errors import Refused
+from privfed.models.calling import scoring
 from privfed.models.form import Form
 from privfed.models.network import Network
-from privfed.models.vetting import scoring
 
 _ROWS = 64
 

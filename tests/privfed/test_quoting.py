@@ -597,7 +597,7 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "models/precision.py",
     "models/pretrained.py",
     "models/recipes.py",
-    "models/vetting.py",
+    "models/calling.py",
     "parts.py",
     "plan/calibrate.py",
     "plan/plan.py",
