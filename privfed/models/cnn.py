@@ -19,9 +19,9 @@ _SMALLEST = 2
 
 
 class Cnn(Part):
-    """Blocks of 3 x 3 convolution, GroupNorm, ReLU and 2 x 2 max-pooling; then one linear layer.
+    """Per width c: 3 x 3 convolution, GroupNorm, ReLU, 2 x 2 max-pooling; then one linear layer.
 
-    There is a block for each width in `channels`. x is `[B, channels, height, width]`. `groups`
+    The widths are `channels`. x is `[B, channels, height, width]`. `groups`
     divides each width, and pooling stops where an image would become smaller than 2 x 2.
     """
 

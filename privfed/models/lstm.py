@@ -10,7 +10,7 @@ from privfed.parts import Part
 
 
 class Lstm(Part):
-    """An embedding, LSTM layers and one linear layer that predict the next character everywhere.
+    """Embedding, LSTM layers, one linear layer: the next character at every position.
 
     x is `[B, T]` int64 tokens below the number of classes; outputs are `[B, T, classes]`. Defaults
     are the Shakespeare model of Reddi et al. 2021 (appendix C): embedding 8, two layers of 256.

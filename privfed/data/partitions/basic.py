@@ -45,7 +45,7 @@ class Iid(Simulated):
 
 
 class Natural(Part):
-    """The source's own partition: each example belongs to the client it came from."""
+    """As the source says: each example belongs to the client it came from."""
 
     natural: ClassVar[bool] = True
     by_chance: ClassVar[bool] = False

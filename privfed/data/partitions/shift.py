@@ -23,7 +23,7 @@ class Shift(Protocol):
 
 
 class NoShift(Part):
-    """No shift: the data stay as they are."""
+    """The data as they are."""
 
     changes_labels: ClassVar[bool] = False
     moves_features: ClassVar[bool] = False

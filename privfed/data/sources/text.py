@@ -23,7 +23,7 @@ _SPEECH = re.compile(r"(?:\A|\n[ \t]*\n)[ \t]*([^\n:]{1,80}):[ \t]*(?=\n|\Z)")
 
 
 class Text(Part):
-    """Plays by speaker. x and y `[N, window]` int64: characters, and those one place later.
+    """Plays by speaker. x and y `[N, window]` int64: characters, and the same one later.
 
     `path` is a UTF-8 text file, or a folder of `.txt` files, of blocks "SPEAKER:" and lines. All
     that a speaker says, in the order of the file, is cut into windows. `vocabulary` is declared.
