@@ -111,7 +111,7 @@ def uncounted(folder: Path, cells: Collection[str]) -> Counter[str]:
         if path.parent.parent.name not in cells:
             with contextlib.suppress(AccountingError, OSError, KeyError, TypeError):
                 ledger = Ledger.load(path)
-                people[str(ledger.terms["population"]["unit"])] += bool(ledger.own)
+                people[str(ledger.terms["population"]["unit"])] += bool(ledger.run_spending)
     return people
 
 
