@@ -13,7 +13,7 @@ from privfed.data.declaring.kinds import (
     DateColumn,
     LeftOutColumn,
     few_and_rare,
-    listed,
+    quoted_list,
 )
 from privfed.data.tables.dates import ISO, day_number, iso_date, parsed_days
 from privfed.data.tables.delimited import MISSING
@@ -45,7 +45,7 @@ def date_kind(words: Words) -> ColumnKind | None:
     empty = int(np.isnan(days).sum())
     missing = iso_date(float(np.median(finite))) if empty else None
     why = f"dates from {iso_date(finite.min())} to {iso_date(finite.max())}, as days since 1970"
-    why += f"; {listed(odd)} counts as empty" if odd else ""
+    why += f"; {quoted_list(odd)} counts as empty" if odd else ""
     why += f"; {empty} of {len(days)} empty: the median is taken" if empty else ""
     return DateColumn(why, iso_date(first), iso_date(last), form, missing, tuple(odd))
 

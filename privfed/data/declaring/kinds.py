@@ -73,6 +73,6 @@ def few_and_rare(words: Words, odd: Sequence[str], others: int) -> bool:
     return 2 * int(is_odd.sum()) <= int((words.codes >= 0).sum())
 
 
-def listed(words: Sequence[str]) -> str:
-    """`words` as a reason names them."""
+def quoted_list(words: Sequence[str]) -> str:
+    """`words` as a reason names them: quoted, with commas between."""
     return ", ".join(map(repr, words))

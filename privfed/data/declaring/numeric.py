@@ -14,7 +14,7 @@ from privfed.data.declaring.kinds import (
     LeftOutColumn,
     NumericColumn,
     few_and_rare,
-    listed,
+    quoted_list,
 )
 from privfed.data.declaring.ranges import LARGEST, rounded_range, without_binary_digits
 from privfed.data.tables.conversion import parsed_number
@@ -46,7 +46,7 @@ def numeric_kind(column: np.ndarray, odd_words: Sequence[str] = ()) -> ColumnKin
     if beyond := int(((cells < low) | (cells > high)).sum()):
         why += f"; {beyond} of {len(cells)} far beyond the others, and clipped"
     if odd_words:
-        why += f"; {listed(odd_words)} counts as empty"
+        why += f"; {quoted_list(odd_words)} counts as empty"
     if empty:
         why += f"; {empty} of {len(cells)} empty: the median is taken"
     return NumericColumn(why, (low, high), missing, tuple(odd_words))
