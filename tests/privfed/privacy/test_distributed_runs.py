@@ -91,7 +91,7 @@ def events_of(path):
     """By party: the event of each round, as the ledger states it."""
     found = Ledger.load(path / "ledger.jsonl")
     other = found.terms["other"]
-    (event,) = found.own
+    (event,) = found.run_spending
     return {found.terms["against"]: event, other["against"]: Event.from_json(other["event"])}
 
 
