@@ -90,15 +90,16 @@ def epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
     for event, count in sorted(apart(spending).items(), key=repr):  # no bound hangs on the order
         counts[event.release] += max(count, 0)
     counts = +counts
-    if any(_is_bare(release) for release in counts):
+    if any(_is_unprotected(release) for release in counts):
         return math.inf
     if not counts:
         return 0.0
-    by = rdp_epsilon if accountant == "rdp" else pld_epsilon
+    bound = rdp_epsilon if accountant == "rdp" else pld_epsilon
     slack = sum(event.slack * max(count, 0) for event, count in spending.items())
-    return with_slack(lambda remaining: by(counts, remaining), float(delta), slack)
+    return with_slack(lambda remaining: bound(counts, remaining), float(delta), slack)
 
 
-def _is_bare(release: Release) -> bool:
+def _is_unprotected(release: Release) -> bool:
+    """Whether a release has no noise, or so little that its bound is infinite."""
     noise = noise_of(release)
     return noise is None or noise.noise_multiplier < _SMALLEST_NOISE

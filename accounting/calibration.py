@@ -1,4 +1,4 @@
-"""Solve for the least noise, or the most rounds or clients, within a target epsilon."""
+"""Calibration: the least noise, or the most rounds or clients, within a target epsilon."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from scipy.optimize import brentq
 
-from accounting.accountants import epsilon as one_epsilon
+from accounting.accountants import epsilon as accountant_epsilon
 from accounting.accountants import supports
 from accounting.errors import Unaccountable
 from accounting.events import Event, Spending
@@ -18,7 +18,7 @@ _LOW, _HIGH = 1e-3, 1e6
 _PRECISION = 1e-5
 _MOST_ROUNDS = 1_000_000
 _MARGIN = 1 - 1e-7
-"""So that another machine's rounding does not find the same run beyond its budget."""
+"""It keeps another machine's rounding from putting the same run beyond its budget."""
 
 
 def noise_multiplier(
@@ -49,8 +49,8 @@ def noise_multiplier(
         return guarantee(total(z), delta, accountant).epsilon
 
     def spent_by_pld(z: float) -> float:
-        found = one_epsilon(total(z), delta, "pld")
-        return math.inf if found is None else found
+        bound = accountant_epsilon(total(z), delta, "pld")
+        return math.inf if bound is None else bound
 
     before = guarantee(prior, delta, accountant).epsilon if prior else 0.0
     if before >= epsilon:
@@ -59,7 +59,7 @@ def noise_multiplier(
             "for more epsilon, or train on another population"
         )
     target = epsilon * _MARGIN
-    if accountant == TIGHTEST and all(supports(one, "pld") for one in total(1.0)):
+    if accountant == TIGHTEST and all(supports(each, "pld") for each in total(1.0)):
         # Nearly always the tighter one, in half the time; where it is not, both are asked.
         z = _least(spent_by_pld, target)
         if z is not None and 0.999 * target <= spent_by_pld(z) <= spent(z):
@@ -117,7 +117,8 @@ def most_rounds(
 ) -> int:
     """How many times `event` may follow `prior` within `epsilon`; 0 where not even once.
 
-    Raises `Unaccountable` above a million, and where the accountant has no proof for the event.
+    Raises `Unaccountable` where that is above a million, and where the accountant has no proof for
+    the event.
     """
     refuse_unaccountable(event, accountant)
 

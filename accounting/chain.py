@@ -18,7 +18,9 @@ from accounting.documents import from_json
 from accounting.errors import LedgerBroken
 
 START = "0" * 64
+"""The hash that stands before the first line's."""
 Link = Mapping[str, Any]
+"""The object of one line."""
 
 
 class Chain(NamedTuple):
@@ -33,10 +35,10 @@ def read(path: Path) -> Chain:
 
     Raises `LedgerBroken`, naming the line, for any other break.
     """
-    *whole, tail = path.read_bytes().split(b"\n")
+    *lines, tail = path.read_bytes().split(b"\n")
     links: list[Link] = []
     previous = START
-    for number, line in enumerate(whole, start=1):
+    for number, line in enumerate(lines, start=1):
         link = _following(previous, line, path, number)
         links.append(link)
         previous = link["hash"]

@@ -19,15 +19,16 @@ _OUTWARD = 1e-9
 
 
 def composed(counts: Mapping[Gaussian, int]) -> float:
-    """The noise multiplier of the one Gaussian that all of them are together."""
+    """The noise multiplier of the one Gaussian that all of `counts` are together."""
     precision = sum(count / noise.noise_multiplier**2 for noise, count in counts.items())
     return float(precision**-0.5)
 
 
 def log_delta(epsilon: float, noise_multiplier: float) -> float:
-    """Log of delta(epsilon) = Phi(m/2 - epsilon/m) - e^epsilon Phi(-m/2 - epsilon/m), m = 1/z.
+    """The logarithm of the delta at which a Gaussian of multiplier z is (epsilon, delta)-private.
 
-    Balle & Wang 2018, Theorem 8.
+    delta(epsilon) = Phi(m/2 - epsilon/m) - e^epsilon Phi(-m/2 - epsilon/m), m = 1/z. Source: Balle
+    & Wang 2018, Theorem 8.
     """
     mu = 1 / noise_multiplier
     above = float(log_ndtr(mu / 2 - epsilon / mu))
@@ -38,10 +39,10 @@ def log_delta(epsilon: float, noise_multiplier: float) -> float:
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     """The least epsilon at which a Gaussian of multiplier z is (epsilon, delta)-private."""
-    wanted = math.log(delta)
-    if log_delta(0.0, noise_multiplier) <= wanted:
+    target = math.log(delta)
+    if log_delta(0.0, noise_multiplier) <= target:
         return 0.0
     mu = 1 / noise_multiplier
-    most = mu * mu / 2 + mu * math.sqrt(2 * -wanted)  # by the tail of the privacy loss
-    found = brentq(lambda at: log_delta(at, noise_multiplier) - wanted, 0.0, most, rtol=1e-12)
-    return float(found) * (1 + _OUTWARD) + 1e-12
+    most = mu * mu / 2 + mu * math.sqrt(2 * -target)  # by the tail of the privacy loss
+    root = brentq(lambda at: log_delta(at, noise_multiplier) - target, 0.0, most, rtol=1e-12)
+    return float(root) * (1 + _OUTWARD) + 1e-12

@@ -11,25 +11,25 @@ from accounting.accountants import ACCOUNTANTS, epsilon
 from accounting.events import Event, Spending
 
 Curve = list[tuple[float, dict[str, float | None]]]
-"""Places, and what every accountant says there (None: it has no bound)."""
+"""Points, and the epsilon of every accountant at each (None: it has no bound)."""
 
 
 def over_rounds(prior: Spending, events: Sequence[Event], delta: float, points: int = 25) -> Curve:
-    """After about `points` prefixes of `events` (the last is all of them), `prior` included."""
-    places = np.unique(np.linspace(1, len(events), min(points, len(events))).round().astype(int))
-    found: Curve = []
+    """The epsilon after about `points` prefixes of `events`, up to all of them, after `prior`."""
+    rounds = np.unique(np.linspace(1, len(events), min(points, len(events))).round().astype(int))
+    curve: Curve = []
     total, done = Counter(prior), 0
-    for place in places.tolist() if events else []:
-        total.update(events[done:place])
-        done = place
-        found.append((place, _by_accountant(total, delta)))
-    return found
+    for count in rounds.tolist() if events else []:
+        total.update(events[done:count])
+        done = count
+        curve.append((count, _by_accountant(total, delta)))
+    return curve
 
 
 def over_delta(spending: Spending, delta: float, points: int = 13) -> Curve:
-    """At deltas three powers of ten to both sides of `delta`, below 1."""
-    places = delta * 10.0 ** np.linspace(-3, 3, points)
-    return [(at, _by_accountant(spending, at)) for at in places.tolist() if at < 1.0]
+    """The epsilon at deltas up to three powers of ten on both sides of `delta`, below 1."""
+    deltas = delta * 10.0 ** np.linspace(-3, 3, points)
+    return [(at, _by_accountant(spending, at)) for at in deltas.tolist() if at < 1.0]
 
 
 def _by_accountant(spending: Spending, delta: float) -> dict[str, float | None]:

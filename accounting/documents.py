@@ -1,4 +1,4 @@
-"""JSON and TOML of files that anybody may have written: parsed, or a `ValueError`.
+"""JSON and TOML of files that anybody may have written, parsed or refused by a `ValueError`.
 
 Parsers recurse, and so does what walks over what they return: a few hundred brackets end either in
 a RecursionError, which nobody expects of bad input. Nothing of ours is nested nearly as deep.
@@ -16,7 +16,7 @@ DEEPEST = 100
 
 
 def from_json(text: str | bytes) -> Any:
-    """The value that `text` is. Raises `ValueError`."""
+    """The value of the JSON document `text`. Raises `ValueError` where it is none, or too deep."""
     try:
         return _shallow(json.loads(text))
     except RecursionError:
@@ -24,7 +24,7 @@ def from_json(text: str | bytes) -> Any:
 
 
 def from_toml(text: str) -> dict[str, Any]:
-    """The table that `text` is. Raises `ValueError`."""
+    """The table of the TOML document `text`. Raises `ValueError` where it is none, or too deep."""
     try:
         table = tomllib.loads(text)
         _shallow(table)
@@ -34,7 +34,7 @@ def from_toml(text: str) -> dict[str, Any]:
 
 
 def _shallow(value: Any) -> Any:
-    """`value`, level by level found to have an end."""
+    """`value`, once all its levels were counted. Raises `ValueError` where they are too many."""
     level: Iterable[Any] = [value]
     for _ in range(DEEPEST + 1):
         holders = [outer for outer in level if isinstance(outer, dict | list)]

@@ -27,7 +27,7 @@ def create(path: Path, content: bytes) -> None:
 
 
 def make_folder(path: Path, mode: int = 0o777) -> None:
-    """Make `path`, of `mode`, and what is missing above it, durably."""
+    """Make the folder `path`, of `mode`, and the missing folders above it, durably."""
     if not path.exists():
         make_folder(path.parent)
         path.mkdir(mode, exist_ok=True)
@@ -35,9 +35,9 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
 
 
 def recover_folder(folder: Path) -> None:
-    """After a crash: files that were half written are gone, and all other names are durable.
+    """After a crash, remove files that were half written and make all other names durable.
 
-    For folders that nobody else writes to.
+    It is for folders that nobody else writes to.
     """
     for path in folder.glob(_temporary("*")):
         if path.is_file():

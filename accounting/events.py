@@ -21,7 +21,7 @@ ADD_REMOVE = "add/remove"
 REPLACE_ONE = "replace-one"
 """Two populations of one public size are neighbours when they differ in one client's data."""
 ZERO_OUT = "zero-out"
-"""The same, where in one of the two that client contributes zero. Its membership is public."""
+"""Two such populations, in one of which that client contributes zero. Membership is public."""
 
 CHANGE = {ADD_REMOVE: 1, ZERO_OUT: 1, REPLACE_ONE: 2}
 """By how many clips one client can change a sum of clipped rows."""
@@ -31,8 +31,8 @@ CHANGE = {ADD_REMOVE: 1, ZERO_OUT: 1, REPLACE_ONE: 2}
 class Event:
     """One round's release, with what its guarantee protects.
 
-    `unit` is what one neighbour differs in ("client": all examples of one client, user-level
-    privacy; "example": one example of one client). `relation` is how. `sampler` names how the
+    `unit` is what neighbours differ in ("client": all examples of one client, user-level privacy;
+    "example": one example of one client), and `relation` how they differ. `sampler` names how the
     participants were drawn. `slack` bounds the total variation, on either neighbour, between
     `release` and what really happens: that it aborts for all to see, or draws its noise nearly
     exactly. It costs delta (`accounting.slack`).

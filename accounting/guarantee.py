@@ -18,7 +18,7 @@ _WORDS = {
     ("client", ZERO_OUT): ("any one client", "whether it contributes, or sends zero each time,"),
     ("example", ADD_REMOVE): ("any one example of a silo", "whether the silo holds it"),
 }
-"""Of a unit and relation: whom it protects, and what makes no difference."""
+"""For each unit and relation: whom the guarantee protects, and what makes no difference."""
 CHOICES = (TIGHTEST, *ACCOUNTANTS)
 
 
@@ -50,11 +50,13 @@ class Spent(Protocol):
     """Anything that knows what it has released: a ledger."""
 
     @property
-    def spending(self) -> Spending: ...
+    def spending(self) -> Spending:
+        """How often each distinct event was charged."""
+        ...
 
 
 def spent(ledger: Spent, delta: float, accountant: str = TIGHTEST) -> Guarantee:
-    """What the ledger's charges guarantee together at `delta`. See `guarantee`."""
+    """The guarantee of all of the ledger's charges together at `delta`. See `guarantee`."""
     return guarantee(ledger.spending, delta, accountant)
 
 
@@ -88,7 +90,7 @@ def guarantee(spending: Spending, delta: float, accountant: str = TIGHTEST) -> G
 
 
 def unbounded(spending: Spending, delta: float, why: str) -> Guarantee:
-    """That nothing bounds `spending`, and `why`."""
+    """The statement that nothing bounds `spending`, and `why`."""
     units, relations, samplers = (
         ", ".join(sorted({getattr(event, name) for event in spending}))
         for name in ("unit", "relation", "sampler")
@@ -107,16 +109,16 @@ def unbounded(spending: Spending, delta: float, why: str) -> Guarantee:
 
 
 def stated(*bounds: Guarantee | None, void: str | None = None) -> list[dict[str, Any]]:
-    """Every guarantee by itself: whom it protects, and how much; or why all of them are `void`."""
+    """Each guarantee by itself: whom it protects, and how much; or why all of them are `void`."""
     keys = ("unit", "relation", "epsilon", "delta", "sampler", "rounds", "accountant")
     return [
         {
             **{key: getattr(bound, key) for key in keys},
             "meaning": void or sentence(bound),
             **{
-                key: said
+                key: remark
                 for key in ("against", "uncovered", "missing")
-                if (said := getattr(bound, key))
+                if (remark := getattr(bound, key))
             },
         }
         for bound in bounds
@@ -125,23 +127,23 @@ def stated(*bounds: Guarantee | None, void: str | None = None) -> list[dict[str,
 
 
 def sentence(bound: Guarantee) -> str:
-    """What `bound` says, in words for people who never met the terms."""
+    """The meaning of `bound`, in words for people who never met the terms."""
     whom, change = _WORDS.get((bound.unit, bound.relation), (f"one {bound.unit}", bound.relation))
     if bound.missing:
         return f"nothing is promised about {whom}: {bound.missing}"
     if bound.epsilon == math.inf:
         return f"nothing is promised about {whom}"
     factor = f"at most {_rounded_up(bound.epsilon)}" if bound.epsilon < 700 else "more than 1e300"
-    seen = "what the server sees" if bound.against == "server" else "all releases"
+    view = "what the server sees" if bound.against == "server" else "all releases"
     return (
         f"for {whom}: {change} changes the probability of anything that can be concluded from "
-        f"{seen} by a factor of {factor} (and {bound.delta:g} more)"
+        f"{view} by a factor of {factor} (and {bound.delta:g} more)"
         + (f"; {left_out(bound)}" if bound.uncovered else "")
     )
 
 
 def left_out(bound: Guarantee) -> str:
-    """What `bound` does not cover of the model that training started from."""
+    """A note on what `bound` does not cover of the model that training started from."""
     return (
         "this does not cover what the starting model tells of the same people "
         f"(it is {bound.uncovered})"
@@ -156,7 +158,7 @@ def _rounded_up(epsilon: float) -> str:
 
 
 def refuse_unaccountable(event: Event, accountant: str) -> None:
-    """Raises `Unaccountable` where `accountant` could never bound `event`; for configuring."""
+    """Raise `Unaccountable` where `accountant` could never bound `event`; ask when configuring."""
     names = ACCOUNTANTS if accountant == TIGHTEST else (accountant,)
     if not any(supports(event, name) for name in names):
         able = [name for name in ACCOUNTANTS if supports(event, name)]
@@ -170,8 +172,8 @@ class Gate:
     """Says whether one more event fits a budget, before it happens.
 
     Epsilon only grows with more events, so what is part of an affordable spending is affordable.
-    The gate therefore looks some strides ahead and remembers, and a run of T rounds costs it about
-    log T accountings, not T; `stride` is how many events the caller plans.
+    The gate therefore accounts for several events ahead and remembers, so that a run of T rounds
+    costs it about log T accountings, not T; `stride` is how many events the caller plans.
     """
 
     def __init__(self, epsilon: float, delta: float, accountant: str, stride: int = 1) -> None:
@@ -181,11 +183,11 @@ class Gate:
 
     def affords(self, spending: Spending, event: Event) -> bool:
         """Whether `spending` followed by `event` stays within the budget."""
-        wanted = Counter(spending)
-        wanted[event] += 1
-        if wanted <= self._proven:
+        after = Counter(spending)
+        after[event] += 1
+        if after <= self._proven:
             return True
-        while not self._fits(ahead := wanted + Counter({event: self._stride - 1})):
+        while not self._fits(ahead := after + Counter({event: self._stride - 1})):
             if self._stride == 1:
                 return False
             self._stride //= 2

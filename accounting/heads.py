@@ -1,4 +1,4 @@
-"""A ledger's heads, kept in a file elsewhere: charges that are cut off its end are missed there.
+"""A ledger's heads, kept in a file elsewhere, where charges that were cut off its end show.
 
 A ledger's last lines can be removed without a trace in it, and a run's checkpoint keeps the head of
 its own round only. The file has one text line per line of the ledger: the hash of the ledger's
@@ -27,7 +27,7 @@ from accounting.errors import LedgerBroken
 
 _HASH = "[0-9a-f]{64}"
 _PLACE = "[0-9a-f]{16}"
-_WHOLE = re.compile(rf"({_HASH}) ({_PLACE}) (\d+) (-|\d+) ({_HASH})")
+_COMPLETE = re.compile(rf"({_HASH}) ({_PLACE}) (\d+) (-|\d+) ({_HASH})")
 _TORN = re.compile(
     rf"[0-9a-f]{{0,64}}|{_HASH} [0-9a-f]{{0,16}}|{_HASH} {_PLACE} \d*"
     rf"|{_HASH} {_PLACE} \d+ ((-|\d*)|(-|\d+) [0-9a-f]{{0,63}})"
@@ -35,7 +35,7 @@ _TORN = re.compile(
 
 
 class Head(NamedTuple):
-    """A ledger's head after its line `line`, which charged `round` (None: another line).
+    """A ledger's head after its line `line`, which charged `round` (None: it charged none).
 
     `ledger` is the hash of the first line, `place` stands for the folder that it lay in.
     """
@@ -48,7 +48,7 @@ class Head(NamedTuple):
 
 
 class HeadsFile:
-    """The file at `path`, which may not exist yet."""
+    """A file of heads at `path`, which may not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,8 +70,8 @@ class HeadsFile:
             append(self.path, ("\n" * self._torn() + "".join(lines)).encode())
 
     def _of(self, line: str, number: int) -> Iterator[Head]:
-        if whole := _WHOLE.fullmatch(line):
-            ledger, place, number_there, round, head = whole.groups()
+        if complete := _COMPLETE.fullmatch(line):
+            ledger, place, number_there, round, head = complete.groups()
             charged = None if round == "-" else int(round)
             yield Head(ledger, place, int(number_there), charged, head)
         elif not _TORN.fullmatch(line):
@@ -88,30 +88,34 @@ class HeadsFile:
 
 
 def contradictions(held: Sequence[Head], stated: Sequence[Head], now: Sequence[Head]) -> list[str]:
-    """Where heads `held` in a file contradict a ledger.
+    """In what the heads `held` in a file contradict a ledger; empty where they do not.
 
-    Its heads were `stated` before the file was read, and are `now` after: a run may be going on.
+    The ledger's heads were `stated` before the file was read, and are `now` after: a run may be
+    going on.
     """
-    own = [head for head in held if head.ledger == stated[0].ledger]
+    of_ledger = [head for head in held if head.ledger == stated[0].ledger]
     if replaced := others_at(stated[0].place, held, stated[0].ledger):
         charges = sum(head.round is not None for head in replaced)
         return [f"holds {charges} charges of another ledger that lay here: it was replaced"]
-    known = {_bare(head) for head in now}
-    lost = [head for head in own if _bare(head) not in known]
+    known = {_without_place(head) for head in now}
+    lost = [head for head in of_ledger if _without_place(head) not in known]
     if lost:
         charges = sum(head.round is not None for head in lost)
         return [f"holds {len(lost)} heads that the ledger lacks: {charges} charges were cut off it"]
-    numbers = [head.line for head in own]
+    numbers = [head.line for head in of_ledger]
     if numbers != sorted({*numbers}):
         return ["holds heads of this ledger out of order: it was edited"]
-    missing = len({_bare(head) for head in stated[:-1]} - {_bare(head) for head in own})
+    missing = len(
+        {_without_place(head) for head in stated[:-1]}
+        - {_without_place(head) for head in of_ledger}
+    )
     if missing:
         return [f"lacks {missing} heads that come before the ledger's last: lines of it are gone"]
     return []
 
 
 def lacking(held: Sequence[Head], stated: Sequence[Head]) -> list[Head]:
-    """The heads at the end of those `stated` that come after all that are `held` of that ledger."""
+    """The last heads of those `stated`: the ones after all that are `held` of that ledger."""
     last = max((head.line for head in held if head.ledger == stated[0].ledger), default=0)
     return [head for head in stated if head.line > last]
 
@@ -126,8 +130,8 @@ def place_of(ledger: Path) -> str:
     return hashlib.sha256(os.fsencode(ledger.resolve().parent)).hexdigest()[:16]
 
 
-def _bare(head: Head) -> tuple[str, int, int | None, str]:
-    """Without the place: a run may be moved."""
+def _without_place(head: Head) -> tuple[str, int, int | None, str]:
+    """`head` without its place: a run may be moved."""
     return head.ledger, head.line, head.round, head.hash
 
 

@@ -33,10 +33,11 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 Divergence = Callable[[int], float]
+"""A Renyi divergence as a function of its whole order."""
 
 
 def skellam_divergence(alpha: int, variance: float, l2: float, l1: float) -> float:
-    """Of Skellam noise of `variance` per coordinate, at a whole order `alpha` >= 2."""
+    """The divergence of Skellam noise of `variance` per coordinate, at a whole order alpha >= 2."""
     second = ((2 * alpha - 1) * l2**2 + 6 * l1) / (4 * variance**2)
     return alpha * l2**2 / (2 * variance) + min(second, 3 * l1 / (2 * variance))
 
@@ -44,7 +45,10 @@ def skellam_divergence(alpha: int, variance: float, l2: float, l1: float) -> flo
 def discrete_gaussian_divergence(
     alpha: float, deviation: float, clients: int, l2: float, l1: float, length: int
 ) -> float:
-    """Of the sum of `clients` discrete Gaussians of `deviation` each, in `length` dimensions."""
+    """The divergence of a sum of `clients` discrete Gaussians, over `length` coordinates.
+
+    Each is of `deviation`.
+    """
     k = np.arange(1, clients)
     tau = 10 * float(np.exp(-2 * math.pi**2 * deviation**2 * k / (k + 1)).sum())
     variance = clients * deviation**2
@@ -56,15 +60,18 @@ def discrete_gaussian_divergence(
 
 
 def poisson_sampled(divergence: Divergence, rate: float, alpha: int) -> float:
-    """Of a mechanism of `divergence`, run on a Poisson sample at `rate`; a whole `alpha` >= 2."""
+    """The divergence of a mechanism run on a Poisson sample at `rate`, at a whole order alpha >= 2.
+
+    `divergence` is the mechanism's own, at whole orders.
+    """
     if rate == 0.0:
         return 0.0
     if rate == 1.0:
         return divergence(alpha)
-    whole = np.arange(2, alpha + 1)
-    ways = gammaln(alpha + 1) - gammaln(whole + 1) - gammaln(alpha - whole + 1)
-    growth = np.array([(order - 1) * divergence(int(order)) for order in whole])
-    terms = ways + whole * math.log(rate) + (alpha - whole) * math.log1p(-rate) + growth
+    orders = np.arange(2, alpha + 1)
+    ways = gammaln(alpha + 1) - gammaln(orders + 1) - gammaln(alpha - orders + 1)
+    growth = np.array([(order - 1) * divergence(int(order)) for order in orders])
+    terms = ways + orders * math.log(rate) + (alpha - orders) * math.log1p(-rate) + growth
     terms[1:] += math.log(3)
     first = (alpha - 1) * math.log1p(-rate) + math.log(alpha * rate - rate + 1)
     return float(logsumexp(np.append(terms, first))) / (alpha - 1)

@@ -66,7 +66,7 @@ class Ledger:
         self._charges: list[Charge] = []
         self._budgets: list[BudgetChange] = []
         self._prior: Counter[Event] = Counter()
-        self._own: Counter[Event] = Counter()
+        self._charged: Counter[Event] = Counter()
         self._hashes: list[str] = []
         self._terms: Mapping[str, Any] = {}
         for line, link in enumerate(links, start=1):
@@ -105,9 +105,9 @@ class Ledger:
         links, torn = chain.read(path)
         ledger = cls(path, links)
         if torn:
-            whole = path.read_bytes().rpartition(b"\n")
+            lines, newline, _ = path.read_bytes().rpartition(b"\n")
             line, link = ledger._charge_of_a_torn_line() if ledger._events else (b"", None)
-            durable.write_atomically(path, whole[0] + whole[1] + line)
+            durable.write_atomically(path, lines + newline + line)
             if link is not None:
                 ledger._take(link)
         return ledger
@@ -135,30 +135,32 @@ class Ledger:
     @property
     def budget(self) -> float | None:
         """The budget that holds now; None without one, or where an older ledger is silent."""
-        return self._budgets[-1].epsilon if self._budgets else _read(self._terms.get("budget"))
+        return (
+            self._budgets[-1].epsilon if self._budgets else _budget_value(self._terms.get("budget"))
+        )
 
     @property
-    def own(self) -> Spending:
-        """How often each distinct event was charged here."""
-        return MappingProxyType(self._own)
+    def run_spending(self) -> Spending:
+        """How often each distinct event was charged by this ledger's run."""
+        return MappingProxyType(self._charged)
 
     @property
     def prior(self) -> Spending:
-        """What earlier runs over the same population were charged, as the open line states."""
+        """The events of earlier runs over the same population, as the open line states."""
         return MappingProxyType(self._prior)
 
     @property
     def spending(self) -> Spending:
-        """All that the population has spent: `prior` and `own`."""
-        return MappingProxyType(self._prior + self._own)
+        """All that the population has spent: `prior` and `run_spending`."""
+        return MappingProxyType(self._prior + self._charged)
 
     def spending_until(self, round: int) -> Spending:
-        """What the rounds up to `round` were charged, and `prior`, whatever was charged after."""
+        """The charges of the rounds up to `round`, and `prior`, whatever was charged after."""
         past = Counter(charge.event for charge in self._charges if charge.round <= round)
         return self._prior + past
 
     def head(self) -> bytes:
-        """The hash of the last line; keep it elsewhere, and a cut end is noticed (`holds`)."""
+        """The hash of the last line. Kept elsewhere, it shows a cut end (`holds`)."""
         return bytes.fromhex(self._hashes[-1] if self._hashes else chain.START)
 
     def trail(self) -> tuple[Head, ...]:
@@ -216,8 +218,8 @@ class Ledger:
     def charged(self, round: int) -> Charge | None:
         """The charge of `round`, None where there is none."""
         place = bisect.bisect_left(self._charges, round, key=lambda charge: charge.round)
-        found = self._charges[place] if place < len(self._charges) else None
-        return found if found is not None and found.round == round else None
+        charge = self._charges[place] if place < len(self._charges) else None
+        return charge if charge is not None and charge.round == round else None
 
     def _charged_before(self, round: int, event: Event) -> Charge:
         past = self.charged(round)
@@ -246,7 +248,7 @@ class Ledger:
         self._failed = False
 
     def _keep_head(self, link: chain.Link) -> None:
-        """The head after the last line, `link`, is durable elsewhere, where a file is for that."""
+        """Keep the head after the last line, `link`, in the heads file, where there is one."""
         if self.heads_file is not None:
             round = link["round"] if link["type"] == "charge" else None
             self.heads_file.add(
@@ -268,22 +270,22 @@ class Ledger:
             case "define" if link["id"] == len(self._events):
                 self._events.append(Event.from_json(link["event"]))
                 if "budget" in link:
-                    self._budgets.append(_budget(link["budget"]))
+                    self._budgets.append(_budget_change(link["budget"]))
             case "charge" if _is_count(link["round"]) and _is_count(link["event"]):
                 if self._charges and link["round"] <= self._charges[-1].round:
                     raise LedgerBroken(f"round {link['round']} is charged out of order")
                 event = self._events[link["event"]]
                 self._charges.append(Charge(link["round"], event, link["hash"]))
-                self._own[event] += 1
+                self._charged[event] += 1
             case kind:
                 raise LedgerBroken(f"a line of type {kind!r} and these values is not expected here")
         self._hashes.append(link["hash"])
 
 
 def terms_at(path: Path) -> Mapping[str, Any]:
-    """What the first line of the ledger at `path` states, which alone is read and verified.
+    """The terms that the first line of the ledger at `path` states; it alone is read and verified.
 
-    Nothing, where there is none.
+    They are empty where there is no ledger.
     """
     try:
         terms = chain.first(path).get("terms")
@@ -293,22 +295,22 @@ def terms_at(path: Path) -> Mapping[str, Any]:
 
 
 _INFINITE = "inf"
-"""A budget without end, for which JSON has no number."""
+"""An infinite budget, for which JSON has no number."""
 
 
 def _written(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """`stated`, whose budgets are strict JSON."""
+    """`stated` as strict JSON: an infinite budget is a word."""
     return {key: _INFINITE if value == math.inf else value for key, value in stated.items()}
 
 
-def _read(budget: Any) -> Any:
-    """As a number; earlier versions wrote it as Python does, which `json` reads."""
+def _budget_value(budget: Any) -> Any:
+    """A budget as a number; earlier versions wrote infinity as Python does, which `json` reads."""
     return math.inf if budget == _INFINITE else budget
 
 
-def _budget(stated: Mapping[str, Any]) -> BudgetChange:
+def _budget_change(stated: Mapping[str, Any]) -> BudgetChange:
     before, epsilon = (
-        number(_read(stated[key]), key, 0.0, math.inf) for key in ("before", "epsilon")
+        number(_budget_value(stated[key]), key, 0.0, math.inf) for key in ("before", "epsilon")
     )
     if not _is_count(stated["round"]):
         raise LedgerBroken(f"a budget's round is {stated['round']!r}; expected a whole number")
@@ -317,13 +319,13 @@ def _budget(stated: Mapping[str, Any]) -> BudgetChange:
 
 def _prior(terms: Mapping[str, Any]) -> Counter[Event]:
     """The events of `terms["prior"]`: per earlier run its "charges", pairs of event and count."""
-    found: Counter[Event] = Counter()
+    spending: Counter[Event] = Counter()
     for run in terms.get("prior", []):
         for event, count in run["charges"]:
             if not _is_count(count):
                 raise LedgerBroken(f"a prior run's count is {count!r}; expected a whole number")
-            found[Event.from_json(event)] += count
-    return found
+            spending[Event.from_json(event)] += count
+    return spending
 
 
 def _is_count(value: Any) -> bool:

@@ -35,7 +35,7 @@ class Guesses:
     right: int
 
     def p_value(self, epsilon: float, delta: float) -> float:
-        """At most the probability of as many right guesses in an (epsilon, delta)-private run.
+        """A bound on the probability of as many right guesses in an (epsilon, delta)-private run.
 
         >>> round(Guesses(100, 20, 20).p_value(0.0, 0.0) * 2**20, 6)
         1.0
@@ -49,7 +49,7 @@ class Guesses:
         return min(1.0, beta + 2 * self.coins * delta * float((between / steps).max()))
 
     def epsilon_lower(self, delta: float, confidence: float) -> float:
-        """With `confidence`, epsilon is at least this; 0 where the guesses show nothing."""
+        """A lower bound on epsilon at `confidence`; 0 where the guesses show nothing."""
         miss = 1 - confidence
 
         def above(epsilon: float) -> float:

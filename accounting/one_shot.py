@@ -24,14 +24,14 @@ _LARGEST = 1e4
 
 @dataclass(frozen=True)
 class Bell:
-    """A Gaussian."""
+    """A Gaussian distribution."""
 
     mean: float
     deviation: float
 
     @classmethod
     def fitted(cls, samples: Numbers) -> Bell:
-        """To `samples` `[n]`. Raises `Unaccountable` for fewer than two."""
+        """The Gaussian fitted to `samples` `[n]`. Raises `Unaccountable` for fewer than two."""
         if len(samples) < 2:
             raise Unaccountable(f"a Gaussian cannot be fitted to {len(samples)} samples")
         return cls(float(samples.mean()), float(samples.std(ddof=1)))
@@ -54,7 +54,7 @@ def estimate(out: Numbers, into: Numbers, delta: float) -> float:
 def epsilon_between(p: Bell, q: Bell, delta: float) -> float:
     """The least epsilon at which neither is told from the other beyond `delta`.
 
-    That of the Gaussian mechanism at noise multiplier 1, say:
+    For the Gaussian mechanism at noise multiplier 1, say:
 
     >>> round(epsilon_between(Bell(0.0, 1.0), Bell(1.0, 1.0), 1e-5), 3)
     4.377
@@ -74,9 +74,10 @@ def _one_way(p: Bell, q: Bell, delta: float) -> float:
 
 
 def _excess(p: Bell, q: Bell, epsilon: float) -> float:
-    """Sup over S of P(S) - e^epsilon Q(S): S is where the log ratio of densities is above epsilon.
+    """The supremum over S of P(S) - e^epsilon Q(S).
 
-    That ratio is the parabola a x^2 + b x + c, with x in deviations of q about its mean.
+    S is where the log ratio of the densities is above epsilon. The ratio is a parabola,
+    a x^2 + b x + c, with x in deviations of q about its mean.
     """
     shift, scale = (p.mean - q.mean) / q.deviation, p.deviation / q.deviation
     a, b = 0.5 - 0.5 / scale**2, shift / scale**2

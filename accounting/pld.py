@@ -20,8 +20,8 @@ from accounting.releases import Gaussian, PoissonSampled, TruncatedPoisson
 Counts = Mapping[Gaussian | PoissonSampled | TruncatedPoisson, int]
 
 _FFT_ERROR = 1e-15
-"""Of delta, per composed event: PLD convolves by FFT, whose rounding was measured at up to 3e-17
-per event against the closed form. The bound is asked at a delta smaller by this much."""
+"""The error of delta per composed event: PLD convolves by FFT, whose rounding was measured at up to
+3e-17 per event against the closed form. The bound is asked at a delta smaller by this much."""
 
 _FINEST_GRID, _COARSEST_GRID, _LARGEST_GRID = 1e-6, 1e-3, 300_000
 
@@ -46,7 +46,7 @@ def _composed(counts: tuple[tuple[Any, int], ...], delta: float) -> float:
 
 @functools.lru_cache(maxsize=4)
 def _distribution(counts: tuple[tuple[Any, int], ...]) -> Any:
-    """Of all events' losses together; some megabytes, asked for at several deltas."""
+    """The distribution of all events' losses together: some megabytes, used at several deltas."""
     grid = _grid(dict(counts))
     total = None
     for release, count in counts:
@@ -80,10 +80,10 @@ def _truncated(release: TruncatedPoisson, grid: float) -> Any:
     """
     q, z = release.rate, release.of.noise_multiplier
     cut = float(binom.sf(release.cap - 1, release.clients - 1, q))
-    whole = _gaussian(z, q, grid)
+    uncut = _gaussian(z, q, grid)
     if cut == 0.0:
-        return whole
-    return _gaussian(z / 2, q, grid).compute_mixture(whole, min(cut * (1 + 1e-9), 1.0))
+        return uncut
+    return _gaussian(z / 2, q, grid).compute_mixture(uncut, min(cut * (1 + 1e-9), 1.0))
 
 
 def _gaussian(z: float, rate: float, grid: float) -> Any:
@@ -112,7 +112,7 @@ def _loss_deviation(q: float, z: float) -> float:
 
 
 def _loss_reach(z: float) -> float:
-    """A 10-sigma Gaussian privacy loss at multiplier z."""
+    """The privacy loss of a Gaussian of multiplier z at 10 standard deviations."""
     return 10 / z + 0.5 / z**2
 
 

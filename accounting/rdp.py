@@ -81,7 +81,7 @@ def _curve(release: Known, few: tuple[float, ...] | None = None) -> tuple[np.nda
 
 
 def _between(release: Any, order: float) -> float:
-    """Of integer noise: Skellam's bounds hold at whole orders only.
+    """The divergence of integer noise at any `order`; Skellam's bounds hold at whole orders only.
 
     (order - 1) D_order is convex in the order (van Erven & Harremoes 2014, Corollary 2), and 0 at
     order 1: between whole orders it lies below the line through their bounds.
@@ -98,7 +98,10 @@ def _between(release: Any, order: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def integer_divergence(release: Any, order: float) -> float:
-    """Of integer noise, Poisson-sampled or not, at a whole order from 2 (any, where discrete)."""
+    """The divergence of integer noise, Poisson-sampled or not, at a whole order from 2.
+
+    That of discrete Gaussians holds at any order.
+    """
     match release:
         case PoissonSampled(rate=q, of=noise):
             return poisson_sampled(functools.partial(integer_divergence, noise), q, int(order))

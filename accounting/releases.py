@@ -1,4 +1,4 @@
-"""What one round released, as frozen values: the noise, and how those were drawn who met it.
+"""What one round released, as frozen values: its noise, and how its participants were drawn.
 
 Numbers are converted to Python floats and ints on construction: dp-accounting silently drops terms
 whose noise multiplier is an int or a NumPy scalar.
@@ -171,11 +171,11 @@ class WithoutReplacement:
 
 @dataclass(frozen=True)
 class Separated:
-    """`of`, where no client takes part twice in any `separation` rounds in a row; no secrecy of it.
+    """`of`, where no client takes part twice in any `separation` rounds in a row.
 
-    Charged once a round. T of them, one after the other in one run, touch a client at most
-    ceil(T / separation) times, and are that many Gaussians. Two runs do not share a count: see
-    `apart`.
+    Who takes part when is no secret. It is charged once a round. T of them, one after the other in
+    one run, touch a client at most ceil(T / separation) times, and are that many Gaussians. Two
+    runs do not share a count: see `apart`.
     """
 
     separation: int
@@ -280,14 +280,15 @@ def _noise(data: Mapping[str, Any], kinds: Any) -> Any:
 
 def number(value: Any, what: str, low: float, high: float) -> float:
     """`value` as a Python float in [low, high]. Raises `Unaccountable`."""
-    found = float(value) if isinstance(value, int | float) or hasattr(value, "__float__") else None
-    if found is None or isinstance(value, bool) or not low <= found <= high:
+    numeric = isinstance(value, int | float) or hasattr(value, "__float__")
+    parsed = float(value) if numeric and not isinstance(value, bool) else None
+    if parsed is None or not low <= parsed <= high:
         raise Unaccountable(f"{what} is {value!r}; expected a number in [{low:g}, {high:g}]")
-    return found
+    return parsed
 
 
 def _count(value: Any, what: str) -> int:
-    found = number(value, what, 1, _MOST_CLIENTS)
-    if found != int(found):
+    count = number(value, what, 1, _MOST_CLIENTS)
+    if count != int(count):
         raise Unaccountable(f"{what} is {value!r}; expected a whole number")
-    return int(found)
+    return int(count)

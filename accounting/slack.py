@@ -1,4 +1,4 @@
-"""What is paid in delta beside the accountant: visible aborts, and noise that is nearly exact.
+"""Slack, which is paid in delta beside the accountant: visible aborts, and nearly exact noise.
 
 A mechanism M' that differs from an accounted one M by a total variation of at most s on either
 neighbour has P[M'(D) in S] <= e^eps P[M'(D') in S] + delta + (1 + e^eps) s. A run of T events adds
@@ -11,14 +11,14 @@ import math
 from collections.abc import Callable
 
 _NEGLIGIBLE = 1e-9
-"""A part of delta that is set aside at once: it decides most cases with one accounting."""
+"""The share of delta that is set aside at once: it decides most cases with one accounting."""
 _TRIES = 60
 
 
 def with_slack(
     epsilon: Callable[[float], float | None], delta: float, slack: float
 ) -> float | None:
-    """An e with epsilon(delta - (1 + exp(e)) slack) <= e; infinity where none was found.
+    """A bound e with epsilon(delta - (1 + exp(e)) slack) <= e; infinity where none was found.
 
     `epsilon(delta)` falls with delta; None stays None. Each try starts at what the last one asked
     for, so that it comes to the least such e from below, and returns only what was verified.

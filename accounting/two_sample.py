@@ -1,4 +1,4 @@
-"""What independent releases on two neighbouring populations say about a claimed epsilon.
+"""A test of a claimed epsilon by independent releases on two neighbouring populations.
 
 A score is computed of each release. Were the mechanism (epsilon, delta)-private, then for every set
 S of scores P1(S) <= e^epsilon P0(S) + delta, whichever of the neighbours is called 1. S is chosen
@@ -25,7 +25,7 @@ from accounting.errors import Unaccountable
 
 Numbers = NDArray[np.float64]
 Claim = tuple[float, float]
-"""(epsilon, delta)."""
+"""A claimed (epsilon, delta)."""
 REFUTED_BELOW = 1e-6
 """The p-value, corrected over all tests, below which a claim is refuted."""
 _TAILS, _BINS, _STEPS = 50, 40, 80
@@ -33,9 +33,9 @@ _TAILS, _BINS, _STEPS = 50, 40, 80
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the releases say: `epsilon_lower` at `delta` and `confidence`.
+    """The result of a test: a lower bound on epsilon at `delta` and `confidence`.
 
-    And of several claims, the one that they speak against most, with its `p_value`.
+    Of several claims it names the one that the releases speak against most, with its `p_value`.
     """
 
     epsilon_lower: float
@@ -48,7 +48,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Counts:
-    """Of sets of scores `[s]`: how many of `n0` and of `n1` scores fell into each."""
+    """How many of `n0` and of `n1` scores fell into each of several sets `[s]`."""
 
     in0: Numbers
     n0: int
@@ -56,19 +56,21 @@ class Counts:
     n1: int
 
     def of(self, index: int) -> Counts:
+        """The counts of one set alone."""
         return Counts(self.in0[[index]], self.n0, self.in1[[index]], self.n1)
 
     def rates(self) -> tuple[Numbers, Numbers]:
-        """Never quite 0 or 1."""
+        """The share of either side's scores in each set, never quite 0 or 1."""
         return (self.in0 + 0.5) / (self.n0 + 1), (self.in1 + 0.5) / (self.n1 + 1)
 
     def log_likelihood(self, p0: Numbers, p1: Numbers) -> Numbers:
-        zero = xlogy(self.in0, p0) + xlog1py(self.n0 - self.in0, -p0)
-        one = xlogy(self.in1, p1) + xlog1py(self.n1 - self.in1, -p1)
-        return np.asarray(zero + one)
+        """The log likelihood `[s]` of the counts where scores fall into a set with p0 and p1."""
+        side0 = xlogy(self.in0, p0) + xlog1py(self.n0 - self.in0, -p0)
+        side1 = xlogy(self.in1, p1) + xlog1py(self.n1 - self.in1, -p1)
+        return np.asarray(side0 + side1)
 
     def under(self, claim: Claim) -> Numbers:
-        """The largest log likelihood of each, `[s]`, with p1 <= e^epsilon p0 + delta.
+        """The largest log likelihood of each set `[s]`, with p1 <= e^epsilon p0 + delta.
 
         Where the counts break that, it is reached on the boundary; concave there in p0, by golden
         sections.
@@ -90,7 +92,7 @@ class Counts:
         return np.where(allowed, self.log_likelihood(free0, free1), at((low + high) / 2))
 
     def epsilon_lower(self, delta: float, miss: float) -> Numbers:
-        """With probability 1 - `miss`, epsilon is at least this `[s]`."""
+        """Lower bounds on epsilon `[s]`, each of which holds with probability 1 - `miss`."""
         least = np.where(
             self.in1 > 0, betaincinv(np.maximum(self.in1, 1), self.n1 - self.in1 + 1, miss / 2), 0.0
         )
@@ -101,27 +103,27 @@ class Counts:
 
 
 def judge(
-    zero: Numbers, one: Numbers, delta: float, confidence: float, claims: Sequence[Claim]
+    scores0: Numbers, scores1: Numbers, delta: float, confidence: float, claims: Sequence[Claim]
 ) -> Verdict:
-    """Of scores `[n]` of either neighbour's releases: the first half chooses, the second counts.
+    """Judge the scores `[n]` of either neighbour's releases: one half chooses, the other counts.
 
     `claims` are points of one privacy profile: were the mechanism as claimed, all would hold.
     Raises `Unaccountable` for fewer than 20 releases on a side, or not as many on both.
     """
-    if len(zero) != len(one) or len(zero) < 20:
+    if len(scores0) != len(scores1) or len(scores0) < 20:
         raise Unaccountable(
-            f"{len(zero)} and {len(one)} releases of two neighbours; expected as many of both, and "
-            "at least 20"
+            f"{len(scores0)} and {len(scores1)} releases of two neighbours; expected as many of "
+            "both, and at least 20"
         )
-    half = len(zero) // 2
-    first, second = (zero[:half], one[:half]), (zero[half:], one[half:])
+    half = len(scores0) // 2
+    first, second = (scores0[:half], scores1[:half]), (scores0[half:], scores1[half:])
     sets, miss = Sets.chosen(*first), 1 - confidence
     # Bins were put in order by the same scores, so that the best of them says too much of itself.
     widest = int(np.argmax(sets.counts(first, bins=False).epsilon_lower(delta, miss)))
     bound = sets.counts(second, bins=False).of(widest).epsilon_lower(delta, miss)
     tried, fresh = sets.counts(first), sets.counts(second)
-    found = tried.log_likelihood(tried.in0 / tried.n0, tried.in1 / tried.n1)
-    against = np.stack([found - tried.under(claim) for claim in claims])
+    free = tried.log_likelihood(tried.in0 / tried.n0, tried.in1 / tried.n1)
+    against = np.stack([free - tried.under(claim) for claim in claims])
     number, best = (int(n) for n in np.unravel_index(np.argmax(against), against.shape))
     expected, counted = tried.of(best).rates(), fresh.of(best)
     ratio = float((counted.under(claims[number]) - counted.log_likelihood(*expected))[0])
@@ -131,7 +133,7 @@ def judge(
         confidence,
         claims[number],
         math.exp(min(ratio, 0.0)),
-        2 * (len(zero) - half),
+        2 * (len(scores0) - half),
     )
 
 
@@ -148,26 +150,26 @@ class Sets:
     order: NDArray[np.int64]
 
     @classmethod
-    def chosen(cls, zero: Numbers, one: Numbers) -> Sets:
-        """By scores that are not counted later. Thresholds are finest in the tails."""
-        tails = np.geomspace(1 / (1 + len(zero)), 0.5, _TAILS)
+    def chosen(cls, scores0: Numbers, scores1: Numbers) -> Sets:
+        """Sets chosen by scores that are not counted later. Thresholds are finest in the tails."""
+        tails = np.geomspace(1 / (1 + len(scores0)), 0.5, _TAILS)
         at = np.concatenate([tails, 1 - tails])
-        thresholds = np.unique(np.concatenate([np.quantile(zero, at), np.quantile(one, at)]))
-        both = np.concatenate([zero, one])
+        thresholds = np.unique(np.concatenate([np.quantile(scores0, at), np.quantile(scores1, at)]))
+        both = np.concatenate([scores0, scores1])
         edges = np.unique(np.quantile(both, np.arange(1, _BINS) / _BINS))
-        in0, in1 = (_binned(scores, edges) for scores in (zero, one))
+        in0, in1 = (_binned(scores, edges) for scores in (scores0, scores1))
         return cls(thresholds, edges, np.argsort((in0 + 1) / (in1 + 1)))
 
     def counts(self, sides: tuple[Numbers, Numbers], bins: bool = True) -> Counts:
-        """With either of the `sides` called 1. Without `bins`, of the thresholds alone."""
-        found = []
+        """Counts with either of the `sides` called 1; without `bins`, of the thresholds alone."""
+        counts = []
         for scores in sides:
             within = len(scores) - np.searchsorted(np.sort(scores), self.thresholds, side="right")
             if bins:
                 first = np.cumsum(_binned(scores, self.edges)[self.order])
                 within = np.concatenate([within, first])
-            found.append(np.concatenate([within, len(scores) - within]))
-        in0, in1 = (np.asarray(one, dtype=float) for one in found)
+            counts.append(np.concatenate([within, len(scores) - within]))
+        in0, in1 = (np.asarray(side, dtype=float) for side in counts)
         many = len(sides[0])
         return Counts(np.concatenate([in0, in1]), many, np.concatenate([in1, in0]), many)
 

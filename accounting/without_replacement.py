@@ -18,15 +18,16 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
 _DIFFERENCES = 256
-"""Up to this term central moments are used; beyond it the theorem's simpler bound of a term."""
+"""The last term with central moments; beyond it stands the theorem's simpler bound of a term."""
 _MARGIN = 1 + 1e-9
-"""Exceeds the rounding of the sums in double precision."""
+"""A factor that exceeds the rounding of the sums in double precision."""
 
 
 def wor_divergence(rate: float, noise_multiplier: float, order: float) -> float:
-    """At `order` > 1, for a share `rate` drawn and noise over the change of a replacement.
+    """The divergence at `order` > 1, for a share `rate` drawn.
 
-    Never above order / (2 z^2), the divergence for somebody who is told who was drawn. Orders that
+    `noise_multiplier` is the noise over the change that a replacement makes. The divergence is
+    never above order / (2 z^2), the divergence for somebody who is told who was drawn. Orders that
     are not whole are interpolated on the cumulant, which is convex (Corollary 10).
     """
     low, high = math.floor(order), math.ceil(order)
@@ -48,26 +49,27 @@ def _cumulant(rate: float, z: float, order: int) -> float:
 
 
 def _terms(z: float, order: int) -> NDArray[np.float64]:
-    """Log t_i for i = 2, ..., order: log min(4 sqrt(B(2 floor(i/2)) B(2 ceil(i/2))), 2 M(i)).
+    """The logarithms of t_i for i = 2, ..., order.
 
-    M is the likelihood ratio's moment, B its central one. t_2 = min(4 (e^(1/z^2) - 1), 2 e^(1/z^2))
-    is the same.
+    t_i = min(4 sqrt(B(2 floor(i/2)) B(2 ceil(i/2))), 2 M(i)), where M is the likelihood ratio's
+    moment and B its central one. t_2 = min(4 (e^(1/z^2) - 1), 2 e^(1/z^2)) is the same.
     """
     i = np.arange(2, order + 1)
     terms = math.log(2) + i * (i - 1) / (2 * z**2)
-    some = i[: _DIFFERENCES - 1]
+    low = i[: _DIFFERENCES - 1]
     central = _log_central(z)
-    around = math.log(4) + (central[2 * (some // 2)] + central[2 * ((some + 1) // 2)]) / 2
-    terms[: len(some)] = np.minimum(around, terms[: len(some)])
+    around = math.log(4) + (central[2 * (low // 2)] + central[2 * ((low + 1) // 2)]) / 2
+    terms[: len(low)] = np.minimum(around, terms[: len(low)])
     return terms
 
 
 @functools.lru_cache(maxsize=256)
 def _log_central(z: float) -> NDArray[np.float64]:
-    """Log |E (ratio - 1)^l| for l = 0, 1, ...: the differences at 0 of E ratio^x = M(x).
+    """The logarithms of |E (ratio - 1)^l| for l = 0, 1, ...
 
-    The l-th is at least of the order of z^-l, left over from terms of up to 2^l M(l); where M grows
-    faster than l^l its largest term is all that is left. That many digits are added.
+    They are the differences at 0 of E ratio^x = M(x). The l-th is at least of the order of z^-l,
+    left over from terms of up to 2^l M(l); where M grows faster than l^l its largest term is all
+    that is left. That many digits are added.
     """
     count = _DIFFERENCES + 2
     lost = count * (0.31 + max(math.log10(z), 0.0))
@@ -82,9 +84,10 @@ def _log_central(z: float) -> NDArray[np.float64]:
 
 
 def _moments(step: mpmath.mpf, count: int) -> list[mpmath.mpf]:
-    """M(x) = exp(x (x - 1) / (2 z^2)) at x = 0, ..., count, where `step` is exp(1 / z^2).
+    """The moments M(x) = exp(x (x - 1) / (2 z^2)) at x = 0, ..., count.
 
-    M(x + 1) = M(x) step^x: a product costs a hundredth of an exponential at so many digits.
+    `step` is exp(1 / z^2), and M(x + 1) = M(x) step^x: a product costs a hundredth of an
+    exponential at so many digits.
     """
     moments, growth = [mpmath.mpf(1)], mpmath.mpf(1)
     for _ in range(count):

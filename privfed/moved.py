@@ -27,7 +27,6 @@ MODULES = {
     "privfed.local.mime": "privfed.local.objectives.mime",
     "privfed.local.scaffold": "privfed.local.objectives.scaffold",
     "privfed.local.sgd": "privfed.local.objectives.sgd",
-    "privfed.losses": "privfed.models.losses",
     "privfed.lstm": "privfed.models.lstm",
     "privfed.models": "privfed.models.recipes",
     "privfed.privacy.banded": "privfed.privacy.mechanisms.banded",
@@ -43,8 +42,13 @@ MODULES = {
 }
 """Former module -> where all its parts are now."""
 
+_LOSSES = "privfed.models.losses"
 PARTS = {
     "privfed.data.shift:NoShift": "privfed.data.partitions.shift:NoShift",
+    "privfed.losses:BinaryCrossEntropy": f"{_LOSSES}.binary_cross_entropy:BinaryCrossEntropy",
+    "privfed.losses:CrossEntropy": f"{_LOSSES}.cross_entropy:CrossEntropy",
+    "privfed.losses:MultiLabel": f"{_LOSSES}.multi_label:MultiLabel",
+    "privfed.losses:SquaredError": f"{_LOSSES}.squared_error:SquaredError",
 }
 """Parts that went elsewhere than the rest of their module."""
 

@@ -67,10 +67,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "lstm": "privfed.models.lstm:Lstm",
     },
     "loss": {
-        "cross_entropy": "privfed.models.losses:CrossEntropy",
-        "binary_cross_entropy": "privfed.models.losses:BinaryCrossEntropy",
-        "multi_label": "privfed.models.losses:MultiLabel",
-        "squared_error": "privfed.models.losses:SquaredError",
+        "cross_entropy": "privfed.models.losses.cross_entropy:CrossEntropy",
+        "binary_cross_entropy": "privfed.models.losses.binary_cross_entropy:BinaryCrossEntropy",
+        "multi_label": "privfed.models.losses.multi_label:MultiLabel",
+        "squared_error": "privfed.models.losses.squared_error:SquaredError",
     },
     "objective": {
         "sgd": "privfed.local.objectives.sgd:Sgd",
@@ -170,7 +170,7 @@ CONTRACTS = {
     "source": "privfed.data.source:Source",
     "partition": "privfed.data.partition:Partition",
     "shift": "privfed.data.partitions.shift:Shift",
-    "loss": "privfed.models.losses:Loss",
+    "loss": "privfed.models.loss:Loss",
     "objective": "privfed.local.objective:Objective",
     "sampler": "privfed.sampling.cohort:Sampler",
     "mechanism": "privfed.privacy.mechanism:Mechanism",

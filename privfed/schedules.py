@@ -1,4 +1,4 @@
-"""Learning rates over the rounds: the factor by which clients' or the server's is multiplied."""
+"""Schedules of learning rates: the factor by which clients' or the server's rate is multiplied."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from privfed.parts import Part
 
 
 class Schedule(Protocol):
-    """A public constant of the configuration: it reads nothing of a run."""
+    """A learning rate over the rounds; a public constant, which reads nothing of a run."""
 
     def factor(self, round: int) -> float:
-        """What the rate is multiplied by in `round`, from 1."""
+        """The factor of the learning rate in `round`, counted from 1."""
         ...
 
 
@@ -53,5 +53,5 @@ class Cosine(Part):
     over: int = Field(ge=1)
 
     def factor(self, round: int) -> float:
-        done = min((round - 1) / self.over, 1.0)
-        return (1 + math.cos(math.pi * done)) / 2
+        progress = min((round - 1) / self.over, 1.0)
+        return (1 + math.cos(math.pi * progress)) / 2

@@ -22,8 +22,8 @@ from privfed.local.exchange import Exchange
 from privfed.local.executor import InProcess
 from privfed.local.objectives.sgd import Sgd
 from privfed.local.trainer import LocalTrainer
-from privfed.models.build import network
-from privfed.models.losses import CrossEntropy
+from privfed.models.build import build_network
+from privfed.models.losses.cross_entropy import CrossEntropy
 from privfed.models.network import Network
 from privfed.models.recipes import Logistic
 from privfed.models.start import Start
@@ -65,7 +65,9 @@ def built(recipe, shape, classes=3, *, seed=0, y=None, x=None, loss=None, consta
     y = torch.zeros(2, dtype=torch.int64) if y is None else y
     keys = Streams(seed, simulated=True).at("init")
     examples = Examples(x, y, classes)
-    return network(recipe, examples, Start(**start), loss or CrossEntropy(), keys, CPU, constants)
+    return build_network(
+        recipe, examples, Start(**start), loss or CrossEntropy(), keys, CPU, constants
+    )
 
 
 def trainer(federation: Federation, **changes) -> LocalTrainer:

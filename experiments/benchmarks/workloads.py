@@ -90,7 +90,7 @@ class Images(Part):
     size: int = 20
     """Examples per client."""
     natural_partition: ClassVar[bool] = True
-    found: ClassVar[bool] = False
+    real_people: ClassVar[bool] = False
 
     @property
     def squared_norm(self) -> None:
@@ -124,7 +124,7 @@ class Many(Part):
 
     size: int = 4
     natural_partition: ClassVar[bool] = True
-    found: ClassVar[bool] = False
+    real_people: ClassVar[bool] = False
 
     @property
     def squared_norm(self) -> None:

@@ -106,9 +106,9 @@ def _accounted(
     examples, foreign = audit_silos(directory, ledger, before)
     problems += [*foreign, *lower_example_claims(files, examples)]
     problems += lower_other_claims(files, partial(_other, ledger, before))
-    alone = guarantee(ledger.own, terms["delta"], accountant) if ledger.prior else bound
+    alone = guarantee(ledger.run_spending, terms["delta"], accountant) if ledger.prior else bound
     canaries = _canaries(directory, ledger, alone)
-    noise_multiplier, sampling_rate = _noise_and_rate(ledger.own)
+    noise_multiplier, sampling_rate = _noise_and_rate(ledger.run_spending)
     return RunAudit(
         path=directory.path,
         guarantee=bound,
@@ -134,16 +134,16 @@ def _canaries(directory: RunDirectory, ledger: Ledger, alone: Guarantee) -> Evid
     """
     count = ledger.terms.get("canaries", 0)
     record = CanaryLog(directory.canaries, count).read() if count else None
-    if record is None or not record.ended or not ledger.own:
+    if record is None or not record.ended or not ledger.run_spending:
         return None
     # Few runs have canaries, and these two import torch.
     from privfed.auditing.canaries.scores import Scale
     from privfed.auditing.canaries.weighing import weigh
 
     config = directory.config.read()
-    (event, *_) = ledger.own
+    (event, *_) = ledger.run_spending
     smaller = [alone.delta * part for part in (1.0, 1e-3, 1e-6, 1e-9)]
-    claims = [(guarantee(ledger.own, delta).epsilon, delta) for delta in smaller]
+    claims = [(guarantee(ledger.run_spending, delta).epsilon, delta) for delta in smaller]
     return weigh(record, event, Scale.of(config), claims, config.audit.confidence)
 
 

@@ -36,7 +36,7 @@ def audit_silos(
     secret = ledger.terms.get("trust") != "nobody"
     if secret or problems or len(silos) != stated.get("silos"):
         return in_every_round, problems
-    bounds = [_example_bound(silo.own, earlier, delta) for silo in silos]
+    bounds = [_example_bound(silo.run_spending, earlier, delta) for silo in silos]
     return max(bounds, key=lambda bound: bound.epsilon), problems
 
 

@@ -85,6 +85,7 @@ def _audit_run(
 def _audit_together(directories: Sequence[Path], accountant: str | None, as_json: bool) -> int:
     from privfed.auditing.joint_audit import audit_together
     from privfed.cli.console import console
+    from privfed.report.audit import merged_table
 
     merged = audit_together(directories, accountant)
     if as_json:

@@ -140,7 +140,7 @@ def _owner(name: str, key: str) -> str:
 
 def _undeclared_clients(raw: Raw, source: Any, name: str) -> Iterator[Mistake]:
     """The number of real clients, where it is left out: it is declared, and never counted."""
-    if source is not None and source.found and "clients" not in raw.get("data", {}):
+    if source is not None and source.real_people and "clients" not in raw.get("data", {}):
         yield Mistake(
             "data.clients",
             f"data.clients is missing: declare about how many clients {name} holds, as a public "

@@ -39,7 +39,7 @@ from privfed.data.partitions.shift import Shift
 from privfed.data.source import Source
 from privfed.local.dp_sgd import ClientMechanism, ExamplePrivacy, protects_examples
 from privfed.local.objective import Objective
-from privfed.models.losses import Loss
+from privfed.models.loss import Loss
 from privfed.models.recipes import Model
 from privfed.models.start import Start
 from privfed.parts import Part, find
@@ -174,7 +174,7 @@ class Config:
     @property
     def real_clients(self) -> bool:
         """Whether clients are the source's own, each with its own examples, and no simulation."""
-        return bool(self.source.found and not self.partition.deals)
+        return bool(self.source.real_people and not self.partition.deals)
 
     @property
     def before(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""The population: every client's examples in one contiguous store with offsets."""
+"""Examples, and the population: every client's examples in one contiguous store with offsets."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+NO_LABEL = -1
+"""The label of a position that has none (padding)."""
+
+
 @dataclass(frozen=True)
 class Meaning:
     """What labels stand for: names of classes or of label columns; value = y * scale + shift."""
@@ -31,15 +35,16 @@ class Meaning:
 
 @dataclass(frozen=True)
 class Examples:
-    """`x` `[N, *features]` float32 or int64 tokens, in memory or mapped from a file; `y` `[N, *]`.
+    """Features `x` and labels `y` of N examples.
 
-    y holds int64 class labels below `classes` (`[N]`, or `[N, T]` for a label per position, where
-    -1 is none), or float32 values `[N, classes]`: 0/1 per label column, or numbers to predict.
-    `owners` `[N]` says whose each example is, where the source knows (the natural partition), and
-    `clients` how these are called there. `counts` is what loading noticed, for simulations only,
-    and `preprocessing` what the source made of raw columns. Not `labelled`: nobody knows y, which
-    holds labels of the right form. `typical` is how many examples a client is expected to hold,
-    where a source makes them up.
+    x is `[N, *features]`, float32 or int64 tokens, in memory or mapped from a file. y holds int64
+    class labels below `classes` (`[N]`, or `[N, T]` for a label per position, where `NO_LABEL` is
+    none), or float32 values `[N, classes]`: 0/1 per label column, or numbers to predict. `owners`
+    `[N]` says whose each example is, where the source knows (the natural partition), and `clients`
+    are their names there. `counts` is what loading noticed, for simulations only, and
+    `preprocessing` what the source made of raw columns. Where examples are not `labelled` nobody
+    knows y, which holds labels of the right form. `typical` is how many examples a client is
+    expected to hold, where a source makes them up.
     """
 
     x: Tensor | Mapped
@@ -57,14 +62,14 @@ class Examples:
         return len(self.y)
 
     def take(self, index: Indices) -> Examples:
-        """The examples at `index` `[n]`; of a mapped store, still mapped."""
+        """The examples at `index` `[n]`; those of a mapped store stay mapped."""
         chosen = torch.from_numpy(index)
         owners = None if self.owners is None else self.owners[index]
         x = self.x.take(chosen) if isinstance(self.x, Mapped) else self.x[chosen]
         return replace(self, x=x, y=self.y[chosen], owners=owners)
 
     def made_up(self, count: int) -> tuple[Tensor, Tensor]:
-        """X and y of `count` examples of the same form that are nobody's."""
+        """Features and labels of `count` examples of the same form that are nobody's."""
         generator, device = torch.Generator().manual_seed(0), self.y.device
         shape = (count, *self.x.shape[1:])
         if self.x.dtype.is_floating_point:
@@ -75,6 +80,7 @@ class Examples:
         return x.to(device, self.x.dtype), y.to(device)
 
     def to(self, device: torch.device) -> Examples:
+        """The same examples on `device`."""
         return replace(self, x=self.x.to(device), y=self.y.to(device))
 
 
@@ -83,13 +89,14 @@ class Federation:
     """Clients' examples, and the public test set that belongs to none of them.
 
     Client k owns rows `offsets[k]:offsets[k + 1]` of `examples`. A client may own nothing.
-    `identities` `[clients]` are numbers that follow from each client alone (None: its place), so
-    that its randomness does not depend on who else there is. `public` names the clients behind the
-    test set, where it is theirs: no guarantee covers them. `typical` estimates a client's number of
-    examples from public facts; None: nothing known. `relabelled` lists, in order of rounds, from
-    which round on class c is labelled `[c]`. `root` are public examples that the server trains on.
-    `shared`: the test set is of clients that train. `stands_for` is how many clients there are,
-    where these are only some of them, and `tested` by how much their test set is larger then.
+    `identities` `[clients]` are numbers that follow from each client alone (its place, where None),
+    so that its randomness does not depend on who else there is. `public` names the clients behind
+    the test set, where it is theirs: no guarantee covers them. `typical` estimates a client's
+    number of examples from public facts; None where nothing is known. `relabelled` lists, in order
+    of rounds, pairs of a round and labels `[classes]`: from that round on class c is labelled
+    `[c]`. `root` are public examples that the server trains on. `shared` says that the test set is
+    of clients that train. `stands_for` is how many clients there are, where these are only some of
+    them (else 0), and `test_scale` is how many times larger the test set is then.
     """
 
     examples: Examples
@@ -102,7 +109,7 @@ class Federation:
     root: Examples | None = None
     shared: bool = False
     stands_for: int = 0
-    tested: float = 1.0
+    test_scale: float = 1.0
     _stages: dict[int, Federation] = field(default_factory=dict, repr=False, compare=False)
 
     def at(self, round: int) -> Federation:
@@ -127,15 +134,16 @@ class Federation:
 
     @property
     def clients(self) -> int:
+        """How many clients are in the store."""
         return len(self.offsets) - 1
 
     @property
-    def everybody(self) -> int:
-        """How many clients there are, with those whom these stand for."""
+    def population_size(self) -> int:
+        """How many clients there are, with those whom the clients in the store stand for."""
         return self.stands_for or self.clients
 
     def sizes(self, ids: Indices) -> Indices:
-        """How many examples each of `ids` `[c]` owns. Simulation-only: never published."""
+        """How many examples each of `ids` `[c]` owns: for simulation alone, never published."""
         return self.offsets[ids + 1] - self.offsets[ids]
 
     def identify(self, ids: Indices) -> Indices:
@@ -144,8 +152,8 @@ class Federation:
 
     def people(self) -> People:
         """The clients as samplers see them."""
-        everybody = np.arange(self.clients)
-        return People(self.sizes(everybody), self.identify(everybody))
+        ids = np.arange(self.clients)
+        return People(self.sizes(ids), self.identify(ids))
 
     def gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The examples at `rows` `[...]` of the store: x `[..., *features]` and y `[..., *]`.
@@ -159,17 +167,18 @@ class Federation:
         return x.index_select(0, flat).view(*rows.shape, *x.shape[1:]), labels
 
     def to(self, device: torch.device) -> Federation:
+        """The same population, with all its examples on `device`."""
         return self._each(lambda part: part.to(device))
 
     def _each(self, change: Callable[[Examples], Examples]) -> Federation:
-        """With `change` made to all examples that there are, whosoever."""
+        """The population with `change` made to clients', test and root examples alike."""
         root = None if self.root is None else change(self.root)
         return replace(
             self, examples=change(self.examples), test=change(self.test), root=root, _stages={}
         )
 
-    def rooted(self, count: int) -> Federation:
-        """With `count` test examples, evenly spaced, as the server's own instead of scored.
+    def with_root_set(self, count: int) -> Federation:
+        """The population whose root set is `count` test examples, evenly spaced, no longer scored.
 
         Raises `Refused` where that leaves none to score.
         """
@@ -180,27 +189,29 @@ class Federation:
                 f"aggregation.root is {count} of the test examples, which would be the server's "
                 "own, and these are of clients that train; use a test set of others"
             )
-        if count >= len(self.test) * self.tested:
+        if count >= len(self.test) * self.test_scale:
             raise Refused(
                 f"aggregation.root is {count}, of {len(self.test)} public test examples; expected "
                 "fewer, so that some are left to score on"
             )
-        count = min(count, len(self.test) - 1)  # where these stand for more
-        every = np.arange(len(self.test))
-        taken = every * count // len(self.test)
-        own = np.diff(taken, prepend=-1) > 0
-        root, test = self.test.take(every[own]), self.test.take(every[~own])
+        count = min(count, len(self.test) - 1)  # where the test set stands for a larger one
+        rows = np.arange(len(self.test))
+        is_root = np.diff(rows * count // len(self.test), prepend=-1) > 0
+        root, test = self.test.take(rows[is_root]), self.test.take(rows[~is_root])
         return replace(self, root=root, test=test, _stages={})
 
-    def server(self) -> Federation:
-        """The server as the one client of a population of its own, its root set."""
+    def server_population(self) -> Federation:
+        """A population whose one client is the server, with its root set.
+
+        Raises `ValueError` where the server has none.
+        """
         if self.root is None:
             raise ValueError("the server has no root set; set aggregation.root")
         offsets = np.array([0, len(self.root)], dtype=np.int64)
         return Federation(self.root, offsets, self.test)
 
 
-def identity(name: str) -> int:
-    """A client's own number, from its name alone: nobody else's presence changes it."""
+def client_identity(name: str) -> int:
+    """A client's own number in [0, 2^63), from its name alone, whoever else there is."""
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

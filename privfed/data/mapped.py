@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mapped:
-    """`[N, *features]` float32: `store[rows]`, clipped to `bounds` and scaled from there `onto`.
+    """Features `[N, *features]` float32: `store[rows]`, clipped to `bounds`, scaled `onto` a range.
 
     `store` `[M, *features]` is of any real type and lies in the CPU's memory or in a file mapped
     into it; `rows` `[N]` says which of its rows these are. Bounds are public constants. NaN, where
@@ -36,7 +36,7 @@ class Mapped:
         return torch.float32
 
     def __getitem__(self, index: Tensor) -> Tensor:
-        """`[..., *features]` for rows `index` `[...]`, on `device`."""
+        """The features `[..., *features]` of rows `index` `[...]`, on `device`."""
         values = self.store[self.rows[index.to(self.rows.device)]].to(self.device).float()
         if self.missing is not None:
             values.nan_to_num_(self.missing, float("inf"), float("-inf"))
@@ -45,6 +45,7 @@ class Mapped:
         return values.clamp_(low, high).sub_(low).mul_((end - start) / (high - low)).add_(start)
 
     def take(self, index: Tensor) -> Mapped:
+        """The rows `index` `[n]` of these, still mapped."""
         return replace(self, rows=self.rows[index])
 
     def to(self, device: torch.device) -> Mapped:

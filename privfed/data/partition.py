@@ -1,4 +1,4 @@
-"""What a partition is: it says who owns each example."""
+"""What a partition is: it says which client owns each example."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from privfed.vector import Indices
 
 
 class Partition(Protocol):
-    """Who owns each example."""
+    """A rule that gives each example to a client."""
 
     natural: ClassVar[bool]
     """Whether owners are the source's own clients."""
     by_chance: ClassVar[bool]
     """Whether examples are dealt by chance: any handful of them is like a client's."""
     deals: ClassVar[bool]
-    """Whether it gives examples to others than whose they are."""
+    """Whether it gives examples to other clients than those whose they are."""
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
-        """`[N]` numbers from 0; below `clients` where the partition is simulated."""
+        """The owner `[N]` of each example, a number from 0; below `clients` if simulated."""
         ...

@@ -1,7 +1,8 @@
-"""How a source makes what a model takes from raw columns, as it declares it.
+"""How a source declares that it makes features from raw columns.
 
 All of it is public: bounds and categories are declared, never found in private data. A checkpoint
-carries it (`privfed.models.form`), and an export computes it again (`privfed.trained.with_preprocessing`).
+carries it (`privfed.models.form`), and an export computes it again
+(`privfed.trained.with_preprocessing`).
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from privfed.parts import Part
 
 
 class Numbers(Part):
-    """`count` numbers beside each other, under the name or the pattern that declares them.
+    """`count` columns of numbers beside each other, which one name or pattern declares.
 
-    They are clipped to `bounds`; an empty one counts as `missing` (None: such a row is refused).
-    `days`: of a column of dates, each is in days since the first of 1970 (UTC).
+    They are clipped to `bounds`; an empty cell counts as `missing` (None: such a row is refused).
+    `days` says that they are dates, in days since the first of 1970 (UTC).
     """
 
     column: str
@@ -29,9 +30,9 @@ class Numbers(Part):
 
 
 class Category(Part):
-    """A column of words: one feature 0 or 1 for each of its `values`.
+    """A column of words, which become one feature 0 or 1 for each of its `values`.
 
-    `lacks`: an empty word counts as none of them; else its row is refused.
+    Where it `lacks` words, an empty one counts as none of the values; else its row is refused.
     """
 
     column: str
@@ -40,10 +41,11 @@ class Category(Part):
 
 
 class Preprocessing(Part):
-    """Numbers first, scaled from their bounds `onto` a range, then categories; in that order.
+    """How features follow from raw columns: numbers first, then categories, in their order.
 
-    `shape` is that of one example, as the model takes it. `clips`: numbers beyond their bounds and
-    words that are not declared are taken (as the bound, as no category), else their row is refused.
+    Numbers are scaled from their bounds `onto` a range. `shape` is that of one example, as the
+    model takes it. Where the source `clips`, numbers beyond their bounds count as the bound and
+    words that are not declared as no category; else their row is refused.
     """
 
     numbers: tuple[Numbers, ...] = ()
@@ -53,8 +55,8 @@ class Preprocessing(Part):
     clips: bool = True
 
     @property
-    def whole(self) -> bool:
-        """Whether its input has the shape of one example: it is one array, scaled."""
+    def is_array(self) -> bool:
+        """Whether the input is one array, of the shape of an example, which is only scaled."""
         return len(self.numbers) == 1 and not self.categories
 
     @property
@@ -65,15 +67,15 @@ class Preprocessing(Part):
         """
         inputs: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
         if self.numbers:
-            width = sum(each.count for each in self.numbers)
-            inputs["numbers"] = (self.dtype, self.shape if self.whole else (width,))
+            width = sum(numbers.count for numbers in self.numbers)
+            inputs["numbers"] = (self.dtype, self.shape if self.is_array else (width,))
         if self.categories:
             inputs["categories"] = (torch.int64, (len(self.categories),))
         return inputs
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of numbers."""
+        """The type of raw numbers."""
         return torch.float32 if len(self.shape) > 1 else torch.float64
 
     @classmethod
@@ -86,23 +88,23 @@ class Preprocessing(Part):
         missing: float | None = None,
         clips: bool = True,
     ) -> Preprocessing:
-        """One array `[N, *shape]`, all of whose numbers have the same `bounds`."""
+        """The preprocessing of one array `[N, *shape]`, all of whose numbers have one `bounds`."""
         numbers = Numbers(column=column, count=math.prod(shape), bounds=bounds, missing=missing)
         return cls(numbers=(numbers,), onto=onto, shape=shape, clips=clips)
 
     @classmethod
     def of_mapped(cls, column: str, x: Mapped, clips: bool = True) -> Preprocessing:
-        """What `x` does to its store."""
+        """The preprocessing that `x` applies to its store."""
         return cls.of_array(column, x.shape[1:], x.bounds, x.onto, x.missing, clips)
 
 
 def merged(numbers: Iterable[Numbers]) -> tuple[Numbers, ...]:
-    """Neighbours that one pattern declares, as one."""
+    """The same declarations, with neighbours that differ in their count alone as one."""
     groups: list[Numbers] = []
-    for each in numbers:
+    for declared in numbers:
         last = groups[-1] if groups else None
-        if last is not None and last.model_copy(update={"count": each.count}) == each:
-            groups[-1] = last.model_copy(update={"count": last.count + each.count})
+        if last is not None and last.model_copy(update={"count": declared.count}) == declared:
+            groups[-1] = last.model_copy(update={"count": last.count + declared.count})
         else:
-            groups.append(each)
+            groups.append(declared)
     return tuple(groups)

@@ -1,4 +1,4 @@
-"""What a source of examples is: it loads, and declares where its examples come from."""
+"""What a source of examples is: it loads them, and declares where they come from."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """Where examples come from.
+    """A source of examples.
 
-    What it refuses it names by file, row and what was declared; what stands there belongs into the
+    A refusal names file, row and what was declared; what stands in the file belongs into the
     `private` of `Refused`, never into its message.
     """
 
     natural_partition: ClassVar[bool]
     """Whether the source may know who owns each example, and partitions by that unless told."""
-    found: ClassVar[bool]
-    """Whether it is a file of real people, say, whose number has to be declared."""
+    real_people: ClassVar[bool]
+    """Whether it holds given people (a file, say), whose number has to be declared."""
 
     @property
     def squared_norm(self) -> float | None:
-        """What |x|^2 of no example exceeds, as the configuration alone declares; None: nothing."""
+        """A bound on |x|^2 of every example that follows from the configuration alone, if any."""
         ...
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Where its examples come from: two sources that share one may hold the same people's.
+        """The origins of its examples: two sources that share one may hold the same people.
 
-        The first says who is a client, where clients are the source's own. Never how examples are
-        dealt to clients, nor what a copy would change.
+        The first says who is a client, where clients are the source's own. They never say how
+        examples are dealt to clients, and do not change with a copy of the data.
         """
         ...
 
     def load(self, clients: int, streams: Streams) -> Examples:
-        """All examples. Owners, where known, are numbers from 0."""
+        """All examples. Owners, where the source knows them, are numbers from 0."""
         ...
 
     def load_test(self, clients: int, streams: Streams) -> Examples | None:
         """Public examples beside those of `load`: a file of them, or those of `clients` others.
 
-        None where there are none.
+        Returns None where the source has none.
         """
         ...
 
@@ -57,7 +57,7 @@ class LabelFree(Protocol):
     """A source whose examples may come without labels, for a model to predict."""
 
     def load_inputs(self) -> Examples:
-        """All examples, in the order of the file, and whether they are `labelled`."""
+        """All examples in the order of the file; `labelled` says whether they have labels."""
         ...
 
 
@@ -66,9 +66,10 @@ class Prepares(Protocol):
     """A source that makes x from several raw columns, and can do so for made-up rows."""
 
     def prepared(self, numbers: np.ndarray, codes: Indices, how: Preprocessing) -> Tensor:
-        """X `[N, features]` of numbers `[N, *]` and places among categories' values `[N, *]`.
+        """The features `[N, features]` of raw numbers `[N, *]` and category codes `[N, *]`.
 
-        Columns are in the order of `how`, which declares what of this source they are. Nothing is
-        refused: numbers beyond their bounds and other categories are taken as if declared so.
+        A code is the place of a value among those of its category. Columns are in the order of
+        `how`, which declares what of this source they are. Nothing is refused: numbers beyond
+        their bounds and other categories are taken as if they were declared to be clipped.
         """
         ...

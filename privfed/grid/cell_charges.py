@@ -114,7 +114,7 @@ def uncounted(folder: Path, cells: Collection[str]) -> Counter[str]:
         if path.parent.parent.name not in cells:
             with contextlib.suppress(AccountingError, OSError, KeyError, TypeError):
                 ledger = Ledger.load(path)
-                people[str(ledger.terms["population"]["unit"])] += bool(ledger.own)
+                people[str(ledger.terms["population"]["unit"])] += bool(ledger.run_spending)
     return people
 
 
@@ -148,7 +148,7 @@ def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
 
 def _sources(config: Config) -> frozenset[str]:
     """Where the people of the data come from, whatever makes a client; made-up ones have none."""
-    return frozenset(population(config)["sources"] if config.source.found else ())
+    return frozenset(population(config)["sources"] if config.source.real_people else ())
 
 
 def people_of(cell: Cell, config: Config) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from privfed.config.sections import SECTIONS
 from privfed.errors import Refused
 from privfed.grid.grid import AT_EDGE, Grid, Values, combinations
 from privfed.grid.results import cell_of
-from privfed.models.losses import Loss
+from privfed.models.loss import Loss
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from privfed.errors import Refused
 from privfed.grid.pictures.figures import Figure, holds
-from privfed.models.losses import Loss
+from privfed.models.loss import Loss
 
 Losses = Sequence[tuple[Mapping[str, Any], Loss]]
 """The loss of each cell, beside the keys that vary, as a table holds them."""

@@ -134,7 +134,7 @@ class InProcess:
         return self.ranks.reduce(total)
 
     def root(self, exchange: Exchange, round: int) -> Tensor:
-        federation = self.trainer.federation.at(round).server()
+        federation = self.trainer.federation.at(round).server_population()
         lr = self.trainer.lr * self.schedule.factor(round)
         trainer = replace(self.trainer, federation=federation, lr=lr)
         keys = self.streams.at("root", round, np.zeros(1, dtype=np.int64))

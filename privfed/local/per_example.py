@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from privfed.errors import Refused
+from privfed.models.calling import scoring
 from privfed.models.network import Network
-from privfed.models.vetting import scoring
 
 _MIXED = (
     "gradients of single examples, as Opacus takes them, are not those of this model: it mixes "

@@ -7,7 +7,7 @@ training changes has to lie in the flat vector, or it would reach the next clien
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 import torch
@@ -17,19 +17,20 @@ from torch.nn.parameter import is_lazy
 
 from privfed.data.federation import Examples
 from privfed.errors import Broken, Refused
+from privfed.models.calling import errors_as_refusals, refuse_part
 from privfed.models.form import Form
-from privfed.models.losses import Loss
+from privfed.models.loss import Loss
 from privfed.models.network import Network
 from privfed.models.outputs import select_output
 from privfed.models.pretrained import load_start
 from privfed.models.recipes import Model
 from privfed.models.start import Start
-from privfed.models.vetting import refuse, told, try_module
+from privfed.models.vetting import try_module
 from privfed.streams import Keys
 from privfed.vector import Shapes
 
 
-def network(
+def build_network(
     model: Model,
     examples: Examples,
     start: Start,
@@ -41,16 +42,17 @@ def network(
     """Build `model` for `examples`; its first parameters come from `keys`, or from `start.init`.
 
     `constants` are those of a run that goes on, whose parameters come from its checkpoint: the file
-    that it started from is not read again. Raises `Refused` for what cannot be trained here.
+    that it started from is not read again. Raises `Refused` for a model that cannot be trained
+    here, and `Broken` for constants of another model.
     """
     seed = keys.integer()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = model.build(tuple(examples.x.shape[1:]), loss.width(examples))
         select_output(module, start.output)
-        made_up = _made_up(examples)
+        made_up = _made_up_features(examples)
         if any(is_lazy(p) for p in module.parameters()):
-            with torch.no_grad(), told(made_up):
+            with torch.no_grad(), errors_as_refusals(made_up):
                 module(made_up)
     _refuse_parameters(module)
     if start.init and constants is None:
@@ -64,7 +66,7 @@ def network(
     flat = shapes.flatten(dict(module.named_parameters()))
     if not bool(flat.isfinite().all()):
         raise Refused("model: its parameters at the start are not all finite")
-    trial = try_module(module, shapes, made_up, _expected(made_up, examples, loss), seed)
+    trial = try_module(module, shapes, made_up, _output_shape(made_up, examples, loss), seed)
     module.to(device).requires_grad_(False)
     constants = _constants(module, shapes)
     return Network(
@@ -80,13 +82,13 @@ def network(
     )
 
 
-def _expected(x: Tensor, examples: Examples, loss: Loss) -> tuple[int, ...]:
+def _output_shape(x: Tensor, examples: Examples, loss: Loss) -> tuple[int, ...]:
     """The shape of a model's outputs for x."""
     positions = tuple(examples.y.shape[1:]) if examples.y.dtype == torch.int64 else ()
     return (len(x), *positions, loss.width(examples))
 
 
-def _made_up(examples: Examples) -> Tensor:
+def _made_up_features(examples: Examples) -> Tensor:
     """Three examples of the right shape and type, with nothing of anybody's in them."""
     shape = (3, *examples.x.shape[1:])
     if examples.x.dtype == torch.int64:
@@ -95,43 +97,49 @@ def _made_up(examples: Examples) -> Tensor:
 
 
 def _refuse_parameters(module: nn.Module) -> None:
+    """Raise `Refused` for parameters that cannot be elements of one float32 vector."""
     if isinstance(module, torch.jit.ScriptModule):
         raise Refused("model.name: a TorchScript module cannot be trained here; give its source")
     storages: dict[int, str] = {}
     for name, parameter in module.named_parameters():
         if parameter.is_complex():
-            refuse(name, "is complex; clipping and noise are proved for real parameters only")
+            refuse_part(name, "is complex; clipping and noise are proved for real parameters only")
         if parameter.requires_grad and parameter.dtype != torch.float32:
-            refuse(name, f"is {parameter.dtype}; call .float() on the module")
+            refuse_part(name, f"is {parameter.dtype}; call .float() on the module")
         other = storages.setdefault(parameter.untyped_storage().data_ptr(), name)
         if other != name and parameter.numel():
-            refuse(
+            refuse_part(
                 name, f"shares its memory with {other!r}; tie them as one and the same Parameter"
             )
 
 
-def _freeze(module: nn.Module, patterns: Iterable[str]) -> None:
+def _freeze(module: nn.Module, patterns: Sequence[str]) -> None:
     """Take parameters out of the vector, by name or by the name of a module that holds them.
 
     A batch normalisation that is frozen whole uses the statistics that it came with.
     """
     for pattern in patterns:
-        every = module.named_parameters(remove_duplicate=False)  # also by a tied one's other name
-        named = [p for name, p in every if _matches(name, pattern)]
+        parameters = module.named_parameters(remove_duplicate=False)  # tied ones by each name
+        matching = [p for name, p in parameters if _matches(name, pattern)]
         inside = [m for name, m in module.named_modules() if _matches(f"{name}.", f"{pattern}.")]
-        if not (named or inside):
+        if not (matching or inside):
             names = ", ".join(name for name, _ in itertools.islice(module.named_parameters(), 20))
             raise Refused(f"model.frozen: nothing is called {pattern!r}; expected one of {names}")
-        for parameter in named:
+        for parameter in matching:
             parameter.requires_grad_(False)
+    _freeze_statistics(module, patterns)
+
+
+def _freeze_statistics(module: nn.Module, patterns: Sequence[str]) -> None:
+    """Put frozen batch normalisations in evaluation mode. Raises `Refused` for one that is not."""
     for name, part in module.named_modules():
         if not isinstance(part, _BatchNorm):
             continue
-        own = [f"{name}.{key}" for key, _ in part.named_parameters(recurse=False)] or [f"{name}."]
-        if all(any(_matches(key, pattern) for pattern in patterns) for key in own):
+        keys = [f"{name}.{key}" for key, _ in part.named_parameters(recurse=False)]
+        if all(any(_matches(key, p) for p in patterns) for key in keys or [f"{name}."]):
             part.eval()
         if part.training or part.running_mean is None:
-            refuse(
+            refuse_part(
                 name,
                 "is a batch normalisation: it mixes a batch's examples and keeps statistics "
                 "outside the vector that is clipped and noised. Use group normalisation, or "
@@ -144,19 +152,20 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _constants(module: nn.Module, shapes: Shapes) -> dict[str, Tensor]:
-    """All that the module computes with and the vector does not hold."""
+    """The tensors that the module computes with and the flat vector does not hold."""
     trainable = set(shapes.names)
     frozen = {name: p.detach() for name, p in module.named_parameters() if name not in trainable}
     return {**frozen, **dict(module.named_buffers())}
 
 
 def _restore(module: nn.Module, constants: Mapping[str, Tensor]) -> None:
-    own = _constants(module, Shapes.of(module))
-    if {name: t.shape for name, t in own.items()} != {n: t.shape for n, t in constants.items()}:
+    """Copy a run's `constants` into `module`. Raises `Broken` for those of another model."""
+    held = _constants(module, Shapes.of(module))
+    if {name: t.shape for name, t in held.items()} != {n: t.shape for n, t in constants.items()}:
         raise Broken(
-            f"the run's constants are {sorted(constants)}; its model has {sorted(own)}: the run "
+            f"the run's constants are {sorted(constants)}; its model has {sorted(held)}: the run "
             "directory or the model's code was changed"
         )
     with torch.no_grad():
-        for name, tensor in own.items():
+        for name, tensor in held.items():
             tensor.copy_(constants[name])

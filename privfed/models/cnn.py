@@ -15,13 +15,14 @@ from privfed.errors import Refused
 from privfed.parts import Part
 
 _SMALLEST = 2
+"""The height and width below which images are not pooled."""
 
 
 class Cnn(Part):
     """Per width c: 3 x 3 convolution, GroupNorm, ReLU, 2 x 2 max-pooling; then one linear layer.
 
-    x `[B, channels, height, width]`. `groups` divides each width, and pooling stops where an image
-    would become smaller than 2 x 2.
+    The widths are `channels`. x is `[B, channels, height, width]`. `groups`
+    divides each width, and pooling stops where an image would become smaller than 2 x 2.
     """
 
     channels: list[Annotated[int, Field(ge=1, le=4096)]] = Field([16, 32], min_length=1)
@@ -33,12 +34,13 @@ class Cnn(Part):
                 f"model.name is 'cnn', but an example has shape {features}; expected images "
                 "[channels, height, width]; use logistic or mlp for flat features"
             )
-        odd = [out for out in self.channels if out % self.groups]
-        if odd:
+        indivisible = [out for out in self.channels if out % self.groups]
+        if indivisible:
             raise Refused(
-                f"model.channels holds {odd}, which model.groups = {self.groups} does not divide"
+                f"model.channels holds {indivisible}, which model.groups = {self.groups} does not "
+                "divide"
             )
-        depth, height, across = features
+        depth, height, breadth = features
         layers: list[nn.Module] = []
         for out in self.channels:
             layers += [
@@ -47,7 +49,7 @@ class Cnn(Part):
                 nn.ReLU(),
             ]
             depth = out
-            if min(height, across) >= 2 * _SMALLEST:
+            if min(height, breadth) >= 2 * _SMALLEST:
                 layers.append(nn.MaxPool2d(2))
-                height, across = height // 2, across // 2
-        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(depth * height * across, width))
+                height, breadth = height // 2, breadth // 2
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(depth * height * breadth, width))

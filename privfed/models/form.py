@@ -1,4 +1,4 @@
-"""What an example of a run looks like, without any example: enough to build its model again.
+"""The form of a run's examples, without any example: enough to build its model again.
 
 A checkpoint carries it, so that a run directory alone says what its model takes and gives.
 """
@@ -12,11 +12,12 @@ from privfed.parts import Part
 
 
 class Form(Part):
-    """`features` and `labels` are the shapes of one example's x and y.
+    """The form of examples: `features` and `labels` are the shapes of one example's x and y.
 
-    `tokens`: x are whole numbers; `classified`: labels are classes, of which there are `classes`
-    (else: so many numbers). `names`, `scale` and `shift` say what labels mean, and `preprocessing`
-    what became of raw columns (None: the model takes them as the source gives them).
+    `tokens` says that x are whole numbers, `classified` that labels are classes, of which there are
+    `classes` (else: so many numbers). `names`, `scale` and `shift` say what labels mean, and
+    `preprocessing` what became of raw columns (None: the model takes them as the source gives
+    them).
     """
 
     features: tuple[int, ...]
@@ -31,6 +32,7 @@ class Form(Part):
 
     @classmethod
     def of(cls, examples: Examples) -> Form:
+        """The form that `examples` have."""
         meaning = examples.meaning
         return cls(
             features=tuple(examples.x.shape[1:]),
@@ -46,10 +48,11 @@ class Form(Part):
 
     @property
     def meaning(self) -> Meaning:
+        """What labels mean."""
         return Meaning(self.names, self.scale, self.shift)
 
     def empty(self) -> Examples:
-        """No example, of this form."""
+        """A set of examples of this form that holds none."""
         x = torch.zeros(0, *self.features, dtype=torch.int64 if self.tokens else torch.float32)
         y = torch.zeros(0, *self.labels, dtype=torch.int64 if self.classified else torch.float32)
         return Examples(x, y, self.classes, meaning=self.meaning, preprocessing=self.preprocessing)

@@ -12,8 +12,8 @@ from privfed.parts import Part
 class Lstm(Part):
     """Embedding, LSTM layers, one linear layer: the next character at every position.
 
-    x `[B, T]` int64 tokens below the number of classes; outputs `[B, T, classes]`. Defaults are the
-    Shakespeare model of Reddi et al. 2021 (appendix C): embedding 8, two layers of 256.
+    x is `[B, T]` int64 tokens below the number of classes; outputs are `[B, T, classes]`. Defaults
+    are the Shakespeare model of Reddi et al. 2021 (appendix C): embedding 8, two layers of 256.
     """
 
     embedding: int = Field(8, ge=1, le=65_536)
@@ -26,10 +26,12 @@ class Lstm(Part):
                 f"model.name is 'lstm', but an example has shape {features}; expected a sequence "
                 "of tokens [T], as the sources text and leaf give"
             )
-        return _Characters(width, self.embedding, self.hidden, self.layers)
+        return _NextCharacter(width, self.embedding, self.hidden, self.layers)
 
 
-class _Characters(nn.Module):
+class _NextCharacter(nn.Module):
+    """Outputs `[B, T, tokens]` for tokens `[B, T]`."""
+
     def __init__(self, tokens: int, embedding: int, hidden: int, layers: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(tokens, embedding)

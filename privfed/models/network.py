@@ -12,15 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from privfed.data.federation import Examples
+from privfed.models.calling import channels_last, scoring
 from privfed.models.form import Form
-from privfed.models.losses import Loss
-from privfed.models.stacking import Layers, layers, stacked
-from privfed.models.vetting import channels_last, scoring
+from privfed.models.loss import Loss
+from privfed.models.stacking import Layers, stackable_layers, stacked_forward
 from privfed.vector import Shapes
 
 Leaves = dict[str, Tensor]
 """Parameters by name: of one model, or `[c, *shape]` of c models."""
 _AT_ONCE = 1024
+"""How many examples are scored at once."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,10 @@ class Network:
     """A module's architecture, the shapes of its flat parameter vector `[d]`, and its loss.
 
     Only trainable parameters are in the vector; `constants` are the frozen ones and the buffers,
-    which are public and stay as they are. `random`: training draws (dropout). `fingerprint` is what
-    the module gives for made-up examples: another one means that its code has changed.
-    `channels_last`: it takes images in that order of memory, which is faster on CPUs.
+    which are public and stay as they are. `random` says that training draws (dropout).
+    `fingerprint` is what the module gives for made-up examples: another one means that its code has
+    changed. `channels_last` says that it takes images in that order of memory, which is faster on
+    CPUs.
     """
 
     module: nn.Module
@@ -42,30 +44,32 @@ class Network:
     fingerprint: tuple[float, ...] = ()
     channels_last: bool = False
     form: Form | None = None
-    """What its examples look like."""
+    """The form of its examples."""
     mixed: bool = False
-    """Gradients are computed in mixed precision (`privfed.models.precision`)."""
+    """Whether gradients are computed in mixed precision (`privfed.models.precision`)."""
 
     def digest(self) -> str:
-        """SHA-256 of the constants as they are now."""
-        found = hashlib.sha256()
+        """The SHA-256 of the constants as they are now."""
+        digest = hashlib.sha256()
         for name, tensor in sorted(self.constants.items()):
-            found.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
-        return found.hexdigest()
+            digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     def same_code(self, fingerprint: Sequence[float]) -> bool:
         """Whether a module with this fingerprint computes the same, up to another machine."""
-        ours, theirs = (torch.tensor(list(one)) for one in (self.fingerprint, fingerprint))
-        return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=1e-2, atol=1e-4)
+        computed, stated = torch.tensor([*self.fingerprint]), torch.tensor([*fingerprint])
+        return computed.shape == stated.shape and torch.allclose(
+            computed, stated, rtol=1e-2, atol=1e-4
+        )
 
     def outputs(self, flat: Tensor, x: Tensor) -> Tensor:
-        """One model `[d]` on x `[B, *features]`: `[B, *positions, width]`."""
+        """The outputs `[B, *positions, width]` of one model `[d]` on x `[B, *features]`."""
         parameters = self.shapes.views(flat)
         out: Tensor = torch.func.functional_call(self.module, parameters, (x,))
         return out
 
     def stacked_outputs(self, rows: Tensor, x: Tensor) -> Tensor:
-        """C models `[c, d]`, each on its own x `[c, B, *features]`."""
+        """The outputs of c models `[c, d]`, each on its own x `[c, B, *features]`."""
         return self._stacked_call(self.shapes.views(rows), x)
 
     def _call(self, parameters: Leaves, x: Tensor) -> Tensor:
@@ -74,25 +78,25 @@ class Network:
 
     def _stacked_call(self, parameters: Leaves, x: Tensor) -> Tensor:
         if self._layers and not self.mixed:
-            return stacked(self._layers, parameters, x)
+            return stacked_forward(self._layers, parameters, x)
         out: Tensor = torch.func.vmap(self._call)(parameters, x)
         return out
 
     @cached_property
     def _layers(self) -> Layers | None:
-        """Of a module that can be stacked without `vmap`."""
-        return layers(self.module, frozenset(self.shapes.names))
+        """The layers of a module that can be stacked without `vmap`; None for another one."""
+        return stackable_layers(self.module, frozenset(self.shapes.names))
 
     def losses(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """One model's loss on each example `[B]`."""
+        """The loss of one model `[d]` on each example `[B]`."""
         return self.loss.losses(self.outputs(flat, x), y)
 
     def stacked_losses(self, rows: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """C models' losses on their own examples `[c, B]`."""
+        """The losses of c models `[c, d]` on their own examples `[c, B]`."""
         return self.loss.stacked(self.stacked_outputs(rows, x), y)
 
     def gradient(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """One model's gradient `[d]` of its mean loss on its examples."""
+        """The gradient `[d]` of one model's mean loss on its examples."""
         parts = self.gradient_parts(self.leaves(flat), x, y)
         return torch.cat([part.reshape(-1) for part in parts])
 
@@ -102,11 +106,11 @@ class Network:
         with torch.enable_grad():
             with self._casting(x):
                 outputs = self._call(leaves, x)
-            mean = self.loss.losses(self._full(outputs), y).mean()
+            mean = self.loss.losses(self._in_full_precision(outputs), y).mean()
         return _gradients(mean, leaves)
 
     def stacked_gradient(self, rows: Tensor, x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
-        """C models' gradients `[c, d]` of their losses on their own examples, weighed `[c, B]`."""
+        """The gradients `[c, d]` of c models' losses, weighed by `shares` `[c, B]`."""
         parts = self.stacked_gradient_parts(self.leaves(rows), x, y, shares)
         return torch.cat([part.reshape(len(rows), -1) for part in parts], dim=1)
 
@@ -117,17 +121,17 @@ class Network:
         with torch.enable_grad():
             with self._casting(x):
                 outputs = self._stacked_call(leaves, x)
-            total = (self.loss.stacked(self._full(outputs), y) * shares).sum()
+            total = (self.loss.stacked(self._in_full_precision(outputs), y) * shares).sum()
         return _gradients(total, leaves)
 
     def _casting(self, x: Tensor) -> AbstractContextManager[None]:
         return torch.autocast(x.device.type, torch.bfloat16) if self.mixed else nullcontext()
 
-    def _full(self, outputs: Tensor) -> Tensor:
+    def _in_full_precision(self, outputs: Tensor) -> Tensor:
         return outputs.float() if self.mixed else outputs
 
     def leaves(self, flat: Tensor) -> Leaves:
-        """The parameters in `flat` `[..., d]`, which they share, each a leaf of its own.
+        """The parameters in `flat` `[..., d]`, whose memory they share, each a leaf of its own.
 
         A gradient with respect to the flat vector would add up as many vectors `[d]`, mostly zeros.
         """
@@ -135,14 +139,17 @@ class Network:
         return {name: view.detach().requires_grad_() for name, view in views.items()}
 
     def evaluate(self, flat: Tensor, examples: Examples) -> dict[str, float]:
-        """The loss's measures on `examples`, and "loss", its mean over them."""
+        """The loss's measures on `examples`, and its mean over them as "loss".
+
+        Raises `ValueError` for examples without labels.
+        """
         if not examples.labelled:
             raise ValueError("nothing is scored on examples whose labels nobody knows")
-        kept, losses = [], []
+        scores, losses = [], []
         for outputs, y in self.scored(flat, examples):
-            kept.append(self.loss.keep(outputs, y, examples.meaning))
+            scores.append(self.loss.scores(outputs, y, examples.meaning))
             losses.append(self.loss.losses(outputs, y).double())
-        measures = self.loss.measures(torch.cat(kept))
+        measures = self.loss.measures(torch.cat(scores))
         return {**measures, "loss": float(torch.cat(losses).mean())}
 
     @torch.no_grad()
@@ -154,7 +161,7 @@ class Network:
                 yield self.outputs(flat, examples.x[rows]), examples.y[rows]
 
 
-def _gradients(of: Tensor, leaves: Leaves) -> list[Tensor]:
-    """With respect to each leaf; zeros for those that are not used."""
-    wanted = list(leaves.values())
-    return list(torch.autograd.grad(of, wanted, allow_unused=True, materialize_grads=True))
+def _gradients(loss: Tensor, leaves: Leaves) -> list[Tensor]:
+    """The gradient of `loss` with respect to each leaf; zeros for those that are not used."""
+    inputs = list(leaves.values())
+    return list(torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True))

@@ -20,26 +20,29 @@ WHOLE = ""
 
 
 @dataclass(frozen=True)
-class _Taken:
-    """A forward hook that replaces what a module returns by what stands there under `key`."""
+class _TakeOutput:
+    """A forward hook that replaces what a module returns by the tensor in it under `key`."""
 
     key: Key
 
-    def __call__(self, module: nn.Module, given: Any, returned: Any) -> Tensor:
-        return taken(returned, self.key)
+    def __call__(self, module: nn.Module, inputs: Any, returned: Any) -> Tensor:
+        return output_under(returned, self.key)
 
 
 def select_output(module: nn.Module, key: Key) -> None:
-    """Have `module` give what it returns under `key`: of a mapping, a tuple, or an attribute."""
+    """Make `module` return the tensor under `key` of what it returns, by a hook at the module.
+
+    `key` is one of a mapping, a place in a tuple, or the name of an attribute.
+    """
     if key != WHOLE:
-        module.register_forward_hook(_Taken(key))
+        module.register_forward_hook(_TakeOutput(key))
 
 
-def taken(returned: Any, key: Key) -> Tensor:
-    """The tensor that `returned` holds under `key`. Raises `Refused`, naming what there is."""
-    held = _held(returned)
-    if key in held:
-        return held[key]
+def output_under(returned: Any, key: Key) -> Tensor:
+    """The tensor that `returned` holds under `key`. Raises `Refused`, naming what it holds."""
+    tensors = _tensors(returned)
+    if key in tensors:
+        return tensors[key]
     named = None if isinstance(returned, Tensor) else getattr(returned, str(key), None)
     if isinstance(named, Tensor):  # a field of a named tuple, a property
         return named
@@ -50,7 +53,7 @@ def taken(returned: Any, key: Key) -> Tensor:
 
 
 def refuse_structured(returned: Any) -> None:
-    """Raises `Refused` for what is no tensor but holds some: `model.output` has to say which."""
+    """Raise `Refused` for what is no tensor but holds some: `model.output` has to say which."""
     if not isinstance(returned, Tensor) and (advice := _advice(returned)):
         raise Refused(f"model.name: the model returns {described(returned)}; {advice}")
 
@@ -58,24 +61,25 @@ def refuse_structured(returned: Any) -> None:
 def described(returned: Any) -> str:
     """What kind of thing `returned` is, and what it holds, in words."""
     kind = type(returned).__name__
-    held = _held(returned)
+    tensors = _tensors(returned)
     if isinstance(returned, Tensor):
         return f"a tensor of shape {tuple(returned.shape)}"
-    return f"a {kind} that holds {_listed(held)}" if held else f"a {kind} without any tensor"
+    return f"a {kind} that holds {_listed(tensors)}" if tensors else f"a {kind} without any tensor"
 
 
 def _advice(returned: Any) -> str:
-    held = _held(returned)
-    likely = next((key for key in held if key in ("logits", "outputs", "output")), None)
-    key = next(iter(held), None) if likely is None else likely
+    """A hint at the key under which the outputs are; empty where there is none."""
+    tensors = _tensors(returned)
+    likely = next((key for key in tensors if key in ("logits", "outputs", "output")), None)
+    key = next(iter(tensors), None) if likely is None else likely
     if key is None:
         return ""
     written = f'"{key}"' if isinstance(key, str) else key
     return f"say which of them are the outputs, e.g. model.output = {written}"
 
 
-def _held(returned: Any) -> dict[Key, Tensor]:
-    """The tensors that `returned` holds, by the key that `taken` finds them under."""
+def _tensors(returned: Any) -> dict[Key, Tensor]:
+    """The tensors that `returned` holds, by the key that `output_under` finds them under."""
     pairs: Any = ()
     if isinstance(returned, Mapping):
         pairs = returned.items()
@@ -90,5 +94,5 @@ def _held(returned: Any) -> dict[Key, Tensor]:
     }
 
 
-def _listed(held: Mapping[Key, Tensor]) -> str:
-    return ", ".join(f"{key!r} {tuple(tensor.shape)}" for key, tensor in held.items())
+def _listed(tensors: Mapping[Key, Tensor]) -> str:
+    return ", ".join(f"{key!r} {tuple(tensor.shape)}" for key, tensor in tensors.items())

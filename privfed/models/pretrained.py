@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,24 +28,14 @@ def start_files(init: str) -> list[Path]:
 
 
 def load_start(module: nn.Module, init: str, fresh: Iterable[str]) -> None:
-    """Copy the start into `module`, name by name; what matches `fresh` keeps its own.
+    """Copy the start into `module`, name by name; tensors that match `fresh` stay as they are.
 
     Raises `Refused` for a file that cannot be read, and for names and shapes that do not match.
     """
-    found = _read(init)
-    left = {name: tensor for name, tensor in found.items() if not _fresh(name, fresh)}
-    own: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
-    own |= dict(module.named_buffers())
-    optional = own.keys() - module.state_dict().keys()  # buffers that a file need not hold
-    same = {id(tensor) for name, tensor in own.items() if name in left}
-    wanted = {
-        name: tensor
-        for name, tensor in own.items()
-        if not _fresh(name, fresh)
-        and (name in left or (id(tensor) not in same and name not in optional))
-    }
-    expected = {name: tuple(tensor.shape) for name, tensor in wanted.items()}
-    shapes = {name: tuple(tensor.shape) for name, tensor in left.items()}
+    stored = {name: t for name, t in _read(init).items() if not _is_fresh(name, fresh)}
+    targets = _targets(module, stored.keys(), fresh)
+    expected = {name: tuple(tensor.shape) for name, tensor in targets.items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in stored.items()}
     if shapes != expected:
         differ = sorted(
             name for name in {*shapes, *expected} if shapes.get(name) != expected.get(name)
@@ -58,18 +48,36 @@ def load_start(module: nn.Module, init: str, fresh: Iterable[str]) -> None:
             "model.fresh"
         )
     with torch.no_grad():
-        for name, tensor in wanted.items():
-            tensor.copy_(left[name])
+        for name, tensor in targets.items():
+            tensor.copy_(stored[name])
 
 
-def _fresh(name: str, patterns: Iterable[str]) -> bool:
+def _targets(module: nn.Module, stored: Collection[str], fresh: Iterable[str]) -> dict[str, Tensor]:
+    """The tensors of `module` that a file with the names `stored` has to fill.
+
+    A tied parameter need not be there by each of its names, nor a buffer that no file need hold.
+    """
+    tensors: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    tensors |= dict(module.named_buffers())
+    optional = tensors.keys() - module.state_dict().keys()
+    filled = {id(tensor) for name, tensor in tensors.items() if name in stored}
+    return {
+        name: tensor
+        for name, tensor in tensors.items()
+        if not _is_fresh(name, fresh)
+        and (name in stored or (id(tensor) not in filled and name not in optional))
+    }
+
+
+def _is_fresh(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, p) or fnmatchcase(name, f"{p}.*") for p in patterns)
 
 
 def _read(init: str) -> dict[str, Tensor]:
+    """The tensors by name in the files that `init` names. Raises `Refused`."""
     from safetensors.torch import load_file  # which imports torch
 
-    found: dict[str, Tensor] = {}
+    stored: dict[str, Tensor] = {}
     for path in start_files(init):
         if path.suffix.lower() in _PROGRAMS:
             raise Refused(
@@ -83,6 +91,6 @@ def _read(init: str) -> dict[str, Tensor]:
                 f"model.init: {path} cannot be read as a safetensors file: {error}"
             ) from error
         # A run's own files hold the model under this prefix, beside other state.
-        ours = {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
-        found |= ours or tensors
-    return found
+        of_run = {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
+        stored |= of_run or tensors
+    return stored

@@ -18,7 +18,9 @@ from privfed.parts import Part
 class Model(Protocol):
     """A recipe for a module that maps x `[B, *features]` to outputs `[B, *positions, width]`."""
 
-    def build(self, features: tuple[int, ...], width: int) -> nn.Module: ...
+    def build(self, features: tuple[int, ...], width: int) -> nn.Module:
+        """The module for examples of the shape `features`, with `width` outputs."""
+        ...
 
 
 class Logistic(Part):
@@ -48,8 +50,8 @@ class Mlp(Part):
 class Foreign(Part):
     """A user's own `module:function` that returns a `torch.nn.Module` (or is one's class).
 
-    It is called with those of `features` (the shape of one example) and `width` (or `classes`: how
-    many outputs) that it has parameters for, and with `arguments`.
+    The function is called with those of `features` (the shape of one example) and `width` (or
+    `classes`: how many outputs) that it has parameters for, and with `arguments`.
     """
 
     arguments: dict[str, Any] = {}
@@ -57,7 +59,7 @@ class Foreign(Part):
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> type[Foreign]:
-        """The part that `function` is."""
+        """The part that builds its module by `function`."""
         return type("Foreign", (cls,), {"function": staticmethod(function), "__annotations__": {}})
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
@@ -68,15 +70,15 @@ class Foreign(Part):
         known = {"features": features, "width": width, "classes": width}
         name = getattr(self.function, "__qualname__", str(self.function))
         try:
-            asked = inspect.signature(self.function).parameters
-            given = {key: value for key, value in known.items() if key in asked}
-            module = self.function(**{**given, **self.arguments})
+            parameters = inspect.signature(self.function).parameters
+            accepted = {key: value for key, value in known.items() if key in parameters}
+            module = self.function(**{**accepted, **self.arguments})
         except Refused:
             raise
         except (Exception, SystemExit) as error:  # it is the user's own code
-            said = " ".join(str(error).split())
+            reason = " ".join(str(error).split())
             raise Refused(
-                f"model.name: {name} failed: {type(error).__name__}: {said}; it is called with "
+                f"model.name: {name} failed: {type(error).__name__}: {reason}; it is called with "
                 "those of features, width and classes that it names, and with model.arguments"
                 f"{in_own_code(error)}",
                 key="model.name",

@@ -1,4 +1,4 @@
-"""C models of a common kind as one batched computation, each with parameters of its own.
+"""Many models of a common kind as one batched computation, each with parameters of its own.
 
 `torch.func.vmap` takes any module, at a price per call that is more than the arithmetic of a small
 model, and its products come in an order that is slow on CPUs. A sequence of linear and elementwise
@@ -20,19 +20,20 @@ _ELEMENTWISE = frozenset(
 )
 
 
-def layers(module: nn.Module, trained: frozenset[str]) -> Layers | None:
-    """The layers of `module` by name, in order; None where `stacked` does not know one of them.
+def stackable_layers(module: nn.Module, trained: frozenset[str]) -> Layers | None:
+    """The layers of `module` by name, in order; None where one cannot be stacked here.
 
-    Exact types only, without hooks, and with every parameter among those `trained`, by that name:
-    what subclasses, parametrisations and shared or frozen parameters do is left to PyTorch.
+    `stacked_forward` knows exact types only, without hooks, and with every parameter among those
+    `trained`, by that name: what subclasses, parametrisations and shared or frozen parameters do is
+    left to PyTorch.
     """
-    found = tuple(_flat(module, ""))
-    known = all(_known(name, layer, trained) for name, layer in found)
-    return found if found and known else None
+    layers = tuple(_leaf_layers(module, ""))
+    known = all(_is_known(name, layer, trained) for name, layer in layers)
+    return layers if layers and known else None
 
 
-def stacked(layers: Layers, leaves: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """What c models give, each on its own x `[c, B, *features]`; leaves are `[c, *shape]`."""
+def stacked_forward(layers: Layers, leaves: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """The outputs of c models, each on its own x `[c, B, *features]`; leaves are `[c, *shape]`."""
     for name, layer in layers:
         if isinstance(layer, nn.Linear):
             rows = x.flatten(1, -2)
@@ -44,20 +45,20 @@ def stacked(layers: Layers, leaves: Mapping[str, Tensor], x: Tensor) -> Tensor:
     return x
 
 
-def _flat(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+def _leaf_layers(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
     if type(module) is nn.Sequential and _ordinary(module):
         for name, part in module._modules.items():  # `named_children` leaves out repeated ones
-            yield from _flat(part, f"{prefix}{name}.") if part is not None else ()
+            yield from _leaf_layers(part, f"{prefix}{name}.") if part is not None else ()
     else:
         yield prefix, module
 
 
-def _known(name: str, layer: nn.Module, trained: frozenset[str]) -> bool:
+def _is_known(name: str, layer: nn.Module, trained: frozenset[str]) -> bool:
     if not _ordinary(layer):
         return False
     if type(layer) is nn.Linear:
-        own = ("weight",) if layer.bias is None else ("weight", "bias")
-        return all(f"{name}{key}" in trained for key in own)
+        keys = ("weight",) if layer.bias is None else ("weight", "bias")
+        return all(f"{name}{key}" in trained for key in keys)
     if type(layer) is nn.Flatten:
         return (layer.start_dim, layer.end_dim) == (1, -1)
     return type(layer) in _ELEMENTWISE and not getattr(layer, "inplace", False)
@@ -65,12 +66,13 @@ def _known(name: str, layer: nn.Module, trained: frozenset[str]) -> bool:
 
 def _ordinary(layer: nn.Module) -> bool:
     """Whether calling it is calling the method `forward` of its class, and nothing else."""
-    own = vars(layer)
-    return "forward" not in own and not any(value for key, value in own.items() if "hooks" in key)
+    attributes = vars(layer)
+    hooked = any(value for key, value in attributes.items() if "hooks" in key)
+    return "forward" not in attributes and not hooked
 
 
 class _Linear(torch.autograd.Function):
-    """x W^T + b of c layers: `[c, B, i]`, `[c, o, i]`, `[c, o]` to `[c, B, o]`.
+    """The products x W^T + b of c layers: `[c, B, i]`, `[c, o, i]`, `[c, o]` to `[c, B, o]`.
 
     PyTorch's own gradient for W is the transposed product, which takes up to four times as long.
     """

@@ -1,4 +1,4 @@
-"""What is public of a task before anything is read, for the defaults that suit it."""
+"""What is public of a task before any data are read, for the defaults that suit it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Task:
-    """`squared_norm`: |x|^2 of no example is above it; None: none is declared.
+    """Public constants of a task.
 
-    `cohort`: the expected size of one.
+    `squared_norm` bounds |x|^2 of every example (None: no bound is declared), and `cohort` is the
+    expected number of clients in a round.
     """
 
     squared_norm: float | None

@@ -123,7 +123,7 @@ class Plan:
             return "simulation: measures that epsilon does not cover were written"
         if self.config.secure.simulate == "arithmetic":
             return "simulation: no cryptography ran in the secure sums"
-        if self.config.source.found and not self.config.real_clients:
+        if self.config.source.real_people and not self.config.real_clients:
             return "simulation: examples of real clients were dealt to made-up ones"
         if self.config.data.holdout == "examples":
             return "simulation: scored on examples of clients that train"

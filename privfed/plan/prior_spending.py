@@ -85,7 +85,7 @@ class Prior:
             path,
             run,
             head,
-            apart(ledger.own),
+            apart(ledger.run_spending),
             charged_under(ledger, "examples") if "examples" in terms else None,
             terms.get("against"),
             apart(charged_under(ledger, "other")) if "other" in terms else None,

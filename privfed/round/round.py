@@ -53,7 +53,7 @@ def run_round(
 def charge_then_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Charge, Cohort]:
     """Pay for the round, and only then draw who takes part in it."""
     charge, sampler = world.ledger.charge(round, algorithm.event(round)), algorithm.sampler
-    people = world.people if sampler.reads_sizes else world.people.alike()
+    people = world.people if sampler.reads_sizes else world.people.with_equal_sizes()
     return charge, sampler.sample(round, algorithm.clients, people, world.streams)
 
 

@@ -51,7 +51,7 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
 
 def _refuse_other_people(plan: Plan, federation: Federation) -> None:
     """Raises `Refused` where the event is proved for another number of clients than there are."""
-    clients, everybody = plan.config.data.clients, federation.everybody
+    clients, everybody = plan.config.data.clients, federation.population_size
     if plan.mechanism.private:
         plan.cost.witness.refuse_population(everybody, clients)
     if plan.event.slack:
@@ -62,7 +62,7 @@ def _seconds_to_score(network: Network, federation: Federation) -> float:
     """What scoring a model takes. Raises `Refused` for a test set that cannot be scored."""
     began = time.perf_counter()
     network.evaluate(network.start, federation.test)
-    return (time.perf_counter() - began) * federation.tested
+    return (time.perf_counter() - began) * federation.test_scale
 
 
 def _trainer(config: Config, federation: Federation, network: Network) -> LocalTrainer:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from privfed.data.federation import Examples
-from privfed.models.losses import Loss
+from privfed.models.loss import Loss
 from privfed.run.divergence import Divergence
 
 _AT_ONCE = 1024
@@ -57,7 +57,7 @@ def best_constant(loss: Loss, examples: Examples) -> dict[str, float]:
     least, best = loss.minimiser(examples.y, width), loss.best_guess(examples.y, width)
     judged, losses = [], []
     for y in torch.split(examples.y, _AT_ONCE):
-        judged.append(loss.keep(_repeated(best, y), y, examples.meaning))
+        judged.append(loss.scores(_repeated(best, y), y, examples.meaning))
         losses.append(loss.losses(_repeated(least, y), y).double())
     return {**loss.measures(torch.cat(judged)), "loss": float(torch.cat(losses).mean())}
 

@@ -72,9 +72,9 @@ def client_scores(
     """The model `params` on each client's own examples `[n]`, and by which measure."""
     loss, meaning = network.loss, federation.examples.meaning
     scored = network.scored(params, federation.examples)
-    judged = torch.cat([loss.keep(outputs, y, meaning) for outputs, y in scored])
+    judged = torch.cat([loss.scores(outputs, y, meaning) for outputs, y in scored])
     ends = federation.offsets
-    scores = [loss.alone(judged[ends[k] : ends[k + 1]]) for k in ids]
+    scores = [loss.client_measure(judged[ends[k] : ends[k + 1]]) for k in ids]
     return scores[0][0], np.array([score for _, score in scores])
 
 

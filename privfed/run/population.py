@@ -28,7 +28,7 @@ def representative(config: Config, streams: Streams) -> Federation:
     what they hold may have to be refused. Raises `Refused`.
     """
     clients = config.data.clients
-    if clients <= _FEW or (config.source.found and config.partition.natural):
+    if clients <= _FEW or (config.source.real_people and config.partition.natural):
         return population(config, streams)
     return _population(config, streams, _FEW)
 
@@ -45,4 +45,4 @@ def _population(config: Config, streams: Streams, few: int) -> Federation:
         few=few,
     )
     shifted: Federation = config.shift.apply(federation, streams)
-    return shifted.rooted(config.aggregation.root)
+    return shifted.with_root_set(config.aggregation.root)

@@ -11,7 +11,7 @@ from torch import Tensor
 from privfed.config.config import Config
 from privfed.data.federation import Federation
 from privfed.errors import Refused
-from privfed.models.build import network
+from privfed.models.build import build_network
 from privfed.models.network import Network
 from privfed.models.precision import mixed
 from privfed.plan.plan import Plan, plan, refuse, solve_plan
@@ -68,7 +68,7 @@ def streams_of(config: Config) -> Streams:
 def _load(config: Config, streams: Streams, people: Population) -> Federation:
     """The clients and the test set. Raises `Refused` where sampler or loss are for others."""
     federation = people(config, streams)
-    config.sampler.fits(federation.everybody, config.data.clients)
+    config.sampler.fits(federation.population_size, config.data.clients)
     for examples in (federation.examples, federation.test):
         config.loss.width(examples)  # refuses labels that do not fit
     return federation
@@ -82,7 +82,9 @@ def _build(
     constants: Mapping[str, Tensor] | None,
 ) -> Network:
     keys, examples = streams.at("init"), federation.examples
-    built = network(config.model, examples, config.start, config.loss, keys, device, constants)
+    built = build_network(
+        config.model, examples, config.start, config.loss, keys, device, constants
+    )
     return mixed(built, examples) if config.run.precision == "mixed" else built
 
 

@@ -1,9 +1,9 @@
-"""Who can be sampled when: a simulation of clients that come and go.
+"""Which clients are available when: a simulation of clients that come and go.
 
-Whether a client is at hand follows from public coins and the round, and reads nobody's data. Who is
-drawn but not at hand sends nothing. So a client takes part at most as often as its sampler says,
-and contributes zero otherwise: every sampler's event holds as it is (PRIVACY: dropout by public
-exogenous coins), at the price of smaller cohorts, while the divisor stays.
+Whether a client is available follows from public coins and the round, and reads nobody's data. A
+client that is drawn but not available sends nothing. So a client takes part at most as often as its
+sampler says, and contributes zero otherwise: every sampler's event holds as it is (PRIVACY: dropout
+by public exogenous coins), at the price of smaller cohorts, while the divisor stays.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ Present = NDArray[np.bool_]
 
 
 class Availability(Protocol):
+    """A rule by which clients are available, from public coins alone."""
+
     varies: ClassVar[bool]
+    """Whether a client is available in some rounds and not in others."""
 
     def present(self, round: int, who: Indices, streams: Streams) -> Present:
-        """Which of clients `who` `[n]`, by their own numbers, are at hand in `round`."""
+        """Which of the clients `who` `[n]`, by their own numbers, are available in `round`."""
         ...
 
 
@@ -41,7 +44,7 @@ class Always(Part):
 class Daily(Part):
     """Availability follows the hour: most clients at night, few by day.
 
-    A client is at hand with a probability between `least` and 1, a cosine over `day` rounds. Its
+    A client is available with a probability between `least` and 1, a cosine over `day` rounds. Its
     peak lies anywhere in a share `spread` of the day, drawn once: 0 puts all in one time zone, 1
     evens the day out.
     """
@@ -52,7 +55,7 @@ class Daily(Part):
     spread: float = Field(0.25, ge=0, le=1)
 
     def chance(self, round: int, phase: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Each client's probability `[n]` to be at hand, of phases `[n]` in [0, 1)."""
+        """The probability `[n]` that each client is available, from its phase `[n]` in [0, 1)."""
         hour = 2 * np.pi * (round / self.day - self.spread * phase)
         return self.least + (1 - self.least) * (1 + np.cos(hour)) / 2
 

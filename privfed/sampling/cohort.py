@@ -1,4 +1,4 @@
-"""Who takes part in a round, and the rule by which they were drawn."""
+"""The cohort of a round, the people whom it is drawn from, and the rule of the draw."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from privfed.vector import Indices
 class Witness:
     """The rule of a draw, known before anybody is drawn: all that a mechanism's event may use.
 
-    `rate` is the largest probability with which a client takes part in a round. `relation` is what
-    its guarantee may be about, and `sampled` how the draw changes a Gaussian release: it amplifies
-    it, or says how often a client can take part; None where nothing is proved. `separation` is how
-    many rounds in a row see a client once at most. `random` tells that the cohort's size is.
+    `rate` is the largest probability with which a client takes part in a round. `relation` is the
+    neighbouring relation that a guarantee may be about. `sampled` turns a Gaussian release into the
+    release on a drawn cohort: it amplifies the guarantee, or says how often a client can take part;
+    it is None where nothing is proved. In `separation` rounds in a row a client takes part once at
+    most. `random` says that the cohort's size is random.
 
-    It never says who was drawn or how many.
+    A witness never says who was drawn or how many.
     """
 
     sampler: str
@@ -36,16 +37,16 @@ class Witness:
 
     @property
     def release(self) -> Release | None:
-        """What the draw makes of a Gaussian release; None where nothing is proved."""
+        """The release that the draw makes of a Gaussian one; None where nothing is proved."""
         return self.sampled(Gaussian(1.0)) if self.sampled else None
 
     @property
     def shares_places(self) -> bool:
-        """Whether a client takes another's place, as its event says, whatever is declared."""
+        """Whether one client may take another's place, as the event says, whatever is declared."""
         return isinstance(self.release, WithoutReplacement | TruncatedPoisson)
 
     def refuse_population(self, population: int, clients: int) -> None:
-        """Raises `Refused` where the event is proved for another number of clients than there is.
+        """Raise `Refused` where the event is not proved for a population of this size.
 
         That of a fixed size is about exactly `clients` declared, that of a cut draw about no more.
         """
@@ -60,7 +61,10 @@ class Witness:
 
 @dataclass(frozen=True)
 class Cohort:
-    """`clients` `[n]` (possibly none), and the divisor that the configuration fixed."""
+    """The `clients` `[n]` drawn for a `round` (possibly none), and the divisor of their average.
+
+    The divisor follows from the configuration, not from who was drawn.
+    """
 
     round: int
     clients: NDArray[np.int64]
@@ -70,9 +74,9 @@ class Cohort:
 
 @dataclass(frozen=True)
 class People:
-    """The actual clients: their numbers of examples `[n]`, and their own numbers `[n]`.
+    """The actual clients: their numbers of examples `sizes` `[n]`, and their own numbers `[n]`.
 
-    Under privacy a sampler may use how many there are and who, and nothing else.
+    Under privacy a sampler may use how many clients there are and their own numbers, nothing else.
     """
 
     sizes: Indices
@@ -81,8 +85,8 @@ class People:
     def __len__(self) -> int:
         return len(self.identities)
 
-    def alike(self) -> People:
-        """The same people, each with one example: for who may not read how many there are."""
+    def with_equal_sizes(self) -> People:
+        """The same people with one example each, for samplers that may not read their sizes."""
         return People(np.ones_like(self.sizes), self.identities)
 
     @classmethod
@@ -92,11 +96,11 @@ class People:
 
 
 class Sampler(Protocol):
-    """Draws cohorts by declared public constants."""
+    """A rule that draws a cohort for every round, by declared public constants."""
 
     size: int
     remembers: ClassVar[bool]
-    """Whether draws of different rounds depend on each other, by the run's own kept key."""
+    """Whether draws of different rounds depend on each other, by a key that the run keeps."""
     reads_sizes: ClassVar[bool]
     """Whether draws depend on how many examples clients have, which is private: a sampler that
     declares otherwise is shown the same number for everybody."""
@@ -106,10 +110,13 @@ class Sampler(Protocol):
     """Whether `size` follows from the declared clients, and is not configured."""
     constants: ClassVar[tuple[str, ...]]
     """What the rule of a draw follows from: "clients", "size", their quotient "rate" alone, or keys
-    of the sampler's own."""
+    of the sampler itself."""
 
     def of(self, clients: int) -> Self:
-        """With what follows from `clients` declared filled in. Raises `Refused`."""
+        """The sampler with what follows from `clients` declared filled in.
+
+        Raises `Refused` where its keys contradict their number.
+        """
         ...
 
     def capacity(self) -> int | None:
@@ -117,11 +124,16 @@ class Sampler(Protocol):
         ...
 
     def witness(self, round: int, clients: int) -> Witness:
-        """The rule, for `clients` declared. Raises `Refused` where they do not go together."""
+        """The rule of the draw in `round`, for `clients` declared.
+
+        Raises `Refused` where the sampler's keys contradict their number.
+        """
         ...
 
     def fits(self, population: int, clients: int) -> None:
-        """Raises `Refused` where the proof needs another number of actual clients than found."""
+        """Raise `Refused` where the proof is not for a `population` of this size."""
         ...
 
-    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort: ...
+    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
+        """The cohort of `round`, drawn of `people` by the rule for `clients` declared."""
+        ...

@@ -27,9 +27,9 @@ class Devices(Part):
     step_seconds: float = Field(0.001, ge=0)
 
     def seconds(self, down: float, up: float, steps: int) -> float:
-        """One round, in which a client is sent `down` bytes and sends `up`.
+        """The seconds of a round in which a client is sent `down` bytes and sends `up` bytes.
 
-        The longest takes `steps` local steps.
+        The client that takes longest takes `steps` local steps.
         """
         communication = down / self.download + up / self.upload
         computation = self.slowdown * steps * self.step_seconds + self.overhead

@@ -1,4 +1,8 @@
-"""How cohorts are drawn. Each sampler states the neighbouring relation that its proof is about."""
+"""How cohorts are drawn. Each sampler states the event of its proof, and its neighbouring relation.
+
+The event is `accounting.releases`' name for what the draw makes of a Gaussian release of noise
+multiplier z; the unit is one client with all its examples.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +21,8 @@ from privfed.streams import Streams
 from privfed.vector import Indices
 
 
-class Drawn(Part):
-    """What most samplers have in common: their size is configured."""
+class SizedSampler(Part):
+    """The base of samplers: their size is configured, and draws are independent of each other."""
 
     size: int = Field(150, ge=1)
     remembers: ClassVar[bool] = False
@@ -36,11 +40,15 @@ class Drawn(Part):
     def fits(self, population: int, clients: int) -> None: ...
 
 
-class Poisson(Drawn):
+class Poisson(SizedSampler):
     """Each client enters by its own coin of bias q = size / clients, independently each round.
 
     `clients` is the declared public constant; the population may hold more or fewer, and neither q
     nor the divisor (`size` = q N) changes with it. An empty cohort is an ordinary outcome.
+
+    *Event*: `PoissonSampled`(q, Gaussian(z)), under add/remove: one client more or less adds or
+    takes one coin, and changes a sum by one clip at most. Secrecy of the draw amplifies it
+    (Mironov, Talwar & Zhang 2019, section 3).
     """
 
     constants: ClassVar[tuple[str, ...]] = ("rate",)
@@ -58,8 +66,11 @@ class Poisson(Drawn):
 class CappedPoisson(Poisson):
     """Poisson, but never more than `cap` clients: of more entrants, a uniformly drawn `cap`.
 
-    It bounds memory, and the capacity of secure sums. Adding a client may push another one out,
-    which its own event accounts for; data.clients has to bound the population.
+    It bounds memory, and the capacity of secure sums; data.clients has to bound the population.
+
+    *Event*: `TruncatedPoisson`(q, cap, clients, Gaussian(z)), under add/remove. It is amplified as
+    Poisson sampling is, but adding a client to a full cohort pushes another one out, so that a sum
+    changes by two clips; the event mixes both cases (the proof is in `accounting.pld`).
     """
 
     cap: int = Field(0, ge=0)
@@ -90,16 +101,17 @@ class CappedPoisson(Poisson):
 
     def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
         cohort = super().sample(round, clients, people, streams)
-        kept = _some(cohort.clients, self.capacity(), round, streams)
-        return Cohort(round, kept, cohort.divisor, self.witness(round, clients))
+        clients_left = _uniform_subset(cohort.clients, self.capacity(), round, streams)
+        return Cohort(round, clients_left, cohort.divisor, self.witness(round, clients))
 
 
-class FixedSize(Drawn):
+class FixedSize(SizedSampler):
     """Exactly `size` of all clients, drawn uniformly without replacement each round.
 
-    Its guarantee is about replacing one client's data by anything: the number of clients is public,
-    and has to be data.clients. Both neighbours have a cohort of `size`, so that one client moves a
-    sum by two clips.
+    *Event*: `WithoutReplacement`(size, clients, Gaussian(z / 2)), under replace-one: one client's
+    data are replaced by anything. The number of clients is public, and has to be data.clients. Both
+    neighbours have a cohort of `size`, so that one client moves a sum by two clips. Secrecy of the
+    draw amplifies it (Wang, Balle & Kasiviswanathan 2019, Theorem 27).
     """
 
     shares_places: ClassVar[bool] = True
@@ -117,14 +129,15 @@ class FixedSize(Drawn):
 
     def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)
-        drawn = _some(np.arange(len(people)), self.size, round, streams)
+        drawn = _uniform_subset(np.arange(len(people)), self.size, round, streams)
         return Cohort(round, drawn, float(self.size), witness)
 
 
-class Full(Drawn):
+class Full(SizedSampler):
     """Everybody, every round; who that is, is public.
 
-    Its guarantee is about one client's contribution being zero. Nothing is amplified.
+    *Event*: Gaussian(z), under zero-out: one client's contribution is zero, and its membership is
+    public. Nothing is amplified.
     """
 
     size: int = Field(0, ge=0)
@@ -152,14 +165,16 @@ class Full(Drawn):
         return Cohort(round, np.arange(len(people)), float(clients), witness)
 
 
-class Cyclic(Drawn):
+class Cyclic(SizedSampler):
     """Each client takes part once in every `separation` rounds, always in the same slot.
 
     A slot follows from the client's own number and a key, drawn once and kept under private/, so
-    that a resume keeps the separation, whoever else there is and in whatever order. Nothing is
-    amplified: who takes part when may be known. The guarantee is about one client's contribution
-    being zero, over a public list of exactly data.clients clients; a client meets T rounds at most
-    ceil(T / separation) times.
+    that a resume keeps the separation, whoever else there is and in whatever order.
+
+    *Event*: `Separated`(separation, Gaussian(z)), under zero-out: one client's contribution is
+    zero, over a public list of exactly data.clients clients. Nothing is amplified, since who takes
+    part when may be known; but a client takes part in at most ceil(T / separation) of T rounds, and
+    is charged for so many.
     """
 
     remembers: ClassVar[bool] = True
@@ -193,12 +208,13 @@ class Cyclic(Drawn):
         return Cohort(round, present, clients / self.separation, witness)
 
 
-class BySize(Drawn):
+class BySize(SizedSampler):
     """Clients enter with a probability that goes with their number of examples; no privacy.
 
     Each by its own coin of bias min(1, size n_k / mean n / N): with a uniform average of updates,
     the alternative to sampling uniformly and weighing by examples (Li et al. 2020, Algorithm 2).
-    How many examples somebody has is private, so this has no event under privacy.
+
+    *Event*: none. How many examples a client has is private, so nothing is proved under privacy.
     """
 
     reads_sizes: ClassVar[bool] = True
@@ -216,6 +232,7 @@ class BySize(Drawn):
 
 
 def _rate(size: int, clients: int) -> float:
+    """The share of `clients` that a cohort of `size` is. Raises `Refused` where it is above 1."""
     if size > clients:
         raise Refused(
             f"cohort.size is {size}, but data.clients is {clients}; expected a cohort of "
@@ -224,7 +241,7 @@ def _rate(size: int, clients: int) -> float:
     return size / clients
 
 
-def _some(clients: Indices, count: int, round: int, streams: Streams) -> Indices:
+def _uniform_subset(clients: Indices, count: int, round: int, streams: Streams) -> Indices:
     """A uniformly drawn `count` of `clients`, in order: those with the smallest random words.
 
     64-bit words tie with a probability of about n^2 2^-65, and then the first wins.

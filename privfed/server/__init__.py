@@ -1,4 +1,4 @@
-"""Server optimizers, one file each: released aggregates in, a new model out.
+"""Server optimizers, one file each: they turn a released aggregate into a new model.
 
 A server optimizer takes -aggregate as its pseudo-gradient. It sees released values only, so under
 privacy it is post-processing and costs nothing.

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 
 class _Adaptive(WithRate):
+    """The base of the three: they differ in how v_t follows from v_{t-1}."""
+
     lr: float = Field(0.1, ge=0)
     beta1: float = Field(0.9, ge=0, lt=1)
     tau: float = Field(1e-3, gt=0)

@@ -13,25 +13,30 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 State = Mapping[str, "Tensor"]
-"""Public: it lies in the checkpoint."""
+"""What an optimizer remembers, by name. It is public: it lies in the checkpoint."""
 
 
 class ServerOptimizer(Protocol):
-    """Two pure functions over the model `[d]`."""
+    """A rule that moves the model `[d]` by each round's aggregate: two pure functions."""
 
-    def init(self, params: Tensor) -> State: ...
+    def init(self, params: Tensor) -> State:
+        """The state before the first round, for the model `params` `[d]`."""
+        ...
 
     def step(self, params: Tensor, delta: Tensor, state: State) -> tuple[Tensor, State]:
-        """The next model and state, from the released aggregate `delta` `[d]`."""
+        """The next model `[d]` and state.
+
+        `delta` `[d]` is the released aggregate, the average update: the negative pseudo-gradient.
+        """
         ...
 
     def at(self, factor: float) -> ServerOptimizer:
-        """The same with its rate multiplied by `factor`."""
+        """The same optimizer with its learning rate multiplied by `factor`."""
         ...
 
 
 class WithRate(Part):
-    """The keys that every server optimizer has."""
+    """The base of server optimizers, which all have a learning rate `lr`."""
 
     lr: float = Field(1.0, ge=0)
 

@@ -17,9 +17,9 @@ from privfed.data.mapped import Mapped
 from privfed.data.preprocessing import Preprocessing
 from privfed.data.source import Prepares
 from privfed.errors import Refused
+from privfed.models.calling import scoring
 from privfed.models.form import Form
 from privfed.models.network import Network
-from privfed.models.vetting import scoring
 
 _ROWS = 64
 
@@ -127,7 +127,7 @@ def _prepared(preprocessing: Preprocessing, source: Any, inputs: tuple[Tensor, .
         numbers = inputs[0].numpy() if preprocessing.numbers else np.zeros((_ROWS, 0))
         codes = inputs[-1].numpy() if preprocessing.categories else np.zeros((_ROWS, 0), np.int64)
         return source.prepared(numbers, codes, preprocessing)
-    if preprocessing.whole:
+    if preprocessing.is_array:
         ((bounds, missing),) = [(each.bounds, each.missing) for each in preprocessing.numbers]
         store = inputs[0].view(_ROWS, *preprocessing.shape)
         rows = torch.arange(_ROWS)

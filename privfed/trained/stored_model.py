@@ -9,7 +9,7 @@ from torch import Tensor
 
 from privfed.data.federation import Examples
 from privfed.errors import Broken, Refused
-from privfed.models.build import network
+from privfed.models.build import build_network
 from privfed.models.network import Network
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
@@ -26,7 +26,7 @@ def stored_model(path: Path, like: Examples) -> tuple[Network, Tensor, int]:
     config = directory.config.read()
     if not directory.checkpoint.exists():
         raise Refused(f"{path} has no checkpoint: its run had not begun")
-    net = network(
+    net = build_network(
         config.model,
         like,
         config.start,

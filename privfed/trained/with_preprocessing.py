@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from privfed.data.federation import Meaning
 from privfed.data.preprocessing import Numbers, Preprocessing
-from privfed.models.losses import Loss
+from privfed.models.loss import Loss
 
 
 class Preprocess(nn.Module):
@@ -93,6 +93,6 @@ class Preprocessed(nn.Module):
 
 def _each_column(preprocessing: Preprocessing) -> list[Numbers]:
     """What declares each number of a row; one for a whole array, whose bounds are the same."""
-    if preprocessing.whole:
+    if preprocessing.is_array:
         return [*preprocessing.numbers]
     return [numbers for numbers in preprocessing.numbers for _ in range(numbers.count)]

@@ -15,7 +15,7 @@ def numbered(count, classes=4):
 
 class Numbered:
     natural_partition = False
-    found = False
+    real_people = False
 
     def load_test(self, clients, streams):
         return None

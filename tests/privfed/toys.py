@@ -29,7 +29,7 @@ class Stripes(Part):
 
     stripes: int = 3
     natural_partition: ClassVar[bool] = False
-    found: ClassVar[bool] = False
+    real_people: ClassVar[bool] = False
 
     @property
     def squared_norm(self):
@@ -107,14 +107,14 @@ class Brier(Part):
     def stacked(self, outputs, y):
         return self.losses(outputs, y)
 
-    def keep(self, outputs, y, meaning):
+    def scores(self, outputs, y, meaning):
         return self.losses(outputs, y)[:, None]
 
-    def measures(self, kept):
-        return {"brier": float(kept.mean())}
+    def measures(self, scores):
+        return {"brier": float(scores.mean())}
 
-    def alone(self, kept):
-        return "brier", float(kept.mean())
+    def client_measure(self, scores):
+        return "brier", float(scores.mean())
 
     def expectation(self, outputs, meaning):
         return outputs.softmax(-1)

@@ -10,87 +10,101 @@ from typing import Any
 
 import tomli_w
 
-from privfed.data.declaring.kinds import Days, Kind, LeftOut, Numbers, Values
-from privfed.data.declaring.labels import Target
+from privfed.data.declaring.kinds import (
+    CategoryColumn,
+    ColumnKind,
+    DateColumn,
+    LeftOutColumn,
+    NumericColumn,
+)
+from privfed.data.declaring.labels import LabelKind
 from privfed.data.tables.delimited import Dialect
 from privfed.data.tables.missing import NO_CATEGORY
 
 _COMMENT = 34
-"""Where comments begin, if the line is not longer."""
+"""The column in which comments begin, if the line is not longer."""
 
 
 @dataclass(frozen=True)
-class Declared:
+class Declaration:
     """What was read off a sample: each column's kind, the label, and how the file is written."""
 
     path: str
     client: str
     label: str
-    target: Target
-    kinds: Mapping[str, Kind]
+    label_kind: LabelKind
+    kinds: Mapping[str, ColumnKind]
     dialect: Dialect
     clients: int = 0
     """How many different clients the sample has."""
 
     def section(self) -> dict[str, Any]:
-        """The keys of [data] that a table has."""
+        """The section [data] of a run file, by key."""
         dialect = self.dialect
         form = {"delimiter": dialect.delimiter, "encoding": dialect.encoding}
         form |= {"decimal": dialect.decimal}
         scalars = {"path": self.path, "client": self.client, "label": self.label, **form}
         tables = {name: dict(rows) for name, rows in self.tables().items()}
-        return {**scalars, **self.target.declared, "missing_words": self.odd_words(), **tables}
+        return {**scalars, **self.label_kind.declared, "missing_words": self.odd_words(), **tables}
 
     def tables(self) -> dict[str, list[tuple[str, Any]]]:
         """The subsections of [data], each a list of columns with what is declared of them."""
-        found: dict[str, list[tuple[str, Any]]] = {}
+        tables: dict[str, list[tuple[str, Any]]] = {}
         for name, column in self.kinds.items():
             key = self.key(name)
             match column:
-                case Numbers():
-                    found.setdefault("features", []).append((key, list(column.bounds)))
-                case Days():
+                case NumericColumn():
+                    tables.setdefault("features", []).append((key, list(column.bounds)))
+                case DateColumn():
                     dates = {"first": column.first, "last": column.last, "format": column.format}
-                    found.setdefault("dates", []).append((key, dates))
-                case Values():
-                    found.setdefault("categories", []).append((key, column.values))
+                    tables.setdefault("dates", []).append((key, dates))
+                case CategoryColumn():
+                    tables.setdefault("categories", []).append((key, column.values))
             if (empty := _empty(column)) is not None:
-                found.setdefault("missing", []).append((key, empty))
+                tables.setdefault("missing", []).append((key, empty))
         order = ("features", "dates", "categories", "missing")
-        return {name: found[name] for name in order if name in found}
+        return {name: tables[name] for name in order if name in tables}
 
     def key(self, name: str) -> str:
-        """How a column is declared: a feature's name is a pattern, and has to mean it alone."""
+        """The key that declares a column: a feature's is a pattern, which has to mean it alone."""
         pattern, taken = escape(name), {*self.kinds, self.label, self.client}
-        return pattern if isinstance(self.kinds[name], Numbers) and pattern not in taken else name
+        return (
+            pattern
+            if isinstance(self.kinds[name], NumericColumn) and pattern not in taken
+            else name
+        )
 
     def odd_words(self) -> list[str]:
         """The words that count as empty, whichever column they stand in."""
-        mixed = [column for column in self.kinds.values() if isinstance(column, Numbers | Days)]
+        mixed = [
+            column
+            for column in self.kinds.values()
+            if isinstance(column, NumericColumn | DateColumn)
+        ]
         return sorted({word for column in mixed for word in column.odd_words})
 
 
-def _empty(column: Kind) -> float | str | None:
-    """What an empty cell counts as; None where there is none."""
-    if isinstance(column, Numbers | Days):
+def _empty(column: ColumnKind) -> float | str | None:
+    """What an empty cell of `column` counts as; None where there is none."""
+    if isinstance(column, NumericColumn | DateColumn):
         return column.missing
-    return NO_CATEGORY if isinstance(column, Values) and column.may_be_empty else None
+    return NO_CATEGORY if isinstance(column, CategoryColumn) and column.may_be_empty else None
 
 
-def written(sample: Path, declared: Declared) -> str:
-    """The run file: the section with a reason at each line, and what its user has to fill in."""
+def run_file(sample: Path, declared: Declaration) -> str:
+    """The run file: the section [data] with a reason at each line, and what is left to fill in."""
     lines = [
         f"# Read off {_plain(sample.name)}, a public sample. Check every bound and value before",
         "# you train: what private data hold beyond them is clipped, or counts as no category.",
         "# Leave out what is not known yet when the label is to be predicted.",
-        *left_out(declared),
+        *left_out_comments(declared),
         "",
         "format = 1",
         "",
-        *_data(declared),
+        *_data_section(declared),
         "",
         "[model]",
-        f"loss = {_value(declared.target.loss)}",
+        f"loss = {_value(declared.label_kind.loss)}",
         "",
         "[cohort]",
         _line("size", 0, "required: how many clients a round asks, expected"),
@@ -102,18 +116,19 @@ def written(sample: Path, declared: Declared) -> str:
     return "\n".join(lines) + "\n"
 
 
-def left_out(declared: Declared) -> list[str]:
-    """Every column that a model will not see, and how to show it nevertheless."""
+def left_out_comments(declared: Declaration) -> list[str]:
+    """Comments that name every column left out, and how to declare it nevertheless."""
     lines = []
     for name, column in declared.kinds.items():
-        if isinstance(column, LeftOut):
+        if isinstance(column, LeftOutColumn):
             anyway = f" (else, in features: {_value(list(column.bounds))})" if column.bounds else ""
             lines.append(f"#   {_plain(_key(name))}: {_plain(column.why)}{anyway}")
     return ["#", "# Left out:", *lines] if lines else []
 
 
-def _data(declared: Declared) -> list[str]:
-    dialect, label = declared.dialect, declared.target
+def _data_section(declared: Declaration) -> list[str]:
+    """The lines of [data] and its subsections."""
+    dialect, label = declared.dialect, declared.label_kind
     lines = ["[data]", 'source = "table"', _line("path", declared.path)]
     if declared.client:
         why = f"whose a row is: the unit of privacy; {declared.clients} in the sample"
@@ -134,7 +149,7 @@ def _data(declared: Declared) -> list[str]:
     lines.append(_line("clients", 0, "required: about how many there are, a public constant"))
     if declared.client:
         lines.append(_line("holdout", "clients", 'or test_path = "a public table.csv"'))
-        lines.append(_line("population", _people(declared.path)))
+        lines.append(_line("population", _population_name(declared.path)))
     for name, rows in declared.tables().items():
         lines += ["", f"[data.{name}]"]
         whys = (
@@ -150,25 +165,25 @@ def _line(key: str, value: Any, why: str = "") -> str:
 
 
 def _key(key: str) -> str:
-    """As TOML writes it: quoted where it has to be."""
+    """`key` as TOML writes it: quoted where it has to be."""
     return tomli_w.dumps({key: 0}).rsplit(" = ", 1)[0]
 
 
 def _value(value: Any) -> str:
-    """As TOML writes it, on one line."""
+    """`value` as TOML writes it, on one line."""
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, dict):
-        pairs = (f"{_key(key)} = {_value(each)}" for key, each in value.items())
+        pairs = (f"{_key(key)} = {_value(item)}" for key, item in value.items())
         return f"{{ {', '.join(pairs)} }}"
     return tomli_w.dumps({"key": value}).split(" = ", 1)[1].rstrip("\n")
 
 
 def _plain(text: str) -> str:
-    """What a comment may hold: one line, without what a terminal would take for a command."""
+    """`text` as a comment may hold it: one line, without what a terminal takes for a command."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-def _people(path: str) -> str:
-    """What to call the people of a table, for runs that count together."""
+def _population_name(path: str) -> str:
+    """A name for the people of a table, for runs whose spending counts together."""
     return "".join(c for c in Path(path).stem if c.isalnum() or c in "-_ ") or "people"

@@ -1,4 +1,4 @@
-"""The [data] section of a run file, written from a public sample of a table.
+"""A run file written from a public sample of a table.
 
 Ranges, categories and classes are read off the sample, which must be public: read off private data
 they would be a release of their own. What the sample does not show, its user corrects by hand.
@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 from pydantic import ValidationError
 
-from privfed.data.declaring.declaration import Declared, left_out, written
-from privfed.data.declaring.kinds import decimal_of, kind
-from privfed.data.declaring.labels import target
+from privfed.data.declaring.columns import column_kind
+from privfed.data.declaring.declaration import Declaration, left_out_comments, run_file
+from privfed.data.declaring.labels import label_kind
+from privfed.data.declaring.numeric import decimal_of
 from privfed.data.sources.table import Table
-from privfed.data.tables.columns import NO_TEXT, each, header
+from privfed.data.tables.columns import NO_TEXT, column_names, sample_columns
 from privfed.data.tables.delimited import Dialect, delimiter_of, encoding_of, known_encoding
 from privfed.data.tables.words import Words
 from privfed.errors import Refused, public_text
@@ -31,15 +32,16 @@ def declare(
     delimiter: str | None = None,
     encoding: str | None = None,
 ) -> str:
-    """TOML: a [data] section for tables like `sample`, and the loss that suits its label.
+    """A run file (TOML) for tables like `sample`, with the loss that suits its label.
 
     Each line says why a column is what it is. What is left out of `delimiter` and `encoding` is
-    found in the sample. The declaration was tried: the sample itself is accepted. Raises `Refused`.
+    read off the sample. The declaration was tried: the sample itself is accepted. Raises `Refused`
+    where nothing can be learned from tables like the sample.
     """
     if label == client:
         raise Refused(f"--label and --client are both {label!r}; a client is not what to predict")
     dialect = _dialect(sample, delimiter, encoding)
-    names = header(sample, dialect)
+    names = column_names(sample, dialect)
     for key, name in (("--label", label), *([("--client", client)] if client else [])):
         if name not in names:
             raise Refused(
@@ -47,26 +49,30 @@ def declare(
                 "its first row names",
                 private=f"its columns are {names}",
             )
-    columns = each(sample, names, dialect)
+    columns = sample_columns(sample, names, dialect)
     if sample.suffix.lower() not in NO_TEXT and decimal_of(columns.values()) == ",":
         dialect = replace(dialect, decimal=",")
-        columns = each(sample, names, dialect)
+        columns = sample_columns(sample, names, dialect)
     readable = dialect if sample.suffix.lower() != ".npz" else None
-    declared = Declared(
+    declared = Declaration(
         path,
         client,
         label,
-        target(columns[label], f"--label: {sample}"),
-        {name: kind(columns[name], readable) for name in names if name not in (label, client)},
+        label_kind(columns[label], f"--label: {sample}"),
+        {
+            name: column_kind(columns[name], readable)
+            for name in names
+            if name not in (label, client)
+        },
         dialect,
-        _different(columns[client]) if client else 0,
+        _count_clients(columns[client]) if client else 0,
     )
-    _try(sample, declared)
-    return written(sample, declared)
+    _refuse_unusable(sample, declared)
+    return run_file(sample, declared)
 
 
 def _dialect(sample: Path, delimiter: str | None, encoding: str | None) -> Dialect:
-    """How the sample is written: as is said, or else as it seems."""
+    """How the sample is written: as the arguments say, or else as it seems."""
     if delimiter is not None and len(delimiter) != 1:
         raise Refused(f"--delimiter is {delimiter!r}; expected one character (a tab is $'\\t')")
     if not sample.is_file() or sample.suffix.lower() in NO_TEXT:
@@ -82,22 +88,22 @@ def _dialect(sample: Path, delimiter: str | None, encoding: str | None) -> Diale
     return Dialect(delimiter or delimiter_of(sample, encoding) or ",", encoding)
 
 
-def _different(clients: np.ndarray | Words | str) -> int:
-    """How many different ones there are."""
+def _count_clients(clients: np.ndarray | Words | str) -> int:
+    """How many different clients the column has."""
     if isinstance(clients, str):
         return 0
     return len(np.unique(clients.codes if isinstance(clients, Words) else clients))
 
 
-def _try(sample: Path, declared: Declared) -> None:
-    """Raises `Refused` where the sample itself would not be accepted."""
+def _refuse_unusable(sample: Path, declared: Declaration) -> None:
+    """Raise `Refused` where the sample itself would not be accepted as declared."""
     try:
         Table.model_validate({**declared.section(), "path": str(sample)}).load(1, Streams(0))
     except ValidationError as error:
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise Refused(
             "this sample makes no table to learn from",
-            private="\n".join([reason, *left_out(declared)]),
+            private="\n".join([reason, *left_out_comments(declared)]),
         ) from None
     except Refused as refused:
         raise Refused(

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from privfed.data.declaring.kinds import MOST_CATEGORIES, bounds
+from privfed.data.declaring.columns import MOST_CATEGORIES
+from privfed.data.declaring.ranges import rounded_range
 from privfed.data.tables.words import Words
 from privfed.errors import Refused
 
@@ -15,38 +16,43 @@ _MOST_CLASSES = 1000
 
 
 @dataclass(frozen=True)
-class Target:
-    """The key that declares a label, the loss that suits it, and why."""
+class LabelKind:
+    """What a label is: the keys that declare it, the loss that suits it, and why."""
 
     declared: dict[str, Any]
     loss: str
     why: str
 
 
-def target(column: np.ndarray | Words | str, where: str) -> Target:
-    """What the label is, of which messages say `where` it stands. Raises `Refused`.
+def label_kind(column: np.ndarray | Words | str, where: str) -> LabelKind:
+    """What the label is; messages say `where` it stands.
 
     Words are classes, and so are whole numbers from 0 below 20; other numbers are to be predicted.
+    Raises `Refused` for a label that is none of these, or not known in every row.
     """
     if isinstance(column, str) or (isinstance(column, np.ndarray) and column.ndim > 1):
         raise Refused(f"{where}: the label is neither one number nor one word per row")
     if isinstance(column, Words):
-        return _of_words(column, where)
+        return _classes_by_name(column, where)
     numbers = column.astype(np.float64)
     _refuse_empty(np.isnan(numbers), where)
     finite = numbers[np.isfinite(numbers)]
     if not len(finite):
         raise Refused(f"{where}: the label holds no finite number")
-    whole = len(finite) == len(numbers) and (numbers == np.floor(numbers)).all()
-    if whole and numbers.min() >= 0 and numbers.max() < MOST_CATEGORIES:
+    integral = len(finite) == len(numbers) and (numbers == np.floor(numbers)).all()
+    if integral and numbers.min() >= 0 and numbers.max() < MOST_CATEGORIES:
         classes = max(int(numbers.max()) + 1, 2)
-        return Target({"classes": classes}, _loss(classes), f"whole numbers, 0 to {classes - 1}")
-    low, high = bounds(finite)
+        return LabelKind(
+            {"classes": classes},
+            _classification_loss(classes),
+            f"whole numbers, 0 to {classes - 1}",
+        )
+    low, high = rounded_range(finite)
     why = f"numbers from {finite.min():g} to {finite.max():g}, to predict; beyond these, clipped"
-    return Target({"label_bounds": [low, high]}, "squared_error", why)
+    return LabelKind({"label_bounds": [low, high]}, "squared_error", why)
 
 
-def _of_words(words: Words, where: str) -> Target:
+def _classes_by_name(words: Words, where: str) -> LabelKind:
     _refuse_empty(words.codes < 0, where)
     values = sorted(words.values)
     if len(values) < 2:
@@ -56,7 +62,9 @@ def _of_words(words: Words, where: str) -> Target:
             f"{where}: the label has {len(values)} different words in {len(words.codes)} rows; "
             "expected classes, or numbers alone"
         )
-    return Target({"labels": values}, _loss(len(values)), f"{len(values)} classes by name")
+    return LabelKind(
+        {"labels": values}, _classification_loss(len(values)), f"{len(values)} classes by name"
+    )
 
 
 def _refuse_empty(empty: np.ndarray, where: str) -> None:
@@ -67,5 +75,5 @@ def _refuse_empty(empty: np.ndarray, where: str) -> None:
         )
 
 
-def _loss(classes: int) -> str:
+def _classification_loss(classes: int) -> str:
     return "binary_cross_entropy" if classes == 2 else "cross_entropy"

@@ -1,4 +1,4 @@
-"""Who owns which example: by chance, or as the source says; by label in `by_label`."""
+"""Partitions by chance, or as the source says; those by label are in `label_skew`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privfed.vector import Indices
 
 
 class Simulated(Part):
-    """A partition made up by the simulation, with the keys that all of these share.
+    """A partition made up by the simulation, with the keys that all such partitions share.
 
     The r-th largest client's share of the examples goes as r^-size_exponent (Zipf's law; Li et al.
     2020, section 5.1, "power law"); 0 makes them equal. Who is largest is drawn by chance.

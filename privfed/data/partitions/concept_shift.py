@@ -1,4 +1,4 @@
-"""How the data move beyond who owns them: not at all, or for everybody as rounds go by."""
+"""Concept shift: what a label means changes for everybody as rounds go by."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ class Concept(Part):
         rounds = np.sort(rng.choice(np.arange(2, self.within + 1), self.swaps, replace=False))
         labels, changes = np.arange(classes), []
         pairs = list(itertools.combinations(range(classes), 2))
-        seen = {tuple(labels)}
+        earlier = {tuple(labels)}
         for round in rounds.tolist():
             ahead = [labels.copy() for _ in pairs]
             for swapped, pair in zip(ahead, pairs, strict=True):
                 swapped[list(pair)] = swapped[list(pair[::-1])]
-            new = [swapped for swapped in ahead if tuple(swapped) not in seen]
+            new = [swapped for swapped in ahead if tuple(swapped) not in earlier]
             if not new:
                 raise Refused(
                     f"data.swaps is {self.swaps}, but with {classes} classes every further swap "
                     "brings an earlier labelling back; lower it"
                 )
             labels = new[int(rng.integers(len(new)))]
-            seen.add(tuple(labels))
+            earlier.add(tuple(labels))
             changes.append((round, torch.from_numpy(labels)))
         return replace(federation, relabelled=tuple(changes))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _AT_ONCE = 4096
+"""How many images are turned at once."""
 
 
 class Covariate(Part):
@@ -38,37 +39,40 @@ class Covariate(Part):
 
     def apply(self, federation: Federation, streams: Streams) -> Federation:
         ids = np.arange(federation.clients)
-        mine = self._draw(streams.at("shift", 0, federation.identify(ids)))
+        clients = self._draw(streams.at("shift", 0, federation.identify(ids)))
         owners = np.repeat(ids, federation.sizes(ids))
-        others = self._draw(streams.at("shift/public", 0, np.arange(len(federation.test))))
+        public = self._draw(streams.at("shift/public", 0, np.arange(len(federation.test))))
         return replace(
             federation,
-            examples=self._seen(federation.examples, mine[torch.from_numpy(owners)]),
-            test=self._seen(federation.test, others),
+            examples=self._photographed(federation.examples, clients[torch.from_numpy(owners)]),
+            test=self._photographed(federation.test, public),
         )
 
     def _draw(self, keys: Keys) -> Tensor:
-        """Angle (radians), contrast and brightness `[n, 3]`."""
+        """The angle (radians), contrast and brightness of each camera `[n, 3]`."""
         coins = torch.from_numpy(uniforms(keys.per_client(3))).float() * 2 - 1
         scale = torch.tensor([math.radians(self.rotation), self.contrast, self.brightness])
         return coins * scale + torch.tensor([0.0, 1.0, 0.0])
 
-    def _seen(self, examples: Examples, how: Tensor) -> Examples:
-        """`examples` as seen `how` `[N, 3]`."""
+    def _photographed(self, examples: Examples, cameras: Tensor) -> Examples:
+        """`examples`, each as seen through its camera `[N, 3]`.
+
+        Raises `Refused` where an example is no image.
+        """
         shape = examples.x.shape[1:]
-        if examples.x.dtype != torch.float32 or not (side := _side(tuple(shape))):
+        if examples.x.dtype != torch.float32 or not (image := _image_shape(tuple(shape))):
             raise Refused(
                 f'data.shift is "covariate", but an example has the shape {tuple(shape)}; expected '
                 'an image, [channels, height, width] or flat and square; use "none"'
             )
         pieces = [
-            _through(examples.x[rows].reshape(len(rows), *side), how[rows]).reshape(-1, *shape)
+            _through(examples.x[rows].reshape(len(rows), *image), cameras[rows]).reshape(-1, *shape)
             for rows in torch.split(torch.arange(len(examples)), _AT_ONCE)
         ]
         return replace(examples, x=torch.cat(pieces) if pieces else examples.x)
 
 
-def _side(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
+def _image_shape(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
     """Channels, height and width of an example of `shape`; None where it is no image."""
     if len(shape) == 3:
         return shape[0], shape[1], shape[2]
@@ -76,13 +80,13 @@ def _side(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
     return (1, side, side) if side > 1 and side * side == shape[0] else None
 
 
-def _through(images: Tensor, how: Tensor) -> Tensor:
-    """Each of `images` `[n, c, h, w]` by its own angle, contrast and brightness `[n, 3]`."""
-    cos, sin, none = how[:, 0].cos(), how[:, 0].sin(), torch.zeros(len(how))
-    turn = torch.stack([cos, -sin, none, sin, cos, none], dim=1).reshape(-1, 2, 3)
+def _through(images: Tensor, cameras: Tensor) -> Tensor:
+    """The `images` `[n, c, h, w]`, each through the camera of its row of `cameras` `[n, 3]`."""
+    cos, sin, zero = cameras[:, 0].cos(), cameras[:, 0].sin(), torch.zeros(len(cameras))
+    turn = torch.stack([cos, -sin, zero, sin, cos, zero], dim=1).reshape(-1, 2, 3)
     grid = torch.nn.functional.affine_grid(turn, list(images.shape), align_corners=False)
     turned = torch.nn.functional.grid_sample(
         images, grid, padding_mode="border", align_corners=False
     )
-    contrast, brightness = how[:, 1, None, None, None], how[:, 2, None, None, None]
+    contrast, brightness = cameras[:, 1, None, None, None], cameras[:, 2, None, None, None]
     return turned * contrast + brightness

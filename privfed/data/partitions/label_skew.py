@@ -1,4 +1,4 @@
-"""Who owns which example, in simulation, by its label: prior shift."""
+"""Simulated partitions by label: clients differ in how often each label is theirs (prior shift)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from privfed.streams import Streams
 from privfed.vector import Indices
 
 Weights = Callable[[NDArray[np.bool_]], NDArray[np.float64]]
-"""Fresh weights of labels `[classes]`, given of which there are any left `[classes]`."""
+"""Draws weights of labels `[classes]`, given which labels are left `[classes]`."""
 Wish = Callable[[Indices, int], Indices]
-"""What is left of each label `[classes]`, and a quota -> how many of each to take `[classes]`."""
+"""How many of each label a client takes `[classes]`, of what is left `[classes]` and its quota."""
 
 
 class Dirichlet(Simulated):
@@ -40,12 +40,7 @@ class Dirichlet(Simulated):
         counts = np.bincount(labels, minlength=examples.classes)
         prior = np.maximum(self.concentration * counts / counts.sum(), 1e-12)
 
-        def weights(there: NDArray[np.bool_]) -> NDArray[np.float64]:
-            """A Dirichlet variable renormalised over some labels is one over these alone."""
-            drawn = np.zeros(len(there))
-            drawn[there] = _dirichlet(rng, prior[there])
-            return drawn
-
+        weights = _dirichlet_weights(rng, prior)
         quota = self.sizes(len(labels), clients, rng)
         return deal(labels, examples.classes, quota, lambda: flat(rng, weights), rng)
 
@@ -67,8 +62,8 @@ class LongTail(Simulated):
         tail = self.ratio ** -(np.arange(classes) / max(classes - 1, 1))
 
         def wish() -> Wish:
-            mine = rng.permutation(tail)
-            return flat(rng, lambda there: mine)
+            frequencies = rng.permutation(tail)
+            return flat(rng, lambda left: frequencies)
 
         quota = self.sizes(len(labels), clients, rng)
         return deal(labels, classes, quota, wish, rng)
@@ -100,9 +95,12 @@ class Pachinko(Simulated):
         return deal(labels, examples.classes, quota, lambda: self._wish(rng, children), rng)
 
     def _wish(self, rng: np.random.Generator, children: list[Indices]) -> Wish:
-        """Coarse labels first: what a fine one lacks, its own coarse one's others make up for."""
-        root = _symmetric(rng, self.concentration)
-        leaves = [_symmetric(rng, self.fine_concentration) for _ in children]
+        """A client's draw, over coarse labels first.
+
+        What a fine label lacks, the others of its own coarse label make up for.
+        """
+        root = flat(rng, _dirichlet_weights(rng, self.concentration))
+        leaves = [flat(rng, _dirichlet_weights(rng, self.fine_concentration)) for _ in children]
 
         def take(left: Indices, quota: int) -> Indices:
             share = np.zeros_like(left)
@@ -114,19 +112,24 @@ class Pachinko(Simulated):
         return take
 
 
-def _symmetric(rng: np.random.Generator, concentration: float) -> Wish:
-    """Draws from a symmetric Dirichlet variable over the labels that are left."""
+def _dirichlet_weights(
+    rng: np.random.Generator, concentration: NDArray[np.float64] | float
+) -> Weights:
+    """Draws of a Dirichlet variable over the labels that are left.
 
-    def weights(there: NDArray[np.bool_]) -> NDArray[np.float64]:
-        drawn = np.zeros(len(there))
-        drawn[there] = _dirichlet(rng, np.full(there.sum(), concentration))
+    A Dirichlet variable renormalised over some labels is one over these alone.
+    """
+
+    def weights(left: NDArray[np.bool_]) -> NDArray[np.float64]:
+        drawn = np.zeros(len(left))
+        drawn[left] = _dirichlet(rng, np.broadcast_to(concentration, left.shape)[left])
         return drawn
 
-    return flat(rng, weights)
+    return weights
 
 
 def _dirichlet(rng: np.random.Generator, prior: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Dir(prior), also where it is so sparse that no share but one can be told from 0."""
+    """A draw of Dir(prior), also where it is so sparse that one share alone differs from 0."""
     shares = rng.dirichlet(prior)
     if np.isfinite(shares).all() and shares.sum() > 0.5:
         return np.asarray(shares)
@@ -144,13 +147,13 @@ def flat(rng: np.random.Generator, weights: Weights) -> Wish:
 
     def take(left: Indices, quota: int) -> Indices:
         share = np.zeros_like(left)
-        mine = weights(left > 0) if quota else np.zeros(len(left))
+        drawn = weights(left > 0) if quota else np.zeros(len(left))
         while (missing := quota - int(share.sum())) > 0:
-            there = share < left
-            shares = np.where(there, mine, 0.0)
+            available = share < left
+            shares = np.where(available, drawn, 0.0)
             if shares.sum() < 1e-12:
-                mine = weights(there)
-                shares = np.where(there, mine, 0.0)
+                drawn = weights(available)
+                shares = np.where(available, drawn, 0.0)
             share = np.minimum(share + rng.multinomial(missing, shares / shares.sum()), left)
         return share
 
@@ -164,7 +167,7 @@ def deal(
     wish: Callable[[], Wish],
     rng: np.random.Generator,
 ) -> Indices:
-    """Each example's owner `[N]`: clients in random order take `quota` each, by a `wish` each.
+    """The owner `[N]` of each example: clients in random order take `quota` each, by a `wish` each.
 
     Every example is given away exactly once.
     """

@@ -1,4 +1,4 @@
-"""What a shift of clients' examples is, and none at all."""
+"""What a shift of the examples between clients or rounds is, and no shift at all."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from privfed.streams import Streams
 
 
 class Shift(Protocol):
+    """A change of the population beyond who owns which example."""
+
     changes_labels: ClassVar[bool]
     """Whether examples get other labels than they came with."""
     moves_features: ClassVar[bool]
-    """Whether examples are moved, each client's together."""
+    """Whether features are changed, all of a client's examples alike."""
 
     def apply(self, federation: Federation, streams: Streams) -> Federation:
         """The population after the shift; it follows from the run's seed, never from data."""

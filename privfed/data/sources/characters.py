@@ -12,17 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privfed.data.federation import Meaning
+from privfed.data.federation import NO_LABEL, Meaning
 from privfed.errors import Refused
 
 PADDING, UNKNOWN = 0, 1
-NO_LABEL = -1
+"""The tokens of padding, and of a character that is not in the vocabulary."""
 PRINTABLE = "".join(chr(code) for code in range(32, 127)) + "\n"
 """The printable characters of ASCII, and the end of a line."""
 
 
 class Characters:
-    """Tokens of the characters of `vocabulary`, from 2; 0 is padding and 1 any other character."""
+    """The tokens of a `vocabulary`, from 2; 0 is padding and 1 any other character.
+
+    Raises `Refused` for a vocabulary that is empty or holds a character twice.
+    """
 
     def __init__(self, vocabulary: str) -> None:
         if len(set(vocabulary)) != len(vocabulary) or not vocabulary:
@@ -34,14 +37,15 @@ class Characters:
 
     @property
     def count(self) -> int:
+        """How many tokens there are, with padding and the unknown character."""
         return len(self._tokens) + 2
 
     def encode(self, text: str) -> np.ndarray:
-        """`[len(text)]` int64 tokens."""
+        """The tokens of `text`, int64 `[len(text)]`."""
         return np.array([self._tokens.get(c, UNKNOWN) for c in text], dtype=np.int64)
 
     def windows(self, text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """X `[n, length]` and y, the same one character later; the last window is padded.
+        """Windows x `[n, length]`, and y, the same one character later; the last one is padded.
 
         A text of fewer than two characters has nothing to predict, and gives no window.
         """
@@ -54,7 +58,7 @@ class Characters:
         return x.reshape(count, length), y.reshape(count, length)
 
 
-def stacked(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[Tensor, Tensor]:
-    """All windows of all texts, as tensors."""
+def stacked_windows(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[Tensor, Tensor]:
+    """The windows x and y `[n, length]` of all texts, one after another, as tensors."""
     x, y = (np.concatenate([part[n] for part in parts]) for n in (0, 1))
     return torch.from_numpy(x), torch.from_numpy(y)

@@ -21,13 +21,13 @@ class Digits(Part):
     """
 
     natural_partition: ClassVar[bool] = False
-    found: ClassVar[bool] = False
+    real_people: ClassVar[bool] = False
     picture: ClassVar[tuple[int, ...]] = (1, 8, 8)
     """The shape `[channels, height, width]` in which people look at an example."""
 
     @property
     def squared_norm(self) -> float:
-        """64 numbers of at most 0.5."""
+        """The bound for 64 numbers of at most 0.5 in magnitude."""
         return 16.0
 
     def sources(self, seed: int) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from privfed.streams import Streams
 
 _UNSIGNED_BYTES = 0x08
 _PIECE = 2**20
+"""How many bytes are unpacked at once."""
 
 
 class Idx(Part):
@@ -40,11 +41,11 @@ class Idx(Part):
     test_prefix: str = ""
     classes: int = Field(10, ge=2)
     natural_partition: ClassVar[bool] = False
-    found: ClassVar[bool] = False
+    real_people: ClassVar[bool] = False
 
     @property
     def squared_norm(self) -> None:
-        """A file says how large its images are."""
+        """No bound: only a file says how large its images are."""
         return None
 
     def sources(self, seed: int) -> tuple[str, ...]:
@@ -97,6 +98,7 @@ class Idx(Part):
         )
 
     def _pair(self, prefix: str) -> tuple[Path, Path]:
+        """The one file of images and the one of labels. Raises `Refused` for none or several."""
         folder = Path(self.path)
         if not folder.is_dir():
             raise Refused(f"data.path is {self.path!r}; expected a folder of idx files")
@@ -109,19 +111,19 @@ class Idx(Part):
         ]
         if len(pairs) == 1:
             return pairs[0]
-        found = sorted(path.name for path in folder.iterdir())
+        names = sorted(path.name for path in folder.iterdir())
         raise Refused(
             f"data.path: {self.path} holds {len(pairs)} pairs of images and labels among its "
-            f"{len(found)} files; expected one, as train-images-idx3-ubyte.gz with "
+            f"{len(names)} files; expected one, as train-images-idx3-ubyte.gz with "
             "train-labels-idx1-ubyte.gz" + ("; name it by data.prefix" if pairs else ""),
-            private=f"its files are {', '.join(found)}",
+            private=f"its files are {', '.join(names)}",
         )
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The array of unsigned bytes in an idx file; mapped (privately), unless it is gzipped.
+    """The array of unsigned bytes in an idx file, mapped (privately) unless it is gzipped.
 
-    Raises `Refused` where it is not one, whole.
+    Raises `Refused` where the file is of another type, or cut.
     """
     content: np.ndarray
     try:
@@ -156,12 +158,12 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def _unzipped(path: Path) -> bytearray:
-    """Of a gzip file as much as its header declares, and a little where there is more."""
+    """What a gzip file holds, as far as its header declares, and a little where there is more."""
     with gzip.open(path) as file:
         content = bytearray(file.read(4))
         content += file.read(4 * content[3]) if len(content) == 4 else b""
         shape = np.frombuffer(bytes(content[4 : len(content) // 4 * 4]), ">u4")
-        whole = len(content) + math.prod(shape.tolist())
-        while len(content) <= whole and (piece := file.read(_PIECE)):
+        declared = len(content) + math.prod(shape.tolist())
+        while len(content) <= declared and (piece := file.read(_PIECE)):
             content += piece
     return content

@@ -1,13 +1,8 @@
-"""LEAF's JSON folders (Caldas et al. 2018): users, with x and y each.
-
-Users are private: messages call them by their place in a file, from 1.
-"""
+"""LEAF's JSON folders (Caldas et al. 2018): users, with x and y each."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,23 +13,17 @@ from pydantic import Field, model_validator
 from privfed.data.federation import Examples
 from privfed.data.preprocessing import Preprocessing
 from privfed.data.sources.characters import PRINTABLE, Characters
-from privfed.data.sources.text import decoded
+from privfed.data.sources.leaf_users import (
+    LeafUser,
+    Place,
+    class_array,
+    feature_array,
+    place_of,
+    read_users,
+)
 from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.streams import Streams
-
-Place = Callable[[int], str]
-"""Where an example stands, of all in the order of users."""
-
-
-@dataclass(frozen=True)
-class _User:
-    """What a user holds, and `place`: which of a file's users it is."""
-
-    name: str
-    place: str
-    x: list[Any]
-    y: list[Any]
 
 
 class Leaf(Part):
@@ -57,15 +46,15 @@ class Leaf(Part):
     text: bool = False
     vocabulary: str = PRINTABLE
     natural_partition: ClassVar[bool] = True
-    found: ClassVar[bool] = True
+    real_people: ClassVar[bool] = True
 
     @property
     def squared_norm(self) -> None:
-        """A file says how large its examples are."""
+        """No bound: only a file says how large its examples are."""
         return None
 
     @model_validator(mode="after")
-    def _whole(self) -> Leaf:
+    def _consistent(self) -> Leaf:
         if not self.text and self.classes < 2:
             raise ValueError(
                 "classes is missing: declare how many there are (62 in FEMNIST, 10 in FedProx's "
@@ -82,50 +71,29 @@ class Leaf(Part):
         return ("leaf: ",)
 
     def load(self, clients: int, streams: Streams) -> Examples:
-        return self._examples(self._users(self._folder("train")))
+        return self._examples(read_users(self._folder("train")))
 
     def load_test(self, clients: int, streams: Streams) -> Examples | None:
         folder = Path(self.path) / "test"
         if not any(folder.glob("*.json")):
             return None
-        return self._examples(self._users(folder))
+        return self._examples(read_users(folder))
 
     def _folder(self, part: str) -> Path:
         folder = Path(self.path)
         return folder / part if (folder / part).is_dir() else folder
 
-    def _users(self, folder: Path) -> list[_User]:
-        """All users in order of their names. Raises `Refused` for another form."""
-        files = sorted(folder.glob("*.json"))
-        if not files:
-            raise Refused(f"data.path: {folder} holds no .json file; expected LEAF's folders")
-        users: dict[str, _User] = {}
-        for file in files:
-            for user in _read(file):
-                if user.name in users:
-                    raise Refused(
-                        f"data.path: {user.place} was in another file already: "
-                        f"{users[user.name].place}; expected each user once",
-                        private=f"the user is {user.name!r}",
-                    )
-                users[user.name] = user
-        return [users[name] for name in sorted(users)]
-
-    def _examples(self, users: list[_User]) -> Examples:
+    def _examples(self, users: list[LeafUser]) -> Examples:
         names = tuple(user.name for user in users)
         if not any(user.x for user in users):
             raise Refused(f"data.path: the {len(names)} users of {self.path} hold no example")
         owners = np.repeat(np.arange(len(names)), [len(user.x) for user in users])
         xs = [x for user in users for x in user.x]
         ys = [y for user in users for y in user.y]
-
-        def place(index: int) -> str:
-            owner = int(owners[index])
-            return f"{users[owner].place}, example {index - np.searchsorted(owners, owner) + 1}"
-
+        place = partial(place_of, users, owners)
         if self.text:
-            return self._characters(xs, ys, owners, names, place)
-        x = _numbers(xs, place)
+            return self._text_examples(xs, ys, owners, names, place)
+        x = feature_array(xs, place)
         scaled, clipped = self._scaled(x, place)
         if self.shape:
             try:
@@ -136,7 +104,7 @@ class Leaf(Part):
                 ) from None
         return Examples(
             torch.from_numpy(scaled.astype(np.float32)),
-            torch.from_numpy(_labels(ys, self.classes, place)),
+            torch.from_numpy(class_array(ys, self.classes, place)),
             self.classes,
             owners,
             names,
@@ -145,9 +113,9 @@ class Leaf(Part):
         )
 
     def _scaled(self, x: np.ndarray, place: Place) -> tuple[np.ndarray, int]:
-        """The numbers from their bounds onto [-1, 1], and how many were clipped.
+        """The numbers `[N, features]` scaled from their bounds onto [-1, 1]; how many were clipped.
 
-        Bounds that nobody declared clip nothing: what lies beyond them is refused.
+        Bounds that nobody declared clip nothing: a number beyond them is refused.
         """
         if not self.bounds:
             return x, 0
@@ -168,10 +136,13 @@ class Leaf(Part):
         clips = "bounds" in self.model_fields_set
         return Preprocessing.of_array("x", shape, (low, high), (-1.0, 1.0), clips=clips)
 
-    def _characters(
+    def _text_examples(
         self, xs: list[Any], ys: list[Any], owners: np.ndarray, names: tuple[str, ...], place: Place
     ) -> Examples:
-        """The whole window one later: its own characters, and at its end the label."""
+        """Windows x of characters, whose y is the same window one character later.
+
+        y holds the window's own characters, and at its end the label.
+        """
         characters = Characters(self.vocabulary)
         for index, pair in enumerate(zip(xs, ys, strict=True)):
             if not all(isinstance(s, str) and s for s in pair) or len(pair[0]) != len(xs[0]):
@@ -180,8 +151,8 @@ class Leaf(Part):
                     "of another length than the first; expected LEAF's Shakespeare",
                     private=f"x is {pair[0]!r} and y {pair[1]!r}",
                 )
-        whole = [characters.encode(x + y[0]) for x, y in zip(xs, ys, strict=True)]
-        tokens = torch.from_numpy(np.stack(whole) if whole else np.zeros((0, 2), np.int64))
+        windows = [characters.encode(x + y[0]) for x, y in zip(xs, ys, strict=True)]
+        tokens = torch.from_numpy(np.stack(windows) if windows else np.zeros((0, 2), np.int64))
         return Examples(
             tokens[:, :-1].contiguous(),
             tokens[:, 1:].contiguous(),
@@ -190,68 +161,3 @@ class Leaf(Part):
             names,
             characters.meaning,
         )
-
-
-def _read(file: Path) -> Iterator[_User]:
-    """Each user with x and y. Raises `Refused` for what is not LEAF's form."""
-    try:
-        document = json.loads(decoded(file, "data.path"))
-    except (ValueError, RecursionError) as error:
-        at = ""
-        if isinstance(error, json.JSONDecodeError):
-            at = f", line {error.lineno}, column {error.colno}"
-        raise Refused(
-            f"data.path: {file}{at}: it is not valid JSON; expected LEAF's form", private=str(error)
-        ) from None
-    data = document.get("user_data") if isinstance(document, dict) else None
-    if not isinstance(data, dict):
-        raise Refused(
-            f"data.path: {file} has no object 'user_data'; expected LEAF's form, "
-            '{"users": […], "user_data": {user: {"x": […], "y": […]}}}'
-        )
-    for number, (user, held) in enumerate(data.items(), start=1):
-        x, y = (held.get(key) if isinstance(held, dict) else None for key in "xy")
-        if not (isinstance(x, list) and isinstance(y, list) and len(x) == len(y)):
-            raise Refused(
-                f"data.path: {file}, user {number}: expected lists x and y of one length",
-                private=f"the user is {user!r}",
-            )
-        yield _User(user, f"{file}, user {number}", x, y)
-
-
-def _numbers(xs: list[Any], place: Place) -> np.ndarray:
-    try:
-        x = np.array(xs, dtype=np.float64).reshape(len(xs), -1)
-    except (TypeError, ValueError, OverflowError) as error:
-        usual = _shape(xs[0])
-        wrong = (n for n, each in enumerate(xs) if usual is None or _shape(each) != usual)
-        raise Refused(
-            f"data.path: {place(next(wrong, 0))}: x is not a list of as many numbers as the first; "
-            "for text set data.text = true",
-            private=str(error),
-        ) from None
-    finite = np.isfinite(x).all(1)
-    if not finite.all():
-        raise Refused(
-            f"data.path: {place(int(finite.argmin()))}: x holds a number that is not finite"
-        )
-    return x
-
-
-def _shape(x: Any) -> tuple[int, ...] | None:
-    """Of an example; None where it is not of numbers."""
-    try:
-        return np.array(x, dtype=np.float64).shape
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _labels(ys: list[Any], classes: int, place: Place) -> np.ndarray:
-    for index, label in enumerate(ys):
-        if not (isinstance(label, int | float) and 0 <= label < classes and label == int(label)):
-            raise Refused(
-                f"data.classes is {classes}, but the label of {place(index)} is no class; expected "
-                f"whole numbers from 0 to {classes - 1}",
-                private=f"it is {str(label)[:40]!r}",
-            )
-    return np.array(ys, dtype=np.int64)

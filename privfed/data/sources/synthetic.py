@@ -22,6 +22,7 @@ from privfed.parts import Part
 from privfed.streams import Streams
 
 _QUANTILES = 10_000
+"""How many quantiles of a client's size its expectation is computed from."""
 
 
 class Synthetic(Part):
@@ -40,11 +41,11 @@ class Synthetic(Part):
     size_deviation: float = Field(2.0, ge=0, le=10)
     size_max: int = Field(10_000, ge=1)
     natural_partition: ClassVar[bool] = True
-    found: ClassVar[bool] = False
+    real_people: ClassVar[bool] = False
 
     @property
     def squared_norm(self) -> None:
-        """Its features are normal, and without bounds."""
+        """No bound: its features are normal."""
         return None
 
     def sources(self, seed: int) -> tuple[str, ...]:
@@ -58,13 +59,16 @@ class Synthetic(Part):
         return self._generate("synthetic/public", clients, streams)
 
     def _generate(self, stream: str, clients: int, streams: Streams) -> Examples:
+        """The examples of `clients`, whose coins come from `stream`."""
         sizes = self._sizes(streams.at(f"{stream}/sizes").generator(), clients)
-        shared = self._truth(streams.at("synthetic/shared").generator(), 0.0, 0.0)
+        shared = self._client_model(streams.at("synthetic/shared").generator(), 0.0, 0.0)
         scale = np.arange(1, self.features + 1) ** -0.6
         xs, ys = [], []
         for client, size in enumerate(sizes):
             rng = streams.at(stream, client).generator()
-            weight, bias, center = shared if self.iid else self._truth(rng, self.alpha, self.beta)
+            weight, bias, center = (
+                shared if self.iid else self._client_model(rng, self.alpha, self.beta)
+            )
             center = np.zeros_like(center) if self.iid else center
             x = center + scale * rng.standard_normal((size, self.features))
             xs.append(x.astype(np.float32))
@@ -85,13 +89,14 @@ class Synthetic(Part):
         return float(self._size(ndtri((np.arange(_QUANTILES) + 0.5) / _QUANTILES)).mean())
 
     def _size(self, draws: np.ndarray) -> np.ndarray:
-        """What standard normal `draws` `[n]` make of a client's size."""
+        """The sizes of clients `[n]` that follow from standard normal `draws` `[n]`."""
         sizes = np.exp(np.minimum(self.size_mean + self.size_deviation * draws, 30.0))
         return np.clip(sizes.astype(np.int64) + self.size_min, 1, self.size_max)
 
-    def _truth(
+    def _client_model(
         self, rng: np.random.Generator, alpha: float, beta: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """A client's W `[features, classes]`, b `[classes]` and v `[features]`."""
         u, b = rng.normal(0, alpha), rng.normal(0, beta)
         weight = rng.normal(u, 1, (self.features, self.classes))
         bias = rng.normal(u, 1, self.classes)

@@ -1,6 +1,6 @@
 """A table of the user's own: CSV, Parquet or npz, with declared columns, bounds and classes.
 
-All that shapes what a model sees is declared in the configuration, or comes with a public sample
+All that shapes what a model sees is declared in the configuration, or read off a public sample
 (`privfed declare`): to find a column's range, its categories or the classes in private data would
 be a release of its own.
 """
@@ -18,36 +18,34 @@ import numpy as np
 import torch
 from pydantic import AfterValidator, Field, model_validator
 
-from privfed.data.federation import Examples, Meaning
+from privfed.data.federation import Examples
 from privfed.data.preprocessing import Preprocessing
 from privfed.data.tables import missing
-from privfed.data.tables.cells import Rules, as_text
-from privfed.data.tables.columns import Columns, header, read
-from privfed.data.tables.dates import Dates, numbers
-from privfed.data.tables.delimited import Dialect, delimiter_of, known_encoding
+from privfed.data.tables.absent import absent_column, refuse_absent
+from privfed.data.tables.cells import CellRules, as_text
+from privfed.data.tables.columns import Columns, column_names, read_columns
+from privfed.data.tables.dates import Dates, day_numbers
+from privfed.data.tables.delimited import Dialect, known_encoding
 from privfed.data.tables.features import (
-    Category,
-    Feature,
-    called,
-    inputs,
-    matching,
-    prepared,
-    preprocessing,
-    scaled,
+    CategoryFeature,
+    NumberFeature,
+    declared_preprocessing,
+    feature_matrix,
+    matching_columns,
+    prepared_rows,
+    public_name,
 )
+from privfed.data.tables.label import LabelDeclaration
 from privfed.data.tables.missing import Missing
-from privfed.data.tables.unlabelled import labels_known, labels_there, with_any_labels
+from privfed.data.tables.unlabelled import has_labels, present_labels
 from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.streams import Streams
-from privfed.suggestions import nearest
 from privfed.vector import Indices
 
 Bounds = Annotated[list[float], Field(min_length=2, max_length=2)]
 _ESCAPED, _PATTERN = re.compile(r"\[[*?[]\]"), re.compile(r"[*?[]")
-"""A letter of a column's name that would make a pattern of it, written so that it does not; and
-what does.
-"""
+"""Letters that would make a pattern of a column's name: escaped, so that they do not, and bare."""
 
 
 class Table(Part):
@@ -87,13 +85,21 @@ class Table(Part):
     encoding: Annotated[str, AfterValidator(known_encoding)] = "utf-8"
     test_path: str = ""
     natural_partition: ClassVar[bool] = True
-    found: ClassVar[bool] = True
+    real_people: ClassVar[bool] = True
     later: ClassVar[frozenset[str]] = frozenset({"dates", "missing_words", "decimal", "encoding"})
 
     @model_validator(mode="after")
-    def _whole(self) -> Table:
+    def _consistent(self) -> Table:
         if not self.features and not self.dates and not self.categories:
             raise ValueError("name at least one column in features, dates or categories")
+        self._refuse_empty_ranges()
+        self._declared_label.refuse_contradictions()
+        self._refuse_repeated_values()
+        self._refuse_columns_declared_twice()
+        missing.refuse_misplaced(self.missing, self.features, self.dates, self.categories)
+        return self
+
+    def _refuse_empty_ranges(self) -> None:
         if len(self.label_bounds) == 1:
             raise ValueError(f"label_bounds is {self.label_bounds}; expected [low, high]")
         ranges = [*self.features.items(), ("the label", self.label_bounds or [0.0, 1.0])]
@@ -102,35 +108,25 @@ class Table(Part):
                 raise ValueError(
                     f"the bounds of {name!r} are [{low:g}, {high:g}]; expected [low, high]"
                 )
-        kinds = (bool(self.labels), bool(self.classes), bool(self.label_bounds))
-        if isinstance(self.label, str) and sum(kinds) != 1:
-            raise ValueError(
-                "declare what the label is, by exactly one of labels (its values by name), classes "
-                "(whole numbers from 0) and label_bounds (a number to predict)"
-            )
-        if not isinstance(self.label, str) and (any(kinds) or len(set(self.label)) < 2):
-            raise ValueError("several label columns are 0 or 1 each: two or more, and nothing else")
-        if len(self.labels) == 1 or self.classes == 1:
-            raise ValueError("one class leaves nothing to learn; expected two or more")
-        lists: dict[str, Sequence[object]] = {"labels": self.labels, **self.categories}
-        for key, named in lists.items():
-            if len({as_text(value) for value in named}) < len(named):
-                raise ValueError(f"{key} names a value twice: {named}")
-        if self.client and self.client in self._label_columns:
-            raise ValueError(f"{self.client!r} is both the client column and the label")
-        self._refuse_doubled()
-        missing.refuse_misplaced(self.missing, self.features, self.dates, self.categories)
-        return self
 
-    def _refuse_doubled(self) -> None:
-        """Where a column of dates is declared as another thing too, or a feature is the answer."""
-        others = {*self.features, *self.categories}
-        if twice := sorted(others & {*self.dates}):
+    def _refuse_repeated_values(self) -> None:
+        lists: dict[str, Sequence[object]] = {"labels": self.labels, **self.categories}
+        for key, values in lists.items():
+            if len({as_text(value) for value in values}) < len(values):
+                raise ValueError(f"{key} names a value twice: {values}")
+
+    def _refuse_columns_declared_twice(self) -> None:
+        """A column is one of a number, a date, a category, the label and the client column."""
+        label = {*self._declared_label.columns}
+        if self.client and self.client in label:
+            raise ValueError(f"{self.client!r} is both the client column and the label")
+        undated = {*self.features, *self.categories}
+        if twice := sorted(undated & {*self.dates}):
             raise ValueError(
                 f"{twice[0]!r} is among dates, and a feature or category; expected one"
             )
-        own = {*self._label_columns} | ({self.client} if self.client else set())
-        if leaked := sorted(own & {*others, *self.dates}):
+        reserved = label | ({self.client} if self.client else set())
+        if leaked := sorted(reserved & {*undated, *self.dates}):
             raise ValueError(
                 f"{leaked[0]!r} is the label or the client column; a feature that holds it would "
                 "give the answer away"
@@ -138,7 +134,7 @@ class Table(Part):
 
     @property
     def squared_norm(self) -> float | None:
-        """At most 1 of every column: a number in [-1, 1], or a 1 at one of its categories.
+        """The number of columns: each adds at most 1, a number in [-1, 1] or one category's 1.
 
         None where a file says how many columns there are: of a pattern, or of an npz.
         """
@@ -159,153 +155,127 @@ class Table(Part):
         if not self.test_path:
             return None
         path = Path(self.test_path)
-        there = self.client in header(path, self.dialect)
-        return self._load(path, self.client if there else "")
+        return self._load(path, self._client_if_present(path))
 
     def load_inputs(self) -> Examples:
         """The rows of a table to predict, which may have neither labels nor the client column."""
         path = Path(self.path)
-        there = self.client in header(path, self.dialect)
-        return self._load(path, self.client if there else "", label_free=True)
+        return self._load(path, self._client_if_present(path), label_free=True)
 
     def prepared(self, numbers: np.ndarray, codes: Indices, how: Preprocessing) -> torch.Tensor:
-        """X of made-up rows: see `privfed.data.Prepares`."""
-        return prepared(numbers, codes, how, Rules(Path(self.path), "clip", ()))
+        return prepared_rows(numbers, codes, how, CellRules(Path(self.path), "clip", ()))
 
     @property
     def dialect(self) -> Dialect:
         """How its file is written."""
         return Dialect(self.delimiter, self.encoding, self.decimal, tuple(self.missing_words))
 
+    @property
+    def _declared_label(self) -> LabelDeclaration:
+        single = isinstance(self.label, str)
+        columns = [self.label] if isinstance(self.label, str) else self.label
+        return LabelDeclaration(columns, single, self.labels, self.classes, self.label_bounds)
+
+    def _client_if_present(self, path: Path) -> str:
+        """The client column, where the table at `path` has it; else an empty name."""
+        return self.client if self.client in column_names(path, self.dialect) else ""
+
     def _load(self, path: Path, client: str, label_free: bool = False) -> Examples:
-        """`label_free`: labels may be missing."""
-        names = header(path, self.dialect)
-        features = self._features(names, path)
-        labels = self._label_columns
-        labels = labels_there(labels, names, path) if label_free else labels
+        """The table at `path`, with owners where `client` is a column.
+
+        `label_free` says that labels may be missing. Raises `Refused` for what is not as declared.
+        """
+        names = column_names(path, self.dialect)
+        numbers = self._number_features(names, path)
+        label, labels = self._declared_label, self._declared_label.columns
+        if label_free:
+            labels = present_labels(labels, names, path)
         self._refuse_absent(names, path, client, labels)
-        named = labels if self.labels else []
-        words = [*self.dates, *self.categories, *named, *([client] if client else [])]
-        numbers = {label: repr(label) for label in labels if label not in named}
-        table = read(
-            path,
-            numbers={**{name: feature.called for name, feature in features.items()}, **numbers},
-            words={name: repr(name) for name in words},
-            dialect=self.dialect,
-        )
-        if not table.rows:
-            raise Refused(f"data: {path} holds no row")
-        rules = Rules(path, self.outside, self.missing_words)
-        labelled = not label_free or (bool(labels) and labels_known(table, labels, path))
-        y, classes, meaning, beyond = self._labels(
-            table if labelled else self._with_any_labels(table), rules
-        )
-        columns = {name: (feature, table.numbers[name]) for name, feature in features.items()}
-        columns |= self._days(table, path)
-        categories = {name: (self._category(name), table.words[name]) for name in self.categories}
-        x, clipped = inputs(table.rows, columns, categories, rules)
-        counts = {"clipped_values": clipped, "clipped_labels": beyond}
-        how = preprocessing(x, columns, categories, self.outside == "clip")
+        table = self._read(path, numbers, labels, client)
+        rules = CellRules(path, self.outside, self.missing_words)
+        labelled = not label_free or (bool(labels) and has_labels(table, labels, path))
+        encoded = label.encoded(table if labelled else label.with_placeholders(table), rules)
+        columns = {name: (feature, table.numbers[name]) for name, feature in numbers.items()}
+        columns |= self._date_features(table, path)
+        categories = {n: (self._category_feature(n), table.words[n]) for n in self.categories}
+        x, clipped = feature_matrix(table.rows, columns, categories, rules)
         examples = Examples(
-            x, y, classes, meaning=meaning, counts=counts, preprocessing=how, labelled=labelled
+            x,
+            encoded.y,
+            encoded.classes,
+            meaning=encoded.meaning,
+            counts={"clipped_values": clipped, "clipped_labels": encoded.clipped},
+            preprocessing=declared_preprocessing(x, columns, categories, self.outside == "clip"),
+            labelled=labelled,
         )
         if not client:
             return examples
         owners, clients = rules.owners(table.words[client], repr(client))
         return replace(examples, owners=owners, clients=clients)
 
-    @property
-    def _label_columns(self) -> list[str]:
-        return [self.label] if isinstance(self.label, str) else self.label
-
     def _refuse_absent(
         self, names: list[str], path: Path, client: str, labels: Sequence[str]
     ) -> None:
-        """Where a column that is declared by its name is not among the `names`."""
+        """Raise `Refused` where a column that is declared by its name is not among the `names`."""
         declared = [("dates", name) for name in self.dates]
         declared += [("categories", name) for name in self.categories]
         declared += [("client", client)] if client else []
         declared += [("label", label) for label in labels]
-        for key, column in declared:
-            if column not in names:
-                raise self._no_column(key, column, names, path)
+        refuse_absent(declared, names, path, self.encoding)
 
-    def _features(self, names: list[str], path: Path) -> dict[str, Feature]:
+    def _read(
+        self, path: Path, features: dict[str, NumberFeature], labels: Sequence[str], client: str
+    ) -> Columns:
+        """All declared columns of the table, none of whose cells has been checked yet."""
+        named_labels = labels if self.labels else []
+        words = [*self.dates, *self.categories, *named_labels, *([client] if client else [])]
+        numbers = {name: feature.called for name, feature in features.items()}
+        numbers |= {label: repr(label) for label in labels if label not in named_labels}
+        table = read_columns(path, numbers, {name: repr(name) for name in words}, self.dialect)
+        if not table.rows:
+            raise Refused(f"data: {path} holds no row")
+        return table
+
+    def _number_features(self, names: list[str], path: Path) -> dict[str, NumberFeature]:
         """The columns of numbers, by name.
 
         A column's own name goes before a pattern, which never means the client, a label, a date or
         a category.
         """
-        taken = {self.client, *self._label_columns, *self.dates, *self.categories, *self.features}
-        found: dict[str, Feature] = {}
+        labels = self._declared_label.columns
+        taken = {self.client, *labels, *self.dates, *self.categories, *self.features}
+        features: dict[str, NumberFeature] = {}
         for pattern, (low, high) in self.features.items():
-            columns = matching(pattern, names, taken)
+            columns = matching_columns(pattern, names, taken)
             if not columns:
-                raise self._no_column("features", pattern, names, path)
+                raise absent_column("features", pattern, names, path, self.encoding)
             for name in columns:
-                found.setdefault(
-                    name,
-                    Feature(
-                        pattern,
-                        called(name, pattern, names),
-                        low,
-                        high,
-                        missing.number(self.missing, name, pattern),
-                        f"[{low:g}, {high:g}]",
-                    ),
+                feature = NumberFeature(
+                    pattern,
+                    public_name(name, pattern, names),
+                    low,
+                    high,
+                    missing.empty_number(self.missing, name, pattern),
+                    f"[{low:g}, {high:g}]",
                 )
-        return found
+                features.setdefault(name, feature)
+        return features
 
-    def _days(self, table: Columns, path: Path) -> dict[str, tuple[Feature, np.ndarray]]:
-        """The columns of dates as numbers, by name."""
-        found = {}
+    def _date_features(
+        self, table: Columns, path: Path
+    ) -> dict[str, tuple[NumberFeature, np.ndarray]]:
+        """The columns of dates as days since the first of 1970, by name."""
+        features = {}
         for name, dates in self.dates.items():
             where = f"data: {path}, row {{row}}: column {name!r}"
-            days = numbers(table.words[name], dates.format, self.dialect.missing, where)
+            days = day_numbers(table.words[name], dates.format, self.dialect.missing, where)
             shown = f"[{dates.first}, {dates.last}]"
-            empty = missing.date(self.missing, name)
-            found[name] = Feature(name, repr(name), *dates.bounds, empty, shown, True), days
-        return found
+            empty = missing.empty_day(self.missing, name)
+            feature = NumberFeature(name, repr(name), *dates.bounds, empty, shown, days=True)
+            features[name] = feature, days
+        return features
 
-    def _category(self, name: str) -> Category:
+    def _category_feature(self, name: str) -> CategoryFeature:
         values = tuple(as_text(value) for value in self.categories[name])
-        return Category(name, repr(name), values, missing.no_category(self.missing, name))
-
-    def _with_any_labels(self, table: Columns) -> Columns:
-        """`table` with labels of the declared form, where there are none."""
-        if self.labels:
-            return with_any_labels(table, dict.fromkeys(self._label_columns, self.labels[0]), {})
-        number = self.label_bounds[0] if self.label_bounds else 0.0
-        return with_any_labels(table, {}, dict.fromkeys(self._label_columns, number))
-
-    def _labels(self, table: Columns, rules: Rules) -> tuple[torch.Tensor, int, Meaning, int]:
-        """y, its number of classes or width, what it means, and how many were clipped."""
-        if not isinstance(self.label, str):
-            columns = [rules.zero_or_one(table.numbers[name], repr(name)) for name in self.label]
-            y = torch.from_numpy(np.stack(columns, 1).astype(np.float32))
-            return y, len(columns), Meaning(tuple(self.label)), 0
-        called = repr(self.label)
-        if self.labels:
-            codes = rules.named_class(table.words[self.label], called, self.labels)
-            return torch.from_numpy(codes), len(self.labels), Meaning(tuple(self.labels)), 0
-        numbers = rules.one_number(table.numbers[self.label], called)
-        if self.classes:
-            whole = rules.whole_class(numbers, called, self.classes)
-            return torch.from_numpy(whole), self.classes, Meaning(), 0
-        low, high = self.label_bounds
-        beyond = rules.beyond(numbers, called, (low, high), f"[{low:g}, {high:g}]")
-        y = torch.from_numpy(scaled(numbers, low, high).astype(np.float32))
-        meaning = Meaning(scale=(high - low) / 2, shift=(high + low) / 2)
-        return y.unsqueeze(1), 1, meaning, beyond
-
-    def _no_column(self, key: str, name: str, names: list[str], path: Path) -> Refused:
-        close = nearest(name, names)
-        meant = f"did you mean {close!r}? " if close else ""
-        seems = delimiter_of(path, self.encoding) if len(names) == 1 else None
-        hint = f" (they seem to be divided by {seems!r}: set data.delimiter)" if seems else ""
-        shown = ", ".join(names[:20]) + (", …" if names[20:] else "")
-        return Refused(
-            f"data.{key}: {path} has no column {name!r}; expected one of the {len(names)} that its "
-            f"first row names{hint}",
-            private=f"{meant}its columns are {shown}",
-        )
+        may_be_empty = missing.empty_is_no_category(self.missing, name)
+        return CategoryFeature(name, repr(name), values, may_be_empty)

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from privfed.data.federation import Examples
-from privfed.data.sources.characters import PRINTABLE, Characters, stacked
+from privfed.data.sources.characters import PRINTABLE, Characters, stacked_windows
 from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.streams import Streams
@@ -34,11 +34,11 @@ class Text(Part):
     vocabulary: str = PRINTABLE
     test_path: str = ""
     natural_partition: ClassVar[bool] = True
-    found: ClassVar[bool] = True
+    real_people: ClassVar[bool] = True
 
     @property
     def squared_norm(self) -> None:
-        """Its examples are tokens."""
+        """No bound: its examples are tokens."""
         return None
 
     def sources(self, seed: int) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ class Text(Part):
         characters = Characters(self.vocabulary)
         names = sorted(speakers)
         parts = [characters.windows("\n".join(speakers[name]), self.window) for name in names]
-        x, y = stacked(parts)
+        x, y = stacked_windows(parts)
         sizes = [len(part[0]) for part in parts]
         return Examples(
             x,
@@ -81,9 +81,12 @@ def decoded(file: Path, key: str) -> str:
 
 
 def speeches(path: Path, key: str = "data.path") -> dict[str, list[str]]:
-    """What each speaker of the plays at `path` says, in order. Raises `Refused`."""
+    """What each speaker of the plays at `path` says, speech by speech, in order.
+
+    Raises `Refused` where there is no file, no speech, or text that is not UTF-8.
+    """
     files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
-    found: dict[str, list[str]] = {}
+    by_speaker: dict[str, list[str]] = {}
     for file in files:
         try:
             text = decoded(file, key).replace("\r\n", "\n").replace("\r", "\n")
@@ -92,11 +95,11 @@ def speeches(path: Path, key: str = "data.path") -> dict[str, list[str]]:
                 f"{key}: {file} does not exist; expected a text file or a folder"
             ) from None
         _, *pieces = _SPEECH.split(text)
-        for speaker, said in zip(pieces[::2], pieces[1::2], strict=True):
-            found.setdefault(speaker.strip(), []).append(said.strip())
-    if not found:
+        for speaker, speech in zip(pieces[::2], pieces[1::2], strict=True):
+            by_speaker.setdefault(speaker.strip(), []).append(speech.strip())
+    if not by_speaker:
         raise Refused(
             f"{key}: {path} holds no speech; expected blocks of a line 'SPEAKER:' (the first, or "
             "after an empty line) and the lines spoken"
         )
-    return found
+    return by_speaker

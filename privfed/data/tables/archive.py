@@ -1,4 +1,4 @@
-"""Arrays of an npz archive, by name. Nothing is unpickled; what is not compressed is mapped."""
+"""Arrays of an npz archive, by name: never unpickled, and mapped where they are not compressed."""
 
 from __future__ import annotations
 
@@ -11,45 +11,46 @@ import numpy as np
 from privfed.errors import Refused, public_text
 
 _ENCRYPTED = 0x1
-"""A bit of a member's flags."""
+"""The bit of a member's flags that says it is encrypted."""
 
 
-def header(path: Path) -> list[str]:
-    """The names of the arrays: private."""
+def array_names(path: Path) -> list[str]:
+    """The names of the arrays, which are private."""
     with zipfile.ZipFile(path) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
-def read(
+def read_arrays(
     path: Path, numbers: Mapping[str, str], words: Mapping[str, str]
 ) -> tuple[int, dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """How many rows; arrays of numbers `[N, *]`; arrays of words or whole numbers `[N]`.
+    """The number of rows, arrays of numbers `[N, *]`, and arrays of words or whole numbers `[N]`.
 
-    Both map names to what messages call an array. Raises `Refused` for arrays of another kind.
+    `numbers` and `words` map names to what messages call an array. Raises `Refused` for arrays of
+    another kind.
     """
-    asked = {**numbers, **words}
-    found = {name: array(path, name, called) for name, called in asked.items()}
-    lengths = {asked[name]: len(array) if array.ndim else -1 for name, array in found.items()}
+    display = {**numbers, **words}
+    arrays = {name: read_array(path, name, called) for name, called in display.items()}
+    lengths = {display[name]: len(array) if array.ndim else -1 for name, array in arrays.items()}
     if len(set(lengths.values())) > 1 or -1 in lengths.values():
         shown = ", ".join(f"{called}: {length}" for called, length in lengths.items())
         raise Refused(f"data: {path} holds arrays of different lengths: {shown}")
     for name, called in numbers.items():
-        if found[name].dtype.kind not in "buif" or found[name].dtype.itemsize > 8:
+        if arrays[name].dtype.kind not in "buif" or arrays[name].dtype.itemsize > 8:
             raise Refused(
-                f"data: {path}: {called} is of type {found[name].dtype.name}; expected numbers"
+                f"data: {path}: {called} is of type {arrays[name].dtype.name}; expected numbers"
             )
     for name, called in words.items():
-        if found[name].ndim != 1 or found[name].dtype.kind not in "iuUb":
+        if arrays[name].ndim != 1 or arrays[name].dtype.kind not in "iuUb":
             raise Refused(
-                f"data: {path}: {called} is of type {found[name].dtype.name} and shape "
-                f"{found[name].shape}; expected one word or whole number per example"
+                f"data: {path}: {called} is of type {arrays[name].dtype.name} and shape "
+                f"{arrays[name].shape}; expected one word or whole number per example"
             )
     rows = next(iter(lengths.values()), 0)
-    return rows, {n: found[n] for n in numbers}, {n: found[n] for n in words}
+    return rows, {n: arrays[n] for n in numbers}, {n: arrays[n] for n in words}
 
 
-def array(path: Path, name: str, called: str) -> np.ndarray:
-    """One array: mapped (privately) where it is not compressed, else read.
+def read_array(path: Path, name: str, called: str) -> np.ndarray:
+    """The array `name`: mapped (privately) where it is not compressed, else read.
 
     Raises `Refused` for an array that is encrypted, damaged, or of Python objects.
     """
@@ -72,6 +73,7 @@ def array(path: Path, name: str, called: str) -> np.ndarray:
 def _member(
     path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, called: str
 ) -> np.ndarray:
+    """The array of one member, whose header is checked before anything is read or mapped."""
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         read_header = {

@@ -1,6 +1,6 @@
-"""Cells of a table as numbers: bounded, declared, whose they are; or refused by row and column.
+"""Cells of a table checked against their declaration, and refused by row and column.
 
-Columns are `called` as messages may call them.
+The argument `called` is what messages may call a column.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from privfed.vector import Indices
 
 
 @dataclass(frozen=True)
-class Rules:
+class CellRules:
     """What becomes of a cell of the file at `path` that is empty, or not as declared.
 
-    Declared words are what they are, also where they are among those that say `nothing`.
+    A declared word is what it is, also where it is among the `missing_words`.
     """
 
     path: Path
     outside: Literal["clip", "refuse"]
-    nothing: Collection[str]
-    """The words that say nothing."""
+    missing_words: Collection[str]
+    """The words that count as an empty cell."""
 
-    def beyond(
+    def outside_bounds(
         self,
         array: np.ndarray,
         called: str,
@@ -38,8 +38,12 @@ class Rules:
         shown: str,
         may_be_empty: bool = False,
     ) -> int:
-        """How many numbers lie outside; read in pieces: a mapped array stays in its file."""
-        (low, high), outside = bounds, 0
+        """How many numbers of `array` `[N, *]` lie outside `bounds`, `shown` so in messages.
+
+        It is read in pieces, so that a mapped array stays in its file. Raises `Refused` for an
+        empty cell that may not be, and for a number outside where these are refused.
+        """
+        (low, high), count = bounds, 0
         step = max(1, 2**22 // max(int(np.prod(array.shape[1:])), 1))
         for start in range(0, len(array), step):
             piece = array[start : start + step]
@@ -60,47 +64,51 @@ class Rules:
                     'data.outside = "clip"',
                     private=f"it is {piece[row, column]:g}",
                 )
-            outside += int(wrong.sum())
-        return outside
+            count += int(wrong.sum())
+        return count
 
-    def category(
+    def category_codes(
         self, words: Words, called: str, values: Sequence[object], may_be_empty: bool
     ) -> tuple[Indices, int]:
-        """Which of `values` each row holds `[N]` (-1: none), and how many hold another."""
+        """The place `[N]` of each row's word in `values`, and how many are another word.
+
+        The place is -1 for another word, and for an empty cell that may be empty. Raises
+        `Refused` for either where it may not be.
+        """
         place = {as_text(value): n for n, value in enumerate(values)}
-        words = words.without({*self.nothing} - place.keys())
+        words = words.without({*self.missing_words} - place.keys())
         codes = recoded(words, place)
         empty = words.codes < 0
         if empty.any() and not may_be_empty:
             raise Refused(
-                f"data: {self.path}, row {words.first(empty)}: column {called} is empty; set it to "
-                '"none" in [data.missing], and an empty cell counts as none of its values'
+                f"data: {self.path}, row {words.first_row(empty)}: column {called} is empty; set "
+                'it to "none" in [data.missing], and an empty cell counts as none of its values'
             )
         unknown = (codes < 0) & ~empty
         if unknown.any() and self.outside == "refuse":
-            row = words.first(unknown)
+            row = words.first_row(unknown)
             raise Refused(
                 f"data: {self.path}, row {row}: column {called} holds another value; expected one "
                 f'of {", ".join(place)}, or set data.outside = "clip"',
-                private=f"it is {words.at(row)}",
+                private=f"it is {words.shown(row)}",
             )
         return codes, int(unknown.sum())
 
-    def named_class(self, words: Words, called: str, labels: Sequence[str]) -> Indices:
-        """The place of each row's label in `labels` `[N]`."""
-        words = words.without({*self.nothing} - {*labels})
+    def named_classes(self, words: Words, called: str, labels: Sequence[str]) -> Indices:
+        """The place `[N]` of each row's label in `labels`. Raises `Refused` for other words."""
+        words = words.without({*self.missing_words} - {*labels})
         codes = recoded(words, {label: n for n, label in enumerate(labels)})
         if (codes < 0).any():
-            row = words.first(codes < 0)
+            row = words.first_row(codes < 0)
             raise Refused(
-                f"data: {self.path}, row {row}: the label {called} {_state(words, row)}; expected "
-                f"one of {', '.join(labels)} (data.labels)",
-                private=f"it is {words.at(row)}" if words.codes[row - 1] >= 0 else "",
+                f"data: {self.path}, row {row}: the label {called} {_problem(words, row)}; "
+                f"expected one of {', '.join(labels)} (data.labels)",
+                private=f"it is {words.shown(row)}" if words.codes[row - 1] >= 0 else "",
             )
         return codes
 
-    def one_number(self, numbers: np.ndarray, called: str) -> np.ndarray:
-        """A label that is a number `[N]`, and there in every row."""
+    def label_numbers(self, numbers: np.ndarray, called: str) -> np.ndarray:
+        """A label that is one number `[N]`, present in every row. Raises `Refused` for others."""
         if numbers.ndim != 1:
             raise Refused(
                 f"data: {self.path}: the label {called} has shape {numbers.shape}; expected one "
@@ -112,12 +120,12 @@ class Rules:
             raise Refused(f"data: {self.path}, row {row}: the label {called} is empty")
         return numbers
 
-    def whole_class(self, numbers: np.ndarray, called: str, classes: int) -> Indices:
-        """Labels that are whole numbers below `classes` `[N]`."""
+    def numbered_classes(self, numbers: np.ndarray, called: str, classes: int) -> Indices:
+        """Labels `[N]` that are whole numbers below `classes`. Raises `Refused` for others."""
         with np.errstate(invalid="ignore"):
-            right = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < classes)
-        if not right.all():
-            row = int((~right).argmax())
+            valid = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < classes)
+        if not valid.all():
+            row = int((~valid).argmax())
             raise Refused(
                 f"data: {self.path}, row {row + 1}: the label {called} is no class; expected a "
                 f"whole number from 0 to {classes - 1} (data.classes)",
@@ -125,8 +133,8 @@ class Rules:
             )
         return numbers.astype(np.int64)
 
-    def zero_or_one(self, numbers: np.ndarray, called: str) -> np.ndarray:
-        """A column of one label of several `[N]`."""
+    def binary_labels(self, numbers: np.ndarray, called: str) -> np.ndarray:
+        """One of several label columns `[N]`, 0 or 1 each. Raises `Refused` for other numbers."""
         wrong = ~((numbers == 0) | (numbers == 1))
         if wrong.any():
             row = int(wrong.argmax())
@@ -138,17 +146,20 @@ class Rules:
         return numbers
 
     def owners(self, words: Words, called: str) -> tuple[Indices, tuple[str, ...]]:
-        """Whose each row is `[N]`, and what the clients are called."""
+        """The owner `[N]` of each row, a number from 0, and the names of the clients.
+
+        Raises `Refused` where a row has no owner, or one person's rows might be two clients'.
+        """
         empty = words.codes < 0
         if empty.any():
             raise Refused(
-                f"data: {self.path}, row {words.first(empty)}: the client column {called} is "
+                f"data: {self.path}, row {words.first_row(empty)}: the client column {called} is "
                 "empty; every row has to belong to somebody, or the unit of privacy would be "
                 "undefined"
             )
         for code, value in enumerate(words.values):
-            if value in (*MISSING, *self.nothing) or value != value.strip():
-                row = words.first(words.codes == code)
+            if value in (*MISSING, *self.missing_words) or value != value.strip():
+                row = words.first_row(words.codes == code)
                 raise Refused(
                     f"data: {self.path}, row {row}: the client column {called} holds what "
                     "reads as nothing, or as another client but for its blanks: one person's rows "
@@ -159,23 +170,23 @@ class Rules:
         return owners.astype(np.int64), tuple(words.values[code] for code in used)
 
 
-def _state(words: Words, row: int) -> str:
+def _problem(words: Words, row: int) -> str:
     return "is empty" if words.codes[row - 1] < 0 else "is none of the classes"
 
 
 def recoded(words: Words, place: dict[str, int]) -> Indices:
-    """Row by row, where the value stands in `place`; -1 for others and for nothing."""
+    """The `place` `[N]` of each row's word; -1 for other words and empty cells."""
     table = np.array([*(place.get(value, -1) for value in words.values), -1], dtype=np.int64)
     codes: Indices = table[words.codes]
     return codes
 
 
 def as_text(value: object) -> str:
-    """As a file writes it: true and false in small letters."""
+    """`value` as a file writes it: true and false in small letters."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def native(array: np.ndarray) -> np.ndarray:
-    """In this machine's byte order."""
+def native_order(array: np.ndarray) -> np.ndarray:
+    """`array` in this machine's byte order."""
     order = array.dtype.newbyteorder("=")
     return array if array.dtype == order else array.astype(order)

@@ -15,15 +15,15 @@ from privfed.parts import Part
 ISO = "iso"
 _ORIGIN = datetime(1970, 1, 1)
 _DAY = 86_400.0
-_TRIED = datetime(2001, 2, 3, 4, 5, 6)
+_EXAMPLE = datetime(2001, 2, 3, 4, 5, 6)
 
 
 class Dates(Part):
-    """A column of dates: from the `first` to the `last`, beyond which they are clipped.
+    """A column of dates, with the `first` and the `last`, beyond which they are clipped.
 
-    Both are written as ISO 8601 has it ("2019-12-31"). Cells are too, in any of its forms and with
-    a time if need be, unless `format` says how they are (of `datetime.strptime`: "%d.%m.%Y"). Times
-    that name their zone are taken to UTC.
+    Both are written as ISO 8601 has it ("2019-12-31"). So are cells, in any of its forms and with a
+    time if need be, unless `format` (of `datetime.strptime`: "%d.%m.%Y") says how they are written.
+    Times that name their zone are taken to UTC.
     """
 
     first: str
@@ -33,14 +33,17 @@ class Dates(Part):
     @field_validator("first", "last")
     @classmethod
     def _is_date(cls, value: str) -> str:
-        day(value)
+        day_number(value)
         return value
 
     @field_validator("format")
     @classmethod
     def _names_a_day(cls, value: str) -> str:
         try:
-            same = value == ISO or _days(_TRIED.strftime(value), value) // 1 == _whole(_TRIED)
+            same = (
+                value == ISO
+                or _days(_EXAMPLE.strftime(value), value) // 1 == (_EXAMPLE - _ORIGIN).days
+            )
         except ValueError:
             same = False
         if not same:
@@ -49,17 +52,17 @@ class Dates(Part):
 
     @model_validator(mode="after")
     def _in_order(self) -> Dates:
-        if not day(self.first) < day(self.last):
+        if not day_number(self.first) < day_number(self.last):
             raise ValueError(f"dates are from {self.first} to {self.last}; expected first < last")
         return self
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The first and the last, in days."""
-        return day(self.first), day(self.last)
+        """The first and the last date, in days since the first of 1970."""
+        return day_number(self.first), day_number(self.last)
 
 
-def day(date: str) -> float:
+def day_number(date: str) -> float:
     """Days from the first of 1970 to an ISO date. Raises `ValueError`."""
     try:
         return _days(date, ISO)
@@ -67,26 +70,29 @@ def day(date: str) -> float:
         raise ValueError(f'{date!r} is no date; expected one as "2019-12-31"') from None
 
 
-def iso(days: float) -> str:
-    """The date of that day."""
+def iso_date(days: float) -> str:
+    """The ISO date of the day that is `days` after the first of 1970."""
     return str(np.datetime64(int(np.floor(days)), "D"))
 
 
-def numbers(words: Words, format: str, missing: Collection[str], where: str) -> np.ndarray:
-    """Days `[N]`; NaN where there is nothing. Raises `Refused` for what is no such date."""
-    found = [_cell(value, format, missing) for value in words.values]
-    if None in found:
-        row = words.first(words.codes == found.index(None))
+def day_numbers(words: Words, format: str, missing: Collection[str], where: str) -> np.ndarray:
+    """The days `[N]` since the first of 1970, NaN where a cell is empty.
+
+    Raises `Refused` for a word that is no date of this form; `where` has a place for the `row`.
+    """
+    days = [_cell(value, format, missing) for value in words.values]
+    if None in days:
+        row = words.first_row(words.codes == days.index(None))
         raise Refused(
             f"{where.format(row=row)} holds no date of the form {format!r}; expected one (another "
             "form is data.dates' format; a word for nothing is one of data.missing_words)",
-            private=f"it holds {words.at(row)}",
+            private=f"it holds {words.shown(row)}",
         )
-    return np.array([*found, np.nan], dtype=np.float64)[words.codes]
+    return np.array([*days, np.nan], dtype=np.float64)[words.codes]
 
 
-def parsed(values: Collection[str], format: str) -> list[float] | None:
-    """Days of each of `values`; None where one of them has another form."""
+def parsed_days(values: Collection[str], format: str) -> list[float] | None:
+    """The days of each of `values`; None where one of them has another form."""
     try:
         return [_days(value, format) for value in values]
     except (ValueError, OverflowError):
@@ -94,9 +100,10 @@ def parsed(values: Collection[str], format: str) -> list[float] | None:
 
 
 def _cell(value: str, format: str, missing: Collection[str]) -> float | None:
+    """The day of one word, NaN where it counts as empty, None where it is no such date."""
     if value in missing:
         return np.nan
-    days = parsed([value], format)
+    days = parsed_days([value], format)
     return days[0] if days else None
 
 
@@ -105,7 +112,3 @@ def _days(text: str, format: str) -> float:
     if when.tzinfo is not None:
         when = when.astimezone(UTC).replace(tzinfo=None)
     return (when - _ORIGIN).total_seconds() / _DAY
-
-
-def _whole(when: datetime) -> float:
-    return float((when - _ORIGIN).days)

@@ -1,6 +1,6 @@
-"""CSV files: what divides their cells, in which encoding, and which of them say nothing.
+"""CSV files: their delimiter, their encoding, and the cells that count as empty.
 
-How a file is written is declared. What it seems to be is for public samples, and for refusals.
+A file's dialect is declared. What it seems to be is for public samples, and for refusals.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     import pyarrow
 
 MISSING = ["", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None"]
-"""What stands in a column of numbers where there is none."""
+"""The words that stand in a column of numbers where there is none."""
 _DELIMITERS = ",;\t|"
-_START, _ROWS = 1 << 16, 200
+_FIRST_BYTES, _FIRST_ROWS = 1 << 16, 200
 """How much of a file tells its delimiter: bytes, and rows."""
 _ENCODINGS = ("utf-8", "utf-16", "cp1252", "latin-1")
-_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Dialect:
         return frozenset({*MISSING, *self.missing_words})
 
     def with_point(self, number: str) -> str:
-        """`number` as Python writes it; no number, where it was written another way."""
+        """`number` with a decimal point; text that is no number, where it was not written so."""
         return number if self.decimal == "." else number.replace(".", "?").replace(",", ".")
 
 
@@ -60,19 +60,19 @@ def known_encoding(name: str) -> str:
 def delimiter_of(path: Path, encoding: str) -> str | None:
     """The character that divides the first rows into the same number of cells, two or more.
 
-    Of several the one that finds most cells; None where none does.
+    Of several such characters it is the one that finds most cells; None where none does.
     """
     try:
-        start = content(path, _START)
+        start = unpacked(path, _FIRST_BYTES)
         text = start.decode(encoding, errors="replace").removeprefix("\ufeff")
     except (OSError, ValueError):
         return None
-    widths = {mark: _width(text, mark, cut=len(start) == _START) for mark in _DELIMITERS}
+    widths = {mark: _width(text, mark, cut=len(start) == _FIRST_BYTES) for mark in _DELIMITERS}
     best = max(_DELIMITERS, key=lambda mark: widths[mark])
     return best if widths[best] > 1 else None
 
 
-def content(path: Path, length: int = -1) -> bytes:
+def unpacked(path: Path, length: int = -1) -> bytes:
     """The first `length` bytes of a file (-1: all), unpacked. Raises `OSError`."""
     import pyarrow
 
@@ -83,33 +83,33 @@ def content(path: Path, length: int = -1) -> bytes:
 def _width(text: str, delimiter: str, cut: bool) -> int:
     """Into how many cells `delimiter` divides each row; 0 where rows differ.
 
-    Where the text was `cut`, its last row may be part of one.
+    Where the text was `cut`, its last row may be incomplete and does not count.
     """
     rows = csv_text.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
-        widths = [len(row) for row, _ in zip(rows, range(_ROWS), strict=False) if row]
+        widths = [len(row) for row, _ in zip(rows, range(_FIRST_ROWS), strict=False) if row]
     except csv_text.Error:
         return 0
-    whole = widths[:-1] if cut else widths
-    return whole[0] if len(set(whole)) == 1 else 0
+    complete = widths[:-1] if cut else widths
+    return complete[0] if len(set(complete)) == 1 else 0
 
 
 def encoding_of(sample: Path) -> str:
     """The first common encoding in which all of a public sample is text."""
-    whole = content(sample)
+    sample_bytes = unpacked(sample)
     for name in _ENCODINGS:
-        if name == "utf-16" and not whole.startswith(_MARKS):
+        if name == "utf-16" and not sample_bytes.startswith(_UTF16_MARKS):
             continue
         try:
-            whole.decode(name)
+            sample_bytes.decode(name)
         except UnicodeDecodeError:
             continue
         return name
     return _ENCODINGS[-1]  # in which every byte is a letter
 
 
-def header(path: Path, dialect: Dialect) -> list[str]:
-    """The names in the first row: private."""
+def csv_header(path: Path, dialect: Dialect) -> list[str]:
+    """The names in the first row, which are private."""
     from pyarrow import csv
 
     one_thread = csv.ReadOptions(use_threads=False, encoding=dialect.encoding)  # knows the row
@@ -118,10 +118,10 @@ def header(path: Path, dialect: Dialect) -> list[str]:
     return names
 
 
-def read(
+def read_csv(
     path: Path, numbers: Iterable[str], words: Iterable[str], dialect: Dialect
 ) -> pyarrow.Table:
-    """The columns `numbers` and `words`; of numbers as words too, where one of them is none."""
+    """The columns `numbers` and `words`; all are words where a cell of `numbers` is no number."""
     import pyarrow
     from pyarrow import csv
 
@@ -141,7 +141,7 @@ def read(
     try:
         return parsed(types, threads=True)
     except pyarrow.ArrowInvalid as error:
-        # Once more: one thread knows the row, and words say later which cell is no number.
+        # It is read once more: one thread knows the row, and words say later which cell it is.
         words_only = "conversion error to double" in str(error)
         return parsed(dict.fromkeys(types, pyarrow.string()) if words_only else types, False)
 
@@ -159,13 +159,13 @@ _PROBLEM = re.compile(
 )
 
 
-def problem(path: Path, error: Exception, dialect: Dialect) -> tuple[str, str]:
-    """Where pyarrow saw a problem, and which: no word of its text, which quotes the row.
+def csv_problem(path: Path, error: Exception, dialect: Dialect) -> tuple[str, str]:
+    """Where pyarrow saw a problem, and what it is, without its text, which quotes the row.
 
     Both are empty for a problem of another kind.
     """
-    marked = _is_utf16(path) and dialect.encoding == "utf-8"
-    if isinstance(error, UnicodeError) or marked:
+    utf16 = _is_utf16(path) and dialect.encoding == "utf-8"
+    if isinstance(error, UnicodeError) or utf16:
         return "", _other_encoding(dialect)
     match = _PROBLEM.match(str(error))
     if match is None:
@@ -182,9 +182,9 @@ def problem(path: Path, error: Exception, dialect: Dialect) -> tuple[str, str]:
 
 
 def _is_utf16(path: Path) -> bool:
-    """Whether it begins as such text does, if it can be read at all."""
+    """Whether the file begins as UTF-16 text does, if it can be read at all."""
     try:
-        return content(path, len(_MARKS[0])) in _MARKS
+        return unpacked(path, len(_UTF16_MARKS[0])) in _UTF16_MARKS
     except OSError:
         return False
 
@@ -197,7 +197,7 @@ def _other_encoding(dialect: Dialect) -> str:
 
 
 def other_delimiter(path: Path, dialect: Dialect) -> str:
-    """What seems to divide the cells, where that is another than declared; else nothing."""
+    """A hint at the delimiter that the file seems to have, where it is not the declared one."""
     seems = delimiter_of(path, dialect.encoding)
     if seems is None or seems == dialect.delimiter:
         return ""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from privfed.data.tables.dates import day
+from privfed.data.tables.dates import day_number
 
 Missing = Literal["refuse"] | float | dict[str, float | str]
 NO_CATEGORY = "none"
@@ -18,7 +18,7 @@ def refuse_misplaced(
     dates: Collection[str],
     categories: Collection[str],
 ) -> None:
-    """Raises `ValueError` for a column that is none, and for a value of another kind than it."""
+    """Raise `ValueError` for a key that is no column, and for a value of another kind than it."""
     for key, value in missing.items() if isinstance(missing, dict) else ():
         if key in categories and key not in features:
             if value != NO_CATEGORY:
@@ -31,7 +31,7 @@ def refuse_misplaced(
                 raise ValueError(
                     f"missing.{key} is {value!r}, and {key!r} holds dates; expected one, as text"
                 )
-            day(value)
+            day_number(value)
         elif not any(key == name or fnmatchcase(key, name) for name in features):
             raise ValueError(f"missing names {key!r}, which is no feature, date or category")
         elif isinstance(value, str):
@@ -40,7 +40,7 @@ def refuse_misplaced(
             )
 
 
-def number(missing: Missing, *names: str) -> float | None:
+def empty_number(missing: Missing, *names: str) -> float | None:
     """What an empty cell of the feature called by one of `names` counts as; None: refuse it."""
     if isinstance(missing, Mapping):
         value = next((missing[name] for name in names if name in missing), None)
@@ -48,12 +48,12 @@ def number(missing: Missing, *names: str) -> float | None:
     return None if isinstance(missing, str) else missing
 
 
-def date(missing: Missing, name: str) -> float | None:
+def empty_day(missing: Missing, name: str) -> float | None:
     """The days that an empty cell of the column `name` counts as; None: refuse it."""
     value = missing.get(name) if isinstance(missing, Mapping) else None
-    return day(value) if isinstance(value, str) else None
+    return day_number(value) if isinstance(value, str) else None
 
 
-def no_category(missing: Missing, name: str) -> bool:
+def empty_is_no_category(missing: Missing, name: str) -> bool:
     """Whether an empty cell of the category `name` counts as none of its values."""
     return name in missing if isinstance(missing, Mapping) else missing != "refuse"

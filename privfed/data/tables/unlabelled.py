@@ -1,4 +1,4 @@
-"""Labels that a table may lack: the columns, or what stands in them; but all of them, or none."""
+"""Tables to predict, whose labels may be missing: the columns or their cells, but all or none."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from privfed.data.tables.words import Words
 from privfed.errors import Refused
 
 
-def labels_there(labels: Sequence[str], names: Sequence[str], path: Path) -> list[str]:
-    """The columns `labels`, where `names` has them; none, where it has none. Raises `Refused`."""
-    there = [label for label in labels if label in names]
-    if 0 < len(there) < len(labels):
+def present_labels(labels: Sequence[str], names: Sequence[str], path: Path) -> list[str]:
+    """The columns `labels`, or none where `names` has none of them.
+
+    Raises `Refused` where it has some of them only.
+    """
+    present = [label for label in labels if label in names]
+    if 0 < len(present) < len(labels):
         raise Refused(
-            f"data.label: {path} has {len(there)} of the {len(labels)} label columns; expected "
+            f"data.label: {path} has {len(present)} of the {len(labels)} label columns; expected "
             "all of them, or none"
         )
-    return there
+    return present
 
 
-def labels_known(table: Columns, labels: Sequence[str], path: Path) -> bool:
-    """Whether the columns `labels` hold anything. Raises `Refused` where some cells are empty."""
+def has_labels(table: Columns, labels: Sequence[str], path: Path) -> bool:
+    """Whether the columns `labels` are filled. Raises `Refused` where some rows alone are empty."""
     empty = np.stack([_empty(table, label) for label in labels], 1)
     if empty.all():
         return False
@@ -47,8 +50,10 @@ def _empty(table: Columns, label: str) -> np.ndarray:
     return empty
 
 
-def with_any_labels(table: Columns, words: dict[str, str], numbers: dict[str, float]) -> Columns:
-    """`table`, with the same label in every row: by column, one of `words` or of `numbers`."""
+def with_placeholder_labels(
+    table: Columns, words: dict[str, str], numbers: dict[str, float]
+) -> Columns:
+    """`table` with one and the same label in every row, by column from `words` or `numbers`."""
     codes = np.zeros(table.rows, dtype=np.int64)
     return replace(
         table,

@@ -32,7 +32,7 @@ SAME = ("data.population=everybody",)
 
 
 def own(path):
-    return Ledger.load(path / "ledger.jsonl").own
+    return Ledger.load(path / "ledger.jsonl").run_spending
 
 
 @pytest.fixture

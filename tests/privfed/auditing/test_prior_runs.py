@@ -51,7 +51,7 @@ def first(tmp_path_factory):
 
 def test_a_second_run_spends_on_top_of_the_first(first, tmp_path):
     outcome = trained(tmp_path / "second", after(first), "run.rounds=4")
-    own = ledger(tmp_path / "second").own
+    own = ledger(tmp_path / "second").run_spending
     both = guarantee(spending_of(first, own), DELTA)
     assert outcome.guarantee.epsilon == both.epsilon
     assert outcome.charges == 4
@@ -80,7 +80,7 @@ def test_the_ledger_alone_proves_it_when_the_first_run_is_gone(first, tmp_path):
     assert audit(tmp_path / "second").guarantee == before
     outcome = resume(tmp_path / "second", lambda stored: stored.with_run(rounds=6))
     assert outcome.guarantee.epsilon > before.epsilon
-    assert ledger(tmp_path / "second").prior == ledger(first).own
+    assert ledger(tmp_path / "second").prior == ledger(first).run_spending
 
 
 def test_noise_is_calibrated_to_what_is_left(first, tmp_path):
@@ -99,7 +99,7 @@ def test_the_gate_counts_the_first_run_round_by_round(first, tmp_path):
     """The second run stops where both together reach the budget, long before it alone would."""
     trained(tmp_path / "second", after(first), "run.rounds=2")
     stored = ledger(tmp_path / "second")
-    event = next(iter(stored.own))
+    event = next(iter(stored.run_spending))
     budget = guarantee(Counter(stored.spending) + Counter({event: 3}), DELTA).epsilon
 
     assert guarantee({event: 9}, DELTA).epsilon < budget
@@ -124,11 +124,11 @@ def test_a_resumed_run_stops_at_the_budget_of_both(first, tmp_path):
     assert stopped.exit_code == 3, stopped.output
     assert "was spent before" in stopped.stderr
     found = ledger(tmp_path / "r")
-    (event,) = found.own
+    (event,) = found.run_spending
     assert guarantee(found.spending, DELTA).epsilon <= 6
     one_more = Counter(found.spending) + Counter({event: 1})
     assert guarantee(one_more, DELTA).epsilon > 6
-    alone = Counter(found.own) + Counter({event: 1})
+    alone = Counter(found.run_spending) + Counter({event: 1})
     assert guarantee(alone, DELTA).epsilon < 6, "the earlier run did not matter"
 
 
@@ -304,7 +304,7 @@ def test_a_start_that_is_counted_costs_what_both_cost(patients, tmp_path):
     start = copied(first, tmp_path)
     config = started(settings, start, after(first), "data.clients=9")
     outcome = train(config, tmp_path / "second")
-    both = Counter(ledger(first).own) + Counter(ledger(tmp_path / "second").own)
+    both = Counter(ledger(first).run_spending) + Counter(ledger(tmp_path / "second").run_spending)
     assert outcome.guarantee.epsilon == guarantee(both, DELTA).epsilon
     assert outcome.to_json()["uncovered"] is None
     assert "counted as earlier" in said("audit", tmp_path / "second") + said(

@@ -10,7 +10,7 @@ from small import small
 from experiments.first_run.study import first_run
 from privfed.cli.main import main
 from privfed.config.reading import load, resolved
-from privfed.models.losses import SquaredError
+from privfed.models.losses.squared_error import SquaredError
 from privfed.models.task import Task
 from privfed.run.train import train
 

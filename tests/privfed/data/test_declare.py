@@ -16,7 +16,7 @@ from pyarrow import parquet
 from privfed.cli.main import main
 from privfed.config.reading import load
 from privfed.data.declaring.declare import declare
-from privfed.data.declaring.kinds import bounds
+from privfed.data.declaring.ranges import rounded_range
 from privfed.data.sources.table import Table
 from privfed.data.tables.delimited import delimiter_of, encoding_of
 from privfed.errors import Refused
@@ -252,12 +252,12 @@ def test_labels_that_are_empty_and_one_that_says_nothing_are_refused(tmp_path):
 def test_bounds_leave_an_outlier_beyond_and_keep_a_tail():
     rng = np.random.default_rng(0)
     calm = rng.normal(50, 10, 400)
-    low, high = bounds(np.append(calm, 1e6))
+    low, high = rounded_range(np.append(calm, 1e6))
     assert low <= calm.min()
     assert calm.max() - 5 < high < 100
-    assert bounds(calm)[1] >= calm.max()
+    assert rounded_range(calm)[1] >= calm.max()
     zeros = np.append(np.zeros(99), 7.0)
-    assert bounds(zeros) == (0.0, 7.0), "mostly alike is no outlier"
+    assert rounded_range(zeros) == (0.0, 7.0), "mostly alike is no outlier"
 
 
 def test_where_no_column_is_left_the_reasons_are_told_on_request(tmp_path):

@@ -19,7 +19,7 @@ from privfed.data.mapped import Mapped
 from privfed.data.partitions.basic import Natural
 from privfed.data.population import populate
 from privfed.data.sources.table import Table
-from privfed.data.tables.archive import array
+from privfed.data.tables.archive import read_array
 from privfed.data.tables.dates import Dates
 from privfed.errors import Refused
 from privfed.streams import Streams
@@ -196,7 +196,7 @@ def test_an_archive_of_arrays_stays_in_its_file(tmp_path):
         assert examples.x.shape == (6, 3, 4)
         got = examples.x[torch.tensor([4, 0])]
         np.testing.assert_allclose(got, images[[4, 0]] / 127.5 - 1, atol=1e-6)
-        mapped = isinstance(array(path, "x", "'x'"), np.memmap)
+        mapped = isinstance(read_array(path, "x", "'x'"), np.memmap)
         assert mapped == (save is np.savez), "only what is not compressed can be mapped"
     federation = populate(made(path, **keys), Natural(), 3, 0.5, STREAMS, "examples")
     assert isinstance(federation.examples.x, Mapped)

@@ -14,7 +14,9 @@ from privfed.grid.default_measure import less_is_better
 from privfed.grid.load import load_grid
 from privfed.grid.pictures.figures import Figure
 from privfed.grid.tuning import best_options
-from privfed.models.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
+from privfed.models.losses.binary_cross_entropy import BinaryCrossEntropy
+from privfed.models.losses.cross_entropy import CrossEntropy
+from privfed.models.losses.squared_error import SquaredError
 
 HEAT = """
 [[figure]]

@@ -119,7 +119,7 @@ def test_a_grid_over_people_forecasts_and_states_one_epsilon(tmp_path, monkeypat
     assert result.exit_code == 0, result.output
     (found,) = stated(result)
     ledgers = [Ledger.load(path) for path in tmp_path.glob("cells/*/run/ledger.jsonl")]
-    spent = sum((Counter(ledger.own) for ledger in ledgers), Counter())
+    spent = sum((Counter(ledger.run_spending) for ledger in ledgers), Counter())
     assert spent.total() == 8
     assert found["epsilon"] == ahead["epsilon"] == guarantee(spent, DELTA).epsilon
     assert (found["cells"], ahead["cells"]) == (4, 4)

@@ -17,7 +17,7 @@ from privfed.local.objectives.feddyn import FedDyn
 from privfed.local.objectives.mime import Mime
 from privfed.local.objectives.scaffold import Scaffold
 from privfed.local.objectives.sgd import Sgd
-from privfed.models.losses import SquaredError
+from privfed.models.losses.squared_error import SquaredError
 from privfed.models.recipes import Foreign, Logistic
 from privfed.parts import BUILT_IN, find
 from privfed.privacy.mechanisms.none import NoPrivacy

@@ -13,7 +13,10 @@ from privfed.data.federation import Examples, Federation, Meaning
 from privfed.errors import Refused
 from privfed.local.objectives.sgd import Sgd
 from privfed.local.trainer import LocalTrainer
-from privfed.models.losses import BinaryCrossEntropy, CrossEntropy, MultiLabel, SquaredError
+from privfed.models.losses.binary_cross_entropy import BinaryCrossEntropy
+from privfed.models.losses.cross_entropy import CrossEntropy
+from privfed.models.losses.multi_label import MultiLabel
+from privfed.models.losses.squared_error import SquaredError
 from privfed.models.recipes import Mlp
 from privfed.streams import Streams
 
@@ -22,7 +25,7 @@ NOTHING = Meaning()
 
 def measured(loss, outputs, y, meaning=NOTHING):
     outputs, y = torch.tensor(outputs), torch.tensor(y)
-    halves = [loss.keep(outputs[s], y[s], meaning) for s in (slice(0, 1), slice(1, None))]
+    halves = [loss.scores(outputs[s], y[s], meaning) for s in (slice(0, 1), slice(1, None))]
     return loss.measures(torch.cat(halves))
 
 

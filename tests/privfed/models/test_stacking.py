@@ -7,13 +7,13 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from privfed.models.recipes import Logistic, Mlp
-from privfed.models.stacking import layers, stacked
+from privfed.models.stacking import stackable_layers, stacked_forward
 
 CLIENTS, BATCH, WIDTH = 4, 5, 6
 
 
 def known(module):
-    return layers(module, frozenset(name for name, _ in module.named_parameters()))
+    return stackable_layers(module, frozenset(name for name, _ in module.named_parameters()))
 
 
 def both(module, x):
@@ -22,7 +22,7 @@ def both(module, x):
     values = {n: torch.randn(CLIENTS, *p.shape) for n, p in module.named_parameters()}
     weigh, found = None, []
     for call in (
-        lambda leaves: stacked(known(module), leaves, x),
+        lambda leaves: stacked_forward(known(module), leaves, x),
         lambda leaves: torch.func.vmap(
             lambda one, of: torch.func.functional_call(module, one, (of,))
         )(leaves, x),
@@ -119,8 +119,8 @@ def test_what_is_not_known_exactly_is_left_to_vmap(module):
 
 def test_a_frozen_parameter_is_left_to_vmap():
     module = nn.Sequential(nn.Linear(WIDTH, 3))
-    assert layers(module, frozenset({"0.weight"})) is None
-    assert layers(module, frozenset({"0.weight", "0.bias"})) is not None
+    assert stackable_layers(module, frozenset({"0.weight"})) is None
+    assert stackable_layers(module, frozenset({"0.weight", "0.bias"})) is not None
 
 
 @pytest.mark.parametrize("recipe", [Logistic(), Mlp(hidden=[7])])

@@ -91,7 +91,7 @@ def events_of(path):
     """By party: the event of each round, as the ledger states it."""
     found = Ledger.load(path / "ledger.jsonl")
     other = found.terms["other"]
-    (event,) = found.own
+    (event,) = found.run_spending
     return {found.terms["against"]: event, other["against"]: Event.from_json(other["event"])}
 
 
@@ -152,7 +152,7 @@ def test_without_a_ledger_that_states_it_no_joint_bound_exists(skellam, tmp_path
     prior = Prior.of("runs/a", Ledger.load(skellam / "ledger.jsonl"))
     older = {key: prior.to_json()[key] for key in ("run", "id", "head", "charges")}
     (known,) = Priors.stated({"against": "server", "prior": [older]}).runs
-    assert known.own == prior.own
+    assert known.spending == prior.spending
     assert known.toward("server") is known
     assert known.toward("readers") is None
     bound = other_guarantee({}, "readers", (known,), 1e-3)

@@ -7,7 +7,10 @@ import pytest
 import torch
 
 from privfed.data.federation import Examples, Meaning
-from privfed.models.losses import BinaryCrossEntropy, CrossEntropy, MultiLabel, SquaredError
+from privfed.models.losses.binary_cross_entropy import BinaryCrossEntropy
+from privfed.models.losses.cross_entropy import CrossEntropy
+from privfed.models.losses.multi_label import MultiLabel
+from privfed.models.losses.squared_error import SquaredError
 from privfed.run.constant_baseline import Baseline, best_constant
 from privfed.run.divergence import Divergence
 
@@ -49,7 +52,7 @@ def test_of_several_labels_no_other_choice_recalls_more():
     for chosen in itertools.combinations(range(4), 2):
         outputs = torch.zeros(len(y), 4)
         outputs[:, list(chosen)] = 1.0
-        tried.append(loss.measures(loss.keep(outputs, torch.tensor(y), Meaning()))["recall_at_2"])
+        tried.append(loss.measures(loss.scores(outputs, torch.tensor(y), Meaning()))["recall_at_2"])
     assert found["recall_at_2"] == pytest.approx(max(tried))
     assert max(tried) > min(tried)
 
@@ -87,7 +90,7 @@ def test_of_labels_that_are_all_alike_it_is_finite():
 def test_predictions_of_numbers_stay_within_their_bounds_and_are_scored_there():
     outputs, meaning = torch.tensor([[-7.0], [0.5], [1e20]]), Meaning(scale=10.0, shift=30.0)
     assert SquaredError().predict(outputs, meaning)["prediction"].tolist() == [20.0, 35.0, 40.0]
-    kept = SquaredError().keep(outputs, torch.tensor([[-1.0], [0.5], [0.0]]), meaning)
+    kept = SquaredError().scores(outputs, torch.tensor([[-1.0], [0.5], [0.0]]), meaning)
     assert kept.flatten().tolist() == [0.0, 0.0, 10.0]
     assert SquaredError().losses(outputs, torch.zeros(3, 1))[0] == 49, "its gradient points back"
 

@@ -24,7 +24,8 @@ from privfed.local.objectives.fedcurv import FedCurv
 from privfed.local.objectives.feddane import FedDane
 from privfed.local.objectives.mime import Mime
 from privfed.local.objectives.sgd import Sgd
-from privfed.models.losses import BinaryCrossEntropy, SquaredError
+from privfed.models.losses.binary_cross_entropy import BinaryCrossEntropy
+from privfed.models.losses.squared_error import SquaredError
 from privfed.plan.plan import plan
 from privfed.round.tally import Tally
 from privfed.run.heterogeneity import client_scores, distribution, gradients, measure_clients
@@ -427,7 +428,7 @@ def test_work_that_a_resume_would_lose_is_refused():
 def test_one_class_is_enough_to_score_a_client():
     loss = BinaryCrossEntropy()
     kept = torch.tensor([[2.0, 1.0], [-1.0, 1.0]])
-    assert loss.alone(kept) == ("accuracy", 0.5)
+    assert loss.client_measure(kept) == ("accuracy", 0.5)
     assert SquaredError.lower_is_better
     assert not loss.lower_is_better
 

@@ -91,7 +91,7 @@ def test_secret_cohorts_are_drawn_afresh():
 def test_cyclic_keeps_each_clients_slot_and_its_separation():
     sampler = Cyclic(separation=8).of(40)
     assert sampler.size == 5
-    for streams in (STREAMS, Streams(0, kept=bytes(range(32)))):
+    for streams in (STREAMS, Streams(0, key=bytes(range(32)))):
         often, sizes = counts(sampler, 80, streams)
         assert (often == 10).all()
         assert sizes.sum() == 400
@@ -100,7 +100,7 @@ def test_cyclic_keeps_each_clients_slot_and_its_separation():
             now = sampler.sample(round, 40, People.of(SIZES), streams).clients
             assert (round - last[now] >= 8).all()
             last[now] = round
-    keys = [Streams(0, kept=bytes([n] * 32)) for n in range(250)]
+    keys = [Streams(0, key=bytes([n] * 32)) for n in range(250)]
     slots = [len(sampler.sample(1, 40, People.of(SIZES), one).clients) for one in keys]
     assert np.var(slots) == pytest.approx(40 / 8 * 7 / 8, rel=0.35)  # independent slots
     with pytest.raises(ValueError, match="kept key"):
@@ -109,7 +109,7 @@ def test_cyclic_keeps_each_clients_slot_and_its_separation():
 
 def test_a_slot_is_the_clients_own_whatever_the_order():
     """The rows of a file may come in another order after a resume, or somebody may have gone."""
-    streams, sampler = Streams(0, kept=bytes(32)), Cyclic(separation=4).of(8)
+    streams, sampler = Streams(0, key=bytes(32)), Cyclic(separation=4).of(8)
     names = np.array([11, 3, 500, 42, 9, 77, 1, 10**12])
     shuffled = np.array([77, 42, 10**12, 3, 1, 9, 6, 11])  # 500 left, 6 came
     for round in range(1, 9):

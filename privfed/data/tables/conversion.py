@@ -1,0 +1,107 @@
+"""Columns of a file as numbers or as words, whatever type they have there.
+
+The argument `called` is what messages may call the column.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from privfed.data.tables.delimited import Dialect
+from privfed.data.tables.words import Words
+from privfed.errors import Refused
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+def as_numbers(
+    column: pyarrow.ChunkedArray, called: str, path: Path, dialect: Dialect
+) -> np.ndarray:
+    """A column of numbers as float64 `[N]`, NaN where a cell is empty.
+
+    Raises `Refused` for a column of another type, and for a word that is no number.
+    """
+    import pyarrow
+    from pyarrow import compute
+
+    kind = column.type
+    if isinstance(kind, pyarrow.DictionaryType):
+        column = column.cast(kind.value_type)
+    elif not (
+        pyarrow.types.is_null(kind)
+        or pyarrow.types.is_boolean(kind)
+        or pyarrow.types.is_integer(kind)
+        or pyarrow.types.is_floating(kind)
+        or pyarrow.types.is_decimal(kind)
+        or pyarrow.types.is_string(kind)
+        or pyarrow.types.is_large_string(kind)
+        or kind == getattr(pyarrow, "string_view", pyarrow.string)()
+    ):
+        raise Refused(
+            f"data: {path}: column {called} is of type {type_name(kind)}; expected numbers",
+            private=f"it is of type {kind}",
+        )
+    if pyarrow.types.is_boolean(column.type):
+        column = compute.cast(column, pyarrow.uint8())
+    if pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type):
+        return np.array(
+            [
+                parsed_number(cell, dialect, f"data: {path}, row {row}: column {called}")
+                for row, cell in enumerate(column.to_pylist(), start=1)
+            ],
+            dtype=np.float64,
+        )
+    numbers = compute.cast(column, pyarrow.float64(), safe=False)
+    return np.array(compute.fill_null(numbers, float("nan")).to_numpy(), dtype=np.float64)
+
+
+def type_name(kind: pyarrow.DataType) -> str:
+    """The name of a type, without its parameters, which may hold private names."""
+    return re.split(r"[<\[(]", str(kind))[0]
+
+
+def parsed_number(cell: str | None, dialect: Dialect, where: str) -> float:
+    """The number in `cell`, NaN where it is empty.
+
+    Raises `Refused` for other words, and for what Python alone takes for a number (1_000).
+    """
+    if cell is None or cell in dialect.missing:
+        return float("nan")
+    try:
+        if cell.isascii() and "_" not in cell:
+            return float(dialect.with_point(cell))
+    except ValueError:
+        pass
+    raise Refused(
+        f"{where} holds no number; expected one (declare words in data.categories, or for the "
+        "label in data.labels)",
+        private=f"it holds {cell!r}",
+    )
+
+
+def as_words(column: pyarrow.ChunkedArray) -> Words:
+    """A column of any type that has a text, as words; an empty text is an empty cell."""
+    import pyarrow
+    from pyarrow import compute
+
+    text = compute.cast(column, pyarrow.string()).combine_chunks().dictionary_encode()
+    codes = np.array(compute.fill_null(text.indices, -1).to_numpy(), dtype=np.int64)
+    values = text.dictionary.to_pylist()
+    if "" in values:
+        codes[codes == values.index("")] = -1
+    return Words(codes, values)
+
+
+def as_coded_words(array: np.ndarray) -> Words:
+    """An array `[N]` of text or whole numbers as words; an empty text is an empty cell."""
+    values, codes = np.unique(array, return_inverse=True)
+    texts = [str(value) for value in values.tolist()]
+    codes = codes.astype(np.int64)
+    if "" in texts:
+        codes[codes == texts.index("")] = -1
+    return Words(codes, texts)

@@ -1,0 +1,62 @@
+"""How modules are called: as they are scored, in the fast memory order, with errors as refusals."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from privfed.errors import Refused
+from privfed.own_code import in_own_code
+
+
+@contextlib.contextmanager
+def scoring(module: nn.Module) -> Iterator[None]:
+    """Put `module` and its parts into evaluation mode, without dropout, as the model is used."""
+    modes = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes.items():
+            part.training = training
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Images `[B, C, H, W]` in the order in which convolutions and pooling are fastest on CPUs."""
+    channels, height, width = x.shape[1:]
+    if channels == 1:  # in both orders at once, but for what its strides say
+        return x.contiguous().as_strided(x.shape, (height * width, 1, width, 1))
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+@contextlib.contextmanager
+def errors_as_refusals(x: Tensor) -> Iterator[None]:
+    """Turn whatever a user's own module raises on x into a `Refused`."""
+    try:
+        yield
+    except Refused:
+        raise
+    except (Exception, SystemExit) as error:
+        kind = "tokens" if x.dtype == torch.int64 else "numbers"
+        fitting = "lstm (or a module that embeds them)" if kind == "tokens" else "logistic or mlp"
+        reason = " ".join(str(error).split())
+        raise Refused(
+            f"model.name: the model does not take these examples, {kind} of shape "
+            f"{tuple(x.shape[1:])}: {type(error).__name__}: {reason}. For {kind} there is {fitting}"
+            f"{in_own_code(error)}",
+            key="model.name",
+        ) from error
+
+
+def refuse_part(name: str, why: str) -> NoReturn:
+    """Refuse the part of the model called `name` (the whole model, where it is empty)."""
+    raise Refused(f"model.name: {repr(name) if name else 'the model'} {why}")
+
+
+def refuse_model(why: str) -> NoReturn:
+    """Refuse the model."""
+    refuse_part("", why)

@@ -1,0 +1,1 @@
+"""Losses, one file each, and what they share."""

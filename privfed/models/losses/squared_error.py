@@ -1,0 +1,77 @@
+"""Squared error of a number to predict, scored by the mean absolute error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from privfed.data.federation import Examples, Meaning
+from privfed.deferred import torch
+from privfed.models.losses.scored import ScoredLoss, refuse_labels_unless
+from privfed.models.task import Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+_BOUNDS = (-1.0, 1.0)
+"""The bounds of a number to predict, in scaled units."""
+_UNDECLARED = 1000.0
+"""The squared norm of an example that is assumed where a source declares none."""
+
+
+class SquaredError(ScoredLoss):
+    """Numbers to predict, scaled by their declared bounds; scored by the mean absolute error.
+
+    The loss is the mean squared error in scaled units, the score in the label's own units. Labels
+    lie within their bounds, [-1, 1] in scaled units, and so do predictions: what is scored and
+    predicted is clamped there (never the loss, whose gradient has to point back).
+    """
+
+    lower_is_better: ClassVar[bool] = True
+
+    @property
+    def measure(self) -> str:
+        return "mae"
+
+    def defaults(self, task: Task) -> Mapping[str, Any]:
+        """A client's learning rate that cannot overshoot, whatever the data, in a linear model.
+
+        For one output w.x + b, the mean of (w.x + b - y)^2 over any batch has the Hessian
+        2 mean(x' x'^T), x' = (x, 1): positive semi-definite, its largest eigenvalue at most its
+        trace, 2 mean(|x|^2 + 1) <= L = 2 (squared_norm + 1). A gradient step at rate 1 / L
+        therefore multiplies the error in every direction by a factor in [0, 1], on every batch, so
+        local training never moves away from what a batch asks for, however many steps it takes.
+        (At a rate above 2 / L it may grow without end.)
+        """
+        declared = task.squared_norm
+        bound = _UNDECLARED if declared is None else declared
+        rate = float(f"{1 / (2 * (bound + 1)):.3g}")
+        return {"client.lr": rate, "server.lr": 0.2, "server.momentum": 0.9, "privacy.clip": 0.02}
+
+    def minimiser(self, y: Tensor, width: int) -> Tensor:
+        return y.mean(0)
+
+    def best_guess(self, y: Tensor, width: int) -> Tensor:
+        return y.median(0).values
+
+    def width(self, examples: Examples) -> int:
+        single = examples.y.dtype == torch.float32 and examples.classes == 1
+        refuse_labels_unless(single, "squared_error", "a number with declared bounds", examples)
+        return examples.classes
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return (outputs - y).square().mean(-1)
+
+    def scores(self, outputs: Tensor, y: Tensor, meaning: Meaning) -> Tensor:
+        return (outputs.clamp(*_BOUNDS) - y).abs().mean(-1, keepdim=True).double() * meaning.scale
+
+    def measures(self, scores: Tensor) -> dict[str, float]:
+        return {self.measure: float(scores.mean())}
+
+    def expectation(self, outputs: Tensor, meaning: Meaning) -> Tensor:
+        bounded = outputs.clamp(*_BOUNDS)
+        return (bounded * meaning.scale + meaning.shift).squeeze(-1)
+
+    def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
+        return {"prediction": self.expectation(outputs, meaning)}
