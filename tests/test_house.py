@@ -20,6 +20,8 @@ from house import (
     functions,
     imports,
     modules,
+    twice,
+    undocumented,
 )
 
 
@@ -50,6 +52,16 @@ def test_rooms_hold_few_modules_and_know_few_others():
 @pytest.mark.parametrize("package", PACKAGES)
 def test_results_are_named_for_what_they_are(package):
     assert [name for path in modules(package).values() for name in fillers(path)] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_public_functions_are_documented(package):
+    assert list(undocumented(package)) == []
+
+
+def test_a_public_name_is_defined_once():
+    """But for the entry points of processes."""
+    assert twice("privfed").keys() <= {"main"}
 
 
 def test_words_point_to_what_is_there():

@@ -15,7 +15,7 @@ from privfed.parts import BUILT_IN, catalogued
 Population = Mapping[str, Any]
 
 
-def population(config: Config) -> dict[str, Any]:
+def population_identity(config: Config) -> dict[str, Any]:
     """Whom a run's guarantee covers: `name`, and what makes a client one (`unit`).
 
     Natural clients of a file are those whom its client column names, whatever the path, under the
@@ -32,14 +32,14 @@ def population(config: Config) -> dict[str, Any]:
 def same_unit(config: Config, theirs: Population) -> bool:
     """Whether a client of `theirs` is a client of this run, in any spelling of an older ledger."""
     spelled = {"unit": f"{config.names['source']}: {config.values()['data'].get('client', '')}"}
-    ours = [population(config), {"unit": _facts(config, config.names)}]
+    ours = [population_identity(config), {"unit": _facts(config, config.names)}]
     ours += [spelled] if config.real_clients else []
     return normal(theirs)["unit"] in {normal(facts)["unit"] for facts in ours}
 
 
 def same_name(config: Config, theirs: Population) -> bool:
     """Whether `theirs` is called what this run's population is called."""
-    named = {population(config)["name"]}
+    named = {population_identity(config)["name"]}
     named |= set() if config.data.population else {_facts(config, config.names)}
     return theirs.get("name") in named
 
@@ -51,7 +51,7 @@ def perhaps_same(config: Config, theirs: Population) -> bool:
     """
     sources = theirs.get("sources")
     known = bool(sources) or _is_file(theirs.get("unit"))
-    shared = {*population(config)["sources"]} & {*(sources or ()), normal(theirs)["unit"]}
+    shared = {*population_identity(config)["sources"]} & {*(sources or ()), normal(theirs)["unit"]}
     return not known or bool(shared) or same_unit(config, theirs) or same_name(config, theirs)
 
 

@@ -211,7 +211,7 @@ class Federation:
         return Federation(self.root, offsets, self.test)
 
 
-def client_identity(name: str) -> int:
+def client_number(name: str) -> int:
     """A client's own number in [0, 2^63), from its name alone, whoever else there is."""
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

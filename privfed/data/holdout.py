@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from privfed.data.federation import Examples, client_identity
+from privfed.data.federation import Examples, client_number
 from privfed.errors import Refused
 from privfed.streams import Streams
 
@@ -121,7 +121,7 @@ def _split_clients(pool: Examples, fraction: float, streams: Streams) -> Holdout
 
 def _coin(name: str, root: int) -> float:
     """A number in [0, 1) that follows from a client's name and the `root` of all coins."""
-    return client_identity(f"{root}/{name}") / 2.0**63
+    return client_number(f"{root}/{name}") / 2.0**63
 
 
 def _of_clients(pool: Examples, chosen: np.ndarray) -> Examples:

@@ -29,6 +29,7 @@ class Mapped:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the examples as a tensor, `(N, *features)`."""
         return (len(self.rows), *self.store.shape[1:])
 
     @property

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from privfed.data.federation import Federation, client_identity
+from privfed.data.federation import Federation, client_number
 from privfed.data.holdout import HoldoutSplit, held_out
 from privfed.data.partition import Partition
 from privfed.data.source import Source
@@ -85,4 +85,4 @@ def _present(split: HoldoutSplit, owners: Indices, built: int) -> int:
 def _identities(split: HoldoutSplit) -> Indices | None:
     """The clients' own numbers `[clients]`, where the source names them."""
     names = split.pool.clients
-    return np.array([client_identity(name) for name in names], dtype=np.int64) if names else None
+    return np.array([client_number(name) for name in names], dtype=np.int64) if names else None

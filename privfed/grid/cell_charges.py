@@ -15,7 +15,7 @@ from accounting.ledger import Ledger
 from accounting.releases import noise_of
 from privfed.auditing.prior_runs import priors
 from privfed.config.config import Config
-from privfed.config.population_identity import population
+from privfed.config.population_identity import population_identity
 from privfed.errors import Broken
 from privfed.grid.cells import Cell
 from privfed.grid.pictures.figures import text
@@ -148,7 +148,7 @@ def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
 
 def _sources(config: Config) -> frozenset[str]:
     """Where the people of the data come from, whatever makes a client; made-up ones have none."""
-    return frozenset(population(config)["sources"] if config.source.real_people else ())
+    return frozenset(population_identity(config)["sources"] if config.source.real_people else ())
 
 
 def people_of(cell: Cell, config: Config) -> tuple[str, str]:
@@ -158,7 +158,7 @@ def people_of(cell: Cell, config: Config) -> tuple[str, str]:
     called: a seed only says which of them are declared public.
     """
     source, column = config.names["source"], config.values()["data"].get("client", "")
-    people = str(population(config)["unit"])
+    people = str(population_identity(config)["unit"])
     if config.real_clients:
         return people, f"clients of {source}" + (f" ({column})" if column else "")
     varied = [f"{k} {text(v)}" for k, v in cell.values.items() if k.startswith("data.")]

@@ -20,7 +20,7 @@ from privfed.config.overrides import assign
 from privfed.config.reading import read_raw
 from privfed.config.sections import SECTIONS
 from privfed.errors import Refused
-from privfed.grid.grid import AT_EDGE, Grid, Values, combinations
+from privfed.grid.grid import AT_EDGE, Grid, Values, key_combinations
 from privfed.grid.results import cell_of
 from privfed.models.loss import Loss
 
@@ -67,7 +67,7 @@ def cells(path: Path, grid: Grid) -> list[Cell]:
         [
             _cell(base, grid, {**values, **tried}, seed)
             for values in grid_points(path, grid)
-            for tried in combinations(grid.options(values))
+            for tried in key_combinations(grid.options(values))
             for seed in seeds
         ],
     )
@@ -96,7 +96,7 @@ def candidate_cells(path: Path, grid: Grid) -> list[list[Cell]]:
         return []
     base = _base(path, grid)
     return [
-        [_cell(base, grid, {**values, **tried}, seed) for tried in combinations(options)]
+        [_cell(base, grid, {**values, **tried}, seed) for tried in key_combinations(options)]
         for values in grid_points(path, grid)
         for options in [grid.options(values)]
         for seed in grid.seeds

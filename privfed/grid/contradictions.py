@@ -12,7 +12,7 @@ from privfed.grid.grid import METHOD, Grid, Method, Tuning, Values, matches
 from privfed.parts import expected
 
 
-def refuse_contradictions(path: Path, grid: Grid) -> None:
+def refuse_contradictory_grid(path: Path, grid: Grid) -> None:
     """Raises `Refused` for a grid file at `path` whose keys contradict each other."""
     if len(set(grid.seeds)) < len(grid.seeds):
         raise Refused(f"{path}: seeds = {grid.seeds} names one twice; name each seed once")

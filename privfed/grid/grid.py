@@ -82,14 +82,14 @@ class Grid(Part):
 
     def product(self) -> Iterator[dict[str, Any]]:
         """Every combination of what varies, those that are excluded too."""
-        return combinations(self.axes)
+        return key_combinations(self.axes)
 
     def excludes(self, values: Values) -> bool:
         """Whether any exclusion matches `values`."""
         return any(matches(values, exclusion) for exclusion in self.exclude)
 
 
-def combinations(lists: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
+def key_combinations(lists: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
     """The product of `lists`: one value of each, the last varying fastest."""
     for choice in itertools.product(*lists.values()):
         yield dict(zip(lists, choice, strict=True))

@@ -10,9 +10,9 @@ from privfed.config.mistakes import mistakes
 from privfed.config.reading import read_toml
 from privfed.errors import Refused
 from privfed.grid.cells import grid_points, losses_of
-from privfed.grid.contradictions import refuse_contradictions
+from privfed.grid.contradictions import refuse_contradictory_grid
 from privfed.grid.default_measure import figure_with_measure, refuse_several_measures
-from privfed.grid.grid import Grid, combinations
+from privfed.grid.grid import Grid, key_combinations
 from privfed.grid.pictures.figures import check_figures
 
 
@@ -25,7 +25,7 @@ def load_grid(path: Path) -> Grid:
         wrong = mistakes(error, "", document, Grid)
         reasons = (f"{path}: {mistake.text}" for mistake in wrong)
         raise Refused("\n".join(reasons), key=wrong[0].key) from error
-    refuse_contradictions(path, grid)
+    refuse_contradictory_grid(path, grid)
     check_figures(grid.figure, grid.axes)
     return _with_measures(path, grid)
 
@@ -36,7 +36,7 @@ def _with_measures(path: Path, grid: Grid) -> Grid:
         return grid  # figures are drawn from the table alone, whose first measure is the loss's own
     if grid.tune is not None and not grid.tune.by:
         for values in grid_points(path, grid):
-            tried = [{**values, **options} for options in combinations(grid.options(values))]
+            tried = [{**values, **options} for options in key_combinations(grid.options(values))]
             if losses := [loss for _, loss in losses_of(path, grid, tried)]:
                 refuse_several_measures(losses)
     if all(figure.measure and not figure.worst for figure in grid.figure):

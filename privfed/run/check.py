@@ -12,7 +12,7 @@ from privfed.config.config import Config
 from privfed.plan.plan import Plan
 from privfed.plan.unspent import unspent
 from privfed.run.forecast import Forecast, forecast
-from privfed.run.population import representative
+from privfed.run.population import load_representatives
 from privfed.run.prepare import prepare
 from privfed.store.kept_heads import refuse_unusable_heads
 
@@ -59,7 +59,7 @@ def check(config: Config) -> Check:
     """
     refuse_unusable_heads(config.run.heads)
     before = priors(config)
-    setup = prepare(config, before, people=representative)
+    setup = prepare(config, before, people=load_representatives)
     refuse_once_public(before, setup.federation)
     return Check(setup.plan, forecast(setup))
 

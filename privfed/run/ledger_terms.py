@@ -10,7 +10,7 @@ from typing import Any
 from accounting.ledger import terms_at
 from privfed.auditing.earlier_run import went_on
 from privfed.config.config import Config
-from privfed.config.population_identity import population
+from privfed.config.population_identity import population_identity
 from privfed.errors import Refused
 from privfed.models.pretrained import start_files
 from privfed.plan.prior_spending import Priors
@@ -73,7 +73,7 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         "arithmetic": plan.mechanism.arithmetic,
         "secure": _secure(setup),
         **_against(setup),
-        "population": population(config),
+        "population": population_identity(config),
         "partition": f"{partition!r}, frozen before training",
         "public_clients": len(setup.federation.public),
         "config": directory.config.digest(),

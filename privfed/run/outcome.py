@@ -51,10 +51,10 @@ class Outcome:
     """How a run ended.
 
     `measures` are the loss's own (the first is the one to look at), and "loss", and `constant`
-    those of the best answer that looks at nothing. `updates` counts rounds that moved the model, `charges` all that were paid for, `aborts` those whose secure sum
-    was aborted, and why; `guarantee` covers all charges and what earlier runs over the same
-    population had spent. `public` counts clients declared public; `test_shared`: clients of the
-    test set trained too.
+    those of the best answer that looks at nothing. `updates` counts rounds that moved the model,
+    `charges` all that were paid for, `aborts` those whose secure sum was aborted, and why;
+    `guarantee` covers all charges and what earlier runs over the same population had spent.
+    `public` counts clients declared public; `test_shared`: clients of the test set trained too.
     """
 
     plan: Plan

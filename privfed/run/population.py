@@ -16,12 +16,12 @@ def protected(config: Config) -> bool:
     return bool(config.mechanism.private or config.client_mechanism.private)
 
 
-def population(config: Config, streams: Streams) -> Federation:
+def load_population(config: Config, streams: Streams) -> Federation:
     """The clients and the test set that `config` names. Raises `Refused`."""
     return _population(config, streams, config.data.clients)
 
 
-def representative(config: Config, streams: Streams) -> Federation:
+def load_representatives(config: Config, streams: Streams) -> Federation:
     """The same for plans and forecasts: of clients that are made up, a few stand for all.
 
     So that it takes no longer, however many clients are declared. Clients of a file are all loaded:
@@ -29,7 +29,7 @@ def representative(config: Config, streams: Streams) -> Federation:
     """
     clients = config.data.clients
     if clients <= _FEW or (config.source.real_people and config.partition.natural):
-        return population(config, streams)
+        return load_population(config, streams)
     return _population(config, streams, _FEW)
 
 

@@ -18,7 +18,7 @@ from privfed.plan.plan import Plan, plan, refuse, solve_plan
 from privfed.plan.prior_spending import NOTHING, Priors
 from privfed.plan.rule import message_length
 from privfed.run.assemble import assemble
-from privfed.run.population import population, representative
+from privfed.run.population import load_population, load_representatives
 from privfed.run.setup import Setup
 from privfed.streams import Streams
 
@@ -29,13 +29,13 @@ def prepare(
     config: Config,
     before: Priors = NOTHING,
     constants: Mapping[str, Tensor] | None = None,
-    people: Population = population,
+    people: Population = load_population,
 ) -> Setup:
     """Refuse, load, build, plan and assemble: each once. Raises `Refused`.
 
     What the runs `before` this one spent counts. `constants` are those of a run that has a
-    checkpoint: it does not need the file that it started from. `people` are the run's own; for
-    those who ask what a run would be, `representative` ones are enough.
+    checkpoint: it does not need the file that it started from. `people` loads
+    the run's own; `load_representatives` is enough for those who ask what a run would be.
     """
     refuse(config)
     streams, device = streams_of(config), _device(config.run.device)
@@ -55,7 +55,7 @@ def planned(config: Config, before: Priors = NOTHING) -> Plan:
         return plan(config, before)
     refuse(config)
     streams = streams_of(config)
-    federation = _load(config, streams, representative)
+    federation = _load(config, streams, load_representatives)
     net = _build(config, federation, streams, torch.device("cpu"), None)
     return solve_plan(config, before, message_length(config, net.shapes.length))
 

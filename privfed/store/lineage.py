@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from accounting.documents import from_json
 from accounting.errors import AccountingError
 from accounting.ledger import Ledger
-from privfed.config.population_identity import population
+from privfed.config.population_identity import population_identity
 from privfed.errors import Broken, Refused
 from privfed.models.pretrained import CHECKPOINT, start_files
 from privfed.store.config_file import ConfigFile
@@ -157,7 +157,7 @@ def _completed(run: Origin, folder: Path) -> Mapping[str, Any]:
         return run.population
     try:
         config = ConfigFile.in_folder(folder).read()
-        sources = population(config)["sources"]
+        sources = population_identity(config)["sources"]
     except (Refused, Broken, OSError):
         return run.population
     return {**run.population, "sources": sources}

@@ -10,7 +10,7 @@ from typing import Any
 from privfed.errors import Refused
 from privfed.plan.plan import ON_TRAINED
 from privfed.run.constant_baseline import best_constant
-from privfed.run.population import population
+from privfed.run.population import load_population
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
 from privfed.trained.other_data import data_paths, on_other_data
@@ -73,7 +73,7 @@ def evaluate(path: Path, overrides: Sequence[str] = (), to: Path | None = None) 
         examples, of_trained = config.source.load(config.data.clients, streams), False
         data = f"all examples of the source {config.names['source']!r}"
     else:
-        people = population(config, streams).at(RunDirectory.open(path).checkpoint.round())
+        people = load_population(config, streams).at(RunDirectory.open(path).checkpoint.round())
         examples, of_trained = people.test, people.shared
         data = "the run's own test examples"
     if not len(examples):

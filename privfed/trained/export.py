@@ -19,7 +19,7 @@ from privfed.errors import Broken, Refused
 from privfed.json_text import dump
 from privfed.models.form import Form
 from privfed.models.network import Network
-from privfed.run.population import population
+from privfed.run.population import load_population
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import FORMAT
 from privfed.streams import Streams
@@ -120,7 +120,7 @@ def _format_of(to: Path) -> Format:
 
 def _form_of_data(config: Config) -> Form:
     """The form of an older version's run, whose checkpoint lacks it: its data have to be there."""
-    return Form.of(population(config, Streams(config.run.seed)).test)
+    return Form.of(load_population(config, Streams(config.run.seed)).test)
 
 
 def _model(network: Network, params: Tensor, form: Form) -> Preprocessed:

@@ -21,7 +21,7 @@ from privfed.local.objectives.sgd import Sgd
 from privfed.local.trainer import LocalTrainer
 from privfed.models.network import Network
 from privfed.run.heterogeneity import client_scores, distribution
-from privfed.run.population import population
+from privfed.run.population import load_population
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
 from privfed.trained.stored_model import stored_model
@@ -70,7 +70,7 @@ def personalise(path: Path, epochs: int) -> Personalised:
     """
     config = RunDirectory.open(path).config.read()
     streams = Streams(config.run.seed)
-    people = population(config, streams)
+    people = load_population(config, streams)
     ids = np.arange(people.clients)
     ids = ids[people.sizes(ids) > 1]
     if not len(ids):

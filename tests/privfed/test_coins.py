@@ -249,12 +249,14 @@ def test_draws_are_exact(check):
 
 
 def one_more_is_drawn(monkeypatch):
-    real = samplers._some
-    monkeypatch.setattr(samplers, "_some", lambda who, count, *rest: real(who, count + 1, *rest))
+    real = samplers._uniform_subset
+    monkeypatch.setattr(
+        samplers, "_uniform_subset", lambda who, count, *rest: real(who, count + 1, *rest)
+    )
 
 
 def the_first_are_drawn(monkeypatch):
-    monkeypatch.setattr(samplers, "_some", lambda clients, count, *rest: clients[:count])
+    monkeypatch.setattr(samplers, "_uniform_subset", lambda clients, count, *rest: clients[:count])
 
 
 def a_slot_fewer(monkeypatch):

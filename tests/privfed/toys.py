@@ -20,7 +20,8 @@ from privfed.privacy.clipping import clip_rows, on_grid
 from privfed.privacy.mechanism import Encoding, MechanismPart, require_bounded
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of
 from privfed.sampling.cohort import Cohort, Witness
-from privfed.secure.encoded_sum import Arithmetic, SecureProtocol
+from privfed.secure.arithmetic import Arithmetic
+from privfed.secure.encoded_sum import SecureProtocol
 from privfed.vector import Layout
 
 
@@ -336,4 +337,4 @@ class Counted(SecureProtocol):
     opener: ClassVar[str] = "the counter"
 
     def channel(self, session, codec, limits, layers=None):
-        return Arithmetic(session, codec, self, limits, layers)
+        return Arithmetic(session, codec, limits, layers, lambda: None)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from accounting.ledger import Charge
 from privfed.auditing.canaries.log import CanaryLog
-from privfed.data.federation import client_identity
+from privfed.data.federation import client_number
 from privfed.errors import Refused
 from privfed.local.exchange import Chunk, Exchange, Executor
 from privfed.privacy.mechanism import PublicState
@@ -68,7 +68,7 @@ class Canaries:
     def among(self, people: People) -> People:
         """The population with canaries behind the real clients."""
         names = (f"canary {number}" for number in self.entered)
-        identities = np.array([client_identity(name) for name in names], dtype=np.int64)
+        identities = np.array([client_number(name) for name in names], dtype=np.int64)
         sizes = np.concatenate([people.sizes, np.zeros(len(identities), dtype=np.int64)])
         return People(sizes, np.concatenate([people.identities, identities]))
 

@@ -113,7 +113,7 @@ class CalibrationQuestion:
         return missing[0]
 
 
-def refuse_contradictions(question: CalibrationQuestion) -> None:
+def refuse_contradictory_question(question: CalibrationQuestion) -> None:
     """Raises `Refused` for flags that would be ignored, or that cannot be meant together."""
     _refuse_ignored(question)
     _refuse_rate(question)

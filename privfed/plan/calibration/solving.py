@@ -10,7 +10,7 @@ from accounting.guarantee import refuse_unaccountable
 from privfed.errors import Refused
 from privfed.plan.calibration.answer import CalibrationAnswer
 from privfed.plan.calibration.as_run import cost_of, guarantee_of, mechanism_of, plan_of
-from privfed.plan.calibration.question import CalibrationQuestion, refuse_contradictions
+from privfed.plan.calibration.question import CalibrationQuestion, refuse_contradictory_question
 from privfed.plan.calibration.search import large_scanned, largest_rate
 
 _MOST_ROUNDS = 1_000_000
@@ -22,7 +22,7 @@ def solve(question: CalibrationQuestion) -> CalibrationAnswer:
     Raises `Refused` where there is none, or not exactly one question.
     """
     unknown = question.unknown
-    refuse_contradictions(question)
+    refuse_contradictory_question(question)
     try:
         return _answer(question, unknown)
     except AccountingError as error:

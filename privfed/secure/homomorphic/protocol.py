@@ -163,6 +163,7 @@ class Bfv(_Homomorphic):
 
     @property
     def scheme(self) -> Scheme:
+        """Exact sums of whole numbers."""
         return BfvScheme(self.bits)
 
     def colluding(self, limits: Limits) -> float:
@@ -189,4 +190,5 @@ class Ckks(_Homomorphic):
 
     @property
     def scheme(self) -> Scheme:
+        """Sums of real numbers, rounded by who opens them."""
         return CkksScheme(self.bits)

@@ -20,7 +20,7 @@ from accounting.ledger import Ledger
 from privfed.auditing.prior_runs import _refuse_uncounted_start, priors
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
-from privfed.config.population_identity import population, same_unit
+from privfed.config.population_identity import population_identity, same_unit
 from privfed.config.reading import load
 from privfed.errors import Refused
 from privfed.plan.plan import plan
@@ -343,7 +343,7 @@ DIGITS = ("data.source=digits", "privacy.noise_multiplier=2.0", "privacy.delta=1
 )
 def test_simulated_clients_of_one_source_may_be_the_same_people(tmp_path, there, here, same):
     """However examples are dealt; made from another seed they are others."""
-    theirs = {"id": "a run", "population": population(load(None, there))}
+    theirs = {"id": "a run", "population": population_identity(load(None, there))}
     start = tmp_path / "start.safetensors"
     start.write_bytes(pack({}, {"lineage": Lineage.of_run(theirs, "00").to_json()}))
     if same:
@@ -355,18 +355,20 @@ def test_simulated_clients_of_one_source_may_be_the_same_people(tmp_path, there,
 
 def test_a_population_does_not_depend_on_how_a_part_is_spelt(tmp_path):
     settings = people(tmp_path / "a.csv")
-    plain = population(load(None, settings))
+    plain = population_identity(load(None, settings))
     for source in ("privfed.data.sources.table:Table", "spelt:Sheet"):
         config = load(None, [*settings, f"data.source={source}"])
-        assert population(config)["unit"] == plain["unit"] == "table: person"
-        assert population(config)["sources"] == plain["sources"]
+        assert population_identity(config)["unit"] == plain["unit"] == "table: person"
+        assert population_identity(config)["sources"] == plain["sources"]
         older = {"name": "people", "unit": f"{source}: person"}
         assert same_unit(config, older)
     assert same_unit(load(None, settings), {"unit": "privfed.data.sources.table:Table: person"})
-    assert population(small()) == population(
+    assert population_identity(small()) == population_identity(
         small("data.partition=privfed.data.partitions.basic:Natural")
     )
-    shuffled = population(load(None, [*settings, "data.partition=shuffled", "data.holdout=test"]))
+    shuffled = population_identity(
+        load(None, [*settings, "data.partition=shuffled", "data.holdout=test"])
+    )
     assert len(shuffled["unit"]) == 64, "whose examples were dealt anew is no client of a file"
     assert shuffled["sources"] == plain["sources"]
 
@@ -417,7 +419,7 @@ def test_a_start_of_a_start_counts_too(patients, tmp_path):
 
 def test_frozen_parts_carry_what_their_start_came_from(tmp_path):
     directory = RunDirectory.create(tmp_path / "run")
-    lineage = Lineage.of_run({"id": "a", "population": population(small())}, "00")
+    lineage = Lineage.of_run({"id": "a", "population": population_identity(small())}, "00")
     directory.constants.write({"0.weight": torch.zeros(2)}, lineage)
     path = Path(shutil.copy(tmp_path / "run/constants.safetensors", tmp_path / "copy.safetensors"))
     assert Lineage.of_init(str(path)) == lineage
@@ -545,7 +547,7 @@ def test_only_a_runs_own_files_are_what_the_ledger_beside_them_says(fork, tmp_pa
     silent.constants.write({"w": torch.zeros(2)}, Lineage())
     content = pack({"model/w": torch.zeros(2)}, {})
     (silent.path / "constants.safetensors").write_bytes(content)
-    terms = {"id": "a", "population": population(small()), "files": silent.companions()}
+    terms = {"id": "a", "population": population_identity(small()), "files": silent.companions()}
     Ledger.create(silent.ledger, terms)
     assert not Lineage.of_init(str(silent.path / "constants.safetensors")).unknown
     silent.constants.write({"w": torch.ones(2)}, Lineage())

@@ -8,7 +8,7 @@ import torch
 from helpers import rows_of, trainer
 from numbered import Numbered, numbered
 
-from privfed.data.federation import Examples, client_identity
+from privfed.data.federation import Examples, client_number
 from privfed.data.holdout import held_out
 from privfed.data.partitions.basic import Iid, Natural
 from privfed.data.partitions.label_skew import Dirichlet, Shards
@@ -26,7 +26,7 @@ STREAMS = Streams(5)
 
 def owned(names, size=6):
     """Clients called `names` with `size` examples each, whose feature is their client's name."""
-    x = torch.tensor([float(client_identity(name) % 10**6) for name in names for _ in range(size)])
+    x = torch.tensor([float(client_number(name) % 10**6) for name in names for _ in range(size)])
     y = torch.arange(len(x)) % 3
     return Examples(x[:, None], y, 3, np.repeat(np.arange(len(names)), size), tuple(names))
 

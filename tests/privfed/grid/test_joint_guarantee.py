@@ -23,6 +23,7 @@ from privfed.grid.load import load_grid
 from privfed.grid.planned_guarantee import outlook
 from privfed.grid.results import Files
 from privfed.grid.tables import read_table
+from privfed.plan.prior_spending import Prior, Priors
 from privfed.report.grid import experiment_table
 from privfed.run.train import train
 

@@ -29,7 +29,7 @@ from privfed.models.losses.squared_error import SquaredError
 from privfed.plan.plan import plan
 from privfed.round.tally import Tally
 from privfed.run.heterogeneity import client_scores, distribution, gradients, measure_clients
-from privfed.run.population import population as assemble_population
+from privfed.run.population import load_population
 from privfed.run.resume import resume
 from privfed.sampling.cohort import People
 from privfed.sampling.devices import Devices
@@ -188,7 +188,7 @@ def labels_of(path):
     """The accuracy of the run's model on its test set, as labelled at its end, by hand."""
     directory = RunDirectory.open(path)
     config = directory.config.read()
-    people = assemble_population(config, Streams(config.run.seed))
+    people = load_population(config, Streams(config.run.seed))
     network, params, round = evaluated(path, people.examples)
     outputs = network.outputs(params, people.test.x).argmax(1)
     y = people.test.y

@@ -5,13 +5,12 @@ from small import SMALL, small, trained
 
 from privfed.config.reading import load
 from privfed.data.sources.synthetic import Synthetic
-from privfed.grid.cell_charges import plan_of
 from privfed.leakage.membership import attack_configuration
 from privfed.leakage.subject import subject
 from privfed.models.recipes import Logistic
 from privfed.plan import plan as planning
 from privfed.run.check import check
-from privfed.run.prepare import prepare
+from privfed.run.prepare import planned, prepare
 from privfed.run.resume import resume
 from privfed.run.train import train
 
@@ -82,14 +81,14 @@ def test_a_plan_alone_reads_no_data_and_builds_no_model(calls):
     planning.plan(small())
     assert calls == {"refusals": 1, "round_cost": 1}
     calls.clear()
-    plan_of(small())
+    planned(small())
     assert calls == {"refusals": 1, "round_cost": 1}
 
 
 def test_a_plan_of_shared_noise_builds_the_model_once(calls):
     """Its noise depends on a message's length, which only the model knows."""
     calls.clear()
-    plan_of(small(*PROTOCOLS["masks and skellam"]))
+    planned(small(*PROTOCOLS["masks and skellam"]))
     assert calls == ONCE
 
 
