@@ -1,4 +1,4 @@
-"""The figures of the house: python -m house (from the checkout, with tests/ on the path).
+"""The figures of the house: `python tests/house.py`, or with the name of another package.
 
 What may grow is bounded here, and `test_house.py` holds the code to it: modules in a folder, lines
 of a file and of a function, branches of a function, arrows between rooms, circles of modules, and
