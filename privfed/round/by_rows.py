@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 from defenses.types import RowRule
 from privfed.local.exchange import Exchange
 from privfed.privacy.mechanism import PublicState
-from privfed.round.updates import ClientUpdates, Foreseen
+from privfed.round.updates import ClientUpdates
 from privfed.sampling.cohort import Cohort
 
 
@@ -38,7 +39,8 @@ class ByRows:
         """All answers `[n, m]`, in the order of clients' numbers."""
         params = exchange.broadcast["params"]
         rows = params.new_zeros(len(present.clients), exchange.layout.length)
-        for chunk in self._updates.chunks(exchange, present, self._foreseen(exchange)):
+        foreseen = partial(self._foreseen, exchange)
+        for chunk in self._updates.chunks(exchange, present, foreseen):
             rows[torch.from_numpy(np.searchsorted(present.clients, chunk.ids))] = chunk.rows
         return self._updates.world.executor.reduce(rows)
 
@@ -58,10 +60,9 @@ class ByRows:
         byzantine = min(self._updates.algorithm.byzantine, self._rule.most(len(rows)))
         return self._rule(rows, byzantine, **given)
 
-    def _foreseen(self, exchange: Exchange) -> Foreseen:
+    def _foreseen(self, exchange: Exchange, rows: Tensor, hostile: int) -> Tensor:
         """The aggregate without noise, as an attacker works it out that knows the rule."""
-        clipped = self._updates.clipped
-        return lambda rows, hostile: self._by_rule(clipped(rows, hostile), exchange)
+        return self._by_rule(self._updates.clipped(rows, hostile), exchange)
 
     def _root_update(self, exchange: Exchange) -> Tensor:
         """The server's own update: trained once, however often attackers try the rule."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from defenses.types import SumRule
 from privfed.local.exchange import Chunk, Exchange
 from privfed.privacy.mechanism import BoundedSum, PublicState
-from privfed.round.updates import ClientUpdates, Foreseen
+from privfed.round.updates import ClientUpdates
 from privfed.secure.summation import Session
 
 
@@ -46,7 +47,8 @@ class BySums:
         session = Session(cohort.round, number, model, cohort.clients, leaves, world.streams)
         encoding = mechanism.encoding(self.state)
         accumulator = algorithm.summation.open(session, mechanism.width(wire), encoding)
-        for chunk in updates.chunks(exchange, present, self._foreseen(exchange)):
+        foreseen = partial(self._foreseen, exchange)
+        for chunk in updates.chunks(exchange, present, foreseen):
             rows = self._terms(chunk, exchange)
             accumulator.add(chunk.ids, updates.bounded(chunk.ids, rows, wire, number, self.state))
         closed = accumulator.close()
@@ -78,19 +80,15 @@ class BySums:
         weights = chunk.weights[:, None]
         return torch.cat([weights * rows, weights], dim=1)
 
-    def _foreseen(self, exchange: Exchange) -> Foreseen:
+    def _foreseen(self, exchange: Exchange, rows: Tensor, hostile: int) -> Tensor:
         """The aggregate without noise, as an attacker works it out who takes all to weigh alike."""
-
-        def foreseen(rows: Tensor, hostile: int) -> Tensor:
-            center, rule = exchange.broadcast["center"], self._rule
-            for _ in range(rule.passes):
-                terms = rule.terms(rows, center)
-                if self._updates.unbounded:
-                    terms = torch.cat([rule.unbounded(rows[:hostile], center), terms[hostile:]])
-                center = rule.step(center, self._updates.clipped(terms, hostile).mean(0))
-            return center
-
-        return foreseen
+        center, rule = exchange.broadcast["center"], self._rule
+        for _ in range(rule.passes):
+            terms = rule.terms(rows, center)
+            if self._updates.unbounded:
+                terms = torch.cat([rule.unbounded(rows[:hostile], center), terms[hostile:]])
+            center = rule.step(center, self._updates.clipped(terms, hostile).mean(0))
+        return center
 
 
 def _hash(params: Tensor) -> bytes:
