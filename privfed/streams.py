@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 PRIVATE = frozenset({"cohort", "noise", "rule"})
 KEPT = frozenset({"slots", "matrix", "canaries"})
@@ -103,6 +102,8 @@ class Keys:
         bits = self.bits(count)
         tail = ((bits >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64
         signs = np.where(bits & np.uint64(1), 1.0, -1.0)
+        from scipy.special import ndtri  # whoever draws no normal numbers starts without it
+
         return np.asarray(signs * ndtri(np.minimum(tail, 0.5)), dtype=np.float64)
 
     def generator(self) -> np.random.Generator:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from privfed.sampling.cohort import Cohort
 from privfed.vector import Layout
 
-if TYPE_CHECKING:  # the list of parts imports neither
+if TYPE_CHECKING:
     from torch import Tensor
-
-    from privfed.sampling.cohort import Cohort
 
 Broadcast = Mapping[str, "Tensor"]
 """Released values only, by name; "params" `[d]` is the current model."""

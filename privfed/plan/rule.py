@@ -68,6 +68,4 @@ def rule_in_words(config: Config) -> str:
 
 def message_length(config: Config, parameters: int) -> int:
     """How many numbers a client sends about a model of so many `parameters`."""
-    rule = rule_of(config)
-    extra = rule.extra if isinstance(rule, SumRule) else 0
-    return int(config.objective.layout(parameters).length) + extra
+    return config.objective.layout(parameters).length + rule_of(config).extra
