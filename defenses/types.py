@@ -47,7 +47,7 @@ class Rule(BaseModel):
         """Whether a round starts from the aggregate of the round before; else from zero."""
         return False
 
-    def step(self, center: Tensor, released: Tensor) -> Tensor:
+    def center_after(self, center: Tensor, released: Tensor) -> Tensor:
         """The next center `[d]`, at last the aggregate, from what was released for an upload."""
         return released
 
@@ -110,6 +110,10 @@ class SumRule(Rule):
     def uploads(self) -> int:
         """Its terms are sent in each pass."""
         return self.passes
+
+    def center_after(self, center: Tensor, released: Tensor) -> Tensor:
+        """The center makes its `step`."""
+        return self.step(center, released)
 
     def within(self, clip: float | None) -> Self:
         """The rule with terms of norm at most `clip`, which noise is calibrated to under privacy.

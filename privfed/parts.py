@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeGuard
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from privfed.errors import Refused
-from privfed.moved import moved
+from privfed.moved import MODULES, moved
 from privfed.own_code import in_own_code
 from privfed.suggestions import nearest
 
@@ -172,6 +172,10 @@ CONTRACTS = {
     "shift": "privfed.data.partitions.shift:Shift",
     "loss": "privfed.models.loss:Loss",
     "objective": "privfed.local.objective:Objective",
+    "model": "privfed.models.recipes:Model",
+    "optimizer": "privfed.server.optimizer:ServerOptimizer",
+    "client_schedule": "privfed.schedules:Schedule",
+    "server_schedule": "privfed.schedules:Schedule",
     "sampler": "privfed.sampling.cohort:Sampler",
     "mechanism": "privfed.privacy.mechanism:Mechanism",
     "client_mechanism": "privfed.local.dp_sgd:ClientMechanism",
@@ -182,6 +186,12 @@ CONTRACTS = {
     "protocol": "privfed.secure.summation:SumProtocol",
 }
 """What parts of a kind have to declare: refusals, plans and reports rest on it, never on names."""
+
+FORMER = {
+    "source": {"found": "real_people"},
+    "loss": {"keep": "scores", "alone": "client_measure"},
+}
+"""What parts of a kind declared under another name in older versions."""
 
 ADAPTERS = {"model": "privfed.models.recipes:Foreign"}
 """Kinds whose parts from outside may be plain functions, and what makes parts of these."""
@@ -211,10 +221,22 @@ def find(kind: str, name: str, key: str) -> type[Any]:
     return part
 
 
+def _refuse_former_names(kind: str, part: type[BaseModel], named: str) -> None:
+    """Raises `Refused` where a part from outside says something under a name that nobody asks for.
+
+    Extending a built-in part, it would inherit what it means to say otherwise.
+    """
+    namespaces = [vars(each) for each in part.__mro__ if not each.__module__.startswith("privfed.")]
+    for former, name in FORMER.get(kind, {}).items():
+        if any(former in names for names in namespaces):
+            raise Refused(f"{named}, which declares {former}: that is {name} now; rename it")
+
+
 def _refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
     """Raises `Refused` where a part from outside leaves out what its kind has to declare."""
     if kind not in CONTRACTS:
         return
+    _refuse_former_names(kind, part, named)
     contract, base = _contract(kind), CONTRACTS[kind].replace(":", ".")
     if issubclass(contract, BaseModel) and not issubclass(part, contract):
         raise Refused(f"{named}, which is no {kind}; expected a subclass of {base}")
@@ -254,6 +276,8 @@ def _imported(target: str, name: str, key: str) -> Any:
         return getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:  # whatever a user's module does
         reason = " ".join(str(error).split())
+        if isinstance(error, ModuleNotFoundError) and (now := MODULES.get(str(error.name))):
+            reason += f" (it is {now} now)"
         raise Refused(
             f"{key} is {name!r}, which cannot be imported from {here}: {type(error).__name__}: "
             f"{reason}{in_own_code(error)}",

@@ -19,7 +19,7 @@ from defenses.mean import Mean
 from privfed.data.federation import Examples, Federation
 from privfed.local.client_states import ClientStates
 from privfed.local.exchange import Exchange
-from privfed.local.executor import InProcess
+from privfed.local.executor import LocalExecutor
 from privfed.local.objectives.sgd import Sgd
 from privfed.local.trainer import LocalTrainer
 from privfed.models.build import build_network
@@ -143,7 +143,7 @@ class Rounds:
         )
         object.__setattr__(self.local, "objective", self.algorithm.objective)
         self.world = World(
-            executor=InProcess(
+            executor=LocalExecutor(
                 self.local,
                 streams := Streams(seed, simulated),
                 chunk,
@@ -156,7 +156,7 @@ class Rounds:
             store=self.store,
             streams=streams,
         )
-        self.state = self.algorithm.start(self.local.network.start)
+        self.state = self.algorithm.initial_state(self.local.network.initial_params)
 
     def summed(self, exchange: Exchange, cohort: Cohort) -> BoundedSum:
         """The sum of the first exchange of a round, of a cohort with nobody hostile."""

@@ -80,11 +80,11 @@ def limits(device: torch.device, repeats: int) -> tuple[float, float]:
 def train(setup: Setup, way: Way, chunk: int, number: int) -> torch.Tensor:
     """The cohort's rows, chunk by chunk, added up."""
     local = replace(setup.executor.trainer, way=way)
-    total = torch.zeros_like(setup.network.start)
+    total = torch.zeros_like(setup.network.initial_params)
     for start in range(0, COHORT, chunk):
         some = np.arange(start, min(start + chunk, COHORT))
         keys = setup.streams.at("shuffle", number, some)
-        total += local.train(some, {"params": setup.network.start}, None, keys)[0].sum(0)
+        total += local.train(some, {"params": setup.network.initial_params}, None, keys)[0].sum(0)
     return total
 
 
@@ -94,7 +94,7 @@ def both(
     """Seconds of the cohort's training, stacked and one by one, in turn."""
     setup = workload(hidden, device).setup("run.trainer=stacked", f"run.threads={threads}")
     torch.set_num_threads(threads)
-    where, chunk = setup.network.start.device, setup.speed.chunk
+    where, chunk = setup.network.initial_params.device, setup.speed.chunk
     ways = partial(train, setup, "stacked", chunk), partial(train, setup, "loop", 1)
     taken = [[seconds(where, partial(way, number), 1) for way in ways] for number in range(repeats)]
     stacked, looped = (statistics.median(times) for times in zip(*taken, strict=True))
@@ -123,7 +123,7 @@ def main() -> None:
     slowest = float("inf")
     for hidden in HIDDEN:
         setup, stacked, looped = both(hidden, asked.device, asked.threads, asked.repeats)
-        d = len(setup.network.start)
+        d = len(setup.network.initial_params)
         steps = COHORT * STEPS
         used = steps * BATCH * products(hidden) / stacked / arithmetic
         moved = steps * 8 * d / stacked / memory

@@ -38,7 +38,7 @@ REFERENCE = "bare PyTorch loop"
 def bare_loop(setup: Setup, ids: Indices, round: int) -> Tensor:
     """Each client's update by an nn.Module and torch.optim.SGD; rows `[n, d]`."""
     local = setup.executor.trainer
-    params = setup.network.start
+    params = setup.network.initial_params
     rows = []
     module = copy.deepcopy(setup.network.module).requires_grad_(True)
     keys = setup.streams.at("shuffle", round, ids)
@@ -59,7 +59,7 @@ def bare_loop(setup: Setup, ids: Indices, round: int) -> Tensor:
 def trained(setup: Setup, way: Way, chunk: int, ids: Indices, round: int) -> Tensor:
     """Privfed's own training of the same clients."""
     local = replace(setup.executor.trainer, way=way)
-    broadcast = {"params": setup.network.start}
+    broadcast = {"params": setup.network.initial_params}
     parts = []
     for start in range(0, len(ids), chunk):
         some = ids[start : start + chunk]

@@ -29,7 +29,7 @@ class Running:
         self._folder = TemporaryDirectory()
         self._directory = RunDirectory.create(Path(self._folder.name) / "run")
         self._ledger = Ledger.create(self._directory.ledger, {})
-        self.state = setup.start()
+        self.state = setup.initial_state()
         self.round = 0
         self._world = World(
             executor=setup.executor,

@@ -168,7 +168,7 @@ def task(workload: Workload, rounds: int, *overrides: str) -> Task:
         examples.y.numpy(),
         setup.federation.offsets,
         cohorts(setup, rounds),
-        setup.network.start.numpy(),
+        setup.network.initial_params.numpy(),
         setup.plan.config.client.lr,
         setup.plan.config.client.batch_size,
         getattr(setup.plan.mechanism, "clip", 0.0),

@@ -115,7 +115,7 @@ class Neighbours:
             streams=streams,
             correlated=algorithm.mechanism.memory(streams, LENGTH),
         )
-        state = algorithm.start(torch.zeros(LENGTH))
+        state = algorithm.initial_state(torch.zeros(LENGTH))
         observed = np.full((scenario.rounds, len(self.moved(scenario))), np.nan)
         for round in range(1, scenario.rounds + 1):
             try:

@@ -12,6 +12,7 @@ from privfed.config.config import Config, Raw, Resolved
 from privfed.config.mistakes import Mistake, mistakes
 from privfed.config.sections import SECTIONS, Data, Privacy
 from privfed.errors import Refused
+from privfed.models.loss import Loss
 from privfed.models.task import Task
 from privfed.parts import BUILT_IN, Part, expected, find
 
@@ -55,10 +56,11 @@ def named(raw: Raw, kind: str) -> type[Any]:
     return _chosen(section, raw.get(section, {}))[kind][1]
 
 
-def loss_of(raw: Raw) -> Any:
+def loss_of(raw: Raw) -> Loss | None:
     """The loss that `raw` describes; None where that is refused."""
     try:
-        return _built(raw, "model", "loss")
+        loss: Loss | None = _built(raw, "model", "loss")
+        return loss
     except Refused:
         return None
 
@@ -99,7 +101,8 @@ def _suited(raw: Raw) -> Raw:
     if None in (data, source, sampler, loss):
         return raw
     suited = {name: dict(section) for name, section in raw.items()}
-    task = Task(source.squared_norm, float(sampler.of(data.clients).size))
+    cohort = min(sampler.of(data.clients).size, data.clients)  # a larger one is refused later
+    task = Task(source.squared_norm, float(cohort))
     for target, value in loss.defaults(task).items():
         name, _, key = target.rpartition(".")
         given = suited.setdefault(name, {})

@@ -18,18 +18,17 @@ from typing import Any
 import tomli_w
 
 from accounting.documents import from_toml
-from attacks.types import Attack as Attacking
-from attacks.types import Knowledge
+from attacks.types import Attack, Knowledge
 from defenses.types import Rule
 from privfed.config.sections import (
     FORMAT,
     SECTIONS,
     Aggregation,
-    Attack,
+    AttackKeys,
     Audit,
     Client,
+    CohortKeys,
     Data,
-    Drop,
     Privacy,
     Run,
     Secure,
@@ -82,11 +81,11 @@ class Config:
     data: Data
     start: Start
     client: Client
-    cohort: Drop
+    cohort: CohortKeys
     privacy: Privacy
     aggregation: Aggregation
     secure: Secure
-    attackers: Attack
+    attackers: AttackKeys
     audit: Audit
     devices: Devices
 
@@ -105,7 +104,7 @@ class Config:
     mechanism: Mechanism
     rule: Rule
     protocol: SumProtocol
-    attack: Attacking
+    attack: Attack
 
     names: Mapping[str, str]
     noise_multiplier: float | None = None
@@ -145,11 +144,6 @@ class Config:
     def void(self) -> bool:
         """Whether attackers read raw updates, so that others' rows depend on a member's data."""
         return self.attacked and Knowledge.ALL_HONEST in self.attack.knows
-
-    @property
-    def dropout(self) -> float:
-        """Of the drawn, who drops out of a sum."""
-        return self.cohort.dropout
 
     @property
     def row_hiding(self) -> RowHiding | None:

@@ -39,7 +39,7 @@ def read_raw(path: Path) -> Raw:
     return _parted(read_toml(path, "run"), str(path))[0]
 
 
-def resolved(text: str, of: str = "the configuration") -> Config:
+def read_resolved(text: str, of: str = "the configuration") -> Config:
     """The configuration whose `toml` is `text`, with the noise it was calibrated to.
 
     Raises `Refused`, calling the text `of`.
@@ -47,7 +47,7 @@ def resolved(text: str, of: str = "the configuration") -> Config:
     return assembled(*_parted(_of_format(from_toml(text), of), of))
 
 
-def outside(text: str, of: str) -> list[str]:
+def keys_of_outside_parts(text: str, of: str) -> list[str]:
     """The keys of a run file that name parts from outside, whose code runs as they are built."""
     raw, _ = _parted(_of_format(from_toml(text), of), of)
     parts = [

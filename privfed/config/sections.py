@@ -64,7 +64,7 @@ class Client(Part):
     drop_stragglers: bool = False
 
 
-class Drop(Part):
+class CohortKeys(Part):
     dropout: float = Field(0.0, ge=0, lt=1)
     """Of the drawn, who drops out of a sum: a third each before sharing keys, before sending, and
     before unmasking (`privfed.secure.dropout`)."""
@@ -102,7 +102,7 @@ class Secure(Part):
     simulate: Literal["messages", "arithmetic"] = "messages"
 
 
-class Attack(Part):
+class AttackKeys(Part):
     fraction: float = Field(0.0, ge=0, lt=1)
     """The part of all clients that is byzantine, to the nearest whole client."""
     selection: Literal["once", "round"] = "once"
@@ -156,13 +156,13 @@ SECTIONS = {
     ),
     "cohort": Section(
         "cohort",
-        Drop,
+        CohortKeys,
         {"sampler": ("sampler", "poisson"), "availability": ("availability", "always")},
     ),
     "privacy": Section("privacy", Privacy, {"mechanism": ("mechanism", "gaussian")}),
     "aggregation": Section("aggregation", Aggregation, {"rule": ("rule", "mean")}),
     "secure": Section("secure", Secure, {"protocol": ("protocol", "none")}),
-    "attack": Section("attackers", Attack, {"name": ("attack", "none")}),
+    "attack": Section("attackers", AttackKeys, {"name": ("attack", "none")}),
     "audit": Section("audit", Audit, {}),
     "devices": Section("devices", Devices, {}),
 }

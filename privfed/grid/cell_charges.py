@@ -20,7 +20,7 @@ from privfed.errors import Broken
 from privfed.grid.cells import Cell
 from privfed.grid.pictures.figures import text
 from privfed.plan.prior_spending import Prior, Priors
-from privfed.run.prepare import planned
+from privfed.run.prepare import plan_with_length
 from privfed.store.run_directory import RunDirectory
 
 
@@ -126,7 +126,7 @@ def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
     assert cell.config is not None
     config, slot = cell.config, slot or cell.name
     before = priors(config)
-    plan = planned(config, before)
+    plan = plan_with_length(config, before)
     rounds, dp = config.run.rounds, config.example_privacy
     examples = {dp.event(config.client.epochs): rounds} if dp else None
     terms = {

@@ -32,7 +32,7 @@ def load_grid(path: Path) -> Grid:
 
 def _with_measures(path: Path, grid: Grid) -> Grid:
     """`grid`, whose figures know their measure and direction. Raises `Refused`."""
-    if grid.base and not (path.parent / grid.base).exists():
+    if grid.base and not _is_there(path.parent / grid.base):
         return grid  # figures are drawn from the table alone, whose first measure is the loss's own
     if grid.tune is not None and not grid.tune.by:
         for values in grid_points(path, grid):
@@ -44,3 +44,11 @@ def _with_measures(path: Path, grid: Grid) -> Grid:
     losses_of_cells = losses_of(path, grid, grid_points(path, grid))
     figures = [figure_with_measure(figure, losses_of_cells) for figure in grid.figure]
     return grid.model_copy(update={"figure": figures})
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is a file at `path`; a name that no file can have is at no file's."""
+    try:
+        return path.exists()
+    except OSError:
+        return False

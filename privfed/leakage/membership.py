@@ -152,7 +152,7 @@ def _finished_run(path: Path) -> tuple[Setup, Checkpoint, tuple[Guarantee, Guara
     if claimed.guarantee is None or claimed.problems:
         raise Broken(f"{path}: {'; '.join(claimed.problems)}")
     setup = prepare(config, constants=directory.constants.read())
-    last = Checkpoint.load(directory, setup.network, setup.network.start.device)
+    last = Checkpoint.load(directory, setup.network, setup.network.initial_params.device)
     return setup, last, (claimed.guarantee, claimed.examples)
 
 

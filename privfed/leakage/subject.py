@@ -68,7 +68,7 @@ def subject(path: Path, overrides: Sequence[str]) -> Subject:
         before = priors(config)
         setup = prepare(_one_at_a_time(config), before)
         _refuse_unknown(setup)
-        return Subject(path, setup, setup.network.start, 0)
+        return Subject(path, setup, setup.network.initial_params, 0)
     if overrides:
         raise Refused(
             f"--set changes a run file, and {path} is a run directory: its model was trained as "

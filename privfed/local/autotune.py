@@ -57,7 +57,7 @@ def fastest(trainer: LocalTrainer, cohort: int, way: Way | Literal["auto"], chun
     most = max(2 * cohort, 2)
     largest = min(most, _CHUNKS[-1])
     sizes = (chunk,) if chunk else tuple(sorted({min(size, largest) for size in _CHUNKS}))
-    cached = max(1, _CACHED // max(len(trainer.network.start), 1))
+    cached = max(1, _CACHED // max(len(trainer.network.initial_params), 1))
     options = [
         (kind, size)
         for kind in ways
@@ -103,7 +103,7 @@ def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int, most: int)
 
 def _broadcast(trainer: LocalTrainer) -> Broadcast:
     """What round 1 broadcasts, where every exchange before training released zeros."""
-    params, objective = trainer.network.start, trainer.objective
+    params, objective = trainer.network.initial_params, trainer.objective
     prelude = objective.prelude(params, objective.init(params))
     answer = None
     while True:  # a prelude's exchanges are answered as if nobody had anything to say

@@ -26,7 +26,7 @@ from privfed.vector import Indices
 
 
 @dataclass(frozen=True)
-class InProcess:
+class LocalExecutor:
     """Trains `chunk` clients at once, those with the most local steps first."""
 
     trainer: LocalTrainer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,21 +89,21 @@ class ClientState(Protocol):
 class Objective(Protocol):
     """c clients at once: w `[c, d]` are their models, `state` `[c, k]` what each keeps, or None."""
 
-    keeps: int
+    keeps: ClassVar[int]
     """Vectors `[d]` that each client keeps between rounds; above 0, clients have to return, every
     row weighs one, and sums are divided by the expected cohort's size, a constant.
     """
-    exchanges: int
+    exchanges: ClassVar[int]
     """Exchanges before and with training; fixed, so that the round's event is known beforehand."""
-    broadcasts: int
+    broadcasts: ClassVar[int]
     """Vectors `[d]` that each client is sent with the question to train."""
-    unproven: str
+    unproven: ClassVar[str]
     """Why it is refused under privacy; empty where its messages have a proven bound."""
-    anchored: Anchor
+    anchored: ClassVar[Anchor]
     """Which of a client's gradients at the broadcast model is `state` `[c, d]`, if any: that of all
     its examples ("all"), or at each step that of the same batch ("batch"). Not with `keeps`.
     """
-    measures: Measures
+    measures: ClassVar[Measures]
     """What `message` is told besides: see `Work`."""
 
     @property

@@ -37,7 +37,7 @@ class PerExample:
                 "pip install 'privfed[opacus]'"
             ) from error
         self._network = network
-        copied = copy.deepcopy(network.module).to(network.start.device)
+        copied = copy.deepcopy(network.module).to(network.initial_params.device)
         for name, parameter in copied.named_parameters():
             parameter.requires_grad_(name in network.shapes.names)
         problems = ModuleValidator.validate(copied, strict=False)
@@ -56,8 +56,8 @@ class PerExample:
         Raises `Refused` where they differ: hooks do not see all that a module may do.
         """
         network, generator = self._network, torch.Generator().manual_seed(0)
-        noise = torch.randn(network.shapes.length, generator=generator).to(network.start)
-        w = network.start + 0.1 * noise
+        noise = torch.randn(network.shapes.length, generator=generator).to(network.initial_params)
+        w = network.initial_params + 0.1 * noise
         try:
             with scoring(network.module), _without_dropout(self._module):
                 for count in (2, 3):

@@ -37,7 +37,7 @@ class Network:
 
     module: nn.Module
     shapes: Shapes
-    start: Tensor
+    initial_params: Tensor
     loss: Loss
     random: bool = False
     constants: Mapping[str, Tensor] = field(default_factory=dict)

@@ -29,9 +29,9 @@ def mixed(network: Network, examples: Examples) -> Network:
     in_mixed = replace(network, mixed=True)
     x, y = examples.made_up(_EXAMPLES)
     with scoring(network.module):
-        exact = network.gradient(network.start, x, y).double()
+        exact = network.gradient(network.initial_params, x, y).double()
         try:
-            rounded = in_mixed.gradient(network.start, x, y).double()
+            rounded = in_mixed.gradient(network.initial_params, x, y).double()
         except RuntimeError as error:
             raise Refused(
                 f'run.precision = "mixed" does not go with this model: {error}; use "full"'

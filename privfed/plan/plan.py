@@ -71,7 +71,7 @@ class Plan:
             clients=config.data.clients,
             byzantine=config.aggregation.byzantine,
             schedule=config.server_schedule,
-            dropout=config.dropout,
+            dropout=config.cohort.dropout,
             aborts=self.cost.aborts,
         )
 

@@ -8,7 +8,7 @@ from accounting.events import CHANGE
 from defenses.types import SumRule
 from privfed.plan.plan import Plan
 from privfed.plan.rule import rule_of
-from privfed.round.algorithm import exchanges
+from privfed.round.algorithm import releases_per_round
 
 
 def proof_in_words(plan: Plan) -> str:
@@ -26,7 +26,7 @@ def proof_in_words(plan: Plan) -> str:
     first = " at first" if mechanism.adaptive else ""
     clip = f"{what} to {config.mechanism.clip:g}{first}"
     proof = f"{name} needs sums alone, which noise may be added to: {clip}"
-    releases = exchanges(config.objective, rule)
+    releases = releases_per_round(config.objective, rule)
     if releases > 1:
         proof += f"; {releases} sums over one cohort are one event, of noise z / sqrt({releases})"
     if config.secured:

@@ -20,7 +20,7 @@ from privfed.plan.rule import rule_of
 from privfed.plan.sum_limits import configured_limits, limits_of_rare_aborts
 from privfed.privacy.mechanism import Mechanism, Setting
 from privfed.privacy.shared_noise import OTHER_PARTY, shares_noise
-from privfed.round.algorithm import exchanges
+from privfed.round.algorithm import releases_per_round
 from privfed.sampling.cohort import Witness
 from privfed.secure.aborts import probability, round_event, tells_who_was_drawn, with_aborts
 from privfed.secure.limits import UNLIMITED, Limits
@@ -119,9 +119,9 @@ def _cost_within(
     mechanism, sampler = config.mechanism, config.sampler
     if mechanism.private:
         mechanism = mechanism.resolved(_setting(config, limits, length))
-    releases = exchanges(config.objective, rule)
+    releases = releases_per_round(config.objective, rule)
     summation = config.protocol.over(limits)
-    aborts = probability(summation, sampler, config.data.clients, releases, config.dropout)
+    aborts = probability(summation, sampler, config.data.clients, releases, config.cohort.dropout)
     return RoundCost(mechanism, witness, rule, releases, summation, limits, aborts)
 
 

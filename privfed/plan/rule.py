@@ -22,6 +22,7 @@ def rule_of(config: Config) -> SumRule | RowRule:
             f"aggregation.rule = {config.names['rule']!r} is no rule; expected a subclass of "
             "defenses.types.RowRule or SumRule"
         )
+    _refuse_answers_for_sums(rule, config.names["rule"])
     has_both_forms = isinstance(rule, SumRule) and isinstance(rule, WeightRule) and rule.robust
     try:
         if before or (has_both_forms and not _sums_only(config)):
@@ -29,6 +30,26 @@ def rule_of(config: Config) -> SumRule | RowRule:
         return _bounded(rule, mechanism.clip if mechanism.private else None)
     except ValueError as error:
         raise Refused(f"aggregation.rule = {config.names['rule']!r}: {error}") from error
+
+
+_ANSWERS_FOR_SUMS = ("uploads", "extra", "remembers", "center_after")
+
+
+def _refuse_answers_for_sums(rule: SumRule | RowRule, name: str) -> None:
+    """Raises `Refused` where a rule on rows has something under a name that sums are carried by."""
+    if isinstance(rule, SumRule):
+        return
+    kind = type(rule)
+    taken = [
+        answer
+        for answer in _ANSWERS_FOR_SUMS
+        if answer in kind.model_fields or getattr(kind, answer) != getattr(Rule, answer)
+    ]
+    if taken:
+        raise Refused(
+            f"aggregation.rule = {name!r} is a rule on rows, and defines {', '.join(taken)}, by "
+            "which rules by sums say how they are carried out; call it otherwise"
+        )
 
 
 def _sums_only(config: Config) -> bool:

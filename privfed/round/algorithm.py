@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def exchanges(objective: Objective, rule: SumRule | RowRule) -> int:
+def releases_per_round(objective: Objective, rule: SumRule | RowRule) -> int:
     """Releases per round, known before it: together they make one event."""
     return objective.exchanges - 1 + rule.uploads
 
@@ -61,7 +61,7 @@ class Algorithm:
         """Whether rows weigh one and their sum is divided by the configuration's constant."""
         return self.mechanism.private or self.objective.keeps > 0
 
-    def start(self, params: Tensor) -> TrainingState:
+    def initial_state(self, params: Tensor) -> TrainingState:
         """The state before round 1; a rule that keeps a center starts from no movement."""
         return TrainingState(
             params,
@@ -74,7 +74,7 @@ class Algorithm:
     @property
     def exchanges(self) -> int:
         """Releases per round."""
-        return exchanges(self.objective, self.rule)
+        return releases_per_round(self.objective, self.rule)
 
     def wire(self, layout: Layout) -> Layout:
         """What a client sends: the rule's terms, and its weight where that is not public."""
@@ -82,7 +82,7 @@ class Algorithm:
             layout = layout.plus("terms", self.rule.extra)
         return layout if self.fixed_divisor else layout.plus("weight", 1)
 
-    def encoded(self, parameters: int) -> float:
+    def encoding_factor(self, parameters: int) -> float:
         """The norm of what is summed, over that of a client's row; 1 without a secure sum.
 
         Raises `Refused` where the secure sum cannot hold it.
@@ -92,7 +92,7 @@ class Algorithm:
         norm = self.summation.encoded(encoding, width)
         return norm / encoding.bound if encoding.bound < math.inf else 1.0
 
-    def step(self, parameters: int) -> float | None:
+    def grid_step(self, parameters: int) -> float | None:
         """The step of the whole numbers that are summed; None without a secure sum."""
         width = self.mechanism.width(self.wire(self.objective.layout(parameters)))
         return self.summation.step(self.mechanism.encoding(self.mechanism.init()), width)

@@ -13,6 +13,7 @@ from privfed.local.exchange import Chunk, Exchange
 from privfed.privacy.mechanism import BoundedSum, PublicState
 from privfed.round.updates import ClientUpdates
 from privfed.secure.summation import Session
+from privfed.vector import Layout
 
 
 class BySums:
@@ -54,12 +55,7 @@ class BySums:
         closed = accumulator.close()
         summed = world.executor.reduce(closed.total.to(exchange.broadcast["params"].device))
         total = BoundedSum(summed, closed.bound, closed.survivors)
-        if algorithm.fixed_divisor:
-            return total, cohort.divisor
-        weight = float(wire.view(total.total, "weight"))
-        if weight <= 0.0:  # nobody's: an average of nothing moves nothing
-            return BoundedSum(torch.zeros_like(summed[:-1]), total.bound, total.survivors), 1.0
-        return BoundedSum(summed[:-1], total.bound, total.survivors), weight
+        return (total, cohort.divisor) if algorithm.fixed_divisor else _parted(total, wire)
 
     def _noised(self, total: BoundedSum, divisor: float, number: int) -> tuple[Tensor, PublicState]:
         updates = self._updates
@@ -89,6 +85,14 @@ class BySums:
                 terms = torch.cat([rule.unbounded(rows[:hostile], center), terms[hostile:]])
             center = rule.step(center, self._updates.clipped(terms, hostile).mean(0))
         return center
+
+
+def _parted(total: BoundedSum, wire: Layout) -> tuple[BoundedSum, float]:
+    """The sum of weighted rows without their weights, and the sum of these."""
+    weight, rows = float(wire.view(total.total, "weight")), total.total[:-1]
+    if weight <= 0.0:  # nobody's: an average of nothing moves nothing
+        return BoundedSum(torch.zeros_like(rows), total.bound, total.survivors), 1.0
+    return BoundedSum(rows, total.bound, total.survivors), weight
 
 
 def _hash(params: Tensor) -> bytes:

@@ -23,7 +23,7 @@ def play(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
     for number in range(rule.uploads):
         task = "train" if number == 0 else "terms"
         released = yield Exchange(task, {**broadcast, "center": center}, layout)
-        center = rule.step(center, released)
+        center = rule.center_after(center, released)
     delta, memory = objective.conclude(broadcast, center, state.objective, algorithm.cohorts)
     params, server = algorithm.server_in(round).step(params, delta, state.server)
     remembered = {"center": center} if rule.remembers else {}

@@ -30,8 +30,9 @@ def run_round(
 ) -> TrainingState:
     """Round number `round`, from `state` to the next.
 
-    Raises `BudgetExceeded` with nothing charged and nobody drawn, and `Aborted` with the round
-    charged and consumed.
+    Raises `BudgetExceeded` with nothing charged and nobody drawn. What else it raises leaves the
+    round charged: `Aborted` consumes it, and `Refused` stands for a part that asks for more than
+    was charged, or a release that is not finite.
     """
     charge, drawn = world.ranks.first(lambda: charge_then_draw(round, algorithm, world))
     cohort = world.executor.answering(drawn)
@@ -39,15 +40,15 @@ def run_round(
         world.states.begin(round)
     updates, rule = ClientUpdates(algorithm, world, state, cohort), algorithm.rule
     aggregation = BySums(rule, updates) if isinstance(rule, SumRule) else ByRows(rule, updates)
-    journal, exchanges = Journal(charge, world), Conversation(play(algorithm, round, state))
-    for number, exchange in enumerate(exchanges):
+    journal, conversation = Journal(charge, world), Conversation(play(algorithm, round, state))
+    for number, exchange in enumerate(conversation):
         refuse_uncharged(round, number, algorithm)
         released = aggregation.release(exchange, number)
-        refuse_diverged(round, released)
+        refuse_not_finite(round, released)
         show(round, exchange, released, algorithm, world)
         journal.keep(released, aggregation.state)
-        exchanges.answer(released)
-    return replace(exchanges.end, mechanism=aggregation.state, attack=updates.attack_memory)
+        conversation.answer(released)
+    return replace(conversation.end, mechanism=aggregation.state, attack=updates.attack_memory)
 
 
 def charge_then_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Charge, Cohort]:
@@ -67,7 +68,7 @@ def refuse_uncharged(round: int, number: int, algorithm: Algorithm) -> None:
         )
 
 
-def refuse_diverged(round: int, released: Tensor) -> None:
+def refuse_not_finite(round: int, released: Tensor) -> None:
     """Raises `Refused` where what would be released `[m]` is not finite."""
     if not bool(released.isfinite().all()):
         raise Refused(
@@ -81,5 +82,5 @@ def show(
 ) -> None:
     """Show the aggregate to whoever watches a simulation."""
     if world.watch and exchange.task != "gradient":
-        aggregate = algorithm.rule.step(exchange.broadcast["center"], released)
+        aggregate = algorithm.rule.center_after(exchange.broadcast["center"], released)
         world.watch.aggregate(round, aggregate)

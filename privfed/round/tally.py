@@ -13,7 +13,7 @@ from torch import Tensor
 from privfed.sampling.devices import Devices
 from privfed.vector import Indices
 
-Work = Callable[[int, Indices], tuple[Indices, Indices]]
+WorkOf = Callable[[int, Indices], tuple[Indices, Indices]]
 """Round and clients `[c]` -> their local steps `[c]` and the examples they process `[c]`."""
 TOTALS = ("examples", "bytes", "device_seconds")
 """What adds up over rounds."""
@@ -67,7 +67,7 @@ class Tally:
         self,
         clip: float | None,
         counts: Mapping[str, int],
-        work: Work,
+        work: WorkOf,
         devices: Devices,
         down: float,
         up: float,

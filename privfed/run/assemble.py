@@ -10,7 +10,7 @@ from privfed.config.config import Config
 from privfed.data.federation import Federation
 from privfed.local.autotune import Speed, fastest
 from privfed.local.byzantine import Attackers, targeted
-from privfed.local.executor import InProcess
+from privfed.local.executor import LocalExecutor
 from privfed.local.per_example import PerExample
 from privfed.local.trainer import LocalTrainer
 from privfed.models.network import Network
@@ -28,10 +28,10 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
     """
     config, algorithm = plan.config, plan.algorithm()
     _refuse_other_people(plan, federation)
-    algorithm.encoded(network.shapes.length)  # refuses a codec that cannot hold the sums
+    algorithm.encoding_factor(network.shapes.length)  # refuses a codec that cannot hold the sums
     if config.client_mechanism.private:
         PerExample(network).verify(*federation.examples.made_up(3))  # refuses what mixes examples
-    evaluation = _seconds_to_score(network, federation)
+    scoring_seconds = _seconds_to_score(network, federation)
     trainer = _trainer(config, federation, network)
     speed = fastest(trainer, config.sampler.size, config.run.trainer, config.run.chunk)
     attackers = _attackers(config, federation, streams)
@@ -43,7 +43,7 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
         executor=_executor(plan, trainer, speed, streams, attackers),
         streams=streams,
         speed=speed,
-        evaluation=evaluation,
+        scoring_seconds=scoring_seconds,
         attackers=attackers,
         targeted=targeted(attackers.attack, federation.test) if attackers else None,
     )
@@ -61,7 +61,7 @@ def _refuse_other_people(plan: Plan, federation: Federation) -> None:
 def _seconds_to_score(network: Network, federation: Federation) -> float:
     """What scoring a model takes. Raises `Refused` for a test set that cannot be scored."""
     began = time.perf_counter()
-    network.evaluate(network.start, federation.test)
+    network.evaluate(network.initial_params, federation.test)
     return (time.perf_counter() - began) * federation.test_scale
 
 
@@ -80,9 +80,9 @@ def _trainer(config: Config, federation: Federation, network: Network) -> LocalT
 
 def _executor(
     plan: Plan, trainer: LocalTrainer, speed: Speed, streams: Streams, attackers: Attackers | None
-) -> InProcess:
+) -> LocalExecutor:
     config, poisons = plan.config, attackers is not None and attackers.attack.poisons
-    return InProcess(
+    return LocalExecutor(
         replace(trainer, way=speed.way),
         streams,
         speed.chunk,

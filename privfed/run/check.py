@@ -59,7 +59,7 @@ def check(config: Config) -> Check:
     """
     refuse_unusable_heads(config.run.heads)
     before = priors(config)
-    setup = prepare(config, before, people=load_representatives)
+    setup = prepare(config, before, load=load_representatives)
     refuse_once_public(before, setup.federation)
     return Check(setup.plan, forecast(setup))
 

@@ -59,7 +59,7 @@ def forecast(setup: Setup) -> Forecast:
     cohort = float(algorithm.sampler.size)
     layout = algorithm.objective.layout(d)
     width = algorithm.mechanism.width(algorithm.wire(layout))
-    encoded = algorithm.encoded(d)
+    encoded = algorithm.encoding_factor(d)
     typical = setup.federation.typical
     examples = typical if typical is not None else 2.0 * config.client.batch_size
     work = steps(np.array([math.ceil(examples)]), config.client.epochs, config.client.batch_size)
@@ -92,11 +92,11 @@ def forecast(setup: Setup) -> Forecast:
         remembered=algorithm.objective.keeps * d * _NUMBER,
         signal=signal,
         noise=noise,
-        seconds=training + sums + evaluations * setup.evaluation,
+        seconds=training + sums + evaluations * setup.scoring_seconds,
         examples=examples,
         guessed=typical is None,
         encoded=encoded,
         aborts=algorithm.aborts,
-        step=algorithm.step(d),
+        step=algorithm.grid_step(d),
         unstacked=setup.speed.unstacked,
     )

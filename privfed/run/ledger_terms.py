@@ -19,7 +19,8 @@ from privfed.run.setup import Setup
 from privfed.store.run_directory import RunDirectory
 
 
-def _refuse_grown(before: Priors) -> None:
+def refuse_grown(before: Priors) -> None:
+    """Raises `Refused` where a counted run was charged more since it was counted."""
     for prior in before.runs:
         if went_on(prior.to_json()):
             raise Refused(
@@ -46,7 +47,7 @@ def mark_counted(before: Priors, directory: RunDirectory) -> None:
         there = RunDirectory(Path(prior.path))
         if terms_at(there.ledger).get("id") == prior.run:
             there.mark_counted_by(directory.path.resolve())
-    _refuse_grown(before)
+    refuse_grown(before)
 
 
 def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, Any]:
@@ -121,7 +122,7 @@ def _secure(setup: Setup) -> dict[str, Any]:
     stated = {"protocol": name, "cryptography": ran, "seen": config.protocol.seen}
     if not config.secured:
         return stated
-    return {**stated, "encoded": setup.algorithm.encoded(setup.network.shapes.length)}
+    return {**stated, "encoded": setup.algorithm.encoding_factor(setup.network.shapes.length)}
 
 
 def _examples(setup: Setup) -> dict[str, Any] | None:

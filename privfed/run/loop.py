@@ -15,12 +15,12 @@ from privfed.round.round import run_round
 from privfed.round.tally import Tally
 from privfed.round.world import World
 from privfed.run.forecast import forecast
+from privfed.run.last_state import last_checkpoint, state_from_releases
 from privfed.run.outcome import Observer, Outcome
 from privfed.run.recorder import Recorder, tally_of
-from privfed.run.restore import replayed, restored
 from privfed.run.setup import Setup
 from privfed.run.worker_rank import RankZero
-from privfed.run.world import CanaryWatch, build_world, watched
+from privfed.run.world import RunCanaries, build_world, with_run_canaries
 from privfed.secure.summation import Aborted
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
@@ -38,22 +38,22 @@ def play_to_end(
     if setup.plan.budget is not None:
         ledger.gate = Gate(setup.plan.budget, privacy.delta, privacy.accountant, run.rounds)
     ledger.reexecutes = run.randomness == "seeded"
-    begin = restored(setup, directory, ledger)
+    begin = last_checkpoint(setup, directory, ledger)
     directory.metrics.cut(begin.round)
     directory.aborts.mend()
     expected = forecast(setup)
     tally = tally_of(setup, expected)
     world = build_world(setup, directory, ledger, begin, ranks=ranks, watch=tally)
-    world, canaries = watched(world, setup, directory)
+    world, canaries = with_run_canaries(world, setup, directory)
     recorder = Recorder(setup, directory, ledger, tally, begin)
     for observer in observers:
         observer.before(setup.plan, expected, directory.path, begin.round)
-    others = RankZero(ranks)
-    loop = Loop(setup, directory, ledger, world, recorder, observers, others, tally, canaries)
+    followers = RankZero(ranks)
+    loop = Loop(setup, directory, ledger, world, recorder, observers, followers, tally, canaries)
     end, stopped = loop.play(begin)
     loop.save(end)
     if canaries:
-        canaries.end(end.state.params - setup.network.start)
+        canaries.end(end.state.params - setup.network.initial_params)
     outcome = _outcome(setup, directory, ledger, recorder, end, stopped)
     directory.write_summary(outcome.to_json())
     return outcome
@@ -69,28 +69,28 @@ class Loop:
     world: World
     recorder: Recorder
     observers: Sequence[Observer]
-    others: RankZero
+    followers: RankZero
     tally: Tally | None
-    canaries: CanaryWatch | None
+    canaries: RunCanaries | None
 
     def play(self, now: Checkpoint) -> tuple[Checkpoint, bool]:
         """Every round after `now`: where they ended, and whether that was at the budget."""
         run, constants = self.setup.plan.config.run, self.setup.network.digest()
-        self.others.begin(self.setup)
+        self.followers.begin(self.setup)
         for round in range(now.round + 1, run.rounds + 1):
             try:
                 state = self._state_after(round, now.state)
             except BudgetExceeded:
-                self.others.end()
+                self.followers.end()
                 return now, True
             updates = now.updates + (state is not None)
             now = Checkpoint(round, updates, state or now.state, self.ledger.head())
-            _refuse_infinite(now)
+            _refuse_not_finite(now)
             self._tell(now)
             if round % run.checkpoint_every == 0 or round == run.rounds:
                 _refuse_changed(self.setup, constants)
                 self.save(now)
-        self.others.end()
+        self.followers.end()
         return now, False
 
     def save(self, now: Checkpoint) -> None:
@@ -103,23 +103,23 @@ class Loop:
         """The state after `round`, or None where the round was consumed without an update.
 
         A round that a secret run charged before it crashed is never drawn again: what it released
-        is replayed byte for byte, and if it released nothing (or not all), it is spent.
+        is state_from_releases byte for byte, and if it released nothing (or not all), it is spent.
         """
         charge = self.ledger.charged(round)
         if charge is not None and not self.ledger.reexecutes:
-            after = replayed(charge, self.setup, state, self.directory)
+            after = state_from_releases(charge, self.setup, state, self.directory)
             if self.canaries and (stored := self.directory.releases.read(round)):
                 self.canaries.hear(round, stored.released)
             if self.world.states:
                 self.world.states.replay(round, released=after is not None)
             return after
-        self.others.announce(round, state)
+        self.followers.announce(round, state)
         try:
-            self.others.known = run_round(round, self.setup.algorithm, state, self.world)
+            self.followers.known = run_round(round, self.setup.algorithm, state, self.world)
         except Aborted as aborted:
             self._note(round, str(aborted))
             return None
-        return self.others.known
+        return self.followers.known
 
     def _note(self, round: int, reason: str) -> None:
         """Write down that the round was aborted, and tell of it."""
@@ -178,12 +178,12 @@ def _refuse_changed(setup: Setup, constants: str) -> None:
     if setup.network.digest() != constants:
         raise Refused(
             "the model changed its own frozen part or a buffer while it trained: what one client's "
-            "examples did to it reached others unclipped, so this run's epsilon does not hold. "
+            "examples did to it reached followers unclipped, so this run's epsilon does not hold. "
             "Discard the run, and make the model's output a function of its parameters and input"
         )
 
 
-def _refuse_infinite(now: Checkpoint) -> None:
+def _refuse_not_finite(now: Checkpoint) -> None:
     """Raises `Refused` where the model is not finite."""
     if not bool(now.state.params.isfinite().all()):
         raise Refused(

@@ -16,6 +16,11 @@ def protected(config: Config) -> bool:
     return bool(config.mechanism.private or config.client_mechanism.private)
 
 
+def represented(config: Config) -> bool:
+    """Whether a few clients that a source makes up stand for all of them in plans."""
+    return config.data.clients > _FEW and not config.source.real_people
+
+
 def load_population(config: Config, streams: Streams) -> Federation:
     """The clients and the test set that `config` names. Raises `Refused`."""
     return _population(config, streams, config.data.clients)

@@ -18,35 +18,45 @@ from privfed.plan.plan import Plan, plan, refuse, solve_plan
 from privfed.plan.prior_spending import NOTHING, Priors
 from privfed.plan.rule import message_length
 from privfed.run.assemble import assemble
-from privfed.run.population import load_population, load_representatives
+from privfed.run.population import (
+    load_population,
+    load_representatives,
+    represented,
+)
 from privfed.run.setup import Setup
 from privfed.streams import Streams
 
-Population = Callable[[Config, Streams], Federation]
+Loader = Callable[[Config, Streams], Federation]
 
 
 def prepare(
     config: Config,
     before: Priors = NOTHING,
     constants: Mapping[str, Tensor] | None = None,
-    people: Population = load_population,
+    load: Loader = load_population,
 ) -> Setup:
-    """Refuse, load, build, plan and assemble: each once. Raises `Refused`.
+    """Refuse, plan, load, build and assemble: each once. Raises `Refused`.
 
     What the runs `before` this one spent counts. `constants` are those of a run that has a
-    checkpoint: it does not need the file that it started from. `people` loads
-    the run's own; `load_representatives` is enough for those who ask what a run would be.
+    checkpoint: it does not need the file that it started from. `load` loads the run's own people;
+    `load_representatives` is enough for those who ask what a run would be.
+
+    The plan comes before anything is read, but for noise that clients share: it depends on the
+    length of a message, which the model tells.
     """
     refuse(config)
+    solved = None if config.shared_noise else solve_plan(config, before)
     streams, device = streams_of(config), _device(config.run.device)
     torch.set_num_threads(config.run.threads)
-    federation = _load(config, streams, people).to(device)
-    net = _build(config, federation, streams, device, constants)
-    solved = solve_plan(config, before, message_length(config, net.shapes.length))
-    return assemble(solved, federation, net, streams)
+    federation = _load(config, streams, load).to(device)
+    network = _build(config, federation, streams, device, constants)
+    if solved is None:
+        _refuse_other_examples(config, federation, streams)
+        solved = solve_plan(config, before, message_length(config, network.shapes.length))
+    return assemble(solved, federation, network, streams)
 
 
-def planned(config: Config, before: Priors = NOTHING) -> Plan:
+def plan_with_length(config: Config, before: Priors = NOTHING) -> Plan:
     """The plan of a run that is not assembled. Raises `Refused`.
 
     Only noise that clients share depends on a message's length, for which a model is built.
@@ -56,8 +66,8 @@ def planned(config: Config, before: Priors = NOTHING) -> Plan:
     refuse(config)
     streams = streams_of(config)
     federation = _load(config, streams, load_representatives)
-    net = _build(config, federation, streams, torch.device("cpu"), None)
-    return solve_plan(config, before, message_length(config, net.shapes.length))
+    network = _build(config, federation, streams, torch.device("cpu"), None)
+    return solve_plan(config, before, message_length(config, network.shapes.length))
 
 
 def streams_of(config: Config) -> Streams:
@@ -65,9 +75,9 @@ def streams_of(config: Config) -> Streams:
     return Streams(config.run.seed, simulated=config.run.randomness == "seeded")
 
 
-def _load(config: Config, streams: Streams, people: Population) -> Federation:
+def _load(config: Config, streams: Streams, load: Loader) -> Federation:
     """The clients and the test set. Raises `Refused` where sampler or loss are for others."""
-    federation = people(config, streams)
+    federation = load(config, streams)
     config.sampler.fits(federation.population_size, config.data.clients)
     for examples in (federation.examples, federation.test):
         config.loss.width(examples)  # refuses labels that do not fit
@@ -86,6 +96,23 @@ def _build(
         config.model, examples, config.start, config.loss, keys, device, constants
     )
     return mixed(built, examples) if config.run.precision == "mixed" else built
+
+
+def _refuse_other_examples(config: Config, federation: Federation, streams: Streams) -> None:
+    """Raises `Refused` where examples are of another form than `check` planned for.
+
+    It plans for a few made-up clients: a source whose examples grow with its clients would be
+    charged for less than a row may hold once it is encoded.
+    """
+    if federation.stands_for or not represented(config):
+        return
+    planned, loaded = load_representatives(config, streams).examples, federation.examples
+    if (planned.x.shape[1:], planned.classes) != (loaded.x.shape[1:], loaded.classes):
+        raise Refused(
+            f"examples of {config.names['source']!r} are of another form for "
+            f"{config.data.clients} clients than where fewer clients are made up to plan for: make "
+            "it the same for any number of clients"
+        )
 
 
 def _device(name: str) -> torch.device:

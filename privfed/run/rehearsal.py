@@ -59,7 +59,7 @@ def rehearse(
     with tempfile.TemporaryDirectory(prefix="privfed-") as folder:
         directory = RunDirectory.create(Path(folder) / "rehearsal")
         world = _world(setup, directory)
-        state = setup.start()
+        state = setup.initial_state()
         for round in range(1, (rounds or config.run.rounds) + 1):
             try:
                 state = run_round(round, setup.algorithm, state, world)
@@ -73,7 +73,7 @@ def _world(setup: Setup, directory: RunDirectory) -> World:
     """Where the rounds happen: as in a run, but for what is kept."""
     terms = {"id": "rehearsal", "randomness": "seeded", "note": "simulation: a rehearsal"}
     ledger = Ledger.create(directory.ledger, terms)
-    begin = Checkpoint(0, 0, setup.start(), ledger.head())
+    begin = Checkpoint.first(setup.initial_state(), ledger.head())
     trainer = replace(setup.executor.trainer, federation=setup.federation)
     executor = replace(setup.executor, trainer=trainer, streams=setup.streams)
     setup = replace(setup, executor=executor)

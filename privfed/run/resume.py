@@ -1,4 +1,4 @@
-"""What a resume takes up: the ledger, the checkpoint, and the releases that came after it."""
+"""A run that goes on: what may change, what has to be there, and where it takes up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privfed.errors import Broken, Refused
 from privfed.plan.plan import Plan
 from privfed.plan.prior_spending import Priors
 from privfed.ranks import ALONE, Ranks
-from privfed.run.ledger_terms import _refuse_grown, mark_counted, terms, write_companions
+from privfed.run.ledger_terms import mark_counted, refuse_grown, terms, write_companions
 from privfed.run.loop import play_to_end
 from privfed.run.lost_private import refuse_lost
 from privfed.run.outcome import Observer, Outcome
@@ -53,7 +53,7 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
             )
         if ledger.charges:
             raise Broken(f"{directory.path} has charges in its ledger, but no checkpoint")
-        first = Checkpoint(0, 0, setup.start(), ledger.head())
+        first = Checkpoint.first(setup.initial_state(), ledger.head())
         first.save(directory, setup.network)
     return ledger
 
@@ -95,7 +95,7 @@ def reassemble(wanted: Config, directory: RunDirectory) -> tuple[Setup, Ledger]:
         if wanted.run.rounds > max((charge.round for charge in stored.charges), default=0):
             directory.refuse_if_counted()
         before = Priors.stated(stored.terms)
-        _refuse_grown(before)
+        refuse_grown(before)
     else:
         before = priors(wanted)
         mark_counted(before, directory)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from privfed.data.federation import Examples, Federation
 from privfed.local.autotune import Speed
 from privfed.local.byzantine import Attackers
-from privfed.local.executor import InProcess
+from privfed.local.executor import LocalExecutor
 from privfed.models.network import Network
 from privfed.plan.plan import Plan
 from privfed.round.algorithm import Algorithm, TrainingState
@@ -18,21 +18,21 @@ from privfed.streams import Streams
 class Setup:
     """A run, ready to start. `plan` holds the trainer and the chunk that were measured.
 
-    `speed` is that of training here, `evaluation` the seconds that scoring a model takes.
+    `speed` is that of training here, `scoring_seconds` what scoring a model takes.
     """
 
     plan: Plan
     federation: Federation
     network: Network
     algorithm: Algorithm
-    executor: InProcess
+    executor: LocalExecutor
     streams: Streams
     speed: Speed
-    evaluation: float
+    scoring_seconds: float
     attackers: Attackers | None = None
     targeted: Examples | None = None
     """Test examples as attackers feed them in, labelled as they want them read."""
 
-    def start(self) -> TrainingState:
+    def initial_state(self) -> TrainingState:
         """The state before round 1."""
-        return self.algorithm.start(self.network.start)
+        return self.algorithm.initial_state(self.network.initial_params)

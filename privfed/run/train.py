@@ -39,5 +39,5 @@ def train(
         mark_counted(before, directory)
         ledger = Ledger.create(directory.ledger, terms(setup, before, directory))
         keep_heads(ledger, config.run.heads)
-        Checkpoint(0, 0, setup.start(), ledger.head()).save(directory, setup.network)
+        Checkpoint.first(setup.initial_state(), ledger.head()).save(directory, setup.network)
         return play_to_end(setup, directory, ledger, observers, ranks)

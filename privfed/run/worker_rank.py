@@ -15,7 +15,7 @@ from accounting.errors import BudgetExceeded
 from accounting.events import Event
 from accounting.ledger import Charge
 from privfed.config.config import Config
-from privfed.config.reading import resolved
+from privfed.config.reading import read_resolved
 from privfed.errors import PrivfedError, Refused
 from privfed.failures import OUR_FAULT, bug_message, ends_silently, guarded, report_failure
 from privfed.memory import keep_freed
@@ -40,7 +40,7 @@ class RankZero:
         if self.ranks.count > 1:
             network = setup.network
             constants = {name: tensor.cpu() for name, tensor in network.constants.items()}
-            run = (setup.plan.config.toml(), constants, network.start.cpu())
+            run = (setup.plan.config.toml(), constants, network.initial_params.cpu())
             self.ranks.first(lambda: run)
 
     def announce(self, round: int, state: TrainingState) -> None:
@@ -58,10 +58,10 @@ class RankZero:
 def follow(ranks: Ranks) -> None:
     """Play every round that rank 0 names, until it names none."""
     text, constants, start = ranks.first(_nobody)
-    setup = _setup(resolved(text), constants, start)
-    device = setup.network.start.device
+    setup = _setup(read_resolved(text), constants, start)
+    device = setup.network.initial_params.device
     world = shared_world(setup, _Elsewhere(), _Elsewhere(), ranks)
-    state = setup.start()
+    state = setup.initial_state()
     while (announced := ranks.first(_nobody)) is not None:
         round, fresh = announced
         state = on(device, fresh) if fresh is not None else state
@@ -77,7 +77,7 @@ def _nobody() -> Any:
 
 def _setup(config: Config, constants: Mapping[str, Tensor], start: Tensor) -> Setup:
     setup = prepare(config, constants=constants)
-    network = replace(setup.network, start=start.to(setup.network.start))
+    network = replace(setup.network, initial_params=start.to(setup.network.initial_params))
     return replace(setup, network=network)
 
 

@@ -48,7 +48,7 @@ def private_silos(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Priv
         "sampler": event.sampler,
         "delta": dp.delta,
         "accountant": TIGHTEST,
-        "mechanism": "dp_sgd",
+        "mechanism": setup.plan.config.names["client_mechanism"],
     }
     silos, fresh = setup.federation.clients, not ledger.charges
     ledgers = SiloLedgers(directory.silos, terms, silos, fresh, ledger.reexecutes)
@@ -123,7 +123,7 @@ def shared_world(setup: Setup, ledger: Charges, store: ReleaseStore, ranks: Rank
 
 
 @dataclass(frozen=True)
-class CanaryWatch:
+class RunCanaries:
     """The canaries of a run, and the log of what they saw."""
 
     canaries: Canaries
@@ -138,9 +138,9 @@ class CanaryWatch:
         self.log.append(FINAL, self.canaries.products_with([way]))
 
 
-def watched(
+def with_run_canaries(
     world: World, setup: Setup, directory: RunDirectory
-) -> tuple[World, CanaryWatch | None]:
+) -> tuple[World, RunCanaries | None]:
     """The world with the run's canaries in its population, where it has any."""
     config, length = setup.plan.config, setup.network.shapes.length
     if not config.audit.canaries:
@@ -149,4 +149,4 @@ def watched(
     log = CanaryLog(directory.canaries, config.audit.canaries)
     log.begin(canaries.coins, length)
     clip, clients = float(config.mechanism.clip), setup.federation.clients
-    return with_canaries(world, clients, clip, canaries, log), CanaryWatch(canaries, log)
+    return with_canaries(world, clients, clip, canaries, log), RunCanaries(canaries, log)

@@ -26,6 +26,11 @@ class Checkpoint:
     state: TrainingState
     head: bytes
 
+    @classmethod
+    def first(cls, state: TrainingState, head: bytes) -> Checkpoint:
+        """The state before round 1."""
+        return cls(0, 0, state, head)
+
     def save(self, directory: RunDirectory, network: Network) -> None:
         """Make the checkpoint durable, then drop the releases that it contains."""
         tensors = {f"model/{k}": v for k, v in network.shapes.views(self.state.params).items()}
@@ -58,7 +63,7 @@ class Checkpoint:
                     "was trained (or draws where it is built from elsewhere than torch); restore it"
                 )
             params = network.shapes.flatten_exactly(under(tensors, "model/"))
-            if params.dtype != network.start.dtype:
+            if params.dtype != network.initial_params.dtype:
                 raise ValueError("parameters are of another type")
             state = TrainingState(params, *(under(tensors, f"{kind}/") for kind in _KINDS))
             head = bytes.fromhex(str(about["ledger_head"]))

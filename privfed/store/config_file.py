@@ -21,7 +21,7 @@ from accounting.documents import from_toml
 from accounting.errors import LedgerBroken
 from accounting.ledger import Ledger
 from privfed.config.config import Config, digest
-from privfed.config.reading import outside, resolved
+from privfed.config.reading import keys_of_outside_parts, read_resolved
 from privfed.errors import Broken, Refused, public_text, unreadable
 from privfed.models.pretrained import CHECKPOINT
 from privfed.store.tensorfile import misfits_are_broken, stated_facts
@@ -56,7 +56,7 @@ class ConfigFile:
                 "opened for; it was edited, and nothing that it names was imported. Restore it, or "
                 "start a new run"
             )
-        return resolved(text, str(self.path))
+        return read_resolved(text, str(self.path))
 
     def digest(self) -> str:
         """The digest of the file as it is written. Raises `Broken` where it is no run file."""
@@ -116,7 +116,7 @@ def _head(checkpoint: Path) -> bytes:
 def _refuse_outside(text: str, path: Path) -> None:
     """Refuse a configuration that names parts from outside, where no ledger vouches for it."""
     _digest(text, path)
-    if named := outside(text, str(path)):
+    if named := keys_of_outside_parts(text, str(path)):
         raise Refused(
             f"{path.parent} has no ledger that states its configuration: its run had not begun. "
             f"{', '.join(named)} there would import code, which nothing vouches for; delete the "

@@ -77,7 +77,7 @@ def personalise(path: Path, epochs: int) -> Personalised:
         raise Refused("no client holds two examples, one to fine-tune on and one to score")
     network, params, round = stored_model(path, people.examples)
     tuning, scoring = _halves(people.at(round), streams)
-    plain: Any = Sgd()
+    plain = Sgd()
     trainer = LocalTrainer(
         tuning, network, plain, config.client.lr, epochs, config.client.batch_size, "loop"
     )

@@ -1,5 +1,6 @@
 """Parts of a user's own, as `module:Name` names them."""
 
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -7,10 +8,12 @@ import numpy as np
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, Event
 from accounting.releases import Gaussian, WithoutReplacement
+from defenses.types import RowRule
 from privfed.data.partitions.basic import Natural
 from privfed.data.partitions.concept_shift import Concept
 from privfed.data.sources.synthetic import Synthetic
 from privfed.data.sources.table import Table
+from privfed.models.losses.cross_entropy import CrossEntropy
 from privfed.parts import Part
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.none import NoPrivacy
@@ -149,3 +152,46 @@ class Renamed(Synthetic):
 
 class Sheet(Table):
     """A table, under another name."""
+
+
+class Growing(Synthetic):
+    """A source whose examples are the wider the more clients there are."""
+
+    def load(self, clients, streams):
+        examples = super().load(clients, streams)
+        return replace(examples, x=examples.x.repeat(1, 1 + clients // 300))
+
+
+class Hospital(Synthetic):
+    """Real people, as an older version had it declared."""
+
+    found: ClassVar[bool] = True
+
+
+class Graded(CrossEntropy):
+    """A loss whose scores an older version asked for as `keep`."""
+
+    def keep(self, outputs, y, meaning):
+        return super().scores(outputs, y, meaning)
+
+
+class Helped(RowRule):
+    """A rule on rows with a helper of the name of a rule by sums' own method."""
+
+    def step(self, rows):
+        return rows.mean(0) if len(rows) else rows.new_zeros(rows.shape[1])
+
+    def __call__(self, rows, byzantine):
+        return self.step(rows)
+
+
+class Answering(Helped):
+    """It says how a rule by sums is carried out, and is none."""
+
+    extra: ClassVar[int] = 3
+
+
+class Bare(Part):
+    """Nothing of what its kind has to declare."""
+
+    lr: float = 1.0

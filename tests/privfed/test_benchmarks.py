@@ -57,7 +57,7 @@ def test_growth_is_drawn(tmp_path):
 def test_a_device_is_timed_and_what_it_could_do():
     assert min(device.limits(torch.device("cpu"), 1)) > 0
     setup, stacked, looped = device.both((4,), "cpu", threads=1, repeats=1)
-    assert len(setup.network.start) == 60 * 4 + 4 + 4 * 10 + 10
+    assert len(setup.network.initial_params) == 60 * 4 + 4 + 4 * 10 + 10
     assert setup.federation.sizes(np.arange(device.COHORT)).tolist() == [20] * device.COHORT
     assert 0 < stacked < looped
 

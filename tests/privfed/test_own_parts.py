@@ -66,7 +66,6 @@ def test_it_is_checked_trained_reported_and_audited(case, tmp_path):
     assert result.exit_code == 0, result.output
     toy = next(key for key in CASES[case] if "toys:" in key).rpartition("toys:")[2].strip('"]')
     assert f"toys:{toy}" in (tmp_path / "run/config.toml").read_text()
-    assert "test" in result.output
     summary = json.loads((tmp_path / "run/report/summary.json").read_text())
     assert summary["charges"] == 7
     assert summary["epsilon"] == pytest.approx(json.loads(checked.stdout)["epsilon"])

@@ -183,6 +183,31 @@ def test_a_sampler_that_does_not_say_whether_it_reads_sizes_is_refused():
         small("cohort.sampler=spelt:Silent")
 
 
+@pytest.mark.parametrize(
+    "key", ["server.optimizer", "server.schedule", "client.schedule", "model.name"]
+)
+def test_a_part_that_leaves_its_contract_out_is_refused(key):
+    with pytest.raises(Refused, match="does not declare"):
+        small(f"{key}=spelt:Bare")
+
+
+@pytest.mark.parametrize(
+    "key, name",
+    [("data.source=spelt:Hospital", "real_people"), ("model.loss=spelt:Graded", "scores")],
+)
+def test_what_was_declared_under_a_former_name_is_refused_by_the_new_one(key, name):
+    """Inherited from a built-in part, the opposite would hold silently."""
+    with pytest.raises(Refused, match=f"that is {name} now; rename it"):
+        small(key)
+
+
+def test_a_rule_on_rows_may_have_helpers_but_not_answer_for_sums(tmp_path):
+    local = ("privacy.mechanism=local_gaussian", "run.rounds=2")
+    assert trained(tmp_path / "run", "aggregation.rule=spelt:Helped", *local).updates == 2
+    with pytest.raises(Refused, match="is a rule on rows, and defines extra"):
+        plan(small("aggregation.rule=spelt:Answering", *local))
+
+
 @pytest.mark.parametrize("kind", ["sampler", "mechanism", "objective", "protocol", "shift"])
 def test_every_built_in_part_declares_what_one_from_outside_has_to(kind):
     for target in BUILT_IN[kind].values():

@@ -24,7 +24,7 @@ from accounting import chain
 from accounting.guarantee import spent
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
-from privfed.config.reading import load, resolved
+from privfed.config.reading import load, read_resolved
 from privfed.data.declaring.declare import declare
 from privfed.data.sources.idx import Idx
 from privfed.data.sources.leaf import Leaf
@@ -320,7 +320,7 @@ def resumed(place: Path) -> None:
 
 def _rounds(place: Path) -> int:
     try:
-        return resolved((place / "config.toml").read_text()).run.rounds
+        return read_resolved((place / "config.toml").read_text()).run.rounds
     except Exception:  # the resume will say so
         return 0
 

@@ -18,7 +18,7 @@ from accounting.releases import PoissonSampled, Separated, noise_of
 from privfed.auditing.canaries.log import CanaryRecord
 from privfed.config.config import Config
 from privfed.plan.rule import rule_of
-from privfed.round.algorithm import exchanges
+from privfed.round.algorithm import releases_per_round
 
 Numbers = NDArray[np.float64]
 _BEYOND = 1.2
@@ -44,7 +44,7 @@ class Scale:
         moves = bool(mechanism.init())
         return cls(
             None if moves else size / mechanism.clip,
-            exchanges(config.objective, rule_of(config)),
+            releases_per_round(config.objective, rule_of(config)),
             mechanism.coefficients(),
         )
 

@@ -44,8 +44,8 @@ def _examples_of_phones(config: Config) -> Iterator[str]:
     """DP-SGD protects one example of a silo; of a phone, whole clients are to be protected."""
     if config.data.setting != "cross_silo":
         yield (
-            'client.privacy.mechanism is "dp_sgd", which protects single examples of a silo; set '
-            'data.setting = "cross_silo", or protect whole clients by privacy.mechanism'
+            f"client.privacy.mechanism is {_name(config)!r}, which protects single examples of a "
+            'silo; set data.setting = "cross_silo", or protect whole clients by privacy.mechanism'
         )
 
 
@@ -53,8 +53,8 @@ def _mixed_precision(config: Config) -> Iterator[str]:
     """Gradients of single examples are clipped in full precision."""
     if config.run.precision == "mixed":
         yield (
-            'run.precision is "mixed", but client.privacy.mechanism = "dp_sgd" takes gradients of '
-            'single examples, which stay in full precision; use "full"'
+            f'run.precision is "mixed", but client.privacy.mechanism = {_name(config)!r} takes '
+            'gradients of single examples, which stay in full precision; use "full"'
         )
 
 
@@ -64,8 +64,8 @@ def _unnoised_reads_of_examples(config: Config) -> Iterator[str]:
     if objective.anchored or objective.measures or objective.exchanges > 1:
         yield (
             f"client.objective = {config.names['objective']!r} reads a silo's examples beside its "
-            'local steps, and client.privacy.mechanism = "dp_sgd" adds noise to these alone; use '
-            '"sgd", "fedprox", "fedfor", "scaffold" or "feddyn"'
+            f"local steps, and client.privacy.mechanism = {_name(config)!r} adds noise to these "
+            'alone; use "sgd", "fedprox", "fedfor", "scaffold" or "feddyn"'
         )
 
 
@@ -74,8 +74,8 @@ def _weights_that_tell_sizes(config: Config) -> Iterator[str]:
     if config.aggregation.weights == "examples":
         yield (
             'aggregation.weights is "examples", but how many examples a silo has is what '
-            'client.privacy.mechanism = "dp_sgd" protects; declare aggregation.silo_weights as '
-            'public constants, or use "uniform"'
+            f"client.privacy.mechanism = {_name(config)!r} protects; declare "
+            'aggregation.silo_weights as public constants, or use "uniform"'
         )
 
 
@@ -84,5 +84,10 @@ def _draws_that_tell_sizes(config: Config) -> Iterator[str]:
     if config.sampler.reads_sizes:
         yield (
             f"cohort.sampler is {config.names['sampler']!r}, but how many examples a silo has is "
-            'what client.privacy.mechanism = "dp_sgd" protects; use "full" or "poisson"'
+            f'what client.privacy.mechanism = {_name(config)!r} protects; use "full" or "poisson"'
         )
+
+
+def _name(config: Config) -> str:
+    """The mechanism by which silos protect their examples."""
+    return config.names["client_mechanism"]

@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 from pydantic import Field
 
-from privfed.config.reading import load, overridden, resolved
+from privfed.config.reading import load, overridden, read_resolved
 from privfed.config.sections import SECTIONS
 from privfed.errors import Refused
 from privfed.local.objectives.sgd import Sgd
@@ -113,7 +113,7 @@ def test_the_interfaces_own_example_is_a_run(run_file):
 )
 def test_what_is_written_reads_back_equal(overrides):
     config = plan(load(None, overrides)).config
-    assert resolved(config.toml()) == config
+    assert read_resolved(config.toml()) == config
 
 
 def test_a_resolved_file_used_as_a_run_file_is_calibrated_afresh(run_file):

@@ -9,7 +9,7 @@ from small import small
 
 from experiments.first_run.study import first_run
 from privfed.cli.main import main
-from privfed.config.reading import load, resolved
+from privfed.config.reading import load, read_resolved
 from privfed.models.losses.squared_error import SquaredError
 from privfed.models.task import Task
 from privfed.run.train import train
@@ -91,10 +91,10 @@ def test_what_is_written_goes_before_and_other_parts_keep_their_own(tmp_path):
 
 def test_a_resolved_run_holds_numbers_and_keeps_them(tmp_path):
     config = declared(tmp_path)
-    again = resolved(config.toml())
+    again = read_resolved(config.toml())
     assert again == config
     older = config.toml().replace("lr = 0.125", "lr = 0.5")
-    assert numbers(resolved(older))[0] == 0.5
+    assert numbers(read_resolved(older))[0] == 0.5
 
 
 def test_the_default_run_is_what_it_was():

@@ -15,7 +15,7 @@ from privfed.data.partitions.label_skew import Dirichlet, Shards
 from privfed.data.population import populate
 from privfed.errors import Refused
 from privfed.local.exchange import Exchange
-from privfed.local.executor import InProcess
+from privfed.local.executor import LocalExecutor
 from privfed.models.recipes import Logistic
 from privfed.sampling.cohort import Cohort, Witness
 from privfed.streams import Streams
@@ -86,10 +86,12 @@ def test_a_clients_shuffling_follows_its_name_whoever_else_there_is():
         source = Source(owned(names), owned(["x"]))
         people = populate(source, Natural(), 60, 0.3, STREAMS, "test")
         local = replace(trainer(people, model=Logistic(), shape=(1,)), batch_size=2)
-        executor = InProcess(local, STREAMS, 8, by_examples=False)
+        executor = LocalExecutor(local, STREAMS, 8, by_examples=False)
         ids = np.arange(people.clients)
         cohort = Cohort(1, ids, 1.0, Witness("poisson", 1.0, "add/remove"))
-        exchange = Exchange("train", {"params": local.network.start}, Layout((("delta", 6),)))
+        exchange = Exchange(
+            "train", {"params": local.network.initial_params}, Layout((("delta", 6),))
+        )
         found = rows_of(executor, exchange, cohort)
         return dict(zip(people.examples.clients, found, strict=True))
 

@@ -57,8 +57,8 @@ def test_a_simulated_update_is_the_trainers(way, model):
     )
     ids = np.arange(3)
     keys = Streams(0, simulated=True).at("shuffle", 1, ids)
-    rows, _ = local.train(ids, {"params": local.network.start}, None, keys)
-    update = update_function(local.network, local.network.start, local.lr, steps=3)
+    rows, _ = local.train(ids, {"params": local.network.initial_params}, None, keys)
+    update = update_function(local.network, local.network.initial_params, local.lr, steps=3)
     for client, row in zip(ids, rows, strict=True):
         x, y = examples_of(federation, int(client))
         assert torch.allclose(update(x, y), row, atol=1e-5)
@@ -70,7 +70,7 @@ def test_several_steps_are_differentiable_in_the_examples():
     network = trainer(federation, model=Mlp(hidden=[6])).network
     x, y = examples_of(federation, 0)
     x, y = x.double().requires_grad_(), y
-    start = network.start.double()
+    start = network.initial_params.double()
 
     def length(x):
         return update_function(network, start, 0.3, 2)(x, y).square().sum()
@@ -152,9 +152,9 @@ def test_a_search_finds_what_is_there(empty, method):
 
 def test_a_convolution_is_no_linear_first_layer():
     local = trainer(population((3,)), model=Cnn(channels=[4]), shape=(1, 8, 8))
-    assert first_layer(local.network, local.network.start, (1, 8, 8)) is None
+    assert first_layer(local.network, local.network.initial_params, (1, 8, 8)) is None
     flat = trainer(population((3,)), model=Mlp(hidden=[4]), shape=(2, 3)).network
-    weight, bias = first_layer(flat, flat.start, (2, 3))
+    weight, bias = first_layer(flat, flat.initial_params, (2, 3))
     assert (weight.shape, bias.shape) == ((4, 6), (4,))
 
 

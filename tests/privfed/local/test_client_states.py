@@ -292,7 +292,7 @@ def test_rows_do_not_depend_on_the_order_of_clients_or_on_the_others(name):
     local = trainer(population((3, 9, 0, 4)))
     objective = find("objective", name, "")()
     object.__setattr__(local, "objective", objective)
-    params = local.network.start + 0.1
+    params = local.network.initial_params + 0.1
     prelude = objective.prelude(params, objective.init(params))
     answer = None
     try:
@@ -344,7 +344,7 @@ def test_mimes_two_gradients_of_a_batch_share_their_dropout():
     net = built(Foreign.of(Dropping)(), (FEATURES,), 3)
     local = trainer(population((6,)), network=net, way="loop", epochs=1, batch_size=6, lr=1.0)
     object.__setattr__(local, "objective", Mime(beta=0.0))
-    params, ids = local.network.start, np.arange(1)
+    params, ids = local.network.initial_params, np.arange(1)
     gradient = torch.full_like(params, 0.25)
     broadcast = {"params": params, "gradient": gradient, "momentum": torch.zeros_like(params)}
     rows, _ = local.train(ids, broadcast, None, Streams(1).at("shuffle", 1, ids))
@@ -356,7 +356,7 @@ def test_nobodys_state_depends_on_who_else_is_there(tmp_path):
     people = population((3, 9, 4, 6))
     local = trainer(people)
     object.__setattr__(local, "objective", Scaffold())
-    params = local.network.start
+    params = local.network.initial_params
     broadcast = {"params": params, "control": torch.ones_like(params)}
     own = torch.randn(4, len(params), generator=torch.Generator().manual_seed(0))
 
@@ -380,8 +380,8 @@ def test_the_fisher_is_the_mean_of_squares_however_it_is_batched(way):
         local = trainer(people, way=way, batch_size=batch_size, epochs=1, lr=0.0)
         object.__setattr__(local, "objective", FedCurv())
         ids = np.arange(4)
-        zeros = torch.zeros(2 * len(local.network.start))
-        params = local.network.start + 0.2
+        zeros = torch.zeros(2 * len(local.network.initial_params))
+        params = local.network.initial_params + 0.2
         broadcast = {"params": params, "fisher": params * 0, "weighted": params * 0}
         keys = Streams(1).at("shuffle", 1, ids)
         rows, _ = local.train(ids, broadcast, zeros.expand(4, -1), keys)

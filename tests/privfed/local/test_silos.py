@@ -143,7 +143,7 @@ def test_gradients_of_single_examples_are_autograds():
     local = trainer(population((6,)))
     net = local.network
     x, y = local.federation.gather(torch.arange(6))
-    w = net.start + 0.1
+    w = net.initial_params + 0.1
     found = PerExample(net).gradients(w, x, y)
     for place in range(6):
         leaf = w.clone().requires_grad_()
@@ -303,7 +303,7 @@ def test_an_unused_parameter_has_a_gradient_of_zero():
     net, made_up = of_module(Unused(features))
     one = PerExample(net)
     one.verify(*made_up)
-    rows = one.gradients(net.start, *made_up)
+    rows = one.gradients(net.initial_params, *made_up)
     assert (net.shapes.views(rows)["b.weight"] == 0).all()
 
 
@@ -311,7 +311,7 @@ def test_without_noise_and_clip_it_is_full_batch_gradient_descent(tmp_path):
     local = trainer(population((6, 3)))
     dp = DpSgd(clip=1e6, noise_multiplier=0.0, sampling_rate=1.0)
     ledgers = SiloLedgers(tmp_path / "silos", {"id": "x"}, 2, fresh=True, reexecutes=False)
-    ids, params = np.arange(2), local.network.start
+    ids, params = np.arange(2), local.network.initial_params
     keys = STREAMS.at("noise/silo", 1, ids)
     draws = STREAMS.at("shuffle", 1, ids)
     rows, _ = PrivateSilos(dp, local, ledgers).train(
@@ -451,7 +451,7 @@ def test_no_example_whatever_it_is_moves_a_step_further(others, size, seed):
     def released(examples):
         (own,) = keys.each()
         taken = lambda w, drawn: one.gradients(w, x[drawn], y[drawn])  # noqa: E731
-        return dp.gradient(net.start, examples, 1, taken, own).double()
+        return dp.gradient(net.initial_params, examples, 1, taken, own).double()
 
     moved = float((released(others + 1) - released(others)).norm())
     assert moved <= dp.clip * (1 + 1e-5)

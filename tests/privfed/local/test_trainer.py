@@ -100,7 +100,7 @@ def test_training_equals_torch_optim_one_client_at_a_time(way, model, batch_size
 def test_no_clients_give_no_rows(way):
     local = trainer(population(SIZES), way=way)
     ids = np.array([], dtype=np.int64)
-    rows, _ = local.train(ids, {"params": local.network.start}, None, keys(ids))
+    rows, _ = local.train(ids, {"params": local.network.initial_params}, None, keys(ids))
     assert rows.shape == (0, local.network.shapes.length)
 
 
@@ -111,7 +111,9 @@ def test_one_clients_bad_example_reaches_no_other_client(bad):
     spoiled.examples.x[0] = bad
     ids = np.arange(len(SIZES))
     rows = [
-        trainer(federation).train(ids, {"params": trainer(clean).network.start}, None, keys(ids))[0]
+        trainer(federation).train(
+            ids, {"params": trainer(clean).network.initial_params}, None, keys(ids)
+        )[0]
         for federation in (clean, spoiled)
     ]
     torch.testing.assert_close(rows[0][1:], rows[1][1:], rtol=0, atol=0)

@@ -98,7 +98,7 @@ def rows(net, way, ids=(0, 1, 2), federation=None, epochs=2, round=1):
     ids = np.array(ids)
     local = LocalTrainer(federation or population, net, Sgd(), 0.1, epochs, 2, way)
     keys = Streams(1).at("shuffle", round, ids)
-    return local.train(ids, {"params": net.start}, None, keys)[0]
+    return local.train(ids, {"params": net.initial_params}, None, keys)[0]
 
 
 population = federation()
@@ -111,7 +111,7 @@ def test_tied_parameters_and_constant_buffers_train_as_torch_trains_them(module)
     assert net.shapes.length == sum(p.numel() for p in reference)
     stacked, loop = rows(net, "stacked"), rows(net, "loop")
     torch.testing.assert_close(stacked, loop, rtol=1e-3, atol=1e-6)
-    nn.utils.vector_to_parameters(net.start.clone(), module.parameters())
+    nn.utils.vector_to_parameters(net.initial_params.clone(), module.parameters())
     module.requires_grad_(True)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     x, y = population.examples.x[8:9], population.examples.y[8:9]
@@ -119,7 +119,7 @@ def test_tied_parameters_and_constant_buffers_train_as_torch_trains_them(module)
         optimizer.zero_grad()
         nn.functional.cross_entropy(module(x), y).backward()
         optimizer.step()
-    moved = nn.utils.parameters_to_vector(module.parameters()).detach() - net.start
+    moved = nn.utils.parameters_to_vector(module.parameters()).detach() - net.initial_params
     torch.testing.assert_close(loop[2], moved, rtol=1e-3, atol=1e-6)
 
 
@@ -283,8 +283,8 @@ def test_dropout_is_the_clients_own_whatever_the_chunk_and_off_when_scoring():
     before = torch.random.get_rng_state()
     rows(net, "loop")
     assert torch.equal(before, torch.random.get_rng_state()), "the caller's randomness was used"
-    score = net.evaluate(net.start, population.examples)
-    assert score == net.evaluate(net.start, population.examples)
+    score = net.evaluate(net.initial_params, population.examples)
+    assert score == net.evaluate(net.initial_params, population.examples)
     local = LocalTrainer(population, net, Sgd(), 0.1, 1, 2, "stacked")
     assert fastest(local, 4, "auto", 0).way == "loop"
     with pytest.raises(Refused, match="draws while it trains"):
@@ -314,7 +314,7 @@ def test_no_client_changes_what_another_one_sends():
 
         def sent(ids, local=local):
             keys = Streams(1).at("shuffle", 1, ids)
-            return local.train(ids, {"params": net.start}, None, keys)[0]
+            return local.train(ids, {"params": net.initial_params}, None, keys)[0]
 
         everybody, others = sent(ids), sent(ids[1:])
         assert bool(everybody.isfinite().all())
@@ -362,9 +362,9 @@ def test_scoring_does_not_change_the_model():
         built(foreign(Bounded()), None, 3, x=x, y=torch.zeros(2, 5, dtype=torch.int64))
     net = built(foreign(nn.Linear(4, 3)), (4,))
     net.module.forward = lambda x: nn.functional.linear(x, net.module.weight.mul_(2))
-    before = net.start.clone()
-    list(net.scored(net.start, population.examples))
-    assert torch.equal(net.start, before)
+    before = net.initial_params.clone()
+    list(net.scored(net.initial_params, population.examples))
+    assert torch.equal(net.initial_params, before)
 
 
 def characters(way="loop", **changes):
@@ -378,7 +378,7 @@ def characters(way="loop", **changes):
 
 def test_the_lstm_predicts_every_position_and_trains_one_client_after_the_other():
     people, net = characters()
-    assert net.outputs(net.start, people.examples.x).shape == (9, 5, 7)
+    assert net.outputs(net.initial_params, people.examples.x).shape == (9, 5, 7)
     assert [name for name in net.shapes.names if "weight_ih" in name] == [
         "lstm.weight_ih_l0",
         "lstm.weight_ih_l1",
@@ -388,7 +388,7 @@ def test_the_lstm_predicts_every_position_and_trains_one_client_after_the_other(
     with pytest.raises(Refused, match="cannot be stacked"):
         fastest(local, 4, "stacked", 0)
     row = rows(net, "loop", [2], people, epochs=1)[0]
-    leaf = net.start.clone().requires_grad_()
+    leaf = net.initial_params.clone().requires_grad_()
     outputs = net.outputs(leaf, people.examples.x[8:9])
     nn.functional.cross_entropy(
         outputs.flatten(0, 1), people.examples.y[8], ignore_index=-1
@@ -421,7 +421,7 @@ def test_frozen_layers_leave_the_vector_and_keep_their_statistics():
     moved = rows(net, "stacked")
     assert (moved.norm(dim=1) > 0).all()
     torch.testing.assert_close(moved, rows(net, "loop"), rtol=1e-3, atol=1e-6)
-    net.evaluate(net.start, population.examples)
+    net.evaluate(net.initial_params, population.examples)
     assert all(torch.equal(before[name], net.constants[name]) for name in before)
     with pytest.raises(Refused, match=r"nothing is called 'head'; expected one of 0\.weight"):
         built(foreign(pretrained()), (4,), frozen=["head"])

@@ -23,7 +23,7 @@ def built(**changes):
 @pytest.mark.parametrize("channels", [[4], [4, 8], [4, 4, 4, 4]])
 def test_it_maps_images_to_logits_whatever_its_depth(channels):
     net = built(channels=channels)
-    assert net.outputs(net.start, torch.zeros(5, 1, 9, 7)).shape == (5, 3)
+    assert net.outputs(net.initial_params, torch.zeros(5, 1, 9, 7)).shape == (5, 3)
 
 
 def test_it_normalises_by_groups_and_never_by_batches():
@@ -32,8 +32,8 @@ def test_it_normalises_by_groups_and_never_by_batches():
     assert nn.BatchNorm2d not in kinds
     net = built()
     x = torch.randn(6, 1, 9, 7)
-    alone = torch.cat([net.outputs(net.start, x[k : k + 1]) for k in range(6)])
-    torch.testing.assert_close(net.outputs(net.start, x), alone, rtol=1e-4, atol=1e-5)
+    alone = torch.cat([net.outputs(net.initial_params, x[k : k + 1]) for k in range(6)])
+    torch.testing.assert_close(net.outputs(net.initial_params, x), alone, rtol=1e-4, atol=1e-5)
 
 
 def test_stacked_training_equals_one_client_at_a_time():
@@ -45,7 +45,7 @@ def test_stacked_training_equals_one_client_at_a_time():
     net, ids = built(channels=[4, 8]), np.arange(4)
     rows = [
         LocalTrainer(federation, net, Sgd(), 0.1, 2, 2, way).train(
-            ids, {"params": net.start}, None, STREAMS.at("shuffle", 1, ids)
+            ids, {"params": net.initial_params}, None, STREAMS.at("shuffle", 1, ids)
         )[0]
         for way in ("stacked", "loop")
     ]
@@ -82,6 +82,8 @@ def test_images_are_reordered_only_for_modules_that_take_them_so(recipe, fast):
     net = build(recipe, (2, 6, 6))
     assert net.channels_last == fast
     x, y = torch.randn(5, 2, 6, 6), torch.tensor([0, 1, 2, 0, 1])
-    leaf = net.start.clone().requires_grad_()
+    leaf = net.initial_params.clone().requires_grad_()
     (expected,) = torch.autograd.grad(net.losses(leaf, x, y).mean(), leaf)
-    torch.testing.assert_close(net.gradient(net.start, x, y), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        net.gradient(net.initial_params, x, y), expected, rtol=1e-4, atol=1e-6
+    )

@@ -182,10 +182,12 @@ def test_local_training_descends_the_mean_loss(loss, way):
     net = built(Mlp(hidden=[5]), (6,), classes, y=y[:2], loss=loss)
     ids = np.arange(3)
     local = LocalTrainer(federation, net, Sgd(), 0.1, 1, 10, way)
-    rows, _ = local.train(ids, {"params": net.start}, None, Streams(0).at("shuffle", 1, ids))
+    rows, _ = local.train(
+        ids, {"params": net.initial_params}, None, Streams(0).at("shuffle", 1, ids)
+    )
     for client in ids:
         start, end = federation.offsets[client : client + 2]
-        leaf = net.start.clone().requires_grad_()
+        leaf = net.initial_params.clone().requires_grad_()
         nn.utils.vector_to_parameters(leaf, net.module.parameters())
         reference(loss, net.outputs(leaf, examples.x[start:end]), y[start:end]).backward()
         torch.testing.assert_close(rows[client], -0.1 * leaf.grad, rtol=1e-4, atol=1e-6)

@@ -55,12 +55,14 @@ def test_outputs_are_taken_from_wherever_a_model_holds_them(as_, output):
     plain, held = network("tensor", ""), network(as_, output)
     assert held.shapes == plain.shapes, "parameters keep their names"
     x, y = torch.randn(4, 6), torch.tensor([0, 1, 2, 0])
-    assert torch.equal(held.outputs(held.start, x), plain.outputs(plain.start, x))
-    assert torch.equal(held.gradient(held.start, x, y), plain.gradient(plain.start, x, y))
-    rows, many, labels = held.start.repeat(2, 1), x.repeat(2, 1, 1), y.repeat(2, 1)
+    assert torch.equal(held.outputs(held.initial_params, x), plain.outputs(plain.initial_params, x))
+    assert torch.equal(
+        held.gradient(held.initial_params, x, y), plain.gradient(plain.initial_params, x, y)
+    )
+    rows, many, labels = held.initial_params.repeat(2, 1), x.repeat(2, 1, 1), y.repeat(2, 1)
     shares = torch.full((2, 4), 0.25)
     stacked = held.stacked_gradient(rows, many, labels, shares)
-    assert torch.allclose(stacked[1], plain.gradient(plain.start, x, y), atol=1e-6)
+    assert torch.allclose(stacked[1], plain.gradient(plain.initial_params, x, y), atol=1e-6)
 
 
 @pytest.mark.parametrize("as_, output", HELD)
@@ -111,5 +113,7 @@ def test_a_run_trains_it_stacked_as_in_a_loop_and_check_names_the_output(tmp_pat
 def test_gradients_of_single_examples_see_the_same_outputs():
     held, plain = network("dict", "logits"), network("tensor", "")
     x, y = torch.randn(3, 6), torch.tensor([0, 1, 2])
-    found, wanted = (PerExample(net).gradients(net.start.to(CPU), x, y) for net in (held, plain))
+    found, wanted = (
+        PerExample(net).gradients(net.initial_params.to(CPU), x, y) for net in (held, plain)
+    )
     assert torch.allclose(found, wanted, atol=1e-6)

@@ -20,16 +20,16 @@ def test_gradients_are_rougher_but_parameters_and_scores_are_not(way):
         for precision in ("full", "mixed")
     )
     x, y = full.federation.examples.made_up(6)
-    exact, found = (net.gradient(net.start, x, y) for net in (full.network, rough.network))
+    exact, found = (net.gradient(net.initial_params, x, y) for net in (full.network, rough.network))
     assert found.dtype == torch.float32
     assert 1e-5 < (found - exact).norm() / exact.norm() < 0.05
-    assert torch.equal(full.network.start, rough.network.start)
-    outputs = [net.outputs(net.start, x) for net in (full.network, rough.network)]
+    assert torch.equal(full.network.initial_params, rough.network.initial_params)
+    outputs = [net.outputs(net.initial_params, x) for net in (full.network, rough.network)]
     assert torch.equal(*outputs)
     ids = np.arange(full.federation.clients)
     keys = full.streams.at("shuffle", 1, ids)
     rows = [
-        setup.executor.trainer.train(ids, {"params": setup.network.start}, None, keys)[0]
+        setup.executor.trainer.train(ids, {"params": setup.network.initial_params}, None, keys)[0]
         for setup in (full, rough)
     ]
     assert 1e-5 < (rows[1] - rows[0]).norm() / rows[0].norm() < 0.05

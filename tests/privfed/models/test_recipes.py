@@ -18,9 +18,9 @@ def build(recipe, init="", **changes):
 
 
 def test_logistic_starts_at_zero_and_mlp_from_its_seed():
-    assert (build(Logistic()).start == 0).all()
-    assert torch.equal(build(Mlp()).start, build(Mlp()).start)
-    assert not torch.equal(build(Mlp()).start, build(Mlp(), seed=1).start)
+    assert (build(Logistic()).initial_params == 0).all()
+    assert torch.equal(build(Mlp()).initial_params, build(Mlp()).initial_params)
+    assert not torch.equal(build(Mlp()).initial_params, build(Mlp(), seed=1).initial_params)
 
 
 def test_building_a_model_leaves_the_callers_randomness_alone():
@@ -44,7 +44,7 @@ def test_accuracy_and_loss_by_hand():
 def test_a_model_starts_from_a_file(tmp_path):
     path = tmp_path / "start.safetensors"
     save_file({"1.weight": torch.ones(3, 4), "1.bias": torch.arange(3.0)}, path)
-    start = build(Logistic(), path).start
+    start = build(Logistic(), path).initial_params
     assert start.tolist() == [1.0] * 12 + [0.0, 1.0, 2.0]
 
 

@@ -126,7 +126,7 @@ def test_a_frozen_parameter_is_left_to_vmap():
 @pytest.mark.parametrize("recipe", [Logistic(), Mlp(hidden=[7])])
 def test_networks_take_the_short_way(recipe, monkeypatch):
     net = built(recipe, (WIDTH,))
-    rows = torch.randn(CLIENTS, len(net.start))
+    rows = torch.randn(CLIENTS, len(net.initial_params))
     x, y = torch.randn(CLIENTS, BATCH, WIDTH), torch.randint(0, 3, (CLIENTS, BATCH))
     shares = torch.full((CLIENTS, BATCH), 1 / BATCH)
     each = torch.stack([net.gradient(*one) for one in zip(rows, x, y, strict=True)])

@@ -18,7 +18,7 @@ from privfed.plan.plan import plan
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
 from privfed.privacy.noise.shares import Layers, SkellamShare
-from privfed.run.prepare import planned
+from privfed.run.prepare import plan_with_length
 from privfed.sampling.samplers import CappedPoisson, Cyclic, FixedSize, Full, Poisson
 from privfed.secure.homomorphic.protocol import Bfv
 from privfed.secure.limits import Limits
@@ -270,7 +270,7 @@ def test_colluders_and_missing_clients_are_paid_for_in_noise():
     """The calibrated noise per client grows with either."""
 
     def share(**keys):
-        found = planned(
+        found = plan_with_length(
             small(*DISTRIBUTED, "privacy.epsilon=2.0", *(f"{k}={v}" for k, v in keys.items()))
         )
         return found.mechanism.grid().share * found.mechanism.grid().step
@@ -286,7 +286,7 @@ def test_the_budget_gates_whom_it_names():
     keys = ("data.clients=400", "cohort.size=160", "privacy.epsilon=2.0", "secure.threshold=0.5")
     layered = ("privacy.mechanism=skellam", "secure.protocol=masks", "privacy.sizing=layers")
     by = {
-        whom: planned(small(*keys, *layered, f"privacy.against={whom}"))
+        whom: plan_with_length(small(*keys, *layered, f"privacy.against={whom}"))
         for whom in ("server", "readers")
     }
     for whom, found in by.items():

@@ -24,7 +24,7 @@ from privfed.privacy.mechanism import BoundedSum, Encoding
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
 from privfed.privacy.noise.shares import SkellamShare
 from privfed.privacy.rotation import padded
-from privfed.run.prepare import planned, prepare
+from privfed.run.prepare import plan_with_length, prepare
 from privfed.sampling.samplers import Full
 from privfed.secure.homomorphic.protocol import Bfv
 from privfed.secure.limits import Limits
@@ -140,7 +140,7 @@ def test_layers_can_be_drawn_for_the_smallest_cohort_that_clients_accept():
     """Few survivors keep more each: a table for it has to exist before the round is charged."""
     keys = ("data.clients=200", "cohort.size=20", "secure.threshold=0.5", "privacy.epsilon=8.0")
     layered = ("privacy.mechanism=skellam", "secure.protocol=masks", "privacy.sizing=layers")
-    found = planned(small(*keys, *layered, "privacy.tolerance=0.5"))
+    found = plan_with_length(small(*keys, *layered, "privacy.tolerance=0.5"))
     layers = found.mechanism.share()
     for clients in range(10, 40):
         for gone in (0, layers.count(clients)):
@@ -216,7 +216,7 @@ def test_shares_below_two_steps_have_no_proof_and_more_noise_helps():
     assert "too few for the noise" in given.output
     keys = ("privacy.mechanism=discrete_gaussian", "privacy.noise_multiplier=0.02", "secure.bits=9")
     with pytest.raises(Refused, match="too few for the noise"):
-        planned(small(*DISTRIBUTED, *keys))
+        plan_with_length(small(*DISTRIBUTED, *keys))
 
 
 def test_calibrate_knows_cyclic_cohorts():

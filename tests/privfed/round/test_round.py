@@ -60,7 +60,7 @@ def test_fedavg_with_full_batches_is_gradient_descent_on_everybodys_data(tmp_pat
     rounds, local = full_batch_rounds(tmp_path, SIZES)
     state = rounds.run(5)
     x, y = local.federation.examples.x, local.federation.examples.y
-    params = local.network.start.clone()
+    params = local.network.initial_params.clone()
     for _ in range(5):
         leaf = params.requires_grad_()
         loss = torch.nn.functional.cross_entropy(local.network.outputs(leaf, x), y)
@@ -73,7 +73,7 @@ def test_uniform_weights_average_clients_and_example_weights_examples(tmp_path):
     rounds, local = full_batch_rounds(tmp_path, SIZES)
     ids = np.arange(len(SIZES))
     keys = rounds.world.streams.at("shuffle", 1, ids)
-    rows, _ = local.train(ids, {"params": local.network.start}, None, keys)
+    rows, _ = local.train(ids, {"params": local.network.initial_params}, None, keys)
     by_size = rounds.released()[0]
     np.testing.assert_allclose(
         by_size, np.average(rows, axis=0, weights=SIZES), rtol=1e-4, atol=1e-7

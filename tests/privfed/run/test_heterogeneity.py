@@ -294,7 +294,7 @@ def test_sampling_by_size_draws_in_proportion_and_is_refused_under_privacy():
 def test_heterogeneity_and_dissimilarity_by_hand():
     people = population((3, 9, 0, 4))
     local = trainer(people)
-    params = local.network.start + 0.1
+    params = local.network.initial_params + 0.1
     sizes = np.array([3, 9, 4]) / 16
     rows = []
     for start, end in ((0, 3), (3, 12), (12, 16)):
@@ -314,7 +314,7 @@ def test_equal_clients_are_not_dissimilar():
     one = population((6,)).examples
     same = Federation(one.take(np.tile(np.arange(6), 4)), np.arange(5) * 6, one)
     local = trainer(same)
-    found = gradients(local, local.network.start, np.arange(4))
+    found = gradients(local, local.network.initial_params, np.arange(4))
     assert found["heterogeneity"] < 1e-3
     assert found["dissimilarity"] == pytest.approx(1.0, abs=1e-5)
 
@@ -334,7 +334,7 @@ def test_each_client_is_scored_on_its_own_examples():
     people = population((3, 9, 4))
     local = trainer(people)
     generator = torch.Generator().manual_seed(0)
-    params = torch.randn(len(local.network.start), generator=generator)
+    params = torch.randn(len(local.network.initial_params), generator=generator)
     name, found = client_scores(local.network, people, params, np.arange(3))
     assert name == "accuracy"
     right = local.network.outputs(params, people.examples.x).argmax(1) == people.examples.y

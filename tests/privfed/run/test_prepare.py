@@ -5,12 +5,13 @@ from small import SMALL, small, trained
 
 from privfed.config.reading import load
 from privfed.data.sources.synthetic import Synthetic
+from privfed.errors import Refused
 from privfed.leakage.membership import attack_configuration
 from privfed.leakage.subject import subject
 from privfed.models.recipes import Logistic
 from privfed.plan import plan as planning
 from privfed.run.check import check
-from privfed.run.prepare import planned, prepare
+from privfed.run.prepare import plan_with_length, prepare
 from privfed.run.resume import resume
 from privfed.run.train import train
 
@@ -81,14 +82,14 @@ def test_a_plan_alone_reads_no_data_and_builds_no_model(calls):
     planning.plan(small())
     assert calls == {"refusals": 1, "round_cost": 1}
     calls.clear()
-    planned(small())
+    plan_with_length(small())
     assert calls == {"refusals": 1, "round_cost": 1}
 
 
 def test_a_plan_of_shared_noise_builds_the_model_once(calls):
     """Its noise depends on a message's length, which only the model knows."""
     calls.clear()
-    planned(small(*PROTOCOLS["masks and skellam"]))
+    plan_with_length(small(*PROTOCOLS["masks and skellam"]))
     assert calls == ONCE
 
 
@@ -96,3 +97,19 @@ def test_what_is_refused_is_refused_before_anything_is_read(tmp_path, calls):
     with pytest.raises(Exception, match="needs to see every client's row"):
         trained(tmp_path / "run", "aggregation.rule=krum")
     assert calls == {"refusals": 1}
+
+
+def test_a_plan_without_proof_is_refused_before_anything_is_read(tmp_path, calls):
+    """But for shared noise, whose plan needs the length of a message."""
+    with pytest.raises(Refused, match=r"privacy\.bands is 10"):
+        trained(tmp_path / "run", "privacy.mechanism=banded")
+    assert "load" not in calls
+    assert "build" not in calls
+
+
+def test_examples_that_grow_with_clients_are_refused_where_noise_depends_on_them():
+    keys = ("data.clients=300", *PROTOCOLS["masks and skellam"], "secure.simulate=arithmetic")
+    config = small("data.source=spelt:Growing", *keys)
+    with pytest.raises(Refused, match="fewer clients are made up to plan for"):
+        prepare(config)
+    assert check(config).plan.mechanism.grid().length

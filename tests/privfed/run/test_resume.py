@@ -20,9 +20,9 @@ from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.config.reading import restated
 from privfed.errors import Broken, Refused
+from privfed.run.last_state import state_from_releases
 from privfed.run.ledger_terms import terms
 from privfed.run.prepare import prepare
-from privfed.run.restore import replayed
 from privfed.run.resume import resume
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.config_file import ConfigFile
@@ -205,10 +205,10 @@ def test_a_partial_round_is_spent_and_not_replayed(tmp_path, monkeypatch):
             trained(path)
     setup = prepare(RunDirectory.open(path).config.read())
     charge = Ledger.load(path / "ledger.jsonl").charged(2)
-    state = setup.start()
-    assert replayed(charge, setup, state, RunDirectory.open(path)) is not None
-    monkeypatch.setattr("privfed.round.algorithm.exchanges", lambda *_: 2)
-    assert replayed(charge, setup, state, RunDirectory.open(path)) is None
+    state = setup.initial_state()
+    assert state_from_releases(charge, setup, state, RunDirectory.open(path)) is not None
+    monkeypatch.setattr("privfed.round.algorithm.releases_per_round", lambda *_: 2)
+    assert state_from_releases(charge, setup, state, RunDirectory.open(path)) is None
 
 
 def test_a_resume_does_not_need_the_file_that_the_run_started_from(tmp_path):

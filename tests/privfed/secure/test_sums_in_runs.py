@@ -124,7 +124,7 @@ def test_noise_is_calibrated_to_the_encoded_bound_and_a_wrong_one_is_caught(tmp_
     rounds = Rounds(
         tmp_path, [0] * 8, noise=z, clip=clip, sampler=Full().of(8), summation=summation
     )
-    encoded = rounds.algorithm.encoded(18)
+    encoded = rounds.algorithm.encoding_factor(18)
     assert encoded > 1.05
     noise = rounds.released(1500) * 8
     assert_normal(noise, z * clip * encoded)

@@ -119,7 +119,7 @@ def rows(objective, broadcast=None, **changes):
     local = trainer(population((3, 9, 4)), **changes)
     object.__setattr__(local, "objective", objective)
     ids = np.arange(3)
-    params = {"params": local.network.start, **(broadcast or {})}
+    params = {"params": local.network.initial_params, **(broadcast or {})}
     return local.train(ids, params, None, Streams(1).at("shuffle", 1, ids))[0]
 
 
@@ -446,7 +446,7 @@ def by_the_papers(kind, rounds, beta, lr, count):
         ).mean().backward()
         return leaf.grad
 
-    x, m = net.start.clone(), torch.zeros_like(net.start)
+    x, m = net.initial_params.clone(), torch.zeros_like(net.initial_params)
     for _ in range(count):
         own = [gradient(client, x) for client in range(people.clients)]
         c = torch.stack(own).mean(0)

@@ -14,7 +14,7 @@ from small import SMALL, trained
 
 from accounting import chain
 from privfed.cli.main import main
-from privfed.config.reading import outside
+from privfed.config.reading import keys_of_outside_parts
 from privfed.config.sections import SECTIONS
 from privfed.errors import Refused
 from privfed.store.config_file import ConfigFile
@@ -148,13 +148,13 @@ def test_what_made_a_start_is_not_asked_of_an_edited_configuration(copy, evil):
 
 def test_whatever_key_names_a_part_from_outside_is_seen(finished):
     text = (finished / "config.toml").read_text()
-    assert outside(text, "it") == []
+    assert keys_of_outside_parts(text, "it") == []
     for name, section in SECTIONS.items():
         for key in section.parts:
             document = tomllib.loads(text)
             table = functools.reduce(dict.__getitem__, name.split("."), document)
             table[key] = "evil:Part"
-            assert outside(tomli_w.dumps(document), "it") == [f"{name}.{key}"]
+            assert keys_of_outside_parts(tomli_w.dumps(document), "it") == [f"{name}.{key}"]
 
 
 NESTED = "[" * 900 + "]" * 900

@@ -16,7 +16,7 @@ from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 
 
-def replayed(
+def state_from_releases(
     charge: Charge, setup: Setup, state: TrainingState, directory: RunDirectory
 ) -> TrainingState | None:
     """The state after a charged round, from what it released; None where it did not release all.
@@ -38,15 +38,15 @@ def replayed(
     return replace(after, mechanism=stored.mechanism)
 
 
-def restored(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoint:
+def last_checkpoint(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoint:
     """The last checkpoint. Raises `Broken` where the ledger lacks what it saw."""
-    checkpoint = Checkpoint.load(directory, setup.network, setup.network.start.device)
+    checkpoint = Checkpoint.load(directory, setup.network, setup.network.initial_params.device)
     if not ledger.holds(checkpoint.head):
         raise Broken(
             f"{directory.ledger} ends before what the checkpoint saw; charges were removed, and "
             "the epsilon of this run can no longer be proved"
         )
-    fresh = setup.start()
+    fresh = setup.initial_state()
     for kind in ("server", "mechanism", "objective", "rule"):
         stored, expected = getattr(checkpoint.state, kind), getattr(fresh, kind)
         if _form(stored) != _form(expected):
