@@ -103,7 +103,7 @@ class Loop:
         """The state after `round`, or None where the round was consumed without an update.
 
         A round that a secret run charged before it crashed is never drawn again: what it released
-        is state_from_releases byte for byte, and if it released nothing (or not all), it is spent.
+        is replayed byte for byte, and if it released nothing (or not all), it is spent.
         """
         charge = self.ledger.charged(round)
         if charge is not None and not self.ledger.reexecutes:
@@ -178,7 +178,7 @@ def _refuse_changed(setup: Setup, constants: str) -> None:
     if setup.network.digest() != constants:
         raise Refused(
             "the model changed its own frozen part or a buffer while it trained: what one client's "
-            "examples did to it reached followers unclipped, so this run's epsilon does not hold. "
+            "examples did to it reached others unclipped, so this run's epsilon does not hold. "
             "Discard the run, and make the model's output a function of its parameters and input"
         )
 

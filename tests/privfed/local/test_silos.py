@@ -287,7 +287,7 @@ def of_module(module):
     local = trainer(population((4,)))
     net = replace(local.network, module=module, shapes=Shapes.of(module))
     flat = net.shapes.flatten(dict(module.named_parameters()))
-    return replace(net, start=flat), local.federation.examples.made_up(3)
+    return replace(net, initial_params=flat), local.federation.examples.made_up(3)
 
 
 @pytest.mark.parametrize("kind", [Tied, Sideways])
