@@ -46,7 +46,7 @@ from accounting.slack import with_slack
 ACCOUNTANTS = ("rdp", "pld")
 
 _SMALLEST_NOISE = 1e-3
-"""Below it losses overflow the accountants' arithmetic, and the bound is infinity."""
+"""The noise below which losses overflow the accountants' arithmetic, and the bound is infinity."""
 
 
 def supports(event: Event, accountant: str) -> bool:

@@ -18,7 +18,7 @@ _LOW, _HIGH = 1e-3, 1e6
 _PRECISION = 1e-5
 _MOST_ROUNDS = 1_000_000
 _MARGIN = 1 - 1e-7
-"""It keeps another machine's rounding from putting the same run beyond its budget."""
+"""A margin that keeps another machine's rounding from putting the same run beyond its budget."""
 
 
 def noise_multiplier(

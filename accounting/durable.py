@@ -35,7 +35,7 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
 
 
 def recover_folder(folder: Path) -> None:
-    """After a crash, remove files that were half written and make all other names durable.
+    """Remove files that a crash left half written, and make all other names durable.
 
     It is for folders that nobody else writes to.
     """

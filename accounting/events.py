@@ -24,7 +24,7 @@ ZERO_OUT = "zero-out"
 """Two such populations, in one of which that client contributes zero. Membership is public."""
 
 CHANGE = {ADD_REMOVE: 1, ZERO_OUT: 1, REPLACE_ONE: 2}
-"""By how many clips one client can change a sum of clipped rows."""
+"""The number of clips by which one client can change a sum of clipped rows."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ _WORDS = {
     ("client", ZERO_OUT): ("any one client", "whether it contributes, or sends zero each time,"),
     ("example", ADD_REMOVE): ("any one example of a silo", "whether the silo holds it"),
 }
-"""For each unit and relation: whom the guarantee protects, and what makes no difference."""
+"""Words by unit and relation: whom the guarantee protects, and what makes no difference."""
 CHOICES = (TIGHTEST, *ACCOUNTANTS)
 
 

@@ -88,7 +88,7 @@ class HeadsFile:
 
 
 def contradictions(held: Sequence[Head], stated: Sequence[Head], now: Sequence[Head]) -> list[str]:
-    """In what the heads `held` in a file contradict a ledger; empty where they do not.
+    """What in the heads `held` in a file contradicts a ledger; empty where nothing does.
 
     The ledger's heads were `stated` before the file was read, and are `now` after: a run may be
     going on.

@@ -37,7 +37,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class BudgetChange:
-    """From `round` on, the budget was `epsilon` instead of `before`."""
+    """A change of the budget, which from `round` on was `epsilon` instead of `before`."""
 
     round: int
     before: float
@@ -114,7 +114,7 @@ class Ledger:
 
     @property
     def opened(self) -> bool:
-        """False only where a crash tore the very first line: nothing can have been charged."""
+        """Whether no crash tore the very first line; else nothing can have been charged."""
         return bool(self._hashes)
 
     @property

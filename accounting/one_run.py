@@ -28,7 +28,7 @@ _LARGEST = 50.0
 
 @dataclass(frozen=True)
 class Guesses:
-    """Of `coins` fair coins, `made` were guessed, and `right` of these guesses were right."""
+    """Guesses of fair coins: of `coins`, `made` were guessed, and `right` of these were right."""
 
     coins: int
     made: int

@@ -107,7 +107,7 @@ def _grid(counts: Counts) -> float:
 
 
 def _loss_deviation(q: float, z: float) -> float:
-    """About q sqrt(exp(1/z^2) - 1): the deviation of the likelihood ratio, capped at 1."""
+    """The deviation of the likelihood ratio, about q sqrt(exp(1/z^2) - 1), capped at 1."""
     return min(1.0, q * math.sqrt(math.expm1(min(1 / z**2, 50.0))))
 
 

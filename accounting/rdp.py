@@ -32,8 +32,8 @@ from accounting.without_replacement import wor_divergence
 Known = Gaussian | IntegerNoise | PoissonSampled | WithoutReplacement
 
 _ROUNDING = 1e-12
-"""Added to every order's divergence, per event. Against 50-digit arithmetic the library's sums in
-double precision were off by up to 1e-14 (alpha = 256)."""
+"""What is added to every order's divergence, per event. Against 50-digit arithmetic the library's
+sums in double precision were off by up to 1e-14 (alpha = 256)."""
 
 _FEW = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 128.0)
 
@@ -48,7 +48,7 @@ def rdp_epsilon(
 
 
 def reach(counts: Mapping[Any, int]) -> float:
-    """About the largest privacy loss worth a place in a table; a guess that no proof rests on."""
+    """A guess at the largest privacy loss worth a place in a table, which no proof rests on."""
     known: dict[Known, int] = {}
     for release, count in counts.items():
         plain = release

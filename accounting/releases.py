@@ -58,7 +58,7 @@ class Skellam:
 
     @property
     def noise_multiplier(self) -> float:
-        """That of the Gaussian it resembles: deviation over the change, all exchanges together."""
+        """The multiplier of a like Gaussian: deviation over the change, all exchanges together."""
         return math.sqrt(self.variance / self.exchanges) / self.l2 if self.l2 else math.inf
 
     def to_json(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class DiscreteGaussians:
 
     @property
     def noise_multiplier(self) -> float:
-        """That of the Gaussian it resembles."""
+        """The multiplier of the Gaussian it resembles."""
         spread = self.deviation * math.sqrt(self.clients / self.exchanges)
         return spread / self.l2 if self.l2 else math.inf
 

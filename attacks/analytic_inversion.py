@@ -30,7 +30,7 @@ def recover_one(weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def recover_candidates(weight: Tensor, bias: Tensor, count: int) -> Tensor:
-    """Of several examples: `count` candidates `[count, k]`, x = dW_i / db_i by descending |db_i|.
+    """`count` candidates `[count, k]` for several examples: x = dW_i / db_i by descending |db_i|.
 
     Row i is one example exactly where that one alone activated neuron i, and a mixture otherwise
     (Fowl et al. 2022; Boenisch et al. 2023). A row that did not move gives

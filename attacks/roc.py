@@ -60,7 +60,7 @@ class Roc:
 
 
 def roc(scores: Reals, member: NDArray[np.bool_]) -> Roc:
-    """Over scores `[n]`, high for members, where `member` `[n]` is the truth.
+    """The curve over scores `[n]`, high for members, where `member` `[n]` is the truth.
 
     Raises `ValueError` where one side is empty or a score is NaN.
     """

@@ -111,7 +111,7 @@ def _with_private_text(public: str, error: BaseException) -> str:
 
 
 def bug_message(error: BaseException) -> str:
-    """Where `error` came from, and of what kind it is: without its text, which may quote data.
+    """The place that `error` came from, and its kind: without its text, which may quote data.
 
     An error in a user's own code is traced by the user's frames alone. Where messages quote, this
     is all that Python says.

@@ -40,7 +40,7 @@ MODULES = {
     "privfed.secure.masks": "privfed.secure.masked.protocol",
     "privfed.secure.plain": "privfed.secure.plain_sum",
 }
-"""Former module -> where all its parts are now."""
+"""Former module -> the module that holds all its parts now."""
 
 _LOSSES = "privfed.models.losses"
 PARTS = {
@@ -54,7 +54,7 @@ PARTS = {
 
 
 def moved(target: str) -> str:
-    """Where the part `target`, "module:Name", is now; `target` itself, where it never moved."""
+    """The present place of the part `target`, "module:Name": `target`, where it never moved."""
     module, _, name = target.partition(":")
     return PARTS.get(target) or f"{MODULES.get(module, module)}:{name}"
 

@@ -47,14 +47,14 @@ class Layout:
 
 @dataclass(frozen=True)
 class Shapes:
-    """Where each trainable parameter of a module lies in its flat vector `[d]`."""
+    """The place of each trainable parameter of a module in its flat vector `[d]`."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, module: nn.Module) -> Shapes:
-        """Where the parameters of `module` that are trained lie."""
+        """The places of the parameters of `module` that are trained."""
         named = [(name, tuple(p.shape)) for name, p in module.named_parameters() if p.requires_grad]
         return cls(tuple(name for name, _ in named), tuple(shape for _, shape in named))
 

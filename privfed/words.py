@@ -13,7 +13,7 @@ def number(value: float | None) -> str:
 
 
 def ceiling(value: float | None) -> str:
-    """Rounded up to four decimals or three digits: never less ε or noise than there is."""
+    """`value` rounded up to four decimals or three digits: never less ε or noise than there is."""
     if value is None or value in (0.0, math.inf):
         return number(value)
     if value < 1e-3:

@@ -19,7 +19,7 @@ _TERMS = frozenset({"unit", "relation", "sampler", "delta", "accountant", "confi
 
 
 def file_contradictions(directory: RunDirectory, ledger: Ledger, files: RunFiles) -> list[str]:
-    """Where the directory's other files contradict its ledger."""
+    """What in the directory's other files contradicts its ledger."""
     if not ledger.opened:
         return [f"{directory.ledger} is empty: it does not say what it guarantees"]
     problems = []
@@ -49,7 +49,7 @@ def file_contradictions(directory: RunDirectory, ledger: Ledger, files: RunFiles
 
 
 def lower_claims(files: RunFiles, ledger: Ledger) -> Iterator[str]:
-    """Where the summary, or the last line of the metrics, claims less than was spent."""
+    """Each claim in the summary, or the last line of the metrics, of less than was spent."""
     for path, claim in files.claims:
         try:
             bound = _spent_when(claim, ledger)
@@ -63,7 +63,7 @@ def lower_claims(files: RunFiles, ledger: Ledger) -> Iterator[str]:
 
 
 def lower_example_claims(files: RunFiles, examples: Guarantee | None) -> Iterator[str]:
-    """Where the summary claims less for single examples than their ledgers spent."""
+    """Each claim in the summary of less for single examples than their ledgers spent."""
     for path, claim in files.claims:
         yield from _lower_guarantees(path, claim, "unit", examples)
 
@@ -71,7 +71,7 @@ def lower_example_claims(files: RunFiles, examples: Guarantee | None) -> Iterato
 def lower_other_claims(
     files: RunFiles, other_after: Callable[[int], Guarantee | None]
 ) -> Iterator[str]:
-    """Where the summary claims less against the party that the budget does not gate.
+    """Each claim in the summary of less than spent against the party that the budget does not gate.
 
     `other_after` gives the guarantee against it after a number of charges; None where there is no
     such party.
@@ -85,7 +85,7 @@ def lower_other_claims(
 def _lower_guarantees(
     path: Path, claim: Mapping[str, Any], key: str, bound: Guarantee | None
 ) -> Iterator[str]:
-    """Of the guarantees that `claim` lists, those lower than `bound`, which they equal in `key`."""
+    """Each guarantee that `claim` lists which is lower than `bound`, and equals it in `key`."""
     for stated in claim.get("guarantees", []):
         if bound is None or stated.get(key) != getattr(bound, key):
             continue

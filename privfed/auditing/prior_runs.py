@@ -210,7 +210,7 @@ def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> 
 
 
 def _folder(start: str) -> Path | None:
-    """Where the files of `start` lie; None without one."""
+    """The folder of the files of `start`; None without one."""
     if not start:
         return None
     return Path(start) if Path(start).is_dir() else Path(start).parent

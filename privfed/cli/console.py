@@ -37,13 +37,13 @@ class SteadyConsole(Console):
     """
 
     def render_str(self, text: str, **how: Any) -> Text:
-        """As `Console.render_str`, of `visible` text."""
+        """What `Console.render_str` makes of `visible` text."""
         return super().render_str(visible(text), **how)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """As `Console.render`, of `visible` text: before it is wrapped, where it is plain."""
+        """What `Console.render` makes of text, `visible` before it is wrapped where it is plain."""
         if isinstance(renderable, Text) and visible(renderable.plain) != renderable.plain:
             renderable = renderable.blank_copy(visible(renderable.plain))
         for segment in super().render(renderable, options):

@@ -24,7 +24,7 @@ class CommandLine(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """As `click.Group.main`: in `standalone_mode` it ends the process."""
+        """What `click.Group.main` does: in `standalone_mode` it ends the process."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         words = sys.argv[1:] if args is None else list(args)

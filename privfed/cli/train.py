@@ -103,7 +103,7 @@ def _changed(run_file: Path | None, overrides: tuple[str, ...], stored: Config) 
 
 
 def _refuse_taken(out: Path) -> None:
-    """Refuses early, so that what is said of an interrupted run is said of this one."""
+    """Refuse a taken `out` early: what is said of an interrupted run is then said of this one."""
     if (out / "ledger.jsonl").exists():
         raise Refused(
             f"--out {out} holds another run; nothing was changed. Name a new directory, or use "
@@ -119,7 +119,7 @@ def _how_to_go_on(directory: Path) -> str:
 
 
 def _ledger_head(directory: Path) -> str:
-    """Where the ledger stands, by which a later cut is seen; nothing where it cannot be read."""
+    """The ledger's head in words, by which a later cut is seen; nothing where it cannot be read."""
     from accounting.ledger import Ledger
 
     try:

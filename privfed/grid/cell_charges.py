@@ -147,12 +147,12 @@ def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
 
 
 def _sources(config: Config) -> frozenset[str]:
-    """Where the people of the data come from, whatever makes a client; made-up ones have none."""
+    """The sources of the people of the data, whatever makes a client; made-up ones have none."""
     return frozenset(population_identity(config)["sources"] if config.source.real_people else ())
 
 
 def people_of(cell: Cell, config: Config) -> tuple[str, str]:
-    """Whom a cell's releases are about, as an identity and in words.
+    """The people that a cell's releases are about, as an identity and in words.
 
     Clients that a file names are the same people whatever the seed, and however the population is
     called: a seed only says which of them are declared public.

@@ -41,7 +41,7 @@ class Cell:
 
     @cached_property
     def name(self) -> str:
-        """Its identity: a hash of the whole configuration, or of what it was to be."""
+        """The cell's identity: a hash of the whole configuration, or of what it was to be."""
         identity: Any = self.config.values() if self.config else [dict(self.values), self.seed]
         text = json.dumps(identity, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:20]

@@ -38,7 +38,7 @@ def _spent(charges: Sequence[CellCharges]) -> dict[str, Prior]:
 
 
 def still_to_charge(charges: Sequence[CellCharges]) -> dict[str, dict[str, Prior]]:
-    """By cell, what is still to be charged for each of the runs of which one will be chosen."""
+    """What is still to be charged, by cell, for each of the runs of which one will be chosen."""
     spent = _spent(charges)
     left: dict[str, dict[str, Prior]] = {}
     for entry in charges:
@@ -59,7 +59,7 @@ def _rest(end: Prior, spent: Prior | None) -> Prior:
 
 
 def _either(left: Prior, right: Prior) -> Prior:
-    """As much of each event as in either, whichever holds more of it; and the starts of both."""
+    """Each event as often as in whichever of the two holds more of it; and the starts of both."""
     return replace(
         left,
         spending=_most(left.spending, right.spending),
@@ -69,7 +69,7 @@ def _either(left: Prior, right: Prior) -> Prior:
 
 
 def _most(left: Spending, right: Spending) -> Spending:
-    """As much of each event as in either, whichever holds more of it."""
+    """Each event as often as in whichever of the two holds more of it."""
     return Counter[Event](left) | Counter[Event](right)
 
 

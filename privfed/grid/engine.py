@@ -34,7 +34,7 @@ class Watcher(Protocol):
     """Whoever is told of an experiment's progress."""
 
     def begin(self, total: int, done: int, processes: int) -> None:
-        """Of `total` cells, `done` ended before; what is left is run in `processes` processes."""
+        """`done` of `total` cells ended before; what is left is run in `processes` processes."""
         ...
 
     def started(self, cell: Cell) -> None:

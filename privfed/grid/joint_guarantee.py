@@ -214,7 +214,7 @@ def _undecided(charges: Sequence[CellCharges]) -> bool:
 
 
 def _notes(charges: Sequence[CellCharges], uncounted: int) -> Iterator[str]:
-    """Whom or what the guarantee does not cover, and `uncounted` runs that lie beside the cells."""
+    """Notes on whom or what the guarantee does not cover, and `uncounted` runs beside the cells."""
     cells = {entry.cell for entry in charges}
     dp = {entry.cell for entry in charges if entry.terms.get("examples")}
     if dp and dp != cells:

@@ -66,8 +66,7 @@ def _with_measures_over_rounds(cell: Cell, rounds: Sequence[Row], result: Result
     """`result` with the best and the late average of its first measure, and the last round's rest.
 
     The best of what was measured on a test set flatters; it stands beside the final value and is
-    named so.
-    The late average is over the last 100 rounds, where there are so many.
+    named so. The late average is over the last 100 rounds, where there are so many.
     """
     if not rounds or cell.config is None:
         return result

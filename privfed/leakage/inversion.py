@@ -22,13 +22,13 @@ from privfed.leakage.views import View, views
 from privfed.vector import Indices
 
 JOINTLY = 10
-"""As many examples of a sum are searched together at most; more, as if they were one client's."""
+"""The most examples of a sum that are searched together; more, as if they were one client's."""
 GUESS = View("no update", "anybody: the mean public example")
 
 
 @dataclass(frozen=True)
 class InversionOptions:
-    """Whom to attack, and how.
+    """The clients to attack, and how to.
 
     The `clients` are attacked, who hold `examples` examples, or the first `columns` of those who
     do; each takes `steps` local steps on these. `method` None is what fits the model, and

@@ -22,7 +22,7 @@ from privfed.vector import Indices
 
 Level = Literal["user", "example"]
 Progress = Callable[[int, int], None]
-"""Whoever is told how many runs are done, and of how many."""
+"""A callback that is told how many runs are done, and of how many."""
 Reals = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 

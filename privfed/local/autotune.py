@@ -81,7 +81,7 @@ def _not_stackable(trainer: LocalTrainer) -> str | None:
 
 
 def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int, most: int) -> Speed:
-    """Measured on `most` clients at most, however many a chunk may hold."""
+    """The speed measured on `most` clients at most, however many a chunk may hold."""
     clients = min(chunk, most if way == "stacked" else _LOOPED)
     population = _made_up(trainer, clients)
     candidate = replace(trainer, federation=population, way=way, epochs=1)

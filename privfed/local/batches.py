@@ -31,7 +31,7 @@ class Batches:
     steps: Indices
 
     def training(self) -> list[tuple[int, bool]]:
-        """At each step, up to which client there are some who train, and whether those before do.
+        """Each step's number of clients up to the last who trains, and whether those before do.
 
         They do where clients come in descending order of their steps.
         """

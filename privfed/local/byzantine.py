@@ -69,7 +69,7 @@ class Attackers:
         return self._chosen[drawn]
 
     def to_json(self) -> dict[str, Any]:
-        """Who they are: by place, where they stay the same."""
+        """The attackers: by place, where they stay the same."""
         clients = None if self.afresh else np.flatnonzero(self.hostile(0)).tolist()
         selection = "round" if self.afresh else "once"
         return {

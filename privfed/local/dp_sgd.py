@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 256
 Gradients = Callable[["Tensor", np.ndarray], "Tensor"]
-"""Of a model `[d]`, the gradient of each of the named examples `[B]`: `[B, d]`."""
+"""The gradients `[B, d]` of a model `[d]`, one for each of the named examples `[B]`."""
 
 
 class ClientMechanism(Protocol):

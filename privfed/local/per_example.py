@@ -23,7 +23,10 @@ _MIXED = (
 
 
 class PerExample:
-    """Of one network. Raises `Refused` where Opacus is missing or does not know a layer."""
+    """One network's gradients of single examples.
+
+    Raises `Refused` where Opacus is missing or does not know a layer.
+    """
 
     def __init__(self, network: Network) -> None:
         try:

@@ -27,7 +27,7 @@ from privfed.vector import Indices
 
 Way = Literal["stacked", "loop"]
 Statistic = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""Of models w `[c, d]` on batches x, y of which `real` `[c, B]` counts: rows `[c, *]`."""
+"""Rows `[c, *]` of models w `[c, d]` on batches x, y of which `real` `[c, B]` counts."""
 DROPOUT, _MEASURING = 2**62, 2**62 + 1
 """Salts that no epoch has."""
 
@@ -204,7 +204,7 @@ def own_draws(device: torch.device) -> AbstractContextManager[None]:
 
 
 def _draws(device: torch.device) -> Tensor:
-    """Where the generator in use stands."""
+    """The state of the generator in use."""
     if device.type == "cuda":
         return torch.cuda.get_rng_state(device)
     return torch.default_generator.get_state()
@@ -218,7 +218,7 @@ def _draw_again(state: Tensor, device: torch.device) -> None:
 
 
 def seed_draws(seed: int, device: torch.device) -> None:
-    """As `torch.manual_seed`, which takes 70 times as long, of the generators in use here."""
+    """Seed the generators in use here as `torch.manual_seed`, which takes 70 times as long."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)

@@ -31,7 +31,7 @@ AXES = {
 }
 """What is combined: kind of part -> the key that names it."""
 _LENGTH = 1000
-"""Of a message, where distributed noise asks for it."""
+"""The length of a message, where distributed noise asks for it."""
 _NOISE = 4.0
 """The noise multiplier of combinations that none is given for: whether there is a proof hangs on
 epsilon only where it pays for aborts."""
@@ -82,7 +82,7 @@ def built_in(*kinds: str) -> dict[str, list[str]]:
 
 
 def combination(written: Raw, choice: Mapping[str, str]) -> Combination:
-    """These parts (kind -> name), and for the rest the keys as `written`."""
+    """The combination of these parts (kind -> name), and for the rest the keys as `written`."""
     raw: Raw = copy.deepcopy(written)
     try:
         for kind, name in choice.items():

@@ -94,7 +94,7 @@ class Prior:
 
     @property
     def heads(self) -> frozenset[str]:
-        """Where its ledger is known to have stood, up to what was counted."""
+        """The heads at which its ledger is known to have stood, up to what was counted."""
         return self.passed | {self.head}
 
     def went_through(self, heads: Iterable[str], beside: Path | None = None) -> Prior:

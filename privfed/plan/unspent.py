@@ -38,7 +38,7 @@ class Unspent:
 
 
 def unspent(plan: Plan) -> Unspent | None:
-    """More than a twentieth of the budget that all configured rounds leave; None where less.
+    """What all configured rounds leave of the budget; None where that is at most a twentieth.
 
     What is left is nobody's gain: the same promise would have allowed less noise or more rounds.
     """

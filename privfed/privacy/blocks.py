@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _NUMBERS = 1 << 16
-"""Of a block: half a megabyte as float64."""
+"""The numbers of a block: half a megabyte as float64."""
 
 
 def blocks(rows: Tensor) -> Iterator[slice]:

@@ -35,7 +35,7 @@ class BoundedRows:
     rows: Tensor
     bound: float
     hostile: NDArray[np.bool_] | None = None
-    """Whose rows simulated attackers sent as they like, `[c]`: the bound is that of the others."""
+    """Rows `[c]` that simulated attackers sent as they like: the bound is that of the others."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Mechanism(Protocol):
     """Owns clip, encoding, noise and divisor, and alone emits the round's event."""
 
     trust: ClassVar[Literal["server", "sum", "client", "nobody"]]
-    """Where the noise arises: who has to be trusted with anything rawer ("nobody": no noise)."""
+    """The origin of the noise: who has to be trusted with anything rawer ("nobody": no noise)."""
     arithmetic: ClassVar[str]
     """What of the noise's proof holds in floating point."""
     private: ClassVar[bool]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _FACTOR = 16
 """H is applied as a product of matrices of at most this size: fast where they stay in cache."""
 _SHRINK = 1 - 2.0**-40
-"""Far above what rounding in float64 can add to a norm: under 40 additions in a row."""
+"""A shrinkage far above what rounding in float64 can add to a norm: under 40 additions in a row."""
 
 
 def padded(length: int) -> int:

@@ -27,7 +27,7 @@ class IntegerGrid:
 
 
 OTHER_PARTY = {"server": "readers", "readers": "server"}
-"""Whom distributed noise protects against, beside the one that the budget gates."""
+"""The party that distributed noise protects against, beside the one that the budget gates."""
 
 
 class SharedNoise(Mechanism, Protocol):
@@ -38,12 +38,12 @@ class SharedNoise(Mechanism, Protocol):
 
     @property
     def against(self) -> str:
-        """Whose guarantee the budget gates: the "server"'s, or that of "readers"."""
+        """The party whose guarantee the budget gates: the "server", or "readers"."""
         ...
 
     @property
     def honest(self) -> float:
-        """At least this part of the noise is added by clients who keep it to themselves."""
+        """A lower bound on the part of the noise added by clients who keep it to themselves."""
         ...
 
     def grid(self) -> IntegerGrid:

@@ -59,7 +59,7 @@ def outcome_table(outcome: Outcome) -> Table:
 
 
 def _scored_on(outcome: Outcome) -> str:
-    """Whose examples the model was scored on."""
+    """The examples that the model was scored on: how many, and whose."""
     if outcome.public:
         return (
             f"{outcome.test_examples} examples of {outcome.public} clients declared public, "

@@ -49,7 +49,7 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
 
 
 def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Who trains what, and how it is aggregated."""
+    """Rows on who trains what, and how it is aggregated."""
     config, names = plan.config, plan.config.names
     return {
         "data": f"{names['source']}, {config.data.clients} clients declared ({names['partition']})",
@@ -174,7 +174,7 @@ def _advice_rows(plan: Plan) -> dict[str, str]:
 
 
 def _file_rows(config: Config, path: Path | None) -> dict[str, str]:
-    """Where the run leaves its traces."""
+    """Rows on where the run leaves its traces."""
     pairs = {}
     if config.run.heads:
         pairs["heads"] = f"{config.run.heads} gets each head of the ledger before a cohort is drawn"

@@ -20,7 +20,7 @@ from privfed.run.forecast import Forecast
 from privfed.words import ceiling, number
 
 _FAINT = 0.1
-"""Below this ratio of signal to noise per round a run has little to learn from."""
+"""The ratio of signal to noise per round below which a run has little to learn from."""
 _NOISES = {
     "gaussian": "Gaussian",
     "skellam": "Skellam",
@@ -51,7 +51,7 @@ def privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def protected_unit(plan: Plan) -> str:
-    """Whom epsilon is about: under a simulated partition no person, but a client made up by it."""
+    """The unit of epsilon: under a simulated partition no person, but a client made up by it."""
     simulated = "simulated " if plan.config.partition.deals else ""
     return f"one {simulated}{plan.event.unit} with all its examples"
 

@@ -9,7 +9,7 @@ from privfed.run.forecast import Forecast
 
 
 def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Who sees what of the sums, and what encoding and aborts cost; nothing without a protocol."""
+    """Rows on who sees what of sums, and what encoding and aborts cost; none without a protocol."""
     protocol, limits = plan.config.row_hiding, plan.cost.limits
     if protocol is None:
         return {}
@@ -32,7 +32,7 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _who_sees_what(plan: Plan, protocol_sight: str, opener: str) -> str:
-    """Who sees a sum, and whether with noise; `protocol_sight` is what the protocol says of it."""
+    """Those who see a sum, with noise or not; `protocol_sight` is what the protocol says of it."""
     if plan.mechanism.trust == "sum":
         return "whoever opens the sum sees it with its noise, and nobody sees a row"
     central = plan.mechanism.trust == "server"

@@ -18,7 +18,7 @@ _PARTIES = {
     "server": "the server, by the noise of honest survivors alone; it knows the cohort",
     "readers": "who reads the released aggregates, and not the messages",
 }
-"""Whom distributed noise protects against, in words."""
+"""The party that distributed noise protects against, in words."""
 
 
 def rows(pairs: Mapping[str, str]) -> Table:
@@ -32,7 +32,7 @@ def rows(pairs: Mapping[str, str]) -> Table:
 
 
 def counted(count: int, what: str, ending: str = "s") -> str:
-    """So many of `what`, which ends in `ending` where it is not one."""
+    """A count of `what`, which ends in `ending` where it is not one."""
     return f"{count} {what}{ending if count != 1 else ''}"
 
 

@@ -141,7 +141,7 @@ class Full(SizedSampler):
     """
 
     size: int = Field(0, ge=0)
-    """Follows from data.clients."""
+    """The size follows from data.clients."""
 
     derives_size: ClassVar[bool] = True
     constants: ClassVar[tuple[str, ...]] = ("clients",)
@@ -182,7 +182,7 @@ class Cyclic(SizedSampler):
     constants: ClassVar[tuple[str, ...]] = ("separation",)
     separation: int = Field(10, ge=1, le=1_000_000)
     size: int = Field(0, ge=0)
-    """Follows from data.clients and the separation."""
+    """The size follows from data.clients and the separation."""
 
     def of(self, clients: int) -> Self:
         expected, left = divmod(clients, self.separation)

@@ -47,7 +47,10 @@ def tells_who_was_drawn(event: Event) -> bool:
 def probability(
     summation: Summation, sampler: Sampler, clients: int, exchanges: int, dropout: float
 ) -> float:
-    """At least the probability that one of a round's sums aborts, for any permitted population."""
+    """An upper bound on the probability that one of a round's sums aborts.
+
+    It holds for any permitted population.
+    """
     witness = sampler.witness(0, clients)
     if not witness.random:
         once = summation.stops(sampler.size, dropout)

@@ -16,7 +16,7 @@ from privfed.vector import Indices
 
 
 class Leaves(IntEnum):
-    """When a client drops out."""
+    """The point at which a client drops out."""
 
     NEVER = 0
     BEFORE_SHARING = 1
@@ -25,7 +25,7 @@ class Leaves(IntEnum):
 
 
 SENDS = (Leaves.NEVER, Leaves.BEFORE_UNMASKING)
-"""Whose vector is in the sum."""
+"""The points of leaving with which a client's vector is in the sum."""
 
 
 def sending(dropout: float) -> float:
@@ -34,7 +34,7 @@ def sending(dropout: float) -> float:
 
 
 def leaving(dropout: float, keys: Keys, count: int) -> Indices:
-    """When each of `count` clients leaves `[n]`; each drops out with probability `dropout`."""
+    """The points where `count` clients leave `[n]`; each drops out with probability `dropout`."""
     if not dropout:
         return np.full(count, Leaves.NEVER, dtype=np.int64)
     words = keys.per_client(2)

@@ -59,7 +59,7 @@ class SecureProtocol(Part):
         return limits.least(self.begun(limits))
 
     def added(self, limits: Limits) -> float:
-        """At least this part of the noise that is counted is added, as hostile clients add none.
+        """A lower bound on the part of counted noise that is added, as hostile clients add none.
 
         Of m survivors m - `hostile` add theirs, and m is at least `fewest`. *Minimum*: m shares,
         of which `minimum` are counted, and (m - h) / minimum >= 1 - h / m. *Layers*: survivors'
@@ -68,14 +68,14 @@ class SecureProtocol(Part):
         return 1.0 - limits.hostile / self.fewest(limits)
 
     def colluding(self, limits: Limits) -> float:
-        """At most this part of the counted noise is known to who colludes with who opens sums.
+        """An upper bound on the part of counted noise known to who colludes with who opens sums.
 
         All of it, unless a protocol says less.
         """
         return 1.0
 
     def honest(self, limits: Limits) -> float:
-        """At least this part of the counted noise is added by clients who keep it to themselves.
+        """A lower bound on the part of counted noise added by clients who keep it to themselves.
 
         Those hostile and those who collude may be others.
         """
@@ -93,7 +93,7 @@ class SecureProtocol(Part):
         """The channel of one session's sum. Raises `Refused`, or `Aborted` where none begins."""
 
     def stops(self, clients: int, dropout: float, limits: Limits) -> float:
-        """At least the probability that a sum over `clients` aborts."""
+        """An upper bound on the probability that a sum over `clients` aborts."""
         return binomial_at_most(limits.least(clients) - 1, clients, sending(dropout))
 
     def upload(self, codec: Codec, clients: int) -> float:

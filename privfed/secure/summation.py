@@ -50,9 +50,9 @@ class SumProtocol(Protocol):
     """How rows are summed, and who sees what of it."""
 
     seen: ClassVar[str]
-    """Who sees what, in words."""
+    """What is seen by whom, in words."""
     opener: ClassVar[str]
-    """Who is shown the sum first, and adds central noise to it."""
+    """The party that is shown the sum first, and adds central noise to it."""
     hides_rows: ClassVar[bool]
     """Whether nobody sees a client's row."""
     approximate: ClassVar[bool]
@@ -86,15 +86,15 @@ class RowHiding(SumProtocol, Protocol):
         ...
 
     def added(self, limits: Limits) -> float:
-        """At least this part of the noise that is counted is added."""
+        """A lower bound on the part of counted noise that is added."""
         ...
 
     def colluding(self, limits: Limits) -> float:
-        """At most this part of the counted noise is known to who colludes with who opens sums."""
+        """An upper bound on the part of counted noise known to who colludes with who opens sums."""
         ...
 
     def honest(self, limits: Limits) -> float:
-        """At least this part of the counted noise is added by clients who keep it to themselves."""
+        """A lower bound on the part of counted noise added by clients who keep it to themselves."""
         ...
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
@@ -134,7 +134,7 @@ class Summation(Protocol):
         ...
 
     def stops(self, clients: int, dropout: float) -> float:
-        """At least the probability that a sum over `clients` aborts; each drops out by a coin."""
+        """An upper bound on the chance that a sum of `clients` aborts; each drops out by a coin."""
         ...
 
     def seconds(self, length: int, clients: int) -> float:

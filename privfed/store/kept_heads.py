@@ -60,7 +60,7 @@ def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
 
 
 def keep_heads(ledger: Ledger, heads: str) -> None:
-    """From now on `ledger` appends its heads to the file `heads`, and now those that it lacks.
+    """Have `ledger` append its heads to the file `heads` from now on, and now those that it lacks.
 
     Raises `Broken` where the file is gone, or holds what the ledger does not.
     """

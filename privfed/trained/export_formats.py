@@ -26,7 +26,7 @@ from privfed.store.tensorfile import pack
 from privfed.trained.with_preprocessing import Preprocessed
 
 FACTS = "privfed"
-"""Where every format keeps the facts, as JSON."""
+"""The place where every format keeps the facts, as JSON."""
 Predict = Callable[[tuple[Tensor, ...]], Tensor]
 
 
@@ -63,7 +63,7 @@ class Safetensors:
         return pack(exportable.model.module.state_dict(), exportable.facts)
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
-        """As another program does: it builds the same module, and preprocesses as the facts say."""
+        """What another program makes of it: the same module, and preprocessing as the facts say."""
         size = int.from_bytes(content[:8], "little")
         facts = from_json(from_json(content[8 : 8 + size])["__metadata__"][FACTS])
         module = exportable.model.module
@@ -140,7 +140,7 @@ FORMATS: dict[str, Format] = {
     ".pt2": ExportedProgram(),
     ".onnx": Onnx(),
 }
-"""By the suffix of the file."""
+"""The formats, by the suffix of the file."""
 
 
 def _any_number_of_rows(exportable: Exportable) -> Any:

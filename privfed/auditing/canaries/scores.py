@@ -50,7 +50,7 @@ class Scale:
 
 
 def likelihood_ratios(record: CanaryRecord, event: Event, scale: Scale) -> Numbers:
-    """For each canary, the log likelihood of its products if it entered, over that if not `[K]`.
+    """The log likelihood of each canary's products if it entered, over that if not `[K]`.
 
     Its product with a release is 1 if it took part and 0 if not, plus noise of the event's
     deviation, without what releases have in common. Under Poisson sampling it took part by a coin

@@ -17,7 +17,7 @@ from privfed.auditing.canaries.scores import Scale, likelihood_ratios
 
 Numbers = NDArray[np.float64]
 _KNOWN_NULL = 1000
-"""From this dimension on a random direction's cosine is Gaussian to within what is fitted."""
+"""The dimension from which on a random direction's cosine is Gaussian, to within what is fitted."""
 _FEWEST = 5
 """Canaries of either kind (entered or not) below which nothing is said."""
 _FEWEST_OF_HALVES = 20

@@ -10,7 +10,7 @@ import numpy as np
 from privfed.data.tables.words import Words
 
 ENOUGH_ROWS = 20
-"""So many rows tell a record number, a constant or an outlier from chance."""
+"""The number of rows that tells a record number, a constant or an outlier from chance."""
 _MOST_ODD_WORDS = 3
 
 

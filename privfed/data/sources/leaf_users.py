@@ -17,7 +17,7 @@ from privfed.data.sources.text import decoded
 from privfed.errors import Refused
 
 Place = Callable[[int], str]
-"""Where an example stands in the files, given its index among all in the order of users."""
+"""The place of an example in the files, given its index among all in the order of users."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def read_users(folder: Path) -> list[LeafUser]:
 
 
 def place_of(users: Sequence[LeafUser], owners: np.ndarray, index: int) -> str:
-    """Where the example `index` stands, of those whose `owners` `[N]` are sorted."""
+    """The place of the example `index`, of those whose `owners` `[N]` are sorted."""
     owner = int(owners[index])
     return f"{users[owner].place}, example {index - np.searchsorted(owners, owner) + 1}"
 

@@ -49,7 +49,7 @@ class Synthetic(Part):
         return None
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Its clients are made from the seed: with another one they are others."""
+        """The seed, from which its clients are made: with another one they are others."""
         return (f"synthetic: seed {seed}",)
 
     def load(self, clients: int, streams: Streams) -> Examples:

@@ -81,7 +81,7 @@ def unpacked(path: Path, length: int = -1) -> bytes:
 
 
 def _width(text: str, delimiter: str, cut: bool) -> int:
-    """Into how many cells `delimiter` divides each row; 0 where rows differ.
+    """The number of cells into which `delimiter` divides each row; 0 where rows differ.
 
     Where the text was `cut`, its last row may be incomplete and does not count.
     """
@@ -160,7 +160,7 @@ _PROBLEM = re.compile(
 
 
 def csv_problem(path: Path, error: Exception, dialect: Dialect) -> tuple[str, str]:
-    """Where pyarrow saw a problem, and what it is, without its text, which quotes the row.
+    """The place of a problem pyarrow saw, and what it is, without its text, which quotes the row.
 
     Both are empty for a problem of another kind.
     """

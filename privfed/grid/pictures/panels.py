@@ -127,7 +127,7 @@ def _write_numbers(field: np.ndarray, middle: float, axes: Axes) -> None:
 
 
 def _places(figure: Figure, rows: Sequence[Row]) -> tuple[dict[Any, float], list[str]]:
-    """Where each x stands: rounds where they are, values of a key side by side."""
+    """The place of each x: rounds where they are, values of a key side by side."""
     distinct = values(rows, figure.x)
     if figure.x in PROGRESS:
         return {x: float(x) for x in distinct}, []

@@ -22,7 +22,7 @@ from privfed.privacy.mechanism import Mechanism
 from privfed.sampling.cohort import Witness
 
 _MOST_CLIENTS = 10**15
-"""Of the population that stands for a sampling rate: quotients as fine as floats are."""
+"""The most clients of a population that stands for a sampling rate: quotients as fine as floats."""
 _KEYS = {
     "mechanism": "privacy.mechanism",
     "sampler": "cohort.sampler",

@@ -54,7 +54,10 @@ class SkellamNoise(DistributedNoise):
         return super()._share_deviation()
 
     def _most_deviation(self) -> float:
-        """Less in layers: of few survivors each keeps more, and that has to be drawn, too."""
+        """The largest deviation, which is less in layers.
+
+        Of few survivors each keeps more, and that has to be drawn, too.
+        """
         most = super()._most_deviation()
         setting = self._planned_setting()
         return most * math.sqrt(setting.fewest / setting.size) if self.layered else most

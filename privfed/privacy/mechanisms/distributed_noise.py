@@ -66,12 +66,12 @@ class DistributedNoise(NoisedMechanism):
 
     @property
     def against(self) -> str:
-        """Whose guarantee the budget gates: the "server"'s, or that of "readers"."""
+        """The party whose guarantee the budget gates: the "server", or "readers"."""
         return self._planned_setting().against
 
     @property
     def honest(self) -> float:
-        """At least this part of the noise is added by clients who keep it to themselves."""
+        """A lower bound on the part of the noise added by clients who keep it to themselves."""
         return self._planned_setting().honest
 
     def grid(self) -> IntegerGrid:

@@ -16,7 +16,7 @@ from privfed.privacy.integers import Integers
 from privfed.streams import Keys
 
 LARGEST_DEVIATION = 400
-"""With it squares of what is compared fit 63 bits."""
+"""The largest deviation with which squares of what is compared fit 63 bits."""
 _MOST = 2**63 - 1
 
 

@@ -28,13 +28,13 @@ from privfed.streams import Keys, Words
 _ERROR = 2e-14
 """The largest error of a quantile z, over 1 + z."""
 _BLOCK = 1 << 13
-"""So many numbers at once stay in the cache."""
+"""The count of numbers that stay in the cache at once."""
 _TAIL = 1 << 24
-"""Of a tail below this many 2^-64, 64 bits say too little of its quantile."""
+"""The tail, in multiples of 2^-64, below which 64 bits say too little of its quantile."""
 FINENESS = 2.0**30
 """Steps of the grid in a deviation of the noise: from so many to twice as many."""
 LARGEST_SCALE = 4 * FINENESS
-"""Up to here `_ERROR` stays far below one half of the grid."""
+"""The scale up to which `_ERROR` stays far below one half of the grid."""
 
 
 def grid_of(deviation: float) -> float | None:

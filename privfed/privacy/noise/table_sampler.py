@@ -28,9 +28,9 @@ _WORK = 512
 _GUIDE = 16
 """Leading bits that a draw is looked up by first."""
 LARGEST_DEVIATION = 5000.0
-"""In steps: a table stays near a hundred thousand entries."""
+"""The largest deviation, in steps: a table stays near a hundred thousand entries."""
 TOTAL_VARIATION = 1e-40
-"""At most so far is a draw from any table here from its distribution: each is checked for it."""
+"""The farthest that a draw from any table here is from its distribution: each is checked for it."""
 _REACH = 15.0
 """Deviations that a table reaches to: beyond them lie less than 1e-49 of a Gaussian."""
 

@@ -17,7 +17,7 @@ from privfed.report.canvas import canvas, image
 from privfed.words import ceiling
 
 _LEAST = 1e-4
-"""Where both axes begin."""
+"""The value at which both axes begin."""
 
 
 def exposure_files(exposure: Exposure) -> dict[str, bytes]:

@@ -106,7 +106,7 @@ class _Homomorphic(SecureProtocol):
         return EncryptedChannel(session, self.scheme, codec, limits)
 
     def seconds(self, codec: Codec, clients: int) -> float:
-        """Measured: a block of a row encrypted, signed, verified, read, compared and added."""
+        """Measured seconds: a row's block encrypted, signed, verified, read, compared and added."""
         per_block = 3.6e-3 if self.approximate else 2.1e-3
         blocks = len(self.scheme.blocks(codec.length))
         return super().seconds(codec, clients) + clients * blocks * per_block

@@ -80,7 +80,7 @@ class Scheme(ABC):
 
     @property
     def scale(self) -> float:
-        """By what a number is multiplied before it is encrypted."""
+        """The factor by which a number is multiplied before it is encrypted."""
         return 1.0
 
     def blocks(self, length: int) -> list[int]:

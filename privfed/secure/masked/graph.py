@@ -29,19 +29,19 @@ from privfed.secure.primitives import KEY
 from privfed.secure.summation import Aborted, Session
 
 COMPLETE = 200
-"""Up to this many clients the graph is complete."""
+"""The most clients with which the graph is complete."""
 _SECURE, _CORRECT = 40, 20
 """The sigma and eta of Bell et al., in bits."""
 _EXACT = 1e-9
-"""Shields floor and ceil from the last bits of a product."""
+"""A tolerance that shields floor and ceil from the last bits of a product."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Who has to stay to the end: of `clients`, each with `degree` neighbours, `survivors`.
+    """Those who have to stay to the end: `survivors` of `clients`, each of `degree` neighbours.
 
-    And of each client's holders, who keep shares of its secrets, `threshold`. Its holders are its
-    neighbours, and on the complete graph itself.
+    Of each client's holders, who keep shares of its secrets, `threshold` have to stay. Its holders
+    are its neighbours, and on the complete graph itself.
     """
 
     clients: int
@@ -55,7 +55,7 @@ class Graph:
         return self.degree == self.clients - 1
 
     def holders(self, me: int, near: Iterable[int]) -> tuple[int, ...]:
-        """Who holds shares of the secrets of `me`, whose neighbours are `near`."""
+        """The holders of shares of the secrets of `me`, whose neighbours are `near`."""
         return tuple(sorted((*near, me))) if self.complete else tuple(near)
 
 
@@ -207,7 +207,7 @@ def _circle(seed: bytes, clients: tuple[int, ...]) -> tuple[tuple[int, ...], dic
 
 
 def _place(seed: bytes, client: int) -> bytes:
-    """Where a client lies on the circle that `seed` draws."""
+    """The place of a client on the circle that `seed` draws."""
     return hashlib.sha256(seed + client.to_bytes(8, "little")).digest()
 
 

@@ -70,22 +70,23 @@ class MaskedSums(SecureProtocol):
         return max(super().begun(limits), self.within(limits).smallest)
 
     def least_admitted(self, limits: Limits) -> int:
-        """As configured, or two more than may collude: another honest client has to help each."""
+        """The size set, or two more than may collude: another honest client has to help each."""
         return self.begun(limits) if self.admitted else self._needed(limits)
 
     def _needed(self, limits: Limits) -> int:
         return max(super().begun(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
-        """Of n clients who share keys, at least `threshold` n stay."""
+        """The fewest survivors: of n clients who share keys, at least `threshold` n stay."""
         stay = math.ceil(self.threshold * self.begun(limits) - 1e-9)
         return max(super().fewest(limits), stay)
 
     def colluding(self, limits: Limits) -> float:
-        """Of n clients who share keys at most K = colluders max(n, size) work with the server.
+        """An upper bound on the part of the counted noise known to who works with the server.
 
-        They know K / m of what m survivors add. For n <= size, K is colluders size and m at least
-        `fewest`; for larger n, K / m is at most colluders / max(threshold, 1 - tolerance).
+        Of n clients who share keys these are at most K = colluders max(n, size). They know K / m of
+        what m survivors add. For n <= size, K is colluders size and m at least `fewest`; for larger
+        n, K / m is at most colluders / max(threshold, 1 - tolerance).
         """
         stay = max(self.threshold, 1 - limits.tolerance)
         return self.colluders * max(limits.size / self.fewest(limits), 1 / stay)
@@ -116,7 +117,7 @@ class MaskedSums(SecureProtocol):
             return max(clients - 1, 1)
 
     def seconds(self, codec: Codec, clients: int) -> float:
-        """Measured: keys and signatures for each neighbour, and the bytes of its mask."""
+        """Measured seconds: keys and signatures for each neighbour, and the bytes of its mask."""
         size = codec.length * Expander(1, codec.bits).word.itemsize
         per_pair = 2e-4 + 2e-10 * size
         return super().seconds(codec, clients) + clients * self._degree(clients) * per_pair
