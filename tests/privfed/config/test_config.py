@@ -275,6 +275,9 @@ class Doubled(Part):
     def step(self, params, delta, state):
         return params + self.gain * delta, {}
 
+    def at(self, factor):
+        return self.model_copy(update={"gain": self.gain * factor})
+
 
 def test_a_part_from_outside_is_module_colon_name(run_file):
     name = f"{__name__}:Doubled"
