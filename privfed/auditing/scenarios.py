@@ -7,6 +7,7 @@ what it shows up best against.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -36,7 +37,7 @@ class Scenario:
 
     It does so in every round that it may, the other way round each time, so that what rounds share
     cancels. `against`: all `others` pull against it, so that it matters whose place it takes.
-    `weak`: with little noise.
+    `weak`: with little noise, in place of the noise multiplier that is `configured`.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Scenario:
     others: int = 0
     against: bool = False
     weak: bool = True
+    configured: float = 0.0
 
     def along(self) -> Tensor:
         """The direction as a unit vector `[LENGTH]`."""
@@ -104,14 +106,15 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
     secret = PoissonSampled | TruncatedPoisson | WithoutReplacement
     separation = algorithm.sampler.witness(0, config.data.clients).separation
     everybody = config.data.clients - 1
+    scenario = partial(Scenario, configured=planned.noise_multiplier or 0.0)
     if isinstance(event.release, secret):
         alone = not config.secured and event.relation == ADD_REMOVE
         others = 0 if alone else everybody
         return algorithm, [
-            Scenario("as configured", 1, _ONE, others, weak=False),
-            Scenario("one round, one number", 1, _ONE, others),
-            Scenario("two rounds, several numbers", 2, _SPREAD, others),
-            Scenario("one round, against all others", 1, _ONE, everybody, against=True),
+            scenario("as configured", 1, _ONE, others, weak=False),
+            scenario("one round, one number", 1, _ONE, others),
+            scenario("two rounds, several numbers", 2, _SPREAD, others),
+            scenario("one round, against all others", 1, _ONE, everybody, against=True),
         ]
     algorithm = replace(
         algorithm, sampler=TakesEverybody(algorithm.sampler, algorithm.sampler.size), dropout=0.0
@@ -122,8 +125,8 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
         others = config.row_hiding.begun(planned.cost.limits) - 1
     several = f"{separation + 1} rounds, several numbers"
     return algorithm, [
-        Scenario("as configured", 1, _ONE, others, weak=False),
-        Scenario(several, separation + 1, _SPREAD, others),
+        scenario("as configured", 1, _ONE, others, weak=False),
+        scenario(several, separation + 1, _SPREAD, others),
     ]
 
 
@@ -133,5 +136,4 @@ def at_noise_of(scenario: Scenario, algorithm: Algorithm) -> Algorithm:
     if not scenario.weak or noise is None or noise.noise_multiplier <= _WEAK:
         return algorithm
     factor = _WEAK / noise.noise_multiplier
-    configured = float(getattr(algorithm.mechanism, "noise_multiplier", 0.0))
-    return replace(algorithm, mechanism=algorithm.mechanism.at(configured * factor))
+    return replace(algorithm, mechanism=algorithm.mechanism.at(scenario.configured * factor))

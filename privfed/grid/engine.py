@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import filelock
-
 from accounting.durable import make_folder
 from privfed import __version__
 from privfed.errors import Refused
@@ -28,6 +26,7 @@ from privfed.grid.process_pool import Died, Ended, work
 from privfed.grid.results import DONE, FAILED, REFUSED, Files
 from privfed.grid.tabulate import write_cells
 from privfed.grid.tuning import cells_after_tuning, refuse_unmeasured
+from privfed.store.folders import held_alone
 
 
 class Watcher(Protocol):
@@ -173,17 +172,9 @@ def _counts(cells: Sequence[Cell], results: Mapping[str, Result | None]) -> dict
     return counts
 
 
-@contextlib.contextmanager
-def _alone(files: Files) -> Iterator[None]:
+def _alone(files: Files) -> contextlib.AbstractContextManager[None]:
     """One process per folder of cells. Raises `Refused` where another one is at it."""
-    lock = filelock.FileLock(cells_folder(files) / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout as error:
-        raise Refused(
-            f"the cells of {files.folder} are being run by another process; wait for it to end"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
+    taken = Refused(
+        f"the cells of {files.folder} are being run by another process; wait for it to end"
+    )
+    return held_alone(cells_folder(files), taken)

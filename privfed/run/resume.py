@@ -10,6 +10,7 @@ from typing import Any
 from accounting.guarantee import spent
 from accounting.ledger import Ledger
 from privfed.auditing.prior_runs import priors, refuse_once_public
+from privfed.config.allowed_change import allowed_change
 from privfed.config.config import Config
 from privfed.errors import Broken, Refused
 from privfed.plan.plan import Plan
@@ -56,36 +57,6 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
         first = Checkpoint.first(setup.initial_state(), ledger.head())
         first.save(directory, setup.network)
     return ledger
-
-
-def allowed_change(stored: Config, wanted: Config) -> Config:
-    """`wanted` with what the run measured and calibrated. Raises `Refused`, naming each key."""
-    for key, unset in (("trainer", "auto"), ("chunk", 0)):
-        if getattr(wanted.run, key) == unset:
-            wanted = wanted.with_run(**{key: getattr(stored.run, key)})
-    wanted = replace(wanted, noise_multiplier=stored.noise_multiplier)
-    if wanted.run.rounds < stored.run.rounds:
-        raise Refused(
-            f"--resume: run.rounds is {wanted.run.rounds}, but this run was started with "
-            f"{stored.run.rounds}; rounds may only go up"
-        )
-    before, after = _flat(stored), _flat(wanted)
-    changed = [
-        f"{key} was {before.get(key)!r} and is now {after.get(key)!r}"
-        for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and key not in ("run.rounds", "privacy.epsilon")
-    ]
-    if changed:
-        raise Refused(
-            "--resume with a changed configuration: " + "; ".join(changed) + ". Only run.rounds "
-            "(upward) and privacy.epsilon may change; start a new run for anything else"
-        )
-    return wanted
-
-
-def _flat(config: Config) -> dict[str, Any]:
-    values = config.values().items()
-    return {f"{name}.{key}": value for name, keys in values for key, value in keys.items()}
 
 
 def reassemble(wanted: Config, directory: RunDirectory) -> tuple[Setup, Ledger]:

@@ -1,10 +1,13 @@
-"""New folders: where a run goes, and where an attack writes what it found."""
+"""Folders: new ones, for runs and for what attacks write, and one held by a process alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
+
+import filelock
 
 from accounting.durable import make_folder, write_atomically
 from privfed.errors import Refused
@@ -35,3 +38,17 @@ def write_private(out: Path, files: Mapping[str, bytes]) -> None:
     out.chmod(0o700)
     for name, content in files.items():
         write_atomically(out / name, content)
+
+
+@contextlib.contextmanager
+def held_alone(folder: Path, taken: Refused) -> Iterator[None]:
+    """Hold `folder` for this process alone. Raises `taken` where another one has it."""
+    lock = filelock.FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout as error:
+        raise taken from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import filelock
 
 from accounting import durable
 from privfed.errors import Broken, Busy, Refused
@@ -25,6 +23,7 @@ from privfed.models.pretrained import CHECKPOINT, CONSTANTS
 from privfed.store.checkpoint_file import CheckpointFile
 from privfed.store.config_file import ConfigFile
 from privfed.store.constants_file import ConstantsFile
+from privfed.store.folders import held_alone
 from privfed.store.private_key import PrivateKey
 from privfed.store.public_clients import PublicClientsFile
 from privfed.store.releases import Releases
@@ -80,18 +79,10 @@ class RunDirectory:
             raise Refused(f"{path} is not a run directory (it has no config.toml)")
         return cls(path)
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the directory for this process alone. Raises `Refused` where another has it."""
-        lock = filelock.FileLock(self.path / ".lock")
-        try:
-            lock.acquire(timeout=0)
-        except filelock.Timeout as error:
-            raise Busy(f"{self.path} is in use by another process; wait for it to end") from error
-        try:
-            yield
-        finally:
-            lock.release()
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the directory for this process alone. Raises `Busy` where another one has it."""
+        taken = Busy(f"{self.path} is in use by another process; wait for it to end")
+        return held_alone(self.path, taken)
 
     def make_folders(self) -> None:
         """Make the folders of a run where they are missing (an empty one is easily lost)."""

@@ -4,8 +4,9 @@ import json
 
 import pytest
 from commands import run
-from small import SMALL
+from small import SMALL, small
 
+from privfed.auditing.mechanism_audit import audit_mechanism
 from privfed.auditing.run_audit import audit
 from privfed.config import catalog
 from privfed.config.reading import as_written
@@ -75,6 +76,10 @@ def test_it_is_checked_trained_reported_and_audited(case, tmp_path):
 def test_the_plan_names_it():
     shown = " ".join(run("check", *flags("mechanism")).output.split())
     assert "toys:Loud, sensitivity 0.4" in shown
+
+
+def test_a_mechanism_is_tested_whatever_it_calls_its_noise():
+    assert not audit_mechanism(small("privacy.mechanism=toys:Loud"), 400).refuted
 
 
 @pytest.mark.parametrize("kind", AXES)

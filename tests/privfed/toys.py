@@ -246,13 +246,13 @@ class Loud(MechanismPart):
     """A mechanism: central Gaussian noise on a sum of clipped rows."""
 
     clip: float = 0.4
-    noise_multiplier: float | None = None
+    sigma: float | None = None
     trust: ClassVar[str] = "server"
     arithmetic: ClassVar[str] = "rounded to a grid"
     private: ClassVar[bool] = True
 
     def event(self, witness, exchanges):
-        noise = Gaussian(self.noise_multiplier / exchanges**0.5)
+        noise = Gaussian(self.sigma / exchanges**0.5)
         return Event(witness.sampled(noise), witness.sampler, witness.relation)
 
     def init(self):
@@ -268,18 +268,18 @@ class Loud(MechanismPart):
         return self
 
     def at(self, noise_multiplier):
-        return self.model_copy(update={"noise_multiplier": noise_multiplier})
+        return self.model_copy(update={"sigma": noise_multiplier})
 
     def noise_on_update(self, size):
-        return self.noise_multiplier
+        return self.sigma
 
     def bound(self, rows, layout, keys, state):
-        deviation = self.noise_multiplier * self.clip
+        deviation = self.sigma * self.clip
         return on_grid(clip_rows(rows, self.clip), grid_of(deviation))
 
     def release(self, total, divisor, keys, state):
         require_bounded(total, self.clip)
-        deviation = self.noise_multiplier * total.bound
+        deviation = self.sigma * total.bound
         noise = gaussian_on_grid(keys, deviation, len(total.total))
         return ((total.total + torch.from_numpy(noise)) / divisor).float(), state
 
