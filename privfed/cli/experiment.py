@@ -84,8 +84,8 @@ def _run(
     from privfed.report.experiment_progress import ExperimentProgress
     from privfed.report.grid import experiment_table
 
-    with ExperimentProgress(screen) as watcher:
-        experiment = run_grid(files, grid, processes, retry, watcher)
+    with ExperimentProgress(screen) as observer:
+        experiment = run_grid(files, grid, processes, retry, observer)
     screen.print(experiment_table(experiment))
     facts, failed = experiment.to_json(), experiment.counts[FAILED]
     # A cell that failed is a bug somewhere; one that is refused is bad input.

@@ -86,11 +86,11 @@ def _outcome(
         if ranks.rank:
             follow(ranks)
             return None
-        with progress(screen) as watcher:
+        with progress(screen) as observer:
             if config:
-                return train(config, directory, [watcher], ranks)
+                return train(config, directory, [observer], ranks)
             change = functools.partial(_changed, run_file, overrides)
-            return resume(directory, change, [watcher], ranks)
+            return resume(directory, change, [observer], ranks)
 
 
 def _changed(run_file: Path | None, overrides: tuple[str, ...], stored: Config) -> Config:

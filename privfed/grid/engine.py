@@ -29,7 +29,7 @@ from privfed.grid.tuning import cells_after_tuning, refuse_unmeasured
 from privfed.store.folders import held_alone
 
 
-class Watcher(Protocol):
+class CellObserver(Protocol):
     """Whoever is told of an experiment's progress."""
 
     def begin(self, total: int, done: int, processes: int) -> None:
@@ -69,7 +69,9 @@ class Experiment:
         }
 
 
-def run_grid(files: Files, grid: Grid, processes: int, retry: bool, watcher: Watcher) -> Experiment:
+def run_grid(
+    files: Files, grid: Grid, processes: int, retry: bool, observer: CellObserver
+) -> Experiment:
     """Run what is left of `grid`, write its tables, and say how it stands.
 
     `retry` repeats cells that failed or were refused. The tables are also written when it is
@@ -82,14 +84,14 @@ def run_grid(files: Files, grid: Grid, processes: int, retry: bool, watcher: Wat
         if grid.tune:
             tried, keys = measured, [*grid.keys, *grid.tuned_keys]
             check = functools.partial(refuse_unmeasured, grid.tune.by)
-            results = _complete(files.tuning, keys, tried, processes, retry, watcher, check)
+            results = _complete(files.tuning, keys, tried, processes, retry, observer, check)
             tuned = cells_after_tuning(files, grid, tried, results)
             if tuned is None:
                 return Experiment(files.tuning, _counts(tried, results), _joint(files, tried))
             measured = tuned
         joint = functools.partial(_joint, files, [*tried, *measured])
         results = _complete(
-            files, grid.columns, measured, processes, retry, watcher, joint_guarantees=joint
+            files, grid.columns, measured, processes, retry, observer, joint_guarantees=joint
         )
     return Experiment(files, _counts(measured, results), joint())
 
@@ -106,7 +108,7 @@ def _complete(
     cells: Sequence[Cell],
     processes: int,
     retry: bool,
-    watcher: Watcher,
+    observer: CellObserver,
     check: Callable[[Result], None] = lambda result: None,
     joint_guarantees: Callable[[], Sequence[Joint]] = tuple,
 ) -> dict[str, Result | None]:
@@ -118,15 +120,15 @@ def _complete(
     results = {cell.name: result_of(files, cell, retry) for cell in cells}
     todo = {cell.name: cell for cell in cells if results[cell.name] is None}
     refused = [cell for cell in cells if cell.config is None]
-    watcher.begin(len(cells), len(cells) - len(todo) - len(refused), processes)
+    observer.begin(len(cells), len(cells) - len(todo) - len(refused), processes)
     for cell in refused:
-        watcher.started(cell)
-        watcher.ended(cell, results[cell.name] or {})
+        observer.started(cell)
+        observer.ended(cell, results[cell.name] or {})
     try:
         for result_before in results.values():
             if result_before is not None:
                 check(result_before)
-        for cell, result in _run(files, todo, processes, retry, watcher):
+        for cell, result in _run(files, todo, processes, retry, observer):
             results[cell.name] = result
             check(result)
     except BaseException:
@@ -138,7 +140,7 @@ def _complete(
 
 
 def _run(
-    files: Files, todo: dict[str, Cell], processes: int, retry: bool, watcher: Watcher
+    files: Files, todo: dict[str, Cell], processes: int, retry: bool, observer: CellObserver
 ) -> Iterator[tuple[Cell, Result]]:
     """Run the cells `todo` in `processes` processes; yields each with its result as it ends."""
     jobs = [
@@ -149,7 +151,7 @@ def _run(
     for event in work(run_cell, jobs, processes):
         cell = todo[event.job.name]
         if not isinstance(event, Ended):
-            watcher.started(cell)
+            observer.started(cell)
             continue
         result = event.result
         if isinstance(result, Died):
@@ -160,7 +162,7 @@ def _run(
             raise Refused(
                 f"{result['reason']}: nothing is lost; mend that, and the same command goes on"
             )
-        watcher.ended(cell, result)
+        observer.ended(cell, result)
         yield cell, result
 
 
