@@ -48,8 +48,8 @@ def play_to_end(
     recorder = Recorder(setup, directory, ledger, tally, begin)
     for observer in observers:
         observer.before(setup.plan, expected, directory.path, begin.round)
-    followers = RankZero(ranks)
-    loop = Loop(setup, directory, ledger, world, recorder, observers, followers, tally, canaries)
+    rank_zero = RankZero(ranks)
+    loop = Loop(setup, directory, ledger, world, recorder, observers, rank_zero, tally, canaries)
     end, stopped = loop.play(begin)
     loop.save(end)
     if canaries:
@@ -69,19 +69,19 @@ class Loop:
     world: World
     recorder: Recorder
     observers: Sequence[Observer]
-    followers: RankZero
+    rank_zero: RankZero
     tally: Tally | None
     canaries: RunCanaries | None
 
     def play(self, now: Checkpoint) -> tuple[Checkpoint, bool]:
         """Every round after `now`: where they ended, and whether that was at the budget."""
         run, constants = self.setup.plan.config.run, self.setup.network.digest()
-        self.followers.begin(self.setup)
+        self.rank_zero.begin(self.setup)
         for round in range(now.round + 1, run.rounds + 1):
             try:
                 state = self._state_after(round, now.state)
             except BudgetExceeded:
-                self.followers.end()
+                self.rank_zero.end()
                 return now, True
             updates = now.updates + (state is not None)
             now = Checkpoint(round, updates, state or now.state, self.ledger.head())
@@ -90,7 +90,7 @@ class Loop:
             if round % run.checkpoint_every == 0 or round == run.rounds:
                 _refuse_changed(self.setup, constants)
                 self.save(now)
-        self.followers.end()
+        self.rank_zero.end()
         return now, False
 
     def save(self, now: Checkpoint) -> None:
@@ -113,13 +113,13 @@ class Loop:
             if self.world.states:
                 self.world.states.replay(round, released=after is not None)
             return after
-        self.followers.announce(round, state)
+        self.rank_zero.announce(round, state)
         try:
-            self.followers.known = run_round(round, self.setup.algorithm, state, self.world)
+            self.rank_zero.known = run_round(round, self.setup.algorithm, state, self.world)
         except Aborted as aborted:
             self._note(round, str(aborted))
             return None
-        return self.followers.known
+        return self.rank_zero.known
 
     def _note(self, round: int, reason: str) -> None:
         """Write down that the round was aborted, and tell of it."""

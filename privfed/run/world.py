@@ -30,8 +30,8 @@ def client_states(
         return None
     width = setup.algorithm.objective.keeps * setup.network.shapes.length
     clients = setup.federation.clients
-    people = hashlib.sha256(setup.federation.people().identities.tobytes()).hexdigest()
-    run = f"{ledger.terms['id']} {people}"  # states are kept by place, so the order has to stay
+    order = hashlib.sha256(setup.federation.people().identities.tobytes()).hexdigest()
+    run = f"{ledger.terms['id']} {order}"  # states are kept by place, so the order has to stay
     return ClientStates(directory.private, run, clients, width, checkpoint.round)
 
 
