@@ -328,3 +328,8 @@ def test_plans_solve_for_noise_or_take_it():
     assert not plan(
         load(None, ["privacy.mechanism=none", "aggregation.weights=uniform"])
     ).by_examples
+
+
+def test_a_cohort_larger_than_any_float_is_refused_like_any_other():
+    with pytest.raises(Refused, match=r"but data\.clients is 500"):
+        plan(load(None, [f"cohort.size={10**400}"]))

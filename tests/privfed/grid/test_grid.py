@@ -655,3 +655,10 @@ def test_a_void_guarantee_is_a_word_in_the_table_and_no_measure(tmp_path):
     averages = list(csv.DictReader((tmp_path / "grid.summary.csv").read_text().splitlines()))
     assert averages[0]["guarantee"].startswith("void")
     assert not [key for key in averages[0] if key.startswith("guarantee_")]
+
+
+def test_a_base_that_no_file_can_be_called_is_refused(tmp_path):
+    path = tmp_path / "grid.toml"
+    path.write_text(f'base = "{"a" * 400}"\n[grid]\n"server.lr" = [0.1]\n')
+    with pytest.raises(Refused, match="cannot be read"):
+        of(path)
