@@ -1,7 +1,7 @@
 """The parts a run is made of: each is a frozen, strict configuration that also does its work.
 
 A part's file owns its keys. The first key of its section names it (`[server] optimizer =
-"fedavgm"`), and its fields are further keys there. Adding one is a file and a line in `BUILT_IN`;
+"fedavgm"`), and its fields are further keys there. Adding one is a file and a line in `privfed.registry`;
 a part from outside is `module:name`, or an entry point in the group `privfed.<kind>`.
 """
 
@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 from privfed.errors import Refused
 from privfed.moved import MODULES, moved
 from privfed.own_code import in_own_code
+from privfed.registry import ADAPTERS, BUILT_IN, CONTRACTS, FORMER
 from privfed.suggestions import nearest
 
 
@@ -28,173 +29,6 @@ class Part(BaseModel):
     later: ClassVar[frozenset[str]] = frozenset()
     """Keys that came with later versions: at their defaults they do not change who a run is about
     (`privfed.config.population_identity`)."""
-
-
-_SCHEDULES = {
-    "constant": "privfed.schedules:Constant",
-    "staircase": "privfed.schedules:Staircase",
-    "warmup": "privfed.schedules:WarmUp",
-    "cosine": "privfed.schedules:Cosine",
-}
-
-BUILT_IN: dict[str, dict[str, str]] = {
-    "source": {
-        "digits": "privfed.data.sources.digits:Digits",
-        "synthetic": "privfed.data.sources.synthetic:Synthetic",
-        "idx": "privfed.data.sources.idx:Idx",
-        "table": "privfed.data.sources.table:Table",
-        "leaf": "privfed.data.sources.leaf:Leaf",
-        "text": "privfed.data.sources.text:Text",
-    },
-    "partition": {
-        "iid": "privfed.data.partitions.basic:Iid",
-        "dirichlet": "privfed.data.partitions.label_skew:Dirichlet",
-        "shards": "privfed.data.partitions.label_skew:Shards",
-        "long_tail": "privfed.data.partitions.label_skew:LongTail",
-        "pachinko": "privfed.data.partitions.label_skew:Pachinko",
-        "natural": "privfed.data.partitions.basic:Natural",
-        "shuffled": "privfed.data.partitions.basic:Shuffled",
-    },
-    "shift": {
-        "none": "privfed.data.partitions.shift:NoShift",
-        "covariate": "privfed.data.partitions.covariate_shift:Covariate",
-        "concept": "privfed.data.partitions.concept_shift:Concept",
-    },
-    "model": {
-        "logistic": "privfed.models.recipes:Logistic",
-        "mlp": "privfed.models.recipes:Mlp",
-        "cnn": "privfed.models.cnn:Cnn",
-        "lstm": "privfed.models.lstm:Lstm",
-    },
-    "loss": {
-        "cross_entropy": "privfed.models.losses.cross_entropy:CrossEntropy",
-        "binary_cross_entropy": "privfed.models.losses.binary_cross_entropy:BinaryCrossEntropy",
-        "multi_label": "privfed.models.losses.multi_label:MultiLabel",
-        "squared_error": "privfed.models.losses.squared_error:SquaredError",
-    },
-    "objective": {
-        "sgd": "privfed.local.objectives.sgd:Sgd",
-        "fedprox": "privfed.local.objectives.fedprox:FedProx",
-        "fedprox_adaptive": "privfed.local.objectives.fedprox:AdaptiveFedProx",
-        "fedfor": "privfed.local.objectives.fedfor:FedFor",
-        "fednova": "privfed.local.objectives.fednova:FedNova",
-        "feddane": "privfed.local.objectives.feddane:FedDane",
-        "mime": "privfed.local.objectives.mime:Mime",
-        "mimelite": "privfed.local.objectives.mime:MimeLite",
-        "scaffold": "privfed.local.objectives.scaffold:Scaffold",
-        "feddyn": "privfed.local.objectives.feddyn:FedDyn",
-        "fedcurv": "privfed.local.objectives.fedcurv:FedCurv",
-    },
-    "client_mechanism": {
-        "none": "privfed.local.dp_sgd:NoClientPrivacy",
-        "dp_sgd": "privfed.local.dp_sgd:DpSgd",
-    },
-    "client_schedule": _SCHEDULES,
-    "optimizer": {
-        "fedavg": "privfed.server.fedavg:FedAvg",
-        "fedavgm": "privfed.server.fedavgm:FedAvgM",
-        "fedadagrad": "privfed.server.adaptive:FedAdagrad",
-        "fedadam": "privfed.server.adaptive:FedAdam",
-        "fedyogi": "privfed.server.adaptive:FedYogi",
-    },
-    "server_schedule": _SCHEDULES,
-    "sampler": {
-        "poisson": "privfed.sampling.samplers:Poisson",
-        "truncated_poisson": "privfed.sampling.samplers:CappedPoisson",
-        "fixed_size": "privfed.sampling.samplers:FixedSize",
-        "full": "privfed.sampling.samplers:Full",
-        "cyclic": "privfed.sampling.samplers:Cyclic",
-        "by_size": "privfed.sampling.samplers:BySize",
-    },
-    "availability": {
-        "always": "privfed.sampling.availability:Always",
-        "daily": "privfed.sampling.availability:Daily",
-        "groups": "privfed.sampling.availability:Groups",
-    },
-    "mechanism": {
-        "none": "privfed.privacy.mechanisms.none:NoPrivacy",
-        "gaussian": "privfed.privacy.mechanisms.central_gaussian:CentralGaussian",
-        "banded": "privfed.privacy.mechanisms.banded:Banded",
-        "skellam": "privfed.privacy.mechanisms.distributed:SkellamNoise",
-        "discrete_gaussian": "privfed.privacy.mechanisms.distributed:DiscreteGaussianNoise",
-        "local_gaussian": "privfed.privacy.mechanisms.local_gaussian:LocalGaussian",
-    },
-    "rule": {
-        "mean": "defenses.mean:Mean",
-        "norm_bound": "defenses.norm_bound:NormBound",
-        "centered_clipping": "defenses.centered_clipping:CenteredClipping",
-        "geometric_median": "defenses.geometric_median:GeometricMedian",
-        "sign_majority": "defenses.sign_majority:SignMajority",
-        "trimmed_mean": "defenses.trimmed_mean:TrimmedMean",
-        "median": "defenses.median:Median",
-        "mean_around_median": "defenses.mean_around_median:MeanAroundMedian",
-        "krum": "defenses.krum:Krum",
-        "multi_krum": "defenses.krum:MultiKrum",
-        "bulyan": "defenses.bulyan:Bulyan",
-        "mda": "defenses.mda:MinimumDiameter",
-        "dnc": "defenses.dnc:DivideAndConquer",
-        "fltrust": "defenses.fltrust:FlTrust",
-        "foolsgold": "defenses.foolsgold:FoolsGold",
-    },
-    "attack": {
-        "none": "attacks.types:NoAttack",
-        "label_flip": "attacks.label_flip:LabelFlip",
-        "feature_noise": "attacks.feature_noise:FeatureNoise",
-        "backdoor": "attacks.backdoor:Backdoor",
-        "edge_case": "attacks.backdoor:EdgeCase",
-        "sign_flip": "attacks.simple:SignFlip",
-        "gaussian": "attacks.simple:GaussianNoise",
-        "scaling": "attacks.simple:Scaling",
-        "free_rider": "attacks.simple:FreeRider",
-        "alie": "attacks.statistics:Alie",
-        "ipm": "attacks.statistics:InnerProduct",
-        "min_max": "attacks.min_max:MinMax",
-        "min_sum": "attacks.min_max:MinSum",
-        "mimic": "attacks.mimic:Mimic",
-        "fang": "attacks.fang:Fang",
-        "adaptive": "attacks.adaptive:Adaptive",
-    },
-    "before": {
-        "nnm": "defenses.nnm:NearestNeighbourMixing",
-        "bucketing": "defenses.bucketing:Bucketing",
-    },
-    "protocol": {
-        "none": "privfed.secure.plain_sum:PlainSum",
-        "masks": "privfed.secure.masked.protocol:MaskedSums",
-        "bfv": "privfed.secure.homomorphic.protocol:Bfv",
-        "ckks": "privfed.secure.homomorphic.protocol:Ckks",
-    },
-}
-
-CONTRACTS = {
-    "source": "privfed.data.source:Source",
-    "partition": "privfed.data.partition:Partition",
-    "shift": "privfed.data.partitions.shift:Shift",
-    "loss": "privfed.models.loss:Loss",
-    "objective": "privfed.local.objective:Objective",
-    "model": "privfed.models.recipes:Model",
-    "optimizer": "privfed.server.optimizer:ServerOptimizer",
-    "client_schedule": "privfed.schedules:Schedule",
-    "server_schedule": "privfed.schedules:Schedule",
-    "sampler": "privfed.sampling.cohort:Sampler",
-    "mechanism": "privfed.privacy.mechanism:Mechanism",
-    "client_mechanism": "privfed.local.dp_sgd:ClientMechanism",
-    "availability": "privfed.sampling.availability:Availability",
-    "rule": "defenses.types:Rule",
-    "before": "defenses.weighing:PreAggregator",
-    "attack": "attacks.types:Attack",
-    "protocol": "privfed.secure.summation:SumProtocol",
-}
-"""What parts of a kind have to declare: refusals, plans and reports rest on it, never on names."""
-
-FORMER = {
-    "source": {"found": "real_people"},
-    "loss": {"keep": "scores", "alone": "client_measure"},
-}
-"""What parts of a kind declared under another name in older versions."""
-
-ADAPTERS = {"model": "privfed.models.recipes:Foreign"}
-"""Kinds whose parts from outside may be plain functions, and what makes parts of these."""
 
 
 def find(kind: str, name: str, key: str) -> type[Any]:

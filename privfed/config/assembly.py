@@ -14,7 +14,8 @@ from privfed.config.sections import SECTIONS, Data, Privacy
 from privfed.errors import Refused
 from privfed.models.loss import Loss
 from privfed.models.task import Task
-from privfed.parts import BUILT_IN, Part, expected, find
+from privfed.parts import Part, expected, find
+from privfed.registry import BUILT_IN
 
 DEFAULT_EPSILON = 4.0
 UNSOLVED = Resolved()

@@ -15,7 +15,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from privfed.config.sections import FORMAT, SECTIONS
-from privfed.parts import BUILT_IN, find
+from privfed.parts import find
+from privfed.registry import BUILT_IN
 
 _Schema = dict[str, Any]
 _MANY = 1000

@@ -10,7 +10,8 @@ from typing import Any
 from privfed.config.config import Config
 from privfed.config.sections import SECTIONS
 from privfed.moved import former
-from privfed.parts import BUILT_IN, catalogued
+from privfed.parts import catalogued
+from privfed.registry import BUILT_IN
 
 Population = Mapping[str, Any]
 

@@ -15,7 +15,8 @@ from privfed.config.sections import (
     SECTIONS,
 )
 from privfed.errors import Refused
-from privfed.parts import BUILT_IN, expected
+from privfed.parts import expected
+from privfed.registry import BUILT_IN
 
 
 def load(path: Path | None, overrides: Iterable[str] = ()) -> Config:

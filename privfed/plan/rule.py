@@ -6,7 +6,8 @@ from defenses.types import RowRule, Rule, SumRule
 from defenses.weighing import Composed, WeightRule
 from privfed.config.config import Config
 from privfed.errors import Refused
-from privfed.parts import BUILT_IN, find
+from privfed.parts import find
+from privfed.registry import BUILT_IN
 
 
 def rule_of(config: Config) -> SumRule | RowRule:

@@ -13,7 +13,8 @@ from privfed.auditing.run_audit import audit
 from privfed.config.population_identity import same_unit
 from privfed.config.reading import load
 from privfed.moved import MODULES, PARTS, former, moved
-from privfed.parts import BUILT_IN, find
+from privfed.parts import find
+from privfed.registry import BUILT_IN
 from privfed.run.resume import resume
 from privfed.store.run_directory import RunDirectory
 from privfed.trained.evaluate import evaluate

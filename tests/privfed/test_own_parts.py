@@ -11,8 +11,8 @@ from privfed.auditing.run_audit import audit
 from privfed.config import catalog
 from privfed.config.reading import as_written
 from privfed.config.sections import SECTIONS
-from privfed.parts import BUILT_IN
 from privfed.plan.matrix import AXES, built_in, combination, combinations
+from privfed.registry import BUILT_IN
 
 OPEN = ("privacy.mechanism=none",)
 EVERYBODY = ("cohort.sampler=full", "cohort.size=0")

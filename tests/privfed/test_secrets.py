@@ -10,7 +10,7 @@ from small import small
 from traced import assert_secret, tracing
 
 from privfed import streams
-from privfed.parts import BUILT_IN
+from privfed.registry import BUILT_IN
 from privfed.run.train import train
 from privfed.secure.masked import client as masking_client
 from privfed.store.private_key import PrivateKey

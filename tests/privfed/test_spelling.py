@@ -12,9 +12,10 @@ from tables import people
 
 from privfed.config.reading import load
 from privfed.errors import Refused
-from privfed.parts import BUILT_IN, find
+from privfed.parts import find
 from privfed.plan.plan import plan
 from privfed.plan.refusals import refusals
+from privfed.registry import BUILT_IN
 from privfed.run.train import train
 
 ROOT = Path(__file__).resolve().parents[2]

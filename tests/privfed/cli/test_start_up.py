@@ -12,7 +12,8 @@ from small import trained
 
 from experiments.benchmarks.start_up import REFERENCE, commands, lines
 from privfed.config import catalog
-from privfed.parts import BUILT_IN, find
+from privfed.parts import find
+from privfed.registry import BUILT_IN
 
 ROOT = Path(__file__).resolve().parents[3]
 ASK = """

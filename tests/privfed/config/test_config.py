@@ -10,8 +10,9 @@ from privfed.config.reading import load, overridden, read_resolved
 from privfed.config.sections import SECTIONS
 from privfed.errors import Refused
 from privfed.local.objectives.sgd import Sgd
-from privfed.parts import BUILT_IN, Part, find
+from privfed.parts import Part, find
 from privfed.plan.plan import plan
+from privfed.registry import BUILT_IN
 
 INTERFACE = """
 format = 1

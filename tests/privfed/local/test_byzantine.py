@@ -24,10 +24,11 @@ from defenses.norm_bound import NormBound
 from privfed.cli.main import main
 from privfed.errors import Refused
 from privfed.local.byzantine import Attackers
-from privfed.parts import BUILT_IN, find
+from privfed.parts import find
 from privfed.plan.plan import plan
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.none import NoPrivacy
+from privfed.registry import BUILT_IN
 from privfed.run.prepare import prepare
 from privfed.run.resume import resume
 from privfed.run.train import train

@@ -19,8 +19,9 @@ from privfed.local.objectives.scaffold import Scaffold
 from privfed.local.objectives.sgd import Sgd
 from privfed.models.losses.squared_error import SquaredError
 from privfed.models.recipes import Foreign, Logistic
-from privfed.parts import BUILT_IN, find
+from privfed.parts import find
 from privfed.privacy.mechanisms.none import NoPrivacy
+from privfed.registry import BUILT_IN
 from privfed.round.play import play
 from privfed.round.round import run_round
 from privfed.run.check import check

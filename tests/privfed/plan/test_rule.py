@@ -21,10 +21,10 @@ from defenses.weighing import Composed
 from privfed.config.reading import load
 from privfed.errors import Refused
 from privfed.local.trainer import LocalTrainer
-from privfed.parts import BUILT_IN
 from privfed.plan.plan import plan
 from privfed.plan.rule import rule_in_words, rule_of, rules_by_sums
 from privfed.privacy.mechanisms.none import NoPrivacy
+from privfed.registry import BUILT_IN
 from privfed.run.prepare import prepare
 from privfed.run.resume import resume
 from privfed.sampling.samplers import Full, Poisson

@@ -7,9 +7,10 @@ from helpers import Rounds, population
 
 from privfed.local.objectives.mime import MimeLite
 from privfed.local.objectives.scaffold import Scaffold
-from privfed.parts import BUILT_IN, find
+from privfed.parts import find
 from privfed.privacy.mechanism import BoundedRows, Setting
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
+from privfed.registry import BUILT_IN
 from privfed.round.round import run_round
 from privfed.streams import Keys, Streams
 from privfed.vector import Layout

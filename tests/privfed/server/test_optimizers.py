@@ -20,9 +20,10 @@ from privfed.local.objectives.fednova import FedNova
 from privfed.local.objectives.fedprox import AdaptiveFedProx, FedProx
 from privfed.local.objectives.mime import Mime, MimeLite
 from privfed.local.objectives.sgd import Sgd
-from privfed.parts import BUILT_IN, find
+from privfed.parts import find
 from privfed.plan.plan import plan
 from privfed.privacy.mechanisms.none import NoPrivacy
+from privfed.registry import BUILT_IN
 from privfed.round.play import play
 from privfed.round.round import run_round
 from privfed.run.check import check
