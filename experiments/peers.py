@@ -16,13 +16,13 @@ def byzfl(module: str) -> Any:
     Its own package imports torchvision, which its rules do not need: they are loaded without it.
     """
     if "byzfl" not in sys.modules:
-        found = importlib.util.find_spec("byzfl")
-        if found is None or not found.submodule_search_locations:
+        spec = importlib.util.find_spec("byzfl")
+        if spec is None or not spec.submodule_search_locations:
             return None
         for name in ("byzfl", "byzfl.aggregators"):
             package = types.ModuleType(name)
             folder = name.removeprefix("byzfl").replace(".", "/")
-            package.__path__ = [place + folder for place in found.submodule_search_locations]
+            package.__path__ = [place + folder for place in spec.submodule_search_locations]
             sys.modules[name] = package
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

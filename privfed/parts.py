@@ -1,8 +1,9 @@
 """The parts a run is made of: each is a frozen, strict configuration that also does its work.
 
 A part's file owns its keys. The first key of its section names it (`[server] optimizer =
-"fedavgm"`), and its fields are further keys there. Adding one is a file and a line in `privfed.registry`;
-a part from outside is `module:name`, or an entry point in the group `privfed.<kind>`.
+"fedavgm"`), and its fields are further keys there. Adding one is a file, and a line in
+`privfed.registry`; a part from outside is `module:name`, or an entry point in the group
+`privfed.<kind>`.
 """
 
 from __future__ import annotations

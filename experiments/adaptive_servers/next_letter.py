@@ -47,11 +47,11 @@ class NextLetter(Part):
 
     def load(self, clients: int, streams: Streams) -> Examples:
         count = len(_LETTERS)
-        said = {
+        texts_of = {
             role: re.sub("[^a-z]+", " ", " ".join(lines).lower())[: self.most + _BEFORE]
             for role, lines in sorted(speeches(Path(self.path)).items())
         }
-        texts = [np.array([_LETTERS.index(c) for c in text]) for text in said.values()]
+        texts = [np.array([_LETTERS.index(c) for c in text]) for text in texts_of.values()]
         before, ys, owners = [], [], []
         for role, text in enumerate(texts):
             for end in range(_BEFORE, len(text)):
@@ -71,7 +71,7 @@ class NextLetter(Part):
             torch.tensor(ys),
             count,
             owners=np.array(owners),
-            clients=tuple(said),
+            clients=tuple(texts_of),
         )
 
     def load_test(self, clients: int, streams: Streams) -> None:

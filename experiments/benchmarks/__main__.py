@@ -37,12 +37,12 @@ class Report:
     """What a benchmark printed, and whether it went through."""
 
     name: str
-    said: str
+    output: str
     code: int
 
     def markdown(self) -> str:
         failed = f" (stopped with exit code {self.code})" if self.code else ""
-        return f"## {self.name}{failed}\n\n```\n{self.said.strip()}\n```\n"
+        return f"## {self.name}{failed}\n\n```\n{self.output.strip()}\n```\n"
 
 
 def run(name: str, options: list[str]) -> Report:
@@ -50,8 +50,8 @@ def run(name: str, options: list[str]) -> Report:
     command = [sys.executable, "-m", f"experiments.benchmarks.{name}", *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "110", "NO_COLOR": "1"}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True)
-    said = ran.stdout if ran.returncode == 0 else f"{ran.stdout}\n{ran.stderr[-1000:]}"
-    return Report(name, said, ran.returncode)
+    output = ran.stdout if ran.returncode == 0 else f"{ran.stdout}\n{ran.stderr[-1000:]}"
+    return Report(name, output, ran.returncode)
 
 
 def reports(names: list[str], more: dict[str, list[str]], spread: list[float]) -> Iterator[Report]:
@@ -62,10 +62,10 @@ def reports(names: list[str], more: dict[str, list[str]], spread: list[float]) -
         yield report
 
 
-def written(today: str, machine: str, spread: list[float], found: list[Report]) -> str:
+def written(today: str, machine: str, spread: list[float], reports: list[Report]) -> str:
     """The dated file."""
     head = f"# Benchmarks, {today}\n\n{machine}. Between the benchmarks, {noise.spread(spread)}.\n"
-    return "\n".join([head, *(each.markdown() for each in found)])
+    return "\n".join([head, *(each.markdown() for each in reports)])
 
 
 def main() -> None:
@@ -80,14 +80,14 @@ def main() -> None:
     if asked.peers:
         more |= {name: ["--peers", str(asked.peers)] for name in ("rounds", "secure_sums")}
     spread: list[float] = []
-    found: list[Report] = []
+    finished: list[Report] = []
     path = asked.out / f"{today}.md"
     for report in reports(asked.only, more, spread):
-        print(f"{report.name}\n{report.said}", flush=True)
-        found.append(report)
-        path.write_text(written(today, machine, spread, found), "utf-8")  # so far
+        print(f"{report.name}\n{report.output}", flush=True)
+        finished.append(report)
+        path.write_text(written(today, machine, spread, finished), "utf-8")  # so far
     print(f"written to {path}")
-    if any(each.code for each in found):
+    if any(each.code for each in finished):
         raise SystemExit(1)
 
 

@@ -76,16 +76,18 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=200, help="epsilon after each of so many")
     parser.add_argument("--repeats", type=int, default=3)
     asked = parser.parse_args()
-    found: dict[str, list[float]] = {name: [] for name in ("ledger", "bare", "counted", "singly")}
+    measured: dict[str, list[float]] = {
+        name: [] for name in ("ledger", "bare", "counted", "singly")
+    }
     epsilon({EVENT: 1}, DELTA, "rdp")  # the library's own start-up
     for repeat in range(asked.repeats):
         with tempfile.TemporaryDirectory() as folder:
             ledger, bare = Path(folder) / f"l{repeat}.jsonl", Path(folder) / f"b{repeat}"
-            found["ledger"].append(seconds(lambda path=ledger: charges(path, asked.rounds)))  # type: ignore[misc]
-            found["bare"].append(seconds(lambda path=bare: bare_lines(path, asked.rounds)))  # type: ignore[misc]
-        found["counted"].append(seconds(lambda: after_every_round(asked.queries)))
-        found["singly"].append(seconds(lambda: one_by_one(asked.queries)))
-    took = {name: statistics.median(times) for name, times in found.items()}
+            measured["ledger"].append(seconds(lambda path=ledger: charges(path, asked.rounds)))  # type: ignore[misc]
+            measured["bare"].append(seconds(lambda path=bare: bare_lines(path, asked.rounds)))  # type: ignore[misc]
+        measured["counted"].append(seconds(lambda: after_every_round(asked.queries)))
+        measured["singly"].append(seconds(lambda: one_by_one(asked.queries)))
+    took = {name: statistics.median(times) for name, times in measured.items()}
     pld = seconds(lambda: epsilon({EVENT: 12_345}, DELTA, "pld"))
     table = Table(
         title=f"medians of {asked.repeats}; PLD of 12,345 rounds once: {pld * 1e3:.0f} ms"

@@ -131,7 +131,7 @@ def main() -> None:
 
 
 def add(table: Table, name: str, n: int, d: int, f: int, threads: int) -> None:
-    ours, theirs = (apart(name, own, n, d, f, threads) for own in (True, False))
+    ours, theirs = (apart(name, ours_first, n, d, f, threads) for ours_first in (True, False))
     failed = theirs.seconds == float("inf")
     table.add_row(
         name,

@@ -47,13 +47,13 @@ def median(work: Callable[[], object]) -> float:
 
 def butterfly(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Walsh and Hadamard's transform of each row, two numbers at a time."""
-    found, half = rows.copy(), 1
+    transformed, half = rows.copy(), 1
     while half < rows.shape[1]:
-        pairs = found.reshape(len(rows), -1, 2, half)
+        pairs = transformed.reshape(len(rows), -1, 2, half)
         first, second = pairs[:, :, 0].copy(), pairs[:, :, 1].copy()
         pairs[:, :, 0], pairs[:, :, 1] = first + second, first - second
         half *= 2
-    return found
+    return transformed
 
 
 def samplers(table: Table, count: int) -> None:
@@ -82,8 +82,8 @@ def samplers(table: Table, count: int) -> None:
 
 def rotation(table: Table, length: int) -> None:
     rows = torch.randn(1, length, dtype=torch.float64)
-    own, plain = median(lambda: hadamard(rows)), median(lambda: butterfly(rows.numpy()))
-    shown = f"{1e3 * own:.0f} ms", f"a butterfly {1e3 * plain:.0f} ms", f"{plain / own:.2f} x"
+    ours, plain = median(lambda: hadamard(rows)), median(lambda: butterfly(rows.numpy()))
+    shown = f"{1e3 * ours:.0f} ms", f"a butterfly {1e3 * plain:.0f} ms", f"{plain / ours:.2f} x"
     table.add_row(f"rotation of {length:,}", *shown)
 
 

@@ -24,16 +24,16 @@ def reference() -> float:
     return 1e3 * taken
 
 
-def spread(found: list[float]) -> str:
+def spread(times: list[float]) -> str:
     """What repeats of the reference say of the machine.
 
     >>> spread([10.0, 10.0, 12.0, 20.0])
     'a fixed computation took 10.0 to 20.0 ms, median 11.0 (4 times): the slowest 2.0 x the fastest'
     """
-    low, high = min(found), max(found)
+    low, high = min(times), max(times)
     return (
         f"a fixed computation took {low:.1f} to {high:.1f} ms, median "
-        f"{statistics.median(found):.1f} ({len(found)} times): the slowest {high / low:.1f} x "
+        f"{statistics.median(times):.1f} ({len(times)} times): the slowest {high / low:.1f} x "
         "the fastest"
     )
 

@@ -71,22 +71,22 @@ def losses(workload: Workload, peers: list[Environment]) -> dict[str, float]:
     work = task(workload, COHORTS, *WHOLE)
     bare = BareLoop(work, private=False, threads=1)
     bare.go(EQUAL)
-    found = {BARE: bare.loss()}
+    losses = {BARE: bare.loss()}
     for trainer in ("stacked", "loop"):
         with Running(workload.setup(*WHOLE, f"run.trainer={trainer}")) as run:
             run.go(EQUAL)
             module = work.model()
             torch.nn.utils.vector_to_parameters(run.state.params, module.parameters())
-            found[f"privfed {trainer}"] = work.loss(module)
+            losses[f"privfed {trainer}"] = work.loss(module)
     for peer in peers:
-        found[peer.peer.name] = peer.play(work, EQUAL - 1, 1, private=False).loss
-    return found
+        losses[peer.peer.name] = peer.play(work, EQUAL - 1, 1, private=False).loss
+    return losses
 
 
 def contenders(workload: Workload, work: Task, threads: int, stack: ExitStack) -> list[Way]:
     """Those who run in this process."""
 
-    def own(name: str, *overrides: str, private: bool = True) -> Way:
+    def privfed_way(name: str, *overrides: str, private: bool = True) -> Way:
         setup = workload.setup(*overrides, f"run.threads={threads}")
         run = stack.enter_context(Running(setup))
         speed = setup.speed
@@ -94,11 +94,11 @@ def contenders(workload: Workload, work: Task, threads: int, stack: ExitStack) -
         return Way(f"privfed{name}, {chosen}", threads, private, run.go)
 
     ways = [
-        own(" auto"),
-        own(" auto", *NO_DP, private=False),
-        own("", "run.trainer=stacked"),
-        own("", "run.trainer=loop"),
-        own(" mixed precision", "run.precision=mixed"),
+        privfed_way(" auto"),
+        privfed_way(" auto", *NO_DP, private=False),
+        privfed_way("", "run.trainer=stacked"),
+        privfed_way("", "run.trainer=loop"),
+        privfed_way(" mixed precision", "run.precision=mixed"),
     ]
     bare = ((private, BareLoop(work, private, threads)) for private in (True, False))
     return [*ways, *(Way(BARE, threads, private, loop.go) for private, loop in bare)]

@@ -140,9 +140,9 @@ def main() -> None:
     if asked.out:
         draw(growths, asked.out)
     held = {n: apart(n, CLIENTS) for n in (100, 1000, asked.largest)}
-    said = ", ".join(f"{n:,}: {most:.0f} MB ({start:.0f})" for n, (start, most) in held.items())
+    listed = ", ".join(f"{n:,}: {most:.0f} MB ({start:.0f})" for n, (start, most) in held.items())
     ratio, rows = held[asked.largest][1] / held[100][1], asked.largest * 36_362 * 4 / 1e6
-    console.print(f"memory at most (before the round), by cohort: {said}")
+    console.print(f"memory at most (before the round), by cohort: {listed}")
     console.print(f"that is {ratio:.2f} x (aim: at most 1.1); its rows would be {rows:,.0f} MB")
     ready, drawn, round_ = crowd(asked.clients, 7)
     console.print(
@@ -150,10 +150,10 @@ def main() -> None:
         f"{1e3 * drawn:.1f} ms, a round takes {1e3 * round_:.1f} ms"
     )
     starts = [first_round() for _ in range(5)]
-    charged, whole, imports = (statistics.median(times) for times in zip(*starts, strict=True))
+    charged, train_all, imports = (statistics.median(times) for times in zip(*starts, strict=True))
     console.print(
-        f"`privfed train`: {charged:.2f} s to the first round (aim: 3), {whole:.2f} s with one in "
-        f"all; importing torch and dp-accounting alone takes {imports:.2f} s"
+        f"`privfed train`: {charged:.2f} s to the first round (aim: 3), {train_all:.2f} s with one "
+        f"in all; importing torch and dp-accounting alone takes {imports:.2f} s"
     )
     spread.append(noise.reference())
     console.print(f"{noise.machine()}; {noise.spread(spread)}")

@@ -103,9 +103,9 @@ def flowers(clients: int, length: int, degree: int) -> dict[str, float]:
     from flwr.supercore.primitives import asymmetric as keys
 
     modulus, threshold = 1 << 32, int(0.6 * (degree + 1))
-    own, _ = keys.generate_key_pairs()
+    key, _ = keys.generate_key_pairs()
     _, other = keys.generate_key_pairs()
-    private, public = keys.private_key_to_bytes(own), keys.public_key_to_bytes(other)
+    private, public = keys.private_key_to_bytes(key), keys.public_key_to_bytes(other)
     seed, taken = os.urandom(32), {}
 
     def agreed() -> bytes:
@@ -176,13 +176,13 @@ def main() -> None:
         table.add_column(name, justify="left" if name == "step" else "right")
     for degree in asked.neighbours:
         k = min(degree or asked.clients, asked.clients - 1)
-        found = ours(asked.clients, asked.length, k)
+        measured = ours(asked.clients, asked.length, k)
         beside = flowers(asked.clients, asked.length, k) if peer else {}
         for step in STEPS:
             least = generator(asked.length, k + 1) if step == STEPS[1] else None
-            shown = [f"{1e3 * found[step]:.1f} ms", f"{1e3 * least:.1f} ms" if least else ""]
+            shown = [f"{1e3 * measured[step]:.1f} ms", f"{1e3 * least:.1f} ms" if least else ""]
             if peer:
-                shown += [f"{1e3 * beside[step]:.1f} ms", f"{beside[step] / found[step]:.1f} x"]
+                shown += [f"{1e3 * beside[step]:.1f} ms", f"{beside[step] / measured[step]:.1f} x"]
             else:
                 shown += ["not installed", ""]
             table.add_row(str(k), step, *shown)

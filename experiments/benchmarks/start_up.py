@@ -51,11 +51,13 @@ def measured(asked: Mapping[str, tuple[str, ...]], repeats: int) -> dict[str, li
 def lines(times: Mapping[str, list[float]]) -> list[str]:
     """A line each: the median, and the median of its ratios to the reference, turn by turn."""
     reference = times[REFERENCE]
-    found = []
+    lines_shown = []
     for name, taken in times.items():
         ratio = statistics.median(mine / its for mine, its in zip(taken, reference, strict=True))
-        found.append(f"{name:20s} {statistics.median(taken):6.2f} s  {ratio:5.2f} x {REFERENCE}")
-    return found
+        lines_shown.append(
+            f"{name:20s} {statistics.median(taken):6.2f} s  {ratio:5.2f} x {REFERENCE}"
+        )
+    return lines_shown
 
 
 def main() -> None:

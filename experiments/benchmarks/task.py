@@ -37,14 +37,14 @@ class Task:
 
     @classmethod
     def load(cls, path: Path) -> Task:
-        with np.load(path) as found:
-            values = {name: found[name] for name in found.files}
+        with np.load(path) as archive:
+            values = {name: archive[name] for name in archive.files}
         return cls(**{k: v if v.ndim else v.item() for k, v in values.items()})
 
     def examples(self, client: int) -> tuple[Tensor, Tensor]:
         """The client's own, in the order in which they are stored."""
-        own = slice(self.offsets[client], self.offsets[client + 1])
-        return torch.from_numpy(self.x[own]), torch.from_numpy(self.y[own])
+        place = slice(self.offsets[client], self.offsets[client + 1])
+        return torch.from_numpy(self.x[place]), torch.from_numpy(self.y[place])
 
     def model(self) -> nn.Module:
         """The module at the start."""

@@ -40,43 +40,43 @@ def main() -> None:
     words.add_argument("--seeds", type=int, default=3)
     words.add_argument("--out", type=Path, default=HERE)
     asked = words.parse_args()
-    screen, found = Console(), []
+    screen, rows = Console(), []
     for epsilon in EPSILONS:
         for seed in range(asked.seeds):
             with screen.status(f"ε = {epsilon:g}, seed {seed}"):
-                found.append(one(epsilon, seed))
-            screen.print({k: v for k, v in found[-1].items() if k in SHOWN}, highlight=False)
+                rows.append(measured_run(epsilon, seed))
+            screen.print({k: v for k, v in rows[-1].items() if k in SHOWN}, highlight=False)
     asked.out.mkdir(parents=True, exist_ok=True)
-    write_atomically(asked.out / "results.csv", table(found).encode())
-    write_atomically(asked.out / "estimates.svg", picture(found))
+    write_atomically(asked.out / "results.csv", table(rows).encode())
+    write_atomically(asked.out / "estimates.svg", picture(rows))
 
 
-def one(epsilon: float, seed: int) -> dict[str, Any]:
+def measured_run(epsilon: float, seed: int) -> dict[str, Any]:
     """A run with canaries and the same without: what they say, and what they cost."""
     asked = [f"privacy.epsilon={epsilon}", f"run.seed={seed}"]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "with"
         outcome = train(load(HERE / "run.toml", asked), path)
-        said = audit(path).canaries
+        evidence = audit(path).canaries
         plain = load(HERE / "run.toml", [*asked, "audit.canaries=0"])
         without = train(plain, Path(folder) / "without")
-    if said is None:
+    if evidence is None:
         raise ValueError("a run with canaries has evidence")
     costs = {"accuracy": outcome.accuracy, "accuracy_without": without.accuracy}
-    return {"epsilon": epsilon, "seed": seed, **asdict(said), **costs}
+    return {"epsilon": epsilon, "seed": seed, **asdict(evidence), **costs}
 
 
-def table(found: list[dict[str, Any]]) -> str:
+def table(rows: list[dict[str, Any]]) -> str:
     """CSV: a line for each run."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(found[0]), lineterminator="\n")
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    for line in found:
+    for line in rows:
         writer.writerow({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in line.items()})
     return out.getvalue()
 
 
-def picture(found: list[dict[str, Any]]) -> bytes:
+def picture(rows: list[dict[str, Any]]) -> bytes:
     """Each estimate and bound over the claim, medians with the spread over seeds."""
     import matplotlib
 
@@ -87,7 +87,10 @@ def picture(found: list[dict[str, Any]]) -> bytes:
         canvas, axes = pyplot.subplots(figsize=(6.4, 4.0))
         axes.plot(EPSILONS, EPSILONS, ":", color="black", label="claimed")
         for (key, name), colour in zip(SHOWN.items(), COLOURS, strict=False):
-            values = [[one[key] for one in found if one["epsilon"] == at] for at in EPSILONS]
+            values = [
+                [measured_run[key] for measured_run in rows if measured_run["epsilon"] == at]
+                for at in EPSILONS
+            ]
             middle = [statistics.median(some) for some in values]
             dash = "-" if "estimate" in key else "--"
             axes.plot(EPSILONS, middle, dash, color=colour, marker="o", markersize=4, label=name)

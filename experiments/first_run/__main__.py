@@ -24,18 +24,18 @@ def main(names: list[str]) -> int:
         for name in names or NAMES:
             for private in (False, True):
                 for seed in SEEDS:
-                    found = first_run(name, private, seed, Path(folder))
-                    known[found.table, found.private, found.seed] = found
+                    result = first_run(name, private, seed, Path(folder))
+                    known[result.table, result.private, result.seed] = result
                     _write(list(known.values()))
-                    print(*found.cells(), flush=True)
+                    print(*result.cells(), flush=True)
     print(table(list(known.values())))
     worse = [
-        found
-        for found in known.values()
-        if not found.private and found.worse and found.table not in TOO_SMALL
+        result
+        for result in known.values()
+        if not result.private and result.worse and result.table not in TOO_SMALL
     ]
-    for found in worse:
-        print(f"worse than a constant: {found.table}, seed {found.seed}")
+    for result in worse:
+        print(f"worse than a constant: {result.table}, seed {result.seed}")
     return 1 if worse else 0
 
 
@@ -44,7 +44,7 @@ def _read() -> dict[tuple[str, bool, int], Result]:
         return {}
     rows = csv.DictReader(_RESULTS.read_text().splitlines())
     results = (Result.read(row) for row in rows)
-    return {(found.table, found.private, found.seed): found for found in results}
+    return {(result.table, result.private, result.seed): result for result in results}
 
 
 def _write(results: list[Result]) -> None:
@@ -52,8 +52,10 @@ def _write(results: list[Result]) -> None:
     with _RESULTS.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Result.__dataclass_fields__)
-        ordered = sorted(results, key=lambda found: (place[found.table], found.private, found.seed))
-        writer.writerows(found.cells() for found in ordered)
+        ordered = sorted(
+            results, key=lambda result: (place[result.table], result.private, result.seed)
+        )
+        writer.writerows(result.cells() for result in ordered)
 
 
 if __name__ == "__main__":

@@ -115,8 +115,8 @@ def _facts(written: Written) -> dict[str, Any]:
 def table(results: list[Result]) -> str:
     """Markdown: means over seeds and the worst seed, without and with privacy."""
     lines = ["| table | measure | a constant | no privacy | ε = 4 |", "|---|---|---|---|---|"]
-    for name in dict.fromkeys(found.table for found in results):
-        of = [found for found in results if found.table == name]
+    for name in dict.fromkeys(result.table for result in results):
+        of = [result for result in results if result.table == name]
         cells = [_spread([f for f in of if f.private is private]) for private in (False, True)]
         lines.append(f"| {name} | {of[0].measure} | {of[0].constant:.4g} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -125,6 +125,6 @@ def table(results: list[Result]) -> str:
 def _spread(of: list[Result]) -> str:
     if not of:
         return "—"
-    values = [found.value for found in of]
+    values = [result.value for result in of]
     worst = max(values) if of[0].lower_is_better else min(values)
     return f"{fmean(values):.4g} ({worst:.4g})"

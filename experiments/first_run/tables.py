@@ -60,10 +60,10 @@ def write(name: str, folder: Path) -> Written:
     numbers = rng.integers(count, size=sample.rows).astype(str)
     hospital = np.char.add(np.where(public, "public ", "hospital "), numbers)
     columns = {CLIENT: hospital} | {key: of[order] for key, of in sample.columns.items()}
-    found = Written(folder / f"{name}.csv", folder / f"{name}.public.csv", sample.labels, count)
-    for path, kept in ((found.private, ~public), (found.public, public)):
-        csv.write_csv(pyarrow.table({key: of[kept] for key, of in columns.items()}), path)
-    return found
+    files = Written(folder / f"{name}.csv", folder / f"{name}.public.csv", sample.labels, count)
+    for path, chosen in ((files.private, ~public), (files.public, public)):
+        csv.write_csv(pyarrow.table({key: of[chosen] for key, of in columns.items()}), path)
+    return files
 
 
 def _bundled(load: Callable[[], Any], label: int = 0) -> Sample:

@@ -44,35 +44,37 @@ def main() -> None:
     words.add_argument("--out", type=Path, default=HERE)
     asked = words.parse_args()
     screen = Console()
-    found: dict[tuple[Level, str], Exposure] = {}
+    exposures: dict[tuple[Level, str], Exposure] = {}
     for level in LEVELS:
         for case, override in CASES.items():
             config = load(HERE / "run.toml", [override])
             with screen.status(f"{level}, {case}"):
-                one = attack_configuration(config, level, asked.shadows, 0, lambda *_: None)
-            found[level, case] = one
-            best = {name: round(curve.auc, 3) for name, curve in one.curves.items()}
-            screen.print(f"{level}, {case}: accuracy {one.score:.3f}, AUC {best}", highlight=False)
+                exposure = attack_configuration(config, level, asked.shadows, 0, lambda *_: None)
+            exposures[level, case] = exposure
+            best = {name: round(curve.auc, 3) for name, curve in exposure.curves.items()}
+            screen.print(
+                f"{level}, {case}: accuracy {exposure.score:.3f}, AUC {best}", highlight=False
+            )
     asked.out.mkdir(parents=True, exist_ok=True)
-    write_atomically(asked.out / "results.csv", table(found).encode())
-    panels = {f"users, {case}": found["user", case] for case in SHOWN}
+    write_atomically(asked.out / "results.csv", table(exposures).encode())
+    panels = {f"users, {case}": exposures["user", case] for case in SHOWN}
     write_atomically(asked.out / "roc.svg", roc_picture(panels, "svg"))
-    write_atomically(asked.out / "advantage.svg", advantages(found))
+    write_atomically(asked.out / "advantage.svg", advantages(exposures))
 
 
-def table(found: dict[tuple[Level, str], Exposure]) -> str:
+def table(exposures: dict[tuple[Level, str], Exposure]) -> str:
     """CSV: a line for each level, case and attack."""
     lines: list[dict[str, Any]] = []
-    for (level, case), one in found.items():
-        said = exposure_json(one)
-        for attack, numbers in said["attacks"].items():
-            line = {"level": level, "case": case, "epsilon": said["epsilon"], "attack": attack}
-            line |= {"accuracy": one.score, "auc": numbers["auc"]}
-            line |= {"advantage": numbers["advantage"], "bound": said["advantage_bound"]}
+    for (level, case), exposure in exposures.items():
+        facts = exposure_json(exposure)
+        for attack, numbers in facts["attacks"].items():
+            line = {"level": level, "case": case, "epsilon": facts["epsilon"], "attack": attack}
+            line |= {"accuracy": exposure.score, "auc": numbers["auc"]}
+            line |= {"advantage": numbers["advantage"], "bound": facts["advantage_bound"]}
             for rate in numbers["tpr_at_fpr"]:
                 at = f"at_{rate['fpr']:g}"
                 line |= {f"{key}_{at}": rate[key] for key in ("tpr", "low", "high", "bound")}
-            line |= {"members": said["members"], "nonmembers": said["nonmembers"]}
+            line |= {"members": facts["members"], "nonmembers": facts["nonmembers"]}
             lines.append({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in line.items()})
     out = io.StringIO()
     writer = csv.DictWriter(out, list(lines[0]), lineterminator="\n")
@@ -81,7 +83,7 @@ def table(found: dict[tuple[Level, str], Exposure]) -> str:
     return out.getvalue()
 
 
-def advantages(found: dict[tuple[Level, str], Exposure]) -> bytes:
+def advantages(exposures: dict[tuple[Level, str], Exposure]) -> bytes:
     """The largest TPR - FPR of each attack over the cases, what ε allows, and what chance finds."""
     import matplotlib
 
@@ -91,13 +93,15 @@ def advantages(found: dict[tuple[Level, str], Exposure]) -> bytes:
     with matplotlib.rc_context(STYLE):
         canvas, axes = pyplot.subplots(1, 2, figsize=(7.6, 3.4), sharey=True)
         for place, level in zip(axes, LEVELS, strict=True):
-            ones = [found[level, case] for case in CASES]
+            each_case = [exposures[level, case] for case in CASES]
             for name, colour, dash in zip(NAMES, COLOURS, DASHES, strict=False):
-                heights = [one.curves[name].advantage for one in ones]
+                heights = [exposure.curves[name].advantage for exposure in each_case]
                 place.plot(heights, dash, color=colour, marker="o", markersize=4, label=NAMES[name])
-            most = [exposure_json(one)["advantage_bound"] for one in ones]
+            most = [exposure_json(exposure)["advantage_bound"] for exposure in each_case]
             place.plot(most, ":", color="black", label="allowed by ε, δ")
-            place.axhline(by_chance(ones[0]), color="#888888", linewidth=0.8, label="by chance")
+            place.axhline(
+                by_chance(each_case[0]), color="#888888", linewidth=0.8, label="by chance"
+            )
             place.set_xticks(range(len(CASES)), list(CASES), rotation=30, ha="right")
             place.set(title=f"{level}s", ylim=(0, 1.05))
         axes[0].set_ylabel("advantage (TPR - FPR)")
@@ -108,12 +112,12 @@ def advantages(found: dict[tuple[Level, str], Exposure]) -> bytes:
     return out.getvalue()
 
 
-def by_chance(one: Exposure) -> float:
+def by_chance(exposure: Exposure) -> float:
     """The mean of the largest TPR - FPR where scores say nothing: √(π/2) ln 2 √(1/m + 1/n).
 
     Kolmogorov's distribution has the mean √(π/2) ln 2.
     """
-    curve = next(iter(one.curves.values()))
+    curve = next(iter(exposure.curves.values()))
     spread = np.sqrt(1 / curve.members + 1 / curve.nonmembers)
     return float(np.sqrt(np.pi / 2) * np.log(2) * spread)
 

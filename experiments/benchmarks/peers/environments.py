@@ -93,9 +93,9 @@ class Environment:
             options = ["--rounds", str(rounds + 1), "--threads", str(threads)]
             options += ["--private"] if private else []
             _called([str(self.python), "-m", module, str(given), str(out), *options])
-            found: dict[str, Any] = json.loads(out.read_text("utf-8"))
-        first, *others = found["seconds"]
-        return Took(others, found.get("start", first), found["loss"])
+            measured: dict[str, Any] = json.loads(out.read_text("utf-8"))
+        first, *others = measured["seconds"]
+        return Took(others, measured.get("start", first), measured["loss"])
 
 
 def _called(command: list[str]) -> None:
@@ -108,5 +108,5 @@ def _called(command: list[str]) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unavailable(str(error)) from error
     if ran.returncode:
-        said = (ran.stderr or ran.stdout).strip().splitlines()[-1:]
-        raise Unavailable(f"{' '.join(command[1:5])} failed: {' '.join(said)}")
+        last_words = (ran.stderr or ran.stdout).strip().splitlines()[-1:]
+        raise Unavailable(f"{' '.join(command[1:5])} failed: {' '.join(last_words)}")

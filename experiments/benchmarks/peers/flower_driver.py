@@ -43,8 +43,8 @@ class Chosen(FedAvg):  # type: ignore[misc]
             time.sleep(0.01)  # they are still signing up
         self.began.append(time.perf_counter())
         for client in clients:
-            own = ConfigRecord({"client": client, "server-round": server_round})
-            record = RecordDict({"arrays": arrays, "config": own})
+            settings = ConfigRecord({"client": client, "server-round": server_round})
+            record = RecordDict({"arrays": arrays, "config": settings})
             yield Message(content=record, message_type=MessageType.TRAIN, dst_node_id=nodes[client])
 
 
@@ -65,7 +65,7 @@ def main() -> None:
         strategy = DifferentialPrivacyServerSideFixedClipping(
             chosen, task.noise_multiplier, task.clip, task.cohorts.shape[1]
         )
-    found: dict[str, Any] = {}
+    trained: dict[str, Any] = {}
     server = ServerApp()
 
     @server.main()  # type: ignore[untyped-decorator, unused-ignore]
@@ -73,7 +73,7 @@ def main() -> None:
         arrays = ArrayRecord(task.model().state_dict())
         result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=asked.rounds)
         chosen.began.append(time.perf_counter())
-        found["model"] = result.arrays.to_torch_state_dict()
+        trained["model"] = result.arrays.to_torch_state_dict()
 
     began = time.perf_counter()
     run_simulation(
@@ -83,7 +83,7 @@ def main() -> None:
         backend_config={"client_resources": {"num_cpus": asked.threads, "num_gpus": 0.0}},
     )
     module = task.model()
-    module.load_state_dict(found["model"])
+    module.load_state_dict(trained["model"])
     seconds = [after - before for before, after in itertools.pairwise(chosen.began)]
     start = chosen.began[1] - began  # its worker processes start within the first round
     asked.out.write_text(

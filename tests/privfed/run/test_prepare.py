@@ -2,6 +2,7 @@
 
 import pytest
 from small import SMALL, small, trained
+from tables import people
 
 from privfed.config.reading import load
 from privfed.data.sources.synthetic import Synthetic
@@ -14,6 +15,8 @@ from privfed.run.check import check
 from privfed.run.prepare import plan_with_length, prepare
 from privfed.run.resume import resume
 from privfed.run.train import train
+from privfed.secure.plain_sum import PlainAccumulator
+from privfed.secure.summation import Aborted
 
 PROTOCOLS = {
     "none": (),
@@ -113,3 +116,36 @@ def test_examples_that_grow_with_clients_are_refused_where_noise_depends_on_them
     with pytest.raises(Refused, match="fewer clients are made up to plan for"):
         prepare(config)
     assert check(config).plan.mechanism.grid().length
+
+
+def test_people_whom_the_sampler_is_not_for_are_refused_as_they_are_loaded(tmp_path):
+    keys = [*people(tmp_path / "a.csv"), "cohort.sampler=full", "cohort.size=0"]
+    with pytest.raises(Refused, match=r"data\.clients is 10.*\"full\""):
+        prepare(load(None, keys))
+
+
+def test_a_model_that_mixes_gradients_is_refused_where_single_examples_are_protected():
+    silos = ("data.setting=cross_silo", "cohort.sampler=full", "cohort.size=0")
+    keys = [key for key in SMALL if "noise_multiplier" not in key]
+    mixing = [*keys, *silos, "privacy.mechanism=none", "model.name=spelt:MixesGradients"]
+    prepare(load(None, mixing))
+    with pytest.raises(Refused, match="mixes examples or uses parameters outside"):
+        prepare(load(None, [*mixing, "client.privacy.mechanism=dp_sgd"]))
+
+
+def test_an_aborted_round_leaves_nothing_of_what_clients_would_have_remembered(
+    tmp_path, monkeypatch
+):
+    close, rounds = PlainAccumulator.close, iter(range(1, 99))
+
+    def aborting(self):
+        if next(rounds) == 2:
+            raise Aborted("as a protocol may at its end")
+        return close(self)
+
+    monkeypatch.setattr(PlainAccumulator, "close", aborting)
+    keys = ("client.objective=scaffold", "data.setting=cross_silo", "run.rounds=2")
+    outcome = trained(tmp_path / "run", *keys)
+    assert list(outcome.aborts) == [2]
+    assert outcome.updates == 1
+    assert list((tmp_path / "run/private").glob(".*.tmp")) == []
