@@ -93,8 +93,8 @@ def test_ledgers_that_share_a_file_do_not_mix(ledger, tmp_path):
 
 
 def test_what_a_crash_tore_is_left_out_wherever_it_stands(ledger, tmp_path):
-    whole = ledger.heads_file.path.read_bytes()
-    *before, last = whole.splitlines(keepends=True)
+    content = ledger.heads_file.path.read_bytes()
+    *before, last = content.splitlines(keepends=True)
     for length in (0, 1, 63, 64, 65, 66, 67, 68, 80, len(last) - 2):
         (tmp_path / "torn").write_bytes(b"".join(before) + last[:length])
         torn = HeadsFile(tmp_path / "torn")

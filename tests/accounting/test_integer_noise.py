@@ -105,8 +105,8 @@ def test_much_noise_on_a_fine_grid_is_gaussian():
     sums = Event(DiscreteGaussians(each, 100, l2, l2 * math.sqrt(d), d), "full", ZERO_OUT)
     gaussian = epsilon({Event(Gaussian(z), "full", ZERO_OUT): 3}, 1e-5, "rdp")
     for event in (skellam, sums):
-        found = epsilon({event: 3}, 1e-5, "rdp")
-        assert gaussian * 0.999 <= found <= gaussian * 1.01
+        spent = epsilon({event: 3}, 1e-5, "rdp")
+        assert gaussian * 0.999 <= spent <= gaussian * 1.01
 
 
 @pytest.mark.parametrize("lost, published", [(0.1, 5.76), (0.2, 6.20), (0.3, 6.70), (0.5, 8.14)])

@@ -131,10 +131,10 @@ def test_a_torn_charge_is_recovered_as_the_line_it_would_have_been(tmp_path):
     ledger = Ledger.create(path, TERMS)
     ledger.charge(1, EVENT)
     ledger.charge(2, EVENT)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-10])
+    content = path.read_bytes()
+    path.write_bytes(content[:-10])
     Ledger.recover(path)
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == content
 
 
 def test_a_torn_first_line_has_charged_nothing(tmp_path):

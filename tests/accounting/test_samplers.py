@@ -203,15 +203,15 @@ def test_trap_the_librarys_sums_cancel_and_ours_do_not(q, z, order):
 
 def test_trap_what_the_library_claimed_of_one_large_sample():
     """0.75887 was claimed where the theorem's best order gives 0.76393."""
-    found = epsilon({drawn(7087, 10_000, 7.243365215285707): 1}, 1e-12, "rdp")
-    assert found == pytest.approx(0.76393, abs=1e-5)
+    spent = epsilon({drawn(7087, 10_000, 7.243365215285707): 1}, 1e-12, "rdp")
+    assert spent == pytest.approx(0.76393, abs=1e-5)
 
 
 def test_drawing_some_never_costs_more_than_all():
     plain = epsilon({Event(Gaussian(10.0), "full", REPLACE_ONE): 100}, 1e-5, "rdp")
-    found = [epsilon({drawn(m, 100, 10.0): 100}, 1e-5, "rdp") for m in (1, 10, 50, 99, 100)]
-    assert found == sorted(found)
-    assert found[-1] == pytest.approx(plain, rel=1e-6)
+    epsilons = [epsilon({drawn(m, 100, 10.0): 100}, 1e-5, "rdp") for m in (1, 10, 50, 99, 100)]
+    assert epsilons == sorted(epsilons)
+    assert epsilons[-1] == pytest.approx(plain, rel=1e-6)
 
 
 # --- truncated Poisson -----------------------------------------------------------------------
@@ -228,10 +228,10 @@ def test_a_tight_cap_costs_and_is_near_the_librarys_own_event():
     library.compose(dp_accounting.TruncatedSubsampledGaussianDpEvent(10_000, 0.01, 130, 1.0), 1000)
     ours = epsilon({cut(130): 1000}, 1e-5, "pld")
     assert library.get_epsilon(1e-5) == pytest.approx(ours, rel=0.02)
-    found = [epsilon({cut(cap): 100}, 1e-5, "pld") for cap in (100, 120, 150, 10_000)]
-    assert found == sorted(found, reverse=True)
+    epsilons = [epsilon({cut(cap): 100}, 1e-5, "pld") for cap in (100, 120, 150, 10_000)]
+    assert epsilons == sorted(epsilons, reverse=True)
     poisson = Event(PoissonSampled(0.01, Gaussian(1.0)), "poisson")
-    assert found[-1] == pytest.approx(epsilon({poisson: 100}, 1e-5, "pld"), rel=1e-9)
+    assert epsilons[-1] == pytest.approx(epsilon({poisson: 100}, 1e-5, "pld"), rel=1e-9)
 
 
 @pytest.mark.parametrize("q, cap, z", [(0.5, 1, 0.7), (0.5, 2, 1.0), (0.8, 2, 0.5), (0.3, 1, 2.0)])
@@ -269,8 +269,8 @@ def test_it_covers_the_exact_mechanism(q, cap, z, neighbours):
 
 
 def test_its_bound_grows_with_the_population():
-    found = [epsilon({cut(12, n, 0.1, 1.0): 10}, 1e-5, "pld") for n in (20, 60, 100, 120)]
-    assert found == sorted(found)
+    epsilons = [epsilon({cut(12, n, 0.1, 1.0): 10}, 1e-5, "pld") for n in (20, 60, 100, 120)]
+    assert epsilons == sorted(epsilons)
 
 
 # --- separated and repeated ------------------------------------------------------------------

@@ -73,8 +73,8 @@ def test_neurons_of_one_example_alone_give_it_away_in_a_batch():
     model = nn.Sequential(nn.Linear(8, 200), nn.ReLU(), nn.Linear(200, 3))
     x, y = torch.randn(2, 8), torch.tensor([0, 2])
     seen = gradient(model, x, y).detach()
-    found = recover_candidates(*first(model, seen), 200)
-    assert torch.allclose(best_matches(found, x), x, atol=1e-3)
+    recovered = recover_candidates(*first(model, seen), 200)
+    assert torch.allclose(best_matches(recovered, x), x, atol=1e-3)
 
 
 def test_what_did_not_move_gives_zeros():
@@ -129,8 +129,8 @@ def test_deep_leakage_finds_a_tiny_image_on_a_smooth_net():
     x = torch.rand(1, 1, 6, 6, dtype=torch.float64)
     seen = gradient(model, x, y).detach()
     search = Search((1, 1, 6, 6), y, 0.0, 1.0)
-    found = match_gradients(updates(model), seen, search, 15, torch.Generator().manual_seed(0))
-    assert psnr(found, x, 1.0) > 40
+    recovered = match_gradients(updates(model), seen, search, 15, torch.Generator().manual_seed(0))
+    assert psnr(recovered, x, 1.0) > 40
 
 
 def blob():
@@ -149,11 +149,11 @@ def test_the_direction_alone_is_enough():
     """Scaled as a clip scales: nothing is lost."""
     x = blob()
     seen = gradient(sigmoid_net(), x, torch.tensor([1])).detach()
-    found = searched(seen)
-    assert psnr(found, x, 1.0) > 25
-    assert torch.allclose(searched(1e-3 * seen), found, atol=1e-4)
-    assert found.min() >= 0
-    assert found.max() <= 1
+    recovered = searched(seen)
+    assert psnr(recovered, x, 1.0) > 25
+    assert torch.allclose(searched(1e-3 * seen), recovered, atol=1e-4)
+    assert recovered.min() >= 0
+    assert recovered.max() <= 1
 
 
 def test_quality_falls_with_noise():

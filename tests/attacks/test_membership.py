@@ -30,17 +30,17 @@ def test_lira_reaches_the_best_rate_there_is_and_a_threshold_does_not():
     best = stats.norm.cdf(stats.norm.ppf(0.01) + APART)
     plain = roc(runs.statistics.ravel(), runs.inside.ravel())
     for rule in (lira, lira_offline):
-        found = curve(rule, runs)
-        assert found.tpr_at(0.01) == pytest.approx(best, abs=0.05), rule
-        assert found.auc == pytest.approx(stats.norm.cdf(APART / math.sqrt(2)), abs=0.02)
+        points = curve(rule, runs)
+        assert points.tpr_at(0.01) == pytest.approx(best, abs=0.05), rule
+        assert points.auc == pytest.approx(stats.norm.cdf(APART / math.sqrt(2)), abs=0.02)
     assert plain.tpr_at(0.01) < best / 4
 
 
 def test_few_shadows_share_one_variance_and_still_beat_a_threshold():
     runs = gaussians(9, 800)
-    found = curve(lira, runs)
-    assert found.auc > 0.88
-    assert found.auc > roc(runs.statistics.ravel(), runs.inside.ravel()).auc + 0.2
+    points = curve(lira, runs)
+    assert points.auc > 0.88
+    assert points.auc > roc(runs.statistics.ravel(), runs.inside.ravel()).auc + 0.2
 
 
 def test_nothing_is_found_where_nothing_is():

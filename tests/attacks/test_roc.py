@@ -21,12 +21,12 @@ def tied(seed, count=300):
 @pytest.mark.parametrize("seed", range(5))
 def test_roc_equals_sklearns_with_ties(seed):
     scores, member = tied(seed)
-    found = roc(scores, member)
+    points = roc(scores, member)
     fpr, tpr, _ = roc_curve(member, scores, drop_intermediate=False)
-    np.testing.assert_allclose(found.fpr, fpr, atol=1e-12)
-    np.testing.assert_allclose(found.tpr, tpr, atol=1e-12)
-    assert found.auc == pytest.approx(roc_auc_score(member, scores), abs=1e-12)
-    assert found.advantage == pytest.approx((tpr - fpr).max())
+    np.testing.assert_allclose(points.fpr, fpr, atol=1e-12)
+    np.testing.assert_allclose(points.tpr, tpr, atol=1e-12)
+    assert points.auc == pytest.approx(roc_auc_score(member, scores), abs=1e-12)
+    assert points.advantage == pytest.approx((tpr - fpr).max())
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.001, 0.01, 0.2, 0.999, 1.0])
@@ -41,16 +41,16 @@ def test_tpr_at_a_rate_is_the_best_threshold_of_all(rate):
 
 
 def test_a_constant_score_tells_nothing_and_has_no_thresholds_between():
-    found = roc(np.zeros(9), np.arange(9) < 4)
-    assert found.auc == 0.5
-    assert found.advantage == 0.0
-    assert found.tpr_at(0.99) == 0.0
+    points = roc(np.zeros(9), np.arange(9) < 4)
+    assert points.auc == 0.5
+    assert points.advantage == 0.0
+    assert points.tpr_at(0.99) == 0.0
 
 
 def test_what_few_nonmembers_resolve():
-    found = roc(np.arange(1004.0), np.arange(1004) < 4)
-    assert found.resolves(0.001)
-    assert not found.resolves(0.0009)
+    points = roc(np.arange(1004.0), np.arange(1004) < 4)
+    assert points.resolves(0.001)
+    assert not points.resolves(0.0009)
     assert not roc(np.arange(1003.0), np.arange(1003) < 4).resolves(0.001)
 
 

@@ -60,9 +60,9 @@ SKELLAM = (*ARITHMETIC, "privacy.mechanism=skellam", "aggregation.byzantine=2")
 
 
 def shown(*words):
-    found = CliRunner().invoke(main, [str(word) for word in words], env={"COLUMNS": "250"})
-    assert found.exit_code == 0, found.output
-    return found.stdout
+    result = CliRunner().invoke(main, [str(word) for word in words], env={"COLUMNS": "250"})
+    assert result.exit_code == 0, result.output
+    return result.stdout
 
 
 def events(mechanism, sampler, clients=240, exchanges=1):

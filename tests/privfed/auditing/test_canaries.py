@@ -105,14 +105,14 @@ def test_in_secret_mode_a_resume_keeps_coins_and_directions(tmp_path):
 def test_an_honest_run_is_not_refuted_and_its_estimate_is_near_the_claim(tmp_path):
     still = ("client.lr=0.0", "run.rounds=1", "cohort.sampler=full", "cohort.size=0")
     trained(tmp_path / "run", *WIDE, *still, "run.randomness=seeded")
-    found = audit(tmp_path / "run").canaries
-    assert not found.refuted
-    claim = found.epsilon_claimed
-    assert 0.7 * claim < found.epsilon_estimate_all_iterates < 1.6 * claim  # of some 200 and 200
-    assert found.epsilon_estimate_all_iterates == pytest.approx(found.epsilon_estimate_final)
-    assert found.epsilon_lower_bound <= claim
-    assert found.epsilon_lower_bound_split <= claim
-    assert found.epsilon_lower_bound_most > found.epsilon_lower_bound
+    audited = audit(tmp_path / "run").canaries
+    assert not audited.refuted
+    claim = audited.epsilon_claimed
+    assert 0.7 * claim < audited.epsilon_estimate_all_iterates < 1.6 * claim  # of some 200 and 200
+    assert audited.epsilon_estimate_all_iterates == pytest.approx(audited.epsilon_estimate_final)
+    assert audited.epsilon_lower_bound <= claim
+    assert audited.epsilon_lower_bound_split <= claim
+    assert audited.epsilon_lower_bound_most > audited.epsilon_lower_bound
 
 
 def test_a_run_without_its_noise_is_refuted_loudly(tmp_path, monkeypatch):
@@ -152,10 +152,10 @@ def test_a_run_without_its_noise_is_refuted_loudly(tmp_path, monkeypatch):
 )
 def test_canaries_go_with(overrides, tmp_path):
     trained(tmp_path / "run", *SEEDED, *overrides)
-    found = audit(tmp_path / "run")
-    assert not found.problems
-    assert np.isfinite(found.canaries.epsilon_estimate_all_iterates)
-    assert found.canaries.p_value == 1.0
+    audited = audit(tmp_path / "run")
+    assert not audited.problems
+    assert np.isfinite(audited.canaries.epsilon_estimate_all_iterates)
+    assert audited.canaries.p_value == 1.0
 
 
 @pytest.mark.parametrize(
@@ -180,8 +180,8 @@ def test_a_published_run_without_private_says_so(tmp_path):
     trained(tmp_path / "run", *SEEDED)
     (tmp_path / "run/private/canaries.f64").unlink()
     assert audit(tmp_path / "run").canaries is None
-    told = CliRunner().invoke(main, ["audit", str(tmp_path / "run")])
-    assert "what they saw (under private/) is not here" in " ".join(told.output.split())
+    result = CliRunner().invoke(main, ["audit", str(tmp_path / "run")])
+    assert "what they saw (under private/) is not here" in " ".join(result.output.split())
 
 
 def test_a_damaged_log_is_no_silence(tmp_path):

@@ -43,21 +43,21 @@ def two(tmp_path):
 
 
 def test_two_runs_are_composed(two):
-    found = audit_together(two)
+    audited = audit_together(two)
     together = Counter(own(two[0])) + Counter(own(two[1]))
-    assert found.bound.by_accountant["pld"] == epsilon(together, 1e-3, "pld")
-    assert found.bound.epsilon > max(audit(path).guarantee.epsilon for path in two)
-    assert found.bound.rounds == 12
-    assert not found.earlier
+    assert audited.bound.by_accountant["pld"] == epsilon(together, 1e-3, "pld")
+    assert audited.bound.epsilon > max(audit(path).guarantee.epsilon for path in two)
+    assert audited.bound.rounds == 12
+    assert not audited.earlier
 
 
 def test_a_run_named_twice_or_counted_as_earlier_is_counted_once(two):
     assert audit_together([two[0], two[0], two[1]]).bound == audit_together(two).bound
     last = two[0].parent / "c"
     trained(last, *SAME, f'privacy.prior=["{two[0]}"]')
-    found = audit_together([two[0], last])
-    assert found.bound.epsilon == audit(last).guarantee.epsilon
-    assert not found.earlier
+    audited = audit_together([two[0], last])
+    assert audited.bound.epsilon == audit(last).guarantee.epsilon
+    assert not audited.earlier
     all_three = audit_together([two[1], last])
     assert all_three.earlier == (str(two[0]),)
     total = sum((Counter(own(path)) for path in (*two, last)), Counter())
@@ -68,11 +68,11 @@ def test_separations_of_two_runs_do_not_share_their_count(tmp_path):
     cyclic = ("cohort.sampler=cyclic", "cohort.separation=6", "cohort.size=0")
     for name in "ab":
         trained(tmp_path / name, *SAME, *cyclic)
-    found = audit_together([tmp_path / "a", tmp_path / "b"])
+    audited = audit_together([tmp_path / "a", tmp_path / "b"])
     once = apart(own(tmp_path / "a"))
     assert list(once.values()) == [2]  # ceil(7 / 6), in each
     four = dict.fromkeys(once, 4)
-    assert found.bound.epsilon == epsilon(four, 1e-3, "pld")
+    assert audited.bound.epsilon == epsilon(four, 1e-3, "pld")
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_a_broken_ledger_breaks_the_sum(two):
     ledger = two[1] / "ledger.jsonl"
     lines = ledger.read_text().splitlines(keepends=True)
     ledger.write_text("".join(lines[:3] + lines[4:]))
-    found = audit_together(two)
-    assert found.bound is None
-    assert str(two[1]) in found.problems[0]
+    audited = audit_together(two)
+    assert audited.bound is None
+    assert str(two[1]) in audited.problems[0]
     result = run("audit", *two, "--json")
     assert result.exit_code == 5
     assert json.loads(result.stdout)["epsilon"] == "inf"
@@ -104,9 +104,9 @@ def test_a_broken_ledger_breaks_the_sum(two):
 def test_the_command_says_each_and_all(two):
     result = run("audit", *two, "--json")
     assert result.exit_code == 0
-    found = json.loads(result.stdout)
-    assert found["epsilon"] == audit_together(two).bound.epsilon
-    assert [one["run"] for one in found["runs"]] == [str(path) for path in two]
+    printed = json.loads(result.stdout)
+    assert printed["epsilon"] == audit_together(two).bound.epsilon
+    assert [one["run"] for one in printed["runs"]] == [str(path) for path in two]
     shown = run("audit", *two).stdout
     assert "together" in shown
     assert "for any one client" in shown
@@ -130,9 +130,9 @@ def test_curves_are_drawn_and_told(two):
 
 
 def test_an_audit_says_what_it_means(two):
-    found = audit(two[0]).to_json()
-    assert "whether it is in the population" in found["meaning"]
-    assert found["guarantees"][0]["epsilon"] == found["epsilon"]
+    audited = audit(two[0]).to_json()
+    assert "whether it is in the population" in audited["meaning"]
+    assert audited["guarantees"][0]["epsilon"] == audited["epsilon"]
 
 
 def test_copies_of_a_run_are_refused(tmp_path):

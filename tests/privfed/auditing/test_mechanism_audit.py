@@ -208,11 +208,11 @@ def test_what_claims_nothing_is_not_tested():
 
 def test_in_secret_mode_every_release_draws_afresh():
     config = load(None, [*BASE, "audit.confidence=0.9"])
-    found = audit_mechanism(config, 40)
+    audited = audit_mechanism(config, 40)
     again = audit_mechanism(config, 40)
-    assert found.confidence == 0.9
-    assert found.noise != again.noise
-    assert not found.refuted
-    told = found.to_json()
-    assert [one["scene"] for one in told["scenes"]] == [one.scenario for one in found.tested]
+    assert audited.confidence == 0.9
+    assert audited.noise != again.noise
+    assert not audited.refuted
+    told = audited.to_json()
+    assert [one["scene"] for one in told["scenes"]] == [one.scenario for one in audited.tested]
     assert set(told["scenes"][0]) >= {"epsilon", "delta", "epsilon_lower_bound", "p_value"}

@@ -51,15 +51,15 @@ def first(tmp_path_factory):
 
 def test_a_second_run_spends_on_top_of_the_first(first, tmp_path):
     outcome = trained(tmp_path / "second", after(first), "run.rounds=4")
-    own = ledger(tmp_path / "second").run_spending
-    both = guarantee(spending_of(first, own), DELTA)
+    ledger_read = ledger(tmp_path / "second").run_spending
+    both = guarantee(spending_of(first, ledger_read), DELTA)
     assert outcome.guarantee.epsilon == both.epsilon
     assert outcome.charges == 4
-    alone = guarantee(own, DELTA).epsilon
-    found = audit(tmp_path / "second")
-    assert not found.problems
-    assert found.guarantee.epsilon == both.epsilon
-    assert (found.alone.epsilon, found.charges) == (alone, 4)
+    alone = guarantee(ledger_read, DELTA).epsilon
+    audited = audit(tmp_path / "second")
+    assert not audited.problems
+    assert audited.guarantee.epsilon == both.epsilon
+    assert (audited.alone.epsilon, audited.charges) == (alone, 4)
     assert alone < both.epsilon
     last = json.loads((tmp_path / "second/metrics.jsonl").read_text().splitlines()[-1])
     assert last["epsilon"] == both.epsilon
@@ -123,12 +123,12 @@ def test_a_resumed_run_stops_at_the_budget_of_both(first, tmp_path):
     assert json.loads(stopped.stdout)["epsilon"] == audit(tmp_path / "r").guarantee.epsilon
     assert stopped.exit_code == 3, stopped.output
     assert "was spent before" in stopped.stderr
-    found = ledger(tmp_path / "r")
-    (event,) = found.run_spending
-    assert guarantee(found.spending, DELTA).epsilon <= 6
-    one_more = Counter(found.spending) + Counter({event: 1})
+    ledger_read = ledger(tmp_path / "r")
+    (event,) = ledger_read.run_spending
+    assert guarantee(ledger_read.spending, DELTA).epsilon <= 6
+    one_more = Counter(ledger_read.spending) + Counter({event: 1})
     assert guarantee(one_more, DELTA).epsilon > 6
-    alone = Counter(found.run_spending) + Counter({event: 1})
+    alone = Counter(ledger_read.run_spending) + Counter({event: 1})
     assert guarantee(alone, DELTA).epsilon < 6, "the earlier run did not matter"
 
 
@@ -317,9 +317,9 @@ def sets(settings):
 
 
 def said(*words):
-    found = CliRunner().invoke(main, [str(word) for word in words], env={"COLUMNS": "400"})
-    assert found.exit_code == 0, found.output
-    return " ".join(found.stdout.split())
+    result = CliRunner().invoke(main, [str(word) for word in words], env={"COLUMNS": "400"})
+    assert result.exit_code == 0, result.output
+    return " ".join(result.stdout.split())
 
 
 DIGITS = ("data.source=digits", "privacy.noise_multiplier=2.0", "privacy.delta=1e-3")
@@ -391,10 +391,10 @@ def test_a_public_start_works_and_says_what_is_not_covered(tmp_path):
     train(load(None, again), tmp_path / "b")
     for paths in ([tmp_path / "a"], [tmp_path / "b"], [tmp_path / "a", tmp_path / "b"]):
         assert UNCOVERED in said("audit", *paths)
-        told = json.loads(said("audit", *paths, "--json"))
-        assert told["uncovered"] == "of unknown origin"
-        assert UNCOVERED in told["guarantees"][0]["meaning"]
-        assert told["guarantees"][0]["uncovered"]
+        printed = json.loads(said("audit", *paths, "--json"))
+        assert printed["uncovered"] == "of unknown origin"
+        assert UNCOVERED in printed["guarantees"][0]["meaning"]
+        assert printed["guarantees"][0]["uncovered"]
     for path in (tmp_path / "a", tmp_path / "b"):
         summary = json.loads((path / "report/summary.json").read_text())
         assert UNCOVERED in summary["guarantees"][0]["meaning"]

@@ -216,10 +216,10 @@ def test_every_edit_is_reported_with_exit_code_5_and_no_epsilon_is_claimed(copy,
 
 
 def test_the_untouched_run_is_fine(copy):
-    found = audit(copy)
-    assert found.problems == ()
+    audited = audit(copy)
+    assert audited.problems == ()
     event = Event(PoissonSampled(4 / 12, Gaussian(2.0)), "poisson")
-    assert found.guarantee == guarantee({event: 7}, 1e-3)
+    assert audited.guarantee == guarantee({event: 7}, 1e-3)
 
 
 def test_an_audit_of_a_run_that_goes_on_finds_nothing_wrong(tmp_path, monkeypatch):
@@ -291,9 +291,9 @@ def test_a_run_in_progress_with_a_torn_charge_counts_it(copy):
     head = json.loads(whole[-1])["hash"]
     line, _ = chain.sealed(head, {"type": "charge", "round": 8, "event": 0})
     (copy / "ledger.jsonl").write_bytes(b"".join(whole) + line[:20])
-    found = audit(copy)
-    assert found.problems == ()
-    assert found.guarantee.rounds == 8
+    audited = audit(copy)
+    assert audited.problems == ()
+    assert audited.guarantee.rounds == 8
 
 
 @pytest.mark.parametrize(

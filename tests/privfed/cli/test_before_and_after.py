@@ -32,7 +32,7 @@ def run(*words):
 
 
 def test_check_says_what_train_and_calibrate_say():
-    found = json.loads(run("check", *SETTINGS, "--json").stdout)
+    printed = json.loads(run("check", *SETTINGS, "--json").stdout)
     rate, rounds = 4 / 12, 7
     calibrated = json.loads(
         run(
@@ -41,9 +41,9 @@ def test_check_says_what_train_and_calibrate_say():
         ).stdout
     )
     for key in ("epsilon", "accountants", "noise_multiplier", "relation", "sampler", "delta"):
-        assert found[key] == calibrated[key], key
-    assert found["event"]["release"]["of"] == {"kind": "gaussian", "noise_multiplier": 2.0}
-    assert found["sensitivity"] == 0.4
+        assert printed[key] == calibrated[key], key
+    assert printed["event"]["release"]["of"] == {"kind": "gaussian", "noise_multiplier": 2.0}
+    assert printed["sensitivity"] == 0.4
 
 
 def test_the_forecast_by_hand():
@@ -148,10 +148,10 @@ def test_evaluate_repeats_the_runs_own_score_and_writes_predictions(tmp_path):
     outcome = trained(tmp_path / "run", "run.randomness=seeded")
     path = tmp_path / "predictions.csv"
     result = run("evaluate", tmp_path / "run", "--predictions", path, "--json")
-    found = json.loads(result.stdout)
-    assert found["accuracy"] == outcome.accuracy
-    assert found["loss"] == pytest.approx(outcome.measures["loss"])
-    assert (found["examples"], found["own_test_set"]) == (outcome.test_examples, True)
+    printed = json.loads(result.stdout)
+    assert printed["accuracy"] == outcome.accuracy
+    assert printed["loss"] == pytest.approx(outcome.measures["loss"])
+    assert (printed["examples"], printed["own_test_set"]) == (outcome.test_examples, True)
     rows = cells(path)
     assert len(rows) == outcome.test_examples
     assert np.mean([row["label"] == row["prediction"] for row in rows]) == outcome.accuracy

@@ -49,14 +49,18 @@ def test_train_json_ends_with_one_object(tmp_path):
     out = tmp_path / "a run"
     result = run("train", *SETTINGS, "--out", out, "--json")
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert found["rounds"] == found["charges"] == 7
-    assert found["run"] == str(out)
-    assert 0 <= found["accuracy"] <= 1
-    assert found["epsilon"] == min(found["accountants"].values())
-    assert (found["delta"], found["unit"], found["relation"]) == (1e-3, "client", "add/remove")
-    assert found["simulation"] is False
-    assert json.loads((out / "report/summary.json").read_text())["epsilon"] == found["epsilon"]
+    printed = json.loads(result.stdout)
+    assert printed["rounds"] == printed["charges"] == 7
+    assert printed["run"] == str(out)
+    assert 0 <= printed["accuracy"] <= 1
+    assert printed["epsilon"] == min(printed["accountants"].values())
+    assert (printed["delta"], printed["unit"], printed["relation"]) == (
+        1e-3,
+        "client",
+        "add/remove",
+    )
+    assert printed["simulation"] is False
+    assert json.loads((out / "report/summary.json").read_text())["epsilon"] == printed["epsilon"]
 
 
 def test_train_without_privacy_says_infinity_and_never_a_number(tmp_path):
@@ -191,9 +195,9 @@ def test_json_speaks_of_a_broken_run_too(finished, tmp_path):
     (path / "ledger.jsonl").write_bytes(b"".join(lines[:-1]))
     result = run("train", "--resume", path, "--json")
     assert result.exit_code == 5
-    found = json.loads(result.stdout)
-    assert (found["ledger_ok"], found["epsilon"]) == (False, "inf")
-    assert "ends before" in found["problems"][0]
+    printed = json.loads(result.stdout)
+    assert (printed["ledger_ok"], printed["epsilon"]) == (False, "inf")
+    assert "ends before" in printed["problems"][0]
 
 
 def test_files_of_a_run_without_privacy_are_strict_json(tmp_path):
@@ -311,22 +315,22 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on(tmp_path, monkeypatch):
 def test_audit_json_recomputes_what_was_claimed(finished):
     result = run("audit", finished, "--json")
     assert result.exit_code == 0
-    found = json.loads(result.stdout)
+    printed = json.loads(result.stdout)
     claimed = json.loads((finished / "report/summary.json").read_text())
-    assert found["ledger_ok"] is True
-    assert found["rounds"] == 7
-    assert found["sampler"] == "poisson"
+    assert printed["ledger_ok"] is True
+    assert printed["rounds"] == 7
+    assert printed["sampler"] == "poisson"
     for key in ("epsilon", "delta", "unit", "relation", "accountants", "noise_multiplier"):
-        assert found[key] == claimed[key], key
-    assert found["sampling_rate"] == pytest.approx(1 / 3)
-    assert found["arithmetic"] == "exact sums, and the Gaussian rounded to their grid"
+        assert printed[key] == claimed[key], key
+    assert printed["sampling_rate"] == pytest.approx(1 / 3)
+    assert printed["arithmetic"] == "exact sums, and the Gaussian rounded to their grid"
 
 
 @pytest.mark.parametrize("accountant", ["rdp", "pld", "tightest"])
 def test_audit_by_another_accountant(finished, accountant):
-    found = json.loads(run("audit", finished, "--accountant", accountant, "--json").stdout)
-    expected = found["accountants"].get(accountant, min(found["accountants"].values()))
-    assert found["epsilon"] == expected
+    printed = json.loads(run("audit", finished, "--accountant", accountant, "--json").stdout)
+    expected = printed["accountants"].get(accountant, min(printed["accountants"].values()))
+    assert printed["epsilon"] == expected
 
 
 def test_audit_with_an_unknown_accountant(finished):
@@ -380,8 +384,8 @@ def test_calibrate_by_accountant(accountant):
         accountant,
         "--json",
     )
-    found = json.loads(result.stdout)
-    assert found["epsilon"] == found["accountants"][accountant] <= 4
+    printed = json.loads(result.stdout)
+    assert printed["epsilon"] == printed["accountants"][accountant] <= 4
 
 
 def test_calibrate_without_noise_is_infinite():

@@ -25,11 +25,11 @@ def told(*words):
     """The one object of a command that failed, its code, and what else it said."""
     result = CliRunner().invoke(main, [str(word) for word in (*words, "--json")])
     (line,) = result.stdout.splitlines()
-    found = json.loads(line)
-    assert found["exit"] == result.exit_code
-    assert set(found["error"]) == {"kind", "message", "key"}
-    assert found["error"]["kind"] in KINDS
-    return found, result
+    printed = json.loads(line)
+    assert printed["exit"] == result.exit_code
+    assert set(printed["error"]) == {"kind", "message", "key"}
+    assert printed["error"]["kind"] in KINDS
+    return printed, result
 
 
 @pytest.fixture(scope="module")

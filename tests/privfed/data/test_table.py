@@ -404,9 +404,9 @@ def test_a_csv_and_a_short_toml_train_over_the_clients_they_name(tmp_path):
     path = run_file(tmp_path, rows([5, 6, 7, 8, 9, 10]), "clients = 5", 'holdout = "clients"')
     result = train(path, "--out", tmp_path / "run", "--json")
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout.splitlines()[-1])
+    printed = json.loads(result.stdout.splitlines()[-1])
     public = json.loads((tmp_path / "run/report/public_clients.json").read_text())["clients"]
-    assert found["public_clients"] == len(public) > 0
+    assert printed["public_clients"] == len(public) > 0
     assert set(public) < {f"c{n}" for n in range(6)}
     terms = json.loads((tmp_path / "run/ledger.jsonl").read_text().splitlines()[0])["terms"]
     assert terms["public_clients"] == len(public)

@@ -647,8 +647,8 @@ def test_a_void_guarantee_is_a_word_in_the_table_and_no_measure(tmp_path):
         'base = "base.toml"\nseeds = [1, 2]\n[grid]\n'
         '"attack.name" = ["alie", "sign_flip"]\n"attack.fraction" = [0.5]\n'
     )
-    told = CliRunner().invoke(main, ["experiment", str(tmp_path / "grid.toml")])
-    assert told.exit_code == 0, told.output
+    result = CliRunner().invoke(main, ["experiment", str(tmp_path / "grid.toml")])
+    assert result.exit_code == 0, result.output
     rows = list(csv.DictReader((tmp_path / "grid.csv").read_text().splitlines()))
     words = {row["attack.name"]: row["guarantee"] for row in rows}
     assert words == {"alie": "void (the attacker read raw updates)", "sign_flip": ""}

@@ -58,10 +58,10 @@ def tuning(path):
 
 def test_each_method_is_tuned_over_its_own_options_on_other_seeds(tmp_path):
     path = write(tmp_path, TUNED, FREE)
-    found = cells(path, load_grid(path))
-    assert len(found) == 2 * (3 + 4) * 2
-    assert {cell.seed for cell in found} == {7, 8}
-    prox = [cell for cell in found if cell.values["method"] == "prox"]
+    planned_cells = cells(path, load_grid(path))
+    assert len(planned_cells) == 2 * (3 + 4) * 2
+    assert {cell.seed for cell in planned_cells} == {7, 8}
+    prox = [cell for cell in planned_cells if cell.values["method"] == "prox"]
     assert {(c.values["client.lr"], c.values["client.mu"]) for c in prox} == {
         (lr, mu) for lr in (0.5, 0.6) for mu in (0.1, 0.2)
     }

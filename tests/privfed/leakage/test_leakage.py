@@ -185,9 +185,9 @@ def test_inversion_command(tmp_path, empty):
     settings = [word for option in DIGITS for word in ("--set", option)]
     shown = attack("inversion", empty, *settings, "--epsilon", "10", "--out", out)
     assert shown.exit_code == 0, shown.output
-    said = " ".join(shown.output.split())
-    assert "no ε covers what it shows" in said
-    assert "exact" in said
+    output = " ".join(shown.output.split())
+    assert "no ε covers what it shows" in output
+    assert "exact" in output
     assert sorted(path.name for path in out.iterdir()) == ["contact_sheet.png", "inversion.json"]
     assert stat.S_IMODE(out.stat().st_mode) == 0o700
     assert (out / "contact_sheet.png").read_bytes().startswith(b"\x89PNG")
@@ -208,9 +208,9 @@ def test_commands_on_a_run_directory(tmp_path):
         out = tmp_path / kind
         shown = attack(kind, run, *options, "--epsilon", "5", "--out", out, "--json")
         assert shown.exit_code == 0, shown.output
-        found = json.loads(shown.stdout)
-        assert (found["attack"], found["round"], found["run"]) == (kind, 2, str(run))
-        assert found["out"] == str(out)
+        printed = json.loads(shown.stdout)
+        assert (printed["attack"], printed["round"], printed["run"]) == (kind, 2, str(run))
+        assert printed["out"] == str(out)
         assert [path.name for path in out.iterdir()] == [f"{kind}.json"]  # vectors are no pictures
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
     refused = attack("inversion", run, "--set", "run.seed=2")

@@ -153,13 +153,13 @@ def test_the_command_draws_tabulates_and_answers_in_json(tmp_path):
     file.write_text(small().toml(), encoding="utf-8")
     result = run(file, "--shadows", 4, "--out", out, "--json")
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert 1 < found["epsilon"] < 10
-    assert set(found["attacks"]) == {"loss", "lira", "lira_offline"}
-    assert found["members"] + found["nonmembers"] == 5 * 12
-    assert [one["resolved"] for one in found["attacks"]["lira"]["tpr_at_fpr"]] == [False, False]
+    printed = json.loads(result.stdout)
+    assert 1 < printed["epsilon"] < 10
+    assert set(printed["attacks"]) == {"loss", "lira", "lira_offline"}
+    assert printed["members"] + printed["nonmembers"] == 5 * 12
+    assert [one["resolved"] for one in printed["attacks"]["lira"]["tpr_at_fpr"]] == [False, False]
     assert "not resolved" in result.stderr
-    assert f"ε = {ceiling(found['epsilon'])} allows" in result.stderr
+    assert f"ε = {ceiling(printed['epsilon'])} allows" in result.stderr
     assert "a simulation: it reads clients' own examples" in result.stderr
     assert sorted(path.name for path in out.iterdir()) == ["membership.json", "roc.png", "roc.svg"]
     assert out.stat().st_mode & 0o777 == 0o700

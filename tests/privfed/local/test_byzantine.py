@@ -94,10 +94,10 @@ def test_who_attacks_is_a_fixed_part_of_all_once_or_afresh():
 
 def test_who_attacks_is_written_down(tmp_path):
     train(attacked("sign_flip", "run.rounds=1"), tmp_path / "run")
-    told = json.loads((tmp_path / "run/report/attackers.json").read_text())
+    printed = json.loads((tmp_path / "run/report/attackers.json").read_text())
     setup = prepare(attacked("sign_flip"))
-    assert told["clients"] == np.flatnonzero(setup.attackers.hostile(5)).tolist()
-    assert (told["selection"], told["fraction"], len(told["clients"])) == ("once", 0.25, 3)
+    assert printed["clients"] == np.flatnonzero(setup.attackers.hostile(5)).tolist()
+    assert (printed["selection"], printed["fraction"], len(printed["clients"])) == ("once", 0.25, 3)
     train(attacked("sign_flip", "attack.selection=round", "run.rounds=1"), tmp_path / "b")
     assert json.loads((tmp_path / "b/report/attackers.json").read_text())["clients"] is None
     trained(tmp_path / "c", "run.rounds=1")
@@ -106,13 +106,15 @@ def test_who_attacks_is_written_down(tmp_path):
 
 def test_an_audit_says_that_nothing_is_guaranteed(tmp_path):
     train(attacked("alie", "run.rounds=1"), tmp_path / "run")
-    told = CliRunner().invoke(main, ["audit", str(tmp_path / "run")])
-    assert told.exit_code == 0
-    assert "void (the attacker read raw updates)" in told.output
-    assert "(nominal)" in told.output
-    assert "changes the probability" not in told.output, "it has no meaning"
-    found = json.loads(CliRunner().invoke(main, ["audit", str(tmp_path / "run"), "--json"]).output)
-    assert found["guarantee"] == "void (the attacker read raw updates)"
+    result = CliRunner().invoke(main, ["audit", str(tmp_path / "run")])
+    assert result.exit_code == 0
+    assert "void (the attacker read raw updates)" in result.output
+    assert "(nominal)" in result.output
+    assert "changes the probability" not in result.output, "it has no meaning"
+    printed = json.loads(
+        CliRunner().invoke(main, ["audit", str(tmp_path / "run"), "--json"]).output
+    )
+    assert printed["guarantee"] == "void (the attacker read raw updates)"
 
 
 def test_noise_that_hostile_clients_leave_out_is_not_counted():
@@ -305,9 +307,9 @@ def test_a_void_run_counts_for_nothing_as_a_prior(tmp_path):
         train(
             small(f'privacy.prior=["{tmp_path / "void"}"]', "run.randomness=seeded"), tmp_path / "b"
         )
-    told = CliRunner().invoke(main, ["audit", str(tmp_path / "void"), str(tmp_path / "void")])
-    assert told.exit_code == 2
-    assert "is void" in told.output
+    result = CliRunner().invoke(main, ["audit", str(tmp_path / "void"), str(tmp_path / "void")])
+    assert result.exit_code == 2
+    assert "is void" in result.output
 
 
 @pytest.mark.parametrize(

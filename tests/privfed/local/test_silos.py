@@ -170,18 +170,18 @@ def test_every_silo_is_charged_to_its_own_ledger(tmp_path):
         assert ledger.terms["silo"] == silo
         assert ledger.terms["unit"] == "example"
         assert [charge.round for charge in ledger.charges] == [*range(1, 8)]
-    found = audit(tmp_path / "run")
+    audited = audit(tmp_path / "run")
     once = Event(PoissonSampled(0.3, Gaussian(1.5)), "poisson", ADD_REMOVE, "example")
-    assert found.examples.epsilon == epsilon({once: 7 * 8}, 1e-5, "pld")
-    clients, examples = found.to_json()["guarantees"]
+    assert audited.examples.epsilon == epsilon({once: 7 * 8}, 1e-5, "pld")
+    clients, examples = audited.to_json()["guarantees"]
     assert clients["unit"] == "client"
     assert clients["epsilon"] == float("inf")
     assert examples["unit"] == "example"
-    assert examples["epsilon"] == found.examples.epsilon
-    said = json.loads((tmp_path / "run/report/summary.json").read_text())["guarantees"]
-    assert said[1]["epsilon"] == found.examples.epsilon
+    assert examples["epsilon"] == audited.examples.epsilon
+    printed = json.loads((tmp_path / "run/report/summary.json").read_text())["guarantees"]
+    assert printed[1]["epsilon"] == audited.examples.epsilon
     planned = check(small(*SILOS)).to_json()["guarantees"]
-    assert planned[1]["epsilon"] == found.examples.epsilon
+    assert planned[1]["epsilon"] == audited.examples.epsilon
 
 
 def test_ledgers_that_are_gone_or_foreign_lower_nothing(tmp_path):
@@ -206,9 +206,9 @@ def test_ledgers_that_are_gone_or_foreign_lower_nothing(tmp_path):
     shutil.rmtree(folder)
     shutil.copytree(tmp_path / "kept", folder)
     summary = tmp_path / "run/report/summary.json"
-    told = json.loads(summary.read_text())
-    told["guarantees"][1]["epsilon"] = 0.1
-    summary.write_text(json.dumps(told))
+    printed = json.loads(summary.read_text())
+    printed["guarantees"][1]["epsilon"] = 0.1
+    summary.write_text(json.dumps(printed))
     assert "claims epsilon = 0.1" in audit(tmp_path / "run").problems[0]
 
 
@@ -355,12 +355,12 @@ def test_both_guarantees_are_stated_where_users_are_protected_too(tmp_path):
     words = [word for word in SILOS if word != "privacy.mechanism=none"]
     words += ["privacy.noise_multiplier=2.0"]
     trained(tmp_path / "run", *words, "cohort.sampler=poisson", "cohort.size=4")
-    found = audit(tmp_path / "run")
-    assert found.guarantee.unit == "client"
-    assert found.guarantee.epsilon < 20
+    audited = audit(tmp_path / "run")
+    assert audited.guarantee.unit == "client"
+    assert audited.guarantee.epsilon < 20
     # Who took part is secret there: as if one silo had been in every round. So is their number.
     assert "silos" not in Ledger.load(tmp_path / "run/ledger.jsonl").terms["examples"]
-    assert found.examples.rounds == 7
+    assert audited.examples.rounds == 7
 
 
 def test_a_seeded_resume_ends_bit_for_bit_as_if_uninterrupted(tmp_path, monkeypatch):

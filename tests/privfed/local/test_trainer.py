@@ -129,8 +129,8 @@ def test_chunks_do_not_matter(tmp_path, chunk):
 
 def test_the_measured_way_is_one_that_was_offered():
     local = trainer(population(SIZES))
-    found = fastest(local, cohort=20, way="auto", chunk=0)
-    way, chunk = found.way, found.chunk
+    fastest_way = fastest(local, cohort=20, way="auto", chunk=0)
+    way, chunk = fastest_way.way, fastest_way.chunk
     assert way in ("stacked", "loop")
     assert 1 <= chunk <= 128
     loop = fastest(local, cohort=20, way="loop", chunk=7)
@@ -177,6 +177,6 @@ def test_shapes_flatten_and_view_back():
 
 
 def test_a_chunk_of_any_size_is_tried_on_no_more_than_a_cohort():
-    found = fastest(trainer(population(SIZES)), cohort=3, way="stacked", chunk=10**15)
-    assert found.chunk == 10**15
-    assert 0 < found.seconds < 10
+    fastest_way = fastest(trainer(population(SIZES)), cohort=3, way="stacked", chunk=10**15)
+    assert fastest_way.chunk == 10**15
+    assert 0 < fastest_way.seconds < 10

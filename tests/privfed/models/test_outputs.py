@@ -71,10 +71,10 @@ def test_without_a_key_the_refusal_names_them_and_says_what_to_set(as_, output):
     likely = 0 if isinstance(output, int) else written  # of places none is likelier
     with pytest.raises(Refused) as refused:
         network(as_, "")
-    said = str(refused.value)
-    assert "(3, 5)" in said
-    assert "(3, 3)" in said
-    assert f"model.output = {likely}" in said
+    message = str(refused.value)
+    assert "(3, 5)" in message
+    assert "(3, 3)" in message
+    assert f"model.output = {likely}" in message
 
 
 @pytest.mark.parametrize(

@@ -57,11 +57,11 @@ def test_each_number_is_found_back_from_the_others(asked):
 def test_the_command_answers_for_fixed_size_under_replace_one():
     words = ["--sampler", "fixed_size", "--population", 10_000, "--cohort", 100, "--rounds", 1000]
     result = run("calibrate", *words, "--delta", 1e-5, "--noise-multiplier", 4, "--json")
-    found = json.loads(result.stdout)
-    assert found["relation"] == "replace-one"
-    assert found["epsilon"] == pytest.approx(1.4453, abs=1e-3)
-    assert found["noise_multiplier"] == 4
-    assert found["accountants"]["pld"] is None
+    printed = json.loads(result.stdout)
+    assert printed["relation"] == "replace-one"
+    assert printed["epsilon"] == pytest.approx(1.4453, abs=1e-3)
+    assert printed["noise_multiplier"] == 4
+    assert printed["accountants"]["pld"] is None
 
 
 def test_larger_cohorts_may_fit_where_small_truncated_ones_do_not():
@@ -69,9 +69,9 @@ def test_larger_cohorts_may_fit_where_small_truncated_ones_do_not():
         *(CUT,), population=2000, cohort=None, rounds=50, noise_multiplier=1.0, epsilon=2.5
     )
     assert solve(replace(asked, cohort=20, epsilon=None)).bound.epsilon > 2.5
-    found = solve(asked)
-    assert found.question.cohort > 60
-    assert found.bound.epsilon <= 2.5
+    answer = solve(asked)
+    assert answer.question.cohort > 60
+    assert answer.bound.epsilon <= 2.5
     capped = solve(replace(asked, cap=70, epsilon=12.0))
     assert capped.question.cohort <= 70
 

@@ -136,6 +136,6 @@ def test_the_matrix_is_printed_and_is_json():
     assert shown.exit_code == 0, shown.output
     for word in ("geometric_median", "secure.protocol = masks", "a number: refused, and why"):
         assert word in shown.output
-    told = json.loads(CliRunner().invoke(main, [*args, "--json"]).output)["cells"]
-    assert {one["is"] for one in told} >= {"proved", "refused", "no privacy"}
-    assert all(one["reasons"] for one in told if one["is"] == "refused")
+    printed = json.loads(CliRunner().invoke(main, [*args, "--json"]).output)["cells"]
+    assert {one["is"] for one in printed} >= {"proved", "refused", "no privacy"}
+    assert all(one["reasons"] for one in printed if one["is"] == "refused")

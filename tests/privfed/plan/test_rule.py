@@ -138,10 +138,10 @@ def test_passes_over_one_cohort_are_one_event():
     """T = 5, q = 0.1, z = 1, 100 rounds, delta = 1e-5: 40.8, and not the 16.6 of 500 draws."""
     keys = ("data.clients=1000", "cohort.size=100", "privacy.noise_multiplier=1.0")
     keys += ("run.rounds=100", "privacy.delta=1e-5", "aggregation.passes=5")
-    found = plan(load(None, ["aggregation.rule=geometric_median", *keys]))
-    assert found.event.release == PoissonSampled(0.1, Gaussian(1 / math.sqrt(5)))
-    assert found.guarantee.by_accountant["pld"] == pytest.approx(40.8, abs=0.7)
-    wrong = Event(PoissonSampled(0.1, Gaussian(1.0)), "poisson", found.event.relation)
+    planned = plan(load(None, ["aggregation.rule=geometric_median", *keys]))
+    assert planned.event.release == PoissonSampled(0.1, Gaussian(1 / math.sqrt(5)))
+    assert planned.guarantee.by_accountant["pld"] == pytest.approx(40.8, abs=0.7)
+    wrong = Event(PoissonSampled(0.1, Gaussian(1.0)), "poisson", planned.event.relation)
     assert epsilon({wrong: 500}, 1e-5, "pld") == pytest.approx(16.6, abs=0.5)
 
 

@@ -212,11 +212,11 @@ def test_it_needs_a_kept_separation_one_exchange_and_its_own_keys():
 
 def test_a_run_spends_one_gaussian_per_participation(tmp_path):
     trained(tmp_path / "run", *CYCLIC)
-    found = audit(tmp_path / "run")
+    audited = audit(tmp_path / "run")
     plain = Event(Gaussian(2.0), "cyclic", ZERO_OUT)
-    assert found.guarantee.epsilon == epsilon({plain: 3}, 1e-3, "pld")  # ceil(7 / 3)
-    assert found.noise_multiplier == 2.0
-    assert not found.problems
+    assert audited.guarantee.epsilon == epsilon({plain: 3}, 1e-3, "pld")  # ceil(7 / 3)
+    assert audited.noise_multiplier == 2.0
+    assert not audited.problems
 
 
 @pytest.mark.parametrize("cut", [2, 4, 5])

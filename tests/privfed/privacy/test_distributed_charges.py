@@ -198,11 +198,11 @@ def test_honest_noise_is_never_less_than_is_charged(threshold, tolerance, protoc
 
 def test_hostile_clients_are_taken_off_the_fewest_survivors_of_layers():
     """Of 80 who share keys 64 stay: 16 hostile ones are a quarter of these, and 8 collude."""
-    found = plan(small(*LAYERED, "aggregation.byzantine=16"), length=50)
+    planned = plan(small(*LAYERED, "aggregation.byzantine=16"), length=50)
     whole = plan(small(*LAYERED, "secure.colluders=0.0"), length=50)
-    assert found.mechanism.honest == pytest.approx(1 - 16 / 64 - 8 / 64)
+    assert planned.mechanism.honest == pytest.approx(1 - 16 / 64 - 8 / 64)
     full = whole.event.release.variance
-    assert found.event.release.variance == pytest.approx(full * 0.625, rel=1e-9)
+    assert planned.event.release.variance == pytest.approx(full * 0.625, rel=1e-9)
 
 
 def test_readers_are_not_protected_by_noise_that_hostile_clients_leave_out():
@@ -231,8 +231,8 @@ def test_readers_are_not_protected_by_noise_that_hostile_clients_leave_out():
         "200",
     )
     flags = ("--mechanism", "skellam", "--cohort", "20", "--rounds", "5", "--bits", "20")
-    said = calibrated(*flags, *asked, "--dimension", "100", "--noise-multiplier", "2")
-    assert json.loads(said.stdout)["relation"] == ZERO_OUT
+    calibration = calibrated(*flags, *asked, "--dimension", "100", "--noise-multiplier", "2")
+    assert json.loads(calibration.stdout)["relation"] == ZERO_OUT
 
 
 def test_why_noise_that_tells_the_count_is_not_amplified():

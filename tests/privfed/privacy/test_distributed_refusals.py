@@ -140,8 +140,8 @@ def test_layers_can_be_drawn_for_the_smallest_cohort_that_clients_accept():
     """Few survivors keep more each: a table for it has to exist before the round is charged."""
     keys = ("data.clients=200", "cohort.size=20", "secure.threshold=0.5", "privacy.epsilon=8.0")
     layered = ("privacy.mechanism=skellam", "secure.protocol=masks", "privacy.sizing=layers")
-    found = plan_with_length(small(*keys, *layered, "privacy.tolerance=0.5"))
-    layers = found.mechanism.share()
+    planned = plan_with_length(small(*keys, *layered, "privacy.tolerance=0.5"))
+    layers = planned.mechanism.share()
     for clients in range(10, 40):
         for gone in (0, layers.count(clients)):
             assert len(layers.remaining(clients, gone).draw(Keys(None), 2)) == 2
@@ -232,9 +232,9 @@ def test_calibrate_knows_cyclic_cohorts():
         "--dimension",
         "1000",
     )
-    found = calibrated(*flags, "--epsilon", "4")
-    assert found.exit_code == 0, found.output
-    assert json.loads(found.stdout)["relation"] == ZERO_OUT
+    calibration = calibrated(*flags, "--epsilon", "4")
+    assert calibration.exit_code == 0, calibration.output
+    assert json.loads(calibration.stdout)["relation"] == ZERO_OUT
 
 
 def test_noise_is_planned_for_the_very_message_that_is_sent():

@@ -55,12 +55,14 @@ def test_without_noise_a_run_is_the_plain_one_up_to_rounding(tmp_path, noise):
 def test_a_plan_says_what_each_client_adds_and_what_that_assumes():
     options = [*SMALL, *DISTRIBUTED, "secure.bits=16", "aggregation.byzantine=3"]
     args = ["check", *(item for key in options for item in ("--set", key))]
-    said = " ".join(CliRunner().invoke(main, args, env={"COLUMNS": "250"}).output.split())
-    assert "10 clients make it up, and fewer abort; while 53% of that is honest clients" in said
-    assert "hostile taken to be 3 of a cohort at most; they add no noise, and are told who" in said
-    assert "with its noise, and nobody sees a row" in said
-    assert "wraps a number of the sum with a probability of" in said
-    assert "the server, by the noise of honest survivors alone; it knows the cohort" in said
+    output = " ".join(CliRunner().invoke(main, args, env={"COLUMNS": "250"}).output.split())
+    assert "10 clients make it up, and fewer abort; while 53% of that is honest clients" in output
+    assert (
+        "hostile taken to be 3 of a cohort at most; they add no noise, and are told who" in output
+    )
+    assert "with its noise, and nobody sees a row" in output
+    assert "wraps a number of the sum with a probability of" in output
+    assert "the server, by the noise of honest survivors alone; it knows the cohort" in output
 
 
 def test_both_guarantees_are_planned_charged_and_audited(tmp_path):
@@ -72,14 +74,14 @@ def test_both_guarantees_are_planned_charged_and_audited(tmp_path):
     assert plan_.event.release.variance == pytest.approx(
         honest * plan_.other.release.variance, rel=1e-9
     )
-    found = audit(tmp_path)
-    assert found.guarantee.against == "server"
-    assert found.other.against == "readers"
-    assert found.guarantee.epsilon > found.other.epsilon
-    assert found.guarantee.epsilon == epsilon({plan_.event: 7}, 1e-3, "rdp")
-    said = CliRunner().invoke(main, ["audit", str(tmp_path)], env={"COLUMNS": "250"}).output
-    assert "the server, by the noise of honest survivors alone" in said
-    assert "who reads the released aggregates" in said
+    audited = audit(tmp_path)
+    assert audited.guarantee.against == "server"
+    assert audited.other.against == "readers"
+    assert audited.guarantee.epsilon > audited.other.epsilon
+    assert audited.guarantee.epsilon == epsilon({plan_.event: 7}, 1e-3, "rdp")
+    result = CliRunner().invoke(main, ["audit", str(tmp_path)], env={"COLUMNS": "250"}).output
+    assert "the server, by the noise of honest survivors alone" in result
+    assert "who reads the released aggregates" in result
     stated = json.loads(CliRunner().invoke(main, ["audit", str(tmp_path), "--json"]).stdout)
     assert [one["against"] for one in stated["guarantees"]] == ["server", "readers"]
 
@@ -89,10 +91,10 @@ READERS = (*SKELLAM, "privacy.against=readers", "privacy.noise_multiplier=2.5")
 
 def events_of(path):
     """By party: the event of each round, as the ledger states it."""
-    found = Ledger.load(path / "ledger.jsonl")
-    other = found.terms["other"]
-    (event,) = found.run_spending
-    return {found.terms["against"]: event, other["against"]: Event.from_json(other["event"])}
+    ledger_read = Ledger.load(path / "ledger.jsonl")
+    other = ledger_read.terms["other"]
+    (event,) = ledger_read.run_spending
+    return {ledger_read.terms["against"]: event, other["against"]: Event.from_json(other["event"])}
 
 
 @pytest.fixture(scope="module")
@@ -184,9 +186,9 @@ def test_a_chain_that_an_older_version_wrote_is_completed_by_the_runs_themselves
 
 def test_epsilons_about_different_parties_are_never_summed(skellam, tmp_path):
     trained(tmp_path / "central", *ARITHMETIC)
-    found = CliRunner().invoke(main, ["audit", str(tmp_path / "central"), str(skellam)])
-    assert found.exit_code == 2
-    assert "party that epsilon is about" in " ".join(found.output.split())
+    result = CliRunner().invoke(main, ["audit", str(tmp_path / "central"), str(skellam)])
+    assert result.exit_code == 2
+    assert "party that epsilon is about" in " ".join(result.output.split())
     with pytest.raises(Refused, match="no sum of the two"):
         trained(tmp_path / "more", *SKELLAM, f'privacy.prior=["{tmp_path / "central"}"]')
 

@@ -43,8 +43,8 @@ def exactly(word, scale):
 )
 @settings(max_examples=60, deadline=None)
 def test_any_bits_give_what_60_digits_give(words, scale):
-    found = rounded_normal(np.array(words, dtype=np.uint64), scale, more)
-    assert [int(one) for one in found] == [exactly(word, scale) for word in words]
+    drawn_values = rounded_normal(np.array(words, dtype=np.uint64), scale, more)
+    assert [int(one) for one in drawn_values] == [exactly(word, scale) for word in words]
 
 
 @pytest.mark.parametrize("low", [0, 1, 2, 1000, 2**24 - 1, 2**24, 2**40, 2**62, 2**63 - 1])
@@ -102,10 +102,10 @@ def test_noise_on_the_grid_has_the_right_scale_and_no_other(streams, deviation):
 
 
 def test_small_scales_have_the_discrete_distribution():
-    found = rounded_normal(SEEDED.at("noise", 2).bits(200_000), 0.8, more)
+    drawn_values = rounded_normal(SEEDED.at("noise", 2).bits(200_000), 0.8, more)
     values = np.arange(-4, 5)
     expected = stats.norm.cdf((values + 0.5) / 0.8) - stats.norm.cdf((values - 0.5) / 0.8)
-    counts = np.array([(found == value).sum() for value in values])
+    counts = np.array([(drawn_values == value).sum() for value in values])
     rest = 200_000 * (1 - expected.sum())
     kept = expected * 200_000 > 5
     chi = ((counts - expected * 200_000) ** 2 / (expected * 200_000))[kept].sum()
@@ -126,9 +126,9 @@ def test_the_grid_is_a_power_of_two_far_below_the_noise():
 
 def test_many_numbers_are_rounded_as_few_are():
     words = SEEDED.at("noise", 3).bits(20_000)
-    whole = rounded_normal(words, 1e9, more)
+    drawn_values = rounded_normal(words, 1e9, more)
     parts = [rounded_normal(part, 1e9, more) for part in np.split(words, [5, 9_000])]
-    assert (whole == np.concatenate(parts)).all()
+    assert (drawn_values == np.concatenate(parts)).all()
 
 
 @given(st.integers(0, 2**32), st.floats(1e-5, 1e3), st.floats(1e-3, 100))

@@ -134,12 +134,12 @@ def test_every_round_in_which_a_client_may_be_drawn_is_charged(tmp_path, sampler
         "privacy.mechanism=local_gaussian",
         f"aggregation.rule={rule}",
     )
-    found = audit(tmp_path / "run")
+    audited = audit(tmp_path / "run")
     one = Event(Gaussian(1.0), sampler, REPLACE_ONE)
-    assert found.guarantee.epsilon == epsilon({one: times}, 1e-3, "pld")
-    assert found.guarantee.relation == REPLACE_ONE
-    assert found.noise_multiplier == 2.0
-    assert not found.problems
+    assert audited.guarantee.epsilon == epsilon({one: times}, 1e-3, "pld")
+    assert audited.guarantee.relation == REPLACE_ONE
+    assert audited.noise_multiplier == 2.0
+    assert not audited.problems
 
 
 def test_the_analytic_calibration_meets_its_target():

@@ -21,25 +21,25 @@ def labelled(y, classes, **meaning):
 
 
 def test_of_classes_it_is_the_most_frequent_and_the_entropy():
-    found = best_constant(CrossEntropy(), labelled([2, 2, 2, 0], 4))
-    assert found["accuracy"] == 0.75
-    assert found["loss"] == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
+    best = best_constant(CrossEntropy(), labelled([2, 2, 2, 0], 4))
+    assert best["accuracy"] == 0.75
+    assert best["loss"] == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
 
 
 def test_of_a_text_only_labelled_positions_count_and_each_example_weighs_one():
     """Accuracy counts positions (three of five are 1), the loss examples (half is 0)."""
-    found = best_constant(CrossEntropy(), labelled([[0, -1, -1, -1], [0, 1, 1, 1]], 3))
-    assert found["accuracy"] == 3 / 5
+    best = best_constant(CrossEntropy(), labelled([[0, -1, -1, -1], [0, 1, 1, 1]], 3))
+    assert best["accuracy"] == 3 / 5
     share = (1 + 1 / 4) / 2
     expected = -(share * math.log(share) + (1 - share) * math.log(1 - share))
-    assert found["loss"] == pytest.approx(expected)
+    assert best["loss"] == pytest.approx(expected)
 
 
 def test_of_two_classes_it_has_half_the_area():
-    found = best_constant(BinaryCrossEntropy(), labelled([1, 0, 0, 0, 0], 2))
-    assert found["auc"] == 0.5
-    assert found["accuracy"] == 0.8
-    assert found["loss"] == pytest.approx(-(0.2 * math.log(0.2) + 0.8 * math.log(0.8)))
+    best = best_constant(BinaryCrossEntropy(), labelled([1, 0, 0, 0, 0], 2))
+    assert best["auc"] == 0.5
+    assert best["accuracy"] == 0.8
+    assert best["loss"] == pytest.approx(-(0.2 * math.log(0.2) + 0.8 * math.log(0.8)))
 
 
 def test_of_several_labels_no_other_choice_recalls_more():
@@ -47,21 +47,21 @@ def test_of_several_labels_no_other_choice_recalls_more():
     y = [[1.0, 1, 1, 1], [1.0, 1, 1, 1], [0.0, 0, 0, 1], [0.0, 0, 0, 0]]
     y = [*y, [1.0, 0, 1, 1]]
     loss = MultiLabel(k=2)
-    found = best_constant(loss, labelled(y, 4))
+    best = best_constant(loss, labelled(y, 4))
     tried = []
     for chosen in itertools.combinations(range(4), 2):
         outputs = torch.zeros(len(y), 4)
         outputs[:, list(chosen)] = 1.0
         tried.append(loss.measures(loss.scores(outputs, torch.tensor(y), Meaning()))["recall_at_2"])
-    assert found["recall_at_2"] == pytest.approx(max(tried))
+    assert best["recall_at_2"] == pytest.approx(max(tried))
     assert max(tried) > min(tried)
 
 
 def test_of_numbers_it_is_the_median_and_the_variance():
     y = [[-1.0], [0.0], [0.1], [1.0], [1.0]]
-    found = best_constant(SquaredError(), labelled(y, 1, scale=10.0, shift=3.0))
-    assert found["mae"] == pytest.approx(10 * (1.1 + 0.1 + 0 + 0.9 + 0.9) / 5)
-    assert found["loss"] == pytest.approx(torch.tensor(y).var(correction=0).item())
+    best = best_constant(SquaredError(), labelled(y, 1, scale=10.0, shift=3.0))
+    assert best["mae"] == pytest.approx(10 * (1.1 + 0.1 + 0 + 0.9 + 0.9) / 5)
+    assert best["loss"] == pytest.approx(torch.tensor(y).var(correction=0).item())
 
 
 @pytest.mark.parametrize("loss, y, classes", [

@@ -528,10 +528,10 @@ def test_fine_tuning_helps_clients_with_a_world_of_their_own(tmp_path):
         main, ["evaluate", str(tmp_path / "run"), "--personalise", "20", "--json"]
     )
     assert run.exit_code == 0, run.output
-    found = json.loads(run.stdout)
-    assert found["simulation"] is True
-    assert found["clients"] == 12
-    assert found["after"]["mean"] > found["before"]["mean"] + 0.05
+    printed = json.loads(run.stdout)
+    assert printed["simulation"] is True
+    assert printed["clients"] == 12
+    assert printed["after"]["mean"] > printed["before"]["mean"] + 0.05
     shown = CliRunner().invoke(main, ["evaluate", str(tmp_path / "run"), "--personalise", "2"])
     assert "worst decile" in shown.output
     assert "no ε covers" in " ".join(shown.output.split())

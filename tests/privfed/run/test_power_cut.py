@@ -146,15 +146,15 @@ def test_a_run_without_its_private_folder_says_what_is_lost_and_what_can_be_done
     shutil.rmtree(path / "private")
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     words = ["train", "--resume", str(path), "--set", "run.rounds=4"]
-    said = CliRunner().invoke(main, words)
-    assert said.exit_code == 5
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 5
     assert not (path / "private").exists()
     assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     for lost in LOST[kind]:
-        assert lost in said.stderr
+        assert lost in result.stderr
     for way in ("privfed evaluate", "privacy.prior", "model of round 2"):
-        assert way in said.stderr
-    assert "--resume" not in said.stderr
+        assert way in result.stderr
+    assert "--resume" not in result.stderr
     assert CliRunner().invoke(main, ["evaluate", str(path)]).exit_code == 0
     assert CliRunner().invoke(main, ["audit", str(path)]).exit_code == 0
 
@@ -187,8 +187,8 @@ def test_a_run_that_is_in_use_is_not_swept(tmp_path):
     half = path / "releases/.000003.safetensors.tmp"
     half.write_bytes(b"half")
     with RunDirectory(path).locked():
-        said = CliRunner().invoke(main, ["train", "--resume", str(path)])
-    assert said.exit_code == 2
+        result = CliRunner().invoke(main, ["train", "--resume", str(path)])
+    assert result.exit_code == 2
     assert half.exists()
 
 

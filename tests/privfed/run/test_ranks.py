@@ -181,13 +181,13 @@ def test_what_is_simulated_in_one_process_is_refused(override, why):
 
 
 def test_refused_before_anything_is_written(tmp_path):
-    told = CliRunner().invoke(
+    result = CliRunner().invoke(
         main,
         ["train", "--out", str(tmp_path / "run"), "--workers", "2"]
         + [word for one in (*SMALL, "audit.canaries=20") for word in ("--set", one)],
     )
-    assert told.exit_code == 2
-    assert "use run.workers = 1" in told.output
+    assert result.exit_code == 2
+    assert "use run.workers = 1" in result.output
     assert not (tmp_path / "run").exists()
 
 

@@ -248,8 +248,8 @@ AT = ("cohort.sampler=full", "cohort.size=0")
 
 
 def changes(path):
-    found = Ledger.load(path / "ledger.jsonl").budgets
-    return [(one.round, one.before, one.epsilon) for one in found]
+    ledger_read = Ledger.load(path / "ledger.jsonl").budgets
+    return [(one.round, one.before, one.epsilon) for one in ledger_read]
 
 
 def test_a_budget_that_changes_is_said_with_its_round(tmp_path):

@@ -325,9 +325,9 @@ threshold = 0.3
 """
     for declared, code in ((60, 0), (66, 0), (59, 2), (70, 2)):
         (tmp_path / "run.toml").write_text(text.replace("CLIENTS", str(declared)))
-        found = CliRunner().invoke(main, ["check", str(tmp_path / "run.toml")])
-        assert found.exit_code == code, found.output
-        assert (code == 2) == ("nine tenths" in found.output.replace("\n", " "))
+        result = CliRunner().invoke(main, ["check", str(tmp_path / "run.toml")])
+        assert result.exit_code == code, result.output
+        assert (code == 2) == ("nine tenths" in result.output.replace("\n", " "))
 
 
 LOSSY = (*EVERYBODY, "secure.protocol=masks", "secure.threshold=0.65", "cohort.dropout=0.25")
@@ -359,12 +359,12 @@ def test_a_run_that_only_aborted_says_that_its_model_is_as_at_the_start(tmp_path
     for seed in range(40):
         out = tmp_path / str(seed)
         args = ["train", "--out", str(out), *options, "--set", f"run.seed={seed}"]
-        found = CliRunner().invoke(main, [*args, "--set", "run.rounds=1", "--set", SEEDED])
-        assert found.exit_code == 0, found.output
-        said = " ".join(found.output.split())
-        if "charged but aborted" in said:
-            assert "round 1 aborted, charged and not repeated: too few clients" in said
-            assert "the model is as it was at the start" in said
+        result = CliRunner().invoke(main, [*args, "--set", "run.rounds=1", "--set", SEEDED])
+        assert result.exit_code == 0, result.output
+        output = " ".join(result.output.split())
+        if "charged but aborted" in output:
+            assert "round 1 aborted, charged and not repeated: too few clients" in output
+            assert "the model is as it was at the start" in output
             return
     pytest.fail("no run aborted")
 
@@ -383,16 +383,16 @@ SMALL_RUN = (
 def test_a_plan_says_who_sees_what_and_what_encoding_costs():
     options = [*SMALL_RUN, *EVERYBODY, *MASKS, "secure.bits=10"]
     args = ["check", *(item for key in options for item in ("--set", key))]
-    said = " ".join(CliRunner().invoke(main, args, env={"COLUMNS": "200"}).output.split())
-    assert "masks: the server sees exact sums, never a row; the server is trusted to add" in said
-    assert "of 12 clients 6 have to stay (complete graph)" in said
+    output = " ".join(CliRunner().invoke(main, args, env={"COLUMNS": "200"}).output.split())
+    assert "masks: the server sees exact sums, never a row; the server is trusted to add" in output
+    assert "of 12 clients 6 have to stay (complete graph)" in output
     codec = (
         r"10 bits for sums of up to 12 clients, in steps of 0\.\d+; rounding makes rows up to 1\.0"
     )
-    assert re.search(codec, said)
-    found = json.loads(CliRunner().invoke(main, [*args, "--json"]).stdout)
-    assert found["forecast"]["encoded"] > 1.02
-    assert math.isclose(found["sensitivity"], 0.4 * found["forecast"]["encoded"])
+    assert re.search(codec, output)
+    printed = json.loads(CliRunner().invoke(main, [*args, "--json"]).stdout)
+    assert printed["forecast"]["encoded"] > 1.02
+    assert math.isclose(printed["sensitivity"], 0.4 * printed["forecast"]["encoded"])
 
 
 def test_fixed_size_cohorts_of_one_would_show_a_row_and_are_refused():
@@ -417,9 +417,9 @@ def test_plan_run_ledger_and_audit_charge_the_same_slack(tmp_path):
 
 
 def test_several_exchanges_may_each_abort():
-    one = plan(small(*MANY))
+    planned = plan(small(*MANY))
     two = plan(small(*MANY, "client.objective=mime", "data.setting=cross_silo"))
-    assert two.cost.aborts == pytest.approx(2 * one.cost.aborts)
+    assert two.cost.aborts == pytest.approx(2 * planned.cost.aborts)
 
 
 def test_calibration_pays_for_aborts():
@@ -551,11 +551,11 @@ DEFAULT = ("secure.protocol=masks", "run.rounds=40")
 
 def test_sums_begin_with_cohorts_for_which_aborts_cost_next_to_nothing():
     """Of the default run under masks the budget is spent on noise, not on rare small cohorts."""
-    found = plan(load(None, DEFAULT))
+    planned = plan(load(None, DEFAULT))
     bare = plan(load(None, DEFAULT[1:]))
-    assert found.noise_multiplier == pytest.approx(bare.noise_multiplier, rel=1e-3)
-    assert unspent(found) is None
-    policy = found.config.protocol.within(found.cost.limits)
+    assert planned.noise_multiplier == pytest.approx(bare.noise_multiplier, rel=1e-3)
+    assert unspent(planned) is None
+    policy = planned.config.protocol.within(planned.cost.limits)
     assert 60 < policy.smallest < 90, "below the threshold of the expected cohort"
     for clients in range(policy.smallest, 201):
         graph, corrupt = policy.graph(clients), policy.corrupt(clients)
@@ -573,18 +573,18 @@ def test_sums_begin_with_cohorts_for_which_aborts_cost_next_to_nothing():
     ],
 )
 def test_a_budget_that_aborts_leave_unspent_is_warned_about(keys, advice):
-    found = plan(load(None, [*DEFAULT, *keys]))
-    left = unspent(found)
-    assert left.epsilon == pytest.approx(4.0 - found.guarantee.epsilon)
+    planned = plan(load(None, [*DEFAULT, *keys]))
+    left = unspent(planned)
+    assert left.epsilon == pytest.approx(4.0 - planned.guarantee.epsilon)
     assert left.epsilon > 0.2
     assert "aborts" in str(left)
     assert advice in str(left)
 
 
 def test_what_is_configured_stays_though_aborts_cost():
-    found = plan(load(None, [*DEFAULT, "secure.admitted=90"]))
-    assert found.config.protocol.within(found.cost.limits).smallest == 90
-    assert found.guarantee.epsilon == pytest.approx(1.107, abs=1e-3)
+    planned = plan(load(None, [*DEFAULT, "secure.admitted=90"]))
+    assert planned.config.protocol.within(planned.cost.limits).smallest == 90
+    assert planned.guarantee.epsilon == pytest.approx(1.107, abs=1e-3)
     with pytest.raises(Refused, match=r"secure\.admitted is 16; expected from 17"):
         plan(load(None, [*DEFAULT, "secure.admitted=16"]))
     free = plan(load(None, [*DEFAULT, "cohort.sampler=full", "cohort.size=0"]))
@@ -654,8 +654,8 @@ def test_aborts_are_weighed_at_what_fixed_noise_spends():
 )
 def test_noise_that_was_kept_is_not_blamed_on_aborts(keys):
     config = load(None, ["run.rounds=40", *keys])
-    found = plan(config, length=50)
-    more = replace(found.config, privacy=raised(config, 8.0))
+    planned = plan(config, length=50)
+    more = replace(planned.config, privacy=raised(config, 8.0))
     left = unspent(plan(more, length=50))
     assert "raise run.rounds from 40" in str(left)
     assert "aborts" not in str(left)

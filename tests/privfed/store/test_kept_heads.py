@@ -64,9 +64,9 @@ def killed(tmp_path_factory):
 def copy(killed, tmp_path):
     """The run, and its file of heads as the run left it."""
     heads = killed / "heads"
-    whole = heads.read_bytes()
+    content = heads.read_bytes()
     yield shutil.copytree(killed / "run", tmp_path / "run"), heads
-    heads.write_bytes(whole)
+    heads.write_bytes(content)
 
 
 def where(heads):
@@ -144,8 +144,8 @@ def test_charges_that_were_cut_off_are_missed_there(copy):
     for words in (("audit", path), ("audit", path, path), ("train", "--resume", path)):
         ended = run(*words)
         assert ended.exit_code == 5
-        said = " ".join(ended.output.split())
-        assert f"{heads} holds 2 heads that the ledger lacks: 2 charges were cut off it" in said
+        output = " ".join(ended.output.split())
+        assert f"{heads} holds 2 heads that the ledger lacks: 2 charges were cut off it" in output
     prior = run("train", *SETTINGS, "--set", f'privacy.prior=["{path}"]', "--out", path / "next")
     assert prior.exit_code == 2
     assert "2 charges were cut off it" in prior.stderr

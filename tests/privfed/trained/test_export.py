@@ -84,8 +84,8 @@ def new_rows(folder):
 
 
 def own(run, path):
-    found = predict(run, [f"data.path={path}"]).table
-    return np.stack([found["probability_no"], found["probability_yes"]], 1)
+    predictions = predict(run, [f"data.path={path}"]).table
+    return np.stack([predictions["probability_no"], predictions["probability_yes"]], 1)
 
 
 READERS = {
@@ -352,11 +352,11 @@ def test_the_screen_and_the_json_say_what_the_file_takes_gives_and_promises(run,
     assert "probabilities, float32 [rows, 2]: no, yes" in shown
     assert "64 made-up rows give the run's own predictions" in shown
     assert "for any one client" in shown
-    told = json.loads(asked("export", run, "--to", tmp_path / "b.safetensors", "--json").stdout)
+    printed = json.loads(asked("export", run, "--to", tmp_path / "b.safetensors", "--json").stdout)
     with safe_open(tmp_path / "b.safetensors", "pt") as file:
         facts = json.loads(file.metadata()["privfed"])
-    assert {key: told[key] for key in facts} == facts
-    assert told["bytes"] == (tmp_path / "b.safetensors").stat().st_size
+    assert {key: printed[key] for key in facts} == facts
+    assert printed["bytes"] == (tmp_path / "b.safetensors").stat().st_size
     assert "t.csv" not in json.dumps(facts), "paths of this machine are nobody's business"
 
 

@@ -78,14 +78,14 @@ def test_rows_without_labels_are_predicted_as_the_weights_say(run, tmp_path):
 
 def test_with_labels_there_are_measures_and_with_clients_their_column(run, tmp_path):
     data = run.parent / "t.csv"
-    found = json.loads(
+    printed = json.loads(
         asked("predict", run, "--data", data, "--out", tmp_path / "p.csv", "--json").stdout
     )
     scored = asked("evaluate", run, "--data", data, "--predictions", tmp_path / "e.csv", "--json")
     for name in ("auc", "accuracy", "loss"):
-        assert found[name] == json.loads(scored.stdout)[name]
-    assert (found["rows"], found["labelled"]) == (48, True)
-    assert found["predictions"] == str(tmp_path / "p.csv")
+        assert printed[name] == json.loads(scored.stdout)[name]
+    assert (printed["rows"], printed["labelled"]) == (48, True)
+    assert printed["predictions"] == str(tmp_path / "p.csv")
     assert (tmp_path / "p.csv").read_text() == (tmp_path / "e.csv").read_text()
     rows = of((tmp_path / "p.csv").read_text())
     assert [row["who"] for row in rows] == WHO
@@ -94,18 +94,18 @@ def test_with_labels_there_are_measures_and_with_clients_their_column(run, tmp_p
 
 def test_one_class_alone_is_predicted_though_nothing_can_be_scored(run, tmp_path):
     new = written(tmp_path / "one.csv", age=[30, 40], sex=["f", "m"], ill=["no", "no"])
-    found = predict(run, [f"data.path={new}"])
-    assert (found.rows, found.labelled, found.measures) == (2, True, {})
+    predictions = predict(run, [f"data.path={new}"])
+    assert (predictions.rows, predictions.labelled, predictions.measures) == (2, True, {})
     assert "both classes" in asked("predict", run, "--data", new).stderr
 
 
 def test_parquet_and_npz_hold_the_table_with_its_types(run, tmp_path):
-    found = predict(run, [f"data.path={run.parent / 't.csv'}"], tmp_path / "p.npz")
+    predictions = predict(run, [f"data.path={run.parent / 't.csv'}"], tmp_path / "p.npz")
     predict(run, [f"data.path={run.parent / 't.csv'}"], tmp_path / "p.parquet")
     table = parquet.read_table(tmp_path / "p.parquet").to_pydict()
     with np.load(tmp_path / "p.npz") as archive:
-        assert [*archive] == [*table] == [*found.table]
-        for name, column in found.table.items():
+        assert [*archive] == [*table] == [*predictions.table]
+        for name, column in predictions.table.items():
             assert archive[name].dtype == column.dtype
             assert archive[name].tolist() == table[name] == column.tolist()
     assert table["row"][:2] == [1, 2]
