@@ -52,7 +52,7 @@ from privfed.secure.summation import RowHiding, SumProtocol, shows_no_row
 from privfed.server.optimizer import ServerOptimizer
 
 Raw = dict[str, dict[str, Any]]
-WITH_WEIGHTS = "the weights of the module that was passed"
+WITH_WEIGHTS = "the module that was passed"
 
 
 @dataclass(frozen=True)

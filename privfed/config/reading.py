@@ -73,6 +73,11 @@ def overridden(config: Config, overrides: Iterable[str]) -> Config:
     raw = config.raw()
     for assignment in overrides:
         override(raw, assignment)
+    return reassembled(raw, config)
+
+
+def reassembled(raw: Raw, config: Config) -> Config:
+    """The configuration of `raw`, with what was solved for `config`. Raises `Refused`."""
     return assembled(raw, config.resolved)
 
 
@@ -85,7 +90,7 @@ def restated(config: Config, path: Path, overrides: Iterable[str]) -> Config:
     for name, section in as_written(path, overrides).items():
         for key, value in section.items():
             assign(raw, f"{name}.{key}", value)
-    return assembled(raw, config.resolved)
+    return reassembled(raw, config)
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in named.items() if not is_lazy(tensor)}
 
 
-def is_lazy(tensor: object) -> bool:
+def is_lazy(tensor: Tensor) -> bool:
     """Whether a tensor has no shape before the module's first call."""
     return bool(torch.nn.parameter.is_lazy(tensor))
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from accounting.documents import from_json
 from accounting.durable import write_atomically
-from privfed import __version__
 from privfed.auditing.run_audit import audit
 from privfed.config.config import Config
 from privfed.errors import Broken, Refused
@@ -27,6 +26,7 @@ from privfed.trained.export_formats import FORMATS, Exportable, Format, Predict,
 from privfed.trained.made_up_rows import MadeUp, made_up_rows
 from privfed.trained.stored_model import stored_model
 from privfed.trained.with_preprocessing import Preprocessed
+from privfed.version import __version__
 
 _CLOSE = 1e-5
 """How far exports may be off the run's predictions: relative to them, and to a label's range."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from privfed.errors import Refused, public_text
@@ -10,38 +11,56 @@ if TYPE_CHECKING:
     import pyarrow
 
 
+_TABLES = "a pandas, Polars, Arrow or Hugging Face table"
+
+
 def is_table(candidate: Any) -> bool:
     """Whether `candidate` is a table that `as_arrow` takes."""
     return (
-        _is_pandas(candidate)
+        is_pandas(candidate)
         or _is_hugging_face(candidate)
         or hasattr(candidate, "__arrow_c_stream__")
     )
 
 
-def as_arrow(frame: Any, called: str) -> pyarrow.Table:
-    """`frame` as an Arrow table without an index, where it is a table of any library.
+def table_names(table: Any, called: str) -> list[str]:
+    """The names of its columns, as text. Raises `Refused`, calling it `called`, for no table."""
+    if not is_table(table):
+        raise Refused(f"{called} is a {type(table).__name__}; expected {_TABLES}")
+    return [str(name) for name in (table.columns if is_pandas(table) else _names(table))]
 
-    Raises `Refused`, calling it `called`, for what is no table.
-    """
+
+def as_arrow(table: Any, names: Sequence[str], called: str) -> pyarrow.Table:
+    """The columns `names` of a table of any library. Raises `Refused`, calling it `called`."""
     import pyarrow
 
     try:
-        if _is_pandas(frame):
-            return pyarrow.Table.from_pandas(frame, preserve_index=False)
-        if _is_hugging_face(frame):
-            return frame.with_format("arrow")[:]
-        return pyarrow.table(frame)
+        if is_pandas(table):
+            at = {name: place for place, name in enumerate(table_names(table, called))}
+            part = table.iloc[:, [at[name] for name in names]]
+            arrow = pyarrow.Table.from_pandas(part, preserve_index=False)
+            return arrow.rename_columns(list(names))
+        if _is_hugging_face(table):
+            return table.with_format("arrow")[:].select(names)
+        return pyarrow.table(table).select(names)
     except Exception as error:  # libraries quote the cells that they stumble over
         raise Refused(
-            f"{called} is a {type(frame).__name__}, of which no table can be made: "
-            f"{public_text(error)}; expected a pandas, Polars, Arrow or Hugging Face table with "
-            "one type in each column",
+            f"data: {called} has a column that no type fits ({public_text(error)}); expected "
+            f"{_TABLES}, with one type in each column",
             private=" ".join(str(error).split()),
         ) from None
 
 
-def _is_pandas(candidate: Any) -> bool:
+def _names(table: Any) -> list[str]:
+    import pyarrow
+
+    if hasattr(table, "column_names"):
+        return list(table.column_names)
+    return list(pyarrow.table(table).column_names)
+
+
+def is_pandas(candidate: Any) -> bool:
+    """Whether it is an object of pandas."""
     return type(candidate).__module__.partition(".")[0] == "pandas"
 
 

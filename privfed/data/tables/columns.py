@@ -121,16 +121,24 @@ def sample_columns(
             table = parquet.read_table(path, memory_map=True)
         else:
             table = delimited.read_csv(path, (), names, dialect)
-    return {name: _sample_column(table.column(name), path, dialect) for name in names}
+    return sample_of_arrow(table, str(path), dialect)
+
+
+def sample_of_arrow(
+    table: pyarrow.Table, called: str, dialect: Dialect
+) -> dict[str, np.ndarray | Words | str]:
+    """The same of an Arrow table, which messages call `called`."""
+    names = table.column_names
+    return {name: _sample_column(table.column(name), called, dialect) for name in names}
 
 
 def _sample_column(
-    column: pyarrow.ChunkedArray, path: Path, dialect: Dialect
+    column: pyarrow.ChunkedArray, called: str, dialect: Dialect
 ) -> np.ndarray | Words | str:
     import pyarrow
 
     try:
-        return as_numbers(column, "", str(path), dialect)
+        return as_numbers(column, "", called, dialect)
     except Refused:
         pass
     try:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from privfed.data.tables.arrow import as_arrow, table_names
 from privfed.data.tables.columns import (
     Called,
     Columns,
@@ -69,9 +70,12 @@ class TableFile:
 
 @dataclass(frozen=True)
 class TableObject:
-    """An Arrow table that was passed in Python; messages call it `called`."""
+    """A table of any library that was passed in Python; messages call it `called`.
 
-    table: pyarrow.Table
+    A column is converted only when it is read: others may hold anything.
+    """
+
+    table: Any
     called: str
     missing_words: tuple[str, ...] = ()
 
@@ -83,12 +87,17 @@ class TableObject:
         return Dialect(missing_words=self.missing_words)
 
     def names(self) -> list[str]:
-        names = list(self.table.column_names)
+        names = table_names(self.table, self.called)
         refuse_repeated_names(names, self.called)
         return names
 
     def read(self, numbers: Called, words: Called) -> Columns:
-        return arrow_columns(self.table, numbers, words, self.called, self.dialect)
+        table = as_arrow(self.table, [*numbers, *words], self.called)
+        return arrow_columns(table, numbers, words, self.called, self.dialect)
+
+    def whole(self) -> pyarrow.Table:
+        """All columns. Raises `Refused`."""
+        return as_arrow(self.table, self.names(), self.called)
 
     def hint(self, names: Sequence[str]) -> str:
         return ""
