@@ -1,0 +1,175 @@
+"""Arguments as a run file's keys, and parts passed as objects."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from commands import run as command
+from patients import DECLARED, SMALL, net, patients
+from toys import FirstRow, Signs
+
+import privfed
+
+
+def test_every_key_is_an_argument_by_its_section():
+    checked = privfed.check(
+        privacy={"clip": np.float64(0.3)},
+        client={"lr": 0.25, "privacy": {"mechanism": "none"}},
+        server={"optimizer": "fedadam", "lr": 0.01},
+        model={"name": "mlp", "hidden": (8,)},
+        rounds=np.int64(5),
+        epsilon=3,
+    )
+    config = checked.plan.config
+    assert config.mechanism.clip == 0.3
+    assert config.client.lr == 0.25
+    assert config.names["optimizer"] == "fedadam"
+    assert config.model.hidden == [8]
+    assert (config.run.rounds, config.privacy.epsilon) == (5, 3)
+    again = privfed.check(config)
+    assert again.plan.config.values() == config.values()
+
+
+def test_a_run_file_is_read_and_changed(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text('[server]\noptimizer = "fedadam"\nbeta1 = 0.5\n[run]\nrounds = 3\n')
+    config = privfed.check(path, server={"optimizer": "fedavg"}).plan.config
+    assert (config.names["optimizer"], config.run.rounds) == ("fedavg", 3)  # beta1 went with it
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"privacy": {"clip": -1}},
+        {"privacy": {"clp": 1}},
+        {"server": {"optimizer": "fedadm"}},
+        {"cohort": {"sampler": "poisson", "size": 900}},
+        {"aggregation": {"rule": "median"}},
+    ],
+)
+def test_bad_arguments_say_what_the_command_line_says(sections):
+    ((name, keys),) = sections.items()
+    flags = [f"--set={name}.{key}={value}" for key, value in keys.items()]
+    shown = command("check", *flags)
+    with pytest.raises(privfed.Refused) as refused:
+        privfed.check(**sections)
+    assert shown.exit_code == 2
+    assert shown.stderr.strip() == f"privfed: {refused.value}".strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"privcy": {}}, "unknown argument 'privcy'; expected one of .*did you mean 'privacy'"),
+        ({"privacy": 4}, "privacy is 4; expected its keys"),
+        ({"client": {"privacy": 4}}, "client.privacy is 4; expected its keys"),
+        ({"epsilon": 1, "privacy": {"epsilon": 2}}, "epsilon and privacy.epsilon are both given"),
+        ({"server": {"optimizer": Signs(lr=1), "lr": 2}}, "server.lr is given twice"),
+        ({"model": 7}, "model.name is 7; expected a name"),
+        ({"server": {"optimizer": torch.nn.Linear}}, "server.optimizer"),
+    ],
+)
+def test_other_mistakes_are_refused_by_name(arguments, expected):
+    with pytest.raises(privfed.Refused, match=expected):
+        privfed.check(**arguments)
+
+
+class Here(privfed.ServerOptimizer):
+    """A part of a class that no other process can import: it has a place in a function's test."""
+
+    beta: float = 0.5
+
+    def init(self, params):
+        return {}
+
+    def step(self, params, delta, state):
+        return params + self.lr * self.beta * delta, state
+
+
+def test_an_instance_of_a_part_brings_its_keys(tmp_path):
+    run = privfed.train(rounds=2, server={"optimizer": Signs(lr=0.25)}, out=tmp_path / "run")
+    assert run.config.names["optimizer"] == "toys:Signs"
+    assert run.config.optimizer == Signs(lr=0.25)
+    assert privfed.load(tmp_path / "run").config.optimizer == Signs(lr=0.25)  # by its name
+    rows = privfed.check(
+        privacy={"mechanism": "none"}, aggregation={"rule": FirstRow, "byzantine": 1}
+    )
+    assert rows.plan.config.names["rule"] == "toys:FirstRow"
+
+
+def test_a_part_that_nobody_can_import_is_passed_again(tmp_path):
+    class Local(Here):
+        """Within a function: `module:name` does not find it."""
+
+    part = Local(beta=0.25, lr=0.5)
+    run = privfed.train(rounds=2, server={"optimizer": part}, out=tmp_path / "run")
+    assert run.config.optimizer == part
+    stored = privfed.load(tmp_path / "run")
+    assert stored.guarantee == run.guarantee
+    assert stored.audit().epsilon == run.guarantee.epsilon
+    with pytest.raises(privfed.Refused, match="cannot be imported"):
+        stored.resume(rounds=3)
+    on = privfed.load(tmp_path / "run", server={"optimizer": Local}).resume(rounds=3)
+    assert on.config.optimizer == part
+    assert len(on.ledger) == 3
+
+
+def test_a_part_that_leaves_out_a_declaration_is_refused():
+    class Silent(privfed.Sampler):
+        """It does not say how it draws."""
+
+    with pytest.raises(privfed.Refused, match="does not declare sample, witness"):
+        privfed.check(cohort={"sampler": Silent(size=5)})
+
+
+def test_every_base_can_be_extended():
+    assert issubclass(privfed.Rule, privfed.SumRule.__mro__[1])
+    for base in ("Objective", "ServerOptimizer", "Rule", "Attack", "Sampler", "Mechanism"):
+        part = type("Mine", (getattr(privfed, base),), {})
+        assert part.model_config["frozen"]
+
+
+def test_a_function_makes_a_model_afresh(tmp_path):
+    def build(features, width, hidden=3):
+        return net(hidden) if width == 1 else None
+
+    people = privfed.Table(patients(60), test=patients(9, seed=1), **DECLARED)
+    model = {"name": build, "arguments": {"hidden": 4}}
+    run = privfed.train(people, model=model, out=tmp_path / "run", **SMALL)
+    assert run.model[0].out_features == 4
+    assert not run.guarantee.note
+    assert "starting model" not in run.guarantee.sentence  # nothing came with it
+    again = privfed.load(tmp_path / "run", model=build)
+    assert torch.equal(again.model[0].weight, run.model[0].weight)
+
+
+def test_calibrate_and_experiment_are_the_commands(tmp_path):
+    flags = ["--epsilon=2", "--delta=1e-5", "--rounds=100", "--sampling-rate=0.1"]
+    shown = command("calibrate", *flags, "--json")
+    solved = privfed.calibrate(epsilon=2, delta=1e-5, rounds=100, sampling_rate=0.1)
+    assert f'"noise_multiplier": {solved.noise_multiplier!r}' in shown.stdout.replace("\n", " ")
+    assert "2.0000 at δ = 1e-05" in str(solved)
+    with pytest.raises(privfed.Refused, match="unknown argument 'cohrt'"):
+        privfed.calibrate(epsilon=2, delta=1e-5, rounds=9, cohrt=7)
+    script = tmp_path / "script.py"  # without a guard: a worker must not run it again
+    script.write_text(
+        "import privfed, sys\n"
+        "print('once')\n"
+        "ahead = privfed.experiment('grid.toml', dry_run=True)\n"
+        "assert not list(sys.path and __import__('pathlib').Path('.').glob('*.csv'))\n"
+        "done = privfed.experiment('grid.toml', jobs=2, progress=False)\n"
+        "print(done.done, len(done.rows), done.rows[0]['status'], ahead['cells'] is not None)\n"
+    )
+    (tmp_path / "grid.toml").write_text(
+        'base = "run.toml"\nseeds = [0]\n[grid]\n"privacy.epsilon" = [4.0, 8.0]\n'
+    )
+    (tmp_path / "run.toml").write_text(
+        '[run]\nrounds = 2\n[data]\nsource = "synthetic"\nclients = 20\n[cohort]\nsize = 5\n'
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:2] == ["once", "2 2 done True"]

@@ -1,0 +1,359 @@
+"""A run as an object: its records, what goes on with it, and across processes."""
+
+import copy
+import io
+import json
+import pickle
+import shutil
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from commands import run as command
+from patients import DECLARED, SEEDED, SMALL, net, patients
+from torch import nn
+
+import privfed
+from accounting.errors import LedgerBroken
+from accounting.guarantee import guarantee
+from accounting.ledger import Ledger
+
+FRAME, PUBLIC = patients(60), patients(20, seed=1)
+
+
+def people(frame=FRAME, **changes):
+    return privfed.Table(frame, **{"test": PUBLIC, **DECLARED, **changes})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    torch.manual_seed(0)
+    out = tmp_path_factory.mktemp("runs") / "a b"
+    return privfed.train(people(), model=net(), out=out, **SMALL)
+
+
+def test_the_guarantee_is_the_audits(run):
+    audited = json.loads(command("audit", run.path, "--json").stdout)
+    bound = run.guarantee
+    assert (bound.epsilon, bound.delta) == (audited["epsilon"], 1e-3)
+    assert bound.sentence == audited["meaning"]
+    assert (bound.unit, bound.relation, bound.rounds) == ("client", "add/remove", 4)
+    assert "8.0000 at δ = 0.001" in str(bound)
+    assert bound.sentence in str(bound)
+    assert "<table>" in bound._repr_html_()
+    assert dict(run.audit())["epsilon"] == bound.epsilon
+    assert "<pre" in run.audit()._repr_html_()
+
+
+def test_records_are_rows_that_pandas_takes(run):
+    metrics, ledger = pd.DataFrame(run.metrics), pd.DataFrame(run.ledger)
+    assert list(ledger["round"]) == [1, 2, 3, 4]
+    assert ledger["hash"].is_unique
+    assert metrics["epsilon"].iloc[-1] == run.summary["epsilon"] == run.guarantee.epsilon
+    assert repr(run) == (
+        f"<privfed run {run.path}: accuracy {run.summary['accuracy']:.4g}, ε 8.0000 at δ = 0.001, "
+        "4 rounds>"
+    )
+
+
+def test_the_model_is_a_module_with_the_trained_weights(run):
+    module = run.model
+    assert isinstance(module, nn.Sequential)
+    assert not module.training
+    assert all(parameter.requires_grad for parameter in module.parameters())
+    table = people(PUBLIC, test=None)
+    keys = {k: v for k, v in table.section.items() if k not in ("source", "clients")}
+    public = table.section["source"].model_validate(keys).load_inputs()
+    accuracy = ((module(public.x)[:, 0] > 0) == (public.y == 1)).float().mean()
+    assert float(accuracy) == pytest.approx(run.evaluate().accuracy)
+
+
+def test_predictions_come_as_the_rows_came(run, tmp_path):
+    rows = PUBLIC.drop(columns=["readmitted", "patient"]).set_index(np.arange(100, 160))
+    predicted = run.predict(rows)
+    assert list(predicted.index) == list(rows.index)
+    assert {*predicted["prediction"]} <= {"no", "yes"}
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    from_file = run.predict(tmp_path / "rows.csv", out=tmp_path / "out.csv")
+    assert from_file["probability_yes"].to_pylist() == pytest.approx(predicted["probability_yes"])
+    assert len(pd.read_csv(tmp_path / "out.csv")) == len(rows)
+    other = run.evaluate(PUBLIC)
+    assert other["accuracy"] == run.evaluate()["accuracy"]
+    assert "not covered" in other.note
+    assert "accuracy" in str(other)
+
+
+def test_what_an_answer_does_not_know_is_an_attribute_error(run):
+    with pytest.raises(AttributeError, match="there is no 'acuracy'; known are"):
+        run.evaluate().acuracy  # noqa: B018
+
+
+def test_an_edited_ledger_proves_nothing(run, tmp_path):
+    shutil.copytree(run.path, tmp_path / "copy")
+    ledger = tmp_path / "copy" / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace("poisson", "full"))
+    with pytest.raises(LedgerBroken, match=r"ledger\.jsonl, line 1"):
+        privfed.load(tmp_path / "copy").guarantee  # noqa: B018
+
+
+ELSEWHERE = """
+import sys, pickle, privfed
+path, objects = sys.argv[1:]
+run = privfed.load(path)
+print(run.guarantee.epsilon, len(run.ledger), len(run.metrics) > 0, run.audit().ledger_ok)
+for ask in (lambda: run.model, lambda: run.evaluate(), lambda: run.resume(rounds=5)):
+    try:
+        ask()
+    except privfed.Refused as refused:
+        print("refused:", "pass" in str(refused))
+module, frame, public, declared = pickle.load(open(objects, "rb"))
+run = privfed.load(path, model=module, data=privfed.Table(frame, test=public, **declared))
+print(run.evaluate().accuracy)
+print(len(run.resume(rounds=5, epsilon=20).ledger), run.model[0].out_features)
+"""
+
+
+def test_another_process_reads_it_and_goes_on_with_the_objects_passed_again(tmp_path):
+    run = privfed.train(people(), model=net(), out=tmp_path / "run", **SMALL)
+    before = run.summary["accuracy"]
+    torch.manual_seed(9)  # other weights: the checkpoint has the trained ones
+    (tmp_path / "objects").write_bytes(pickle.dumps((net(), FRAME, PUBLIC, DECLARED)))
+    words = [sys.executable, "-c", ELSEWHERE, str(run.path), str(tmp_path / "objects")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(run.ledger) == 5  # it went on in this very directory
+    (event, *_) = Ledger.load(run.path / "ledger.jsonl").run_spending
+    spent, *refused, scored, grown, _ = done.stdout.split("\n")
+    assert spent == f"{guarantee({event: 4}, 1e-3).epsilon} 4 True True"
+    assert refused == ["refused: True"] * 3
+    assert float(scored) == before
+    assert grown == "5 5"
+
+
+def test_the_command_line_audits_it_and_refuses_what_it_has_no_objects_for(run):
+    assert command("audit", run.path).exit_code == 0
+    for words in (["train", "--resume", run.path], ["export", run.path, "--to=x.onnx"]):
+        refused = command(*words)
+        assert refused.exit_code == 2
+        assert "was passed as an object" in refused.stderr or "were passed" in refused.stderr
+
+
+class Other(nn.Module):
+    """The layout of `net`, and other code."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = net()
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class Changed(Other):
+    """The same name, layout and form; another forward."""
+
+    def forward(self, x):
+        return -self.layers(x)
+
+
+Changed.__qualname__ = Other.__qualname__
+Changed.__name__ = Other.__name__
+
+
+def test_other_objects_than_those_it_began_with_are_refused(tmp_path):
+    run = privfed.train(people(), model=Other(), out=tmp_path / "run", **SMALL)
+    for module, what in ((net(7), "layout"), (net(), "layout"), (Changed(), "code")):
+        with pytest.raises(privfed.Refused, match=f"of another {what} than the one"):
+            privfed.load(run.path, model=module, data=people())
+    one_less = FRAME.drop(index=0)
+    moved = FRAME.assign(age=FRAME["age"].where(FRAME.index != 7, 30.0))
+    for frame in (one_less, moved):
+        with pytest.raises(privfed.Refused, match="not the people with whom the run began"):
+            privfed.load(run.path, model=Other(), data=people(frame))
+    with pytest.raises(privfed.Refused, match="people is a DataFrame without a declaration"):
+        privfed.load(run.path, data=FRAME)
+    with pytest.raises(privfed.Refused, match="names no part"):
+        privfed.load(run.path, server={"lr": 3})
+    assert privfed.load(run.path, model=Other(), data=people()).config.data.clients == 60
+    (run.path / "private" / "people").unlink()
+    with pytest.raises(privfed.Refused, match="its private/ is gone"):
+        privfed.load(run.path, model=Other(), data=people()).resume(rounds=5)
+
+
+def test_what_says_who_the_people_are_is_secret_and_keyed(run, tmp_path):
+    secret = run.path / "private" / "people"
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert stat.S_IMODE(secret.parent.stat().st_mode) == 0o700
+    twin = privfed.train(people(), model=net(), out=tmp_path / "twin", **SMALL)
+    ours, theirs = (r.path.joinpath("private/people").read_text().split() for r in (run, twin))
+    assert {*ours}.isdisjoint(theirs)  # the same people: the digest alone tells nobody
+    public = [
+        path for path in run.path.rglob("*") if path.is_file() and "private" not in path.parts
+    ]
+    for path in public:
+        content = path.read_bytes()
+        assert not any(word.encode() in content for word in ours), path
+        assert b"0-17" not in content, path  # a patient's name
+
+
+def test_the_weights_of_a_module_are_a_public_start(run):
+    terms = Ledger.load(run.path / "ledger.jsonl").terms
+    assert terms["lineage"] == {"runs": [], "unknown": True}
+    assert terms["start"]
+    assert "does not cover what the starting model tells" in run.guarantee.sentence
+    assert f"SHA-256 {terms['start'][:16]}" in command("audit", run.path).stdout
+
+
+def carried(module, how):
+    if how == "itself":
+        return module
+    if how == "deepcopy":
+        return copy.deepcopy(module)
+    if how == "inside another":
+        return nn.Sequential(module)
+    if how == "pickle":
+        return pickle.loads(pickle.dumps(module))
+    if how == "torch.save":
+        buffer = io.BytesIO()
+        torch.save(module, buffer)
+        buffer.seek(0)
+        return torch.load(buffer, weights_only=False)
+    fresh = net()
+    if how == "state dict":
+        fresh.load_state_dict(module.state_dict())
+    elif how == "one layer":
+        fresh[0].load_state_dict(module[0].state_dict())
+    elif how == "fine-tuned":
+        fresh = module
+        with torch.no_grad():
+            fresh[0].weight += 1
+    return fresh
+
+
+HOW = ["itself", "deepcopy", "inside another", "pickle", "torch.save", "state dict", "one layer",
+       "fine-tuned"]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_start_that_a_run_trained_on_these_people_has_to_be_counted(run, how, tmp_path):
+    module = carried(run.model, how)
+    with pytest.raises(privfed.Refused) as refused:
+        privfed.train(people(), model=module, out=tmp_path / "new", **SMALL)
+    assert f'privacy.prior = ["{run.path}"]' in str(refused.value)
+    assert not (tmp_path / "new").exists()
+    counted = privfed.check(people(), model=module, rounds=1, cohort={"size": 20},
+                            privacy={"prior": [run.path], "noise_multiplier": 3})  # fmt: skip
+    assert counted.prior == [str(run.path)]
+
+
+def test_others_start_freely(run, tmp_path):
+    module = run.model
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    fresh = net()
+    fresh.load_state_dict(module.state_dict())  # constants: nobody's
+    assert privfed.check(people(), model=fresh, **SMALL).epsilon <= 8
+    others = patients(60, seed=4).rename(columns={"patient": "case"})
+    stranger = people(
+        others, client="case", test=patients(9, seed=5).rename(columns={"patient": "case"})
+    )
+    assert privfed.check(stranger, model=net(), **SMALL).epsilon <= 8
+
+
+def test_a_run_that_began_afresh_and_is_counted_leaves_nothing_uncovered(tmp_path):
+    first = privfed.train(people(), model="mlp", out=tmp_path / "first", **SMALL)
+    module = first.model
+    prior = {"prior": [first.path], "epsilon": 30, "delta": 1e-3}
+    second = privfed.train(people(), model=module, rounds=2, cohort={"size": 20}, privacy=prior,
+                           out=tmp_path / "second")  # fmt: skip
+    assert "starting model" not in second.guarantee.sentence
+    assert second.guarantee.epsilon > first.guarantee.epsilon
+    with torch.no_grad():
+        module[1].weight += 1  # whoever did that may have used anything
+    prior["epsilon"] = 50
+    third = privfed.check(people(), model=module, rounds=2, cohort={"size": 20}, privacy=prior)
+    assert third.uncovered
+
+
+def test_a_public_backbone_is_not_taken_for_a_runs(tmp_path):
+    class Frozen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            generator = torch.Generator().manual_seed(5)
+            self.backbone, self.head = nn.Linear(4, 6), nn.Linear(6, 1)
+            with torch.no_grad():
+                self.backbone.weight.copy_(torch.randn(6, 4, generator=generator))
+
+        def forward(self, x):
+            return self.head(self.backbone(x).tanh())
+
+    model = {"name": Frozen(), "frozen": ["backbone"]}
+    run = privfed.train(people(), model=model, out=tmp_path / "run", **SMALL)
+    assert torch.equal(run.model.backbone.weight, Frozen().backbone.weight)
+    assert privfed.check(people(), model={"name": Frozen(), "frozen": ["backbone"]}, **SMALL)
+
+
+def test_interrupted_it_says_how_to_go_on_and_goes_on_as_if_never_stopped(tmp_path):
+    class Interrupts:
+        def before(self, *_): ...
+        def aborted(self, *_): ...
+        def after(self, record): ...
+        def after_round(self, round):
+            if round == 2:
+                raise KeyboardInterrupt
+
+    whole = privfed.train(people(), model="mlp", out=tmp_path / "whole", **SMALL, **SEEDED)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        watched = {"out": tmp_path / "cut", "observers": [Interrupts()]}
+        privfed.train(people(), model="mlp", **watched, **SMALL, **SEEDED)
+    assert "privfed.load(" in stopped.value.__notes__[0]
+    cut = privfed.load(tmp_path / "cut", data=people()).resume()
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, cut.model.state_dict()[name])
+    assert repr(privfed.load(tmp_path / "cut")).startswith(f"<privfed run {tmp_path / 'cut'}: acc")
+
+
+def test_torchs_threads_are_as_before(tmp_path):
+    torch.set_num_threads(2)
+    try:
+        privfed.train(people(), model="mlp", out=tmp_path / "run", **SMALL)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_a_temporary_run_is_removed_with_it():
+    run = privfed.train(people(), model="mlp", temporary=True, **SMALL)
+    path = run.path
+    assert run.guarantee.epsilon <= 8
+    del run
+    assert not path.exists()
+    with pytest.raises(privfed.Refused, match="out and temporary are both given"):
+        privfed.train(temporary=True, out="runs/x")
+
+
+def test_what_cannot_be_sent_to_other_processes_is_refused(monkeypatch):
+    with pytest.raises(privfed.Refused, match=r"passed \(model, source\) cannot"):
+        privfed.train(people(), model=net(), run={"workers": 2})
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "x"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(privfed.Refused, match="torchrun starts the command line"):
+        privfed.train()
+
+
+def test_runs_are_audited_together(run, tmp_path):
+    prior = {"prior": [run.path], "epsilon": 40, "delta": 1e-3}
+    second = privfed.train(people(), model="mlp", rounds=2, cohort={"size": 20}, privacy=prior,
+                           out=tmp_path / "second")  # fmt: skip
+    together = privfed.audit([run.path, second.path])
+    assert together.epsilon == pytest.approx(second.guarantee.epsilon)
+    with pytest.raises(privfed.Refused, match="head is about one run"):
+        privfed.audit([run.path, second.path], head="00")
+    assert privfed.audit(second.path, accountant="rdp").accountant == "rdp"
+    exported = second.export(tmp_path / "model.safetensors")
+    assert exported.checked > 0
