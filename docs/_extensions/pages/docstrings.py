@@ -1,0 +1,49 @@
+"""Docstrings, which are plain text with `code` and *emphasis*, as reStructuredText."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic import BaseModel
+
+EMPHASIS = re.compile(r"(?<![\w*])(\*{1,2})(?=\w)([^*`]*?\w)\1(?![\w*])")
+ENDS = " \n.,:;!?)]}'\"-/"
+"""What reStructuredText takes right after code."""
+
+
+def as_rst(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Escape, in place, what reStructuredText would take for markup; doctests stay."""
+    lines[:] = escaped("\n".join(lines)).split("\n")
+
+
+def escaped(text: str) -> str:
+    """`text` of which formulas mean nothing but themselves."""
+    paragraphs = re.split(r"(\n[ ]*\n)", text)
+    return "".join(
+        each if each.lstrip().startswith(">>>") else _marked(each) for each in paragraphs
+    )
+
+
+def _marked(paragraph: str) -> str:
+    """A paragraph whose code is literal, and whose emphasis is all other markup that it has."""
+    pieces = paragraph.split("`")
+    text = _plain(pieces[0])
+    for code, after in zip(pieces[1::2], pieces[2::2], strict=False):
+        glue = "" if not after or after[0] in ENDS else "\\ "
+        before = "\\ " if text and text[-1] not in " \n([{'\"-/" else ""
+        text += f"{before}``{code}``{glue}{_plain(after)}"
+    return text
+
+
+def _plain(text: str) -> str:
+    marked = EMPHASIS.sub(lambda match: f"\x00{len(match[1])}{match[2]}\x00{len(match[1])}", text)
+    for sign in ("\\", "*", "|"):
+        marked = marked.replace(sign, "\\" + sign)
+    marked = re.sub(r"_(?!\w)", r"\\_", marked)
+    return marked.replace("\x001", "*").replace("\x002", "**")
+
+
+def unsigned(app: Any, what: str, name: str, obj: Any, *_: Any) -> tuple[str, str] | None:
+    """Parts and configurations are shown without their keys, which stand in the run file."""
+    return ("", "") if isinstance(obj, type) and issubclass(obj, BaseModel) else None
