@@ -17,7 +17,9 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "pages"]
 exclude_patterns = ["_build", "_extensions", "notebooks/**"]
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]  # types of signatures; links in prose are of other kinds
+smartquotes = False  # quotes in prose are those of keys
 default_role = "code"
+highlight_language = "none"  # of blocks that name none
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4

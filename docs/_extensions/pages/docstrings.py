@@ -19,6 +19,7 @@ def as_rst(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[s
 
 def escaped(text: str) -> str:
     """`text` of which formulas mean nothing but themselves."""
+    text = re.sub(r"^( *)\* ", r"\1- ", text, flags=re.MULTILINE)
     paragraphs = re.split(r"(\n[ ]*\n)", text)
     return "".join(
         each if each.lstrip().startswith(">>>") else _marked(each) for each in paragraphs

@@ -125,12 +125,20 @@ def form(how: Schema) -> str:
         return "a table"
     kind = how.get("type", "")
     if kind == "array":
-        return f"list of {form(how['items'])}{_sizes(how)}" if how["items"] else "list"
+        return f"list of {_many(form(how['items']))}{_sizes(how)}" if how["items"] else "list"
     if kind == "object" and isinstance(inside := how.get("additionalProperties"), dict):
-        return f"table of {form(inside)}"
+        return f"table of {_many(form(inside))}" if inside else "table"
     bounds = [f"{word} {how[name]:,}" for name, word in BOUNDS.items() if name in how]
     pattern = [f"as {code(how['pattern'])}"] if "pattern" in how else []
     return ", ".join([WORDS.get(kind, "any value"), *bounds, *pattern])
+
+
+def _many(words: str) -> str:
+    """The plural: "numbers, at least 0"."""
+    for word in ("whole number", "number", "text", "list", "table"):
+        if words.startswith(word):
+            return f"{word}s{words.removeprefix(word)}"
+    return words.removeprefix("a ") + "s" if words == "a table" else words
 
 
 def _sizes(how: Schema) -> str:

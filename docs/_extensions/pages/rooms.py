@@ -24,8 +24,10 @@ def picture() -> str:
     for place, row in enumerate(rows):
         shapes += _row(place, row)
     below = STEP * len(rows) + 20
-    shapes += [_box(x - 55, below, 110, name, _question(name)) for name, x in COLUMNS.items()]
-    size = f'viewBox="0 0 910 {below + HEIGHT + 12}"'
+    shapes += [
+        _box(x - 57, below, 114, name, _question(name), 2 * HEIGHT) for name, x in COLUMNS.items()
+    ]
+    size = f'viewBox="0 0 910 {below + 2 * HEIGHT + 6}"'
     title = "The rooms of privfed in layers, and which of them use the packages beside it"
     drawn = "\n".join(shapes)
     svg = f'<svg {size} role="img" aria-label="{title}">\n{drawn}\n</svg>'
@@ -60,7 +62,7 @@ def _question(room: str) -> str:
     """What a package or room says it is for, in its first sentence."""
     place = ROOT / room if (ROOT / room / "__init__.py").exists() else ROOT / "privfed" / room
     documentation = ast.get_docstring(ast.parse((place / "__init__.py").read_text("utf-8"))) or ""
-    first = documentation.split("\n")[0]
+    first = documentation.split("\n")[0].replace("`", "")
     end = min(at for sign in "?.:" if (at := (first + ".").find(sign)) >= 0)
     return first[: end + 1].rstrip(".:")
 
@@ -103,13 +105,13 @@ def _row(place: int, rooms: tuple[str, ...]) -> Iterator[str]:
             yield f'<circle cx="{x}" cy="{middle}" r="4.5"><title>{label}</title></circle>'
 
 
-def _box(x: float, y: float, width: float, name: str, question: str) -> str:
-    lines = textwrap.wrap(question, max(int(width / 6.4), 14))[:2]
+def _box(x: float, y: float, width: float, name: str, question: str, height: float = HEIGHT) -> str:
+    lines = textwrap.wrap(question, max(int(width / 6.4), 14))
     texts = [
         f'<text class="small" x="{x + 10:g}" y="{y + 33 + 12 * number:g}">{escape(line)}</text>'
         for number, line in enumerate(lines)
     ]
     return (
-        f'<rect class="room" x="{x:g}" y="{y:g}" width="{width:g}" height="{HEIGHT}" rx="5"/>'
+        f'<rect class="room" x="{x:g}" y="{y:g}" width="{width:g}" height="{height}" rx="5"/>'
         f'<text class="name" x="{x + 10:g}" y="{y + 18:g}">{escape(name)}</text>{"".join(texts)}'
     )
