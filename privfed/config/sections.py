@@ -42,8 +42,8 @@ class Run(Part):
     chunk: int = Field(0, ge=0)
     """How many clients are trained together; 0: measured when the run starts."""
     precision: Literal["full", "mixed"] = "full"
-    """Of local steps: "mixed" computes them in bfloat16 where that is safe (`privfed.models.precision`);
-    parameters, clips, sums and noise stay as they are."""
+    """Of local steps: "mixed" computes them in bfloat16 where that is safe, and nothing else
+    (`privfed.models.precision`)."""
     evaluate_every: int = Field(5, ge=1)
     """The model is scored after every so many rounds, and after the last."""
     simulation_metrics: bool = False

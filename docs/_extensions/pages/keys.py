@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pages.markdown import code, join, prose, sentence, table
+from pages.markdown import code, join, prose, sentence, table, within
 from privfed.config.catalog import schema
 from privfed.config.sections import SECTIONS
 from privfed.registry import BUILT_IN
@@ -62,7 +62,7 @@ def _section(name: str, section: Schema) -> Iterator[str]:
     properties = {key: how for key, how in section["properties"].items() if how}
     naming = {key: _naming(key, properties.pop(key), kind) for key, (kind, _) in parts.items()}
     yield f"## [{name}]"
-    yield table(HEAD, [*naming.values(), *_rows(properties)])
+    yield within("keys", table(HEAD, [*naming.values(), *_rows(properties)]))
     for key, (kind, _) in parts.items():
         for part, keys, required in _of_parts(section, key, kind):
             yield f"### {name}.{key} = {json.dumps(part)}"
@@ -97,7 +97,7 @@ def _definitions(definitions: Mapping[str, Schema]) -> Iterator[str]:
 
 
 def _keys(keys: Mapping[str, Schema], required: Any) -> str:
-    return table(HEAD, _rows(keys, required))
+    return within("keys", table(HEAD, _rows(keys, required)))
 
 
 def _rows(keys: Mapping[str, Schema], required: Any = ()) -> Iterator[tuple[str, ...]]:

@@ -14,6 +14,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([_row(head), "|" + "---|" * len(head), *lines, ""]) if lines else ""
 
 
+def within(name: str, block: str) -> str:
+    """`block` with the style `name`, see `docs/_static/house.css`."""
+    return f":::{{container}} {name}\n{block}:::\n" if block else ""
+
+
 def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
 

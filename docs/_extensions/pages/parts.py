@@ -9,7 +9,7 @@ from typing import Any
 from accounting.releases import PoissonSampled, TruncatedPoisson, WithoutReplacement
 from attacks.types import Knowledge
 from defenses.types import RowRule, SumRule
-from pages.markdown import code, join, prose, sentence, table
+from pages.markdown import code, join, prose, sentence, table, within
 from privfed.config.catalog import catalog, key_of
 from privfed.parts import find
 from privfed.plan.rule import tolerates
@@ -50,7 +50,7 @@ def _table(kind: str, lines: Mapping[str, str]) -> str:
         declared = [tell(part) for tell in columns.values()]
         line = prose(sentence(lines[name].partition(" (sends ")[0]))
         rows.append([_linked(name, part), line, *declared])
-    return table(["name", "what it is", *columns], rows)
+    return within("wide", table(["name", "what it is", *columns], rows))
 
 
 def _linked(name: str, part: type[Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import textwrap
 import tomllib
 from collections.abc import Iterator
@@ -44,6 +45,7 @@ def layers() -> list[tuple[str, ...]]:
     return [row for row in folders if row]
 
 
+@functools.cache
 def uses(room: str) -> set[str]:
     """Which of the packages beside privfed `room` imports, anywhere."""
     folder = ROOT / room if room == "experiments" else ROOT / "privfed" / room

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pages.markdown import ROOT, table
+from pages.markdown import ROOT, table, within
 
-SHORT = re.compile(r"\A# (.+)\n\n> \*(.+?)\*\s+(.+?)\n\n", re.DOTALL)
+SHORT = re.compile(r"# (?P<title>.+)\n\n(?P<short>(?:> .+\n)+)\n")
+CLAIM = re.compile(r"\*(?P<claim>.+?)\* (?P<verdict>.+)")
 
 
 def folders() -> list[Path]:
@@ -18,13 +19,14 @@ def folders() -> list[Path]:
 
 def in_short(folder: Path) -> tuple[str, str, str]:
     """A study's title, claim and verdict, which its README begins with."""
-    match = SHORT.match((folder / "README.md").read_text("utf-8"))
-    if match is None:
-        raise ValueError(
-            f"{folder}/README.md does not begin with its title and `> *claim* verdict`"
-        )
-    title, claim, verdict = (" ".join(text.replace("\n> ", " ").split()) for text in match.groups())
-    return title, claim, verdict
+    begins = SHORT.match((folder / "README.md").read_text("utf-8"))
+    short = (
+        " ".join(line.removeprefix("> ") for line in begins["short"].splitlines()) if begins else ""
+    )
+    match = CLAIM.fullmatch(short)
+    if begins is None or match is None:
+        raise ValueError(f"{folder}/README.md: its title is followed by no `> *claim* verdict`")
+    return begins["title"], match["claim"], match["verdict"]
 
 
 def table_row(folder: Path) -> tuple[str, str, str]:
@@ -35,4 +37,5 @@ def table_row(folder: Path) -> tuple[str, str, str]:
 
 def table_of_all() -> str:
     """All studies with claim and verdict."""
-    return table(["study", "what was claimed or asked", "verdict"], map(table_row, folders()))
+    rows = map(table_row, folders())
+    return within("cards", table(["study", "what was claimed or asked", "verdict"], rows))
