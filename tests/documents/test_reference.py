@@ -269,6 +269,9 @@ def test_a_readme_is_linked_where_its_page_is():
 def test_formulas_in_docstrings_are_no_markup():
     said = escaped("*Event*: `Poisson`(q), |x|^2 * y_, a * b\n\n>>> 2 * 3 | 4\n6")
     assert said == "*Event*: ``Poisson``\\ (q), \\|x\\|^2 \\* y\\_, a \\* b\n\n>>> 2 * 3 | 4\n6"
+    assert escaped("a\n\n| b | c |\n|---|---|\n| 1 | `x` |") == (
+        "a\n\n.. list-table::\n   :header-rows: 1\n\n   * - b\n     - c\n   * - 1\n     - ``x``"
+    )
     assert prose("a[0] `b[0]` <c>") == "a\\[0\\] `b[0]` \\<c>"
     assert table(["a"], [["x | y"]]).splitlines()[-1] == "| x \\| y |"
 

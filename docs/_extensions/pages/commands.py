@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 
 import click
@@ -33,7 +34,7 @@ def _section(path: str, command: click.Command) -> Iterator[str]:
     usage = " ".join(command.collect_usage_pieces(context))
     yield f"## {path}"
     yield f"```text\n{path} {usage}\n```"
-    yield prose(command.help or "")
+    yield prose(inspect.cleandoc(command.help or ""))
     options = [each for each in command.params if isinstance(each, click.Option)]
     rows = (_option(option) for option in options)
     yield within("keys", table(["option", "form", "default", "meaning"], rows))

@@ -21,9 +21,26 @@ def escaped(text: str) -> str:
     """`text` of which formulas mean nothing but themselves."""
     text = re.sub(r"^( *)\* ", r"\1- ", text, flags=re.MULTILINE)
     paragraphs = re.split(r"(\n[ ]*\n)", text)
-    return "".join(
-        each if each.lstrip().startswith(">>>") else _marked(each) for each in paragraphs
-    )
+    return "".join(map(_paragraph, paragraphs))
+
+
+def _paragraph(text: str) -> str:
+    """A paragraph, of which a table is one, and a doctest what it was."""
+    begin = text.lstrip()
+    if begin.startswith(">>>"):
+        return text
+    return _table(text) if begin.startswith("|") and "|---" in begin else _marked(text)
+
+
+def _table(text: str) -> str:
+    """A Markdown table as a list of lists."""
+    indent = text[: len(text) - len(text.lstrip())].rpartition("\n")[2]
+    lines = [".. list-table::", "   :header-rows: 1", ""]
+    for number, row in enumerate(text.strip().splitlines()):
+        if number != 1:  # the line below the head
+            cells = [_marked(cell.strip()) for cell in row.strip().strip("|").split("|")]
+            lines += [f"   {'  ' if at else '* '}- {cell}" for at, cell in enumerate(cells)]
+    return "\n".join(f"{indent}{line}" if line else "" for line in lines)
 
 
 def _marked(paragraph: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from click.testing import CliRunner
 
 from pages.markdown import code, table
@@ -24,4 +26,4 @@ def error_example() -> str:
     words = ["check", "--set", 'client.lr="x"', "--json"]
     printed = CliRunner().invoke(main, words).stdout
     line = "privfed check --set 'client.lr=\"x\"' --json"
-    return f"```console\n{line}\n```\n\n```json\n{printed.strip()}\n```\n"
+    return f"```console\n{line}\n```\n\n```json\n{json.dumps(json.loads(printed), indent=2)}\n```\n"
