@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 from privfed.errors import Refused
 from privfed.moved import MODULES, moved
 from privfed.own_code import in_own_code
-from privfed.registry import ADAPTERS, BUILT_IN, CONTRACTS, FORMER
+from privfed.registry import ADAPTERS, BUILT_IN, CONTRACTS, FORMER, GIVEN
 from privfed.suggestions import nearest
 
 
@@ -34,7 +34,7 @@ class Part(BaseModel):
 
 def find(kind: str, name: str, key: str) -> type[Any]:
     """The class of part `name` of `kind`, for the configuration key `key`. Raises `Refused`."""
-    target = BUILT_IN[kind].get(name)
+    target = BUILT_IN[kind].get(name) or GIVEN.get(kind, {}).get(name)
     if target is None:  # looking for entry points takes milliseconds
         group = metadata.entry_points(group=f"privfed.{kind}")
         outside = {entry.name: entry.value for entry in group}
@@ -54,6 +54,14 @@ def find(kind: str, name: str, key: str) -> type[Any]:
     if name not in BUILT_IN[kind]:
         _refuse_silent(kind, part, f"{key} is {name!r}")
     return part
+
+
+def passed(kind: str, part: type[Any], key: str) -> tuple[str, type[Any]]:
+    """The name and the class of a part of `kind` that was passed as a class. Raises `Refused`."""
+    name = catalogued(kind, part)
+    if ":" in name:
+        _refuse_silent(kind, part, f"{key} is {name!r}")
+    return name, part
 
 
 def _refuse_former_names(kind: str, part: type[BaseModel], named: str) -> None:
@@ -98,7 +106,8 @@ def _declared(contract: type[Any]) -> set[str]:
 def catalogued(kind: str, part: type[Any]) -> str:
     """By what name the catalogue knows the class `part`, however it was spelt; else its place."""
     place = f"{part.__module__}:{part.__qualname__}"
-    return next((name for name, target in BUILT_IN[kind].items() if target == place), place)
+    known = {**BUILT_IN[kind], **GIVEN.get(kind, {})}
+    return next((name for name, target in known.items() if target == place), place)
 
 
 def _imported(target: str, name: str, key: str) -> Any:

@@ -141,6 +141,13 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
 }
 
+GIVEN: dict[str, dict[str, str]] = {
+    "source": {"given_table": "privfed.data.sources.given_table:GivenTable"},
+    "model": {"given_module": "privfed.models.given_module:GivenModule"},
+}
+"""Parts around objects that were passed in Python: the configuration of such a run names them, and
+nobody writes them into a run file."""
+
 CONTRACTS = {
     "source": "privfed.data.source:Source",
     "partition": "privfed.data.partition:Partition",

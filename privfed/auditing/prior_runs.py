@@ -20,6 +20,7 @@ from privfed.config.config import Config
 from privfed.config.population_identity import perhaps_same, same_name, same_unit
 from privfed.data.federation import Federation
 from privfed.errors import Refused
+from privfed.models.recipes import Weighted
 from privfed.plan.prior_spending import Prior, Priors
 from privfed.store.lineage import Lineage, Origin
 from privfed.store.run_directory import RunDirectory
@@ -47,9 +48,9 @@ def priors(config: Config) -> Priors:
     counted = Priors(
         tuple(_toward(prior, config) for prior in runs),
         frozenset(public),
-        Lineage.of_init(config.start.init),
+        Lineage.of_config(config),
         _disjoint(config, runs),
-    ).traced(_folder(config.start.init))
+    ).traced(_folder(config))
     if _promises(config):
         for origin in counted.lineage.runs:
             _refuse_uncounted_start(config, counted, origin)
@@ -183,44 +184,52 @@ def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> 
     known = [prior for prior in counted.runs if prior.run == origin.id]
     if any(origin.head in prior.heads for prior in known):
         return
-    start = config.start.init
-    if known and any(prior.ledgers(_folder(start)) for prior in known):
+    start, beside = f"{_start_key(config)}: {config.starts_from}", _folder(config)
+    if known and any(prior.ledgers(beside) for prior in known):
         raise Refused(
-            f"model.init: {start} was trained further than {known[0].path}, which is counted: it "
+            f"{start} was trained further than {known[0].path}, which is counted: it "
             "comes from a copy of that run which went on. Count the copy instead"
         )
     if known:
         raise Refused(
-            f"model.init: {start} comes from {known[0].path}, which is counted, but not from where "
+            f"{start} comes from {known[0].path}, which is counted, but not from where "
             "it ended; whether it stopped earlier or went on apart cannot be known without the "
             "ledger of that run, which is not there. Restore it, or start from its last checkpoint"
         )
-    folder = _folder_of_run(start, origin)
+    folder = _folder_of_run(beside, origin)
     at = f'["{folder}"]' if folder else f"the directory of run {origin.id}"
     same = same_unit(config, origin.population)
     also = (
         "" if same else ", with its [data] and run.seed (else no epsilon covers a client of both)"
     )
     raise Refused(
-        f"model.init: {start} was trained on this population, or on what may be the "
+        f"{start} was trained on this population, or on what may be the "
         f"same people (by run {origin.id}), so what it tells of its clients counts too: "
         f"privacy.prior = {at}{also}. If nobody's data are in both, say so: privacy.disjoint = "
         f"{at}; the guarantee is then stated as not covering the start"
     )
 
 
-def _folder(start: str) -> Path | None:
-    """The folder of the files of `start`; None without one."""
-    if not start:
+def _start_key(config: Config) -> str:
+    """The key that says what the model starts from."""
+    return "model.init" if config.start.init else "model"
+
+
+def _folder(config: Config) -> Path | None:
+    """The folder of the run that made the start, as far as it is known; None without one."""
+    init, model = config.start.init, config.model
+    if init:
+        return Path(init) if Path(init).is_dir() else Path(init).parent
+    made_by = model.origins() if isinstance(model, Weighted) else ()
+    return next((Path(origins["path"]) for origins in made_by if "path" in origins), None)
+
+
+def _folder_of_run(beside: Path | None, origin: Origin) -> Path | None:
+    """The folder `beside`, where it is the directory of the run `origin`."""
+    if beside is None:
         return None
-    return Path(start) if Path(start).is_dir() else Path(start).parent
-
-
-def _folder_of_run(start: str, origin: Origin) -> Path | None:
-    """The directory of the run `origin`, where `start` lies in it."""
-    folder = _folder(start) or Path()
     try:
-        ledger = Ledger.load(folder / "ledger.jsonl")
+        ledger = Ledger.load(beside / "ledger.jsonl")
     except (OSError, LedgerBroken):
         return None
-    return folder if str(ledger.terms.get("id")) == origin.id else None
+    return beside if str(ledger.terms.get("id")) == origin.id else None

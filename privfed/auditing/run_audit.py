@@ -43,8 +43,10 @@ _GRID, _GRID_ABSOLUTE = 1.02, 0.02
 """What PLD's grid may add to RDP's bound: a factor, and a term."""
 
 
-def audit(path: Path, accountant: str | None = None, head: str | None = None) -> RunAudit:
-    """Audit the run at `path`, changing nothing.
+def audit(
+    run: Path | RunDirectory, accountant: str | None = None, head: str | None = None
+) -> RunAudit:
+    """Audit the run at (or opened as) `run`, changing nothing.
 
     `head` is one that its ledger had, which proves that nothing before it was cut off or changed;
     where the run keeps its heads elsewhere (`run.heads`), the ledger is held against that file.
@@ -56,9 +58,10 @@ def audit(path: Path, accountant: str | None = None, head: str | None = None) ->
     if accountant is not None and accountant not in (*CHOICES, *CROSS_CHECKS, ALL):
         names = ", ".join((*CHOICES, *CROSS_CHECKS, ALL))
         raise Refused(f"accountant is {accountant!r}; expected one of {names}")
+    path = run.path if isinstance(run, RunDirectory) else run
     # The ledger last: of a run that goes on, it then holds all that the other files cite.
     try:
-        directory = RunDirectory.open(path)
+        directory = RunDirectory.open(run)
         files = read_run_files(directory)
         ledger = Ledger.load(directory.ledger)
     except (Broken, LedgerBroken) as error:

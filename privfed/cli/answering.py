@@ -32,7 +32,7 @@ def print_answer(answer: Answer, table: Callable[[], object], as_json: bool) -> 
     """Print one JSON object, or else the table for people on standard output; returns 0."""
     if as_json:
         return print_json(answer.to_json())
-    from privfed.cli.console import console
+    from privfed.report.console import console
 
     console(False).print(table())
     return 0

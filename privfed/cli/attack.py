@@ -168,9 +168,9 @@ def membership_command(
     """
     if target.is_dir() and overrides:
         raise Refused(f"--set changes a run file, and {target} is a run that was; leave it out")
-    from privfed.cli.console import console
     from privfed.report.attacks.membership import exposure_json, exposure_table
     from privfed.report.attacks.roc_picture import exposure_files
+    from privfed.report.console import console
     from privfed.store.folders import write_private
 
     folder = _new_folder(out, "membership")
@@ -223,7 +223,7 @@ def _report(
     as_json: bool,
 ) -> int:
     """Write what an attack on updates found into `folder`, and print it."""
-    from privfed.cli.console import console
+    from privfed.report.console import console
     from privfed.store.folders import write_private
 
     write_private(folder, files)

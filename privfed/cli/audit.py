@@ -69,8 +69,8 @@ def _audit_run(
     directory: Path, accountant: str | None, head: str | None, plot: Path | None, as_json: bool
 ) -> int:
     from privfed.auditing.run_audit import audit
-    from privfed.cli.console import console
     from privfed.report.audit import audit_table
+    from privfed.report.console import console
 
     audited = audit(directory, accountant, head)
     curves = {} if plot is None or audited.problems else _plot(directory, plot)
@@ -84,8 +84,8 @@ def _audit_run(
 
 def _audit_together(directories: Sequence[Path], accountant: str | None, as_json: bool) -> int:
     from privfed.auditing.joint_audit import audit_together
-    from privfed.cli.console import console
     from privfed.report.audit import merged_table
+    from privfed.report.console import console
 
     merged = audit_together(directories, accountant)
     if as_json:
@@ -98,8 +98,8 @@ def _audit_mechanism(
     run_file: Path, overrides: tuple[str, ...], releases: int | None, as_json: bool
 ) -> int:
     from privfed.auditing.mechanism_audit import audit_mechanism
-    from privfed.cli.console import console
     from privfed.config.reading import load
+    from privfed.report.console import console
     from privfed.report.mechanism_audit import mechanism_table
 
     screen = console(as_json)

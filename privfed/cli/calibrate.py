@@ -42,11 +42,11 @@ COUNT = click.IntRange(1, 10**12)
 @answers_errors
 def calibrate_command(as_json: bool, **flags: Any) -> int:
     """Solve for the one of noise, epsilon, rounds and cohort (or rate) that is left out."""
-    from privfed.cli.console import console
     from privfed.plan.calibration.alternatives import alternatives
     from privfed.plan.calibration.question import CalibrationQuestion
     from privfed.plan.calibration.solving import solve
     from privfed.report import calibration as report
+    from privfed.report.console import console
 
     solved = solve(CalibrationQuestion(**flags))
     if as_json:

@@ -32,8 +32,8 @@ def check_command(
 
 def _print_matrix(run_file: Path | None, overrides: tuple[str, ...], as_json: bool) -> int:
     """Print which parts may be combined, the others being as configured."""
-    from privfed.cli.console import console
     from privfed.config.reading import as_written
+    from privfed.report.console import console
     from privfed.report.matrix import matrix_tables
 
     table, cells = matrix_tables(as_written(run_file, overrides))

@@ -39,9 +39,9 @@ def experiment_command(
     as_json: bool,
 ) -> int:
     """Run a grid of many runs, each once, in parallel; table, summary and figures."""
-    from privfed.cli.console import console
     from privfed.grid.load import load_grid
     from privfed.grid.results import Files
+    from privfed.report.console import console
 
     grid, files = load_grid(grid_file), Files(grid_file, out or grid_file.parent)
     screen = console(as_json)

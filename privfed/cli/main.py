@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from privfed import __version__
 from privfed.cli.attack import attack
 from privfed.cli.audit import audit_command
 from privfed.cli.calibrate import calibrate_command
@@ -15,6 +14,7 @@ from privfed.cli.parts import list_command
 from privfed.cli.program import CommandLine
 from privfed.cli.train import train_command
 from privfed.cli.trained_model import evaluate_command, export_command, predict_command
+from privfed.version import __version__
 
 
 @click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})

@@ -15,8 +15,8 @@ from privfed.json_text import dump
 @answers_errors
 def list_command(as_json: bool, schema: bool) -> int:
     """List every part by kind, with its one line."""
-    from privfed.cli.console import console
     from privfed.config import catalog
+    from privfed.report.console import console
 
     if schema:
         click.echo(dump(catalog.schema(), indent=2))

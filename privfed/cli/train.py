@@ -45,7 +45,7 @@ def train_command(
         _refuse_taken(out)
     directory = resume or out or new_folder()
     try:
-        from privfed.cli.console import console
+        from privfed.report.console import console
         from privfed.report.outcome import outcome_table
 
         screen = console(as_json)

@@ -63,7 +63,7 @@ def predict_command(
     directory: Path, data: str, overrides: tuple[str, ...], out: Path | None, as_json: bool
 ) -> int:
     """Predict rows with a trained model: with labels (then it is scored, too) or without."""
-    from privfed.cli.console import console
+    from privfed.report.console import console
     from privfed.report.trained_model import prediction_table
     from privfed.trained.predict import predict
     from privfed.trained.predictions import as_csv

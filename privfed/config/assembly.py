@@ -14,7 +14,7 @@ from privfed.config.sections import SECTIONS, Data, Privacy
 from privfed.errors import Refused
 from privfed.models.loss import Loss
 from privfed.models.task import Task
-from privfed.parts import Part, expected, find
+from privfed.parts import Part, expected, find, passed
 from privfed.registry import BUILT_IN
 
 DEFAULT_EPSILON = 4.0
@@ -27,14 +27,16 @@ def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
     sections: dict[str, Any] = {}
     parts: dict[str, Any] = {}
     names: dict[str, str] = {}
+    given: dict[str, type[Any]] = {}
     problems: list[Mistake] = []
     for name, section in SECTIONS.items():
-        given = raw.get(name, {})
-        problems += _unknown_keys(name, given)
-        sections[section.field] = _validate(section.keys, name, given, problems)
-        for kind, (part, model) in _chosen(name, given).items():
+        keys = raw.get(name, {})
+        problems += _unknown_keys(name, keys)
+        sections[section.field] = _validate(section.keys, name, keys, problems)
+        for kind, (part, model) in _chosen(name, keys).items():
             names[kind] = part
-            parts[kind] = _validate(model, name, given, problems)
+            parts[kind] = _validate(model, name, keys, problems)
+        given |= {kind: keys[key] for key, kind in _passed(name, keys).items()}
     problems += _undeclared_clients(raw, parts["source"], names["source"])
     if problems:
         reasons = "\n".join(dict.fromkeys(problem.text for problem in problems))
@@ -44,7 +46,7 @@ def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
     parts["sampler"] = parts["sampler"].of(sections["data"].clients)
     sections["privacy"] = _one_budget(sections["privacy"])
     del sections[""]
-    return Config(**sections, **parts, names=names, **asdict(solved))
+    return Config(**sections, **parts, names=names, given=given, **asdict(solved))
 
 
 def named(raw: Raw, kind: str) -> type[Any]:
@@ -73,16 +75,25 @@ def known_keys(name: str, section: Mapping[str, Any]) -> set[str]:
 
 
 def _chosen(name: str, section: Mapping[str, Any]) -> dict[str, tuple[str, type[Any]]]:
-    """The parts that `section` names: kind -> (name, class)."""
+    """The parts that `section` names, or holds as classes: kind -> (name, class)."""
     chosen: dict[str, tuple[str, type[Any]]] = {}
     for key, (kind, default) in SECTIONS[name].parts.items():
         part, place = section.get(key, default), f"{name}.{key}"
         if kind == "partition" and part == "":
             part = "natural" if chosen["source"][1].natural_partition else "iid"
-        if not isinstance(part, str):
+        if isinstance(part, type):
+            chosen[kind] = passed(kind, part, place)
+        elif isinstance(part, str):
+            chosen[kind] = (part, find(kind, part, place))
+        else:
             raise Refused(f"{place} is {part!r}; expected a name, as text", key=place)
-        chosen[kind] = (part, find(kind, part, place))
     return chosen
+
+
+def _passed(name: str, section: Mapping[str, Any]) -> dict[str, str]:
+    """The keys of `section` that hold a class, and the kind of each."""
+    naming = SECTIONS[name].parts
+    return {key: kind for key, (kind, _) in naming.items() if isinstance(section.get(key), type)}
 
 
 def _models(name: str, section: Mapping[str, Any]) -> list[type[Part]]:

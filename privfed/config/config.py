@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tomli_w
@@ -39,7 +39,7 @@ from privfed.data.source import Source
 from privfed.local.dp_sgd import ClientMechanism, ExamplePrivacy, protects_examples
 from privfed.local.objective import Objective
 from privfed.models.loss import Loss
-from privfed.models.recipes import Model
+from privfed.models.recipes import Model, Weighted
 from privfed.models.start import Start
 from privfed.parts import Part, find
 from privfed.privacy.mechanism import Mechanism
@@ -52,6 +52,7 @@ from privfed.secure.summation import RowHiding, SumProtocol, shows_no_row
 from privfed.server.optimizer import ServerOptimizer
 
 Raw = dict[str, dict[str, Any]]
+WITH_WEIGHTS = "the module that was passed"
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class Config:
     """A resolved run: its sections' own keys, its parts, and by which names these were asked for.
 
     `noise_multiplier` is what calibration found, None before, and `admitted` the smallest cohort
-    that a secure sum begins with, where that was solved for; a resume keeps both.
+    that a secure sum begins with, where that was solved for; a resume keeps both. `given` are the
+    classes of parts that were passed as classes rather than named, by kind.
     """
 
     run: Run
@@ -107,6 +109,7 @@ class Config:
     attack: Attack
 
     names: Mapping[str, str]
+    given: Mapping[str, type[Part]] = field(default_factory=dict)
     noise_multiplier: float | None = None
     admitted: int = 0
 
@@ -171,6 +174,11 @@ class Config:
         return bool(self.source.real_people and not self.partition.deals)
 
     @property
+    def starts_from(self) -> str:
+        """What the model starts from: a file or a run, weights that it came with, or nothing."""
+        return self.start.init or (WITH_WEIGHTS if isinstance(self.model, Weighted) else "")
+
+    @property
     def before(self) -> tuple[Any, ...]:
         """The pre-aggregators, in order."""
         values = self.aggregation.model_dump()
@@ -193,6 +201,10 @@ class Config:
                 out[name] |= model.model_dump(exclude_none=True)
         return out
 
+    def raw(self) -> Raw:
+        """The same, with parts that were passed as classes: what it is assembled from."""
+        return with_given(self.values(), self.given)
+
     def toml(self) -> str:
         """The resolved run file, which `load` reads back to an equal configuration."""
         values = self.values()
@@ -206,6 +218,16 @@ class Config:
     def digest(self) -> str:
         """`digest` of the file that `toml` writes."""
         return digest(self.toml())
+
+
+def with_given(raw: Raw, given: Mapping[str, type[Any]]) -> Raw:
+    """`raw` with the classes `given` in the place of the names of parts of these kinds."""
+    out = {name: dict(section) for name, section in raw.items()}
+    for name, section in SECTIONS.items():
+        for key, (kind, _) in section.parts.items():
+            if kind in given:
+                out.setdefault(name, {})[key] = given[kind]
+    return out
 
 
 def digest(text: str) -> str:

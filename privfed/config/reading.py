@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from accounting.documents import from_toml
 from privfed.config.assembly import assembled
-from privfed.config.config import Config, Raw, Resolved
+from privfed.config.config import Config, Raw, Resolved, with_given
 from privfed.config.overrides import assign, override
 from privfed.config.sections import (
     FORMAT,
@@ -16,7 +16,7 @@ from privfed.config.sections import (
 )
 from privfed.errors import Refused
 from privfed.parts import expected
-from privfed.registry import BUILT_IN
+from privfed.registry import BUILT_IN, GIVEN
 
 
 def load(path: Path | None, overrides: Iterable[str] = ()) -> Config:
@@ -40,12 +40,16 @@ def read_raw(path: Path) -> Raw:
     return _parted(read_toml(path, "run"), str(path))[0]
 
 
-def read_resolved(text: str, of: str = "the configuration") -> Config:
+def read_resolved(
+    text: str, of: str = "the configuration", given: Mapping[str, type[Any]] | None = None
+) -> Config:
     """The configuration whose `toml` is `text`, with the noise it was calibrated to.
 
-    Raises `Refused`, calling the text `of`.
+    `given` are classes to take for parts of their kind, instead of finding them by name. Raises
+    `Refused`, calling the text `of`.
     """
-    return assembled(*_parted(_of_format(from_toml(text), of), of))
+    raw, solved = _parted(_of_format(from_toml(text), of), of)
+    return assembled(with_given(raw, given or {}), solved)
 
 
 def keys_of_outside_parts(text: str, of: str) -> list[str]:
@@ -59,14 +63,21 @@ def keys_of_outside_parts(text: str, of: str) -> list[str]:
     before = raw.get("aggregation", {}).get("before", [])
     if isinstance(before, list):
         parts += [("aggregation.before", "before", name) for name in before]
-    return [key for key, kind, part in parts if part not in ["", *BUILT_IN[kind]]]
+    return [
+        key for key, kind, part in parts if part not in ["", *BUILT_IN[kind], *GIVEN.get(kind, {})]
+    ]
 
 
 def overridden(config: Config, overrides: Iterable[str]) -> Config:
     """`config` with `section.key=value` overrides. Raises `Refused`."""
-    raw = config.values()
+    raw = config.raw()
     for assignment in overrides:
         override(raw, assignment)
+    return reassembled(raw, config)
+
+
+def reassembled(raw: Raw, config: Config) -> Config:
+    """The configuration of `raw`, with what was solved for `config`. Raises `Refused`."""
     return assembled(raw, config.resolved)
 
 
@@ -75,11 +86,11 @@ def restated(config: Config, path: Path, overrides: Iterable[str]) -> Config:
 
     Keys that it leaves out stay as they are, whatever later versions take by default.
     """
-    raw = config.values()
+    raw = config.raw()
     for name, section in as_written(path, overrides).items():
         for key, value in section.items():
             assign(raw, f"{name}.{key}", value)
-    return assembled(raw, config.resolved)
+    return reassembled(raw, config)
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:

@@ -62,6 +62,13 @@ class LabelFree(Protocol):
 
 
 @runtime_checkable
+class KeptByUser(Protocol):
+    """A source of people who were passed as an object, which no file of the run holds."""
+
+    kept_by_user: ClassVar[bool]
+
+
+@runtime_checkable
 class Prepares(Protocol):
     """A source that makes x from several raw columns, and can do so for made-up rows."""
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from accounting.durable import make_folder, write_atomically
 from accounting.errors import AccountingError
-from privfed import __version__
 from privfed.config.assembly import assembled
 from privfed.config.config import Raw
 from privfed.errors import Broken, Busy, PrivfedError, public_text
@@ -20,6 +19,7 @@ from privfed.json_text import dump
 from privfed.run.outcome import Outcome
 from privfed.run.resume import resume
 from privfed.run.train import train
+from privfed.version import __version__
 
 _NO_ROOM = {
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE,

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from accounting.documents import from_json
-from privfed import __version__
 from privfed.grid.cells import Cell
 from privfed.grid.results import DONE, FAILED, REFUSED, Files
+from privfed.version import __version__
 
 STOPPED, WAITING = "stopped", "waiting"
 """A cell that has not ended: the machine is in trouble, or another process is at it."""

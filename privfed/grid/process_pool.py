@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing import connection
@@ -49,6 +50,20 @@ class Ended(Generic[Job]):
     result: Any
 
 
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """A context in which a process that is spawned does not run this one's script again.
+
+    Jobs lie in modules; a user's script or notebook would otherwise need a guard of its own.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
 class _Worker(Generic[Job]):
     """One process, started when it is first needed and again after it died."""
 
@@ -66,7 +81,8 @@ class _Worker(Generic[Job]):
             self._process = _SPAWN.Process(target=_serve, args=(self._do, workers_end), daemon=True)
             before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child inherits it
             try:
-                self._process.start()
+                with _without_main():
+                    self._process.start()
             finally:
                 signal.signal(signal.SIGINT, before)
             workers_end.close()

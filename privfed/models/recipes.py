@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import Field
 
 from privfed.deferred import nn
 from privfed.errors import Refused
+from privfed.models.origin import Origins
 from privfed.own_code import in_own_code
 from privfed.parts import Part
 
@@ -20,6 +21,23 @@ class Model(Protocol):
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         """The module for examples of the shape `features`, with `width` outputs."""
+        ...
+
+
+@runtime_checkable
+class Weighted(Protocol):
+    """A recipe whose module comes with weights of its own, which are a start like `model.init`."""
+
+    def weights(self) -> str:
+        """SHA-256 of the weights that training starts from."""
+        ...
+
+    def origins(self) -> tuple[Origins, ...]:
+        """What made these weights, as far as it is recognised."""
+        ...
+
+    def known(self) -> bool:
+        """Whether nothing else made them."""
         ...
 
 
@@ -61,7 +79,9 @@ class Foreign(Part):
     @classmethod
     def of(cls, function: Callable[..., Any]) -> type[Foreign]:
         """The part that builds its module by `function`."""
-        return type("Foreign", (cls,), {"function": staticmethod(function), "__annotations__": {}})
+        place = {"__module__": function.__module__, "__qualname__": _name(function)}
+        facts = {"function": staticmethod(function), "__annotations__": {}}
+        return type("Foreign", (cls,), {**facts, **place})
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         if isinstance(self.function, nn.Module):
@@ -69,7 +89,7 @@ class Foreign(Part):
                 "model.name names a module; expected a function that makes one, afresh each time"
             )
         known = {"features": features, "width": width, "classes": width}
-        name = getattr(self.function, "__qualname__", str(self.function))
+        name = _name(self.function)
         try:
             parameters = inspect.signature(self.function).parameters
             accepted = {key: value for key, value in known.items() if key in parameters}
@@ -89,3 +109,8 @@ class Foreign(Part):
                 f"model.name: {name} returned {type(module).__name__}; expected a torch.nn.Module"
             )
         return module
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """What messages call a user's function, or a class of modules."""
+    return str(getattr(function, "__qualname__", function))

@@ -118,7 +118,8 @@ def _refuse_outputs(outputs: Tensor, x: Tensor, expected: tuple[int, ...]) -> No
     if shape != expected:
         raise Refused(
             f"model.name: for {len(x)} examples of shape {tuple(x.shape[1:])} the model gives "
-            f"{shape}; expected {expected}, since the data have {expected[-1]} outputs to learn"
+            f"{shape}; expected {expected}, since by these data and model.loss there are "
+            f"{expected[-1]} outputs to learn"
         )
     if not bool(outputs.isfinite().all()):
         refuse_model("gives numbers that are not finite, for three examples of ordinary size")

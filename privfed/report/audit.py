@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.table import Table
 
@@ -49,7 +50,7 @@ def audit_table(audit: RunAudit) -> Table:
             f"{', '.join(facts['prior'])}"
         )
     pairs |= budget_rows(audit.budgets)
-    pairs |= start_row(audit.guarantee) if audit.guarantee else {}
+    pairs |= start_row(audit.guarantee, _start(facts)) if audit.guarantee else {}
     pairs |= disjoint_row(facts["disjoint"] or ())
     if facts["guarantee"]:
         pairs |= {"meaning": "none", "guarantee": facts["guarantee"]}
@@ -57,6 +58,11 @@ def audit_table(audit: RunAudit) -> Table:
     if facts["note"]:
         pairs["note"] = str(facts["note"])
     return rows(pairs)
+
+
+def _start(facts: Mapping[str, Any]) -> str:
+    """What the ledger states of the model that training started from; "" for nothing."""
+    return f"SHA-256 {facts['start'][:16]}…" if facts["start"] else ""
 
 
 def _broken(problems: Sequence[str]) -> Table:

@@ -48,7 +48,7 @@ def outcome_table(outcome: Outcome) -> Table:
             "rounds": spent_rounds(outcome),
             "ledger head": head_line(outcome.ledger_head, outcome.charges),
             "run": str(outcome.path),
-            **start_row(bound, config.start.init),
+            **start_row(bound, config.starts_from),
             **budget_rows(plan.budgets),
             **_divergence_row(outcome),
             **disjoint_row(config.privacy.disjoint),

@@ -38,7 +38,7 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
             **_cost_rows(plan, forecast),
             **beside_rows(config.privacy.against, *plan.also(config.run.rounds)),
             **_canaries_row(plan, forecast),
-            **start_row(plan.guarantee, config.start.init),
+            **start_row(plan.guarantee, config.starts_from),
             **budget_rows(plan.budgets),
             **disjoint_row(config.privacy.disjoint),
             **nominal_rows(plan),

@@ -11,8 +11,10 @@ from accounting.ledger import terms_at
 from privfed.auditing.earlier_run import went_on
 from privfed.config.config import Config
 from privfed.config.population_identity import population_identity
+from privfed.data.source import KeptByUser
 from privfed.errors import Refused
 from privfed.models.pretrained import start_files
+from privfed.models.recipes import Weighted
 from privfed.plan.prior_spending import Priors
 from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.run.setup import Setup
@@ -30,9 +32,13 @@ def refuse_grown(before: Priors) -> None:
 
 
 def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> None:
-    """Write the files that the ledger cites: public clients, frozen constants, and attackers."""
+    """Write what a run keeps from its start: public clients, frozen constants, attackers, and who
+    the people are where no file holds them.
+    """
     directory.public_clients.write(setup.federation.public, before.public)
     directory.constants.write(setup.network.constants, before.lineage)
+    if isinstance(setup.plan.config.source, KeptByUser):
+        directory.people.write((setup.federation.examples, setup.federation.test))
     if setup.attackers:
         directory.write_attackers(setup.attackers.to_json())
 
@@ -80,7 +86,7 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         "config": directory.config.digest(),
         "files": directory.companions(),
         "budget": plan.budget,
-        "start": _hash_of(config.start.init),
+        "start": _hash_of_start(config),
         "lineage": before.lineage.to_json(),
         "prior": [prior.to_json() for prior in before.runs],
         **({"disjoint": disjoint} if (disjoint := _disjoint(before)) else {}),
@@ -137,9 +143,10 @@ def _examples(setup: Setup) -> dict[str, Any] | None:
     return {**stated, "silos": setup.federation.clients}
 
 
-def _hash_of(init: str) -> str | None:
+def _hash_of_start(config: Config) -> str | None:
     """SHA-256 of what the model starts from: this ledger's epsilon does not cover it."""
+    init, model = config.start.init, config.model
     files = [path for path in start_files(init) if path.is_file()] if init else []
-    if not files:
-        return None
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    contents = [path.read_bytes() for path in files]
+    contents += [model.weights().encode()] if isinstance(model, Weighted) else []
+    return hashlib.sha256(b"".join(contents)).hexdigest() if contents else None

@@ -91,7 +91,7 @@ class Outcome:
             "diverged": self.divergence.to_json(),
             "test_examples": self.test_examples,
             "public_clients": self.public,
-            "start": self.plan.config.start.init or None,
+            "start": self.plan.config.starts_from or None,
             "epsilon": bound["epsilon"],
             "delta": bound["delta"],
             "unit": self.plan.event.unit,

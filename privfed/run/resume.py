@@ -12,6 +12,7 @@ from accounting.ledger import Ledger
 from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.allowed_change import allowed_change
 from privfed.config.config import Config
+from privfed.data.source import KeptByUser
 from privfed.errors import Broken, Refused
 from privfed.plan.plan import Plan
 from privfed.plan.prior_spending import Priors
@@ -50,7 +51,8 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
     if not directory.checkpoint.exists():
         if ledger.terms.get("start") != terms["start"]:
             raise Broken(
-                f"{directory.path}: model.init is not the file that the ledger was opened for"
+                f"{directory.path}: model.init is not the file (or the module's weights not those) "
+                "that the ledger was opened for"
             )
         if ledger.charges:
             raise Broken(f"{directory.path} has charges in its ledger, but no checkpoint")
@@ -75,7 +77,10 @@ def reassemble(wanted: Config, directory: RunDirectory) -> tuple[Setup, Ledger]:
     if stored is None or not stored.opened:
         refuse_once_public(before, setup.federation)
         write_companions(setup, before, directory)
-    elif sorted(directory.public_clients.of_this_run()) != sorted(setup.federation.public):
+        return setup, reopen(directory, setup, terms(setup, before, directory))
+    if isinstance(wanted.source, KeptByUser):
+        directory.people.refuse_others((setup.federation.examples, setup.federation.test))
+    if sorted(directory.public_clients.of_this_run()) != sorted(setup.federation.public):
         raise Refused(
             f"{directory.path}: other clients would be public now than those whom it declared: the "
             "data have changed. Restore them, or start a new run with this one in privacy.prior"
@@ -84,7 +89,7 @@ def reassemble(wanted: Config, directory: RunDirectory) -> tuple[Setup, Ledger]:
 
 
 def resume(
-    path: Path,
+    path: Path | RunDirectory,
     change: Callable[[Config], Config],
     observers: Sequence[Observer] = (),
     ranks: Ranks = ALONE,

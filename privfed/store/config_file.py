@@ -10,7 +10,7 @@ like: take run directories, as programs, from those whom you trust.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +29,19 @@ from privfed.store.tensorfile import misfits_are_broken, stated_facts
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """The file `config.toml` at `path`, of the run whose ledger lies at `ledger`."""
+    """The file `config.toml` at `path`, of the run whose ledger lies at `ledger`.
+
+    `given` are classes to take for parts that it names, by kind.
+    """
 
     path: Path
     ledger: Path
+    given: Mapping[str, type[Any]] = field(default_factory=dict)
 
     @classmethod
-    def in_folder(cls, folder: Path) -> ConfigFile:
+    def in_folder(cls, folder: Path, given: Mapping[str, type[Any]] | None = None) -> ConfigFile:
         """The configuration of the run directory `folder`."""
-        return cls(folder / "config.toml", folder / "ledger.jsonl")
+        return cls(folder / "config.toml", folder / "ledger.jsonl", given or {})
 
     def read(self) -> Config:
         """Build the configuration that the ledger was opened for.
@@ -56,7 +60,7 @@ class ConfigFile:
                 "opened for; it was edited, and nothing that it names was imported. Restore it, or "
                 "start a new run"
             )
-        return read_resolved(text, str(self.path))
+        return read_resolved(text, str(self.path), self.given)
 
     def digest(self) -> str:
         """The digest of the file as it is written. Raises `Broken` where it is no run file."""

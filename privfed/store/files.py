@@ -19,6 +19,7 @@ FILES = {
     "private/": "secret, mode 0700, never to be published or copied for a second run",
     "private/key": "the secret that slots, correlated noise and canaries follow from",
     "private/settled.f32": "what clients keep between rounds, with its journal beside it",
+    "private/people": "a keyed digest of people who were passed in Python, to know them again",
     "private/canaries.f64": "what canaries saw of each release",
     "private/silos/": "a ledger for each silo, of the privacy of its examples",
 }

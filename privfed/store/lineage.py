@@ -18,9 +18,11 @@ from safetensors import SafetensorError, safe_open
 from accounting.documents import from_json
 from accounting.errors import AccountingError
 from accounting.ledger import Ledger
+from privfed.config.config import Config
 from privfed.config.population_identity import population_identity
 from privfed.errors import Broken, Refused
 from privfed.models.pretrained import CHECKPOINT, start_files
+from privfed.models.recipes import Weighted
 from privfed.store.config_file import ConfigFile
 
 
@@ -89,6 +91,15 @@ class Lineage:
         people = terms.get("population")
         origin = Origin(str(terms.get("id")), people if isinstance(people, dict) else {}, head)
         return cls((origin,)) | cls.of_start(terms)
+
+    @classmethod
+    def of_config(cls, config: Config) -> Lineage:
+        """What made the model that a run starts from. Raises `Refused` as `of_init` does."""
+        lineage, model = cls.of_init(config.start.init), config.model
+        if not isinstance(model, Weighted):
+            return lineage
+        others = cls(unknown=not model.known())
+        return reduce(or_, map(cls.from_json, model.origins()), lineage | others)
 
     @classmethod
     def of_init(cls, init: str) -> Lineage:

@@ -24,19 +24,27 @@ from privfed.store.checkpoint_file import CheckpointFile
 from privfed.store.config_file import ConfigFile
 from privfed.store.constants_file import ConstantsFile
 from privfed.store.folders import held_alone
+from privfed.store.people_digest import PeopleDigest
 from privfed.store.private_key import PrivateKey
 from privfed.store.public_clients import PublicClientsFile
 from privfed.store.releases import Releases
 from privfed.store.round_logs import AbortLog, MetricsLog
 
+Given = Mapping[str, type[Any]]
+
 
 class RunDirectory:
-    """The files at `path`. Use `create` for a new run and `open` for one that exists."""
+    """The files at `path`. Use `create` for a new run and `open` for one that exists.
 
-    def __init__(self, path: Path) -> None:
+    `given` are classes to take for parts that its configuration names, by kind: those around
+    objects that were passed in Python, which no file holds.
+    """
+
+    def __init__(self, path: Path, given: Given | None = None) -> None:
         self.path = path
+        self.given = given or {}
         self.ledger = path / "ledger.jsonl"
-        self.config = ConfigFile.in_folder(path)
+        self.config = ConfigFile.in_folder(path, self.given)
         self.checkpoint = CheckpointFile(path / CHECKPOINT, self.ledger)
         self.constants = ConstantsFile(path / CONSTANTS)
         self.releases = Releases(path / "releases")
@@ -49,6 +57,7 @@ class RunDirectory:
         self.states = self.private / SETTLED
         self.canaries = self.private / "canaries.f64"
         self.silos = self.private / "silos"
+        self.people = PeopleDigest(self.private / "people")
         self._attackers = path / "report" / "attackers.json"
         self._counted = path / "counted_by.txt"
 
@@ -71,13 +80,19 @@ class RunDirectory:
         return directory
 
     @classmethod
-    def open(cls, path: Path) -> RunDirectory:
-        """An existing run. Raises `Refused` where there is none."""
+    def open(cls, path: Path | RunDirectory) -> RunDirectory:
+        """An existing run; one that is open already stays as it is. Raises `Refused` for none."""
+        if isinstance(path, RunDirectory):
+            return path
         if not (path / "config.toml").is_file():
             if (path / "ledger.jsonl").exists():
                 raise Broken(f"{path} has a ledger, but its config.toml is missing")
             raise Refused(f"{path} is not a run directory (it has no config.toml)")
         return cls(path)
+
+    def with_given(self, given: Given) -> RunDirectory:
+        """The same run, with these classes for parts that its configuration names."""
+        return RunDirectory(self.path, {**self.given, **given})
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """Hold the directory for this process alone. Raises `Busy` where another one has it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from privfed.run.constant_baseline import best_constant
 from privfed.run.population import load_population
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
-from privfed.trained.other_data import data_paths, on_other_data
+from privfed.trained.other_data import OtherData, data_paths, on_other_data
 from privfed.trained.predictions import predictions, refuse_unwritable, write_predictions
 from privfed.trained.stored_model import stored_model_for
 
@@ -58,32 +57,33 @@ class Evaluation:
         }
 
 
-def evaluate(path: Path, overrides: Sequence[str] = (), to: Path | None = None) -> Evaluation:
-    """Score the run at `path`; with `data.…` overrides, on all examples of that source instead.
+def evaluate(run: Path | RunDirectory, other: OtherData = (), to: Path | None = None) -> Evaluation:
+    """Score the run at (or opened as) `run`; on `other` data, all examples of that source instead.
 
     `to` is a file to write predictions to, a row per example in the order of the data. Raises
     `Refused`, having written nothing.
     """
-    stored = RunDirectory.open(path).config.read()
-    config = on_other_data(stored, overrides) if overrides else stored
+    directory = RunDirectory.open(run)
+    stored = directory.config.read()
+    config = on_other_data(stored, other) if other else stored
     if to is not None:
         refuse_unwritable(to, "--predictions", data_paths(stored) | data_paths(config))
     streams = Streams(config.run.seed)
-    if overrides:
+    if other:
         examples, of_trained = config.source.load(config.data.clients, streams), False
         data = f"all examples of the source {config.names['source']!r}"
     else:
-        people = load_population(config, streams).at(RunDirectory.open(path).checkpoint.round())
+        people = load_population(config, streams).at(directory.checkpoint.round())
         examples, of_trained = people.test, people.shared
         data = "the run's own test examples"
     if not len(examples):
         raise Refused(f"{data} hold no example to score")
-    net, params, round = stored_model_for(path, examples, bool(overrides))
+    net, params, round = stored_model_for(directory, examples, bool(other))
     measures = net.evaluate(params, examples)
     if to is not None:
         client = str(config.values()["data"].get("client", ""))
         write_predictions(to, predictions(net, params, examples, client))
     constant = best_constant(net.loss, examples)
     return Evaluation(
-        path, round, measures, constant, len(examples), data, not overrides, of_trained
+        directory.path, round, measures, constant, len(examples), data, not other, of_trained
     )

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from accounting.documents import from_json
 from accounting.durable import write_atomically
-from privfed import __version__
 from privfed.auditing.run_audit import audit
 from privfed.config.config import Config
 from privfed.errors import Broken, Refused
@@ -27,6 +26,7 @@ from privfed.trained.export_formats import FORMATS, Exportable, Format, Predict,
 from privfed.trained.made_up_rows import MadeUp, made_up_rows
 from privfed.trained.stored_model import stored_model
 from privfed.trained.with_preprocessing import Preprocessed
+from privfed.version import __version__
 
 _CLOSE = 1e-5
 """How far exports may be off the run's predictions: relative to them, and to a label's range."""
@@ -62,8 +62,8 @@ class Exported:
         }
 
 
-def export(path: Path, to: Path) -> Exported:
-    """Write the model of the run at `path` to `to`: .safetensors, .pt2 or .onnx.
+def export(run: Path | RunDirectory, to: Path) -> Exported:
+    """Write the model of the run at (or opened as) `run` to `to`: .safetensors, .pt2 or .onnx.
 
     The file takes raw columns, as the run's source declares them, and gives probabilities of
     classes, or numbers in the label's units; it says which run made it, over whom, at which ε.
@@ -71,15 +71,15 @@ def export(path: Path, to: Path) -> Exported:
     on, and `Broken` for a run that proves nothing; nothing is written then.
     """
     file_format = _format_of(to)
-    directory = RunDirectory.open(path)
+    directory = RunDirectory.open(run)
     if not directory.checkpoint.exists():
-        raise Refused(f"{path} has no checkpoint: its run had not begun")
+        raise Refused(f"{directory.path} has no checkpoint: its run had not begun")
     with directory.locked():  # else a run that goes on would have spent more than is said
         provenance = _provenance(directory)
         config = directory.config.read()
         _refuse_without_expectation(config)
         form = directory.checkpoint.form() or _form_of_data(config)
-        network, params, round = stored_model(path, form.empty())
+        network, params, round = stored_model(directory, form.empty())
     made_up = made_up_rows(form, config.source, network, params)
     inputs = dict(zip(_names(form), made_up.inputs, strict=True))
     output = "value" if made_up.expected.dim() == 1 else "probabilities"
@@ -103,7 +103,13 @@ def export(path: Path, to: Path) -> Exported:
         difference = _largest_difference(file_format.read(content, exportable), made_up, form, to)
     write_atomically(to, content)
     return Exported(
-        path, to, file_format.called, len(content), facts, len(made_up.expected), difference
+        directory.path,
+        to,
+        file_format.called,
+        len(content),
+        facts,
+        len(made_up.expected),
+        difference,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from privfed.errors import Refused
 from privfed.models.network import Network
 from privfed.store.run_directory import RunDirectory
 from privfed.trained.evaluate import UNCOVERED
-from privfed.trained.other_data import data_paths, on_other_data
+from privfed.trained.other_data import OtherData, data_paths, on_other_data
 from privfed.trained.predictions import (
     Predictions,
     predictions,
@@ -69,25 +68,33 @@ class Predicted:
         }
 
 
-def predict(path: Path, overrides: Sequence[str], out: Path | None = None) -> Predicted:
-    """Predict every row of the data that `overrides` (`data.path=…`) name, in their order.
+def predict(run: Path | RunDirectory, rows: OtherData, out: Path | None = None) -> Predicted:
+    """Predict every one of the `rows` (`data.path=…`), in their order, by the model of `run`.
 
     The table has the row's number, its client where the file says so, its label where there are
     labels, the prediction, and a probability for each class; it is written to `out` (.csv, .parquet
     or .npz). Raises `Refused`, having written nothing.
     """
-    stored = RunDirectory.open(path).config.read()
-    config = on_other_data(stored, overrides)
+    directory = RunDirectory.open(run)
+    stored = directory.config.read()
+    config = on_other_data(stored, rows)
     if out is not None:
         refuse_unwritable(out, "--out", data_paths(stored) | data_paths(config))
     examples = _inputs(config)
-    net, params, round = stored_model_for(path, examples, other=True)
+    net, params, round = stored_model_for(directory, examples, other=True)
     table = predictions(net, params, examples, str(config.values()["data"].get("client", "")))
     measures, unscored = _measures(net, params, examples)
     if out is not None:
         write_predictions(out, table)
     return Predicted(
-        path, round, table, examples.labelled, measures, unscored, _patterns(examples), out
+        directory.path,
+        round,
+        table,
+        examples.labelled,
+        measures,
+        unscored,
+        _patterns(examples),
+        out,
     )
 
 

@@ -16,16 +16,16 @@ from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
 
 
-def stored_model(path: Path, like: Examples) -> tuple[Network, Tensor, int]:
-    """The network of the run at `path`, its parameters `[d]`, and the round they stand at.
+def stored_model(run: Path | RunDirectory, like: Examples) -> tuple[Network, Tensor, int]:
+    """The network of the run at (or opened as) `run`, its parameters `[d]`, and their round.
 
     `like` says what an example looks like. `network.outputs(params, x)` applies the model. Raises
     `Refused` where there is no run, or nothing trained yet.
     """
-    directory = RunDirectory.open(path)
+    directory = RunDirectory.open(run)
     config = directory.config.read()
     if not directory.checkpoint.exists():
-        raise Refused(f"{path} has no checkpoint: its run had not begun")
+        raise Refused(f"{directory.path} has no checkpoint: its run had not begun")
     net = build_network(
         config.model,
         like,
@@ -39,15 +39,17 @@ def stored_model(path: Path, like: Examples) -> tuple[Network, Tensor, int]:
     return net, checkpoint.state.params, checkpoint.round
 
 
-def stored_model_for(path: Path, examples: Examples, other: bool) -> tuple[Network, Tensor, int]:
+def stored_model_for(
+    run: RunDirectory, examples: Examples, other: bool
+) -> tuple[Network, Tensor, int]:
     """The `stored_model` whose examples look like `examples`.
 
     Where these are `other` data than the run's and do not fit, it raises `Refused`; where they are
     the run's, the run is broken, and it raises `Broken`.
     """
     try:
-        return stored_model(path, examples)
+        return stored_model(run, examples)
     except Broken as error:
         if not other:
             raise
-        raise Refused(f"these data do not fit the model of {path}: {error}") from error
+        raise Refused(f"these data do not fit the model of {run.path}: {error}") from error

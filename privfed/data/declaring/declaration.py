@@ -91,10 +91,10 @@ def _empty(column: ColumnKind) -> float | str | None:
     return NO_CATEGORY if isinstance(column, CategoryColumn) and column.may_be_empty else None
 
 
-def run_file(sample: Path, declared: Declaration) -> str:
+def run_file(sample: str, declared: Declaration) -> str:
     """The run file: the section [data] with a reason at each line, and what is left to fill in."""
     lines = [
-        f"# Read off {_plain(sample.name)}, a public sample. Check every bound and value before",
+        f"# Read off {_plain(sample)}, a public sample. Check every bound and value before",
         "# you train: what private data hold beyond them is clipped, or counts as no category.",
         "# Leave out what is not known yet when the label is to be predicted.",
         *left_out_comments(declared),
@@ -129,7 +129,8 @@ def left_out_comments(declared: Declaration) -> list[str]:
 def _data_section(declared: Declaration) -> list[str]:
     """The lines of [data] and its subsections."""
     dialect, label = declared.dialect, declared.label_kind
-    lines = ["[data]", 'source = "table"', _line("path", declared.path)]
+    lines = ["[data]"]
+    lines += ['source = "table"', _line("path", declared.path)] if declared.path else []
     if declared.client:
         why = f"whose a row is: the unit of privacy; {declared.clients} in the sample"
         lines.append(_line("client", declared.client, why))

@@ -6,6 +6,7 @@ they would be a release of their own. What the sample does not show, its user co
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +17,16 @@ from privfed.data.declaring.columns import column_kind
 from privfed.data.declaring.declaration import Declaration, left_out_comments, run_file
 from privfed.data.declaring.labels import label_kind
 from privfed.data.declaring.numeric import decimal_of
+from privfed.data.sources.given_table import GivenTable
 from privfed.data.sources.table import Table
-from privfed.data.tables.columns import NO_TEXT, column_names, sample_columns
+from privfed.data.tables.columns import (
+    NO_TEXT,
+    column_names,
+    sample_columns,
+    sample_of_arrow,
+)
 from privfed.data.tables.delimited import Dialect, delimiter_of, encoding_of, known_encoding
+from privfed.data.tables.readable import TableObject
 from privfed.data.tables.words import Words
 from privfed.errors import Refused, public_text
 from privfed.streams import Streams
@@ -34,14 +42,55 @@ def declare(
 ) -> str:
     """A run file (TOML) for tables like `sample`, with the loss that suits its label.
 
-    Each line says why a column is what it is. What is left out of `delimiter` and `encoding` is
-    read off the sample. The declaration was tried: the sample itself is accepted. Raises `Refused`
-    where nothing can be learned from tables like the sample.
+    Each line says why a column is what it is. Raises `Refused` as `declare_file` does.
     """
-    if label == client:
-        raise Refused(f"--label and --client are both {label!r}; a client is not what to predict")
+    declared = declare_file(sample, label, client, path, delimiter, encoding)
+    return run_file(sample.name, declared)
+
+
+def declare_file(
+    sample: Path,
+    label: str,
+    client: str,
+    path: str,
+    delimiter: str | None = None,
+    encoding: str | None = None,
+) -> Declaration:
+    """What is read off the file `sample`, for a table at `path` that is written alike.
+
+    What is left out of `delimiter` and `encoding` is read off the sample. The declaration was
+    tried: the sample itself is accepted. Raises `Refused` where nothing can be learned from tables
+    like the sample.
+    """
     dialect = _dialect(sample, delimiter, encoding)
     names = column_names(sample, dialect)
+    _refuse_missing(sample, names, label, client)
+    columns = sample_columns(sample, names, dialect)
+    if sample.suffix.lower() not in NO_TEXT and decimal_of(columns.values()) == ",":
+        dialect = replace(dialect, decimal=",")
+        columns = sample_columns(sample, names, dialect)
+    readable = dialect if sample.suffix.lower() != ".npz" else None
+    declared = _declaration(sample, columns, label, client, path, dialect, readable)
+    file = {"path": str(sample)}
+    _refuse_unusable(declared, lambda: Table.model_validate({**declared.section(), **file}))
+    return declared
+
+
+def declare_object(sample: TableObject, label: str, client: str) -> Declaration:
+    """The same, read off a table that was passed in Python."""
+    _refuse_missing(sample, sample.names(), label, client)
+    columns = sample_of_arrow(sample.whole(), sample.called, sample.dialect)
+    dialect = sample.dialect
+    declared = _declaration(sample, columns, label, client, "", dialect, dialect)
+    keys = {k: v for k, v in declared.section().items() if k in GivenTable.model_fields}
+    _refuse_unusable(declared, lambda: GivenTable.of(sample).model_validate(keys))
+    return declared
+
+
+def _refuse_missing(sample: object, names: Sequence[str], label: str, client: str) -> None:
+    """Raise `Refused` where label or client is no column among the `names`, or they are one."""
+    if label == client:
+        raise Refused(f"--label and --client are both {label!r}; a client is not what to predict")
     for key, name in (("--label", label), *([("--client", client)] if client else [])):
         if name not in names:
             raise Refused(
@@ -49,26 +98,28 @@ def declare(
                 "its first row names",
                 private=f"its columns are {names}",
             )
-    columns = sample_columns(sample, names, dialect)
-    if sample.suffix.lower() not in NO_TEXT and decimal_of(columns.values()) == ",":
-        dialect = replace(dialect, decimal=",")
-        columns = sample_columns(sample, names, dialect)
-    readable = dialect if sample.suffix.lower() != ".npz" else None
-    declared = Declaration(
+
+
+def _declaration(
+    sample: object,
+    columns: Mapping[str, np.ndarray | Words | str],
+    label: str,
+    client: str,
+    path: str,
+    dialect: Dialect,
+    readable: Dialect | None,
+) -> Declaration:
+    """The kind of every column; of arrays, nobody can read (`readable`) words."""
+    others = {name: column for name, column in columns.items() if name not in (label, client)}
+    return Declaration(
         path,
         client,
         label,
         label_kind(columns[label], f"--label: {sample}"),
-        {
-            name: column_kind(columns[name], readable)
-            for name in names
-            if name not in (label, client)
-        },
+        {name: column_kind(column, readable) for name, column in others.items()},
         dialect,
         _count_clients(columns[client]) if client else 0,
     )
-    _refuse_unusable(sample, declared)
-    return run_file(sample, declared)
 
 
 def _dialect(sample: Path, delimiter: str | None, encoding: str | None) -> Dialect:
@@ -95,10 +146,10 @@ def _count_clients(clients: np.ndarray | Words | str) -> int:
     return len(np.unique(clients.codes if isinstance(clients, Words) else clients))
 
 
-def _refuse_unusable(sample: Path, declared: Declaration) -> None:
-    """Raise `Refused` where the sample itself would not be accepted as declared."""
+def _refuse_unusable(declared: Declaration, source: Callable[[], Table | GivenTable]) -> None:
+    """Raise `Refused` where the sample itself would not be accepted as `declared`."""
     try:
-        Table.model_validate({**declared.section(), "path": str(sample)}).load(1, Streams(0))
+        source().load(1, Streams(0))
     except ValidationError as error:
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise Refused(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -20,12 +19,13 @@ from privfed.vector import Indices
 
 @dataclass(frozen=True)
 class CellRules:
-    """What becomes of a cell of the file at `path` that is empty, or not as declared.
+    """What becomes of a cell of the table that messages call `table`: one that is empty, or not as
+    declared.
 
     A declared word is what it is, also where it is among the `missing_words`.
     """
 
-    path: Path
+    table: str
     outside: Literal["clip", "refuse"]
     missing_words: Collection[str]
     """The words that count as an empty cell."""
@@ -51,15 +51,15 @@ class CellRules:
             empty = np.isnan(piece).any(1)
             if empty.any() and not may_be_empty:
                 raise Refused(
-                    f"data: {self.path}, row {start + int(empty.argmax()) + 1}: column {called} is "
-                    "empty; say what to take instead, a public constant: in [data.missing] for "
+                    f"data: {self.table}, row {start + int(empty.argmax()) + 1}: column {called} "
+                    "is empty; say what to take instead, a public constant: in [data.missing] for "
                     "this column, or one number for all by data.missing"
                 )
             wrong = (piece < low) | (piece > high)
             if wrong.any() and self.outside == "refuse":
                 row, column = np.argwhere(wrong)[0]
                 raise Refused(
-                    f"data: {self.path}, row {start + row + 1}: column {called} is "
+                    f"data: {self.table}, row {start + row + 1}: column {called} is "
                     f"outside its declared bounds {shown}; correct them, or set "
                     'data.outside = "clip"',
                     private=f"it is {piece[row, column]:g}",
@@ -81,14 +81,14 @@ class CellRules:
         empty = words.codes < 0
         if empty.any() and not may_be_empty:
             raise Refused(
-                f"data: {self.path}, row {words.first_row(empty)}: column {called} is empty; set "
+                f"data: {self.table}, row {words.first_row(empty)}: column {called} is empty; set "
                 'it to "none" in [data.missing], and an empty cell counts as none of its values'
             )
         unknown = (codes < 0) & ~empty
         if unknown.any() and self.outside == "refuse":
             row = words.first_row(unknown)
             raise Refused(
-                f"data: {self.path}, row {row}: column {called} holds another value; expected one "
+                f"data: {self.table}, row {row}: column {called} holds another value; expected one "
                 f'of {", ".join(place)}, or set data.outside = "clip"',
                 private=f"it is {words.shown(row)}",
             )
@@ -101,7 +101,7 @@ class CellRules:
         if (codes < 0).any():
             row = words.first_row(codes < 0)
             raise Refused(
-                f"data: {self.path}, row {row}: the label {called} {_problem(words, row)}; "
+                f"data: {self.table}, row {row}: the label {called} {_problem(words, row)}; "
                 f"expected one of {', '.join(labels)} (data.labels)",
                 private=f"it is {words.shown(row)}" if words.codes[row - 1] >= 0 else "",
             )
@@ -111,13 +111,13 @@ class CellRules:
         """A label that is one number `[N]`, present in every row. Raises `Refused` for others."""
         if numbers.ndim != 1:
             raise Refused(
-                f"data: {self.path}: the label {called} has shape {numbers.shape}; expected one "
+                f"data: {self.table}: the label {called} has shape {numbers.shape}; expected one "
                 "number per example"
             )
         empty = np.isnan(numbers)
         if empty.any():
             row = int(empty.argmax()) + 1
-            raise Refused(f"data: {self.path}, row {row}: the label {called} is empty")
+            raise Refused(f"data: {self.table}, row {row}: the label {called} is empty")
         return numbers
 
     def numbered_classes(self, numbers: np.ndarray, called: str, classes: int) -> Indices:
@@ -127,7 +127,7 @@ class CellRules:
         if not valid.all():
             row = int((~valid).argmax())
             raise Refused(
-                f"data: {self.path}, row {row + 1}: the label {called} is no class; expected a "
+                f"data: {self.table}, row {row + 1}: the label {called} is no class; expected a "
                 f"whole number from 0 to {classes - 1} (data.classes)",
                 private=f"it is {numbers[row]:g}",
             )
@@ -139,7 +139,7 @@ class CellRules:
         if wrong.any():
             row = int(wrong.argmax())
             raise Refused(
-                f"data: {self.path}, row {row + 1}: the label {called} is neither 0 nor 1; "
+                f"data: {self.table}, row {row + 1}: the label {called} is neither 0 nor 1; "
                 "correct it",
                 private=f"it is {numbers[row]:g}",
             )
@@ -153,7 +153,7 @@ class CellRules:
         empty = words.codes < 0
         if empty.any():
             raise Refused(
-                f"data: {self.path}, row {words.first_row(empty)}: the client column {called} is "
+                f"data: {self.table}, row {words.first_row(empty)}: the client column {called} is "
                 "empty; every row has to belong to somebody, or the unit of privacy would be "
                 "undefined"
             )
@@ -161,7 +161,7 @@ class CellRules:
             if value in (*MISSING, *self.missing_words) or value != value.strip():
                 row = words.first_row(words.codes == code)
                 raise Refused(
-                    f"data: {self.path}, row {row}: the client column {called} holds what "
+                    f"data: {self.table}, row {row}: the client column {called} holds what "
                     "reads as nothing, or as another client but for its blanks: one person's rows "
                     "may not be two clients'. Give every client one name",
                     private=f"it holds {value!r}",

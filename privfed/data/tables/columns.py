@@ -58,14 +58,19 @@ def column_names(path: Path, dialect: Dialect) -> list[str]:
             names = delimited.csv_header(path, dialect)
     if not names:
         raise Refused(f"data: {path} has no column")
+    refuse_repeated_names(names, str(path))
+    return names
+
+
+def refuse_repeated_names(names: Sequence[str], table: str) -> None:
+    """Raises `Refused` where two columns of the table that messages call `table` share a name."""
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         first, second = [n for n, name in enumerate(names, start=1) if name == twice][:2]
         raise Refused(
-            f"data: {path} calls its columns {first} and {second} alike; expected different names",
+            f"data: {table} calls its columns {first} and {second} alike; expected different names",
             private=f"both are {twice!r}",
         )
-    return names
 
 
 def read_columns(path: Path, numbers: Called, words: Called, dialect: Dialect) -> Columns:
@@ -83,14 +88,21 @@ def read_columns(path: Path, numbers: Called, words: Called, dialect: Dialect) -
             table = parquet.read_table(path, columns=[*numbers, *words], memory_map=True)
         else:
             table = delimited.read_csv(path, numbers, words, dialect)
-        return Columns(
-            table.num_rows,
-            {
-                name: as_numbers(table.column(name), called, path, dialect)
-                for name, called in numbers.items()
-            },
-            {name: as_words(table.column(name)) for name in words},
-        )
+        return arrow_columns(table, numbers, words, str(path), dialect)
+
+
+def arrow_columns(
+    table: pyarrow.Table, numbers: Called, words: Called, called: str, dialect: Dialect
+) -> Columns:
+    """The columns `numbers` and `words` of an Arrow table, which messages call `called`.
+
+    Raises `Refused` for cells of another kind.
+    """
+    return Columns(
+        table.num_rows,
+        {name: as_numbers(table.column(name), numbers[name], called, dialect) for name in numbers},
+        {name: as_words(table.column(name)) for name in words},
+    )
 
 
 def sample_columns(
@@ -109,16 +121,24 @@ def sample_columns(
             table = parquet.read_table(path, memory_map=True)
         else:
             table = delimited.read_csv(path, (), names, dialect)
-    return {name: _sample_column(table.column(name), path, dialect) for name in names}
+    return sample_of_arrow(table, str(path), dialect)
+
+
+def sample_of_arrow(
+    table: pyarrow.Table, called: str, dialect: Dialect
+) -> dict[str, np.ndarray | Words | str]:
+    """The same of an Arrow table, which messages call `called`."""
+    names = table.column_names
+    return {name: _sample_column(table.column(name), called, dialect) for name in names}
 
 
 def _sample_column(
-    column: pyarrow.ChunkedArray, path: Path, dialect: Dialect
+    column: pyarrow.ChunkedArray, called: str, dialect: Dialect
 ) -> np.ndarray | Words | str:
     import pyarrow
 
     try:
-        return as_numbers(column, "", path, dialect)
+        return as_numbers(column, "", called, dialect)
     except Refused:
         pass
     try:

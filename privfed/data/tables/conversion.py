@@ -1,12 +1,11 @@
 """Columns of a file as numbers or as words, whatever type they have there.
 
-The argument `called` is what messages may call the column.
+The arguments `called` and `table` are what messages may call the column and its table.
 """
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def as_numbers(
-    column: pyarrow.ChunkedArray, called: str, path: Path, dialect: Dialect
+    column: pyarrow.ChunkedArray, called: str, table: str, dialect: Dialect
 ) -> np.ndarray:
     """A column of numbers as float64 `[N]`, NaN where a cell is empty.
 
@@ -43,7 +42,7 @@ def as_numbers(
         or kind == getattr(pyarrow, "string_view", pyarrow.string)()
     ):
         raise Refused(
-            f"data: {path}: column {called} is of type {type_name(kind)}; expected numbers",
+            f"data: {table}: column {called} is of type {type_name(kind)}; expected numbers",
             private=f"it is of type {kind}",
         )
     if pyarrow.types.is_boolean(column.type):
@@ -51,7 +50,7 @@ def as_numbers(
     if pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type):
         return np.array(
             [
-                parsed_number(cell, dialect, f"data: {path}, row {row}: column {called}")
+                parsed_number(cell, dialect, f"data: {table}, row {row}: column {called}")
                 for row, cell in enumerate(column.to_pylist(), start=1)
             ],
             dtype=np.float64,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from privfed.data.tables.words import Words
 from privfed.errors import Refused
 
 
-def present_labels(labels: Sequence[str], names: Sequence[str], path: Path) -> list[str]:
+def present_labels(labels: Sequence[str], names: Sequence[str], called: str) -> list[str]:
     """The columns `labels`, or none where `names` has none of them.
 
     Raises `Refused` where it has some of them only.
@@ -21,13 +20,13 @@ def present_labels(labels: Sequence[str], names: Sequence[str], path: Path) -> l
     present = [label for label in labels if label in names]
     if 0 < len(present) < len(labels):
         raise Refused(
-            f"data.label: {path} has {len(present)} of the {len(labels)} label columns; expected "
+            f"data.label: {called} has {len(present)} of the {len(labels)} label columns; expected "
             "all of them, or none"
         )
     return present
 
 
-def has_labels(table: Columns, labels: Sequence[str], path: Path) -> bool:
+def has_labels(table: Columns, labels: Sequence[str], called: str) -> bool:
     """Whether the columns `labels` are filled. Raises `Refused` where some rows alone are empty."""
     empty = np.stack([_empty(table, label) for label in labels], 1)
     if empty.all():
@@ -35,8 +34,8 @@ def has_labels(table: Columns, labels: Sequence[str], path: Path) -> bool:
     if empty.any():
         row = int(empty.any(1).argmax()) + 1
         raise Refused(
-            f"data: {path}, row {row}: its label is empty, and others are not; give every row its "
-            "label, or leave the labels out"
+            f"data: {called}, row {row}: its label is empty, and others are not; give every row "
+            "its label, or leave the labels out"
         )
     return True
 

@@ -1,0 +1,262 @@
+"""What is declared of a table, and the examples that follow from it and from the table's columns.
+
+All that shapes what a model sees is declared in the configuration, or read off a public sample
+(`privfed declare`): to find a column's range, its categories or the classes in private data would
+be a release of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal, Self
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+
+from privfed.data.federation import Examples
+from privfed.data.preprocessing import Preprocessing
+from privfed.data.tables import missing
+from privfed.data.tables.absent import absent_column, refuse_absent
+from privfed.data.tables.cells import CellRules, as_text
+from privfed.data.tables.columns import Columns
+from privfed.data.tables.dates import Dates, day_numbers
+from privfed.data.tables.features import (
+    CategoryFeature,
+    NumberFeature,
+    declared_preprocessing,
+    feature_matrix,
+    matching_columns,
+    prepared_rows,
+    public_name,
+)
+from privfed.data.tables.label import LabelDeclaration
+from privfed.data.tables.missing import Missing
+from privfed.data.tables.readable import Readable
+from privfed.data.tables.unlabelled import has_labels, present_labels
+from privfed.errors import Refused
+from privfed.parts import Part
+from privfed.vector import Indices
+
+Bounds = Annotated[list[float], Field(min_length=2, max_length=2)]
+_ESCAPED, _PATTERN = re.compile(r"\[[*?[]\]"), re.compile(r"[*?[]")
+"""Letters that would make a pattern of a column's name: escaped, so that they do not, and bare."""
+
+
+class DeclaredTable(Part):
+    """A table, wherever its columns are read. x `[N, features]` in [-1, 1].
+
+    `features` maps columns (or patterns, "pixel*") to their bounds [low, high], from which they are
+    scaled, `dates` to their first and last; `categories` maps columns to their values, one feature
+    0 or 1 each. `outside` says what becomes of a number beyond its bounds or a value that is not
+    declared ("clip": the bound, or no category; "refuse").
+
+    `missing` says what an empty cell counts as: "refuse", a number for all features (and then none
+    of its values for a category), or a table by column: a number, a date, or "none" for a category.
+    `missing_words` are cells that are empty too, as "unknown".
+
+    `label` is one column, with `labels` (its values by name), `classes` (whole numbers from 0) or
+    `label_bounds` (a number to predict); or several columns of 0 and 1. `client` names the column
+    that says whose a row is; without it, partition the rows by "iid" or another simulation. A
+    number to predict is clipped to its bounds too, and so it is scored: choose them wide enough.
+    """
+
+    label: str | list[str]
+    """The column to predict, or several columns of 0 and 1."""
+    features: dict[str, Bounds] = {}
+    """Column, or pattern as "pixel*", -> its bounds [low, high]."""
+    dates: dict[str, Dates] = {}
+    """Column of dates -> its first and last day, and how dates are written."""
+    categories: dict[str, list[str | int | bool]] = {}
+    """Column -> its values, each of which becomes a feature of 0 or 1."""
+    client: str = ""
+    """The column that says whose a row is. Without it, rows are dealt by a partition."""
+    labels: list[str] = []
+    """The values of the label, by name."""
+    classes: int = Field(0, ge=0)
+    """Or how many classes there are, numbered from 0."""
+    label_bounds: list[float] = Field([], max_length=2)
+    """Or the bounds [low, high] of a number to predict."""
+    outside: Literal["clip", "refuse"] = "clip"
+    """What becomes of a number beyond its bounds, or a value that is not declared: the bound or no
+    category ("clip"), or a refusal."""
+    missing: Missing = "refuse"
+    """What an empty cell counts as: "refuse", a number for all features, or a table by column."""
+    missing_words: list[str] = []
+    """Cells that count as empty too, as "unknown"."""
+    natural_partition: ClassVar[bool] = True
+    real_people: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not self.features and not self.dates and not self.categories:
+            raise ValueError("name at least one column in features, dates or categories")
+        self._refuse_empty_ranges()
+        self._declared_label.refuse_contradictions()
+        self._refuse_repeated_values()
+        self._refuse_columns_declared_twice()
+        missing.refuse_misplaced(self.missing, self.features, self.dates, self.categories)
+        return self
+
+    def _refuse_empty_ranges(self) -> None:
+        if len(self.label_bounds) == 1:
+            raise ValueError(f"label_bounds is {self.label_bounds}; expected [low, high]")
+        ranges = [*self.features.items(), ("the label", self.label_bounds or [0.0, 1.0])]
+        for name, (low, high) in ranges:
+            if not low < high:
+                raise ValueError(
+                    f"the bounds of {name!r} are [{low:g}, {high:g}]; expected [low, high]"
+                )
+
+    def _refuse_repeated_values(self) -> None:
+        lists: dict[str, Sequence[object]] = {"labels": self.labels, **self.categories}
+        for key, values in lists.items():
+            if len({as_text(value) for value in values}) < len(values):
+                raise ValueError(f"{key} names a value twice: {values}")
+
+    def _refuse_columns_declared_twice(self) -> None:
+        """A column is one of a number, a date, a category, the label and the client column."""
+        label = {*self._declared_label.columns}
+        if self.client and self.client in label:
+            raise ValueError(f"{self.client!r} is both the client column and the label")
+        undated = {*self.features, *self.categories}
+        if twice := sorted(undated & {*self.dates}):
+            raise ValueError(
+                f"{twice[0]!r} is among dates, and a feature or category; expected one"
+            )
+        reserved = label | ({self.client} if self.client else set())
+        if leaked := sorted(reserved & {*undated, *self.dates}):
+            raise ValueError(
+                f"{leaked[0]!r} is the label or the client column; a feature that holds it would "
+                "give the answer away"
+            )
+
+    @property
+    def squared_norm(self) -> float | None:
+        """The number of columns: each adds at most 1, a number in [-1, 1] or one category's 1.
+
+        None where the table says how many columns there are: of a pattern.
+        """
+        if any(_PATTERN.search(_ESCAPED.sub("", key)) for key in self.features):
+            return None
+        return float(len(self.features) + len(self.dates) + len(self.categories))
+
+    def prepared(self, numbers: np.ndarray, codes: Indices, how: Preprocessing) -> torch.Tensor:
+        return prepared_rows(numbers, codes, how, CellRules("made-up rows", "clip", ()))
+
+    def load_from(
+        self, table: Readable, label_free: bool = False, anybody: bool = False
+    ) -> Examples:
+        """The examples in `table`, with owners where a client column is declared.
+
+        `label_free` says that labels may be missing, and it or `anybody` that the client column
+        may. Raises `Refused` for what is not as declared.
+        """
+        names = table.names()
+        optional = label_free or anybody
+        client = "" if optional and self.client not in names else self.client
+        numbers = self._number_features(names, table)
+        label, labels = self._declared_label, self._declared_label.columns
+        if label_free:
+            labels = present_labels(labels, names, str(table))
+        self._refuse_absent(names, table, client, labels)
+        columns = self._read(table, numbers, labels, client)
+        rules = CellRules(str(table), self.outside, self.missing_words)
+        labelled = not label_free or (bool(labels) and has_labels(columns, labels, str(table)))
+        encoded = label.encoded(columns if labelled else label.with_placeholders(columns), rules)
+        features = {name: (feature, columns.numbers[name]) for name, feature in numbers.items()}
+        features |= self._date_features(columns, table)
+        categories = {n: (self._category_feature(n), columns.words[n]) for n in self.categories}
+        x, clipped = feature_matrix(columns.rows, features, categories, rules)
+        examples = Examples(
+            x,
+            encoded.y,
+            encoded.classes,
+            meaning=encoded.meaning,
+            counts={"clipped_values": clipped, "clipped_labels": encoded.clipped},
+            preprocessing=declared_preprocessing(x, features, categories, self.outside == "clip"),
+            labelled=labelled,
+        )
+        if not client:
+            return examples
+        owners, clients = rules.owners(columns.words[client], repr(client))
+        return replace(examples, owners=owners, clients=clients)
+
+    @property
+    def _declared_label(self) -> LabelDeclaration:
+        single = isinstance(self.label, str)
+        columns = [self.label] if isinstance(self.label, str) else self.label
+        return LabelDeclaration(columns, single, self.labels, self.classes, self.label_bounds)
+
+    def _refuse_absent(
+        self, names: list[str], table: Readable, client: str, labels: Sequence[str]
+    ) -> None:
+        """Raise `Refused` where a column that is declared by its name is not among the `names`."""
+        declared = [("dates", name) for name in self.dates]
+        declared += [("categories", name) for name in self.categories]
+        declared += [("client", client)] if client else []
+        declared += [("label", label) for label in labels]
+        refuse_absent(declared, names, table)
+
+    def _read(
+        self,
+        table: Readable,
+        features: dict[str, NumberFeature],
+        labels: Sequence[str],
+        client: str,
+    ) -> Columns:
+        """All declared columns of the table, none of whose cells has been checked yet."""
+        named_labels = labels if self.labels else []
+        words = [*self.dates, *self.categories, *named_labels, *([client] if client else [])]
+        numbers = {name: feature.called for name, feature in features.items()}
+        numbers |= {label: repr(label) for label in labels if label not in named_labels}
+        columns = table.read(numbers, {name: repr(name) for name in words})
+        if not columns.rows:
+            raise Refused(f"data: {table} holds no row")
+        return columns
+
+    def _number_features(self, names: list[str], table: Readable) -> dict[str, NumberFeature]:
+        """The columns of numbers, by name.
+
+        A column's own name goes before a pattern, which never means the client, a label, a date or
+        a category.
+        """
+        labels = self._declared_label.columns
+        taken = {self.client, *labels, *self.dates, *self.categories, *self.features}
+        features: dict[str, NumberFeature] = {}
+        for pattern, (low, high) in self.features.items():
+            columns = matching_columns(pattern, names, taken)
+            if not columns:
+                raise absent_column("features", pattern, names, table)
+            for name in columns:
+                feature = NumberFeature(
+                    pattern,
+                    public_name(name, pattern, names),
+                    low,
+                    high,
+                    missing.empty_number(self.missing, name, pattern),
+                    f"[{low:g}, {high:g}]",
+                )
+                features.setdefault(name, feature)
+        return features
+
+    def _date_features(
+        self, columns: Columns, table: Readable
+    ) -> dict[str, tuple[NumberFeature, np.ndarray]]:
+        """The columns of dates as days since the first of 1970, by name."""
+        features = {}
+        for name, dates in self.dates.items():
+            where = f"data: {table}, row {{row}}: column {name!r}"
+            days = day_numbers(columns.words[name], dates.format, table.dialect.missing, where)
+            shown = f"[{dates.first}, {dates.last}]"
+            empty = missing.empty_day(self.missing, name)
+            feature = NumberFeature(name, repr(name), *dates.bounds, empty, shown, days=True)
+            features[name] = feature, days
+        return features
+
+    def _category_feature(self, name: str) -> CategoryFeature:
+        values = tuple(as_text(value) for value in self.categories[name])
+        may_be_empty = missing.empty_is_no_category(self.missing, name)
+        return CategoryFeature(name, repr(name), values, may_be_empty)

@@ -1,0 +1,142 @@
+"""Clients' arrays that were passed in Python, as one table: an array of features, labels, owners.
+
+A client is a name, and holds a pair (x, y) of arrays or a `torch.utils.data.Dataset` of such pairs.
+Messages never name a client: they say which one it is by its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from privfed.data.tables.columns import Called, Columns
+from privfed.data.tables.conversion import as_coded_words
+from privfed.data.tables.delimited import Dialect
+from privfed.errors import Refused, public_text
+
+X, Y, CLIENT = "x", "y", "client"
+"""The columns of the table."""
+
+
+@dataclass(frozen=True)
+class ArrayTable:
+    """Features x `[N, *shape]`, labels y `[N]` or `[N, k]`, and names `[N]`, where there are any.
+
+    Messages call the table `called`.
+    """
+
+    x: np.ndarray
+    y: np.ndarray | None
+    client: np.ndarray | None
+    called: str
+
+    def __str__(self) -> str:
+        return self.called
+
+    @property
+    def dialect(self) -> Dialect:
+        return Dialect()
+
+    def names(self) -> list[str]:
+        columns = {X: self.x, Y: self.y, CLIENT: self.client}
+        return [name for name, column in columns.items() if column is not None]
+
+    def read(self, numbers: Called, words: Called) -> Columns:
+        arrays = {X: self.x, Y: self.y, CLIENT: self.client}
+        return Columns(
+            len(self.x),
+            {name: numeric(arrays[name], name, self.called) for name in numbers},
+            {name: as_coded_words(np.asarray(arrays[name])) for name in words},
+        )
+
+    def hint(self, names: Sequence[str]) -> str:
+        return ""
+
+
+def of_clients(clients: Mapping[Any, Any], shape: Sequence[int], called: str) -> ArrayTable:
+    """The table of all that `clients` hold, by name. Raises `Refused`."""
+    pairs, names = [], []
+    for place, (name, held) in enumerate(clients.items(), start=1):
+        x, y = _pair(held, shape, f"{called}, client {place}")
+        pairs.append((x, y))
+        names += [str(name)] * len(x)
+    if len({str(name) for name in clients}) < len(clients):
+        raise Refused(f"data: {called}: two clients have one name as text; expected different ones")
+    if not names:
+        raise Refused(f"data: {called} holds no example")
+    x, y = (np.concatenate(each) for each in zip(*pairs, strict=True))
+    return ArrayTable(x, y, np.array(names), called)
+
+
+def of_pair(held: Any, shape: Sequence[int], called: str) -> ArrayTable:
+    """The table of examples that are nobody's in particular. Raises `Refused`."""
+    x, y = _pair(held, shape, called)
+    return ArrayTable(x, y, None, called)
+
+
+def of_inputs(held: Any, shape: Sequence[int], called: str) -> ArrayTable:
+    """The table of features alone. Raises `Refused`."""
+    x = _array(held, called)
+    _refuse_other_shape(x, shape, called)
+    return ArrayTable(x, None, None, called)
+
+
+def _pair(held: Any, shape: Sequence[int], called: str) -> tuple[np.ndarray, np.ndarray]:
+    """The arrays (x, y) of what a client holds. Raises `Refused` for anything else."""
+    pair = held if isinstance(held, tuple | list) and len(held) == 2 else _gathered(held, called)
+    x, y = (_array(each, called) for each in pair)
+    if not x.size and not y.size:
+        return np.zeros((0, *shape), np.float32), y[:0]
+    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
+        raise Refused(
+            f"data: {called} has x of shape {x.shape} and y of shape {y.shape}; expected as many "
+            "labels as examples"
+        )
+    _refuse_other_shape(x, shape, called)
+    return x, y
+
+
+def _refuse_other_shape(x: np.ndarray, shape: Sequence[int], called: str) -> None:
+    if x.shape[1:] != tuple(shape):
+        raise Refused(
+            f"data: {called} has examples of shape {x.shape[1:]}; expected {tuple(shape)}, as "
+            "declared"
+        )
+
+
+def _gathered(dataset: Any, called: str) -> tuple[Any, Any]:
+    """The pairs of a `torch.utils.data.Dataset`, one beside the other."""
+    try:
+        examples = [dataset[place] for place in range(len(dataset))]
+        pairs = [(np.asarray(x), np.asarray(y)) for x, y in examples]
+        x, y = zip(*pairs, strict=True) if pairs else ((), ())
+        return np.stack(x) if x else np.zeros(0), np.stack(y) if y else np.zeros(0)
+    except Exception as error:  # it is anybody's object, and may quote what it holds
+        raise Refused(
+            f"data: {called} holds a {type(dataset).__name__}; expected a pair (x, y) of arrays, "
+            f"or a dataset of such pairs with a length: {public_text(error)}",
+            private=" ".join(str(error).split()),
+        ) from None
+
+
+def _array(held: Any, called: str) -> np.ndarray:
+    """`held` as an array: of NumPy, of torch, or nested lists."""
+    try:
+        detached = held.detach().cpu() if hasattr(held, "detach") else held
+        return np.asarray(detached)
+    except Exception as error:  # likewise
+        raise Refused(
+            f"data: {called} holds what is no array: {public_text(error)}",
+            private=" ".join(str(error).split()),
+        ) from None
+
+
+def numeric(array: np.ndarray | None, name: str, called: str) -> np.ndarray:
+    """`array`, where it holds numbers. Raises `Refused` for another type."""
+    numbers = np.asarray(array)
+    if numbers.dtype.kind not in "buif" or numbers.dtype.itemsize > 8:
+        raise Refused(f"data: {called}: {name} is of type {numbers.dtype.name}; expected numbers")
+    return numbers

@@ -1,0 +1,103 @@
+"""A table whose columns can be read by name: a file, or an object that was passed in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from privfed.data.tables.arrow import as_arrow, table_names
+from privfed.data.tables.columns import (
+    Called,
+    Columns,
+    arrow_columns,
+    column_names,
+    read_columns,
+    refuse_repeated_names,
+)
+from privfed.data.tables.delimited import Dialect, delimiter_of
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class Readable(Protocol):
+    """A table; `str` of it is what messages call it."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """How its cells are written, where they are text."""
+        ...
+
+    def names(self) -> list[str]:
+        """The names of its columns in order, which are private.
+
+        Raises `Refused` where there is no column, or two of one name.
+        """
+        ...
+
+    def read(self, numbers: Called, words: Called) -> Columns:
+        """The columns `numbers` and `words`, all of which it has. Raises `Refused`."""
+        ...
+
+    def hint(self, names: Sequence[str]) -> str:
+        """What may be wrong with how it is read, where a column is missing among its `names`."""
+        ...
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """The CSV, Parquet or npz file at `path`."""
+
+    path: Path
+    dialect: Dialect
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def names(self) -> list[str]:
+        return column_names(self.path, self.dialect)
+
+    def read(self, numbers: Called, words: Called) -> Columns:
+        return read_columns(self.path, numbers, words, self.dialect)
+
+    def hint(self, names: Sequence[str]) -> str:
+        delimiter = delimiter_of(self.path, self.dialect.encoding) if len(names) == 1 else None
+        divided = f"(they seem to be divided by {delimiter!r}: set data.delimiter)"
+        return f" {divided}" if delimiter else ""
+
+
+@dataclass(frozen=True)
+class TableObject:
+    """A table of any library that was passed in Python; messages call it `called`.
+
+    A column is converted only when it is read: others may hold anything.
+    """
+
+    table: Any
+    called: str
+    missing_words: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.called
+
+    @property
+    def dialect(self) -> Dialect:
+        return Dialect(missing_words=self.missing_words)
+
+    def names(self) -> list[str]:
+        names = table_names(self.table, self.called)
+        refuse_repeated_names(names, self.called)
+        return names
+
+    def read(self, numbers: Called, words: Called) -> Columns:
+        table = as_arrow(self.table, [*numbers, *words], self.called)
+        return arrow_columns(table, numbers, words, self.called, self.dialect)
+
+    def whole(self) -> pyarrow.Table:
+        """All columns. Raises `Refused`."""
+        return as_arrow(self.table, self.names(), self.called)
+
+    def hint(self, names: Sequence[str]) -> str:
+        return ""

@@ -1,0 +1,112 @@
+"""A network that was passed in Python as an object, with the weights that it holds.
+
+Its weights are taken for public: nothing tells where they come from, unless a run of privfed's
+trained them, which `privfed.models.origin` recognises. The ledger and the guarantee say so.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import hashlib
+import inspect
+import textwrap
+from collections.abc import Iterator
+from typing import ClassVar
+
+from privfed.deferred import nn, torch
+from privfed.errors import Refused
+from privfed.models.origin import Origins, is_lazy, origins_of, unchanged
+from privfed.parts import Part
+
+
+class GivenModule(Part):
+    """A `torch.nn.Module` that was passed in Python, and starts from the weights that it has.
+
+    `layout` is the SHA-256 of its structure, with names, shapes and types of its tensors, and
+    `code` that of the sources of its classes. The module itself is stored nowhere.
+    """
+
+    layout: str = ""
+    code: str = ""
+    module: ClassVar[nn.Module | None] = None
+
+    @classmethod
+    def of(cls, module: nn.Module) -> type[GivenModule]:
+        """The part that builds copies of `module`."""
+        facts = {"module": module, "__module__": cls.__module__}
+        return type(cls.__name__, (cls,), {**facts, "__qualname__": cls.__qualname__})
+
+    def build(self, features: tuple[int, ...], width: int) -> nn.Module:
+        module = self.module
+        if module is None:
+            raise Refused(
+                "the model of this run was passed as an object, which a run directory does not "
+                "store: in Python, pass it again, privfed.load(path, model=net)",
+                key="model.name",
+            )
+        for what, stated, found in (
+            ("layout", self.layout, layout_digest(module)),
+            ("code", self.code, code_digest(module)),
+        ):
+            if stated and stated != found:
+                raise Refused(
+                    f"model: this network is of another {what} than the one that the run was "
+                    "begun with; pass the same class, with the same arguments",
+                    key="model.name",
+                )
+        return copy.deepcopy(module)
+
+    def weights(self) -> str:
+        """SHA-256 of the weights that training starts from; empty without a module."""
+        return weights_digest(self.module) if self.module is not None else ""
+
+    def origins(self) -> tuple[Origins, ...]:
+        return origins_of(self.module) if self.module is not None else ()
+
+    def known(self) -> bool:
+        return self.module is not None and unchanged(self.module)
+
+
+def layout_digest(module: nn.Module) -> str:
+    """SHA-256 of how `module` is built: its `repr`, and its tensors' names, shapes and types."""
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    lines = [
+        f"{name} lazy" if is_lazy(t) else f"{name} {tuple(t.shape)} {t.dtype}"
+        for name, t in tensors
+    ]
+    return hashlib.sha256("\n".join([repr(module), *lines]).encode()).hexdigest()
+
+
+def code_digest(module: nn.Module) -> str:
+    """SHA-256 of the sources of all classes in `module` but torch's own, without comments.
+
+    A class whose source cannot be read (typed at a prompt) counts by its name.
+    """
+    classes = {
+        base
+        for part in module.modules()
+        for base in type(part).__mro__
+        if base.__module__.partition(".")[0] not in ("torch", "builtins")
+    }
+    return hashlib.sha256("\n".join(_sources(classes)).encode()).hexdigest()
+
+
+def _sources(classes: set[type]) -> Iterator[str]:
+    for each in sorted(classes, key=lambda one: (one.__qualname__, one.__module__)):
+        yield each.__qualname__
+        try:
+            yield ast.dump(ast.parse(textwrap.dedent(inspect.getsource(each))))
+        except (OSError, TypeError, SyntaxError):
+            continue
+
+
+def weights_digest(module: nn.Module) -> str:
+    """SHA-256 of the values of all tensors in the state of `module`, by name."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        if not is_lazy(tensor):
+            values = tensor.detach().cpu().contiguous().reshape(-1)
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+            digest.update(values.view(torch.uint8).numpy().tobytes() if values.numel() else b"")
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""What may be called from Python? The names that `privfed` itself offers."""

@@ -1,0 +1,72 @@
+"""What a call comes to: facts by name as `--json` prints them, and the table that people read."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Console, RenderableType
+
+_WIDTH = 110
+_HTML = '<pre style="white-space:pre;overflow-x:auto;line-height:1.3">{code}</pre>'
+
+
+class Answer(Mapping[str, Any]):
+    """Facts by name, as keys and as attributes; shown as the table that the command line prints.
+
+    `result` is what they come from, with everything else that it knows.
+    """
+
+    def __init__(
+        self, facts: Mapping[str, Any], table: RenderableType, result: object = None
+    ) -> None:
+        self._facts = dict(facts)
+        self._table = table
+        self.result = result
+
+    def __getitem__(self, name: str) -> Any:
+        return self._facts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._facts)
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in self._facts:
+            return self._facts[name]
+        try:
+            return getattr(self.result, name)
+        except AttributeError:
+            known = ", ".join(self._facts)
+            raise AttributeError(f"there is no {name!r}; known are {known}") from None
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._facts]
+
+    def __str__(self) -> str:
+        return as_text(self._table)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(self._table)
+
+
+def as_text(table: RenderableType) -> str:
+    """What rich would print of `table`, without colours or blanks at the ends of lines."""
+    screen = Console(file=io.StringIO(), width=_WIDTH, markup=False, color_system=None)
+    with screen.capture() as printed:
+        screen.print(table)
+    return "\n".join(line.rstrip() for line in printed.get().splitlines())
+
+
+def as_html(table: RenderableType) -> str:
+    """The same as a piece of a page, for notebooks."""
+    screen = Console(file=io.StringIO(), width=_WIDTH, markup=False, record=True)
+    screen.print(table)
+    return screen.export_html(inline_styles=True, code_format=_HTML)

@@ -1,0 +1,185 @@
+"""The arguments of a call as a configuration: what a run file says, and objects beside it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from privfed.config.assembly import assembled
+from privfed.config.config import Config, Raw
+from privfed.config.overrides import assign
+from privfed.config.reading import read_raw
+from privfed.config.sections import SECTIONS
+from privfed.data.tables.arrow import is_table
+from privfed.deferred import nn
+from privfed.errors import Refused
+from privfed.models.given_module import GivenModule, code_digest, layout_digest
+from privfed.models.recipes import Foreign
+from privfed.parts import expected, find
+from privfed.python.people import People
+from privfed.python.plain import plain
+
+_SHORT = {"epsilon": "privacy.epsilon", "delta": "privacy.delta", "rounds": "run.rounds"}
+"""Keys that are arguments by themselves."""
+
+
+def configuration(
+    people: Any, model: Any, short: Mapping[str, Any], sections: Mapping[str, Any]
+) -> Config:
+    """The configuration of a run over `people`. Raises `Refused` with every problem found.
+
+    `short` are values for keys in `_SHORT`, None where they are left out, and `sections` the keys
+    of each section.
+    """
+    raw = _of_people(people)
+    given = {name: section for name, section in sections.items() if section is not None}
+    if model is not None:
+        given = {"model": _of_model(model), **given} if "model" not in given else given
+    for name, section in given.items():
+        _assign_section(raw, name, section)
+    for argument, key in _SHORT.items():
+        if short.get(argument) is not None:
+            _refuse_twice(given, argument, key)
+            assign(raw, key, plain(short[argument]))
+    return assembled(raw)
+
+
+def given_parts(model: Any, people: Any, sections: Mapping[str, Any]) -> dict[str, type[Any]]:
+    """The classes of the parts that a call passes as objects, by kind. Raises `Refused`."""
+    given: dict[str, type[Any]] = {}
+    if model is not None:
+        given["model"] = _class("model", model)
+    if people is not None:
+        if not isinstance(people, People):
+            raise Refused(_undeclared(people))
+        if isinstance(source := people.section["source"], type):
+            given["source"] = source
+    for name, section in sections.items():
+        naming = SECTIONS[name].parts if name in SECTIONS else {}
+        for key, named in dict(section).items():
+            if key not in naming:
+                raise Refused(f"{name}.{key} names no part; expected one of {', '.join(naming)}")
+            given[naming[key][0]] = _class(naming[key][0], named)
+    return given
+
+
+def _class(kind: str, passed: Any) -> type[Any]:
+    """The class of a part that was passed. Raises `Refused` for what is none."""
+    named, _ = _part(kind, passed)
+    return named if isinstance(named, type) else find(kind, named, kind)
+
+
+def _of_people(people: Any) -> Raw:
+    """The keys that the first argument of a call stands for. Raises `Refused`."""
+    if people is None:
+        return {}
+    if isinstance(people, People):
+        return {"data": dict(people.section), "model": {"loss": people.loss}}
+    if isinstance(people, Config):
+        return people.raw()
+    if isinstance(people, str | Path) and Path(people).suffix.lower() == ".toml":
+        return read_raw(Path(people))
+    raise Refused(_undeclared(people))
+
+
+def _undeclared(people: Any) -> str:
+    """Why `people` alone are not enough, and the call that declares them."""
+    what = repr(str(people)) if isinstance(people, str | Path) else f"a {type(people).__name__}"
+    why = "what a model sees of them (columns, bounds, classes, how many clients) is declared, "
+    why += "since reading it off private data would be a release of its own"
+    if isinstance(people, Mapping):
+        call = "privfed.Arrays(people, shape=(28, 28), bounds=(0, 255), classes=10, clients=500)"
+    elif is_table(people) or isinstance(people, str | Path):
+        call = (
+            'privfed.declare(public_sample, label="…", client="…").table(people, clients=500), or '
+            'by hand privfed.Table(people, label="…", client="…", clients=500, '
+            'labels=["no", "yes"], features={"age": (18, 94)})'
+        )
+    else:
+        return (
+            f"people is {what}; expected a privfed.Table, privfed.Arrays, a Config, the path of a "
+            "run file (.toml), or nothing for the default run"
+        )
+    return f"people is {what} without a declaration: {why}. Pass {call}"
+
+
+def _of_model(model: Any) -> dict[str, Any]:
+    """The section [model] that the argument `model` stands for. Raises `Refused`."""
+    if isinstance(model, Mapping):
+        return dict(model)
+    return {"name": model}
+
+
+def _assign_section(raw: Raw, name: str, section: Any) -> None:
+    """Set the keys of the section `name`, as an argument holds them. Raises `Refused`."""
+    if name not in SECTIONS or "." in name:
+        arguments = [known for known in SECTIONS if "." not in known]
+        raise Refused(f"unknown argument {name!r}; {expected(name, [*arguments, *_SHORT])}")
+    if not isinstance(section, Mapping):
+        raise Refused(f"{name} is {section!r}; expected its keys, as dict(key=value)", key=name)
+    keys = dict(section)
+    nested = keys.pop("privacy", None) if name == "client" else None
+    naming = SECTIONS[name].parts
+    for key in sorted(keys, key=lambda key: key not in naming):  # parts first: they own others
+        named, further = _part(naming[key][0], keys[key]) if key in naming else (keys[key], {})
+        assign(raw, f"{name}.{key}", plain(named))
+        for own, value in further.items():
+            if own in keys:
+                raise Refused(f"{name}.{own} is given twice: beside {name}.{key}, and in it")
+            assign(raw, f"{name}.{own}", plain(value))
+    if nested is not None:
+        _assign_section_of_clients(raw, nested)
+
+
+def _assign_section_of_clients(raw: Raw, section: Any) -> None:
+    """Set the keys of [client.privacy]. Raises `Refused`."""
+    if not isinstance(section, Mapping):
+        raise Refused(f"client.privacy is {section!r}; expected its keys, as dict(key=value)")
+    for key in sorted(section, key=lambda key: key != "mechanism"):
+        assign(raw, f"client.privacy.{key}", plain(section[key]))
+
+
+def _part(kind: str, named: Any) -> tuple[Any, dict[str, Any]]:
+    """How a configuration names a part that was passed, and the part's own keys."""
+    if kind == "model" and isinstance(named, nn.Module):
+        part = GivenModule.of(named)
+        return part, {"layout": layout_digest(named), "code": code_digest(named)}
+    if isinstance(named, BaseModel):
+        return part_named(type(named)), named.model_dump(exclude_unset=True)
+    if isinstance(named, type) and issubclass(named, BaseModel):
+        return part_named(named), {}
+    if kind == "model" and callable(named):
+        return function_named(named), {}
+    return named, {}
+
+
+def part_named(part: type[Any]) -> Any:
+    """The name of a class that any process can import, or else the class itself."""
+    return _place(part) or part
+
+
+def function_named(function: Callable[..., Any]) -> Any:
+    """The same for a function that makes a model, or a class of modules."""
+    return _place(function) or Foreign.of(function)
+
+
+def _place(thing: Any) -> str:
+    """`module:name`, where that finds `thing` again from another process; else nothing."""
+    module, name = getattr(thing, "__module__", ""), getattr(thing, "__qualname__", "")
+    if not module or not name or module == "__main__" or "." in name:
+        return ""
+    try:
+        same = getattr(importlib.import_module(module), name, None) is thing
+    except ImportError:
+        return ""
+    return f"{module}:{name}" if same else ""
+
+
+def _refuse_twice(sections: Mapping[str, Any], argument: str, key: str) -> None:
+    section, _, name = key.partition(".")
+    if name in sections.get(section, {}):
+        raise Refused(f"{argument} and {key} are both given; expected one of them", key=key)

@@ -1,0 +1,133 @@
+"""The calls beside training: what the other commands of the command line do."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from privfed.errors import Refused
+from privfed.python.answer import Answer
+from privfed.python.training import load
+
+
+def calibrate(
+    *,
+    delta: float,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    rounds: int | None = None,
+    sampling_rate: float | None = None,
+    sampler: str = "poisson",
+    mechanism: str = "gaussian",
+    accountant: str = "tightest",
+    **further: Any,
+) -> Answer:
+    """Solve for the one of noise, epsilon, rounds and cohort (or rate) that is left out.
+
+    `further` are the other flags of `privfed calibrate`: `population`, `cohort`, `bands`,
+    `protocol`, … Raises `Refused` where nothing, or more than one, is left to solve for.
+    """
+    from privfed.plan.calibration.question import CalibrationQuestion
+    from privfed.plan.calibration.solving import solve
+    from privfed.report.calibration import calibration_table
+
+    unknown = sorted(further.keys() - CalibrationQuestion.__dataclass_fields__.keys())
+    if unknown:
+        known = ", ".join(CalibrationQuestion.__dataclass_fields__)
+        raise Refused(f"unknown argument {unknown[0]!r}; expected one of {known}")
+    question = CalibrationQuestion(
+        mechanism,
+        sampler,
+        delta,
+        accountant,
+        rate=sampling_rate,
+        rounds=rounds,
+        epsilon=epsilon,
+        noise_multiplier=noise_multiplier,
+        **further,
+    )
+    solved = solve(question)
+    return Answer(solved.to_json(), calibration_table(solved), solved)
+
+
+def audit(
+    path: str | Path | Sequence[str | Path], accountant: str | None = None, head: str | None = None
+) -> Answer:
+    """The ε that the run at `path` really spent, or several together, from their ledgers alone."""
+    if isinstance(path, str | Path):
+        return load(path).audit(accountant, head)
+    from privfed.auditing.joint_audit import audit_together
+    from privfed.report.audit import merged_table
+
+    if head is not None:
+        raise Refused("head is about one run; audit them one by one")
+    merged = audit_together([Path(each) for each in path], accountant)
+    return Answer(merged.to_json(), merged_table(merged), merged)
+
+
+def evaluate(path: str | Path, other: Any = None) -> Answer:
+    """Score the model of the run at `path`: see `Run.evaluate`."""
+    return load(path).evaluate(other)
+
+
+def predict(path: str | Path, rows: Any, out: str | Path | None = None) -> Any:
+    """Predict `rows` by the model of the run at `path`: see `Run.predict`."""
+    return load(path).predict(rows, out)
+
+
+def export(path: str | Path, to: str | Path) -> Answer:
+    """Write the model of the run at `path` for other programs: see `Run.export`."""
+    return load(path).export(to)
+
+
+def experiment(
+    grid: str | Path,
+    *,
+    out: str | Path | None = None,
+    jobs: int | None = None,
+    retry: bool = False,
+    dry_run: bool = False,
+    progress: bool | None = None,
+) -> Answer:
+    """Run the grid in the file `grid`, each cell once, and draw its figures.
+
+    The answer has how many cells are done, what they guarantee together, and as `rows` the table,
+    a row for each cell and seed. `dry_run` says what would be run. Raises `Refused` where a cell
+    of the grid cannot be read, and where none is done.
+    """
+    from privfed.grid.cells import cells
+    from privfed.grid.duration import estimate
+    from privfed.grid.engine import run_grid
+    from privfed.grid.load import load_grid
+    from privfed.grid.pictures.drawing import draw_all
+    from privfed.grid.planned_guarantee import outlook
+    from privfed.grid.results import DONE, Files
+    from privfed.report.console import console
+    from privfed.report.experiment_progress import ExperimentProgress
+    from privfed.report.grid import experiment_table, outlook_table
+    from privfed.report.silence import silent
+
+    path = Path(grid)
+    loaded, files = load_grid(path), Files(path, Path(out) if out is not None else path.parent)
+    processes = jobs or os.cpu_count() or 1
+    if dry_run:
+        planned = cells(files.grid, loaded)
+        ahead = outlook(files, loaded, planned, retry)
+        time = estimate(files.grid, planned, loaded, processes)
+        return Answer({**ahead.to_json(planned), "time": time}, outlook_table(ahead), ahead)
+    with ExperimentProgress(silent() if progress is False else console(False)) as observer:
+        done = run_grid(files, loaded, processes, retry, observer)
+    if not done.counts[DONE]:
+        raise Refused(f"no cell of {path} is done; {done.files.table} says why")
+    figures = draw_all(files, loaded.figure, loaded.axes, loaded.columns)
+    facts = {**done.to_json(), "rows": _rows(files.table), "figures": list(map(str, figures))}
+    return Answer(facts, experiment_table(done), done)
+
+
+def _rows(table: Path) -> list[dict[str, Any]]:
+    """The rows of a table of results."""
+    with table.open(encoding="utf-8", newline="") as file:
+        return [dict(row) for row in csv.DictReader(file)]

@@ -1,0 +1,57 @@
+"""A declaration read off a public sample, for tables of the same form: `privfed.declare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from privfed.data.declaring.declaration import Declaration as Declared
+from privfed.data.declaring.declaration import run_file
+from privfed.data.declaring.declare import declare_file, declare_object
+from privfed.data.sources.given_table import GivenTable
+from privfed.data.sources.table import Table as FileTable
+from privfed.data.tables.readable import TableObject
+from privfed.python.people import Table
+
+_SAMPLE = "the sample"
+"""What messages call a sample that was passed."""
+
+
+class Declaration:
+    """What was read off a public sample: bounds, categories, the label's values; check each.
+
+    Shown, it is the run file that it stands for, with a reason at each line. `table` makes people
+    of a table of the same form.
+    """
+
+    def __init__(self, declared: Declared, sample: str) -> None:
+        self._declared = declared
+        self._sample = sample
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The keys of [data] that are declared."""
+        return self._declared.section()
+
+    def table(self, rows: Any, *, clients: int, test: Any = None, **changes: Any) -> Table:
+        """`rows` with this declaration, but for `changes`: see `privfed.Table`."""
+        kind = FileTable if isinstance(rows, str | Path) else GivenTable
+        keys = {k: v for k, v in self.keys.items() if k in kind.model_fields and k != "path"}
+        return Table(rows, clients=clients, test=test, **{**keys, **changes})
+
+    def __str__(self) -> str:
+        return run_file(self._sample, self._declared)
+
+    __repr__ = __str__
+
+
+def declare(sample: Any, *, label: str, client: str = "") -> Declaration:
+    """Read the declaration of a table off a PUBLIC `sample` of the same form.
+
+    It is a table as `privfed.Table` takes them, or the path of one. Raises `Refused` where nothing
+    can be learned from such tables.
+    """
+    if isinstance(sample, str | Path):
+        path = Path(sample)
+        return Declaration(declare_file(path, label, client, str(path)), path.name)
+    return Declaration(declare_object(TableObject(sample, _SAMPLE), label, client), _SAMPLE)

@@ -1,0 +1,80 @@
+"""What a run guarantees, as a sentence and a small table."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from privfed.auditing.audited_run import RunAudit
+from privfed.errors import Broken
+from privfed.words import ceiling
+
+
+@dataclass(frozen=True)
+class RunGuarantee:
+    """(epsilon, delta)-differential privacy for one `unit` under `relation`, by the run's ledger.
+
+    `sentence` says what that means, and `note` what readers have to know beside it (a simulation,
+    say). `epsilon` is infinite where nothing is promised. `others` are guarantees that are stated
+    apart: of examples in silos, or against another party.
+    """
+
+    epsilon: float
+    delta: float
+    unit: str
+    relation: str
+    sampler: str
+    rounds: int
+    accountant: str
+    accountants: Mapping[str, float | None]
+    sentence: str
+    note: str
+    others: tuple[Mapping[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, audited: RunAudit) -> RunGuarantee:
+        """What the ledger of an audited run proves. Raises `Broken` where it proves nothing."""
+        facts, bound = audited.to_json(), audited.guarantee
+        if audited.problems or bound is None:
+            raise Broken("\n".join(audited.problems))
+        return cls(
+            epsilon=float("inf") if facts["guarantee"] else bound.epsilon,
+            delta=bound.delta,
+            unit=bound.unit,
+            relation=bound.relation,
+            sampler=bound.sampler,
+            rounds=audited.charges,
+            accountant=bound.accountant,
+            accountants=audited.accountants,
+            sentence=facts["meaning"],
+            note=facts["note"] or "",
+            others=tuple(facts["guarantees"][1:]),
+        )
+
+    @property
+    def rows(self) -> dict[str, str]:
+        """What it says, by what it is about."""
+        unit = f"one {self.unit}, {self.relation}, {self.sampler} sampling"
+        rows = {
+            "ε": f"{ceiling(self.epsilon)} at δ = {self.delta:g} ({self.accountant})",
+            "protects": unit,
+            "over": f"{self.rounds} charged rounds",
+            "means": self.sentence,
+        }
+        return rows | ({"note": self.note} if self.note else {})
+
+    def __str__(self) -> str:
+        note = f" NOTE: {self.note}" if self.note else ""
+        return f"ε {self.rows['ε']}, {self.rows['protects']}: {self.sentence}.{note}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+            f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
+            for name, text in self.rows.items()
+        )
+        return f"<table>{cells}</table>"

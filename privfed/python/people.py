@@ -1,0 +1,122 @@
+"""People as a user passes them: a table or arrays, with all that is declared of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from privfed.data.sources.given_table import GivenTable
+from privfed.data.tables import array_table
+from privfed.data.tables.readable import TableObject
+from privfed.python.plain import plain
+
+TABLE, TEST_TABLE = "the table", "the test table"
+ARRAYS, TEST_ARRAYS = "the arrays", "the test arrays"
+"""What messages call what was passed."""
+
+
+class People:
+    """What the first argument of `privfed.train` is: a source of examples, and its declaration."""
+
+    section: dict[str, Any]
+    """The keys of [data], the source among them as a class."""
+    loss: str
+    """The loss that suits its label."""
+
+
+class Table(People):
+    """A table of people, and what is declared of it.
+
+    `rows` is a pandas, Polars or Arrow table, a Hugging Face `Dataset`, or the path of a CSV,
+    Parquet or npz file. `client` names the column that says whose a row is (the unit of privacy),
+    and `clients` is about how many there are, a public constant. `features` maps columns to their
+    bounds (low, high), `categories` to their values, `dates` to their first and last; `label` is
+    one column with `labels` (its values by name), `classes` (whole numbers from 0) or
+    `label_bounds` (a number to predict), or several columns of 0 and 1. `test` is a public table
+    with the same columns; without one, `holdout="clients"` scores on clients drawn to be public.
+    Further keys of [data] are arguments too: `missing`, `outside`, `population`, …
+
+    Nothing of it is ever read off `rows`: bounds or categories found in private data would be a
+    release of their own. `privfed.declare` reads them off a public sample.
+    """
+
+    def __init__(
+        self,
+        rows: Any,
+        *,
+        label: str | Sequence[str],
+        clients: int,
+        client: str = "",
+        test: Any = None,
+        features: Mapping[str, Sequence[float]] | None = None,
+        categories: Mapping[str, Sequence[Any]] | None = None,
+        **declared: Any,
+    ) -> None:
+        keys = plain(
+            {
+                "label": label,
+                "clients": clients,
+                "client": client,
+                "features": features or {},
+                "categories": categories or {},
+                **declared,
+            }
+        )
+        self.section = {**_source(rows, test, keys.get("missing_words", [])), **keys}
+        self.loss = _loss(keys)
+
+
+class Arrays(People):
+    """Clients' arrays by name, and what is declared of them.
+
+    `people` maps the name of each client to a pair (x, y) of arrays or tensors, x `[n, *shape]` and
+    y `[n]`, or to a `torch.utils.data.Dataset` of such pairs. `shape` is that of one example and
+    `bounds` those of its numbers, which a model sees scaled onto [-1, 1]; y holds `classes` (whole
+    numbers from 0), words of `labels`, or numbers within `label_bounds`. `clients` is about how
+    many clients there are, a public constant, and `test` a public pair or dataset. Further keys of
+    [data] are arguments too.
+    """
+
+    def __init__(
+        self,
+        people: Mapping[Any, Any],
+        *,
+        shape: Sequence[int],
+        bounds: Sequence[float],
+        clients: int,
+        test: Any = None,
+        **declared: Any,
+    ) -> None:
+        rows = array_table.of_clients(people, shape, ARRAYS)
+        scored = None if test is None else array_table.of_pair(test, shape, TEST_ARRAYS)
+        self.section = {
+            "source": GivenTable.of(rows, scored),
+            "shape": plain(shape),
+            "features": {array_table.X: plain(bounds)},
+            "label": array_table.Y,
+            "client": array_table.CLIENT,
+            "clients": plain(clients),
+            **plain(declared),
+        }
+        self.loss = _loss(self.section)
+
+
+def _source(rows: Any, test: Any, missing_words: Sequence[str]) -> dict[str, Any]:
+    """The keys of [data] that say where rows come from: a file, or an object."""
+    if isinstance(rows, str | Path):
+        public = {"test_path": str(test)} if test is not None else {}
+        return {"source": "table", "path": str(rows), **public}
+    words = tuple(missing_words)
+    scored = None if test is None else TableObject(test, TEST_TABLE, words)
+    return {"source": GivenTable.of(TableObject(rows, TABLE, words), scored)}
+
+
+def _loss(keys: Mapping[str, Any]) -> str:
+    """The loss for a label that is declared so."""
+    if isinstance(keys["label"], list):
+        return "multi_label"
+    if keys.get("label_bounds"):
+        return "squared_error"
+    two = 2 in (len(keys.get("labels", [])), keys.get("classes", 0))
+    return "binary_cross_entropy" if two else "cross_entropy"

@@ -1,0 +1,176 @@
+"""A run as an object: what it guarantees, its model, its records, and what is done with it next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accounting.documents import from_json
+from accounting.ledger import Ledger
+from privfed.config.config import Config
+from privfed.errors import Refused
+from privfed.models.origin import mark
+from privfed.python.answer import Answer
+from privfed.python.guarantee import RunGuarantee
+from privfed.python.other_data import in_kind_of, other_rows
+from privfed.python.temporary_folder import TemporaryFolder
+from privfed.store.run_directory import RunDirectory
+from privfed.words import ceiling
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from privfed.run.outcome import Observer
+
+
+class Run:
+    """A run in its directory, which is all that it is: another process loads the same one.
+
+    `privfed.train` and `privfed.load` make it. What is asked of it is read from the directory, and
+    its guarantee re-computed from the ledger each time that the ledger has grown.
+    """
+
+    def __init__(self, directory: RunDirectory, folder: TemporaryFolder | None = None) -> None:
+        self._directory = directory
+        self._folder = folder
+        self._audits: dict[bytes, RunGuarantee] = {}
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        return self._directory.path
+
+    @property
+    def config(self) -> Config:
+        """The resolved configuration. Raises `Refused` for parts that are not at hand."""
+        return self._directory.config.read()
+
+    @property
+    def guarantee(self) -> RunGuarantee:
+        """What the ledger proves, re-computed from it. Raises `Broken` where that is nothing."""
+        from privfed.auditing.run_audit import audit
+
+        head = Ledger.load(self._directory.ledger).head()
+        if head not in self._audits:
+            self._audits = {head: RunGuarantee.of(audit(self._directory))}
+        return self._audits[head]
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """A row for each round that was evaluated, as `pandas.DataFrame` takes them."""
+        return [from_json(text) for text in self._directory.metrics.texts()]
+
+    @property
+    def ledger(self) -> list[dict[str, Any]]:
+        """A row for each charge: its round, the event and what it means, and the chain's hash."""
+        return [
+            {"round": charge.round, **charge.event.to_json(), "hash": charge.hash}
+            for charge in Ledger.load(self._directory.ledger).charges
+        ]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """How the run ended: its measures beside the best constant answer, what it spent.
+
+        Raises `Refused` where it has not ended.
+        """
+        if not self._directory.summary.exists():
+            raise Refused(f"{self.path} has not ended; go on with it: resume()")
+        summary: dict[str, Any] = from_json(self._directory.summary.read_text(encoding="utf-8"))
+        return summary
+
+    @property
+    def model(self) -> nn.Module:
+        """The trained network, on the CPU and in evaluation mode, with its weights to train on.
+
+        It takes what a source makes of raw rows; `predict` and `export` do that by themselves. Its
+        weights tell of this run's people: where they start another run, that one counts this one.
+        """
+        import torch
+
+        from privfed.trained.stored_model import stored_model
+
+        form = self._directory.checkpoint.form()
+        if form is None:
+            raise Refused(f"{self.path}: an older version wrote it; load its model by evaluate()")
+        network, params, _ = stored_model(self._directory, form.empty())
+        with torch.no_grad():
+            tensors = dict(network.module.named_parameters())
+            for name, view in network.shapes.views(params).items():
+                tensors[name].copy_(view)
+        for name in network.shapes.names:
+            tensors[name].requires_grad_(True)
+        lineage = {**self._directory.checkpoint.lineage(), "path": str(self.path)}
+        mark(network.module, network.shapes.names, lineage)
+        return network.module.eval()
+
+    def audit(self, accountant: str | None = None, head: str | None = None) -> Answer:
+        """The ε really spent, from the ledger alone, and what canaries show: `privfed audit`."""
+        from privfed.auditing.run_audit import audit
+        from privfed.report.audit import audit_table
+
+        audited = audit(self._directory, accountant, head)
+        return Answer(audited.to_json(), audit_table(audited), audited)
+
+    def evaluate(self, other: Any = None, predictions: str | Path | None = None) -> Answer:
+        """Score the model on the run's own test examples, or on `other` labelled rows.
+
+        These are a table or a path as `privfed.Table` takes them, or (x, y) where the run's people
+        were arrays. `predictions` is a file to write them to.
+        """
+        from privfed.report.evaluation import evaluation_table
+        from privfed.trained.evaluate import evaluate
+
+        to = None if predictions is None else Path(predictions)
+        evaluation = evaluate(self._directory, () if other is None else other_rows(other), to)
+        return Answer(evaluation.to_json(), evaluation_table(evaluation, to), evaluation)
+
+    def predict(self, rows: Any, out: str | Path | None = None) -> Any:
+        """Predict `rows`, with labels or without: a table of the same library, a row per row.
+
+        Of a path, arrays and the like it is an Arrow table. `out` is a file to write it to, too.
+        """
+        from privfed.trained.predict import predict
+
+        to = None if out is None else Path(out)
+        return in_kind_of(rows, predict(self._directory, other_rows(rows), to).table)
+
+    def export(self, to: str | Path) -> Answer:
+        """Write the model, with its preprocessing, to a .safetensors, .pt2 or .onnx file."""
+        from privfed.report.trained_model import export_table
+        from privfed.trained.export import export
+
+        exported = export(self._directory, Path(to))
+        return Answer(exported.to_json(), export_table(exported), exported)
+
+    def resume(
+        self,
+        *,
+        rounds: int | None = None,
+        epsilon: float | None = None,
+        observers: Sequence[Observer] = (),
+        progress: bool | None = None,
+    ) -> Run:
+        """Go on with this run, to `rounds` in all and within the budget `epsilon`; both may stay.
+
+        Raises `Refused` where what was spent is above that budget, or people are others.
+        """
+        from privfed.python.training import go_on
+
+        changes = {"run.rounds": rounds, "privacy.epsilon": epsilon}
+        wanted = {key: value for key, value in changes.items() if value is not None}
+        go_on(self._directory, wanted, observers, progress)
+        return Run(self._directory, self._folder)
+
+    def __repr__(self) -> str:
+        facts: Mapping[str, Any] = {}
+        if self._directory.summary.exists():
+            facts = self.summary
+        if not facts:
+            return f"<privfed run {self.path}, not ended>"
+        measure = next(iter(facts))
+        return (
+            f"<privfed run {self.path}: {measure} {facts[measure]:.4g}, ε "
+            f"{ceiling(facts['epsilon'])} at δ = {facts['delta']:g}, {facts['charges']} rounds>"
+        )

@@ -1,0 +1,184 @@
+"""The calls that train: `privfed.train`, `check`, `load` and `resume`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privfed.config.config import Config
+from privfed.config.overrides import assign
+from privfed.config.reading import reassembled
+from privfed.errors import Refused
+from privfed.python.answer import Answer
+from privfed.python.arguments import configuration, given_parts
+from privfed.python.run import Run
+from privfed.python.temporary_folder import TemporaryFolder
+from privfed.python.watching import watched
+from privfed.store.folders import new_folder
+from privfed.store.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from privfed.run.outcome import Observer
+
+
+def train(
+    people: Any = None,
+    *,
+    model: Any = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    rounds: int | None = None,
+    out: str | Path | None = None,
+    temporary: bool = False,
+    observers: Sequence[Observer] = (),
+    progress: bool | None = None,
+    **sections: Any,
+) -> Run:
+    """Train one model over `people` within a privacy budget.
+
+    `people` is a `privfed.Table` or `privfed.Arrays`, the path of a run file, a `Config`, or
+    nothing for the default run. `model` is a name ("mlp"), a `torch.nn.Module` whose weights are a
+    public start, a function that makes one, or the keys of [model]. Every key of a run file is an
+    argument by its section: `privacy=dict(clip=0.5)`, `client=dict(lr=0.1)`; where a key names a
+    part, an instance of one will do: `server=dict(optimizer=Mine(beta=0.9))`.
+
+    The run goes into the new directory `out`, by default one in runs/, and into one that is
+    removed with the `Run` where it is `temporary`. `progress` shows the plan and a bar (None: in
+    terminals and notebooks). Raises `Refused`, having written nothing, for what cannot run or has
+    no proof. Interrupted, `privfed.load(out).resume()` goes on.
+    """
+    from privfed.ranks import joined
+    from privfed.run.train import train as train_in
+
+    short = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
+    config = configuration(people, model, short, sections)
+    _refuse_other_processes(config)
+    if temporary and out is not None:
+        raise Refused("out and temporary are both given; expected one of them")
+    folder = TemporaryFolder() if temporary else None
+    path = folder.path / "run" if folder else Path(out) if out is not None else new_folder()
+    with _resumable(path), watched(progress) as observer, joined(config.run.workers) as ranks:
+        train_in(config, path, [*observer, *observers], ranks)
+    return Run(RunDirectory(path, config.given), folder)
+
+
+def check(
+    people: Any = None,
+    *,
+    model: Any = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    rounds: int | None = None,
+    **sections: Any,
+) -> Answer:
+    """What `train` with the same arguments would guarantee, cost and take; nothing is written.
+
+    Raises `Refused` with every reason why it would be refused.
+    """
+    from privfed.report.plan import plan_table
+    from privfed.run.check import check as check_run
+
+    short = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
+    config = configuration(people, model, short, sections)
+    with _own_threads():
+        checked = check_run(config)
+    return Answer(checked.to_json(), plan_table(checked.plan, checked.forecast, None), checked)
+
+
+def load(path: str | Path, *, model: Any = None, data: Any = None, **parts: Any) -> Run:
+    """The run in the directory `path`.
+
+    A network, people or parts that were passed as objects are stored nowhere: pass them again as
+    `model`, `data` and by their section, `server=dict(optimizer=Mine)`. Without them ledger,
+    guarantee, audit and metrics still read. Raises `Refused` for others than those with whom the
+    run began.
+    """
+    directory = RunDirectory.open(Path(path))
+    directory = directory.with_given(given_parts(model, data, parts))
+    if model is not None or data is not None or parts:
+        config = directory.config.read()
+        _refuse_others(directory, config, model is not None, data is not None)
+    return Run(directory)
+
+
+def resume(path: str | Path, *, model: Any = None, data: Any = None, **changes: Any) -> Run:
+    """Go on with the run in the directory `path`: `load(path, …).resume(…)`."""
+    return load(path, model=model, data=data).resume(**changes)
+
+
+def go_on(
+    directory: RunDirectory,
+    changes: Mapping[str, Any],
+    observers: Sequence[Observer],
+    progress: bool | None,
+) -> None:
+    """Go on with a run, with other values for some keys."""
+    from privfed.ranks import joined
+    from privfed.run.resume import resume as resume_in
+
+    def changed(stored: Config) -> Config:
+        raw = stored.raw()
+        for key, value in changes.items():
+            assign(raw, key, value)
+        return reassembled(raw, stored)
+
+    workers = directory.config.read().run.workers
+    with _resumable(directory.path), watched(progress) as observer, joined(workers) as ranks:
+        resume_in(directory, changed, [*observer, *observers], ranks)
+
+
+def _refuse_others(directory: RunDirectory, config: Config, model: bool, data: bool) -> None:
+    """Raises `Refused` where model or people are not those with whom the run began."""
+    from privfed.data.source import KeptByUser
+    from privfed.run.population import load_population
+    from privfed.run.prepare import streams_of
+
+    form = directory.checkpoint.form() if directory.checkpoint.exists() else None
+    if model and form is not None:
+        config.model.build(form.features, config.loss.width(form.empty()))
+    if data and isinstance(config.source, KeptByUser):
+        federation = load_population(config, streams_of(config))
+        directory.people.refuse_others((federation.examples, federation.test))
+
+
+def _refuse_other_processes(config: Config) -> None:
+    """Raises `Refused` where a run with objects would have to go to other processes."""
+    from privfed.ranks import under_torchrun
+
+    if under_torchrun():
+        raise Refused("torchrun starts the command line: torchrun … -m privfed train run.toml")
+    if config.run.workers > 1 and config.given:
+        objects = ", ".join(sorted(config.given))
+        raise Refused(
+            f"run.workers is {config.run.workers}, but objects that are passed ({objects}) cannot "
+            "be sent to other processes: name them (module:name, a path), or use one process",
+            key="run.workers",
+        )
+
+
+@contextlib.contextmanager
+def _resumable(path: Path) -> Iterator[None]:
+    """A context that says, where it is interrupted, how to go on; torch's threads are as before."""
+    try:
+        with _own_threads():
+            yield
+    except (KeyboardInterrupt, OSError) as error:
+        if (path / "ledger.jsonl").exists():
+            error.add_note(
+                f"what was released is kept; go on with it: privfed.load({str(path)!r}).resume()"
+            )
+        raise
+
+
+@contextlib.contextmanager
+def _own_threads() -> Iterator[None]:
+    """A context whose number of torch's threads is its own: runs set it (`run.threads`)."""
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

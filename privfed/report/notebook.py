@@ -1,0 +1,70 @@
+"""A run in a notebook: its plan, then a bar that is drawn over again."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from privfed.plan.plan import Plan
+from privfed.report.progress import PlainProgress, abort_line, measures_line
+from privfed.run.forecast import Forecast
+from privfed.run.outcome import RoundRecord
+
+
+def in_notebook() -> bool:
+    """Whether this process is a notebook's kernel."""
+    return "ipykernel" in sys.modules and "IPython" in sys.modules and _kernel()
+
+
+def _kernel() -> bool:
+    from IPython import get_ipython
+
+    return hasattr(get_ipython(), "kernel")
+
+
+class NotebookProgress(PlainProgress):
+    """A bar with round, test accuracy and ε spent of the budget, in the output of a cell."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._notebook: Any = None
+        self._display: Any = None
+        self._done, self._measures, self._notes = 0, "", list[str]()
+
+    def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
+        """Begin the bar after `done` rounds."""
+        self._notebook = notebook = importlib.import_module("IPython.display")
+        self._budget, self._rounds, self._done = plan.budget, plan.config.run.rounds, done
+        self._display = notebook.display(notebook.HTML(self._drawn()), display_id=True)
+
+    def after_round(self, round: int) -> None:
+        """Move the bar, a hundred times at most."""
+        self._done = round
+        if round % max(self._rounds // 100, 1) == 0 or round == self._rounds:
+            self._draw()
+
+    def aborted(self, round: int, reason: str) -> None:
+        """Say that a round came to nothing, and was charged."""
+        self._notes.append(abort_line(round, reason))
+        self._draw()
+
+    def after(self, record: RoundRecord) -> None:
+        """Show an evaluation, and what it warns of."""
+        self._measures = f"at {record.round}: {measures_line(record, self._budget)}"
+        if record.warning:
+            self._notes.append(f"round {record.round}: WARNING: {record.warning}")
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._display is not None:
+            self._display.update(self._notebook.HTML(self._drawn()))
+
+    def _drawn(self) -> str:
+        notes = "".join(f"<br>{html.escape(note)}" for note in self._notes)
+        text = f"round {self._done}/{self._rounds} {html.escape(self._measures)}{notes}"
+        return f"<progress max={self._rounds} value={self._done}></progress> {text}"
