@@ -25,6 +25,7 @@ from pages.docstrings import escaped
 from pages.links import relocated
 from pages.markdown import prose, table
 
+import privfed
 from privfed import errors
 from privfed import failures as endings
 from privfed.cli.main import main
@@ -209,6 +210,17 @@ def test_every_public_module_is_documented(package):
         if re.search(r"^(def|class) [A-Za-z]", path.read_text("utf-8"), re.MULTILINE)
     ]
     assert set(re.findall(rf"automodule:: {package}\.(\w+)", page)) == set(public)
+
+
+def test_the_python_interface_is_documented_by_what_it_is_for():
+    page = api.public_names("privfed")
+    named = re.findall(r"^\.\. auto\w+:: privfed\.(\w+)$", page, re.MULTILINE)
+    assert sorted(named) == sorted(privfed.__all__)
+    assert (
+        page.index(":: privfed.train")
+        < page.index(":: privfed.Rule")
+        < page.index(":: privfed.Refused")
+    )
 
 
 def test_every_part_of_privfed_is_documented_in_full():

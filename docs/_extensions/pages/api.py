@@ -8,16 +8,34 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from pages.markdown import ROOT, join
 from privfed.config.catalog import key_of
 from privfed.parts import find
 from privfed.registry import BUILT_IN
 
+TITLES = ("Functions", "What they take and return", "To extend", "Errors")
+"""What public names are sorted by."""
+
 
 def public_names(package: str) -> str:
-    """All names that `package` says are public, each documented."""
+    """All names that `package` says are public, each documented, by what they are for."""
     module = importlib.import_module(package)
-    return join(_named(package, name) for name in getattr(module, "__all__", ()))
+    groups: dict[str, list[str]] = {title: [] for title in TITLES}
+    for name in getattr(module, "__all__", ()):
+        groups[_title(getattr(module, name))].append(_named(package, name))
+    blocks = ([f"## {title}", *names] for title, names in groups.items() if names)
+    return join(block for group in blocks for block in group)
+
+
+def _title(thing: object) -> str:
+    """The title under which a public name stands."""
+    if not inspect.isclass(thing):
+        return "Functions"
+    if issubclass(thing, BaseException):
+        return "Errors"
+    return "To extend" if issubclass(thing, BaseModel) else "What they take and return"
 
 
 def modules(package: str) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
 from pydantic import BaseModel
 
 EMPHASIS = re.compile(r"(?<![\w*])(\*{1,2})(?=\w)([^*`]*?\w)\1(?![\w*])")
+MOST = 8
+"""The most arguments of a class that are shown."""
 ENDS = " \n.,:;!?)]}'\"-/"
 """What reStructuredText takes right after code."""
 
@@ -64,4 +67,7 @@ def _plain(text: str) -> str:
 
 def unsigned(app: Any, what: str, name: str, obj: Any, *_: Any) -> tuple[str, str] | None:
     """Parts and configurations are shown without their keys, which stand in the run file."""
-    return ("", "") if isinstance(obj, type) and issubclass(obj, BaseModel) else None
+    if not isinstance(obj, type):
+        return None
+    many = dataclasses.is_dataclass(obj) and len(dataclasses.fields(obj)) > MOST
+    return ("", "") if many or issubclass(obj, BaseModel) else None
