@@ -26,11 +26,22 @@ NOISE = {
 }
 
 
+NOTES = {
+    "rule": "What a rule is defined for is no promise against every attack: how far each was "
+    "proved or tried stands in [its description](api/defenses.md), and how many of them fared in [a "
+    "study](../studies/attack_defense.md).",
+    "before": "The rule that follows has to tolerate the hostile rows among the mixtures.",
+    "attack": "An ε is called nominal where a run is a simulation, as every one with attackers is.",
+}
+"""What has to be said of a table, beside what parts declare."""
+
+
 def by_kind() -> str:
     """A table for each kind."""
     blocks = []
     for kind, lines in catalog().items():
-        blocks += [f"({kind})=", f"## {key_of(kind)}", _contract(kind), _table(kind, lines)]
+        blocks += [f"({kind})=", f"## {key_of(kind)}", _contract(kind)]
+        blocks += [NOTES.get(kind, ""), _table(kind, lines)]
     return join(blocks)
 
 
@@ -159,7 +170,7 @@ COLUMNS: Mapping[str, Columns] = {
     "sampler": {
         "relation": _relation,
         "event of a round": _event,
-        "the draw amplifies": _amplifies,
+        "a secret draw amplifies": _amplifies,
         "reads clients' sizes": lambda part: _yes(part.reads_sizes),
     },
     "availability": {"clients come and go": lambda part: _yes(part.varies)},
@@ -168,8 +179,11 @@ COLUMNS: Mapping[str, Columns] = {
         "arithmetic": lambda part: prose(inspect.cleandoc(part.arithmetic)),
         "correlated over rounds": lambda part: _yes(part.remembers),
     },
-    "rule": {"needs": _sees, f"hostile clients it tolerates, of {ROWS} or in words": _tolerates},
-    "before": {"hostile rows it tolerates": _tolerates},
+    "rule": {
+        "needs": _sees,
+        f"hostile clients it is defined for, of {ROWS} or in words": _tolerates,
+    },
+    "before": {f"mixtures it makes of {ROWS} rows": lambda part: str(part().left(ROWS))},
     "attack": {"does": _does, "reads": _reads, "a run's ε": _guarantee},
     "protocol": {
         "who sees what": lambda part: part.seen,
