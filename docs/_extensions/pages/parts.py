@@ -28,8 +28,8 @@ NOISE = {
 
 NOTES = {
     "rule": "What a rule is defined for is no promise against every attack: how far each was "
-    "proved or tried stands in [its description](api/defenses.md), and how many of them fared in [a "
-    "study](../studies/attack_defense.md).",
+    "proved or tried stands in [its description](api/defenses.md), and how many of them fared in "
+    "[a study](../studies/attack_defense.md).",
     "before": "The rule that follows has to tolerate the hostile rows among the mixtures.",
     "attack": "An ε is called nominal where a run is a simulation, as every one with attackers is.",
 }
