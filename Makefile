@@ -1,5 +1,5 @@
-# Two commands: `make train` and `make test`. Each sets up the environment it needs in .venv, from
-# the pinned versions in constraints.txt; pip's own settings (mirrors, local wheels) are honoured.
+# `make` lists what there is. Each target sets up the environment it needs in .venv, from the pinned
+# versions in constraints.txt; pip's own settings (mirrors, local wheels) are honoured.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -7,28 +7,37 @@ ARGS ?=
 BIN = "$(VENV)"/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: train test test-slow reliability lint clean
+.PHONY: help train test test-slow reliability lint docs clean
 
-train: $(VENV)/.run-ready
+help:  ## what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "ARGS='...' is passed on: make train ARGS='--set privacy.epsilon=2'"
+
+train: $(VENV)/.run-ready  ## the default run: digits over 500 clients at epsilon 4
 	$(BIN)/python -m privfed train $(ARGS)
 
-test: $(VENV)/.test-ready
+test: $(VENV)/.test-ready  ## the tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
-test-slow: $(VENV)/.test-ready
+test-slow: $(VENV)/.test-ready  ## long statistical tests, studies, every page's code
 	$(BIN)/python -m pytest -n 2 -m slow $(ARGS)
 
-reliability: $(VENV)/.test-ready
+reliability: $(VENV)/.test-ready  ## crashes and spoiled files at length, into docs/reliability.md
 	PYTHONPATH=.:tests:tests/privfed $(BIN)/python -m trials $(ARGS)
 
-lint: $(VENV)/.test-ready
+lint: $(VENV)/.test-ready  ## style, types, the contract of layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m mypy
 	$(BIN)/lint-imports
 
-clean:
-	rm -rf "$(VENV)"
+docs: $(VENV)/.test-ready  ## this documentation, into docs/_build/html; warnings are errors
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --nitpicky --quiet \
+		--fresh-env docs docs/_build/html $(ARGS)
+
+clean:  ## remove the environment and what was built
+	rm -rf "$(VENV)" docs/_build
 
 $(VENV)/.made: constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("privfed needs Python 3.11 or newer; set PYTHON=") if sys.version_info < (3, 11) else None'

@@ -31,6 +31,7 @@ class Adaptive(FullKnowledge):
 
     knows: ClassVar[frozenset[Knowledge]] = FullKnowledge.knows | {Knowledge.RULE}
     steps: int = Field(9, ge=2, le=100)
+    """How many strengths are tried, and how often the best is refined."""
 
     def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         mean, spread = honest.mean(0), honest.std(0, correction=0)

@@ -23,8 +23,11 @@ class Hidden(Attack):
     knows: ClassVar[frozenset[Knowledge]] = frozenset({Knowledge.OWN_DATA, Knowledge.OWN_UPDATES})
     poisons: ClassVar[bool] = True
     target: int = Field(0, ge=0)
+    """The label that the backdoor means."""
     share: float = Field(0.5, gt=0, le=1)
+    """The part of an attacker's examples that is poisoned."""
     boost: float = Field(1.0, gt=0, le=1e6)
+    """By what the update is multiplied."""
 
     @property
     def corrupts(self) -> bool:
@@ -78,7 +81,9 @@ class Backdoor(Hidden):
     """
 
     size: int = Field(2, ge=1, le=100)
+    """The side of the patch, in pixels."""
     value: float = Field(1.0, ge=-1e6, le=1e6)
+    """The brightness of the patch."""
 
     def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
         if self.size**2 >= math.prod(shape):
@@ -116,7 +121,9 @@ class EdgeCase(Hidden):
     """
 
     low: float = Field(0.0, ge=-1e6, le=1e6)
+    """The least number of an input."""
     high: float = Field(1.0, ge=-1e6, le=1e6)
+    """The largest number of an input."""
 
     def alter(self, x: Tensor) -> Tensor:
         return self.low + self.high - x

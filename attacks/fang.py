@@ -35,7 +35,9 @@ class Fang(FullKnowledge):
 
     knows: ClassVar[frozenset[Knowledge]] = FullKnowledge.knows | {Knowledge.RULE}
     against: Literal["trimmed_mean", "krum"] = "trimmed_mean"
+    """The kind of rule that it is made for."""
     beyond: float = Field(2.0, gt=1, le=1e3)
+    """How far beyond the honest numbers it reaches."""
 
     def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         if self.against == "krum":

@@ -28,6 +28,7 @@ class FeatureNoise(Attack):
     knows: ClassVar[frozenset[Knowledge]] = frozenset({Knowledge.OWN_DATA})
     poisons: ClassVar[bool] = True
     strength: float = Field(3.0, gt=0, le=1e6)
+    """The noise's deviation over that of the client's own numbers."""
 
     def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
         return None if numbers else "it adds noise to numbers, and these examples are tokens"

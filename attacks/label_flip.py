@@ -29,8 +29,11 @@ class LabelFlip(Attack):
     knows: ClassVar[frozenset[Knowledge]] = frozenset({Knowledge.OWN_DATA})
     poisons: ClassVar[bool] = True
     flip: Literal["all", "one"] = "all"
+    """Whether all labels are turned round, or one becomes another."""
     source: int = Field(1, ge=0)
+    """With "one": the label that is flipped."""
     target: int = Field(7, ge=0)
+    """With "one": what it becomes."""
 
     @model_validator(mode="after")
     def _refuse_itself(self) -> Self:

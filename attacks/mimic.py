@@ -26,6 +26,7 @@ class Mimic(ReadingAttack):
     """
 
     warmup: int = Field(20, ge=1, le=10_000)
+    """Over how many rounds the direction is learned."""
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         honest = usable_honest(view.honest)

@@ -17,6 +17,7 @@ class Farthest(FullKnowledge):
     """The row mu - gamma p for the largest gamma that hides; p is a direction of length one."""
 
     direction: Literal["unit", "sign", "std"] = "std"
+    """Along the honest mean, its signs, or the deviations."""
 
     @abstractmethod
     def reach(self, away: Tensor, p: Tensor) -> float:

@@ -22,6 +22,7 @@ class SignFlip(UpdateAttack):
     """
 
     strength: float = Field(1.0, gt=0, le=1e6)
+    """How many times as long as the own update."""
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         return -self.strength * view.byzantine, state
@@ -39,6 +40,7 @@ class Scaling(UpdateAttack):
     """
 
     strength: float = Field(10.0, gt=0, le=1e6)
+    """How many times as long as the own update."""
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         return self.strength * view.byzantine, state
@@ -57,6 +59,7 @@ class GaussianNoise(UpdateAttack):
     """
 
     strength: float = Field(10.0, gt=0, le=1e6)
+    """How many times as long as the own update, on average."""
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         rows = view.byzantine

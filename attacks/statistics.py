@@ -28,6 +28,7 @@ class Alie(FullKnowledge):
     """
 
     z: float | None = Field(None, ge=-100, le=100)
+    """How many deviations off the mean; by default as published."""
 
     def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         z = (
@@ -63,6 +64,7 @@ class InnerProduct(FullKnowledge):
     """
 
     strength: float = Field(1.0, gt=0, le=1e6)
+    """How many times as long as the honest mean."""
 
     def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         return -self.strength * honest.mean(0)

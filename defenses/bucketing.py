@@ -34,6 +34,7 @@ class Bucketing(PreAggregator):
     """
 
     bucket_size: int = Field(2, ge=1)
+    """How many rows a bucket averages."""
 
     def needs(self) -> frozenset[str]:
         return frozenset({"generator"})

@@ -32,6 +32,7 @@ class CenteredClipping(WithinRadius):
     """
 
     passes: int = Field(1, ge=1, le=100)
+    """How often the center moves, by a sum each."""
     remembers: ClassVar[bool] = True
 
     def step(self, center: Tensor, released: Tensor) -> Tensor:

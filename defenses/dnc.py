@@ -30,6 +30,7 @@ class DivideAndConquer(WeightRule):
     """
 
     share: float = Field(1.0, ge=1, le=2)
+    """How many times the expected hostile rows are left out."""
 
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
         n = geometry.rows

@@ -56,9 +56,14 @@ class GeometricMedian(SumRule, WeightRule):
     """
 
     passes: int = Field(2, ge=1, le=1000)
+    """How often the center moves, by a sum each."""
     smoothing: float | None = Field(None, ge=1e-3)
+    """Within which distance of the center a client counts fully; under privacy it follows from the
+    clip."""
     balance: float = Field(0.5, gt=0, le=10)
+    """How much of the bound the weights take, beside the rows."""
     floor: float | None = Field(None, gt=0, le=1)
+    """The least sum of weights that is divided by."""
     extra: ClassVar[int] = 1
     follows_clip: ClassVar[Mapping[str, float | None]] = {"smoothing": None}
 

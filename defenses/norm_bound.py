@@ -18,6 +18,7 @@ class WithinRadius(SumRule):
     tolerance: ClassVar[str] = "any number, each by its radius at most"
     follows_clip: ClassVar[Mapping[str, float | None]] = {"radius": 1.0}
     radius: float | None = Field(None, gt=0, le=1e15)
+    """The norm up to which an update counts in full; under privacy it is privacy.clip."""
 
     def most(self, n: int) -> int:
         return n

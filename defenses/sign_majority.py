@@ -34,7 +34,9 @@ class SignMajority(SumRule):
     """
 
     move: float = Field(0.01, gt=0, le=1e6)
+    """How far a coordinate moves."""
     votes: float | None = Field(None, gt=0, le=1e15)
+    """The norm of a client's votes; under privacy it is privacy.clip."""
     passes: ClassVar[int] = 1
 
     tolerance: ClassVar[str] = "any number, each by one vote"

@@ -19,7 +19,7 @@ _AT_ONCE = 16
 
 
 class Rule(BaseModel):
-    """A frozen, strict configuration that is also the rule."""
+    """How updates become one: a frozen, strict configuration that is also the rule."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 

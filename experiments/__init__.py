@@ -1,0 +1,1 @@
+"""Studies and benchmarks: what is claimed, tried, and came out."""

@@ -31,6 +31,16 @@ from privfed.own_code import in_own_code, own_frames
 from privfed.visible import visible
 
 OUR_FAULT, STOPPED_AT_BUDGET, REFUTED, BROKEN, INTERRUPTED = 1, 3, 4, 5, 130
+EXIT_CODES = {
+    0: "done",
+    OUR_FAULT: "a bug, ours or in a part of your own (its line is shown); or cells that failed",
+    Refused.exit_code: "bad input, what has no proof, or what the system does not give",
+    STOPPED_AT_BUDGET: "a run stopped at its budget, before all of its rounds",
+    REFUTED: "an audit refutes the claim",
+    BROKEN: "a ledger or a run directory is edited or incomplete",
+    INTERRUPTED: "interrupted by Ctrl-C or a service manager; a run can be resumed",
+}
+"""The exit codes of all commands."""
 KINDS = {
     "refused": "bad input, or a combination that has no proof",
     "usage": "the command line itself",

@@ -32,7 +32,9 @@ class Staircase(Part):
     """Multiplied by `decay` after every `every` rounds (Reddi et al. 2021: 0.1, 500)."""
 
     decay: float = Field(0.1, gt=0, le=1)
+    """The factor of a step."""
     every: int = Field(500, ge=1)
+    """How many rounds a step is long."""
 
     def factor(self, round: int) -> float:
         return float(self.decay ** ((round - 1) // self.every))
@@ -42,6 +44,7 @@ class WarmUp(Part):
     """Linear from `1 / warmup` up to the rate in round `warmup`, then constant."""
 
     warmup: int = Field(10, ge=1)
+    """How many rounds the rate rises for."""
 
     def factor(self, round: int) -> float:
         return min(round / self.warmup, 1.0)
@@ -51,6 +54,7 @@ class Cosine(Part):
     """Half a cosine from the rate down to zero after `over` rounds (Loshchilov & Hutter 2017)."""
 
     over: int = Field(ge=1)
+    """How many rounds the rate falls for."""
 
     def factor(self, round: int) -> float:
         progress = min((round - 1) / self.over, 1.0)

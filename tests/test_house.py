@@ -66,7 +66,7 @@ def test_a_public_name_is_defined_once():
 
 def test_words_point_to_what_is_there():
     """Modules and names in backticks, in docstrings and pages."""
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/**/README.md")]
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/**/README.md")]
     sources = [path for package in PACKAGES for path in modules(package).values()]
     gone = set()
     for path in (*pages, *sources):
@@ -77,7 +77,7 @@ def test_words_point_to_what_is_there():
 
 
 def test_pages_point_to_files_that_are_there():
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/**/README.md")]
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/**/README.md")]
     gone = set()
     for page in pages:
         text = page.read_text("utf-8")

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import ast
-import functools
-import importlib.util
 import inspect
 import re
 from collections.abc import Mapping
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
+from privfed.config.meanings import class_of, meanings
 from privfed.config.sections import FORMAT, SECTIONS
 from privfed.parts import find
-from privfed.registry import BUILT_IN
+from privfed.registry import BUILT_IN, CONTRACTS
 
 _Schema = dict[str, Any]
 _MANY = 1000
@@ -67,17 +65,8 @@ def key_of(kind: str) -> str:
 
 def _documentation(target: str) -> str:
     """The docstring of a class of ours, "module:Name", out of its source."""
-    module, _, name = target.partition(":")
-    classes = (node for node in _source(module).body if isinstance(node, ast.ClassDef))
-    return next(ast.get_docstring(node) or "" for node in classes if node.name == name)
-
-
-@functools.cache
-def _source(module: str) -> ast.Module:
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        raise ModuleNotFoundError(f"{module} has no source to read")
-    return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    described = class_of(*target.split(":"))
+    return (described and ast.get_docstring(described)) or ""
 
 
 def _line(documentation: str) -> str:
@@ -126,6 +115,7 @@ def _section(name: str, definitions: _Schema) -> _Schema:
         properties[key] = {
             "type": "string",
             "default": default,
+            "description": f"{_line(_documentation(CONTRACTS[kind]))}.",
             "anyOf": [{"enum": names}, {"pattern": ":"}],
         }
     keys = sorted(properties) + (["privacy"] if name == "client" else [])
@@ -141,4 +131,5 @@ def _properties(model: type[BaseModel], definitions: _Schema) -> _Schema:
     described = model.model_json_schema(ref_template="#/$defs/{model}")
     definitions.update(described.get("$defs", {}))
     properties: Mapping[str, Any] = described.get("properties", {})
-    return {key: dict(value) for key, value in properties.items()}
+    texts = {key: {"description": text} for key, text in meanings(model).items()}
+    return {key: {**value, **texts.get(key, {})} for key, value in properties.items()}

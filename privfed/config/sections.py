@@ -20,24 +20,40 @@ from privfed.sampling.devices import Devices
 
 class Run(Part):
     rounds: int = Field(120, ge=1, le=999_999)
+    """How many rounds; fewer where the budget is spent before."""
     randomness: Literal["secret", "seeded"] = "secret"
+    """"secret": noise and cohorts come from the operating system. "seeded": all follow from `seed`,
+    which is a simulation, and said wherever epsilon is."""
     seed: int = Field(0, ge=0)
+    """Where data are split and dealt, models start and, if seeded, all else is drawn from."""
     device: str = Field(
         "auto",
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",
         description="'auto', 'cpu', 'cuda', or 'cuda:' and a number",
     )
+    """Where clients train; "auto" takes a GPU where there is one."""
     workers: int = Field(1, ge=1, le=256)
     """Processes on this machine, that share each cohort."""
     threads: int = Field(1, ge=1, le=1024)
+    """Threads of each process; one is fastest for small models."""
     trainer: Literal["auto", "stacked", "loop"] = "auto"
+    """"stacked": all models of a chunk as one computation. "loop": one after the other. "auto":
+    what is faster, as measured when the run starts."""
     chunk: int = Field(0, ge=0)
+    """How many clients are trained together; 0: measured when the run starts."""
     precision: Literal["full", "mixed"] = "full"
-    """Of local steps: see `privfed.models.precision`."""
+    """Of local steps: "mixed" computes them in bfloat16 where that is safe, and nothing else
+    (`privfed.models.precision`)."""
     evaluate_every: int = Field(5, ge=1)
+    """The model is scored after every so many rounds, and after the last."""
     simulation_metrics: bool = False
+    """Whether what no epsilon covers is written too: cohorts, examples, bytes, times of devices.
+    Only simulations may."""
     client_measures: bool = False
+    """Whether clients' losses, accuracies and differences are measured, which no epsilon covers.
+    Only simulations may."""
     checkpoint_every: int = Field(10, ge=1)
+    """A checkpoint is written after every so many rounds; between them lie releases."""
     heads: str = ""
     """A file outside of the run directory that gets each head of the ledger: see
     `privfed.store.kept_heads`. It is kept as an absolute path."""
@@ -50,18 +66,29 @@ class Run(Part):
 
 class Data(Part):
     clients: int = Field(500, ge=1, le=100_000_000)
+    """About how many clients there are: a declared public constant, never counted."""
     population: str = ""
+    """A name for these people: runs of one name can be composed."""
     holdout: Literal["test", "clients", "examples"] = "test"
+    """What is public and scored on: "test" examples of the source, a part of the "clients", or a
+    part of every client's "examples", which is a simulation."""
     holdout_fraction: float = Field(0.2, gt=0, lt=1)
+    """That part, where the source has no test set of its own."""
     setting: Literal["cross_device", "cross_silo"] = "cross_device"
+    """"cross_device": clients need not return. "cross_silo": they do, and may keep a state."""
 
 
 class Client(Part):
     lr: float = Field(0.5, ge=0)
+    """The learning rate of local steps; left out, what suits the loss."""
     epochs: int = Field(2, ge=1, le=10_000)
+    """How often a client goes through its examples in a round."""
     batch_size: int = Field(10, ge=1)
+    """Examples in a local step."""
     stragglers: float = Field(0.0, ge=0, le=1)
+    """The part of a cohort that does fewer epochs, drawn each round."""
     drop_stragglers: bool = False
+    """Whether stragglers' updates are left out, instead of counted."""
 
 
 class CohortKeys(Part):
@@ -72,12 +99,19 @@ class CohortKeys(Part):
 
 class Privacy(Part):
     epsilon: float | None = Field(None, gt=0, allow_inf_nan=True)
+    """The budget: noise is calibrated so that all rounds spend it. Infinite: clipped, and no
+    noise."""
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
+    """The noise's deviation over the clip, instead of a budget; epsilon follows."""
     delta: float = Field(1e-4, gt=0, lt=1)
+    """The probability that epsilon's promise may fail with."""
     accountant: Literal["tightest", "rdp", "pld"] = "tightest"
+    """Whose upper bound counts; "tightest" is the least of those that are proved."""
     against: Literal["server", "readers"] = "server"
     """Whose guarantee the budget gates, where noise is distributed and there are two."""
     prior: list[str] = []
+    """Directories of earlier runs over the same clients, whose spending counts before the first
+    round."""
     disjoint: list[str] = []
     """Runs of whose clients nobody is in this one: a model of theirs is a start that needs no
     counting (`privfed.auditing.prior_runs`)."""
@@ -87,11 +121,16 @@ class Aggregation(Part):
     before: list[str] = []
     """Pre-aggregators, in order, whose mixtures of rows the rule is given."""
     bucket_size: int = Field(2, ge=1, le=10_000)
+    """How many rows a bucket of `before = ["bucketing"]` averages."""
     root: int = Field(0, ge=0)
     """So many of the public test examples are the server's own, to train on; none is scored."""
     weights: Literal["auto", "uniform", "examples"] = "auto"
+    """Of clients in a sum. "auto": alike under privacy and for robust rules, else by their
+    examples."""
     silo_weights: list[Annotated[float, Field(ge=0)]] = []
+    """One declared weight for each silo, instead of `weights`."""
     byzantine: int = Field(0, ge=0)
+    """How many of a cohort may be hostile."""
 
 
 class Secure(Part):
@@ -100,12 +139,14 @@ class Secure(Part):
     minimum: int = Field(0, ge=0)
     """Abort where fewer clients sent their row."""
     simulate: Literal["messages", "arithmetic"] = "messages"
+    """"messages": every party plays its part. "arithmetic": the same sums without cryptography."""
 
 
 class AttackKeys(Part):
     fraction: float = Field(0.0, ge=0, lt=1)
     """The part of all clients that is byzantine, to the nearest whole client."""
     selection: Literal["once", "round"] = "once"
+    """Whether the same clients attack all along ("once"), or others in each round."""
     stage: Literal["auto", "before_bound", "after_bound"] = "auto"
     """Whether attackers' rows are bounded like others': "auto" is so without a secure sum."""
 

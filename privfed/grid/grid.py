@@ -20,8 +20,11 @@ class Method(Part):
     """A named bundle of keys to compare with others; its `tune` adds to `tune.over` or replaces."""
 
     name: str = Field(min_length=1)
+    """What tables and figures call it."""
     set: dict[str, Any] = {}
+    """Its keys of the run file."""
     tune: dict[str, list[Any]] = {}
+    """Its own options, beside or instead of those of `tune.over`."""
 
 
 class Tuning(Part):
@@ -31,21 +34,32 @@ class Tuning(Part):
     """
 
     over: dict[str, list[Any]] = {}
+    """Key -> the values to choose from; every combination is tried."""
     seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field([1000], min_length=1)
+    """The seeds to choose on, none of them the grid's own."""
     by: str = ""
+    """The measure to choose by; empty: the loss's own."""
     lower_is_better: bool | None = None
+    """Whether less of it is better; left out: as the measure has it."""
 
 
 class Grid(Part):
     """A grid file. `base` is a run file beside it; where it is empty, the default run."""
 
     base: str = ""
+    """A run file beside this one; empty: the default run."""
     method: list[Method] = []
+    """Named bundles of keys, compared with each other."""
     tune: Tuning | None = None
+    """What is chosen for every cell before its seeds are run."""
     seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field([0], min_length=1)
+    """The seeds of every cell."""
     grid: dict[str, list[Any]] = {}
+    """Key of the run file, as "privacy.epsilon" -> its values: cells are their product."""
     exclude: list[dict[str, Any]] = []
+    """Cells that are left out: those with all of these values, or one of a list."""
     figure: list[Figure] = []
+    """The pictures to draw."""
 
     @property
     def axes(self) -> dict[str, list[Any]]:

@@ -93,8 +93,11 @@ class DpSgd(Part):
     """
 
     clip: float = Field(1.0, ge=1e-6, le=1e20)
+    """The largest norm of one example's gradient."""
     noise_multiplier: float = Field(1.0, ge=0, le=LARGEST_NOISE)
+    """The noise's deviation over the clip, at every local step."""
     delta: float = Field(1e-5, gt=0, lt=1)
+    """The delta of the examples' guarantee."""
     sampling_rate: float = Field(0.05, gt=0, le=1)
     """Each example's probability to enter a step; public, so never computed from a silo's size."""
 

@@ -87,7 +87,10 @@ class ClientState(Protocol):
 
 
 class Objective(Protocol):
-    """c clients at once: w `[c, d]` are their models, `state` `[c, k]` what each keeps, or None."""
+    """What a client descends along, what it sends of it, and what the server makes of that.
+
+    c clients at once: w `[c, d]` are their models, `state` `[c, k]` what each keeps, or None.
+    """
 
     keeps: ClassVar[int]
     """Vectors `[d]` that each client keeps between rounds; above 0, clients have to return, every

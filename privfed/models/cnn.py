@@ -26,7 +26,9 @@ class Cnn(Part):
     """
 
     channels: list[Annotated[int, Field(ge=1, le=4096)]] = Field([16, 32], min_length=1)
+    """The width of each convolution."""
     groups: int = Field(4, ge=1)
+    """Of each GroupNorm; divides every width."""
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         if len(features) != 3:

@@ -17,8 +17,11 @@ class Lstm(Part):
     """
 
     embedding: int = Field(8, ge=1, le=65_536)
+    """The width of a character."""
     hidden: int = Field(256, ge=1, le=65_536)
+    """The width of a layer."""
     layers: int = Field(2, ge=1, le=16)
+    """How many LSTM layers."""
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         if len(features) != 1:

@@ -55,6 +55,7 @@ class Mlp(Part):
     """Fully connected layers of the given widths with ReLU between them."""
 
     hidden: list[Annotated[int, Field(ge=1, le=1_000_000)]] = Field([64], min_length=1)
+    """The width of each hidden layer."""
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         layers: list[nn.Module] = [nn.Flatten()]

@@ -13,7 +13,10 @@ class Start(Part):
     """A start from the file or run `init`, but for what is `fresh`; `frozen` is not trained."""
 
     init: str = ""
+    """A `.safetensors` file, or an earlier run's directory, to start from."""
     frozen: list[str] = []
+    """Names or patterns of parameters that are not trained, as "layer*"."""
     fresh: list[str] = []
+    """Names or patterns of parameters that start anew."""
     output: str | Annotated[int, Field(ge=0)] = ""
     """The key or the place of the outputs, where a model returns a mapping or a tuple."""

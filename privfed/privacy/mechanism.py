@@ -125,7 +125,10 @@ class MechanismPart(Part):
 
 
 class Mechanism(Protocol):
-    """Owns clip, encoding, noise and divisor, and alone emits the round's event."""
+    """How whole clients are protected.
+
+    It owns clip, encoding, noise and divisor, and alone emits the round's event.
+    """
 
     trust: ClassVar[Literal["server", "sum", "client", "nobody"]]
     """The origin of the noise: who has to be trusted with anything rawer ("nobody": no noise)."""

@@ -51,8 +51,11 @@ class Daily(Part):
 
     varies: ClassVar[bool] = True
     day: int = Field(24, ge=1)
+    """How many rounds a day has."""
     least: float = Field(0.2, ge=0, le=1)
+    """The least probability to be available."""
     spread: float = Field(0.25, ge=0, le=1)
+    """Over which part of the day clients' peaks lie."""
 
     def chance(self, round: int, phase: NDArray[np.float64]) -> NDArray[np.float64]:
         """The probability `[n]` that each client is available, from its phase `[n]` in [0, 1)."""
@@ -69,7 +72,9 @@ class Groups(Part):
 
     varies: ClassVar[bool] = True
     groups: int = Field(4, ge=1)
+    """How many groups there are."""
     turn: int = Field(1, ge=1)
+    """How many rounds a group's turn has."""
 
     def present(self, round: int, who: Indices, streams: Streams) -> Present:
         group = np.floor(uniforms(_words("availability/group", 0, who, streams)) * self.groups)

@@ -20,11 +20,17 @@ class Devices(Part):
     """
 
     download: float = Field(0.75e6, gt=0)
+    """Bytes a second that a device is sent."""
     upload: float = Field(0.25e6, gt=0)
+    """Bytes a second that a device sends."""
     slowdown: float = Field(7.0, ge=0)
+    """How many times slower than the simulation a device computes."""
     overhead: float = Field(10.0, ge=0)
+    """Seconds that a round costs a device beside its steps."""
     server_seconds: float = Field(0.0, ge=0)
+    """Seconds of the server in a round."""
     step_seconds: float = Field(0.001, ge=0)
+    """Seconds of a simulated local step."""
 
     def seconds(self, down: float, up: float, steps: int) -> float:
         """The seconds of a round in which a client is sent `down` bytes and sends `up` bytes.

@@ -25,6 +25,7 @@ class SizedSampler(Part):
     """The base of samplers: their size is configured, and draws are independent of each other."""
 
     size: int = Field(150, ge=1)
+    """The size of a cohort: of random ones, the expected one."""
     remembers: ClassVar[bool] = False
     reads_sizes: ClassVar[bool] = False
     shares_places: ClassVar[bool] = False
@@ -181,6 +182,7 @@ class Cyclic(SizedSampler):
     derives_size: ClassVar[bool] = True
     constants: ClassVar[tuple[str, ...]] = ("separation",)
     separation: int = Field(10, ge=1, le=1_000_000)
+    """In how many rounds a client takes part once."""
     size: int = Field(0, ge=0)
     """The size follows from data.clients and the separation."""
 

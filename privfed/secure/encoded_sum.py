@@ -36,6 +36,7 @@ class SecureProtocol(Part):
     """What secure protocols have in common: keys of `[secure]`, and how rows become numbers."""
 
     bits: int = Field(32, ge=8, le=62)
+    """The bits of a whole number that is summed."""
     range: float = Field(1000.0, ge=1e-6, le=1e20)
     """The largest number of a row without a proven norm: no privacy, or noise of the client's own.
     Beyond it the run is refused."""

@@ -29,8 +29,11 @@ class _Adaptive(WithRate):
     """The base of the three: they differ in how v_t follows from v_{t-1}."""
 
     lr: float = Field(0.1, ge=0)
+    """The server's learning rate."""
     beta1: float = Field(0.9, ge=0, lt=1)
+    """The momentum."""
     tau: float = Field(1e-3, gt=0)
+    """What is added to the root of the second moment: how adaptive the server is."""
 
     def init(self, params: Tensor) -> State:
         return {
@@ -53,6 +56,7 @@ class FedAdagrad(_Adaptive):
     """Server Adagrad: steps shrink where updates were large; momentum is off unless set."""
 
     beta1: float = Field(0.0, ge=0, lt=1)
+    """The momentum."""
 
     def _variance(self, variance: Tensor, squared: Tensor) -> Tensor:
         return variance + squared
@@ -62,6 +66,7 @@ class FedAdam(_Adaptive):
     """Server Adam: momentum over a moving average of squared updates."""
 
     beta2: float = Field(0.99, ge=0, lt=1)
+    """The decay of the second moment."""
 
     def _variance(self, variance: Tensor, squared: Tensor) -> Tensor:
         return self.beta2 * variance + (1 - self.beta2) * squared
@@ -71,6 +76,7 @@ class FedYogi(_Adaptive):
     """Server Yogi: as Adam, but the variance moves by at most (1 - beta2) of a squared update."""
 
     beta2: float = Field(0.99, ge=0, lt=1)
+    """The decay of the second moment."""
 
     def _variance(self, variance: Tensor, squared: Tensor) -> Tensor:
         return variance - (1 - self.beta2) * squared * torch.sign(variance - squared)

@@ -20,7 +20,9 @@ class FedAvgM(WithRate):
     """
 
     lr: float = Field(0.5, ge=0)
+    """The server's learning rate."""
     momentum: float = Field(0.9, ge=0, lt=1)
+    """The server's momentum; 0 is FedAvg."""
 
     def init(self, params: Tensor) -> State:
         return {"momentum": torch.zeros_like(params)}

@@ -39,6 +39,7 @@ class WithRate(Part):
     """The base of server optimizers, which all have a learning rate `lr`."""
 
     lr: float = Field(1.0, ge=0)
+    """The server's learning rate."""
 
     def at(self, factor: float) -> Self:
         return self.model_copy(update={"lr": self.lr * factor})

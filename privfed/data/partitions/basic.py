@@ -22,6 +22,7 @@ class Simulated(Part):
     """
 
     size_exponent: float = Field(0.0, ge=0, le=10)
+    """The power by which clients' sizes fall off; 0: all alike."""
     natural: ClassVar[bool] = False
     by_chance: ClassVar[bool] = False
     deals: ClassVar[bool] = True

@@ -28,7 +28,9 @@ class Concept(Part):
     changes_labels: ClassVar[bool] = True
     moves_features: ClassVar[bool] = False
     swaps: int = Field(3, ge=1)
+    """How many swaps there are."""
     within: int = Field(100, ge=2, le=999_999)
+    """The round until which they have happened."""
 
     def apply(self, federation: Federation, streams: Streams) -> Federation:
         y, classes = federation.examples.y, federation.examples.classes

@@ -34,8 +34,11 @@ class Covariate(Part):
     changes_labels: ClassVar[bool] = False
     moves_features: ClassVar[bool] = True
     rotation: float = Field(30.0, ge=0, le=180)
+    """The largest angle, in degrees, either way."""
     contrast: float = Field(0.3, ge=0, le=1)
+    """Intensities are multiplied by 1, give or take so much."""
     brightness: float = Field(0.2, ge=0, le=1)
+    """Intensities are moved by so much at most, either way."""
 
     def apply(self, federation: Federation, streams: Streams) -> Federation:
         ids = np.arange(federation.clients)

@@ -33,6 +33,7 @@ class Dirichlet(Simulated):
     """
 
     concentration: float = Field(0.1, gt=0, le=1e9)
+    """How alike clients are: small ones hold one label, large ones are IID."""
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         rng = streams.at("partition").generator()
@@ -55,6 +56,7 @@ class LongTail(Simulated):
     """
 
     ratio: float = Field(100.0, ge=1, le=1e9)
+    """How many times a client's most frequent label outnumbers its rarest."""
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         rng = streams.at("partition").generator()
@@ -79,8 +81,11 @@ class Pachinko(Simulated):
     """
 
     coarse: list[Annotated[int, Field(ge=0)]]
+    """The coarse label of each fine one."""
     concentration: float = Field(0.1, gt=0, le=1e9)
+    """How alike clients are in coarse labels."""
     fine_concentration: float = Field(10.0, gt=0, le=1e9)
+    """How alike clients are in the fine labels of a coarse one."""
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         rng = streams.at("partition").generator()
@@ -190,7 +195,9 @@ class Shards(Simulated):
     """
 
     shards: int = Field(2, ge=1, le=1_000_000)
+    """How many shards a client gets."""
     size_exponent: Annotated[float, only(0.0, "shards are of equal size; remove the key")] = 0.0
+    """Only 0: shards are of equal size."""
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         rng = streams.at("partition").generator()

@@ -64,16 +64,28 @@ class DeclaredTable(Part):
     """
 
     label: str | list[str]
+    """The column to predict, or several columns of 0 and 1."""
     features: dict[str, Bounds] = {}
+    """Column, or pattern as "pixel*", -> its bounds [low, high]."""
     dates: dict[str, Dates] = {}
+    """Column of dates -> its first and last day, and how dates are written."""
     categories: dict[str, list[str | int | bool]] = {}
+    """Column -> its values, each of which becomes a feature of 0 or 1."""
     client: str = ""
+    """The column that says whose a row is. Without it, rows are dealt by a partition."""
     labels: list[str] = []
+    """The values of the label, by name."""
     classes: int = Field(0, ge=0)
+    """Or how many classes there are, numbered from 0."""
     label_bounds: list[float] = Field([], max_length=2)
+    """Or the bounds [low, high] of a number to predict."""
     outside: Literal["clip", "refuse"] = "clip"
+    """What becomes of a number beyond its bounds, or a value that is not declared: the bound or no
+    category ("clip"), or a refusal."""
     missing: Missing = "refuse"
+    """What an empty cell counts as: "refuse", a number for all features, or a table by column."""
     missing_words: list[str] = []
+    """Cells that count as empty too, as "unknown"."""
     natural_partition: ClassVar[bool] = True
     real_people: ClassVar[bool] = True
 

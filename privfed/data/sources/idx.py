@@ -37,9 +37,13 @@ class Idx(Part):
     """
 
     path: str
+    """The folder of the files."""
     prefix: str = ""
+    """How the names of the two files begin ("train"); empty: the only pair there."""
     test_prefix: str = ""
+    """How those of a public test set begin ("t10k"), if there is one."""
     classes: int = Field(10, ge=2)
+    """How many classes there are, declared."""
     natural_partition: ClassVar[bool] = False
     real_people: ClassVar[bool] = False
 

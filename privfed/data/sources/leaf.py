@@ -40,11 +40,17 @@ class Leaf(Part):
     """
 
     path: str
+    """A folder with `train/` and `test/`, or with JSON files right in it."""
     classes: int = Field(0, ge=0)
+    """How many classes there are, declared."""
     shape: list[int] = []
+    """The shape of an image that the numbers are; empty: flat."""
     bounds: list[float] = Field([0.0, 1.0], max_length=2)
+    """The bounds of the numbers; empty: taken as they are."""
     text: bool = False
+    """Whether examples are strings, and the character after."""
     vocabulary: str = PRINTABLE
+    """The characters that are told apart."""
     natural_partition: ClassVar[bool] = True
     real_people: ClassVar[bool] = True
 

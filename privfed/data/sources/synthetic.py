@@ -32,14 +32,23 @@ class Synthetic(Part):
     """
 
     alpha: float = Field(1.0, ge=0)
+    """How much clients' true models differ."""
     beta: float = Field(1.0, ge=0)
+    """How much clients' examples differ."""
     iid: bool = False
+    """Whether all clients share one true model and one distribution."""
     features: int = Field(60, ge=1, le=1_000_000)
+    """How many features an example has."""
     classes: int = Field(10, ge=2, le=1_000_000)
+    """How many classes there are."""
     size_min: int = Field(50, ge=0)
+    """The fewest examples of a client."""
     size_mean: float = Field(4.0, ge=-20, le=20)
+    """The mean of the logarithm of the examples beyond these."""
     size_deviation: float = Field(2.0, ge=0, le=10)
+    """The deviation of that logarithm."""
     size_max: int = Field(10_000, ge=1)
+    """The most examples of a client."""
     natural_partition: ClassVar[bool] = True
     real_people: ClassVar[bool] = False
 

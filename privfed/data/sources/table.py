@@ -36,10 +36,15 @@ class Table(DeclaredTable):
     """
 
     path: str
+    """A CSV, Parquet or npz file."""
     delimiter: str = Field(",", min_length=1, max_length=1)
+    """What stands between the cells of a CSV."""
     decimal: Literal[".", ","] = "."
+    """The decimal sign of a CSV."""
     encoding: Annotated[str, AfterValidator(known_encoding)] = "utf-8"
+    """The encoding of a CSV."""
     test_path: str = ""
+    """A public table with the same columns, to score on."""
     later: ClassVar[frozenset[str]] = frozenset({"dates", "missing_words", "decimal", "encoding"})
 
     @property

@@ -30,9 +30,13 @@ class Text(Part):
     """
 
     path: str
+    """A UTF-8 file, or a folder of `.txt` files."""
     window: int = Field(80, ge=1, le=65_536)
+    """How many characters an example has."""
     vocabulary: str = PRINTABLE
+    """The characters that are told apart."""
     test_path: str = ""
+    """A public file or folder to score on."""
     natural_partition: ClassVar[bool] = True
     real_people: ClassVar[bool] = True
 

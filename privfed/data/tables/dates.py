@@ -27,8 +27,11 @@ class Dates(Part):
     """
 
     first: str
+    """The first day, as ISO 8601 has it."""
     last: str
+    """The last day."""
     format: str = ISO
+    """How cells are written, as "%d.%m.%Y"; ISO 8601 unless told."""
 
     @field_validator("first", "last")
     @classmethod

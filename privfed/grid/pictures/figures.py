@@ -28,18 +28,30 @@ class Figure(Part):
     """
 
     name: str = Field(pattern=r"^[\w. -]+$", description="a name for a file")
+    """The name of its files."""
     kind: Literal["curves", "heat", "bars"] = "curves"
+    """Lines, a map, or groups of bars."""
     measure: str = ""
+    """What is drawn; empty: the loss's own measure."""
     x: str
+    """The key along the axis, or a run's progress: "round", "examples", "bytes",
+    "device_seconds"."""
     by: str = ""
+    """A line, group of bars or row of the map for each value of this key."""
     panels: str = ""
+    """A panel for each value of this key."""
     worst: str = ""
+    """Of this key's values the worst is shown."""
     where: dict[str, Any] = {}
+    """Keys that are fixed, and at what."""
     lower_is_better: bool | None = None
     """Whether less is better; None: as the measure has it (`privfed.grid.default_measure`)."""
     log: bool = False
+    """Whether a run's progress is shown on a logarithmic axis."""
     title: str = ""
+    """What stands above the picture."""
     labels: dict[str, str] = {}
+    """What axes call keys, by key."""
 
     def label(self, key: str) -> str:
         """What an axis calls `key`: with its section, since two have an "lr"."""

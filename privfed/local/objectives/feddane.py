@@ -34,7 +34,9 @@ class FedDane(Sgd):
     anchored: ClassVar[Anchor] = "all"
 
     mu: float = Field(0.01, ge=0)
+    """The weight of the proximal term."""
     gradient_scale: float = Field(1.0, gt=0)
+    """By what gradients are multiplied before they are clipped, and divided afterwards."""
 
     def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
         layout, scale = self.layout(len(params)), self.gradient_scale

@@ -38,6 +38,7 @@ class FedDyn(Sgd):
     keeps: ClassVar[int] = 1
 
     alpha: float = Field(0.1, gt=0)
+    """The weight of the regulariser."""
 
     def init(self, params: Tensor) -> Memory:
         return {"drift": torch.zeros_like(params)}

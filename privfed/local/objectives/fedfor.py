@@ -37,7 +37,9 @@ class FedFor(Sgd):
     broadcasts: ClassVar[int] = 2
 
     alpha: float = Field(0.1, ge=0)
+    """The weight of the term."""
     eta: float = Field(1.0, gt=0)
+    """What it is divided by: only alpha / eta matters."""
 
     def init(self, params: Tensor) -> Memory:
         return {"previous": params.clone()}

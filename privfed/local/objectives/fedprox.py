@@ -26,6 +26,7 @@ class FedProx(Sgd):
     """
 
     mu: float = Field(0.01, ge=0)
+    """The weight of the proximal term; 0 is FedAvg."""
 
     def direction(
         self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
@@ -48,8 +49,11 @@ class AdaptiveFedProx(FedProx):
     )
 
     mu: float = Field(0.0, ge=0)
+    """The first weight of the proximal term."""
     step: float = Field(0.1, gt=0)
+    """By how much the weight grows and shrinks."""
     patience: int = Field(5, ge=1)
+    """After how many falls of the loss in a row it shrinks."""
 
     def layout(self, d: int) -> Layout:
         return Layout((("delta", d), ("loss", 1), ("holds", 1)))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 class _Mimicking(Sgd):
     beta: float = Field(0.9, ge=0, lt=1)
+    """The momentum."""
 
     def init(self, params: Tensor) -> Memory:
         return {"momentum": torch.zeros_like(params)}
@@ -49,6 +50,7 @@ class Mime(_Mimicking):
     """
 
     gradient_scale: float = Field(1.0, gt=0)
+    """By what gradients are multiplied before they are clipped, and divided afterwards."""
     exchanges: ClassVar[int] = 2
     broadcasts: ClassVar[int] = 3
     anchored: ClassVar[Anchor] = "batch"
@@ -81,6 +83,7 @@ class MimeLite(_Mimicking):
     """
 
     gradient_scale: float = Field(0.1, gt=0)
+    """The weight of the gradient beside the update, under their one clip."""
     broadcasts: ClassVar[int] = 2
     anchored: ClassVar[Anchor] = "all"
 

@@ -46,7 +46,9 @@ class Scaffold(Sgd):
     broadcasts: ClassVar[int] = 2
 
     control_scale: float = Field(0.1, gt=0)
+    """The weight of the control variate's change beside the update, under their one clip."""
     published: bool = False
+    """Whether newcomers count as published: the mean change times the cohort over all clients."""
 
     def layout(self, d: int) -> Layout:
         return Layout((("delta", d), ("control", d)))

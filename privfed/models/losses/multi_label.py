@@ -28,6 +28,7 @@ class MultiLabel(ScoredLoss):
     """
 
     k: int = Field(3, ge=1)
+    """How many of the likeliest labels the measure looks at."""
 
     @property
     def measure(self) -> str:

@@ -63,6 +63,7 @@ class Banded(NoisedMechanism):
     """
 
     bands: int = Field(10, ge=1, le=10_000)
+    """Over how many rounds the noise is correlated; 1: independent noise."""
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     """z = deviation of Z over clip |c|; None until calibrated from epsilon."""
 

@@ -71,8 +71,11 @@ class CentralGaussian(NoisedMechanism):
     """
 
     adaptive_clip: bool = False
+    """Whether the clip follows clients' norms, within the same epsilon."""
     clip_quantile: float = Field(0.5, gt=0, lt=1)
+    """Which quantile of clients' norms it follows."""
     clip_rate: float = Field(0.2, gt=0, le=2)
+    """How fast it follows."""
     count_noise: float | None = Field(None, gt=0, le=LARGEST_NOISE)
     """sigma_b, in clients; None: a twentieth of the expected cohort."""
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)

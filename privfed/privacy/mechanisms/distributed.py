@@ -43,6 +43,8 @@ class SkellamNoise(DistributedNoise):
     """
 
     sizing: Literal["minimum", "layers"] = "minimum"
+    """"minimum": as many clients as have to stay make up the noise. "layers": noise is taken off
+    for whoever stayed, so that the total is exact."""
 
     @property
     def layered(self) -> bool:

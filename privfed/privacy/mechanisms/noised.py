@@ -21,6 +21,7 @@ class NoisedMechanism(MechanismPart):
     """
 
     clip: float = Field(0.4, ge=1e-6, le=1e20)
+    """The clipping norm: the longest update of a client; left out, what suits the loss."""
 
     private: ClassVar[bool] = True
 

@@ -156,7 +156,9 @@ class Bfv(_Homomorphic):
     """
 
     bits: int = Field(32, ge=8, le=32)
+    """The bits of a whole number that is summed."""
     colluders: float = Field(0.1, ge=0, lt=1)
+    """The part of a cohort whose shares of noise the key holder may know."""
     seen: ClassVar[str] = (
         "the server sees ciphertexts, a key holder the exact sum; together they read every row"
     )
@@ -183,6 +185,7 @@ class Ckks(_Homomorphic):
     """
 
     bits: int = Field(24, ge=8, le=28)
+    """The bits of a number that is summed."""
     seen: ClassVar[str] = (
         "the server sees ciphertexts, a key holder the sum; together they read every row"
     )

@@ -49,7 +49,9 @@ class MaskedSums(SecureProtocol):
     neighbours: int = Field(0, ge=0)
     """How many others each client masks with; 0 follows from the cohort."""
     colluders: float = Field(0.1, ge=0, lt=1)
+    """The part of a cohort that may work with the server."""
     threat: Literal["curious", "lying"] = "curious"
+    """Whether the server follows the protocol ("curious"), or may lie."""
 
     def policy(self, size: int, admitted: int = 0) -> Policy:
         """What clients insist on, for cohorts of an expected `size`, and of at least `admitted`."""

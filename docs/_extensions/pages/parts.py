@@ -1,0 +1,194 @@
+"""Every part by kind: its name, its one line, and what it declares."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from accounting.releases import PoissonSampled, TruncatedPoisson, WithoutReplacement
+from attacks.types import Knowledge
+from defenses.types import RowRule, SumRule
+from pages.markdown import code, join, prose, sentence, table, within
+from privfed.config.catalog import catalog, key_of
+from privfed.parts import find
+from privfed.plan.rule import tolerates
+from privfed.registry import BUILT_IN, CONTRACTS
+
+Columns = Mapping[str, Callable[[Any], str]]
+CLIENTS, ROWS = 500, 100
+"""A population to ask samplers about, and rows to ask rules about."""
+NOISE = {
+    "server": "whoever opens the sum: the server, or a key holder",
+    "sum": "all clients together, within a secure sum",
+    "client": "each client, before anything leaves it",
+    "nobody": "nobody",
+}
+
+
+NOTES = {
+    "rule": "What a rule is defined for is no promise against every attack: how far each was "
+    "proved or tried stands in [its description](api/defenses.md), and how many of them fared in "
+    "[a study](../studies/attack_defense.md).",
+    "before": "The rule that follows has to tolerate the hostile rows among the mixtures.",
+    "attack": "An ε is called nominal where a run is a simulation, as every one with attackers is.",
+}
+"""What has to be said of a table, beside what parts declare."""
+
+
+def by_kind() -> str:
+    """A table for each kind."""
+    blocks = []
+    for kind, lines in catalog().items():
+        blocks += [f"({kind})=", f"## {key_of(kind)}", _contract(kind)]
+        blocks += [NOTES.get(kind, ""), _table(kind, lines)]
+    return join(blocks)
+
+
+def _contract(kind: str) -> str:
+    """Which class says what parts of this kind have to be."""
+    if kind not in CONTRACTS:
+        return ""
+    where = CONTRACTS[kind].replace(":", ".")
+    return f"A part of your own keeps to the contract `{where}`."
+
+
+def _table(kind: str, lines: Mapping[str, str]) -> str:
+    columns = COLUMNS.get(kind, {})
+    rows = []
+    for name in BUILT_IN[kind]:
+        part = find(kind, name, kind)
+        declared = [tell(part) for tell in columns.values()]
+        line = prose(sentence(lines[name].partition(" (sends ")[0]))
+        rows.append([_linked(name, part), line, *declared])
+    return within("wide", table(["name", "what it is", *columns], rows))
+
+
+def _linked(name: str, part: type[Any]) -> str:
+    return f"{{py:class}}`{name} <{part.__module__}.{part.__qualname__}>`"
+
+
+def _yes(value: object) -> str:
+    return "yes" if value else "no"
+
+
+def _measure(part: Any) -> str:
+    better = "lower" if part.lower_is_better else "higher"
+    return f"{code(part().measure)}, {better} is better"
+
+
+def _vectors(count: float) -> str:
+    return "d" if round(count) == 1 else f"{count:.0f} d" if count else "nothing"
+
+
+def _sends(part: Any) -> str:
+    objective, many = part(), 1000
+    return _vectors(objective.exchanges * objective.layout(many).length / many)
+
+
+def _is_sent(part: Any) -> str:
+    return _vectors(part.exchanges - 1 + part.broadcasts)
+
+
+def _under_privacy(part: Any) -> str:
+    if part.unproven:
+        return f"refused: {part.unproven}"
+    if part.exchanges > 1:
+        return f"one event for {part.exchanges} exchanges, each at z / √{part.exchanges}"
+    vectors = "its one vector" if part().sends_updates_alone else "all that it sends"
+    return f"one clip over {vectors}, one event"
+
+
+def _witness(part: Any) -> Any:
+    return part().of(CLIENTS).witness(1, CLIENTS)
+
+
+def _relation(part: Any) -> str:
+    witness = _witness(part)
+    return str(witness.relation) if witness.release else "refused under privacy"
+
+
+def _event(part: Any) -> str:
+    release = _witness(part).release
+    return code(type(release).__name__) if release else "none"
+
+
+def _amplifies(part: Any) -> str:
+    amplified = PoissonSampled | TruncatedPoisson | WithoutReplacement
+    return _yes(isinstance(_witness(part).release, amplified))
+
+
+def _sees(part: Any) -> str:
+    if issubclass(part, SumRule):
+        rule = part()
+        sums = "one sum" if rule.passes == 1 else f"{rule.passes} sums"
+        key = ", by `passes`" if "passes" in part.model_fields else ""
+        return f"{sums}{key}{', or rows' if issubclass(part, RowRule) and rule.robust else ''}"
+    return " and ".join(["rows", *(f"`{need}`" for need in sorted(part().needs()))])
+
+
+def _tolerates(part: Any) -> str:
+    return part.tolerance or f"{tolerates(part(), ROWS)} of {ROWS}"
+
+
+def _reads(part: Any) -> str:
+    order = [*Knowledge]
+    known = sorted(part.knows, key=order.index)
+    return ", ".join(knowledge.value for knowledge in known) or "nothing"
+
+
+def _guarantee(part: Any) -> str:
+    if not part().acts:
+        return "holds"
+    reads = part.knows & {Knowledge.ALL_HONEST, Knowledge.RULE}
+    return "void: it reads what ε protects" if reads else "called nominal"
+
+
+def _does(part: Any) -> str:
+    attack = part()
+    acts = {"poisons examples": attack.poisons, "replaces updates": attack.corrupts}
+    return " and ".join(what for what, does in acts.items() if does) or "nothing"
+
+
+COLUMNS: Mapping[str, Columns] = {
+    "source": {
+        "knows its clients": lambda part: _yes(part.natural_partition),
+        "holds given people": lambda part: _yes(part.real_people),
+    },
+    "partition": {
+        "clients are the source's own": lambda part: _yes(part.natural),
+        "deals by chance": lambda part: _yes(part.by_chance),
+    },
+    "loss": {"first measure": _measure},
+    "objective": {
+        "sends": _sends,
+        "is sent": _is_sent,
+        "keeps": lambda part: _vectors(part.keeps),
+        "under user-level privacy": _under_privacy,
+    },
+    "client_mechanism": {"protects examples": lambda part: _yes(part.private)},
+    "sampler": {
+        "relation": _relation,
+        "event of a round": _event,
+        "a secret draw amplifies": _amplifies,
+        "reads clients' sizes": lambda part: _yes(part.reads_sizes),
+    },
+    "availability": {"clients come and go": lambda part: _yes(part.varies)},
+    "mechanism": {
+        "noise is added by": lambda part: NOISE[part.trust],
+        "arithmetic": lambda part: prose(inspect.cleandoc(part.arithmetic)),
+        "correlated over rounds": lambda part: _yes(part.remembers),
+    },
+    "rule": {
+        "needs": _sees,
+        f"hostile clients it is defined for, of {ROWS} or in words": _tolerates,
+    },
+    "before": {f"mixtures it makes of {ROWS} rows": lambda part: str(part().left(ROWS))},
+    "attack": {"does": _does, "reads": _reads, "a run's ε": _guarantee},
+    "protocol": {
+        "who sees what": lambda part: part.seen,
+        "opens sums, and adds central noise": lambda part: part.opener,
+        "sums": lambda part: "rounded" if part.approximate else "exact",
+    },
+}
+"""What a table says of a kind, out of what its parts declare: title -> what to say of a class."""

@@ -1,0 +1,308 @@
+"""What the reference is made of covers all that there is: keys, parts, commands, codes, files."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+from house import ROOT
+from pages import (
+    GENERATED,
+    MAKERS,
+    api,
+    commands,
+    failures,
+    files,
+    keys,
+    matrix,
+    parts,
+    rooms,
+    studies,
+)
+from pages.docstrings import escaped
+from pages.links import relocated
+from pages.markdown import prose, table
+
+import privfed
+from privfed import errors
+from privfed import failures as endings
+from privfed.cli.main import main
+from privfed.config.sections import SECTIONS
+from privfed.data.tables.dates import Dates
+from privfed.grid.grid import Grid, Method, Tuning
+from privfed.grid.pictures.figures import Figure
+from privfed.parts import find
+from privfed.plan.matrix import combinations
+from privfed.registry import BUILT_IN
+from privfed.store.run_directory import RunDirectory
+
+DOCS = ROOT / "docs"
+
+
+def sections(page):
+    """Heading -> the first cells of its table's rows -> all of their cells."""
+    found = {}
+    for line in page.splitlines():
+        if line.startswith("#"):
+            rows = found.setdefault(line.lstrip("# "), {})
+        elif line.startswith("| ") and not line.startswith(("| key |", "| option |", "| name |")):
+            first, *rest = re.split(r" \| ", line.strip("| "))
+            rows[first] = rest
+    return found
+
+
+def expected_of_a_run():
+    """Heading -> its keys, out of the classes themselves."""
+    for name, section in SECTIONS.items():
+        yield f"[{name}]", {*section.keys.model_fields, *section.parts}
+        for key, (kind, _) in section.parts.items():
+            for part in BUILT_IN[kind]:
+                if fields := find(kind, part, key).model_fields:
+                    yield f"{name}.{key} = {json.dumps(part)}", {*fields}
+    yield "A column of data.dates", {*Dates.model_fields}
+
+
+def test_every_key_of_a_run_file_is_listed():
+    listed = {head: set(rows) for head, rows in sections(keys.run_file()).items()}
+    expected = {head: {f"`{key}`" for key in names} for head, names in expected_of_a_run()}
+    assert listed == expected
+
+
+def test_every_key_of_a_grid_file_is_listed():
+    listed = {head: set(rows) for head, rows in sections(keys.grid_file()).items()}
+    classes = {
+        "The file itself": Grid,
+        "[[method]]": Method,
+        "[tune]": Tuning,
+        "[[figure]]": Figure,
+    }
+    expected = {head: {f"`{key}`" for key in of.model_fields} for head, of in classes.items()}
+    assert listed == expected
+
+
+@pytest.mark.parametrize("page", [keys.run_file, keys.grid_file])
+def test_every_key_has_a_form_and_a_meaning(page):
+    for head, rows in sections(page()).items():
+        for key, (form, default, meaning) in rows.items():
+            assert form, (head, key)
+            assert default is not None
+            assert meaning.endswith((".", ":")), (head, key)
+            assert "any value" not in form or head.startswith(("[[", "The", "[tune")), (head, key)
+
+
+def test_forms_are_said_in_words():
+    whole = {"type": "integer", "minimum": 1, "maximum": 5}
+    assert keys.form(whole) == "whole number, at least 1, at most 5"
+    assert keys.form({"type": "array", "items": whole, "minItems": 1}) == (
+        "list of whole numbers, at least 1, at most 5, 1 at least"
+    )
+    assert keys.form({"anyOf": [{"type": "number"}, {"type": "null"}]}) == "number"
+    assert keys.form({"enum": ["a", "b"]}) == '`"a"`, `"b"`'
+
+
+def test_every_part_is_listed_with_what_its_kind_declares():
+    listed = sections(parts.by_kind())
+    assert len(listed) == len(BUILT_IN)
+    for (head, rows), (kind, names) in zip(listed.items(), BUILT_IN.items(), strict=True):
+        assert [re.search(r"`(\w+) <", row)[1] for row in rows] == list(names), head
+        for cells in rows.values():
+            assert all(cells), head
+            assert len(cells) == 1 + len(parts.COLUMNS.get(kind, ()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "column", "said"),
+    [
+        ("objective", "scaffold", "sends", "2 d"),
+        ("objective", "scaffold", "keeps", "d"),
+        ("objective", "mime", "is sent", "4 d"),
+        ("sampler", "poisson", "a secret draw amplifies", "yes"),
+        ("sampler", "full", "a secret draw amplifies", "no"),
+        ("sampler", "cyclic", "a secret draw amplifies", "no"),
+        ("sampler", "fixed_size", "relation", "replace-one"),
+        ("sampler", "by_size", "relation", "refused under privacy"),
+        ("rule", "krum", "needs", "rows"),
+        ("rule", "fltrust", "needs", "rows and `root`"),
+        ("rule", "mean", "needs", "one sum"),
+        ("attack", "alie", "a run's ε", "void: it reads what ε protects"),
+        ("attack", "label_flip", "a run's ε", "called nominal"),
+        ("protocol", "none", "who sees what", "the server sees every client's row"),
+    ],
+)
+def test_columns_say_what_parts_declare(kind, name, column, said):
+    assert parts.COLUMNS[kind][column](find(kind, name, kind)) == said
+
+
+def test_every_command_and_option_is_listed():
+    listed = sections(commands.commands())
+    expected = {}
+    waiting = [("privfed", main)]
+    while waiting:
+        path, command = waiting.pop()
+        if isinstance(command, click.Group):
+            waiting += [(f"{path} {name}", below) for name, below in command.commands.items()]
+        else:
+            options = (each for each in command.params if isinstance(each, click.Option))
+            expected[path] = {name for option in options for name in option.opts}
+    named = {
+        head: {name for row in rows for name in re.findall("`([^`]+)`", row)}
+        for head, rows in listed.items()
+    }
+    assert named == expected
+    assert all(cells[-1] for rows in listed.values() for cells in rows.values())
+
+
+def _below(error):
+    return [error, *(below for each in error.__subclasses__() for below in _below(each))]
+
+
+def test_every_exit_code_and_kind_of_error_is_listed():
+    raised = _below(errors.PrivfedError)
+    constants = {
+        value
+        for name, value in vars(endings).items()
+        if re.fullmatch("[A-Z_]{4,}", name) and isinstance(value, int)
+    }
+    codes = {0, *constants, *(error.exit_code for error in raised)}
+    assert {
+        int(code) for code in re.findall(r"^\| `(\d+)`", failures.exit_codes(), re.MULTILINE)
+    } == codes
+    kinds = set(re.findall(r"^\| `(\w+)`", failures.error_kinds(), re.MULTILINE))
+    assert kinds == {*endings.KINDS} >= {error.kind for error in raised}
+
+
+def test_the_error_that_is_shown_is_real():
+    shown = json.loads(re.search("```json\n(.*)\n```", failures.error_example(), re.DOTALL)[1])
+    assert shown["exit"] == 2
+    assert shown["error"]["key"] == "client.lr"
+
+
+def test_every_file_of_a_run_directory_is_listed():
+    directory = RunDirectory(Path("run"))
+    places = {
+        str(place.relative_to("run"))
+        for held in vars(directory).values()
+        for name in ("path", "folder", "")
+        if isinstance(place := getattr(held, name, None) if name else held, Path)
+    } - {"."}
+    listed = {name.rstrip("/") for name in files.FILES}
+    assert places <= listed
+    assert {"config.toml", "ledger.jsonl", "private/settled.f32"} <= places
+
+
+def test_every_package_that_is_depended_on_is_said_to_be_for_something():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    rows = re.findall(r"^\| `([\w.-]+)` \| (.+) \|$", files.dependencies(), re.MULTILINE)
+    named = {name for name, why in rows if why.strip()}
+    assert named >= {re.split("[<>=]", package)[0] for package in project["dependencies"]}
+    extras = [line for line in files.dependencies().splitlines() if line.endswith("|  |")]
+    assert extras == []
+
+
+@pytest.mark.parametrize("package", ["accounting", "attacks", "defenses"])
+def test_every_public_module_is_documented(package):
+    page = api.modules(package)
+    public = [
+        path.stem
+        for path in (ROOT / package).glob("*.py")
+        if re.search(r"^(def|class) [A-Za-z]", path.read_text("utf-8"), re.MULTILINE)
+    ]
+    assert set(re.findall(rf"automodule:: {package}\.(\w+)", page)) == set(public)
+
+
+def test_the_python_interface_is_documented_by_what_it_is_for():
+    page = api.public_names("privfed")
+    named = re.findall(r"^\.\. auto\w+:: privfed\.(\w+)$", page, re.MULTILINE)
+    assert sorted(named) == sorted(privfed.__all__)
+    assert (
+        page.index(":: privfed.train")
+        < page.index(":: privfed.Rule")
+        < page.index(":: privfed.Refused")
+    )
+
+
+def test_every_part_of_privfed_is_documented_in_full():
+    page = api.parts_in_full()
+    for kind, names in BUILT_IN.items():
+        for name, target in names.items():
+            if target.startswith("privfed."):
+                part = find(kind, name, kind)
+                assert page.count(f":: {part.__module__}.{part.__name__}\n") == 1, name
+
+
+def test_every_study_has_a_page_a_claim_and_a_verdict():
+    named = {path.stem for path in DOCS.glob("studies/*.md")} - {"index"}
+    assert named == {folder.name for folder in studies.folders()}
+    for folder in studies.folders():
+        assert f"experiments/{folder.name}/README.md" in (
+            DOCS / "studies" / f"{folder.name}.md"
+        ).read_text("utf-8")
+        title, claim, verdict = studies.in_short(folder)
+        assert title
+        assert claim.endswith((".", "?"))
+        assert verdict.endswith(".")
+        assert ">" not in claim + verdict
+
+
+def test_pages_ask_for_what_is_made():
+    pages = [path for path in DOCS.rglob("*.md") if "_build" not in path.parts]
+    asked = {match[1] for path in pages for match in GENERATED.finditer(path.read_text("utf-8"))}
+    assert asked == {*MAKERS}
+
+
+def test_the_picture_has_every_room_and_what_it_uses():
+    drawn = rooms.picture()
+    folders = {path.parent.name for path in (ROOT / "privfed").glob("*/__init__.py")}
+    for room in (*folders, *rooms.BESIDE, "experiments"):
+        assert f">{room}</text>" in drawn
+    assert "leakage → attacks" in drawn
+    assert "cli → defenses" not in drawn
+    order = [room for layer in rooms.layers() for room in layer]
+    assert order.index("cli") < order.index("run") < order.index("round")
+
+
+def test_a_readme_is_linked_where_its_page_is():
+    page = DOCS / "studies" / "banded.md"
+    readme = ROOT / "experiments" / "banded" / "README.md"
+    text = (
+        "[a](../fedprox/README.md) ![b](accuracy.svg) [c](https://example.org/x) "
+        "[d](#e) [f](gone.md)"
+    )
+    moved = relocated(text, readme, page)
+    assert moved == (
+        "[a](fedprox.md) ![b](../../experiments/banded/accuracy.svg) [c](https://example.org/x) "
+        "[d](#e) [f](gone.md)"
+    )
+    assert relocated("[x](../benchmarks/README.md#y)", readme, page) == "[x](../benchmarks.md#y)"
+
+
+def test_formulas_in_docstrings_are_no_markup():
+    said = escaped("*Event*: `Poisson`(q), |x|^2 * y_, a * b\n\n>>> 2 * 3 | 4\n6")
+    assert said == "*Event*: ``Poisson``\\ (q), \\|x\\|^2 \\* y\\_, a \\* b\n\n>>> 2 * 3 | 4\n6"
+    assert escaped("a\n\n| b | c |\n|---|---|\n| 1 | `x` |") == (
+        "a\n\n.. list-table::\n   :header-rows: 1\n\n   * - b\n     - c\n   * - 1\n     - ``x``"
+    )
+    assert prose("a[0] `b[0]` <c>") == "a\\[0\\] `b[0]` \\<c>"
+    assert table(["a"], [["x | y"]]).splitlines()[-1] == "| x \\| y |"
+
+
+def test_a_matrix_has_a_mark_for_each_combination():
+    some = {
+        "protocol": ["none", "masks"],
+        "rule": ["mean", "krum"],
+        "mechanism": ["none", "gaussian"],
+    }
+    made = list(combinations({}, some))
+    assert [matrix.MARKS.get(each.verdict, "refused") for each in made] == [
+        *("·", "✓", "·", "refused"),
+        *("·", "✓", "refused", "refused"),
+    ]
+
+
+@pytest.mark.slow
+def test_the_matrix_is_complete():
+    page = matrix.matrix()
+    for kind in ("rule", "mechanism", "objective", "sampler", "attack", "protocol"):
+        assert all(f"`{name}`" in page or f"= {name}" in page for name in BUILT_IN[kind])
