@@ -59,6 +59,10 @@ def find(kind: str, name: str, key: str) -> type[Any]:
 def passed(kind: str, part: type[Any], key: str) -> tuple[str, type[Any]]:
     """The name and the class of a part of `kind` that was passed as a class. Raises `Refused`."""
     name = catalogued(kind, part)
+    if not _is_part(part):
+        raise Refused(
+            f"{key} is {name!r}, which is no part; expected a subclass of privfed's Part", key=key
+        )
     if ":" in name:
         _refuse_silent(kind, part, f"{key} is {name!r}")
     return name, part

@@ -24,6 +24,8 @@ from house import (
     undocumented,
 )
 
+import privfed
+
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_files_and_functions_stay_small(package):
@@ -60,8 +62,8 @@ def test_public_functions_are_documented(package):
 
 
 def test_a_public_name_is_defined_once():
-    """But for the entry points of processes."""
-    assert twice("privfed").keys() <= {"main"}
+    """But for the entry points of processes, and for what `privfed` itself offers."""
+    assert twice("privfed").keys() <= {"main", *privfed.__all__}
 
 
 def test_words_point_to_what_is_there():

@@ -35,7 +35,7 @@ from privfed.auditing.silo_audit import audit_silos
 from privfed.errors import MISPLACED, Broken, Refused, public_text
 from privfed.plan.prior_spending import Priors, other_guarantee
 from privfed.store.kept_heads import charges_since, check_heads
-from privfed.store.run_directory import RunDirectory
+from privfed.store.run_directory import RunDirectory, path_of
 
 ALL = "all"
 """Every accountant that applies, cross-checks included."""
@@ -58,7 +58,7 @@ def audit(
     if accountant is not None and accountant not in (*CHOICES, *CROSS_CHECKS, ALL):
         names = ", ".join((*CHOICES, *CROSS_CHECKS, ALL))
         raise Refused(f"accountant is {accountant!r}; expected one of {names}")
-    path = run.path if isinstance(run, RunDirectory) else run
+    path = path_of(run)
     # The ledger last: of a run that goes on, it then holds all that the other files cite.
     try:
         directory = RunDirectory.open(run)

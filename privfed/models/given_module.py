@@ -45,11 +45,11 @@ class GivenModule(Part):
                 "store: in Python, pass it again, privfed.load(path, model=net)",
                 key="model.name",
             )
-        for what, stated, found in (
+        for what, stated, passed in (
             ("layout", self.layout, layout_digest(module)),
             ("code", self.code, code_digest(module)),
         ):
-            if stated and stated != found:
+            if stated and stated != passed:
                 raise Refused(
                     f"model: this network is of another {what} than the one that the run was "
                     "begun with; pass the same class, with the same arguments",
@@ -93,7 +93,7 @@ def code_digest(module: nn.Module) -> str:
 
 
 def _sources(classes: set[type]) -> Iterator[str]:
-    for each in sorted(classes, key=lambda one: (one.__qualname__, one.__module__)):
+    for each in sorted(classes, key=lambda part: (part.__qualname__, part.__module__)):
         yield each.__qualname__
         try:
             yield ast.dump(ast.parse(textwrap.dedent(inspect.getsource(each))))

@@ -49,15 +49,15 @@ class Answer(Mapping[str, Any]):
         return [*super().__dir__(), *self._facts]
 
     def __str__(self) -> str:
-        return as_text(self._table)
+        return table_text(self._table)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return as_html(self._table)
+        return table_html(self._table)
 
 
-def as_text(table: RenderableType) -> str:
+def table_text(table: RenderableType) -> str:
     """What rich would print of `table`, without colours or blanks at the ends of lines."""
     screen = Console(file=io.StringIO(), width=_WIDTH, markup=False, color_system=None)
     with screen.capture() as printed:
@@ -65,7 +65,7 @@ def as_text(table: RenderableType) -> str:
     return "\n".join(line.rstrip() for line in printed.get().splitlines())
 
 
-def as_html(table: RenderableType) -> str:
+def table_html(table: RenderableType) -> str:
     """The same as a piece of a page, for notebooks."""
     screen = Console(file=io.StringIO(), width=_WIDTH, markup=False, record=True)
     screen.print(table)

@@ -20,7 +20,7 @@ from privfed.errors import Refused
 from privfed.models.given_module import GivenModule, code_digest, layout_digest
 from privfed.models.recipes import Foreign
 from privfed.parts import expected, find
-from privfed.python.people import People
+from privfed.python.people import DeclaredPeople
 from privfed.python.plain import plain
 
 _SHORT = {"epsilon": "privacy.epsilon", "delta": "privacy.delta", "rounds": "run.rounds"}
@@ -54,7 +54,7 @@ def given_parts(model: Any, people: Any, sections: Mapping[str, Any]) -> dict[st
     if model is not None:
         given["model"] = _class("model", model)
     if people is not None:
-        if not isinstance(people, People):
+        if not isinstance(people, DeclaredPeople):
             raise Refused(_undeclared(people))
         if isinstance(source := people.section["source"], type):
             given["source"] = source
@@ -77,7 +77,7 @@ def _of_people(people: Any) -> Raw:
     """The keys that the first argument of a call stands for. Raises `Refused`."""
     if people is None:
         return {}
-    if isinstance(people, People):
+    if isinstance(people, DeclaredPeople):
         return {"data": dict(people.section), "model": {"loss": people.loss}}
     if isinstance(people, Config):
         return people.raw()
@@ -127,10 +127,10 @@ def _assign_section(raw: Raw, name: str, section: Any) -> None:
     for key in sorted(keys, key=lambda key: key not in naming):  # parts first: they own others
         named, further = _part(naming[key][0], keys[key]) if key in naming else (keys[key], {})
         assign(raw, f"{name}.{key}", plain(named))
-        for own, value in further.items():
-            if own in keys:
-                raise Refused(f"{name}.{own} is given twice: beside {name}.{key}, and in it")
-            assign(raw, f"{name}.{own}", plain(value))
+        for field, value in further.items():
+            if field in keys:
+                raise Refused(f"{name}.{field} is given twice: beside {name}.{key}, and in it")
+            assign(raw, f"{name}.{field}", plain(value))
     if nested is not None:
         _assign_section_of_clients(raw, nested)
 

@@ -36,15 +36,18 @@ def other_rows(rows: Any) -> Callable[[Config], Config]:
                 f"the run's people come from the source {config.names['source']!r}; expected the "
                 "path of other data of that form"
             )
-        own = {key for part in (GivenTable, Table) for key in part.model_fields}
-        declared = {key: value for key, value in raw["data"].items() if key in own}
+        of_tables = {key for part in (GivenTable, Table) for key in part.model_fields}
         kind: type[DeclaredTable] = Table
         data: dict[str, Any] = {"source": "table", "path": str(rows)}
+        client = raw["data"]["client"]
         if not isinstance(rows, str | Path):
-            kind, data = GivenTable, {"source": GivenTable.of(_readable(rows, source))}
-        others = {key: value for key, value in raw["data"].items() if key not in own}
-        kept = {key: value for key, value in declared.items() if key in kind.model_fields}
-        raw["data"] = {**others, **kept, **data}
+            table = _readable(rows, source)
+            kind, data = GivenTable, {"source": GivenTable.of(table)}
+            client = client if client in table.names() else ""  # nobody asks whose rows these are
+        for key, value in raw["data"].items():
+            if key not in of_tables or key in kind.model_fields:
+                data.setdefault(key, value)
+        raw["data"] = {**data, "client": client}
         return reassembled(raw, config)
 
     return changed

@@ -1,4 +1,4 @@
-"""People as a user passes them: a table or arrays, with all that is declared of them."""
+"""DeclaredPeople as a user passes them: a table or arrays, with all that is declared of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ARRAYS, TEST_ARRAYS = "the arrays", "the test arrays"
 """What messages call what was passed."""
 
 
-class People:
+class DeclaredPeople:
     """What the first argument of `privfed.train` is: a source of examples, and its declaration."""
 
     section: dict[str, Any]
@@ -25,7 +25,7 @@ class People:
     """The loss that suits its label."""
 
 
-class Table(People):
+class Table(DeclaredPeople):
     """A table of people, and what is declared of it.
 
     `rows` is a pandas, Polars or Arrow table, a Hugging Face `Dataset`, or the path of a CSV,
@@ -67,7 +67,7 @@ class Table(People):
         self.loss = _loss(keys)
 
 
-class Arrays(People):
+class Arrays(DeclaredPeople):
     """Clients' arrays by name, and what is declared of them.
 
     `people` maps the name of each client to a pair (x, y) of arrays or tensors, x `[n, *shape]` and

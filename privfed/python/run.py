@@ -156,7 +156,7 @@ class Run:
 
         Raises `Refused` where what was spent is above that budget, or people are others.
         """
-        from privfed.python.training import go_on
+        from privfed.python.going_on import go_on
 
         changes = {"run.rounds": rounds, "privacy.epsilon": epsilon}
         wanted = {key: value for key, value in changes.items() if value is not None}

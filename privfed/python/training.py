@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privfed.config.config import Config
-from privfed.config.overrides import assign
-from privfed.config.reading import reassembled
 from privfed.errors import Refused
 from privfed.python.answer import Answer
 from privfed.python.arguments import configuration, given_parts
+from privfed.python.interrupting import own_threads, resumable
 from privfed.python.run import Run
 from privfed.python.temporary_folder import TemporaryFolder
 from privfed.python.watching import watched
@@ -59,7 +57,7 @@ def train(
         raise Refused("out and temporary are both given; expected one of them")
     folder = TemporaryFolder() if temporary else None
     path = folder.path / "run" if folder else Path(out) if out is not None else new_folder()
-    with _resumable(path), watched(progress) as observer, joined(config.run.workers) as ranks:
+    with resumable(path), watched(progress) as observer, joined(config.run.workers) as ranks:
         train_in(config, path, [*observer, *observers], ranks)
     return Run(RunDirectory(path, config.given), folder)
 
@@ -82,7 +80,7 @@ def check(
 
     short = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
     config = configuration(people, model, short, sections)
-    with _own_threads():
+    with own_threads():
         checked = check_run(config)
     return Answer(checked.to_json(), plan_table(checked.plan, checked.forecast, None), checked)
 
@@ -106,27 +104,6 @@ def load(path: str | Path, *, model: Any = None, data: Any = None, **parts: Any)
 def resume(path: str | Path, *, model: Any = None, data: Any = None, **changes: Any) -> Run:
     """Go on with the run in the directory `path`: `load(path, …).resume(…)`."""
     return load(path, model=model, data=data).resume(**changes)
-
-
-def go_on(
-    directory: RunDirectory,
-    changes: Mapping[str, Any],
-    observers: Sequence[Observer],
-    progress: bool | None,
-) -> None:
-    """Go on with a run, with other values for some keys."""
-    from privfed.ranks import joined
-    from privfed.run.resume import resume as resume_in
-
-    def changed(stored: Config) -> Config:
-        raw = stored.raw()
-        for key, value in changes.items():
-            assign(raw, key, value)
-        return reassembled(raw, stored)
-
-    workers = directory.config.read().run.workers
-    with _resumable(directory.path), watched(progress) as observer, joined(workers) as ranks:
-        resume_in(directory, changed, [*observer, *observers], ranks)
 
 
 def _refuse_others(directory: RunDirectory, config: Config, model: bool, data: bool) -> None:
@@ -156,29 +133,3 @@ def _refuse_other_processes(config: Config) -> None:
             "be sent to other processes: name them (module:name, a path), or use one process",
             key="run.workers",
         )
-
-
-@contextlib.contextmanager
-def _resumable(path: Path) -> Iterator[None]:
-    """A context that says, where it is interrupted, how to go on; torch's threads are as before."""
-    try:
-        with _own_threads():
-            yield
-    except (KeyboardInterrupt, OSError) as error:
-        if (path / "ledger.jsonl").exists():
-            error.add_note(
-                f"what was released is kept; go on with it: privfed.load({str(path)!r}).resume()"
-            )
-        raise
-
-
-@contextlib.contextmanager
-def _own_threads() -> Iterator[None]:
-    """A context whose number of torch's threads is its own: runs set it (`run.threads`)."""
-    import torch
-
-    before = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -26,7 +26,7 @@ PRINTED = {"name", *BUILT_IN}
 NO_PARTS = {  # a key of the part's own has words that some part is named by, too
     ("attacks/fang.py", "krum"),
     ("privfed/leakage/reconstruct.py", "cosine"),
-    ("privfed/cli/console.py", "Text"),
+    ("privfed/report/console.py", "Text"),
 }
 SILOS = (
     *("data.setting=cross_silo", "privacy.mechanism=none", "client.privacy.mechanism=dp_sgd"),

@@ -79,7 +79,7 @@ def declare_file(
 def declare_object(sample: TableObject, label: str, client: str) -> Declaration:
     """The same, read off a table that was passed in Python."""
     _refuse_missing(sample, sample.names(), label, client)
-    columns = sample_of_arrow(sample.whole(), sample.called, sample.dialect)
+    columns = sample_of_arrow(sample.all_columns(), sample.called, sample.dialect)
     dialect = sample.dialect
     declared = _declaration(sample, columns, label, client, "", dialect, dialect)
     keys = {k: v for k, v in declared.section().items() if k in GivenTable.model_fields}

@@ -92,8 +92,8 @@ def _pair(held: Any, shape: Sequence[int], called: str) -> tuple[np.ndarray, np.
         return np.zeros((0, *shape), np.float32), y[:0]
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         raise Refused(
-            f"data: {called} has x of shape {x.shape} and y of shape {y.shape}; expected as many "
-            "labels as examples"
+            f"data: {called} has not as many labels as examples; expected one for each",
+            private=f"x is of shape {x.shape} and y of shape {y.shape}",
         )
     _refuse_other_shape(x, shape, called)
     return x, y

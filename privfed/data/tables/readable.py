@@ -95,7 +95,7 @@ class TableObject:
         table = as_arrow(self.table, [*numbers, *words], self.called)
         return arrow_columns(table, numbers, words, self.called, self.dialect)
 
-    def whole(self) -> pyarrow.Table:
+    def all_columns(self) -> pyarrow.Table:
         """All columns. Raises `Refused`."""
         return as_arrow(self.table, self.names(), self.called)
 

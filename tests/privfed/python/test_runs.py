@@ -55,8 +55,7 @@ def test_records_are_rows_that_pandas_takes(run):
     assert ledger["hash"].is_unique
     assert metrics["epsilon"].iloc[-1] == run.summary["epsilon"] == run.guarantee.epsilon
     assert repr(run) == (
-        f"<privfed run {run.path}: accuracy {run.summary['accuracy']:.4g}, ε 8.0000 at δ = 0.001, "
-        "4 rounds>"
+        f"<privfed run {run.path}: auc {run.summary['auc']:.4g}, ε 8.0000 at δ = 0.001, 4 rounds>"
     )
 
 
@@ -308,14 +307,14 @@ def test_interrupted_it_says_how_to_go_on_and_goes_on_as_if_never_stopped(tmp_pa
                 raise KeyboardInterrupt
 
     whole = privfed.train(people(), model="mlp", out=tmp_path / "whole", **SMALL, **SEEDED)
+    watched = {"out": tmp_path / "cut", "observers": [Interrupts()]}
     with pytest.raises(KeyboardInterrupt) as stopped:
-        watched = {"out": tmp_path / "cut", "observers": [Interrupts()]}
         privfed.train(people(), model="mlp", **watched, **SMALL, **SEEDED)
     assert "privfed.load(" in stopped.value.__notes__[0]
     cut = privfed.load(tmp_path / "cut", data=people()).resume()
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(tensor, cut.model.state_dict()[name])
-    assert repr(privfed.load(tmp_path / "cut")).startswith(f"<privfed run {tmp_path / 'cut'}: acc")
+    assert repr(privfed.load(tmp_path / "cut")).startswith(f"<privfed run {tmp_path / 'cut'}: auc")
 
 
 def test_torchs_threads_are_as_before(tmp_path):
