@@ -1,0 +1,48 @@
+"""What a page shows as printed, held against what was printed."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+ANYTHING = "…"
+"""Stands for anything within a line; a line of it alone, for any lines."""
+_VARYING = re.compile(r"(?P<hex>\b[0-9a-f]{12,}\b)|(?P<bar>[━╸╺]+)|(?P<number>[-+]?\d[\d.,:e%+-]*)")
+_LIKE = {"hex": "[0-9a-f]{12,}", "bar": "[━╸╺]* ?", "number": r"[-+]?\d[\d.,:e%+-]*"}
+
+
+def difference(shown: str, printed: str, shape: bool = False, exact: tuple[str, ...] = ()) -> str:
+    """How `printed` differs from what a page shows of it; "" where it does not.
+
+    Spaces that align columns do not count, nor empty lines at both ends. With `shape`, numbers may
+    be others, but for lines that hold a word of `exact`.
+    """
+    expected, got = lines(shown), lines(printed)
+    pattern = "".join(_line(line, shape and not _has(line, exact)) for line in expected)
+    if re.fullmatch(pattern, "".join(f"{line}\n" for line in got)):
+        return ""
+    return "\n".join(difflib.unified_diff(expected, got, "shown", "printed", lineterm="", n=1))
+
+
+def lines(text: str) -> list[str]:
+    """Lines of `text` without what depends on how wide the screen is."""
+    return [re.sub(r"\s+", " ", line).strip() for line in text.strip().splitlines()]
+
+
+def _has(line: str, words: tuple[str, ...]) -> bool:
+    return any(word in line.split() for word in words)
+
+
+def _line(line: str, shape: bool) -> str:
+    if line == ANYTHING:
+        return r"(?:[^\n]*\n)*?"
+    between = (_shaped(piece) if shape else re.escape(piece) for piece in line.split(ANYTHING))
+    return r"[^\n]*?".join(between) + r"\n"
+
+
+def _shaped(text: str) -> str:
+    pattern, end = "", 0
+    for match in _VARYING.finditer(text):
+        pattern += re.escape(text[end : match.start()]) + _LIKE[str(match.lastgroup)]
+        end = match.end()
+    return pattern + re.escape(text[end:])
