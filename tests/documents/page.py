@@ -6,6 +6,7 @@ import ast
 import contextlib
 import io
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
@@ -113,7 +114,8 @@ def parse(block: Block) -> None:
     """Look at a block that is not run: do its commands, options, keys and files exist?"""
     if block.language == "console":
         for command in _commands(block):
-            if reason := programs.wrong(command):
+            known = block.directions.skip or programs.is_known(command.words)
+            if reason := programs.wrong(command) if known else programs.UNKNOWN:
                 raise block.failure(f"{command}: {reason}")
     elif block.language == "python":
         try:
@@ -127,9 +129,10 @@ def smaller(block: Block) -> str:
     text = block.text
     for each in block.directions.small:
         large, arrow, little = (piece.strip() for piece in each.partition("->"))
-        if not arrow or large not in text:
+        whole = rf"(?<!\w){re.escape(large)}(?!\w)"
+        if not arrow or not large or not re.search(whole, text):
             raise block.failure(f"small={each}: expected OLD -> NEW, with an OLD of the block")
-        text = text.replace(large, little)
+        text = re.sub(whole, lambda match, little=little: little, text)
     return text
 
 

@@ -24,6 +24,9 @@ TOOLS = frozenset({"cat", "cp", "head", "ls", "mkdir", "mv", "rm", "sort", "tail
 """Small programs that a page may run beside the project's own."""
 ANY_KEY = "section.key=value"
 """How `--set` is described where it takes keys of any section."""
+MODULES = frozenset({"build", "pip", "pytest", "venv"})
+"""Modules that readers run, and that are not run here."""
+UNKNOWN = "this runner does not know the program; direct it to skip the block"
 NOT_RUN = frozenset({".", "cd", "git", "make", "pip", "source", "torchrun"})
 """What readers do elsewhere: on several machines, or to the environment itself."""
 
@@ -50,12 +53,17 @@ def takes(words: tuple[str, ...], more: tuple[str, ...]) -> bool:
     arguments = own(words)
     if arguments is None:
         return False
-    named = _named(arguments)[0].params
-    return more[:1] != ("--set",) or any(each.metavar == ANY_KEY for each in named)
+    if more[:1] != ("--set",):
+        return True
+    if arguments[:1] == ["audit"] and "--mechanism" not in arguments:
+        return False  # a ledger is audited as it is
+    return any(each.metavar == ANY_KEY for each in _named(arguments)[0].params)
 
 
 def run(command: Command) -> tuple[int, str]:
-    """The exit code of a command and all that it printed. Raises `ValueError` for one unknown."""
+    """The exit code of a command and all that it printed. Raises `ValueError`."""
+    if not is_known(command.words):
+        raise ValueError(UNKNOWN)
     words, arguments = command.words, own(command.words)
     if arguments is not None and words[0] != "torchrun":
         outcome = CliRunner().invoke(main, arguments, prog_name="privfed")
@@ -84,11 +92,17 @@ def wrong(command: Command) -> str:
         return wrong_arguments(arguments) or _missing_study(arguments)
     if words[0] == "pip":
         return _wrong_extras(words)
-    if words[:2] == ("python", "-m"):
-        return _wrong_module(words[2] if words[2:] else "")
-    if words[0] in TOOLS | NOT_RUN:
-        return ""
-    return f"{words[0]!r} is no program that this runner knows; direct it to skip the block"
+    if words[:2] == ("python", "-m") and words[2:]:
+        return _wrong_module(words[2])
+    return ""
+
+
+def is_known(words: tuple[str, ...]) -> bool:
+    """Whether this runner knows the program: what it does not is left out by a directive alone."""
+    if words[:2] == ("python", "-m") and words[2:]:
+        name = words[2]
+        return name in MODULES or name.startswith(("experiments", "documents", "privfed"))
+    return own(words) is not None or words[0] in TOOLS | NOT_RUN
 
 
 def wrong_arguments(arguments: list[str]) -> str:
@@ -98,6 +112,8 @@ def wrong_arguments(arguments: list[str]) -> str:
         parameters = command.make_context("privfed", words).params
     except click.exceptions.Exit:
         return ""
+    except ValueError as error:
+        return str(error)
     except click.ClickException as error:
         return error.format_message()
     return wrong_overrides(parameters.get("overrides") or ())
@@ -108,8 +124,8 @@ def wrong_names(span: str) -> str:
     words = [word.strip("[],…") for word in span.split()[1:]]
     try:
         command, words = _named(words)
-    except click.UsageError as error:
-        return f"`{span}`: {error.message}"
+    except ValueError as error:
+        return f"`{span}`: {error}"
     known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
     known |= {"--help", "-h"}
     gone = [word for word in words if word.startswith("--") and word.split("=")[0] not in known]
@@ -122,7 +138,7 @@ def _named(words: list[str]) -> tuple[click.Command, list[str]]:
     while isinstance(command, click.Group) and words and re.fullmatch("[a-z]+", words[0]):
         found = command.get_command(click.Context(command), words[0])
         if found is None:
-            raise click.UsageError(f"there is no command {words[0]!r}")
+            raise ValueError(f"there is no command {words[0]!r}")
         command, words = found, words[1:]
     return command, words
 
@@ -170,8 +186,5 @@ def _wrong_extras(words: tuple[str, ...]) -> str:
 
 
 def _wrong_module(name: str) -> str:
-    if name in ("venv", "pip", "build", "pytest"):
-        return ""
-    if not name.startswith(("experiments", "documents", "trials")):
-        return f"python -m {name} is nothing that this runner knows; direct it to skip the block"
-    return "" if importlib.util.find_spec(name) else f"there is no module {name}"
+    ours = name.startswith(("experiments", "documents"))
+    return f"there is no module {name}" if ours and not importlib.util.find_spec(name) else ""
