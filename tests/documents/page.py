@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import yaml
-from documents import programs, shell
+from documents import lookups, programs, shell
 from documents.blocks import Block, blocks
 from documents.keys import wrong_document
 from documents.outputs import difference
@@ -115,7 +115,7 @@ def parse(block: Block) -> None:
     if block.language == "console":
         for command in _commands(block):
             known = block.directions.skip or programs.is_known(command.words)
-            if reason := programs.wrong(command) if known else programs.UNKNOWN:
+            if reason := lookups.wrong(command) if known else programs.UNKNOWN:
                 raise block.failure(f"{command}: {reason}")
     elif block.language == "python":
         try:

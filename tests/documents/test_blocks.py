@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from documents.__main__ import main, rewritten
 from documents.blocks import Failure, blocks, spans
+from documents.lookups import wrong_names
 from documents.outputs import difference
 from documents.page import check, parse, play
-from documents.programs import wrong_names
 from documents.shell import commands
 
 GOOD = """
@@ -191,10 +191,24 @@ def test_names_within_lines_are_looked_up(span, wrong):
 def test_a_study_is_parsed_and_not_run(page):
     page.write_text("```console\nprivfed experiment experiments/banded/grid.toml\n```")
     parse(blocks(page)[0])
-    for wrong in ("experiments/banded/gird.toml", "--tune experiments/banded/grid.toml"):
-        page.write_text(f"```console\nprivfed experiment {wrong}\n```")
-        with pytest.raises(Failure):
-            parse(blocks(page)[0])
+    page.write_text("```console\npython -m experiments.benchmarks --peers\n```")
+    parse(blocks(page)[0])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "privfed experiment experiments/banded/gird.toml",
+        "privfed experiment --tune experiments/banded/grid.toml",
+        "python -m experiments.benchmark",
+        "python -m experiments.benchmarks --pears",
+        "for study in digits",
+    ],
+)
+def test_a_study_whose_commands_are_wrong_is_caught(page, line):
+    page.write_text(f"```console\n{line}\n```")
+    with pytest.raises(Failure):
+        parse(blocks(page)[0])
 
 
 def test_outputs_are_written_where_they_differ(page, capsys):

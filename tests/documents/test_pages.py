@@ -1,7 +1,7 @@
 """Every block of every page runs, and prints what the page shows."""
 
 import pytest
-from documents import pages, programs
+from documents import lookups, pages
 from documents.blocks import blocks, spans
 from documents.page import check, parse
 
@@ -26,7 +26,7 @@ def test_studies_name_commands_that_there_are(page):
 @pytest.mark.parametrize("page", pages.every(), ids=pages.name)
 def test_commands_and_options_within_lines_are_there(page):
     named = [(line, span) for line, span in spans(page.read_text("utf-8"))]
-    own = [(line, programs.wrong_names(span)) for line, span in named if is_command(span)]
+    own = [(line, lookups.wrong_names(span)) for line, span in named if is_command(span)]
     assert [f"{page}:{line}: {gone}" for line, gone in own if gone] == []
 
 
