@@ -15,7 +15,7 @@ from documents.shell import Command
 
 from privfed.cli.main import main
 
-TOOLS = frozenset({"cat", "cp", "head", "ls", "mkdir", "mv", "rm", "sort", "tail", "wc"})
+TOOLS = frozenset({"cat", "cp", "head", "ls", "mkdir", "sort", "tail", "wc"})
 """Small programs that a page may run beside the project's own."""
 ANY_KEY = "section.key=value"
 """How `--set` is described where it takes keys of any section."""
@@ -51,9 +51,10 @@ def run(command: Command) -> tuple[int, str]:
         if outcome.exception and not isinstance(outcome.exception, SystemExit):
             raise outcome.exception
         printed = outcome.stdout if command.into else outcome.output
+        aside = outcome.stderr if command.into else ""
     elif words[:2] == ("python", "-m") and words[2:] and words[2].startswith("experiments"):
         outcome = CliRunner().invoke(_module_command(words[2]), list(words[3:]))
-        printed = outcome.output
+        printed, aside = outcome.output, ""
     elif words[0] in TOOLS:
         ended = subprocess.run(words, capture_output=True, text=True, check=False)
         return ended.returncode, _kept(command, ended.stdout) + ended.stderr
@@ -61,7 +62,7 @@ def run(command: Command) -> tuple[int, str]:
         raise ValueError(problem)
     else:
         return 0, ""
-    return outcome.exit_code, _kept(command, printed)
+    return outcome.exit_code, _kept(command, printed) + aside
 
 
 def is_known(words: tuple[str, ...]) -> bool:
