@@ -38,6 +38,8 @@ def wrong(command: Command) -> str:
         return _wrong_target(words[1:])
     if arguments is not None:
         return wrong_arguments(arguments) or _missing_study(arguments)
+    if words[0] == "bash" and words[1:] and not (ROOT / words[1]).exists():
+        return f"there is no {words[1]}"
     if words[0] == "pip":
         return _wrong_extras(words)
     if words[:2] == ("python", "-m") and words[2:]:

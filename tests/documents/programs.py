@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import subprocess
 import sys
@@ -22,7 +23,7 @@ ANY_KEY = "section.key=value"
 MODULES = frozenset({"build", "pip", "pytest", "venv"})
 """Modules that readers run, and that are not run here."""
 UNKNOWN = "this runner does not know the program; direct it to skip the block"
-NOT_RUN = frozenset({".", "cd", "git", "make", "pip", "source", "torchrun"})
+NOT_RUN = frozenset({".", "bash", "cd", "git", "make", "pip", "source", "torchrun"})
 """What readers do elsewhere: on several machines, or to the environment itself."""
 
 
@@ -45,6 +46,11 @@ def run(command: Command) -> tuple[int, str]:
     """The exit code of a command and all that it printed. Raises `ValueError`."""
     if not is_known(command.words):
         raise ValueError(UNKNOWN)
+    with mock.patch.dict(os.environ, dict(command.environment)):
+        return _run(command)
+
+
+def _run(command: Command) -> tuple[int, str]:
     words, arguments = command.words, own(command.words)
     if arguments is not None and words[0] != "torchrun":
         outcome = CliRunner().invoke(main, arguments, prog_name="privfed")

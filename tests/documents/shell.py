@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,10 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Command:
-    """The words of one command, and where its output goes: "" for the screen."""
+    """The words of one command, where its output goes ("" for the screen), and `NAME=value`."""
 
     words: tuple[str, ...]
     into: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         return shlex.join(self.words)
@@ -40,10 +42,13 @@ def _words(line: str) -> list[str]:
 def _command(words: list[str]) -> Command:
     if words[0] == "$":
         raise ValueError("commands stand without a prompt")
-    into = ""
+    environment, into = [], ""
+    while len(words) > 1 and re.match(r"[A-Z_]+=", words[0]):
+        name, _, value = words.pop(0).partition("=")
+        environment.append((name, value))
     if len(words) > 2 and words[-2] == ">":
         *words, _, into = words
     for word in words:
         if word and not word.strip("();<>|&"):
             raise ValueError(f"{word!r} is more than this shell knows: commands, `&&` and `> FILE`")
-    return Command(tuple(words), into)
+    return Command(tuple(words), into, tuple(environment))

@@ -163,6 +163,9 @@ def test_lines_of_a_shell_are_commands():
         (("ls",), ""),
         (("cat", "f"), "g"),
     ]
+    (command,) = commands("A=1 B_C='2 3' ls d=4")
+    assert command.words == ("ls", "d=4")
+    assert command.environment == (("A", "1"), ("B_C", "2 3"))
 
 
 @pytest.mark.parametrize("line", ["$ privfed list", "privfed list | cat", "cat < a", "(ls)"])
