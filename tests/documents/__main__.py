@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from documents.blocks import Block, Failure
-from documents.outputs import difference
+from documents.outputs import difference, for_a_page
 from documents.page import check, play
 
 
@@ -22,7 +22,7 @@ def rewritten(text: str, outputs: list[tuple[Block, str]]) -> str:
         asked = block.directions
         if difference(block.text, printed, asked.output == "shape", asked.exact):
             first, last = block.line - 1, block.line - 1 + len(block.text.splitlines())
-            lines[first:last] = [f"{line.rstrip()}\n" for line in printed.strip("\n").splitlines()]
+            lines[first:last] = [f"{line}\n" for line in for_a_page(printed)]
     return "".join(lines)
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
+import textwrap
 
 ANYTHING = "…"
 """Stands for anything within a line; a line of it alone, for any lines."""
+WIDTH = 108
+"""How long a line of a page is at most."""
 _VARYING = re.compile(r"(?P<hex>\b[0-9a-f]{12,}\b)|(?P<bar>[━╸╺]+)|(?P<number>[-+]?\d[\d.,:e%+-]*)")
 _LIKE = {"hex": "[0-9a-f]{12,}", "bar": "[━╸╺]* ?", "number": r"[-+]?\d[\d.,:e%+-]*"}
 
@@ -26,7 +29,23 @@ def difference(shown: str, printed: str, shape: bool = False, exact: tuple[str, 
 
 def lines(text: str) -> list[str]:
     """Lines of `text` without what depends on how wide the screen is."""
-    return [re.sub(r"\s+", " ", line).strip() for line in text.strip().splitlines()]
+    return [re.sub(r"\s+", " ", line).strip() for line in _unbroken(text).strip().splitlines()]
+
+
+def for_a_page(text: str) -> list[str]:
+    """Lines of `text` as a page shows them: cells of tables are wrapped within its width."""
+    shown = []
+    for line in _unbroken(text).strip("\n").splitlines():
+        cell = re.match(r" \S+(?: \S+)* {2,}", line)
+        indent = " " * (len(cell[0]) if cell else 0)
+        wrapped = textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_long_words=False)
+        shown += wrapped if cell and len(line) > WIDTH else [line.rstrip()]
+    return shown
+
+
+def _unbroken(text: str) -> str:
+    """`text` whose lines go on where they are indented as far as the cells of a table."""
+    return re.sub(r"(\S)[ \t]*\n {8,}(?=\S)", r"\1 ", text)
 
 
 def _has(line: str, words: tuple[str, ...]) -> bool:

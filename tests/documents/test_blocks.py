@@ -7,7 +7,7 @@ import pytest
 from documents.__main__ import main, rewritten
 from documents.blocks import Failure, blocks, spans
 from documents.lookups import wrong_names
-from documents.outputs import difference
+from documents.outputs import difference, for_a_page
 from documents.page import check, parse, play
 from documents.shell import commands
 
@@ -147,6 +147,8 @@ def test_what_is_wrong_in_a_page_is_caught(page, before):
         ("a 1\nε 2", "a 3\nε 3", True, False),
         ("head 30f65e78dd4c of 3", "head abcdefabcdef012 of 4", True, True),
         ("bar ━━━╸ 1", "bar ━ 9", True, True),
+        ("a b\n         c\nd", "a\n         b c   \nd", False, True),
+        ("a b\nc", "a\n  b c", False, False),
         ("", "a", False, False),
         ("a", "", True, False),
     ],
@@ -221,3 +223,12 @@ def test_outputs_are_written_where_they_differ(page, capsys):
     assert main([str(page)]) == 1
     assert main([str(page), "--write"]) == main([str(page)]) == 0
     assert "-4" in capsys.readouterr().err
+
+
+def test_outputs_are_wrapped_to_the_width_of_a_page():
+    told = "for any one client, " * 8
+    table = f" meaning   {told[:90].strip()}   \n           {told[90:].strip()}\n rounds    3  \n"
+    shown = for_a_page(table)
+    assert [len(line) <= 108 for line in shown] == [True] * 3
+    assert shown[1].startswith(" " * 11)
+    assert difference("\n".join(shown), table) == ""
