@@ -8,9 +8,21 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
+from typing import Any
 from unittest import mock
+
+from privfed.grid.process_pool import Ended, Started
+
+
+def one_by_one(
+    do: Callable[[Any], Any], jobs: Iterable[Any], count: int
+) -> Iterator[Started[Any] | Ended[Any]]:
+    """What `work` of a grid does, in this process: others take longer to start than small cells."""
+    for job in jobs:
+        yield Started(job)
+        yield Ended(job, do(job))
 
 
 @contextlib.contextmanager
@@ -18,6 +30,7 @@ def alone(module: ModuleType) -> Iterator[None]:
     """A new folder to work in, in which `module` is the program that runs."""
     main, path, before = sys.modules["__main__"], [*sys.path], {*sys.modules}
     with (
+        mock.patch("privfed.grid.engine.work", one_by_one),
         tempfile.TemporaryDirectory() as folder,
         contextlib.chdir(folder),
         mock.patch.dict(os.environ, MPLBACKEND="Agg"),
