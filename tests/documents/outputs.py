@@ -10,6 +10,7 @@ ANYTHING = "…"
 """Stands for anything within a line; a line of it alone, for any lines."""
 WIDTH = 108
 """How long a line of a page is at most."""
+_CONTINUED = re.compile(r"^( .*\S)[ \t]*\n {8,}(?=\S)", re.MULTILINE)
 _VARYING = re.compile(r"(?P<hex>\b[0-9a-f]{12,}\b)|(?P<bar>[━╸╺]+)|(?P<number>[-+]?\d[\d.,:e%+-]*)")
 _LIKE = {"hex": "[0-9a-f]{12,}", "bar": "[━╸╺]* ?", "number": r"[-+]?\d[\d.,:e%+-]*"}
 
@@ -44,8 +45,9 @@ def for_a_page(text: str) -> list[str]:
 
 
 def _unbroken(text: str) -> str:
-    """`text` whose lines go on where they are indented as far as the cells of a table."""
-    return re.sub(r"(\S)[ \t]*\n {8,}(?=\S)", r"\1 ", text)
+    """`text` whose lines of tables go on where they are indented as far as cells."""
+    again, text = text, _CONTINUED.sub(r"\1 ", text)
+    return text if text == again else _unbroken(text)
 
 
 def _has(line: str, words: tuple[str, ...]) -> bool:
