@@ -11,6 +11,7 @@ ANYTHING = "…"
 WIDTH = 108
 """How long a line of a page is at most."""
 _CONTINUED = re.compile(r"^( .*\S)[ \t]*\n {8,}(?=\S)", re.MULTILINE)
+_MESSAGE = re.compile(r"^(privfed: .*\S)[ \t]*\n {9}(?=\S)", re.MULTILINE)
 _VARYING = re.compile(r"(?P<hex>\b[0-9a-f]{12,}\b)|(?P<bar>[━╸╺]+)|(?P<number>[-+]?\d[\d.,:e%+-]*)")
 _LIKE = {"hex": "[0-9a-f]{12,}", "bar": "[━╸╺]* ?", "number": r"[-+]?\d[\d.,:e%+-]*"}
 
@@ -30,24 +31,25 @@ def difference(shown: str, printed: str, shape: bool = False, exact: tuple[str, 
 
 def lines(text: str) -> list[str]:
     """Lines of `text` without what depends on how wide the screen is."""
-    return [re.sub(r"\s+", " ", line).strip() for line in _unbroken(text).strip().splitlines()]
+    unbroken = _unbroken(_unbroken(text), _MESSAGE)
+    return [re.sub(r"\s+", " ", line).strip() for line in unbroken.strip().splitlines()]
 
 
 def for_a_page(text: str) -> list[str]:
     """Lines of `text` as a page shows them: cells of tables are wrapped within its width."""
     shown = []
     for line in _unbroken(text).strip("\n").splitlines():
-        cell = re.match(r" \S+(?: \S+)* {2,}", line)
+        cell = re.match(r" \S+(?: \S+)* {2,}|privfed: ", line)
         indent = " " * (len(cell[0]) if cell else 0)
         wrapped = textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_long_words=False)
         shown += wrapped if cell and len(line) > WIDTH else [line.rstrip()]
     return shown
 
 
-def _unbroken(text: str) -> str:
+def _unbroken(text: str, continued: re.Pattern[str] = _CONTINUED) -> str:
     """`text` whose lines of tables go on where they are indented as far as cells."""
-    again, text = text, _CONTINUED.sub(r"\1 ", text)
-    return text if text == again else _unbroken(text)
+    again, text = text, continued.sub(r"\1 ", text)
+    return text if text == again else _unbroken(text, continued)
 
 
 def _has(line: str, words: tuple[str, ...]) -> bool:

@@ -149,6 +149,7 @@ def test_what_is_wrong_in_a_page_is_caught(page, before):
         ("bar ━━━╸ 1", "bar ━ 9", True, True),
         (" a b\n         c\nd", " a\n         b\n         c   \nd", False, True),
         ("a b\n         c", "a\n         b c", False, False),
+        ("privfed: a\n         b c", "privfed: a b\n         c", False, True),
         ("a b\nc", "a\n  b c", False, False),
         ("", "a", False, False),
         ("a", "", True, False),
