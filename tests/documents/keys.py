@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 
 from privfed.config.catalog import schema
 from privfed.config.overrides import assign, override
+from privfed.config.sections import SECTIONS
 from privfed.errors import Refused
 from privfed.grid.grid import METHOD, Grid
 
@@ -26,17 +28,24 @@ def wrong_document(text: str) -> str:
 
 
 def wrong_overrides(assignments: Iterable[str]) -> str:
-    """What is wrong with `--set section.key=value`, each by itself; "" for nothing."""
-    return "\n".join(filter(None, map(_wrong_override, assignments)))
-
-
-def _wrong_override(assignment: str) -> str:
+    """What is wrong with `--set section.key=value`, all of them together; "" for nothing."""
     raw: dict[str, Any] = {}
     try:
-        override(raw, assignment)
+        for assignment in assignments:
+            _override(raw, assignment)
     except Refused as refused:
         return str(refused)
     return _wrong_run(raw)
+
+
+def _override(raw: dict[str, Any], assignment: str) -> None:
+    """What `override` does, without an import of what parts from outside are named."""
+    target, _, text = assignment.partition("=")
+    section, _, key = target.rpartition(".")
+    if re.fullmatch(r"\w+:\w+", text) and key in getattr(SECTIONS.get(section), "parts", ()):
+        raw.setdefault(section, {})[key] = text
+    else:
+        override(raw, assignment)
 
 
 def _wrong_grid(document: dict[str, Any]) -> str:

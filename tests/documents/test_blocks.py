@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from documents.__main__ import main, rewritten
 from documents.blocks import Failure, blocks, spans
+from documents.keys import wrong_overrides
 from documents.lookups import wrong_names
 from documents.outputs import difference, for_a_page
 from documents.page import check, parse, play
@@ -176,6 +177,13 @@ def test_lines_of_a_shell_are_commands():
 def test_what_this_shell_does_not_know_is_refused(line):
     with pytest.raises(ValueError):
         list(commands(line))
+
+
+def test_keys_of_a_command_that_is_not_run_are_looked_up_together():
+    together = "cohort.sampler=full cohort.size=0 server.optimizer=mine:Own server.own_key=3"
+    assert wrong_overrides(together.split()) == ""
+    for wrong in ("cohort.size=0", "server.own_key=3", "servr.lr=1", "server.optimizer=mine"):
+        assert wrong_overrides([wrong]) != ""
 
 
 @pytest.mark.parametrize(
