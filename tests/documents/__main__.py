@@ -1,0 +1,50 @@
+"""Run pages, and write what their blocks print into them: `python -m documents PAGE… [--write]`.
+
+Sizes are as readers see them with `--write`, and made small without it. It needs `PYTHONPATH` to
+hold the repository and its folder `tests`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from documents.blocks import Block, Failure
+from documents.outputs import difference, for_a_page
+from documents.page import check, play
+
+
+def rewritten(text: str, outputs: list[tuple[Block, str]]) -> str:
+    """The text of a page with outputs that differ from what is printed replaced by it."""
+    lines = text.splitlines(keepends=True)
+    for block, printed in reversed(outputs):
+        asked = block.directions
+        if difference(block.text, printed, asked.output == "shape", asked.exact):
+            first, last = block.line - 1, block.line - 1 + len(block.text.splitlines())
+            lines[first:last] = [f"{line}\n" for line in for_a_page(printed)]
+    return "".join(lines)
+
+
+def main(words: list[str]) -> int:
+    """Play the pages that `words` name; 0 where all is as they show."""
+    parser = argparse.ArgumentParser(prog="python -m documents", description=__doc__)
+    parser.add_argument("pages", nargs="+", type=Path)
+    parser.add_argument("--write", action="store_true", help="replace outputs that differ")
+    asked, failures = parser.parse_args(words), 0
+    for page in asked.pages:
+        try:
+            if asked.write:
+                text = rewritten(page.read_text("utf-8"), play(page, small=False))
+                page.write_text(text, encoding="utf-8")
+            else:
+                check(page)
+            print(f"{page}: runs")
+        except Failure as failure:
+            print(failure, file=sys.stderr)
+            failures += 1
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
