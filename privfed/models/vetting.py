@@ -125,6 +125,7 @@ def _refuse_outputs(outputs: Tensor, x: Tensor, expected: tuple[int, ...]) -> No
         refuse_model("gives numbers that are not finite, for three examples of ordinary size")
 
 
+@torch.enable_grad()
 def _learns(candidate: _Candidate, x: Tensor, seed: int, flat: Tensor) -> bool:
     """Whether the gradient at the parameters `flat` is anything but zero."""
     leaf = flat.clone().requires_grad_()

@@ -71,6 +71,12 @@ def test_the_model_is_a_module_with_the_trained_weights(run):
     assert float(accuracy) == pytest.approx(run.evaluate().accuracy)
 
 
+def test_without_gradients_a_run_is_used_as_with_them(run, tmp_path):
+    with torch.no_grad():
+        assert len(run.predict(PUBLIC)) == len(PUBLIC)
+        assert privfed.train(people(), model=net(), out=tmp_path / "run", **SMALL).summary["rounds"]
+
+
 def test_predictions_come_as_the_rows_came(run, tmp_path):
     rows = PUBLIC.drop(columns=["readmitted", "patient"]).set_index(np.arange(100, 160))
     predicted = run.predict(rows)
