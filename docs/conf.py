@@ -13,7 +13,8 @@ author = "the privfed contributors"
 copyright = "the privfed contributors, Apache-2.0"
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "pages"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "mathml", "pages"]
+html_math_renderer = "mathml"
 exclude_patterns = ["_build", "_extensions", "notebooks/**"]
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]  # types of signatures; links in prose are of other kinds

@@ -129,7 +129,8 @@ def form(how: Schema) -> str:
     if kind == "object" and isinstance(inside := how.get("additionalProperties"), dict):
         return f"table of {_many(form(inside))}" if inside else "table"
     bounds = [f"{word} {how[name]:,}" for name, word in BOUNDS.items() if name in how]
-    pattern = [f"as {code(how['pattern'])}"] if "pattern" in how else []
+    spelt = how.get("description") or code(how.get("pattern", ""))
+    pattern = [f"as {spelt}"] if "pattern" in how else []
     return ", ".join([WORDS.get(kind, "any value"), *bounds, *pattern])
 
 
