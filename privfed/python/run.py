@@ -172,5 +172,5 @@ class Run:
         measure = next(iter(facts))
         return (
             f"<privfed run {self.path}: {measure} {facts[measure]:.4g}, ε "
-            f"{ceiling(facts['epsilon'])} at δ = {facts['delta']:g}, {facts['charges']} rounds>"
+            f"{ceiling(float(facts['epsilon']))} at δ = {facts['delta']:g}, {facts['charges']} rounds>"
         )

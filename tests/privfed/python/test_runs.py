@@ -71,6 +71,12 @@ def test_the_model_is_a_module_with_the_trained_weights(run):
     assert float(accuracy) == pytest.approx(run.evaluate().accuracy)
 
 
+def test_a_run_without_privacy_is_shown_with_an_infinite_epsilon():
+    run = privfed.train(people(), privacy={"mechanism": "none"}, rounds=2, cohort={"size": 20},
+                        temporary=True)  # fmt: skip
+    assert "ε ∞ at" in repr(run)
+
+
 def test_without_gradients_a_run_is_used_as_with_them(run, tmp_path):
     with torch.no_grad():
         assert len(run.predict(PUBLIC)) == len(PUBLIC)
