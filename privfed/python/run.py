@@ -169,8 +169,8 @@ class Run:
             facts = self.summary
         if not facts:
             return f"<privfed run {self.path}, not ended>"
-        measure = next(iter(facts))
+        measure, epsilon = next(iter(facts)), ceiling(float(facts["epsilon"]))
         return (
-            f"<privfed run {self.path}: {measure} {facts[measure]:.4g}, ε "
-            f"{ceiling(float(facts['epsilon']))} at δ = {facts['delta']:g}, {facts['charges']} rounds>"
+            f"<privfed run {self.path}: {measure} {facts[measure]:.4g}, ε {epsilon} at "
+            f"δ = {facts['delta']:g}, {facts['charges']} rounds>"
         )
