@@ -45,6 +45,14 @@ def test_a_notebook_has_a_bar_that_is_drawn_over(tmp_path, displayed, capsys):
     assert len(displayed) == count
 
 
+def test_a_notebook_shows_an_answer_once(displayed, monkeypatch):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    answer = privfed.check(**SMALL)
+    assert "budget" in str(answer)
+    assert "budget" in answer._repr_html_()
+    assert displayed == []  # rich would print into the cell what the cell shows anyway
+
+
 def test_what_a_notebook_shows_is_escaped(displayed):
     bar = notebook.NotebookProgress(None)
     bar._notebook = sys.modules["IPython.display"]
