@@ -1,6 +1,7 @@
 """Run pages, and write what their blocks print into them: `python -m documents PAGE… [--write]`.
 
-Sizes are as readers see them with `--write`, and made small without it. It needs `PYTHONPATH` to
+Pages are Markdown or notebooks. Sizes are as readers see them with `--write`, and made small
+without it. It needs `PYTHONPATH` to
 hold the repository and its folder `tests`.
 """
 
@@ -8,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from pathlib import Path
 
+from documents import notebooks
 from documents.blocks import Block, Failure
 from documents.outputs import difference, for_a_page
 from documents.page import check, play
@@ -26,6 +29,26 @@ def rewritten(text: str, outputs: list[tuple[Block, str]]) -> str:
     return "".join(lines)
 
 
+def run_notebook(path: Path, write: bool) -> None:
+    """Run a notebook, and keep what it prints where asked to. Raises `Failure`."""
+    with tempfile.TemporaryDirectory() as folder:
+        ran = notebooks.execute(notebooks.read(path), Path(folder))
+    text = notebooks.text_to_ship(ran)
+    for reason in notebooks.shipped_wrongly(ran):
+        raise Failure(f"{path}: {reason}")
+    if write:
+        path.write_text(text, encoding="utf-8")
+
+
+def run_page(page: Path, write: bool) -> None:
+    """Run a Markdown page, and replace what it shows where asked to. Raises `Failure`."""
+    if write:
+        text = rewritten(page.read_text("utf-8"), play(page, small=False))
+        page.write_text(text, encoding="utf-8")
+    else:
+        check(page)
+
+
 def main(words: list[str]) -> int:
     """Play the pages that `words` name; 0 where all is as they show."""
     parser = argparse.ArgumentParser(prog="python -m documents", description=__doc__)
@@ -34,11 +57,8 @@ def main(words: list[str]) -> int:
     asked, failures = parser.parse_args(words), 0
     for page in asked.pages:
         try:
-            if asked.write:
-                text = rewritten(page.read_text("utf-8"), play(page, small=False))
-                page.write_text(text, encoding="utf-8")
-            else:
-                check(page)
+            run = run_notebook if page.suffix == ".ipynb" else run_page
+            run(page, asked.write)
             print(f"{page}: runs")
         except Failure as failure:
             print(failure, file=sys.stderr)
