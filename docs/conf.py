@@ -15,7 +15,7 @@ version = release = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "mathml", "pages"]
 html_math_renderer = "mathml"
-exclude_patterns = ["_build", "_extensions", "notebooks/**"]
+exclude_patterns = ["_build", "_extensions"]
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]  # types of signatures; links in prose are of other kinds
 smartquotes = False  # quotes in prose are those of keys

@@ -1,5 +1,6 @@
 """The notebooks run to their end, and are shipped as a run of them looks."""
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -14,6 +15,14 @@ def test_notebooks_are_shipped_with_what_they_print(path):
     assert list(shipped_wrongly(notebook)) == []
     assert outputs(notebook)
     assert text_to_ship(notebook) == path.read_text("utf-8")
+
+
+@pytest.mark.parametrize("path", pages.notebooks(), ids=pages.name)
+def test_what_notebooks_link_is_there(path):
+    told = [cell.source for cell in read(path).cells if cell.cell_type == "markdown"]
+    targets = [link for text in told for link in re.findall(r"\]\(([^)#]+)", text)]
+    assert targets
+    assert [target for target in targets if not (path.parent / target).exists()] == []
 
 
 @pytest.mark.slow
