@@ -59,7 +59,9 @@ class Answer(Mapping[str, Any]):
 
 def table_text(table: RenderableType) -> str:
     """What rich would print of `table`, without colours or blanks at the ends of lines."""
-    screen = Console(file=io.StringIO(), width=_WIDTH, markup=False, color_system=None)
+    screen = Console(
+        file=io.StringIO(), width=_WIDTH, markup=False, color_system=None, force_jupyter=False
+    )
     with screen.capture() as printed:
         screen.print(table)
     return "\n".join(line.rstrip() for line in printed.get().splitlines())
@@ -67,6 +69,8 @@ def table_text(table: RenderableType) -> str:
 
 def table_html(table: RenderableType) -> str:
     """The same as a piece of a page, for notebooks."""
-    screen = Console(file=io.StringIO(), width=_WIDTH, markup=False, record=True)
+    screen = Console(
+        file=io.StringIO(), width=_WIDTH, markup=False, record=True, force_jupyter=False
+    )
     screen.print(table)
     return screen.export_html(inline_styles=True, code_format=_HTML)
