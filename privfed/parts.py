@@ -118,7 +118,7 @@ def _imported(target: str, name: str, key: str) -> Any:
     """What `module:attribute` names; a user's own module may lie in the working directory."""
     module, _, attribute = moved(target).partition(":")
     here = str(Path.cwd())
-    if here not in sys.path:
+    if ":" in name and here not in sys.path:  # of a user's own
         sys.path.append(here)
     try:
         return getattr(importlib.import_module(module), attribute)

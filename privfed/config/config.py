@@ -36,12 +36,13 @@ from privfed.config.sections import (
 from privfed.data.partition import Partition
 from privfed.data.partitions.shift import Shift
 from privfed.data.source import Source
+from privfed.errors import Refused
 from privfed.local.dp_sgd import ClientMechanism, ExamplePrivacy, protects_examples
 from privfed.local.objective import Objective
 from privfed.models.loss import Loss
 from privfed.models.recipes import Model, Weighted
 from privfed.models.start import Start
-from privfed.parts import Part, find
+from privfed.parts import Part, catalogued, find
 from privfed.privacy.mechanism import Mechanism
 from privfed.privacy.shared_noise import SharedNoise, shares_noise
 from privfed.sampling.availability import Availability
@@ -221,12 +222,23 @@ class Config:
 
 
 def with_given(raw: Raw, given: Mapping[str, type[Any]]) -> Raw:
-    """`raw` with the classes `given` in the place of the names of parts of these kinds."""
+    """`raw` with the classes `given` in the place of the names of parts of these kinds.
+
+    Raises `Refused` where a class is not the part that is named.
+    """
     out = {name: dict(section) for name, section in raw.items()}
     for name, section in SECTIONS.items():
-        for key, (kind, _) in section.parts.items():
-            if kind in given:
-                out.setdefault(name, {})[key] = given[kind]
+        for key, (kind, default) in section.parts.items():
+            if kind not in given:
+                continue
+            stated, passed = out.setdefault(name, {}).get(key, default), given[kind]
+            if catalogued(kind, passed) != stated:
+                raise Refused(
+                    f"{name}.{key} is {stated!r} in this run, and {catalogued(kind, passed)!r} was "
+                    "passed for it; a run goes on with its own parts: leave this one out",
+                    key=f"{name}.{key}",
+                )
+            out[name][key] = passed
     return out
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from itertools import product
 from typing import Any
 
 from privfed.config.config import Config
@@ -52,8 +54,10 @@ def perhaps_same(config: Config, theirs: Population) -> bool:
     """
     sources = theirs.get("sources")
     known = bool(sources) or _is_file(theirs.get("unit"))
-    shared = {*population_identity(config)["sources"]} & {*(sources or ()), normal(theirs)["unit"]}
-    return not known or bool(shared) or same_unit(config, theirs) or same_name(config, theirs)
+    others = {*(sources or ()), normal(theirs)["unit"]}
+    pairs = product(population_identity(config)["sources"], others)
+    shared = any(fnmatchcase(a, b) or fnmatchcase(b, a) for a, b in pairs)
+    return not known or shared or same_unit(config, theirs) or same_name(config, theirs)
 
 
 def normal(theirs: Population) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from privfed.data.federation import Examples, client_number
+from privfed.data.overlap import refuse_shared_rows
 from privfed.errors import Refused
 from privfed.streams import Streams
 
@@ -55,6 +56,8 @@ def held_out(
         return _split_clients(pool, fraction, streams)
     if declared is not None:
         _refuse_overlap(overlap)
+        if protected:
+            refuse_shared_rows(pool, declared)
         return HoldoutSplit(pool, declared, typical=_mean_size(declared))
     return _split_unowned(pool, fraction, clients, streams)
 

@@ -35,8 +35,9 @@ class Source(Protocol):
     def sources(self, seed: int) -> tuple[str, ...]:
         """The origins of its examples: two sources that share one may hold the same people.
 
-        The first says who is a client, where clients are the source's own. They never say how
-        examples are dealt to clients, and do not change with a copy of the data.
+        One that ends in "*" stands for all whose names begin alike. The first says who is a client,
+        where clients are the source's own. They never say how examples are dealt to clients, and do
+        not change with a copy of the data.
         """
         ...
 

@@ -21,9 +21,10 @@ from privfed.models.calling import errors_as_refusals, refuse_part
 from privfed.models.form import Form
 from privfed.models.loss import Loss
 from privfed.models.network import Network
+from privfed.models.origin import origins_of
 from privfed.models.outputs import select_output
 from privfed.models.pretrained import load_start
-from privfed.models.recipes import Model
+from privfed.models.recipes import Model, Weighted
 from privfed.models.start import Start
 from privfed.models.vetting import try_module
 from privfed.streams import Keys
@@ -55,6 +56,7 @@ def build_network(
             with torch.no_grad(), errors_as_refusals(made_up):
                 module(made_up)
     _refuse_parameters(module)
+    _refuse_hidden_start(model, module)
     if start.init and constants is None:
         load_start(module, start.init, start.fresh)
     _freeze(module, start.frozen)
@@ -111,6 +113,20 @@ def _refuse_parameters(module: nn.Module) -> None:
             refuse_part(
                 name, f"shares its memory with {other!r}; tie them as one and the same Parameter"
             )
+
+
+def _refuse_hidden_start(model: Model, module: nn.Module) -> None:
+    """Raise `Refused` for weights that a run trained, in a module that does not say so.
+
+    No ledger would know of that start, and no earlier run be counted for it.
+    """
+    if not isinstance(model, Weighted) and origins_of(module):
+        raise Refused(
+            "model.name: this function gives a network with weights that a run of privfed trained; "
+            "they tell of its people, so that run has to be counted. Pass the network itself "
+            "(model=net), or name the run in model.init",
+            key="model.name",
+        )
 
 
 def _freeze(module: nn.Module, patterns: Sequence[str]) -> None:

@@ -6,17 +6,14 @@ trained them, which `privfed.models.origin` recognises. The ledger and the guara
 
 from __future__ import annotations
 
-import ast
 import copy
 import hashlib
-import inspect
-import textwrap
-from collections.abc import Iterator
 from typing import ClassVar
 
-from privfed.deferred import nn, torch
-from privfed.errors import Refused
-from privfed.models.origin import Origins, is_lazy, origins_of, unchanged
+from privfed.deferred import nn
+from privfed.errors import Refused, public_text
+from privfed.models.origin import Origins, is_lazy, origins_of, tensor_bytes, unchanged
+from privfed.own_sources import sources_digest
 from privfed.parts import Part
 
 
@@ -34,6 +31,8 @@ class GivenModule(Part):
     @classmethod
     def of(cls, module: nn.Module) -> type[GivenModule]:
         """The part that builds copies of `module`."""
+        if any(tensor.is_meta for tensor in module.state_dict().values()):
+            raise Refused("model: this network has no values (device meta)", key="model.name")
         facts = {"module": module, "__module__": cls.__module__}
         return type(cls.__name__, (cls,), {**facts, "__qualname__": cls.__qualname__})
 
@@ -55,7 +54,15 @@ class GivenModule(Part):
                     "begun with; pass the same class, with the same arguments",
                     key="model.name",
                 )
-        return copy.deepcopy(module)
+        try:
+            return copy.deepcopy(module)
+        except Exception as error:  # whatever a user's module holds
+            raise Refused(
+                f"model: this network cannot be copied ({public_text(error)}), and every client "
+                "trains a copy; pass a function that makes one: model=make_net",
+                private=" ".join(str(error).split()),
+                key="model.name",
+            ) from None
 
     def weights(self) -> str:
         """SHA-256 of the weights that training starts from; empty without a module."""
@@ -79,26 +86,8 @@ def layout_digest(module: nn.Module) -> str:
 
 
 def code_digest(module: nn.Module) -> str:
-    """SHA-256 of the sources of all classes in `module` but torch's own, without comments.
-
-    A class whose source cannot be read (typed at a prompt) counts by its name.
-    """
-    classes = {
-        base
-        for part in module.modules()
-        for base in type(part).__mro__
-        if base.__module__.partition(".")[0] not in ("torch", "builtins")
-    }
-    return hashlib.sha256("\n".join(_sources(classes)).encode()).hexdigest()
-
-
-def _sources(classes: set[type]) -> Iterator[str]:
-    for each in sorted(classes, key=lambda part: (part.__qualname__, part.__module__)):
-        yield each.__qualname__
-        try:
-            yield ast.dump(ast.parse(textwrap.dedent(inspect.getsource(each))))
-        except (OSError, TypeError, SyntaxError):
-            continue
+    """SHA-256 of the sources of all classes in `module` but torch's own."""
+    return sources_digest({base for part in module.modules() for base in type(part).__mro__})
 
 
 def weights_digest(module: nn.Module) -> str:
@@ -106,7 +95,6 @@ def weights_digest(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         if not is_lazy(tensor):
-            values = tensor.detach().cpu().contiguous().reshape(-1)
             digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-            digest.update(values.view(torch.uint8).numpy().tobytes() if values.numel() else b"")
+            digest.update(tensor_bytes(tensor))
     return digest.hexdigest()

@@ -71,6 +71,12 @@ def is_lazy(tensor: Tensor) -> bool:
 def _digest(tensor: Tensor) -> str | None:
     """SHA-256 of a tensor's values; None where they are all alike, as many a fresh tensor's are."""
     values = tensor.detach().cpu().contiguous()
-    if not values.numel() or bool((values == values.reshape(-1)[0]).all()):
+    if values.is_meta or not values.numel() or bool((values == values.reshape(-1)[0]).all()):
         return None
-    return hashlib.sha256(values.numpy().tobytes()).hexdigest()
+    return hashlib.sha256(tensor_bytes(values)).hexdigest()
+
+
+def tensor_bytes(tensor: Tensor) -> bytes:
+    """The values of a tensor of any type, as they lie in memory."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 
@@ -14,7 +14,7 @@ from privfed.config.config import Config, Raw
 from privfed.config.overrides import assign
 from privfed.config.reading import read_raw
 from privfed.config.sections import SECTIONS
-from privfed.data.tables.arrow import is_table
+from privfed.data.tables.arrow import is_dict_of_tables, is_table
 from privfed.deferred import nn
 from privfed.errors import Refused
 from privfed.models.given_module import GivenModule, code_digest, layout_digest
@@ -38,7 +38,7 @@ def configuration(
     raw = _of_people(people)
     given = {name: section for name, section in sections.items() if section is not None}
     if model is not None:
-        given = {"model": _of_model(model), **given} if "model" not in given else given
+        given["model"] = dict(model) if isinstance(model, Mapping) else {"name": model}
     for name, section in given.items():
         _assign_section(raw, name, section)
     for argument, key in _SHORT.items():
@@ -48,29 +48,46 @@ def configuration(
     return assembled(raw)
 
 
-def given_parts(model: Any, people: Any, sections: Mapping[str, Any]) -> dict[str, type[Any]]:
-    """The classes of the parts that a call passes as objects, by kind. Raises `Refused`."""
-    given: dict[str, type[Any]] = {}
+def passed_again(model: Any, people: Any, sections: Mapping[str, Any]) -> dict[str, Any]:
+    """What a call passes as objects for a run that is there: classes or instances, by kind.
+
+    Raises `Refused` for what is no object of a part's.
+    """
+    passed: dict[str, Any] = {}
     if model is not None:
-        given["model"] = _class("model", model)
+        passed["model"] = model
     if people is not None:
-        if not isinstance(people, DeclaredPeople):
-            raise Refused(_undeclared(people))
-        if isinstance(source := people.section["source"], type):
-            given["source"] = source
+        passed["source"] = _source_again(people)
     for name, section in sections.items():
         naming = SECTIONS[name].parts if name in SECTIONS else {}
-        for key, named in dict(section).items():
+        if not isinstance(section, Mapping):
+            raise Refused(f"{name} is {section!r}; expected its parts, as dict(key=part)")
+        for key, part in section.items():
             if key not in naming:
-                raise Refused(f"{name}.{key} names no part; expected one of {', '.join(naming)}")
-            given[naming[key][0]] = _class(naming[key][0], named)
-    return given
+                known = [f"{each}.{key}" for each in SECTIONS for key in SECTIONS[each].parts]
+                raise Refused(f"{name}.{key} names no part; expected one of {', '.join(known)}")
+            passed[naming[key][0]] = part
+    for kind, part in passed.items():
+        if isinstance(part, str):
+            raise Refused(f"{part!r} was passed for the {kind}; a run knows its parts by name")
+    return passed
 
 
-def _class(kind: str, passed: Any) -> type[Any]:
+def _source_again(people: Any) -> type[Any]:
+    """The class of the source that `people` are. Raises `Refused` for people in a file."""
+    if not isinstance(people, DeclaredPeople):
+        raise Refused(_undeclared(people))
+    source = people.section["source"]
+    if not isinstance(source, type):
+        raise Refused("data is a table in a file, which a run finds by itself; leave it out")
+    return source
+
+
+def part_class(kind: str, passed: Any) -> type[Any]:
     """The class of a part that was passed. Raises `Refused` for what is none."""
     named, _ = _part(kind, passed)
-    return named if isinstance(named, type) else find(kind, named, kind)
+    part = named if isinstance(named, type) else find(kind, named, kind)
+    return cast("type[Any]", part)
 
 
 def _of_people(people: Any) -> Raw:
@@ -91,6 +108,8 @@ def _undeclared(people: Any) -> str:
     what = repr(str(people)) if isinstance(people, str | Path) else f"a {type(people).__name__}"
     why = "what a model sees of them (columns, bounds, classes, how many clients) is declared, "
     why += "since reading it off private data would be a release of its own"
+    if is_dict_of_tables(people):
+        return f"people is a {type(people).__name__} of several tables; pass one of them, declared"
     if isinstance(people, Mapping):
         call = "privfed.Arrays(people, shape=(28, 28), bounds=(0, 255), classes=10, clients=500)"
     elif is_table(people) or isinstance(people, str | Path):
@@ -107,22 +126,16 @@ def _undeclared(people: Any) -> str:
     return f"people is {what} without a declaration: {why}. Pass {call}"
 
 
-def _of_model(model: Any) -> dict[str, Any]:
-    """The section [model] that the argument `model` stands for. Raises `Refused`."""
-    if isinstance(model, Mapping):
-        return dict(model)
-    return {"name": model}
-
-
 def _assign_section(raw: Raw, name: str, section: Any) -> None:
     """Set the keys of the section `name`, as an argument holds them. Raises `Refused`."""
-    if name not in SECTIONS or "." in name:
+    if name not in SECTIONS:
         arguments = [known for known in SECTIONS if "." not in known]
         raise Refused(f"unknown argument {name!r}; {expected(name, [*arguments, *_SHORT])}")
     if not isinstance(section, Mapping):
         raise Refused(f"{name} is {section!r}; expected its keys, as dict(key=value)", key=name)
     keys = dict(section)
-    nested = keys.pop("privacy", None) if name == "client" else None
+    if name == "client" and "privacy" in keys:
+        _assign_section(raw, "client.privacy", keys.pop("privacy"))
     naming = SECTIONS[name].parts
     for key in sorted(keys, key=lambda key: key not in naming):  # parts first: they own others
         named, further = _part(naming[key][0], keys[key]) if key in naming else (keys[key], {})
@@ -131,16 +144,6 @@ def _assign_section(raw: Raw, name: str, section: Any) -> None:
             if field in keys:
                 raise Refused(f"{name}.{field} is given twice: beside {name}.{key}, and in it")
             assign(raw, f"{name}.{field}", plain(value))
-    if nested is not None:
-        _assign_section_of_clients(raw, nested)
-
-
-def _assign_section_of_clients(raw: Raw, section: Any) -> None:
-    """Set the keys of [client.privacy]. Raises `Refused`."""
-    if not isinstance(section, Mapping):
-        raise Refused(f"client.privacy is {section!r}; expected its keys, as dict(key=value)")
-    for key in sorted(section, key=lambda key: key != "mechanism"):
-        assign(raw, f"client.privacy.{key}", plain(section[key]))
 
 
 def _part(kind: str, named: Any) -> tuple[Any, dict[str, Any]]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Sequence
+from numbers import Integral, Real
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from privfed.errors import Refused
 from privfed.python.answer import Answer
+from privfed.python.plain import as_path
 from privfed.python.training import load
 
 
@@ -38,6 +41,13 @@ def calibrate(
     if unknown:
         known = ", ".join(CalibrationQuestion.__dataclass_fields__)
         raise Refused(f"unknown argument {unknown[0]!r}; expected one of {known}")
+    numbers = {"delta": delta, "epsilon": epsilon, "noise_multiplier": noise_multiplier}
+    numbers |= {"sampling_rate": sampling_rate, "rounds": rounds}
+    for name, value in numbers.items():
+        counted = name == "rounds"
+        if value is not None and not isinstance(value, Integral if counted else Real):
+            kind = "a whole number" if counted else "a number"
+            raise Refused(f"{name} is {value!r}; expected {kind}")
     question = CalibrationQuestion(
         mechanism,
         sampler,
@@ -54,31 +64,35 @@ def calibrate(
 
 
 def audit(
-    path: str | Path | Sequence[str | Path], accountant: str | None = None, head: str | None = None
+    path: str | PathLike[str] | Sequence[str | PathLike[str]],
+    accountant: str | None = None,
+    head: str | None = None,
 ) -> Answer:
     """The ε that the run at `path` really spent, or several together, from their ledgers alone."""
-    if isinstance(path, str | Path):
+    if isinstance(path, str | os.PathLike):
         return load(path).audit(accountant, head)
     from privfed.auditing.joint_audit import audit_together
     from privfed.report.audit import merged_table
 
+    if not path:
+        raise Refused("no run to audit; expected the path of one, or several")
     if head is not None:
         raise Refused("head is about one run; audit them one by one")
-    merged = audit_together([Path(each) for each in path], accountant)
+    merged = audit_together([as_path(each, "path") for each in path], accountant)
     return Answer(merged.to_json(), merged_table(merged), merged)
 
 
-def evaluate(path: str | Path, other: Any = None) -> Answer:
+def evaluate(path: str | PathLike[str], other: Any = None) -> Answer:
     """Score the model of the run at `path`: see `Run.evaluate`."""
     return load(path).evaluate(other)
 
 
-def predict(path: str | Path, rows: Any, out: str | Path | None = None) -> Any:
+def predict(path: str | PathLike[str], rows: Any, out: str | Path | None = None) -> Any:
     """Predict `rows` by the model of the run at `path`: see `Run.predict`."""
     return load(path).predict(rows, out)
 
 
-def export(path: str | Path, to: str | Path) -> Answer:
+def export(path: str | PathLike[str], to: str | Path) -> Answer:
     """Write the model of the run at `path` for other programs: see `Run.export`."""
     return load(path).export(to)
 

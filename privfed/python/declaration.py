@@ -10,7 +10,9 @@ from privfed.data.declaring.declaration import run_file
 from privfed.data.declaring.declare import declare_file, declare_object
 from privfed.data.sources.given_table import GivenTable
 from privfed.data.sources.table import Table as FileTable
+from privfed.data.tables.arrow import settled
 from privfed.data.tables.readable import TableObject
+from privfed.errors import Refused
 from privfed.python.people import Table
 
 _SAMPLE = "the sample"
@@ -24,9 +26,10 @@ class Declaration:
     of a table of the same form.
     """
 
-    def __init__(self, declared: Declared, sample: str) -> None:
+    def __init__(self, declared: Declared, sample: Any, called: str) -> None:
         self._declared = declared
         self._sample = sample
+        self._called = called
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -35,12 +38,23 @@ class Declaration:
 
     def table(self, rows: Any, *, clients: int, test: Any = None, **changes: Any) -> Table:
         """`rows` with this declaration, but for `changes`: see `privfed.Table`."""
+        if rows is self._sample or self._is_sample(rows):
+            raise Refused(
+                "these rows are the sample itself, which is public then, and nobody to protect: "
+                "bounds and categories that are read off private rows are a release of their own. "
+                "Declare a sample of other people, or by hand: privfed.Table(rows, …)"
+            )
         kind = FileTable if isinstance(rows, str | Path) else GivenTable
         keys = {k: v for k, v in self.keys.items() if k in kind.model_fields and k != "path"}
         return Table(rows, clients=clients, test=test, **{**keys, **changes})
 
+    def _is_sample(self, rows: Any) -> bool:
+        """Whether both are paths, and of one file."""
+        paths = [each for each in (rows, self._sample) if isinstance(each, str | Path)]
+        return len({Path(path).resolve() for path in paths}) == 1 and len(paths) == 2
+
     def __str__(self) -> str:
-        return run_file(self._sample, self._declared)
+        return run_file(self._called, self._declared)
 
     __repr__ = __str__
 
@@ -53,5 +67,6 @@ def declare(sample: Any, *, label: str, client: str = "") -> Declaration:
     """
     if isinstance(sample, str | Path):
         path = Path(sample)
-        return Declaration(declare_file(path, label, client, str(path)), path.name)
-    return Declaration(declare_object(TableObject(sample, _SAMPLE), label, client), _SAMPLE)
+        return Declaration(declare_file(path, label, client, str(path)), path, path.name)
+    declared = declare_object(TableObject(settled(sample), _SAMPLE), label, client)
+    return Declaration(declared, sample, _SAMPLE)

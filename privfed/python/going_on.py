@@ -33,5 +33,9 @@ def go_on(
         return reassembled(raw, stored)
 
     workers = directory.config.read().run.workers
-    with resumable(directory.path), watched(progress) as observer, joined(workers) as ranks:
+    with (
+        resumable(directory.path, directory.given),
+        watched(progress) as observer,
+        joined(workers) as ranks,
+    ):
         resume_in(directory, changed, [*observer, *observers], ranks)

@@ -15,8 +15,9 @@ from privfed.data.sources.declared_table import DeclaredTable
 from privfed.data.sources.given_table import GivenTable
 from privfed.data.sources.table import Table
 from privfed.data.tables import array_table
-from privfed.data.tables.arrow import is_pandas, is_table
-from privfed.data.tables.readable import Readable, TableObject
+from privfed.data.tables.arrow import is_pandas, is_table, settled
+from privfed.data.tables.delimited import Dialect
+from privfed.data.tables.readable import Readable, TableFile, TableObject
 from privfed.errors import Refused
 
 _CALLED = "the rows"
@@ -28,7 +29,7 @@ def other_rows(rows: Any) -> Callable[[Config], Config]:
 
     def changed(config: Config) -> Config:
         raw, source = config.raw(), config.source
-        if isinstance(rows, str | Path) and not isinstance(source, GivenTable):
+        if isinstance(rows, str | Path) and not isinstance(source, DeclaredTable):
             assign(raw, "data.path", str(rows))
             return reassembled(raw, config)
         if not isinstance(source, DeclaredTable):
@@ -39,11 +40,11 @@ def other_rows(rows: Any) -> Callable[[Config], Config]:
         of_tables = {key for part in (GivenTable, Table) for key in part.model_fields}
         kind: type[DeclaredTable] = Table
         data: dict[str, Any] = {"source": "table", "path": str(rows)}
-        client = raw["data"]["client"]
-        if not isinstance(rows, str | Path):
-            table = _readable(rows, source)
+        table = _readable(rows, source)
+        if not isinstance(table, TableFile):
             kind, data = GivenTable, {"source": GivenTable.of(table)}
-            client = client if client in table.names() else ""  # nobody asks whose rows these are
+        client = raw["data"]["client"]
+        client = client if client in table.names() else ""  # nobody asks whose rows these are
         for key, value in raw["data"].items():
             if key not in of_tables or key in kind.model_fields:
                 data.setdefault(key, value)
@@ -55,11 +56,13 @@ def other_rows(rows: Any) -> Callable[[Config], Config]:
 
 def _readable(rows: Any, source: DeclaredTable) -> Readable:
     """The table that `rows` are. Raises `Refused`."""
+    if isinstance(rows, str | Path):
+        return TableFile(Path(rows), source.dialect if isinstance(source, Table) else Dialect())
     if isinstance(source, GivenTable) and source.shape:
-        if isinstance(rows, tuple) and len(rows) == 2:
+        if isinstance(rows, tuple) or array_table.is_dataset(rows):
             return array_table.of_pair(rows, source.shape, _CALLED)
         return array_table.of_inputs(rows, source.shape, _CALLED)
-    return TableObject(rows, _CALLED, tuple(source.missing_words))
+    return TableObject(settled(rows), _CALLED, tuple(source.missing_words))
 
 
 def in_kind_of(rows: Any, table: Mapping[str, np.ndarray]) -> Any:

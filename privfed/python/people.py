@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from os import PathLike, fspath
 from typing import Any
 
 from privfed.data.sources.given_table import GivenTable
 from privfed.data.tables import array_table
+from privfed.data.tables.arrow import settled
+from privfed.data.tables.cells import as_text
 from privfed.data.tables.readable import TableObject
+from privfed.errors import Refused
 from privfed.python.plain import plain
 
 TABLE, TEST_TABLE = "the table", "the test table"
@@ -51,6 +54,7 @@ class Table(DeclaredPeople):
         test: Any = None,
         features: Mapping[str, Sequence[float]] | None = None,
         categories: Mapping[str, Sequence[Any]] | None = None,
+        dates: Mapping[str, Any] | None = None,
         **declared: Any,
     ) -> None:
         keys = plain(
@@ -60,9 +64,12 @@ class Table(DeclaredPeople):
                 "client": client,
                 "features": features or {},
                 "categories": categories or {},
+                "dates": {name: _span(days) for name, days in (dates or {}).items()},
                 **declared,
             }
         )
+        if "labels" in keys:
+            keys["labels"] = [as_text(value) for value in keys["labels"]]
         self.section = {**_source(rows, test, keys.get("missing_words", [])), **keys}
         self.loss = _loss(keys)
 
@@ -88,6 +95,10 @@ class Arrays(DeclaredPeople):
         test: Any = None,
         **declared: Any,
     ) -> None:
+        if not isinstance(people, Mapping):
+            raise Refused(f"people is a {type(people).__name__}; expected clients by name, a dict")
+        if not isinstance(shape, Sequence):
+            raise Refused(f"shape is {shape!r}; expected that of one example, as (28, 28)")
         rows = array_table.of_clients(people, shape, ARRAYS)
         scored = None if test is None else array_table.of_pair(test, shape, TEST_ARRAYS)
         self.section = {
@@ -104,12 +115,22 @@ class Arrays(DeclaredPeople):
 
 def _source(rows: Any, test: Any, missing_words: Sequence[str]) -> dict[str, Any]:
     """The keys of [data] that say where rows come from: a file, or an object."""
-    if isinstance(rows, str | Path):
-        public = {"test_path": str(test)} if test is not None else {}
-        return {"source": "table", "path": str(rows), **public}
+    if isinstance(rows, PathLike | str) != isinstance(test, PathLike | str) and test is not None:
+        kinds = f"{type(rows).__name__} and {type(test).__name__}"
+        raise Refused(f"rows and test are {kinds}; expected both as paths, or both as tables")
+    if isinstance(rows, PathLike | str):
+        public = {"test_path": fspath(test)} if test is not None else {}
+        return {"source": "table", "path": fspath(rows), **public}
     words = tuple(missing_words)
-    scored = None if test is None else TableObject(test, TEST_TABLE, words)
-    return {"source": GivenTable.of(TableObject(rows, TABLE, words), scored)}
+    scored = None if test is None else TableObject(settled(test), TEST_TABLE, words)
+    return {"source": GivenTable.of(TableObject(settled(rows), TABLE, words), scored)}
+
+
+def _span(days: Any) -> Any:
+    """The first and the last day of dates, as a run file has them."""
+    if isinstance(days, tuple | list) and len(days) == 2:
+        return {"first": str(days[0])[:10], "last": str(days[1])[:10]}
+    return days
 
 
 def _loss(keys: Mapping[str, Any]) -> str:

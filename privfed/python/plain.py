@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from privfed.errors import Refused
 
 
 def plain(value: Any) -> Any:
@@ -15,8 +16,13 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list | range):
         return [plain(item) for item in value]
-    if isinstance(value, np.ndarray):
+    if not isinstance(value, type) and hasattr(value, "tolist"):  # arrays, their numbers, indices
         return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
-    return str(value) if isinstance(value, Path) else value
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def as_path(value: Any, argument: str) -> Path:
+    """The path that `value` is. Raises `Refused` for another type of the `argument`."""
+    if not isinstance(value, str | os.PathLike):
+        raise Refused(f"{argument} is {value!r}; expected a path")
+    return Path(value)

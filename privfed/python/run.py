@@ -10,10 +10,12 @@ from accounting.documents import from_json
 from accounting.ledger import Ledger
 from privfed.config.config import Config
 from privfed.errors import Refused
+from privfed.json_text import with_numbers
 from privfed.models.origin import mark
 from privfed.python.answer import Answer
 from privfed.python.guarantee import RunGuarantee
 from privfed.python.other_data import in_kind_of, other_rows
+from privfed.python.plain import plain
 from privfed.python.temporary_folder import TemporaryFolder
 from privfed.store.run_directory import RunDirectory
 from privfed.words import ceiling
@@ -59,7 +61,7 @@ class Run:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """A row for each round that was evaluated, as `pandas.DataFrame` takes them."""
-        return [from_json(text) for text in self._directory.metrics.texts()]
+        return [with_numbers(from_json(text)) for text in self._directory.metrics.texts()]
 
     @property
     def ledger(self) -> list[dict[str, Any]]:
@@ -77,8 +79,8 @@ class Run:
         """
         if not self._directory.summary.exists():
             raise Refused(f"{self.path} has not ended; go on with it: resume()")
-        summary: dict[str, Any] = from_json(self._directory.summary.read_text(encoding="utf-8"))
-        return summary
+        summary = from_json(self._directory.summary.read_text(encoding="utf-8"))
+        return dict(with_numbers(summary))
 
     @property
     def model(self) -> nn.Module:
@@ -159,18 +161,37 @@ class Run:
         from privfed.python.going_on import go_on
 
         changes = {"run.rounds": rounds, "privacy.epsilon": epsilon}
-        wanted = {key: value for key, value in changes.items() if value is not None}
+        wanted = {key: plain(value) for key, value in changes.items() if value is not None}
         go_on(self._directory, wanted, observers, progress)
         return Run(self._directory, self._folder)
+
+    def __fspath__(self) -> str:
+        """The run is its directory: `privacy=dict(prior=[run])`, `privfed.audit([run, other])`."""
+        return str(self.path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickled run is its path: objects that were passed are not sent along."""
+        return _opened, (str(self.path),)
 
     def __repr__(self) -> str:
         facts: Mapping[str, Any] = {}
         if self._directory.summary.exists():
             facts = self.summary
         if not facts:
-            return f"<privfed run {self.path}, not ended>"
+            return f"<privfed run {_shown(self.path)}, not ended>"
         measure, epsilon = next(iter(facts)), ceiling(float(facts["epsilon"]))
         return (
-            f"<privfed run {self.path}: {measure} {facts[measure]:.4g}, ε {epsilon} at "
+            f"<privfed run {_shown(self.path)}: {measure} {facts[measure]:.4g}, ε {epsilon} at "
             f"δ = {facts['delta']:g}, {facts['charges']} rounds>"
         )
+
+
+def _opened(path: str) -> Run:
+    """The run at `path`, without objects."""
+    return Run(RunDirectory.open(Path(path)))
+
+
+def _shown(path: Path) -> Path:
+    """`path` from the working directory, where it lies in it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
+from accounting.ledger import Ledger
 from privfed.config.config import Config
+from privfed.config.passed_code import refuse_other_code
 from privfed.errors import Refused
 from privfed.python.answer import Answer
-from privfed.python.arguments import configuration, given_parts
+from privfed.python.arguments import configuration, part_class, passed_again
 from privfed.python.interrupting import own_threads, resumable
+from privfed.python.plain import as_path
 from privfed.python.run import Run
 from privfed.python.temporary_folder import TemporaryFolder
 from privfed.python.watching import watched
@@ -28,7 +33,7 @@ def train(
     epsilon: float | None = None,
     delta: float | None = None,
     rounds: int | None = None,
-    out: str | Path | None = None,
+    out: str | PathLike[str] | None = None,
     temporary: bool = False,
     observers: Sequence[Observer] = (),
     progress: bool | None = None,
@@ -56,8 +61,14 @@ def train(
     if temporary and out is not None:
         raise Refused("out and temporary are both given; expected one of them")
     folder = TemporaryFolder() if temporary else None
-    path = folder.path / "run" if folder else Path(out) if out is not None else new_folder()
-    with resumable(path), watched(progress) as observer, joined(config.run.workers) as ranks:
+    given_path = new_folder() if out is None else as_path(out, "out")
+    path = (folder.path / "run" if folder else given_path).absolute()
+    _refuse_no_observers(observers)
+    with (
+        resumable(path, config.given, lasting=not temporary),
+        watched(progress) as observer,
+        joined(config.run.workers) as ranks,
+    ):
         train_in(config, path, [*observer, *observers], ranks)
     return Run(RunDirectory(path, config.given), folder)
 
@@ -85,7 +96,7 @@ def check(
     return Answer(checked.to_json(), plan_table(checked.plan, checked.forecast, None), checked)
 
 
-def load(path: str | Path, *, model: Any = None, data: Any = None, **parts: Any) -> Run:
+def load(path: str | PathLike[str], *, model: Any = None, data: Any = None, **parts: Any) -> Run:
     """The run in the directory `path`.
 
     A network, people or parts that were passed as objects are stored nowhere: pass them again as
@@ -93,31 +104,49 @@ def load(path: str | Path, *, model: Any = None, data: Any = None, **parts: Any)
     guarantee, audit and metrics still read. Raises `Refused` for others than those with whom the
     run began.
     """
-    directory = RunDirectory.open(Path(path))
-    directory = directory.with_given(given_parts(model, data, parts))
-    if model is not None or data is not None or parts:
-        config = directory.config.read()
-        _refuse_others(directory, config, model is not None, data is not None)
+    directory = RunDirectory.open(as_path(path, "path").absolute())
+    passed = passed_again(model, data, parts)
+    if passed:
+        given = {kind: part_class(kind, part) for kind, part in passed.items()}
+        directory = directory.with_given(given)
+        _refuse_others(directory, directory.config.read(), passed)
     return Run(directory)
 
 
-def resume(path: str | Path, *, model: Any = None, data: Any = None, **changes: Any) -> Run:
+def resume(
+    path: str | PathLike[str], *, model: Any = None, data: Any = None, **changes: Any
+) -> Run:
     """Go on with the run in the directory `path`: `load(path, …).resume(…)`."""
     return load(path, model=model, data=data).resume(**changes)
 
 
-def _refuse_others(directory: RunDirectory, config: Config, model: bool, data: bool) -> None:
-    """Raises `Refused` where model or people are not those with whom the run began."""
+def _refuse_others(directory: RunDirectory, config: Config, passed: Mapping[str, Any]) -> None:
+    """Raises `Refused` where objects are not those with whom the run began."""
     from privfed.data.source import KeptByUser
     from privfed.run.population import load_population
     from privfed.run.prepare import streams_of
 
+    for kind, part in passed.items():
+        if isinstance(part, BaseModel) and part.model_dump() != config.parts[kind].model_dump():
+            raise Refused(f"the {kind} that was passed has other keys than the run: {part!r}")
+    if directory.ledger.exists():
+        refuse_other_code(config, Ledger.load(directory.ledger).terms)
     form = directory.checkpoint.form() if directory.checkpoint.exists() else None
-    if model and form is not None:
+    if "model" in passed and form is not None:
         config.model.build(form.features, config.loss.width(form.empty()))
-    if data and isinstance(config.source, KeptByUser):
+    if "source" in passed and isinstance(config.source, KeptByUser):
         federation = load_population(config, streams_of(config))
         directory.people.refuse_others((federation.examples, federation.test))
+
+
+def _refuse_no_observers(observers: Sequence[object]) -> None:
+    """Raises `Refused` for what cannot be told of rounds."""
+    for observer in observers:
+        lacks = [
+            n for n in ("before", "after_round", "aborted", "after") if not hasattr(observer, n)
+        ]
+        if lacks:
+            raise Refused(f"observers: {observer!r} has no method {', '.join(lacks)}")
 
 
 def _refuse_other_processes(config: Config) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from accounting.ledger import terms_at
 from privfed.auditing.earlier_run import went_on
 from privfed.config.config import Config
+from privfed.config.passed_code import passed_code
 from privfed.config.population_identity import population_identity
 from privfed.data.source import KeptByUser
 from privfed.errors import Refused
@@ -90,6 +91,7 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         "lineage": before.lineage.to_json(),
         "prior": [prior.to_json() for prior in before.runs],
         **({"disjoint": disjoint} if (disjoint := _disjoint(before)) else {}),
+        **({"code": code} if (code := passed_code(config)) else {}),
         **({"examples": examples} if (examples := _examples(setup)) else {}),
     }
 

@@ -12,6 +12,7 @@ from accounting.ledger import Ledger
 from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.allowed_change import allowed_change
 from privfed.config.config import Config
+from privfed.config.passed_code import refuse_other_code
 from privfed.data.source import KeptByUser
 from privfed.errors import Broken, Refused
 from privfed.plan.plan import Plan
@@ -78,6 +79,7 @@ def reassemble(wanted: Config, directory: RunDirectory) -> tuple[Setup, Ledger]:
         refuse_once_public(before, setup.federation)
         write_companions(setup, before, directory)
         return setup, reopen(directory, setup, terms(setup, before, directory))
+    refuse_other_code(wanted, stored.terms)
     if isinstance(wanted.source, KeptByUser):
         directory.people.refuse_others((setup.federation.examples, setup.federation.test))
     if sorted(directory.public_clients.of_this_run()) != sorted(setup.federation.public):

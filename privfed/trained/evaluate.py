@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from privfed.data.source import KeptByUser
 from privfed.errors import Refused
 from privfed.plan.plan import ON_TRAINED
 from privfed.run.constant_baseline import best_constant
@@ -73,7 +74,10 @@ def evaluate(run: Path | RunDirectory, other: OtherData = (), to: Path | None = 
         examples, of_trained = config.source.load(config.data.clients, streams), False
         data = f"all examples of the source {config.names['source']!r}"
     else:
-        people = load_population(config, streams).at(directory.checkpoint.round())
+        people = load_population(config, streams)
+        if isinstance(config.source, KeptByUser):
+            directory.people.refuse_others((people.examples, people.test))
+        people = people.at(directory.checkpoint.round())
         examples, of_trained = people.test, people.shared
         data = "the run's own test examples"
     if not len(examples):

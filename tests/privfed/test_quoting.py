@@ -681,7 +681,7 @@ NO_DATA = {
     *("where", "why or public_text(error)", "words.first_row(empty)"),
     *("encoding", "format", "where.format(row=row)", "public_text(error)", "public_text(refused)"),
     "place(int(beyond.any(1).argmax()))",
-    *("_TABLES", "table", "table.hint(names)", "numbers.dtype.name"),
+    *("_TABLES", "table", "table.hint(names)", "table.naming", "numbers.dtype.name"),
     *("type(dataset).__name__", "type(table).__name__"),
     *("place(index)", "place(int(finite.argmin()))", "place(next(wrong, 0))"),
 }

@@ -38,8 +38,8 @@ class GivenTable(DeclaredTable):
         return float(math.prod(self.shape)) if self.shape else super().squared_norm
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """The client column, as of a table in a file: the same people may come either way."""
-        return (f"table: {self.client}", "table passed as an object")
+        """The client column, as of a table in a file; and any table: who knows where it lies."""
+        return (f"table: {self.client}", "table*")
 
     def load(self, clients: int, streams: Streams) -> Examples:
         return self.load_from(self._at_hand())

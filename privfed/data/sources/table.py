@@ -69,6 +69,10 @@ class Table(DeclaredTable):
         """The rows of a table to predict, which may have neither labels nor the client column."""
         return self.load_from(self._file(self.path), label_free=True)
 
+    @property
+    def dialect(self) -> Dialect:
+        """How its files are written."""
+        return Dialect(self.delimiter, self.encoding, self.decimal, tuple(self.missing_words))
+
     def _file(self, path: str) -> TableFile:
-        words = tuple(self.missing_words)
-        return TableFile(Path(path), Dialect(self.delimiter, self.encoding, self.decimal, words))
+        return TableFile(Path(path), self.dialect)

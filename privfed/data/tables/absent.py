@@ -24,7 +24,7 @@ def absent_column(key: str, name: str, names: Sequence[str], table: Readable) ->
     suggestion = f"did you mean {close!r}? " if close else ""
     shown = ", ".join(names[:20]) + (", …" if names[20:] else "")
     return Refused(
-        f"data.{key}: {table} has no column {name!r}; expected one of the {len(names)} that its "
-        f"first row names{table.hint(names)}",
+        f"data.{key}: {table} has no column {name!r}; expected one of the {len(names)} that "
+        f"{table.naming} names{table.hint(names)}",
         private=f"{suggestion}its columns are {shown}",
     )

@@ -40,6 +40,10 @@ class ArrayTable:
     def dialect(self) -> Dialect:
         return Dialect()
 
+    @property
+    def naming(self) -> str:
+        return "it"
+
     def names(self) -> list[str]:
         columns = {X: self.x, Y: self.y, CLIENT: self.client}
         return [name for name, column in columns.items() if column is not None]
@@ -86,24 +90,36 @@ def of_inputs(held: Any, shape: Sequence[int], called: str) -> ArrayTable:
 
 def _pair(held: Any, shape: Sequence[int], called: str) -> tuple[np.ndarray, np.ndarray]:
     """The arrays (x, y) of what a client holds. Raises `Refused` for anything else."""
-    pair = held if isinstance(held, tuple | list) and len(held) == 2 else _gathered(held, called)
-    x, y = (_array(each, called) for each in pair)
+    x, y = (_array(each, called) for each in (held if _is_pair(held) else _gathered(held, called)))
     if not x.size and not y.size:
-        return np.zeros((0, *shape), np.float32), y[:0]
+        return np.zeros((0, *shape), np.float32), np.zeros(0, np.int64)
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         raise Refused(
             f"data: {called} has not as many labels as examples; expected one for each",
             private=f"x is of shape {x.shape} and y of shape {y.shape}",
         )
+    if y.ndim != 1:
+        raise Refused(f"data: {called} has labels of several numbers; expected one per example")
     _refuse_other_shape(x, shape, called)
     return x, y
+
+
+def _is_pair(held: Any) -> bool:
+    """Whether `held` is (x, y), and no list of such pairs, one for each example."""
+    return isinstance(held, tuple) and len(held) == 2
+
+
+def is_dataset(held: Any) -> bool:
+    """Whether `held` gives pairs (x, y) by their places, and is no array itself."""
+    indexed = hasattr(held, "__getitem__") and hasattr(held, "__len__")
+    return indexed and not hasattr(held, "shape") and not isinstance(held, list)
 
 
 def _refuse_other_shape(x: np.ndarray, shape: Sequence[int], called: str) -> None:
     if x.shape[1:] != tuple(shape):
         raise Refused(
-            f"data: {called} has examples of shape {x.shape[1:]}; expected {tuple(shape)}, as "
-            "declared"
+            f"data: {called} has examples of another shape; expected {tuple(shape)}, as declared",
+            private=f"they are of shape {x.shape[1:]}",
         )
 
 
@@ -138,5 +154,8 @@ def numeric(array: np.ndarray | None, name: str, called: str) -> np.ndarray:
     """`array`, where it holds numbers. Raises `Refused` for another type."""
     numbers = np.asarray(array)
     if numbers.dtype.kind not in "buif" or numbers.dtype.itemsize > 8:
-        raise Refused(f"data: {called}: {name} is of type {numbers.dtype.name}; expected numbers")
+        raise Refused(
+            f"data: {called}: {name} holds no numbers; expected some",
+            private=f"it is of type {numbers.dtype.name}",
+        )
     return numbers

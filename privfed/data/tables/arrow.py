@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from privfed.errors import Refused, public_text
@@ -14,17 +14,31 @@ if TYPE_CHECKING:
 _TABLES = "a pandas, Polars, Arrow or Hugging Face table"
 
 
+def is_dict_of_tables(candidate: Any) -> bool:
+    """Whether it is a mapping of names to tables, as a data set with several splits."""
+    return isinstance(candidate, Mapping) and any(map(is_table, candidate.values()))
+
+
+def settled(table: Any) -> Any:
+    """`table`, or all of it where it is a stream that is read but once."""
+    import pyarrow
+
+    if is_table(table) and not (is_pandas(table) or _is_hugging_face(table)):
+        return table if hasattr(table, "column_names") else pyarrow.table(table)
+    return table
+
+
 def is_table(candidate: Any) -> bool:
     """Whether `candidate` is a table that `as_arrow` takes."""
-    return (
-        is_pandas(candidate)
-        or _is_hugging_face(candidate)
-        or hasattr(candidate, "__arrow_c_stream__")
-    )
+    if type(candidate).__module__.partition(".")[0] == "pandas":
+        return is_pandas(candidate)  # a column of its has a stream, too
+    return _is_hugging_face(candidate) or hasattr(candidate, "__arrow_c_stream__")
 
 
 def table_names(table: Any, called: str) -> list[str]:
     """The names of its columns, as text. Raises `Refused`, calling it `called`, for no table."""
+    if is_dict_of_tables(table):
+        raise Refused(f"{called} is a {type(table).__name__} of several tables; pass one of them")
     if not is_table(table):
         raise Refused(f"{called} is a {type(table).__name__}; expected {_TABLES}")
     return [str(name) for name in (table.columns if is_pandas(table) else _names(table))]
@@ -41,8 +55,11 @@ def as_arrow(table: Any, names: Sequence[str], called: str) -> pyarrow.Table:
             arrow = pyarrow.Table.from_pandas(part, preserve_index=False)
             return arrow.rename_columns(list(names))
         if _is_hugging_face(table):
+            _refuse_transform(table, called)
             return table.with_format("arrow")[:].select(names)
         return pyarrow.table(table).select(names)
+    except Refused:
+        raise
     except Exception as error:  # libraries quote the cells that they stumble over
         raise Refused(
             f"data: {called} has a column that no type fits ({public_text(error)}); expected "
@@ -60,8 +77,15 @@ def _names(table: Any) -> list[str]:
 
 
 def is_pandas(candidate: Any) -> bool:
-    """Whether it is an object of pandas."""
-    return type(candidate).__module__.partition(".")[0] == "pandas"
+    """Whether it is a DataFrame of pandas."""
+    package = type(candidate).__module__.partition(".")[0]
+    return package == "pandas" and hasattr(candidate, "itertuples")
+
+
+def _refuse_transform(dataset: Any, called: str) -> None:
+    """Raises `Refused` for a transform that is applied when rows are read, which Arrow skips."""
+    if (getattr(dataset, "format", None) or {}).get("type") == "custom":
+        raise Refused(f"data: {called} has a transform that is not applied yet; use its map()")
 
 
 def _is_hugging_face(candidate: Any) -> bool:

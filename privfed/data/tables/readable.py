@@ -41,6 +41,11 @@ class Readable(Protocol):
         """The columns `numbers` and `words`, all of which it has. Raises `Refused`."""
         ...
 
+    @property
+    def naming(self) -> str:
+        """What of it names its columns."""
+        ...
+
     def hint(self, names: Sequence[str]) -> str:
         """What may be wrong with how it is read, where a column is missing among its `names`."""
         ...
@@ -55,6 +60,10 @@ class TableFile:
 
     def __str__(self) -> str:
         return str(self.path)
+
+    @property
+    def naming(self) -> str:
+        return "its first row"
 
     def names(self) -> list[str]:
         return column_names(self.path, self.dialect)
@@ -85,6 +94,10 @@ class TableObject:
     @property
     def dialect(self) -> Dialect:
         return Dialect(missing_words=self.missing_words)
+
+    @property
+    def naming(self) -> str:
+        return "it"
 
     def names(self) -> list[str]:
         names = table_names(self.table, self.called)

@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-from pathlib import Path
 from types import SimpleNamespace
 
 import click
@@ -184,9 +183,3 @@ def test_a_ledger_that_is_broken_is_no_bug(capsys):
         answers_errors(command)()
     assert ended.value.code == 5
     assert "cut" in capsys.readouterr().err
-
-
-def test_kinds_are_documented():
-    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
-    for kind in KINDS:
-        assert f"`{kind}`" in readme, kind

@@ -19,12 +19,12 @@ from rich.table import Table
 from rich.text import Text
 from small import SMALL
 
-from privfed.cli import console as terminal
 from privfed.cli.answering import never_quotes, quotes_on_request
 from privfed.cli.main import main
 from privfed.errors import Refused
 from privfed.failures import guarded
 from privfed.json_text import dump
+from privfed.report import console as terminal
 from privfed.report import grid as experiment_report
 from privfed.report import progress
 from privfed.visible import visible, visible_toml

@@ -211,3 +211,53 @@ def test_a_declaration_from_a_frame_is_that_from_its_file(tmp_path):
 def test_what_cannot_be_declared_is_refused():
     with pytest.raises(privfed.Refused, match="the sample has no column 'readmited'"):
         privfed.declare(patients(4), label="readmited", client="patient")
+
+
+def test_pairs_are_spans_of_dates_and_labels_are_words():
+    frame = patients(20)
+    days = pd.date_range("2020-02-01", periods=len(frame), freq="D")
+    again = frame.assign(seen=days.strftime("%Y-%m-%d"), readmitted=frame["readmitted"] == "yes")
+    declared = {**DECLARED, "labels": [False, True]}
+    span = {"first": "2020-01-01", "last": "2020-12-31"}
+    expected = examples(privfed.Table(again, dates={"seen": span}, **declared))
+    pair = (pd.Timestamp("2020-01-01"), pd.Timestamp("2020-12-31"))
+    same(expected, examples(privfed.Table(again, dates={"seen": pair}, **declared)))
+    as_array = {**declared, "labels": np.array([False, True])}
+    same(expected, examples(privfed.Table(again, dates={"seen": span}, **as_array)))
+
+
+def test_a_stream_is_read_once_and_a_transform_is_not_skipped():
+    frame = patients(20)
+    stream = pyarrow.table(frame).to_reader()
+    same(examples(privfed.Table(frame, **DECLARED)), examples(privfed.Table(stream, **DECLARED)))
+    datasets = pytest.importorskip("datasets")
+    dataset = datasets.Dataset.from_pandas(frame)
+    with pytest.raises(privfed.Refused, match="has a transform that is not applied yet"):
+        examples(privfed.Table(dataset.with_transform(lambda rows: rows), **DECLARED))
+    splits = datasets.DatasetDict({"train": dataset})
+    for ask in (lambda: privfed.train(splits), lambda: examples(privfed.Table(splits, **DECLARED))):
+        with pytest.raises(privfed.Refused, match="DatasetDict of several tables"):
+            ask()
+
+
+@pytest.mark.parametrize("rows", [patients(3)["age"], patients(3).groupby("sex"), 7])
+def test_what_is_no_table_is_refused_by_its_type(rows):
+    with pytest.raises(privfed.Refused, match=f"is a {type(rows).__name__}; expected"):
+        examples(privfed.Table(rows, **DECLARED))
+
+
+def test_paths_and_tables_are_not_mixed_and_never_quoted():
+    for rows, test in (("p.csv", patients(3)), (patients(3), "t.csv")):
+        with pytest.raises(privfed.Refused, match="expected both as paths, or both as tables"):
+            privfed.Table(rows, test=test, **DECLARED)
+
+
+def test_datasets_are_scored_and_predicted_too(tmp_path):
+    arrays, rng = images(), np.random.default_rng(1)
+    public = Pairs(rng.integers(0, 256, (9, 4, 4)), rng.integers(0, 3, 9))
+    people = privfed.Arrays(arrays, test=public, **SHAPED)
+    sizes = {"cohort": {"size": 5}, "rounds": 1, "epsilon": 50, "delta": 1e-2}
+    run = privfed.train(people, out=tmp_path / "run", **sizes)
+    assert run.evaluate(public)["accuracy"] == run.evaluate()["accuracy"]
+    predicted = run.predict(public)["prediction"].to_pylist()
+    assert predicted == run.predict(public.x)["prediction"].to_pylist()

@@ -1,6 +1,7 @@
 """A run as an object: its records, what goes on with it, and across processes."""
 
 import copy
+import inspect
 import io
 import json
 import pickle
@@ -8,6 +9,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pandas as pd
@@ -21,6 +23,8 @@ import privfed
 from accounting.errors import LedgerBroken
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
+from privfed.local.objectives.fedprox import FedProx
+from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 
 FRAME, PUBLIC = patients(60), patients(20, seed=1)
 
@@ -153,6 +157,14 @@ def test_the_command_line_audits_it_and_refuses_what_it_has_no_objects_for(run):
         assert "was passed as an object" in refused.stderr or "were passed" in refused.stderr
 
 
+class Locked(nn.Linear):
+    """A network with what cannot be copied."""
+
+    def __init__(self):
+        super().__init__(4, 1)
+        self.lock = threading.Lock()
+
+
 class Other(nn.Module):
     """The layout of `net`, and other code."""
 
@@ -187,8 +199,10 @@ def test_other_objects_than_those_it_began_with_are_refused(tmp_path):
             privfed.load(run.path, model=Other(), data=people(frame))
     with pytest.raises(privfed.Refused, match="people is a DataFrame without a declaration"):
         privfed.load(run.path, data=FRAME)
-    with pytest.raises(privfed.Refused, match="names no part"):
+    with pytest.raises(privfed.Refused, match=r"server.lr names no part; expected one of data"):
         privfed.load(run.path, server={"lr": 3})
+    with pytest.raises(privfed.Refused, match="server is 3"):
+        privfed.load(run.path, server=3)
     assert privfed.load(run.path, model=Other(), data=people()).config.data.clients == 60
     (run.path / "private" / "people").unlink()
     with pytest.raises(privfed.Refused, match="its private/ is gone"):
@@ -368,3 +382,136 @@ def test_runs_are_audited_together(run, tmp_path):
     assert privfed.audit(second.path, accountant="rdp").accountant == "rdp"
     exported = second.export(tmp_path / "model.safetensors")
     assert exported.checked > 0
+
+
+class Silent(CentralGaussian):
+    """It would release sums as they are."""
+
+
+@pytest.fixture(scope="module")
+def mlp(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "mlp"
+    return privfed.train(people(), model="mlp", out=out, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("swapped", "expected"),
+    [
+        ({"privacy": {"mechanism": Silent}}, "privacy.mechanism is 'gaussian' in this run"),
+        ({"cohort": {"sampler": "fixed_size"}}, "a run knows its parts by name"),
+        ({"client": {"objective": FedProx}}, "client.objective is 'sgd' in this run"),
+        ({"privacy": {"mechanism": CentralGaussian(clip=77.0)}}, "has other keys than the run"),
+        ({"model": nn.Linear(4, 1)}, "model.name is 'mlp' in this run"),
+    ],
+)
+def test_a_run_goes_on_with_its_own_parts_alone(mlp, swapped, expected):
+    with pytest.raises(privfed.Refused, match=expected):
+        privfed.load(mlp.path, **swapped)
+
+
+def test_a_part_whose_code_changed_is_refused(tmp_path, monkeypatch):
+    class Mine(privfed.ServerOptimizer):
+        def init(self, params):
+            return {}
+
+        def step(self, params, delta, state):
+            return params + self.lr * delta, state
+
+    source, text = inspect.getsource, {"now": "class Mine: step = 1"}
+    monkeypatch.setattr(inspect, "getsource", lambda o: text["now"] if o is Mine else source(o))
+    run = privfed.train(rounds=2, server={"optimizer": Mine(lr=0.5)}, out=tmp_path / "run")
+    assert "optimizer" in Ledger.load(run.path / "ledger.jsonl").terms["code"]
+    assert privfed.load(run.path, server={"optimizer": Mine}).config.optimizer.lr == 0.5
+    text["now"] = "class Mine: step = 2"
+    with pytest.raises(privfed.Refused, match="the optimizer that was passed has other code"):
+        privfed.load(run.path, server={"optimizer": Mine})
+
+
+def test_a_function_cannot_hide_a_trained_start(run, tmp_path):
+    trained = run.model
+    for build in (lambda: trained, lambda: copy.deepcopy(trained)):
+        with pytest.raises(privfed.Refused, match="weights that a run of privfed trained"):
+            privfed.train(people(), model=build, out=tmp_path / "new", **SMALL)
+
+
+def test_a_run_stays_itself_wherever_the_process_goes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = privfed.train(people(), model="mlp", out="run", **SMALL)
+    assert repr(run).startswith("<privfed run run: ")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert run.guarantee.epsilon == run.summary["epsilon"]
+    assert pickle.loads(pickle.dumps(run)).path == run.path == tmp_path / "run"
+    assert privfed.audit([run]).epsilon == run.guarantee.epsilon
+    assert str(tmp_path) not in sys.path
+
+
+def test_a_run_without_noise_is_shown(tmp_path):
+    sizes = {"rounds": 2, "cohort": {"size": 20}, "privacy": {"mechanism": "none"}}
+    run = privfed.train(people(), model="mlp", out=tmp_path / "run", **sizes)
+    assert run.summary["epsilon"] == run.metrics[-1]["epsilon"] == float("inf")
+    assert "ε ∞" in repr(run)
+    assert "nothing is promised" in run.guarantee.sentence
+
+
+def test_scores_are_of_the_test_set_that_the_run_has(tmp_path):
+    public = PUBLIC.copy()
+    run = privfed.train(people(test=public), model="mlp", out=tmp_path / "run", **SMALL)
+    public["readmitted"] = public["readmitted"].map({"yes": "no", "no": "yes"})
+    with pytest.raises(privfed.Refused, match="not the people with whom the run began"):
+        run.evaluate()
+
+
+def test_people_of_a_file_are_not_passed_again_and_may_come_as_arrays(tmp_path):
+    FRAME.to_csv(tmp_path / "p.csv", index=False)
+    PUBLIC.to_csv(tmp_path / "t.csv", index=False)
+    table = privfed.Table(tmp_path / "p.csv", test=tmp_path / "t.csv", **DECLARED)
+    run = privfed.train(table, out=tmp_path / "run", **SMALL)
+    with pytest.raises(privfed.Refused, match="which a run finds by itself"):
+        privfed.load(run.path, data=table)
+    with pytest.raises(privfed.Refused, match=r"data.source is 'table' in this run"):
+        privfed.load(run.path, data=people())
+    arrays = {name: (np.zeros((1, 4)), ["no"]) for name in "abcdefghij"}
+    declared = {"shape": (4,), "bounds": (0, 1), "labels": ["no", "yes"], "clients": 10}
+    stranger = privfed.Arrays(arrays, holdout="clients", **declared)
+    with pytest.raises(privfed.Refused, match="on what may be the same people"):
+        privfed.check(stranger, model=run.model, cohort={"size": 3}, delta=1e-2)
+
+
+def test_rows_of_those_who_train_are_no_public_test_set():
+    for rows in (FRAME.drop(columns="patient"), FRAME.drop(columns="patient").iloc[::3]):
+        with pytest.raises(privfed.Refused, match="most rows of the test set are rows of clients"):
+            privfed.check(people(test=rows), **SMALL)
+    assert privfed.check(people(test=PUBLIC.drop(columns="patient")), **SMALL)
+    declared = privfed.declare(FRAME, label="readmitted", client="patient")
+    with pytest.raises(privfed.Refused, match="these rows are the sample itself"):
+        declared.table(FRAME, clients=60, holdout="clients")
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (nn.Linear(4, 1, device="meta"), "has no values"),
+        (net().bfloat16(), r"bfloat16; call .float"),
+        (Locked(), "cannot be copied"),
+    ],
+)
+def test_networks_that_nobody_can_train_are_refused(module, expected):
+    with pytest.raises(privfed.Refused, match=expected):
+        privfed.check(people(), model=module, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("ask", "expected"),
+    [
+        (lambda: privfed.load(3), "path is 3; expected a path"),
+        (lambda: privfed.train(out=3), "out is 3; expected a path"),
+        (lambda: privfed.audit([]), "no run to audit"),
+        (lambda: privfed.train(observers=[print]), "has no method before"),
+        (lambda: privfed.calibrate(delta=1e-5, rounds=9, epsilon="2"), "epsilon is '2'"),
+        (lambda: privfed.calibrate(delta=1e-5, rounds=1.5, epsilon=2), r"rounds is 1\.5"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(ask, expected):
+    with pytest.raises(privfed.Refused, match=expected):
+        ask()

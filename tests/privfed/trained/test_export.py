@@ -315,18 +315,21 @@ def test_a_checkpoint_of_an_older_version_is_exported_with_its_data_at_hand(run,
     assert found.facts["preprocessing"] == form["preprocessing"]
 
 
-README = Path(__file__).resolve().parents[3] / "README.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/how-to/predictions_and_exports.md"
 
 
-def test_what_the_readme_shows_gives_the_runs_own_predictions(run, exported, tmp_path, monkeypatch):
+def test_what_the_page_shows_gives_the_runs_own_predictions(run, exported, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
-    (code,) = re.findall(r"```python\n(.*?onnxruntime.*?)```", README.read_text(), re.DOTALL)
-    shutil.copy(exported("onnx").to, tmp_path)
+    torch_code, onnx_code = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    for kind in ("onnx", "pt2"):
+        shutil.copy(exported(kind).to, tmp_path / f"model.{kind}")
     monkeypatch.chdir(tmp_path)
-    space = {}
-    exec(code, space)
     new = written(tmp_path / "t.csv", age=[71, ""], bmi=[24.5, 50], sex="fm", smoker=["yes", "x"])
-    np.testing.assert_allclose(space["probabilities"], own(run, new), atol=1e-6)
+    space = {}
+    for code in (torch_code, onnx_code):
+        exec(code, space)
+        probabilities = torch.as_tensor(space["probabilities"]).numpy()
+        np.testing.assert_allclose(probabilities, own(run, new), atol=1e-6)
     assert space["facts"]["run"] == Ledger.load(run / "ledger.jsonl").terms["id"]
 
 

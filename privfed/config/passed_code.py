@@ -1,0 +1,41 @@
+"""The code of parts that were passed as classes, as a digest: a run goes on with no other.
+
+A part that a name finds again (`module:name`) is as safe as that module. One that was passed, typed
+in a notebook perhaps, is stored nowhere: the ledger states the digest of its sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from privfed.config.config import Config
+from privfed.errors import Refused
+from privfed.own_sources import sources_digest
+
+
+def passed_code(config: Config) -> dict[str, str]:
+    """SHA-256 of the sources of each part that was passed as a class of one's own, by kind."""
+    return {
+        kind: digest
+        for kind, part in sorted(config.given.items())
+        if (digest := sources_digest(_defining(part)))
+    }
+
+
+def refuse_other_code(config: Config, terms: Mapping[str, Any]) -> None:
+    """Raises `Refused` where the ledger's `terms` state other code of a part that was passed."""
+    stated, passed = terms.get("code", {}), passed_code(config)
+    for kind, digest in stated.items():
+        if passed.get(kind, digest) != digest:
+            raise Refused(
+                f"the {kind} that was passed has other code than the one with which the run began; "
+                "pass that one, or start a new run with this one in privacy.prior"
+            )
+
+
+def _defining(part: type) -> Iterator[object]:
+    """The classes of a part, and the function that makes its model."""
+    yield from (base for base in part.__mro__ if base.__name__ != "Foreign")
+    if "function" in vars(part):
+        yield vars(part)["function"].__func__
