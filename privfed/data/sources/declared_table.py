@@ -46,22 +46,7 @@ _ESCAPED, _PATTERN = re.compile(r"\[[*?[]\]"), re.compile(r"[*?[]")
 
 
 class DeclaredTable(Part):
-    """A table, wherever its columns are read. x `[N, features]` in [-1, 1].
-
-    `features` maps columns (or patterns, "pixel*") to their bounds [low, high], from which they are
-    scaled, `dates` to their first and last; `categories` maps columns to their values, one feature
-    0 or 1 each. `outside` says what becomes of a number beyond its bounds or a value that is not
-    declared ("clip": the bound, or no category; "refuse").
-
-    `missing` says what an empty cell counts as: "refuse", a number for all features (and then none
-    of its values for a category), or a table by column: a number, a date, or "none" for a category.
-    `missing_words` are cells that are empty too, as "unknown".
-
-    `label` is one column, with `labels` (its values by name), `classes` (whole numbers from 0) or
-    `label_bounds` (a number to predict); or several columns of 0 and 1. `client` names the column
-    that says whose a row is; without it, partition the rows by "iid" or another simulation. A
-    number to predict is clipped to its bounds too, and so it is scored: choose them wide enough.
-    """
+    """A table, wherever its columns are read: its keys are those of `Table`, but for the file's."""
 
     label: str | list[str]
     """The column to predict, or several columns of 0 and 1."""
