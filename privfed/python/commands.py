@@ -12,7 +12,7 @@ from typing import Any
 
 from privfed.errors import Refused
 from privfed.python.answer import Answer
-from privfed.python.plain import as_path
+from privfed.python.plain import as_path, from_here
 from privfed.python.training import load
 
 
@@ -78,7 +78,7 @@ def audit(
         raise Refused("no run to audit; expected the path of one, or several")
     if head is not None:
         raise Refused("head is about one run; audit them one by one")
-    merged = audit_together([as_path(each, "path") for each in path], accountant)
+    merged = audit_together([from_here(as_path(each, "path")) for each in path], accountant)
     return Answer(merged.to_json(), merged_table(merged), merged)
 
 

@@ -26,3 +26,9 @@ def as_path(value: Any, argument: str) -> Path:
     if not isinstance(value, str | os.PathLike):
         raise Refused(f"{argument} is {value!r}; expected a path")
     return Path(value)
+
+
+def from_here(path: Path) -> Path:
+    """`path` as tables show it: from the working directory, where it lies in it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

@@ -15,7 +15,7 @@ from privfed.models.origin import mark
 from privfed.python.answer import Answer
 from privfed.python.guarantee import RunGuarantee
 from privfed.python.other_data import in_kind_of, other_rows
-from privfed.python.plain import plain
+from privfed.python.plain import from_here, plain
 from privfed.python.temporary_folder import TemporaryFolder
 from privfed.store.run_directory import RunDirectory
 from privfed.words import ceiling
@@ -42,6 +42,11 @@ class Run:
     def path(self) -> Path:
         """The run directory."""
         return self._directory.path
+
+    @property
+    def _near(self) -> RunDirectory:
+        """The same under the name that tables show: no more of this machine than they need."""
+        return RunDirectory(from_here(self.path), self._directory.given)
 
     @property
     def config(self) -> Config:
@@ -112,7 +117,7 @@ class Run:
         from privfed.auditing.run_audit import audit
         from privfed.report.audit import audit_table
 
-        audited = audit(self._directory, accountant, head)
+        audited = audit(self._near, accountant, head)
         return Answer(audited.to_json(), audit_table(audited), audited)
 
     def evaluate(self, other: Any = None, predictions: str | Path | None = None) -> Answer:
@@ -125,7 +130,7 @@ class Run:
         from privfed.trained.evaluate import evaluate
 
         to = None if predictions is None else Path(predictions)
-        evaluation = evaluate(self._directory, () if other is None else other_rows(other), to)
+        evaluation = evaluate(self._near, () if other is None else other_rows(other), to)
         return Answer(evaluation.to_json(), evaluation_table(evaluation, to), evaluation)
 
     def predict(self, rows: Any, out: str | Path | None = None) -> Any:
@@ -143,7 +148,7 @@ class Run:
         from privfed.report.trained_model import export_table
         from privfed.trained.export import export
 
-        exported = export(self._directory, Path(to))
+        exported = export(self._near, Path(to))
         return Answer(exported.to_json(), export_table(exported), exported)
 
     def resume(
@@ -178,10 +183,10 @@ class Run:
         if self._directory.summary.exists():
             facts = self.summary
         if not facts:
-            return f"<privfed run {_shown(self.path)}, not ended>"
+            return f"<privfed run {from_here(self.path)}, not ended>"
         measure, epsilon = next(iter(facts)), ceiling(float(facts["epsilon"]))
         return (
-            f"<privfed run {_shown(self.path)}: {measure} {facts[measure]:.4g}, ε {epsilon} at "
+            f"<privfed run {from_here(self.path)}: {measure} {facts[measure]:.4g}, ε {epsilon} at "
             f"δ = {facts['delta']:g}, {facts['charges']} rounds>"
         )
 
@@ -189,9 +194,3 @@ class Run:
 def _opened(path: str) -> Run:
     """The run at `path`, without objects."""
     return Run(RunDirectory.open(Path(path)))
-
-
-def _shown(path: Path) -> Path:
-    """`path` from the working directory, where it lies in it."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path

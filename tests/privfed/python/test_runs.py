@@ -75,6 +75,13 @@ def test_the_model_is_a_module_with_the_trained_weights(run):
     assert float(accuracy) == pytest.approx(run.evaluate().accuracy)
 
 
+def test_tables_name_a_run_from_where_one_works(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runs = [privfed.train(people(), model="mlp", out=out, **SMALL) for out in ("a", "b")]
+    tables = [runs[0].evaluate(), runs[0].export("model.safetensors"), privfed.audit(runs)]
+    assert not [table for table in map(str, tables) if str(tmp_path) in table]
+
+
 def test_a_run_without_privacy_is_shown_with_an_infinite_epsilon():
     run = privfed.train(people(), privacy={"mechanism": "none"}, rounds=2, cohort={"size": 20},
                         temporary=True)  # fmt: skip
