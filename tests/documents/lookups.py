@@ -112,10 +112,10 @@ def _wrong_module(name: str, *words: str) -> str:
     if not name.startswith(("experiments", "documents")):
         return ""
     found = importlib.util.find_spec(name)
-    if found is None or found.origin is None:
+    if found is None:
         return f"there is no module {name}"
-    origin = Path(found.origin)
-    files = origin.parent.glob("*.py") if found.submodule_search_locations else [origin]
+    folders = list(map(Path, found.submodule_search_locations or ()))
+    files = [path for folder in folders for path in folder.glob("*.py")] or [Path(found.origin)]
     sources = "".join(path.read_text(encoding="utf-8") for path in files)
     gone = [
         word for word in words if word.startswith("--") and f'"{word.split("=")[0]}"' not in sources

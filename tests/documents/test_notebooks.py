@@ -58,8 +58,8 @@ def test_a_notebook_that_raises_warns_or_shows_a_machine_is_caught(tmp_path):
         execute(made("1 / 0"), tmp_path)
     (told,) = shipped_wrongly(execute(made(f"print({str(Path.home() / 'x')!r})"), tmp_path))
     assert told.startswith("a path of a machine")
-    (told,) = shipped_wrongly(execute(made("import warnings\nwarnings.warn('x')"), tmp_path))
-    assert told.startswith("a warning")
+    warns = execute(made("import warnings\nwarnings.warn('x')"), tmp_path)
+    assert any(told.startswith("a warning") for told in shipped_wrongly(warns))
 
 
 def test_a_notebook_that_was_not_run_is_caught():
