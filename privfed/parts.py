@@ -124,6 +124,8 @@ def _imported(target: str, name: str, key: str) -> Any:
         return getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:  # whatever a user's module does
         reason = " ".join(str(error).split())
+        if module == "__main__" or "<" in attribute:
+            reason += " (it was passed in Python: pass it again, privfed.load(path, …))"
         if isinstance(error, ModuleNotFoundError) and (now := MODULES.get(str(error.name))):
             reason += f" (it is {now} now)"
         raise Refused(

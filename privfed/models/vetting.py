@@ -119,10 +119,17 @@ def _refuse_outputs(outputs: Tensor, x: Tensor, expected: tuple[int, ...]) -> No
         raise Refused(
             f"model.name: for {len(x)} examples of shape {tuple(x.shape[1:])} the model gives "
             f"{shape}; expected {expected}, since by these data and model.loss there are "
-            f"{expected[-1]} outputs to learn"
+            f"{expected[-1]} outputs to learn{_of_two_classes(shape, expected)}"
         )
     if not bool(outputs.isfinite().all()):
         refuse_model("gives numbers that are not finite, for three examples of ordinary size")
+
+
+def _of_two_classes(shape: object, expected: tuple[int, ...]) -> str:
+    """What helps where a model has an output for each of two classes, and the loss wants one."""
+    if expected[-1] == 1 and shape == (*expected[:-1], 2):
+        return ' (one for two classes: model.loss = "cross_entropy" takes one for each)'
+    return ""
 
 
 @torch.enable_grad()

@@ -14,6 +14,7 @@ from privfed.errors import Refused
 from privfed.python.answer import Answer
 from privfed.python.plain import as_path, from_here
 from privfed.python.training import load
+from privfed.python.watching import is_shown
 
 
 def calibrate(
@@ -132,7 +133,7 @@ def experiment(
         ahead = outlook(files, loaded, planned, retry)
         time = estimate(files.grid, planned, loaded, processes)
         return Answer({**ahead.to_json(planned), "time": time}, outlook_table(ahead), ahead)
-    with ExperimentProgress(silent() if progress is False else console(False)) as observer:
+    with ExperimentProgress(console(False) if is_shown(progress) else silent()) as observer:
         done = run_grid(files, loaded, processes, retry, observer)
     if not done.counts[DONE]:
         raise Refused(f"no cell of {path} is done; {done.files.table} says why")

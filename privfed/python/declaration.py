@@ -37,7 +37,10 @@ class Declaration:
         return self._declared.section()
 
     def table(self, rows: Any, *, clients: int, test: Any = None, **changes: Any) -> Table:
-        """`rows` with this declaration, but for `changes`: see `privfed.Table`."""
+        """`rows` with this declaration, but for `changes`: see `privfed.Table`.
+
+        Without a public `test` table some of its clients are drawn to be public, and scored on.
+        """
         if rows is self._sample or self._is_sample(rows):
             raise Refused(
                 "these rows are the sample itself, which is public then, and nobody to protect: "
@@ -46,6 +49,8 @@ class Declaration:
             )
         kind = FileTable if isinstance(rows, str | Path) else GivenTable
         keys = {k: v for k, v in self.keys.items() if k in kind.model_fields and k != "path"}
+        if test is None and self._declared.client:
+            keys["holdout"] = "clients"
         return Table(rows, clients=clients, test=test, **{**keys, **changes})
 
     def _is_sample(self, rows: Any) -> bool:

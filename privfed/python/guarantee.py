@@ -17,13 +17,15 @@ class RunGuarantee:
     """(epsilon, delta)-differential privacy for one `unit` under `relation`, by the run's ledger.
 
     `sentence` says what that means, and `note` what readers have to know beside it (a simulation,
-    say). `epsilon` is infinite where nothing is promised. `others` are guarantees that are stated
+    say). `epsilon` is infinite where nothing is promised, and `partition` says how examples came to
+    clients: "natural", or by a simulation. `others` are guarantees that are stated
     apart: of examples in silos, or against another party.
     """
 
     epsilon: float
     delta: float
     unit: str
+    partition: str
     relation: str
     sampler: str
     rounds: int
@@ -43,6 +45,7 @@ class RunGuarantee:
             epsilon=float("inf") if facts["guarantee"] else bound.epsilon,
             delta=bound.delta,
             unit=bound.unit,
+            partition=str(facts["partition"]).partition(",")[0].strip("'"),
             relation=bound.relation,
             sampler=bound.sampler,
             rounds=audited.charges,
@@ -56,7 +59,8 @@ class RunGuarantee:
     @property
     def rows(self) -> dict[str, str]:
         """What it says, by what it is about."""
-        unit = f"one {self.unit}, {self.relation}, {self.sampler} sampling"
+        unit = f"one {self.unit} (partition {self.partition!r}), {self.relation}, "
+        unit += f"{self.sampler} sampling"
         rows = {
             "ε": f"{ceiling(self.epsilon)} at δ = {self.delta:g} ({self.accountant})",
             "protects": unit,

@@ -16,7 +16,6 @@ from privfed.data.sources.given_table import GivenTable
 from privfed.data.sources.table import Table
 from privfed.data.tables import array_table
 from privfed.data.tables.arrow import is_pandas, is_table, settled
-from privfed.data.tables.delimited import Dialect
 from privfed.data.tables.readable import Readable, TableFile, TableObject
 from privfed.errors import Refused
 
@@ -57,7 +56,7 @@ def other_rows(rows: Any) -> Callable[[Config], Config]:
 def _readable(rows: Any, source: DeclaredTable) -> Readable:
     """The table that `rows` are. Raises `Refused`."""
     if isinstance(rows, str | Path):
-        return TableFile(Path(rows), source.dialect if isinstance(source, Table) else Dialect())
+        return TableFile(Path(rows), source.dialect)
     if isinstance(source, GivenTable) and source.shape:
         if isinstance(rows, tuple) or array_table.is_dataset(rows):
             return array_table.of_pair(rows, source.shape, _CALLED)

@@ -27,6 +27,11 @@ class DeclaredPeople:
     loss: str
     """The loss that suits its label."""
 
+    def __repr__(self) -> str:
+        columns = [*self.section.get("features", {}), *self.section.get("categories", {})]
+        named = ", ".join(columns[:5]) + (", …" if columns[5:] else "")
+        return f"<{type(self).__name__} of {self.section['clients']} clients declared: {named}>"
+
 
 class Table(DeclaredPeople):
     """A table of people, and what is declared of it.

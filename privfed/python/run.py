@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accounting.documents import from_json
+from accounting.errors import LedgerBroken
 from accounting.ledger import Ledger
 from privfed.config.config import Config
-from privfed.errors import Refused
+from privfed.errors import Broken, Refused, public_text
 from privfed.json_text import with_numbers
 from privfed.models.origin import mark
 from privfed.python.answer import Answer
@@ -58,7 +59,7 @@ class Run:
         """What the ledger proves, re-computed from it. Raises `Broken` where that is nothing."""
         from privfed.auditing.run_audit import audit
 
-        head = Ledger.load(self._directory.ledger).head()
+        head = self._chain().head()
         if head not in self._audits:
             self._audits = {head: RunGuarantee.of(audit(self._directory))}
         return self._audits[head]
@@ -73,7 +74,7 @@ class Run:
         """A row for each charge: its round, the event and what it means, and the chain's hash."""
         return [
             {"round": charge.round, **charge.event.to_json(), "hash": charge.hash}
-            for charge in Ledger.load(self._directory.ledger).charges
+            for charge in self._chain().charges
         ]
 
     @property
@@ -170,6 +171,13 @@ class Run:
         go_on(self._directory, wanted, observers, progress)
         return Run(self._directory, self._folder)
 
+    def _chain(self) -> Ledger:
+        """The ledger as it is now. Raises `Broken` where it was edited."""
+        try:
+            return Ledger.load(self._directory.ledger)
+        except LedgerBroken as error:
+            raise Broken(public_text(error)) from None
+
     def __fspath__(self) -> str:
         """The run is its directory: `privacy=dict(prior=[run])`, `privfed.audit([run, other])`."""
         return str(self.path)
@@ -185,9 +193,10 @@ class Run:
         if not facts:
             return f"<privfed run {from_here(self.path)}, not ended>"
         measure, epsilon = next(iter(facts)), ceiling(float(facts["epsilon"]))
+        stopped = ", stopped at its budget" if facts["stopped_at_budget"] else ""
         return (
             f"<privfed run {from_here(self.path)}: {measure} {facts[measure]:.4g}, ε {epsilon} at "
-            f"δ = {facts['delta']:g}, {facts['charges']} rounds>"
+            f"δ = {facts['delta']:g}, {facts['charges']} rounds{stopped}>"
         )
 
 

@@ -48,9 +48,9 @@ def train(
     part, an instance of one will do: `server=dict(optimizer=Mine(beta=0.9))`.
 
     The run goes into the new directory `out`, by default one in runs/, and into one that is
-    removed with the `Run` where it is `temporary`. `progress` shows the plan and a bar (None: in
-    terminals and notebooks). Raises `Refused`, having written nothing, for what cannot run or has
-    no proof. Interrupted, `privfed.load(out).resume()` goes on.
+    removed with the `Run` where it is `temporary`. `progress` shows a bar, and in a terminal the
+    plan before it (None: in terminals and notebooks). Raises `Refused`, having written nothing, for
+    what cannot run or has no proof. Interrupted, `privfed.load(out).resume()` goes on.
     """
     from privfed.ranks import joined
     from privfed.run.train import train as train_in

@@ -12,14 +12,18 @@ from privfed.report.progress import PlainProgress, progress
 from privfed.run.outcome import Observer
 
 
+def is_shown(shown: bool | None) -> bool:
+    """Whether anything is shown; None: in notebooks and terminals alone."""
+    return shown if shown is not None else in_notebook() or sys.stdout.isatty()
+
+
 @contextlib.contextmanager
 def watched(shown: bool | None) -> Iterator[list[Observer]]:
     """A context with whoever shows a run; None: in notebooks and terminals alone."""
-    notebook = in_notebook()
-    if shown is False or (shown is None and not notebook and not sys.stdout.isatty()):
+    if not is_shown(shown):
         yield []
         return
     screen = console(False)
-    watcher: PlainProgress = NotebookProgress(screen) if notebook else progress(screen)
+    watcher: PlainProgress = NotebookProgress(screen) if in_notebook() else progress(screen)
     with watcher:
         yield [watcher]

@@ -150,7 +150,8 @@ def _data_section(declared: Declaration) -> list[str]:
     lines.append(_line("clients", 0, "required: about how many there are, a public constant"))
     if declared.client:
         lines.append(_line("holdout", "clients", 'or test_path = "a public table.csv"'))
-        lines.append(_line("population", _population_name(declared.path)))
+        if declared.path:
+            lines.append(_line("population", _population_name(declared.path)))
     for name, rows in declared.tables().items():
         lines += ["", f"[data.{name}]"]
         whys = (

@@ -23,6 +23,7 @@ from privfed.data.tables.absent import absent_column, refuse_absent
 from privfed.data.tables.cells import CellRules, as_text
 from privfed.data.tables.columns import Columns
 from privfed.data.tables.dates import Dates, day_numbers
+from privfed.data.tables.delimited import Dialect
 from privfed.data.tables.features import (
     CategoryFeature,
     NumberFeature,
@@ -130,6 +131,11 @@ class DeclaredTable(Part):
 
     def prepared(self, numbers: np.ndarray, codes: Indices, how: Preprocessing) -> torch.Tensor:
         return prepared_rows(numbers, codes, how, CellRules("made-up rows", "clip", ()))
+
+    @property
+    def dialect(self) -> Dialect:
+        """How its cells are written."""
+        return Dialect(missing_words=tuple(self.missing_words))
 
     def load_from(
         self, table: Readable, label_free: bool = False, anybody: bool = False

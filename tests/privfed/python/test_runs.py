@@ -20,7 +20,6 @@ from patients import DECLARED, SEEDED, SMALL, net, patients
 from torch import nn
 
 import privfed
-from accounting.errors import LedgerBroken
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from privfed.local.objectives.fedprox import FedProx
@@ -118,7 +117,7 @@ def test_an_edited_ledger_proves_nothing(run, tmp_path):
     shutil.copytree(run.path, tmp_path / "copy")
     ledger = tmp_path / "copy" / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace("poisson", "full"))
-    with pytest.raises(LedgerBroken, match=r"ledger\.jsonl, line 1"):
+    with pytest.raises(privfed.Broken, match=r"ledger\.jsonl, line 1"):
         privfed.load(tmp_path / "copy").guarantee  # noqa: B018
 
 
@@ -522,3 +521,23 @@ def test_networks_that_nobody_can_train_are_refused(module, expected):
 def test_arguments_of_another_kind_are_refused(ask, expected):
     with pytest.raises(privfed.Refused, match=expected):
         ask()
+
+
+def test_two_outputs_for_two_classes_are_told_of_the_loss_that_takes_them():
+    two = nn.Linear(4, 2)
+    with pytest.raises(privfed.Refused, match="takes one for each"):
+        privfed.check(people(), model=two, **SMALL)
+    assert privfed.check(people(), model={"name": two, "loss": "cross_entropy"}, **SMALL)
+
+
+def test_a_run_says_that_it_stopped_at_its_budget_and_whose_epsilon_it_is(tmp_path):
+    run = privfed.train(rounds=4, out=tmp_path / "run").resume(rounds=9, epsilon=4)
+    assert "stopped at its budget>" in repr(run)
+    assert "one client (partition 'iid'), add/remove" in str(run.guarantee)
+
+
+def test_people_and_declarations_show_what_they_are():
+    assert repr(people()) == "<Table of 60 clients declared: age, bmi, sex>"
+    declared = privfed.declare(PUBLIC, label="readmitted", client="patient")
+    assert "population" not in str(declared)
+    assert declared.table(FRAME, clients=60).section["holdout"] == "clients"
