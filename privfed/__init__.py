@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from privfed.python.training import load as load
     from privfed.python.training import resume as resume
     from privfed.python.training import train as train
+    from privfed.run.outcome import Observer as Observer
     from privfed.sampling.samplers import SizedSampler as Sampler
     from privfed.server.optimizer import WithRate as ServerOptimizer
 
@@ -48,6 +49,7 @@ _PLACES = {
     "Declaration": "privfed.python.declaration:Declaration",
     "Mechanism": "privfed.privacy.mechanisms.noised:NoisedMechanism",
     "Objective": "privfed.local.objectives.sgd:Sgd",
+    "Observer": "privfed.run.outcome:Observer",
     "Refused": "privfed.errors:Refused",
     "Rule": "defenses.types:RowRule",
     "Run": "privfed.python.run:Run",

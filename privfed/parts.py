@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 from privfed.errors import Refused
 from privfed.moved import MODULES, moved
 from privfed.own_code import in_own_code
-from privfed.registry import ADAPTERS, BUILT_IN, CONTRACTS, FORMER, GIVEN
+from privfed.registry import ADAPTERS, BUILT_IN, CONTRACTS, FORMER, GIVEN, RETURNED
 from privfed.suggestions import nearest
 
 
@@ -46,7 +46,7 @@ def find(kind: str, name: str, key: str) -> type[Any]:
     if kind in ADAPTERS and callable(part) and not _is_part(part):
         part = _imported(ADAPTERS[kind], name, key).of(part)
     if not _is_part(part):
-        function = ", or a function that returns a torch.nn.Module" if kind in ADAPTERS else ""
+        function = f", or a function that returns {RETURNED[kind]}" if kind in ADAPTERS else ""
         raise Refused(
             f"{key} is {name!r}, which is no part; expected a subclass of privfed's Part{function}",
             key=key,

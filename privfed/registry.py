@@ -139,7 +139,14 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "bfv": "privfed.secure.homomorphic.protocol:Bfv",
         "ckks": "privfed.secure.homomorphic.protocol:Ckks",
     },
+    "watcher": {
+        "csv": "privfed.run.watch.csv_files:Csv",
+        "tensorboard": "privfed.run.watch.tensorboard:TensorBoard",
+    },
 }
+
+LISTS = {"before": "aggregation.before", "watcher": "run.watch"}
+"""Kinds of which a run has a list of parts, and where a run file names them."""
 
 GIVEN: dict[str, dict[str, str]] = {
     "source": {"given_table": "privfed.data.sources.given_table:GivenTable"},
@@ -166,6 +173,7 @@ CONTRACTS = {
     "before": "defenses.weighing:PreAggregator",
     "attack": "attacks.types:Attack",
     "protocol": "privfed.secure.summation:SumProtocol",
+    "watcher": "privfed.run.watch.watcher:Watcher",
 }
 """What parts of a kind have to declare: refusals, plans and reports rest on it, never on names."""
 
@@ -175,5 +183,11 @@ FORMER = {
 }
 """What parts of a kind declared under another name in older versions."""
 
-ADAPTERS = {"model": "privfed.models.recipes:Foreign"}
+ADAPTERS = {
+    "model": "privfed.models.recipes:Foreign",
+    "watcher": "privfed.run.watch.watcher:OwnWatcher",
+}
 """Kinds whose parts from outside may be plain functions, and what makes parts of these."""
+
+RETURNED = {"model": "a torch.nn.Module", "watcher": "an observer"}
+"""What such a function returns."""

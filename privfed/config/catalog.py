@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from privfed.config.meanings import class_of, meanings
 from privfed.config.sections import FORMAT, SECTIONS
 from privfed.parts import find
-from privfed.registry import BUILT_IN, CONTRACTS
+from privfed.registry import BUILT_IN, CONTRACTS, LISTS
 
 _Schema = dict[str, Any]
 _MANY = 1000
@@ -54,8 +54,8 @@ def _vectors(count: float) -> str:
 
 def key_of(kind: str) -> str:
     """Where a run file names parts of `kind`: "server.optimizer". Raises `KeyError`."""
-    if kind == "before":  # the one list of parts
-        return "aggregation.before"
+    if kind in LISTS:
+        return LISTS[kind]
     for section, described in SECTIONS.items():
         for key, (named, _) in described.parts.items():
             if named == kind:

@@ -58,6 +58,17 @@ class Run(Part):
     """A file outside of the run directory that gets each head of the ledger: see
     `privfed.store.kept_heads`. It is kept as an absolute path."""
 
+    watch: list[str] = []
+    """Who else is told of each evaluation (`privfed.run.watch`): "csv", "tensorboard", or a class
+    of your own, "module:name"."""
+
+    @field_validator("watch")
+    @classmethod
+    def _once(cls, watch: list[str]) -> list[str]:
+        if len(set(watch)) < len(watch):
+            raise ValueError("expected each name once")
+        return watch
+
     @field_validator("heads")
     @classmethod
     def _absolute(cls, heads: str) -> str:

@@ -141,12 +141,10 @@ def _refuse_others(directory: RunDirectory, config: Config, passed: Mapping[str,
 
 def _refuse_no_observers(observers: Sequence[object]) -> None:
     """Raises `Refused` for what cannot be told of rounds."""
+    from privfed.run.watch.watcher import refuse_no_observer
+
     for observer in observers:
-        lacks = [
-            n for n in ("before", "after_round", "aborted", "after") if not hasattr(observer, n)
-        ]
-        if lacks:
-            raise Refused(f"observers: {observer!r} has no method {', '.join(lacks)}")
+        refuse_no_observer(observer, "observers")
 
 
 def _refuse_other_processes(config: Config) -> None:

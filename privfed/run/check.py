@@ -14,6 +14,7 @@ from privfed.plan.unspent import unspent
 from privfed.run.forecast import Forecast, forecast
 from privfed.run.population import load_representatives
 from privfed.run.prepare import prepare
+from privfed.run.watch.watching import watchers
 from privfed.store.kept_heads import refuse_unusable_heads
 
 
@@ -58,6 +59,7 @@ def check(config: Config) -> Check:
     Raises `Refused` as `train` would; where the combination is refused, with every reason.
     """
     refuse_unusable_heads(config.run.heads)
+    watchers(config)  # refuses those that cannot work here
     before = priors(config)
     setup = prepare(config, before, load=load_representatives)
     refuse_once_public(before, setup.federation)

@@ -25,25 +25,38 @@ class RoundRecord:
     simulation: Mapping[str, Any] = field(default_factory=dict)
     warning: str = ""
 
+    def tagged(self) -> dict[str, float]:
+        """All numbers under "public/…" and "simulation/…", for whoever draws or sends them."""
+        kinds = {"public": self.public, "simulation": self.simulation}
+        return {
+            f"{kind}/{name}": float(value)
+            for kind, values in kinds.items()
+            for name, value in values.items()
+            if isinstance(value, int | float)
+        }
+
 
 class Observer(Protocol):
-    """Whoever is told of rounds and never part of them: progress, metrics, figures."""
+    """Whoever is told of rounds and never part of them: progress, metrics, figures.
+
+    One of your own extends this class and has the methods that it needs; the others do nothing.
+    """
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
         """The run at `path` goes on after `done` rounds."""
-        ...
+        return
 
     def after_round(self, round: int) -> None:
         """A round is over."""
-        ...
+        return
 
     def aborted(self, round: int, reason: str) -> None:
         """A round was charged, and its sum aborted."""
-        ...
+        return
 
     def after(self, record: RoundRecord) -> None:
         """A round was evaluated."""
-        ...
+        return
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from privfed.run.lost_private import refuse_lost
 from privfed.run.outcome import Observer, Outcome
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
+from privfed.run.watch.watching import entered, observers_of
 from privfed.run.worker_rank import refuse_ranks
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.kept_heads import keep_heads
@@ -107,13 +108,15 @@ def resume(
         stored = directory.config.read()
         wanted = allowed_change(stored, change(stored))
         refuse_ranks(wanted, ranks.count)
+        watching = observers_of(wanted)
         setup, ledger = reassemble(wanted, directory)
         refuse_lost(setup, directory, ledger)
         _refuse_less_than_spent(setup.plan, ledger)
         setup = _state_budget(setup, stored.privacy.epsilon, directory, ledger)
         if wanted.values() != stored.values():
             directory.config.change(wanted.run.rounds, wanted.privacy.epsilon)
-        return play_to_end(setup, directory, ledger, observers, ranks)
+        with entered(watching) as others:
+            return play_to_end(setup, directory, ledger, [*observers, *others], ranks)
 
 
 def _state_budget(

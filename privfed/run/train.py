@@ -13,6 +13,7 @@ from privfed.run.ledger_terms import mark_counted, terms, write_companions
 from privfed.run.loop import play_to_end
 from privfed.run.outcome import Observer, Outcome
 from privfed.run.prepare import prepare
+from privfed.run.watch.watching import entered, observers_of
 from privfed.run.worker_rank import refuse_ranks
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.kept_heads import keep_heads, refuse_unusable_heads
@@ -28,6 +29,7 @@ def train(
     """
     refuse_ranks(config, ranks.count)
     refuse_unusable_heads(config.run.heads, out)
+    watching = observers_of(config)
     before = priors(config)
     setup = prepare(config, before)
     refuse_once_public(before, setup.federation)
@@ -40,4 +42,5 @@ def train(
         ledger = Ledger.create(directory.ledger, terms(setup, before, directory))
         keep_heads(ledger, config.run.heads)
         Checkpoint.first(setup.initial_state(), ledger.head()).save(directory, setup.network)
-        return play_to_end(setup, directory, ledger, observers, ranks)
+        with entered(watching) as others:
+            return play_to_end(setup, directory, ledger, [*observers, *others], ranks)

@@ -12,7 +12,7 @@ from privfed.config import catalog
 from privfed.config.reading import as_written
 from privfed.config.sections import SECTIONS
 from privfed.plan.matrix import AXES, built_in, combination, combinations
-from privfed.registry import BUILT_IN
+from privfed.registry import BUILT_IN, LISTS
 
 OPEN = ("privacy.mechanism=none",)
 EVERYBODY = ("cohort.sampler=full", "cohort.size=0")
@@ -39,6 +39,7 @@ TOYS = {
     "attack": ("attack.name=toys:Doubling", "attack.fraction=0.25"),
     "before": ('aggregation.before=["toys:Untouched"]', *OPEN),
     "protocol": ("secure.protocol=toys:Counted", *EVERYBODY),
+    "watcher": ('run.watch=["toys:Counting"]',),
 }
 CASES = {**TOYS, "rule on rows": ("aggregation.rule=toys:FirstRow", *OPEN)}
 
@@ -56,7 +57,7 @@ def flags(case):
 
 def test_there_is_a_toy_of_every_kind():
     kinds = {kind for section in SECTIONS.values() for kind, _ in section.parts.values()}
-    assert TOYS.keys() == BUILT_IN.keys() == kinds | {"before"}
+    assert TOYS.keys() == BUILT_IN.keys() == kinds | {*LISTS}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -102,7 +103,7 @@ def test_budgets_are_solved_for_it(kind):
     assert 0.5 < json.loads(solved.stdout)["noise_multiplier"] < 10
 
 
-@pytest.mark.parametrize("kind", [kind for kind in BUILT_IN if kind != "before"])
+@pytest.mark.parametrize("kind", [kind for kind in BUILT_IN if kind not in LISTS])
 def test_one_registered_line_lists_it(kind, monkeypatch):
     monkeypatch.setitem(BUILT_IN[kind], "toy", name_of(kind))
     assert catalog.catalog()[kind]["toy"].startswith(("A ", "An "))

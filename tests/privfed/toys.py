@@ -19,6 +19,7 @@ from privfed.parts import Part
 from privfed.privacy.clipping import clip_rows, on_grid
 from privfed.privacy.mechanism import Encoding, MechanismPart, require_bounded
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of
+from privfed.run.outcome import Observer
 from privfed.sampling.cohort import Cohort, Witness
 from privfed.secure.arithmetic import Arithmetic
 from privfed.secure.encoded_sum import SecureProtocol
@@ -338,3 +339,12 @@ class Counted(SecureProtocol):
 
     def channel(self, session, codec, limits, layers=None):
         return Arithmetic(session, codec, limits, layers, lambda: None)
+
+
+class Counting(Observer):
+    """A watcher: it counts what it is told of."""
+
+    rounds = 0
+
+    def after_round(self, round):
+        self.rounds += 1

@@ -1,0 +1,69 @@
+"""What a part has to be that `run.watch` names, and how a class of one's own becomes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from privfed.errors import Refused
+from privfed.own_code import in_own_code
+from privfed.parts import Part
+from privfed.run.outcome import Observer
+
+METHODS = ("before", "after_round", "aborted", "after")
+"""What is asked of an observer."""
+
+
+class Watcher(Part):
+    """A part that is told of a run while it goes on: it names an observer."""
+
+    def observer(self) -> Observer:
+        """An observer of one run, that begins nothing before its `before` is called.
+
+        One that is a context manager is entered before the run, and left when it ends, however.
+        """
+        raise NotImplementedError
+
+    def refuse_unusable(self) -> None:
+        """Raises `Refused` where this cannot work here, before anything is written."""
+
+
+class OwnWatcher(Watcher):
+    """A user's own `module:name`: a class of observers, or a function that returns one."""
+
+    function: ClassVar[Callable[[], Any]]
+
+    @classmethod
+    def of(cls, function: Callable[[], Any]) -> type[OwnWatcher]:
+        """The part whose observers `function` makes."""
+        name = str(getattr(function, "__qualname__", function))
+        place = {"__module__": function.__module__, "__qualname__": name}
+        facts = {"function": staticmethod(function), "__annotations__": {}}
+        return type("OwnWatcher", (cls,), {**facts, **place})
+
+    def observer(self) -> Observer:
+        """What the function returns. Raises `Refused` where that is no observer."""
+        name = f"run.watch: {type(self).__qualname__}"
+        try:
+            made: Observer = type(self).function()
+        except Refused:
+            raise
+        except (Exception, SystemExit) as error:  # it is the user's own code
+            reason = " ".join(str(error).split())
+            raise Refused(
+                f"{name} failed: {type(error).__name__}: {reason}; it is called without arguments"
+                f"{in_own_code(error)}",
+                key="run.watch",
+            ) from error
+        refuse_no_observer(made, name)
+        return made
+
+
+def refuse_no_observer(observer: object, named: str) -> None:
+    """Raises `Refused` where `observer`, called `named`, cannot be told of rounds."""
+    lacks = [name for name in METHODS if not callable(getattr(observer, name, None))]
+    if lacks:
+        raise Refused(
+            f"{named}: {type(observer).__name__} has no method {', '.join(lacks)}; "
+            "extend privfed.Observer"
+        )
