@@ -12,17 +12,28 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from privfed.report.live.sparkline import BLOCKS
 from privfed.visible import visible
 
-_PLAIN = {"ε": "epsilon", "δ": "delta", "∞": "inf", "—": "-", "━": "=", "╸": "=", "╺": " "}
+_PLAIN = {
+    "ε": "epsilon",
+    "δ": "delta",
+    "∞": "inf",
+    "—": "-",
+    "━": "=",
+    "╸": "=",
+    "╺": " ",
+    "─": "-",
+    **dict(zip(BLOCKS, "_.:-=+*#", strict=True)),
+}
+_HANDLER = "privfed"
 
 
 def console(json: bool) -> Console:
     """The screen for people: standard output, or standard error where JSON goes to the former."""
-    codecs.register_error("privfed", _spelled_out)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="privfed")
+            stream.reconfigure(errors=_HANDLER)
     screen = SteadyConsole(stderr=json, markup=False)  # brackets in names are no markup
     if not screen.is_terminal:
         screen.width = 160  # a path in a log is not broken in two
@@ -58,9 +69,17 @@ class SteadyConsole(Console):
         os.close(silence)
 
 
+def written(text: str, encoding: str) -> str:
+    """`text` as a stream of `encoding` shows it, with what that lacks spelled out."""
+    return text.encode(encoding, _HANDLER).decode(encoding)
+
+
 def _spelled_out(error: UnicodeError) -> tuple[str, int]:
     """Spell out characters that the stream's encoding lacks: an error handler of `codecs`."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     missing = error.object[error.start : error.end]
     return "".join(_PLAIN.get(letter, "?") for letter in missing), error.end
+
+
+codecs.register_error(_HANDLER, _spelled_out)

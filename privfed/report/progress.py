@@ -1,38 +1,55 @@
-"""A run while it runs: its plan, then a bar on a terminal, or a line per evaluation elsewhere."""
+"""A run while it runs: its plan, then one live line on a terminal, or a line now and then."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.live import Live
+from rich.text import Text
 
 from privfed.plan.plan import Plan
+from privfed.report.console import written
+from privfed.report.live.line import Status, status_line
+from privfed.report.live.pace import Pace
 from privfed.report.plan import plan_table
 from privfed.run.forecast import Forecast
 from privfed.run.outcome import RoundRecord
 from privfed.words import ceiling, measure, number
 
+MOST_LINES = 40
+"""How many evaluations of a run logs show."""
+
 
 class PlainProgress:
-    """One line per evaluation, for logs and pipes."""
+    """A line now and then, for logs and pipes: of at most `MOST_LINES` evaluations."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._budget: float | None = None
         self._rounds = 0
+        self._every, self._evaluations = 1, 0
+        self._waiting: RoundRecord | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        """Show the last evaluation, wherever the run stopped."""
+        if self._waiting is not None:
+            self._show(self._waiting)
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
         """Show what the run will guarantee and take."""
         self._console.print(plan_table(plan, forecast, path), "")
-        self._budget, self._rounds = plan.budget, plan.config.run.rounds
+        run = plan.config.run
+        self._budget, self._rounds = plan.budget, run.rounds
+        evaluations = (run.rounds - done) / run.evaluate_every
+        self._every = max(math.ceil(evaluations / (MOST_LINES - 2)), 1)
 
     def after_round(self, round: int) -> None:
         """Rounds without an evaluation have no line."""
@@ -42,51 +59,67 @@ class PlainProgress:
         self._console.print(abort_line(round, reason), highlight=False)
 
     def after(self, record: RoundRecord) -> None:
-        """Show an evaluation, and what it warns of."""
-        self._show(record.round, measures_line(record, self._budget))
+        """Show an evaluation where it is its turn, and always what it warns of."""
+        self._evaluations += 1
+        turn = self._evaluations == 1 or self._evaluations % self._every == 0
+        self._waiting = None if turn else record
+        if turn:
+            self._show(record)
         if record.warning:
             warning = f"round {record.round}: WARNING: {record.warning}"
             self._console.print(warning, highlight=False)
 
-    def _show(self, round: int, measures: str) -> None:
-        self._console.print(f"round {round}/{self._rounds}  {measures}", highlight=False)
+    def _show(self, record: RoundRecord) -> None:
+        measures = measures_line(record, self._budget)
+        self._console.print(f"round {record.round}/{self._rounds}  {measures}", highlight=False)
 
 
 class LiveProgress(PlainProgress):
-    """A bar with round, test accuracy, ε spent of the budget, and time left."""
+    """One line that is drawn over again: the measure's course, ε of its budget, pace, time left."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, pace: Pace | None = None) -> None:
         super().__init__(console)
-        self._progress = Progress(
-            TextColumn("round {task.completed}/{task.total}"),
-            BarColumn(),
-            TextColumn("{task.fields[measures]}"),
-            TimeRemainingColumn(),
-            console=console,
-        )
-        self._task: TaskID | None = None
+        self._pace = pace or Pace()
+        self._status = Status(0, 0)
+        self._live = Live(get_renderable=self._line, console=console, refresh_per_second=8)
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        """Leave the line as the run ended."""
+        self._status = replace(self._status, rate=None)
+        self._live.stop()
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
-        """Show what the run will guarantee and take, and begin the bar after `done` rounds."""
+        """Show what the run will guarantee and take, and begin the line after `done` rounds."""
         super().before(plan, forecast, path, done)
-        self._progress.start()
-        self._task = self._progress.add_task("", total=self._rounds, completed=done, measures="")
+        self._status = Status(done, self._rounds)
+        self._pace.at(done)
+        self._live.start()
 
     def after_round(self, round: int) -> None:
         """Move the bar."""
-        if self._task is not None:
-            self._progress.update(self._task, completed=round)
+        self._pace.at(round)
+        rate, seconds = self._pace.rate, self._pace.elapsed
+        self._status = replace(self._status, round=round, rate=rate, seconds=seconds)
 
-    def _show(self, round: int, measures: str) -> None:
-        if self._task is not None:
-            self._progress.update(self._task, measures=f"at {round}: {measures}")
+    def _show(self, record: RoundRecord) -> None:
+        name, value = next(iter(record.public.items()))
+        self._status = replace(
+            self._status,
+            at=record.round,
+            name=name,
+            measure=measure(name, value),
+            epsilon=epsilon_of_budget(record, self._budget),
+            history=(*self._status.history, value),
+        )
+
+    def _line(self) -> Text:
+        """The line for the terminal as wide as it is now."""
+        as_written = partial(written, encoding=self._console.encoding)
+        return status_line(self._status, self._console.width - 1, as_written)
 
 
 def progress(console: Console) -> PlainProgress:
-    """A bar where the console can show one, else lines."""
+    """A live line where the console can show one, else lines."""
     lively = console.is_terminal and not console.is_dumb_terminal
     return LiveProgress(console) if lively else PlainProgress(console)
 
@@ -99,5 +132,10 @@ def abort_line(round: int, reason: str) -> str:
 def measures_line(record: RoundRecord, budget: float | None) -> str:
     """The first measure of an evaluation, and ε spent of the budget."""
     name, value = next(iter(record.public.items()))
+    return f"{name} {measure(name, value)}  {epsilon_of_budget(record, budget)}"
+
+
+def epsilon_of_budget(record: RoundRecord, budget: float | None) -> str:
+    """What was spent by the round of an evaluation, of the budget."""
     of_budget = f" of {number(budget)}" if budget is not None and budget != math.inf else ""
-    return f"{name} {measure(name, value)}  ε {ceiling(record.public['epsilon'])}{of_budget}"
+    return f"ε {ceiling(record.public['epsilon'])}{of_budget}"
