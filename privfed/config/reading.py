@@ -16,7 +16,7 @@ from privfed.config.sections import (
 )
 from privfed.errors import Refused
 from privfed.parts import expected
-from privfed.registry import BUILT_IN, GIVEN
+from privfed.registry import BUILT_IN, GIVEN, LISTS
 
 
 def load(path: Path | None, overrides: Iterable[str] = ()) -> Config:
@@ -60,9 +60,10 @@ def keys_of_outside_parts(text: str, of: str) -> list[str]:
         for name, section in SECTIONS.items()
         for key, (kind, default) in section.parts.items()
     ]
-    before = raw.get("aggregation", {}).get("before", [])
-    if isinstance(before, list):
-        parts += [("aggregation.before", "before", name) for name in before]
+    for kind, place in LISTS.items():
+        section, _, key = place.partition(".")
+        listed = raw.get(section, {}).get(key, [])
+        parts += [(place, kind, name) for name in (listed if isinstance(listed, list) else ())]
     return [
         key for key, kind, part in parts if part not in ["", *BUILT_IN[kind], *GIVEN.get(kind, {})]
     ]

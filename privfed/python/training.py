@@ -48,8 +48,8 @@ def train(
     part, an instance of one will do: `server=dict(optimizer=Mine(beta=0.9))`.
 
     The run goes into the new directory `out`, by default one in runs/, and into one that is
-    removed with the `Run` where it is `temporary`. `progress` shows a bar, and in a terminal the
-    plan before it (None: in terminals and notebooks). Raises `Refused`, having written nothing, for
+    removed with the `Run` where it is `temporary`. `progress` shows how it goes on, and in a
+    terminal the plan before it (None: in terminals and notebooks). Raises `Refused`, having written nothing, for
     what cannot run or has no proof. Interrupted, `privfed.load(out).resume()` goes on.
     """
     from privfed.ranks import joined

@@ -596,6 +596,7 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "plan/calibration/solving.py",
     "plan/plan.py",
     "plan/rule.py",
+    "run/watch/watcher.py",
     "store/lineage.py",
     "trained/stored_model.py",
 }

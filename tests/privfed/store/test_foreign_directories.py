@@ -17,6 +17,7 @@ from privfed.cli.main import main
 from privfed.config.reading import keys_of_outside_parts
 from privfed.config.sections import SECTIONS
 from privfed.errors import Refused
+from privfed.registry import BUILT_IN, LISTS
 from privfed.store.config_file import ConfigFile
 from privfed.store.lineage import Origin, _completed
 from privfed.store.run_directory import RunDirectory
@@ -155,6 +156,11 @@ def test_whatever_key_names_a_part_from_outside_is_seen(finished):
             table = functools.reduce(dict.__getitem__, name.split("."), document)
             table[key] = "evil:Part"
             assert keys_of_outside_parts(tomli_w.dumps(document), "it") == [f"{name}.{key}"]
+    for kind, place in LISTS.items():
+        document = tomllib.loads(text)
+        section, _, key = place.partition(".")
+        document[section][key] = [*BUILT_IN[kind], "evil:Part"]
+        assert keys_of_outside_parts(tomli_w.dumps(document), "it") == [place]
 
 
 NESTED = "[" * 900 + "]" * 900
