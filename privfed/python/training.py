@@ -49,8 +49,8 @@ def train(
 
     The run goes into the new directory `out`, by default one in runs/, and into one that is
     removed with the `Run` where it is `temporary`. `progress` shows how it goes on, and in a
-    terminal the plan before it (None: in terminals and notebooks). Raises `Refused`, having written nothing, for
-    what cannot run or has no proof. Interrupted, `privfed.load(out).resume()` goes on.
+    terminal the plan before it (None: in terminals and notebooks). Raises `Refused`, having written
+    nothing, for what cannot run or has no proof. Interrupted, `privfed.load(out).resume()` goes on.
     """
     from privfed.ranks import joined
     from privfed.run.train import train as train_in
