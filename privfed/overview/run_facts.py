@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -89,16 +90,22 @@ def read_facts(path: Path) -> RunFacts:
 
 def number_in(facts: Mapping[str, Any], key: str) -> float | None:
     """The finite number that stands under `key`; None for anything else."""
-    value = facts.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if math.isfinite(value) else None
+    value = _number(facts.get(key))
+    return value if value is not None and math.isfinite(value) else None
 
 
 def epsilon_in(facts: Mapping[str, Any]) -> float | None:
     """The ε that a line of a run's files states, which may be infinite; None for no number."""
-    value = facts.get("epsilon")
-    return float(value) if type(value) is float or type(value) is int else None
+    value = _number(facts.get("epsilon"))
+    return None if value is None or math.isnan(value) or value < 0 else value
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    with contextlib.suppress(OverflowError):
+        return float(value)
+    return None
 
 
 def _ledger(directory: RunDirectory) -> Ledger | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from privfed.config.population_identity import normal
-from privfed.errors import MISPLACED, PrivfedError, public_text
+from privfed.errors import PrivfedError, public_text
 from privfed.overview.run_facts import RunFacts, number_in, read_facts
 from privfed.overview.spending import epsilon_of, uncovered_of
 from privfed.overview.state import BROKEN, planned_rounds, state_of
@@ -72,7 +72,7 @@ def row_at(path: Path) -> RunRow:
         return row_of(read_facts(path))
     except PrivfedError as error:
         return _broken(path, str(error))
-    except (OSError, *MISPLACED) as error:
+    except OSError as error:
         return _broken(path, public_text(error))
 
 
@@ -103,8 +103,8 @@ def row_of(facts: RunFacts) -> RunRow:
         measure=measure,
         value=value,
         constant=constant,
-        population=population_name(facts),
-        people=people_of(facts),
+        population=_population_name(facts),
+        people=_people_digest(facts),
         mechanism=_word(terms.get("mechanism") or facts.setting("privacy", "mechanism")),
         began=began,
         seconds=seconds,
@@ -112,7 +112,7 @@ def row_of(facts: RunFacts) -> RunRow:
     )
 
 
-def people_of(facts: RunFacts) -> str | None:
+def _people_digest(facts: RunFacts) -> str | None:
     """A digest of whom a run is about, as ledgers are compared: name and unit."""
     stated = facts.terms.get("population")
     if not isinstance(stated, dict) or not stated:
@@ -121,7 +121,7 @@ def people_of(facts: RunFacts) -> str | None:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def population_name(facts: RunFacts) -> str | None:
+def _population_name(facts: RunFacts) -> str | None:
     """What a run's population is called: its name, or else the digest that identifies it."""
     stated = facts.terms.get("population")
     named = stated.get("name") if isinstance(stated, dict) else None

@@ -22,5 +22,9 @@ def times_of(path: Path) -> tuple[str | None, float | None]:
             times.append(file.stat().st_mtime)
     if not times:
         return None, None
-    began = datetime.fromtimestamp(min(times)).astimezone()
-    return began.isoformat(timespec="seconds"), round(max(times) - min(times), 3)
+    seconds = round(max(times) - min(times), 3)
+    try:
+        began = datetime.fromtimestamp(min(times)).astimezone()
+    except (OSError, OverflowError, ValueError):  # no year that a calendar has
+        return None, seconds
+    return began.isoformat(timespec="seconds"), seconds

@@ -14,6 +14,11 @@ _PARTIES = {"server": "the server", "readers": "readers of all releases"}
 """Against whom distributed noise protects."""
 
 
+def on_a_line(text: str) -> str:
+    """`text`, which may be somebody else's words, with its line breaks and tabs spelt out."""
+    return text.replace("\n", "\\n").replace("\t", "\\t")
+
+
 def rounds_cell(row: RunRow) -> str:
     """Rounds charged, of those planned."""
     if row.state == BROKEN:

@@ -16,6 +16,7 @@ from privfed.report.runs.cells import (
     NOTHING,
     constant_cell,
     measure_cell,
+    on_a_line,
     party,
     population_cell,
     rounds_cell,
@@ -48,7 +49,7 @@ def _table(compared: Comparison) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, expand=False)
     table.add_column("", style="cyan", overflow="fold", max_width=25)
     for side in compared.sides:
-        table.add_column(Text(side.row.run), overflow="fold", ratio=1)
+        table.add_column(Text(on_a_line(side.row.run)), overflow="fold", ratio=1)
     sections = (
         ("", _facts(left, right)),
         ("guarantee", _guarantees(compared)),
@@ -61,7 +62,7 @@ def _table(compared: Comparison) -> Table:
             table.add_row(Text(title, style="bold"))
         for name, *values in lines:
             if title == "configuration" or any(values):
-                table.add_row(Text(name), *map(Text, values))
+                table.add_row(*(Text(on_a_line(cell)) for cell in (name, *values)))
     table.add_row()
     return table
 

@@ -20,6 +20,7 @@ from privfed.report.runs.cells import (
     meaning_line,
     measure_cell,
     nominal_mark,
+    on_a_line,
     population_cell,
     rounds_cell,
     time_cells,
@@ -82,9 +83,10 @@ def _table(listing: Listing, stacked: bool) -> Table:
 
 def _cut(cells: Pair, headings: Pair, stacked: bool) -> list[str]:
     """The cells of a pair's one column, or of two where both have headings."""
+    first, second = map(on_a_line, cells)
     if stacked:
-        return ["\n".join(cells).rstrip()]
-    return [*cells] if headings[1] else [" ".join(cells).rstrip()]
+        return [f"{first}\n{second}".rstrip()]
+    return [first, second] if headings[1] else [f"{first} {second}".rstrip()]
 
 
 def _cells(row: RunRow, folder: Path, meaning: str) -> list[Pair]:
@@ -118,14 +120,14 @@ def _name(run: str, folder: Path) -> str:
 def _notes(listing: Listing) -> dict[str, str]:
     """What readers of the table have to know, by what it is about."""
     folder = listing.folder
-    pairs = {f"ε [{number}]": line for line, number in _meanings(listing).items()}
+    pairs = {f"ε [{number}]": on_a_line(line) for line, number in _meanings(listing).items()}
     for row in listing.rows:
         if row.state == BROKEN:
-            pairs[_name(row.run, folder)] = f"broken: {row.reason}"
+            pairs[on_a_line(_name(row.run, folder))] = on_a_line(f"broken: {row.reason}")
         elif row.note and not row.nominal:
-            pairs[_name(row.run, folder)] = row.note
+            pairs[on_a_line(_name(row.run, folder))] = on_a_line(row.note)
     if groups := listing.same_people:
-        lines = [line for group in groups[:_SHOWN] for line in _group_lines(group)]
+        lines = [on_a_line(line) for group in groups[:_SHOWN] for line in _group_lines(group)]
         hidden = len(groups) - _SHOWN
         more = [f"and {counted(hidden, 'population')} more, in --json"] if hidden > 0 else []
         pairs["same people"] = "\n".join([*lines, *more])
