@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from privfed.config.sections import SECTIONS
+from privfed.moved import former
 from privfed.parts import find
 from privfed.registry import BUILT_IN
 
@@ -32,6 +33,7 @@ def differences(first: Document, second: Document) -> tuple[Difference, ...]:
     A key that only one of them states at its default is none where both name the part that it
     belongs to: it came with a later version.
     """
+    first, second = _catalogued(first), _catalogued(second)
     left, right = dict(_flat(first)), dict(_flat(second))
     sections = [*dict.fromkeys(place[:-1] for place in (*left, *right))]
     places = sorted(dict.fromkeys([*left, *right]), key=lambda place: sections.index(place[:-1]))
@@ -45,6 +47,27 @@ def differences(first: Document, second: Document) -> tuple[Difference, ...]:
         stated = [None if value is _ABSENT else value for value in values]
         differing.append(Difference(".".join(place), *stated))
     return tuple(differing)
+
+
+def _catalogued(document: Document) -> Document:
+    """`document` with built-in parts by their names, where a file spells their former places."""
+    tables: dict[str, Any] = dict(document)
+    for name, section in SECTIONS.items():
+        table = tables.get(name)
+        if isinstance(table, Mapping):
+            named = {
+                key: _part_name(kind, table[key])
+                for key, (kind, _) in section.parts.items()
+                if key in table
+            }
+            tables[name] = {**table, **named}
+    return tables
+
+
+def _part_name(kind: str, part: Any) -> Any:
+    """The name of a built-in part, however it is spelt; anything else as it is."""
+    places = ((name, (target, *former(target))) for name, target in BUILT_IN[kind].items())
+    return next((name for name, spelt in places if part in spelt), part)
 
 
 def _flat(table: Document, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -40,7 +40,7 @@ class ComparisonTable:
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
         yield _table(self.compared)
-        yield rows(_notes(self.compared))
+        yield rows({name: on_a_line(note) for name, note in _notes(self.compared).items()})
 
 
 def _table(compared: Comparison) -> Table:
