@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from privfed.errors import Broken, Refused
+from privfed.errors import Broken, Refused, public_text
 from privfed.overview.run_facts import RunFacts, epsilon_in, number_in, read_facts
 from privfed.overview.run_row import RunRow, measure_name, row_of
 from privfed.overview.settings import Difference, differences
@@ -93,7 +93,7 @@ def _read(path: Path) -> RunFacts:
     try:
         return read_facts(path)
     except Broken as error:
-        raise Broken(f"{path} is broken: {error}") from None
+        raise Broken(f"{path} is broken: {public_text(error)}") from None
 
 
 def _side(facts: RunFacts) -> Side:

@@ -12,7 +12,7 @@ from privfed.errors import Refused, unreadable
 from privfed.overview.run_row import RunRow, row_at
 
 DEPTH = 3
-"""How many folders deep runs are looked for: those of a grid lie in its cells."""
+"""How many folders deep runs are looked for: so deep lie those of a grid in its folder."""
 _WORDS = {
     "unit": "unit",
     "relation": "relation",
@@ -123,4 +123,5 @@ def _obstacles(group: Sequence[RunRow]) -> Iterator[str]:
             yield f"{row.run} promises nothing"
     for runs in of_id.values():
         if len(runs) > 1:
-            yield f"{', '.join(runs)} are copies of one run"
+            named = ", ".join(runs[:2]) + (f" and {len(runs) - 2} others" if runs[2:] else "")
+            yield f"{named} are copies of one run"

@@ -425,8 +425,10 @@ def test_all_commands_have_the_flag_but_those_that_read_nothing_private():
     assert set(main.commands) - reading - {"attack"} == {
         "audit",
         "calibrate",
+        "compare",
         "experiment",  # never quotes: its reasons stand in tables
         "list",
+        "runs",
     }
 
 
