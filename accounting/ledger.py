@@ -23,14 +23,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accounting import chain, durable
 from accounting.errors import AccountingError, BudgetExceeded, LedgerBroken
 from accounting.events import Event, Spending
-from accounting.guarantee import Gate
 from accounting.heads import Head, HeadsFile, place_of
 from accounting.releases import number
+
+if TYPE_CHECKING:
+    from accounting.guarantee import Gate
 
 FORMAT = 1
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from privfed.python.declaration import Declaration as Declaration
     from privfed.python.declaration import declare as declare
     from privfed.python.guarantee import RunGuarantee as RunGuarantee
+    from privfed.python.overview import compare as compare
+    from privfed.python.overview import runs as runs
     from privfed.python.people import Arrays as Arrays
     from privfed.python.people import Table as Table
     from privfed.python.run import Run as Run
@@ -61,6 +63,7 @@ _PLACES = {
     "audit": "privfed.python.commands:audit",
     "calibrate": "privfed.python.commands:calibrate",
     "check": "privfed.python.training:check",
+    "compare": "privfed.python.overview:compare",
     "declare": "privfed.python.declaration:declare",
     "evaluate": "privfed.python.commands:evaluate",
     "experiment": "privfed.python.commands:experiment",
@@ -68,6 +71,7 @@ _PLACES = {
     "load": "privfed.python.training:load",
     "predict": "privfed.python.commands:predict",
     "resume": "privfed.python.training:resume",
+    "runs": "privfed.python.overview:runs",
     "train": "privfed.python.training:train",
 }
 """Where each name lies: `module:name`."""

@@ -12,6 +12,7 @@ from privfed.cli.declare import declare_command
 from privfed.cli.experiment import experiment_command
 from privfed.cli.parts import list_command
 from privfed.cli.program import CommandLine
+from privfed.cli.runs import compare_command, runs_command
 from privfed.cli.train import train_command
 from privfed.cli.trained_model import evaluate_command, export_command, predict_command
 from privfed.version import __version__
@@ -28,12 +29,14 @@ for command in (
     audit_command,
     calibrate_command,
     check_command,
+    compare_command,
     declare_command,
     evaluate_command,
     experiment_command,
     export_command,
     list_command,
     predict_command,
+    runs_command,
     train_command,
 ):
     main.add_command(command)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
-from accounting.guarantee import Guarantee, left_out, sentence
 from accounting.ledger import BudgetChange
 from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.words import ceiling, number
+
+if TYPE_CHECKING:  # lists of runs need no accountants, which take long to import
+    from accounting.guarantee import Guarantee
 
 LONGER_THAN_CLIPPED = 1.0005
 """Rows that are at most so many times as long as clipped ones are not said to be longer."""
@@ -66,6 +69,8 @@ def two_sided(against: str, other: Guarantee) -> dict[str, str]:
 
 def example_line(bound: Guarantee) -> str:
     """What DP-SGD guarantees one example of a silo, or why there is no such bound."""
+    from accounting.guarantee import sentence
+
     if bound.missing:
         return f"besides, {sentence(bound)}"
     return (
@@ -76,6 +81,8 @@ def example_line(bound: Guarantee) -> str:
 
 def start_row(bound: Guarantee, init: str = "") -> dict[str, str]:
     """What the model started from, and whether `bound` covers that; nothing, where it was fresh."""
+    from accounting.guarantee import left_out
+
     if not init and not bound.uncovered:
         return {}
     start = init or "an earlier run's"

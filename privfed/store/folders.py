@@ -12,6 +12,10 @@ import filelock
 from accounting.durable import make_folder, write_atomically
 from privfed.errors import Refused
 
+_LOCK = ".lock"
+_MOMENT = 0.2
+"""Seconds in which `is_held`, which holds a folder as it looks, has let go of it."""
+
 
 def refuse_taken(out: Path) -> None:
     """Raises `Refused` where something lies at `out`: early, before an attack takes its time."""
@@ -43,12 +47,28 @@ def write_private(out: Path, files: Mapping[str, bytes]) -> None:
 @contextlib.contextmanager
 def held_alone(folder: Path, taken: Refused) -> Iterator[None]:
     """Hold `folder` for this process alone. Raises `taken` where another one has it."""
-    lock = filelock.FileLock(folder / ".lock")
+    lock = filelock.FileLock(folder / _LOCK)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=_MOMENT, poll_interval=_MOMENT / 10)
     except filelock.Timeout as error:
         raise taken from error
     try:
         yield
     finally:
         lock.release()
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process holds `folder` alone; False where that cannot be seen."""
+    file = folder / _LOCK
+    if not file.is_file():
+        return False
+    lock = filelock.FileLock(file)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        return True
+    except OSError:
+        return False
+    lock.release()
+    return False

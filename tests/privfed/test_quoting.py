@@ -425,8 +425,10 @@ def test_all_commands_have_the_flag_but_those_that_read_nothing_private():
     assert set(main.commands) - reading - {"attack"} == {
         "audit",
         "calibrate",
+        "compare",
         "experiment",  # never quotes: its reasons stand in tables
         "list",
+        "runs",
     }
 
 
@@ -654,7 +656,8 @@ def test_a_broken_file_of_a_run_is_quoted_by_no_command(finished, tmp_path, monk
     for path in files:
         good = path.read_bytes()
         path.write_bytes(b'{"format": 1, "' + SECRET.encode() + b'": ["\xff"]}\n')
-        for words in (["audit", "run"], ["train", "--resume", "run"], ["evaluate", "run"]):
+        looks = ["audit", "run"], ["runs", "."], ["compare", "run", "run"]
+        for words in (*looks, ["train", "--resume", "run"], ["evaluate", "run"]):
             result = CliRunner().invoke(main, words)
             assert SECRET not in result.output + str(result.exception), (path, words)
             assert result.exit_code == 5 or words[0] != "audit", path

@@ -1,0 +1,1 @@
+"""What people see of the runs in a folder, and of two side by side."""
