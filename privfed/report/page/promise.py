@@ -1,0 +1,121 @@
+"""What is guaranteed, in words that may be quoted, and what is not covered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from accounting.guarantee import Guarantee, left_out, sentence
+from privfed.plan.proof import proof_in_words
+from privfed.report.page.blocks import Block, Chapter, Facts, Listing, Paragraph, Quotation
+from privfed.report.page.run_facts import RunFacts
+from privfed.report.tables import accountant_epsilons, budget_rows, disjoint_row, two_sided
+from privfed.words import ceiling, number
+
+_TRUSTED = {
+    "server": "the server, which adds the noise, is trusted with what it sums",
+    "sum": "nobody is trusted with an exact sum: clients add the noise themselves",
+    "client": "nobody is trusted: each client adds the noise to its own row",
+    "nobody": "no noise is added",
+}
+"""Whom the guarantee asks to trust, by where noise comes from."""
+
+
+def promise_chapter(facts: RunFacts) -> Chapter:
+    """The guarantees of the run, each with all that it means."""
+    blocks: list[Block] = [*map(Quotation, _quotations(facts)), Facts(_terms(facts))]
+    if reservations := list(_reservations(facts)):
+        blocks += [Paragraph("What this does not cover:"), Listing(reservations)]
+    return Chapter("guarantee", "What is guaranteed", blocks)
+
+
+def headline(facts: RunFacts) -> str:
+    """The ε of the run with all that belongs to it, in one line."""
+    bound = facts.audit.guarantee
+    assert bound is not None
+    nominal = " (nominal)" if facts.audit.terms.get("note") else ""
+    return (
+        f"ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g}{nominal}, one {bound.unit}, "
+        f"{bound.relation}, {bound.sampler} sampling"
+    )
+
+
+def _quotations(facts: RunFacts) -> Iterator[str]:
+    if why := facts.audit.terms.get("guarantee"):
+        yield f"Nothing is guaranteed: {why}. Every ε on this page is nominal."
+        return
+    for bound in (facts.audit.guarantee, facts.audit.other, facts.audit.examples):
+        if bound:
+            yield _quotation(bound, facts)
+
+
+def _quotation(bound: Guarantee, facts: RunFacts) -> str:
+    """One guarantee: its formal statement, and its meaning."""
+    if bound.missing or bound.epsilon == math.inf:
+        return f"{_capital(sentence(bound))}."
+    view = {"server": " against the server", "readers": " against readers of what is released"}
+    nominal = "nominally " if facts.audit.terms.get("note") else ""
+    return (
+        f"Training was {nominal}(ε, δ)-differentially private{view.get(bound.against, '')} with ε "
+        f"= {ceiling(bound.epsilon)} and δ = {bound.delta:g}, for one {bound.unit} under "
+        f"{bound.relation}, over {bound.rounds} rounds with {bound.sampler} sampling (accountant: "
+        f"{bound.accountant}): {sentence(bound)}."
+    )
+
+
+def _terms(facts: RunFacts) -> dict[str, str]:
+    """The terms of the guarantee, each by itself."""
+    audit, bound = facts.audit, facts.audit.guarantee
+    assert bound is not None
+    against = two_sided(bound.against, audit.other) if audit.other and bound.against else {}
+    return {
+        "ε": ceiling(bound.epsilon) + (" (nominal)" if audit.terms.get("note") else ""),
+        "δ": f"{bound.delta:g}",
+        "unit": f"one {bound.unit} with all its examples (partition {audit.terms['partition']})",
+        "relation": bound.relation,
+        "sampler": f"{bound.sampler}, q = {number(audit.sampling_rate)}",
+        "accountants": f"{bound.accountant} ({accountant_epsilons(audit.accountants)})",
+        "noise": f"multiplier {ceiling(audit.noise_multiplier)}, {audit.terms['arithmetic']}",
+        "randomness": str(audit.terms["randomness"]),
+        "trust": _TRUSTED.get(str(audit.terms.get("trust")), str(audit.terms.get("trust"))),
+        "messages": str((audit.terms.get("secure") or {}).get("seen", "—")),
+        **against,
+        "budget": number(facts.ledger.budget) if facts.ledger.budget else "none",
+        **budget_rows(audit.budgets),
+        **_earlier(facts),
+        **disjoint_row(tuple(run["run"] for run in audit.terms.get("disjoint", ()))),
+        **_proof(facts),
+    }
+
+
+def _earlier(facts: RunFacts) -> dict[str, str]:
+    prior, alone = facts.audit.terms.get("prior", []), facts.audit.alone
+    if not prior or alone is None:
+        return {}
+    names = ", ".join(str(run.get("run")) for run in prior)
+    return {"earlier runs": f"{names}; this run alone spent ε = {ceiling(alone.epsilon)}"}
+
+
+def _proof(facts: RunFacts) -> dict[str, str]:
+    plan = facts.plan
+    return {"proof": proof_in_words(plan)} if plan and plan.mechanism.private else {}
+
+
+def _reservations(facts: RunFacts) -> Iterator[str]:
+    """Whom or what the guarantee leaves out."""
+    terms, bound = facts.audit.terms, facts.audit.guarantee
+    if note := terms.get("note"):
+        yield f"{note}."
+    if bound and bound.uncovered:
+        yield f"{left_out(bound)}."
+    if count := terms.get("public_clients"):
+        yield f"{count} clients were declared public, and nothing is promised to them."
+    if "natural" not in str(terms["partition"]):
+        yield f"Clients were made up (partition {terms['partition']}): no person is a unit."
+    if (terms.get("secure") or {}).get("cryptography"):
+        yield "Secure sums hide rows from whoever cannot break their cryptography; ε leaves it out."
+    yield "Runs over the same people that this ledger does not name; `privfed audit A B` composes."
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
