@@ -19,7 +19,6 @@ STYLE: Any = {
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
     "legend.frameon": False,
-    "text.parse_math": False,  # names may hold any letter
     "svg.fonttype": "none",
     "svg.hashsalt": "privfed",
     "figure.constrained_layout.use": True,

@@ -22,7 +22,8 @@ def audit_chapter(facts: RunFacts) -> Chapter:
     audit = facts.audit
     pairs = {
         "ledger": "in order: its chain, the checkpoint and the configuration agree",
-        "analytic ε": f"{accountant_epsilons(audit.accountants)} at δ = {audit.terms['delta']:g}",
+        "analytic ε": f"{accountant_epsilons(audit.accountants)} at δ = {audit.terms['delta']:g} "
+        f"({facts.meaning})",
     }
     if audit.heads:
         agrees = "agrees" if audit.heads.agrees else "is not here, so it was not compared"

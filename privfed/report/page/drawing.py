@@ -8,7 +8,9 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from privfed.grid.pictures.style import COLOURS, DASHES, MARKERS
 from privfed.report.canvas import canvas, image
@@ -75,6 +77,9 @@ def lines_picture(name: str, title: str, axes: Axes, lines: Sequence[Line]) -> P
         panel.set(xlabel=visible(axes.x), ylabel=visible(axes.y))
         if axes.log:
             panel.set_xscale("log")
+            panel.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+        else:
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         if axes.from_zero:
             panel.set_ylim(bottom=0)
         panel.legend()
@@ -85,8 +90,8 @@ def lines_picture(name: str, title: str, axes: Axes, lines: Sequence[Line]) -> P
 
 @contextlib.contextmanager
 def without_warnings() -> Iterator[None]:
-    """Draw whatever names there are: that a font lacks a letter is no reader's business."""
-    with warnings.catch_warnings():
+    """Draw whatever names there are, as they stand: no formulas, no word on a font's letters."""
+    with warnings.catch_warnings(), matplotlib.rc_context({"text.parse_math": False}):
         warnings.simplefilter("ignore", UserWarning)
         yield
 

@@ -29,14 +29,19 @@ def promise_chapter(facts: RunFacts) -> Chapter:
     return Chapter("guarantee", "What is guaranteed", blocks)
 
 
+def _simulated(facts: RunFacts) -> str:
+    """The word that a unit has where a partition made it up."""
+    return "simulated " if facts.config and facts.config.partition.deals else ""
+
+
 def headline(facts: RunFacts) -> str:
     """The ε of the run with all that belongs to it, in one line."""
     bound = facts.audit.guarantee
     assert bound is not None
-    nominal = " (nominal)" if facts.audit.terms.get("note") else ""
+    nominal = " (nominal)" if facts.nominal else ""
     return (
-        f"ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g}{nominal}, one {bound.unit}, "
-        f"{bound.relation}, {bound.sampler} sampling"
+        f"ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g}{nominal}, one {_simulated(facts)}"
+        f"{bound.unit}, {bound.relation}, {bound.sampler} sampling, accountant {bound.accountant}"
     )
 
 
@@ -54,37 +59,38 @@ def _quotation(bound: Guarantee, facts: RunFacts) -> str:
     if bound.missing or bound.epsilon == math.inf:
         return f"{_capital(sentence(bound))}."
     view = {"server": " against the server", "readers": " against readers of what is released"}
-    nominal = "nominally " if facts.audit.terms.get("note") else ""
+    nominal = "nominally " if facts.nominal else ""
+    whom = f"one {_simulated(facts)}{bound.unit} under {bound.relation}"
     return (
         f"Training was {nominal}(ε, δ)-differentially private{view.get(bound.against, '')} with ε "
-        f"= {ceiling(bound.epsilon)} and δ = {bound.delta:g}, for one {bound.unit} under "
-        f"{bound.relation}, over {bound.rounds} rounds with {bound.sampler} sampling (accountant: "
-        f"{bound.accountant}): {sentence(bound)}."
+        f"= {ceiling(bound.epsilon)} and δ = {bound.delta:g}, for {whom}, over {bound.rounds} "
+        f"rounds with {bound.sampler} sampling (accountant: {bound.accountant}): "
+        f"{sentence(bound)}."
     )
 
 
 def _terms(facts: RunFacts) -> dict[str, str]:
     """The terms of the guarantee, each by itself."""
-    audit, bound = facts.audit, facts.audit.guarantee
+    audit, bound, rate = facts.audit, facts.audit.guarantee, facts.audit.sampling_rate
     assert bound is not None
     against = two_sided(bound.against, audit.other) if audit.other and bound.against else {}
     return {
-        "ε": ceiling(bound.epsilon) + (" (nominal)" if audit.terms.get("note") else ""),
+        "ε": ceiling(bound.epsilon) + (" (nominal)" if facts.nominal else ""),
         "δ": f"{bound.delta:g}",
-        "unit": f"one {bound.unit} with all its examples (partition {audit.terms['partition']})",
+        "unit": f"one {_simulated(facts)}{bound.unit} with all its examples (partition "
+        f"{audit.terms['partition']})",
         "relation": bound.relation,
-        "sampler": f"{bound.sampler}, q = {number(audit.sampling_rate)}",
+        "sampler": bound.sampler + (f", q = {number(rate)}" if rate is not None else ""),
         "accountants": f"{bound.accountant} ({accountant_epsilons(audit.accountants)})",
         "noise": f"multiplier {ceiling(audit.noise_multiplier)}, {audit.terms['arithmetic']}",
         "randomness": str(audit.terms["randomness"]),
-        "trust": _TRUSTED.get(str(audit.terms.get("trust")), str(audit.terms.get("trust"))),
+        **_trust(facts),
         "messages": str((audit.terms.get("secure") or {}).get("seen", "—")),
         **against,
         "budget": number(facts.ledger.budget) if facts.ledger.budget else "none",
         **budget_rows(audit.budgets),
         **_earlier(facts),
         **disjoint_row(tuple(run["run"] for run in audit.terms.get("disjoint", ()))),
-        **_proof(facts),
     }
 
 
@@ -96,9 +102,13 @@ def _earlier(facts: RunFacts) -> dict[str, str]:
     return {"earlier runs": f"{names}; this run alone spent ε = {ceiling(alone.epsilon)}"}
 
 
-def _proof(facts: RunFacts) -> dict[str, str]:
-    plan = facts.plan
-    return {"proof": proof_in_words(plan)} if plan and plan.mechanism.private else {}
+def _trust(facts: RunFacts) -> dict[str, str]:
+    """Whom the guarantee rests on, and its proof; nothing where nothing is guaranteed."""
+    terms, plan = facts.audit.terms, facts.plan
+    if terms.get("guarantee"):
+        return {}
+    proof = {"proof": proof_in_words(plan)} if plan and plan.mechanism.private else {}
+    return {"trust": _TRUSTED.get(str(terms.get("trust")), str(terms.get("trust"))), **proof}
 
 
 def _reservations(facts: RunFacts) -> Iterator[str]:
@@ -110,11 +120,11 @@ def _reservations(facts: RunFacts) -> Iterator[str]:
         yield f"{left_out(bound)}."
     if count := terms.get("public_clients"):
         yield f"{count} clients were declared public, and nothing is promised to them."
-    if "natural" not in str(terms["partition"]):
-        yield f"Clients were made up (partition {terms['partition']}): no person is a unit."
+    if _simulated(facts):
+        yield f"Clients were made up (partition {terms['partition']}): none of them is a person."
     if (terms.get("secure") or {}).get("cryptography"):
         yield "Secure sums hide rows from whoever cannot break their cryptography; ε leaves it out."
-    yield "Runs over the same people that this ledger does not name; `privfed audit A B` composes."
+    yield "Other runs over the same people count on their own; privfed audit RUN RUN composes them."
 
 
 def _capital(text: str) -> str:

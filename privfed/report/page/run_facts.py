@@ -48,6 +48,20 @@ class RunFacts:
         return self.plan.config if self.plan else None
 
     @property
+    def nominal(self) -> bool:
+        """Whether ε is nominal, as the ledger says: the run was a simulation."""
+        return bool(self.audit.terms.get("note") or self.audit.terms.get("guarantee"))
+
+    @property
+    def meaning(self) -> str:
+        """What every ε of this run is about."""
+        bound = self.audit.guarantee
+        assert bound is not None
+        against = f", against the {bound.against}" if bound.against else ""
+        nominal = ", nominal" if self.nominal else ""
+        return f"one {bound.unit}, {bound.relation}, {bound.sampler} sampling{against}{nominal}"
+
+    @property
     def measures(self) -> list[str]:
         """The measures of its loss by name, the first the one to look at, and the loss last."""
         known = {"format", "round", "epsilon", "clip", "simulation_only", "attack_success"}

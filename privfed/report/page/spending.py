@@ -24,13 +24,13 @@ def spending_chapter(facts: RunFacts) -> Chapter:
     pictures = (
         lines_picture(
             "epsilon-by-round",
-            f"ε by charged round, at δ = {delta:g}",
+            f"ε by charged round, at δ = {delta:g} ({facts.meaning})",
             Axes("charged rounds", "ε", ceiling, level=level, from_zero=True),
             _lines(rounds),
         ),
         lines_picture(
             "privacy-profile",
-            "ε over δ after all rounds: the privacy profile",
+            f"ε over δ after all rounds: the privacy profile ({facts.meaning})",
             Axes("δ", "ε", ceiling, log=True, from_zero=True),
             _lines(over_delta(ledger.spending, delta)),
         ),
@@ -42,12 +42,9 @@ def spending_chapter(facts: RunFacts) -> Chapter:
 def _words(facts: RunFacts) -> Paragraph:
     bound = facts.audit.guarantee
     assert bound is not None
-    nominal = ", nominally" if facts.audit.terms.get("note") else ""
-    charges = facts.audit.charges
     text = (
-        f"{charges} charged rounds spent ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g}"
-        f"{nominal} (one {bound.unit}, {bound.relation}, {bound.sampler} sampling, accountant "
-        f"{bound.accountant})."
+        f"{facts.audit.charges} charged rounds spent ε = {ceiling(bound.epsilon)} at δ = "
+        f"{bound.delta:g} ({facts.meaning}, accountant {bound.accountant})."
     )
     if math.isinf(bound.epsilon):
         text += " No accountant bounds it, so there is no curve."

@@ -8,6 +8,9 @@ from typing import Any
 
 from accounting.durable import write_atomically
 from privfed.errors import Refused
+from privfed.grid.results import Files
+from privfed.report.page.grid_facts import files_of, grid_facts
+from privfed.report.page.grid_page import grid_page
 from privfed.report.page.render import render
 from privfed.report.page.run_facts import run_facts
 from privfed.report.page.run_page import run_page
@@ -47,6 +50,20 @@ def write_run_page(
     refuse_folder(path)
     write_atomically(path, render(run_page(facts, simulation)).encode())
     return Written(path, facts.path, simulation, facts.audit.refuted)
+
+
+def write_grid_page(
+    grid: Path | Files, out: Path | None = None, simulation: bool = False
+) -> Written:
+    """Write the page of a grid, by default as GRID.html beside its tables.
+
+    Raises `Refused` where the grid has no table yet, or is none.
+    """
+    files = files_of(grid) if isinstance(grid, Path) else grid
+    path = out or files.named(".simulation.html" if simulation else ".html")
+    refuse_folder(path)
+    write_atomically(path, render(grid_page(grid_facts(files), simulation)).encode())
+    return Written(path, files.grid, simulation)
 
 
 def refuse_folder(path: Path) -> None:
