@@ -53,7 +53,7 @@ class Forecast:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class RoundForecast:
     """What a round sends, and how loud its noise is: the figures of `Forecast` of these names."""
 
     cohort: float
@@ -64,7 +64,7 @@ class Exchange:
     encoded: float
 
 
-def round_exchange(plan: Plan, parameters: int) -> Exchange:
+def round_exchange(plan: Plan, parameters: int) -> RoundForecast:
     """What follows from the plan and the number of `parameters`, without people and without time.
 
     A report asks for it of a run directory, whose people may be elsewhere.
@@ -82,7 +82,7 @@ def round_exchange(plan: Plan, parameters: int) -> Exchange:
         signal = float(config.mechanism.clip)
         factor = algorithm.mechanism.noise_on_update(round(cohort))
         noise = factor * signal * encoded * math.sqrt(layout.length) / cohort
-    return Exchange(
+    return RoundForecast(
         cohort=cohort,
         down=cohort * (parameters * _NUMBER * broadcasts + algorithm.exchanges * keys),
         up=cohort * algorithm.summation.upload(width, round(cohort)) * algorithm.exchanges,

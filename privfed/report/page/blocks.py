@@ -38,7 +38,7 @@ class Listing:
 
 
 @dataclass(frozen=True)
-class CommandLine:
+class ShellLine:
     """A command to type."""
 
     text: str
@@ -84,7 +84,7 @@ class Picture:
     kind: ClassVar = "picture"
 
 
-Block = Paragraph | Quotation | Listing | CommandLine | Facts | Figures | Picture
+Block = Paragraph | Quotation | Listing | ShellLine | Facts | Figures | Picture
 
 
 @dataclass(frozen=True)

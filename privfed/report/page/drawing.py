@@ -84,8 +84,8 @@ def lines_picture(name: str, title: str, axes: Axes, lines: Sequence[Line]) -> P
             panel.set_ylim(bottom=0)
         panel.legend()
         drawn = as_svg(figure)
-    said = _description(axes, lines)
-    return Picture(inline(drawn, name, title, said), title, _numbers(title, axes, drawable))
+    words = _description(axes, lines)
+    return Picture(inline(drawn, name, title, words), title, _numbers(title, axes, drawable))
 
 
 @contextlib.contextmanager

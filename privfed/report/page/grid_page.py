@@ -12,15 +12,15 @@ from privfed.report.page.blocks import (
     Banner,
     Block,
     Chapter,
-    CommandLine,
     Facts,
     Page,
     Paragraph,
     Picture,
+    ShellLine,
 )
 from privfed.report.page.drawing import without_warnings
 from privfed.report.page.grid_facts import GridFacts, counted_ends, simulated
-from privfed.report.page.grid_tables import cells_table, failures_table, joint_table, worst_table
+from privfed.report.page.grid_tables import cell_figures, failures_table, joint_table, worst_table
 from privfed.report.page.provenance import environment
 from privfed.report.page.svg import inline
 
@@ -66,7 +66,7 @@ def _together(facts: GridFacts) -> Chapter:
 
 def _cells(facts: GridFacts) -> list[Block]:
     """Every cell, and the worst over attacks where they vary."""
-    blocks: list[Block] = [cells_table(facts)]
+    blocks: list[Block] = [cell_figures(facts)]
     if direction := facts.worst_first():
         blocks.append(worst_table(facts, direction))
     return blocks
@@ -115,8 +115,8 @@ def _origin(facts: GridFacts) -> Chapter:
     )
     path, folder = str(facts.files.grid), str(facts.files.folder)
     commands = [
-        CommandLine(f"privfed experiment {shlex.quote(path)}"),
-        CommandLine(f"privfed audit {shlex.quote(folder)}/cells/*/run"),
+        ShellLine(f"privfed experiment {shlex.quote(path)}"),
+        ShellLine(f"privfed audit {shlex.quote(folder)}/cells/*/run"),
     ]
     tables = {"cells": str(facts.files.table), "over seeds": str(facts.files.summary)}
     tables |= {"over rounds": str(facts.files.rounds), "page made by": environment()}

@@ -5,33 +5,45 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from privfed.grid.pictures.figures import Figure, text
+from privfed.grid.pictures.figures import Figure
 from privfed.grid.results import DONE, Row
 from privfed.report.page.blocks import Figures
 from privfed.report.page.drawing import rounded
 from privfed.report.page.grid_facts import ATTACK, GridFacts
-from privfed.words import ceiling
+from privfed.words import ceiling, number
 
 _MEANING = ("δ", "unit", "relation", "sampler", "accountant", "guarantee")
 
 
-def cells_table(facts: GridFacts) -> Figures:
-    """Every cell over its seeds: measures, and the largest ε with all that it means."""
+def cell_figures(facts: GridFacts) -> Figures:
+    """Every cell over its seeds: measures, and the largest ε with all that it means.
+
+    What all cells say alike of their ε stands once, in the caption.
+    """
     keys, measures = facts.grid.columns, facts.measures
+    meanings = [_meaning(cell) for cell in facts.cells]
+    alike = {name: values for name in _MEANING if len(values := {m[name] for m in meanings}) == 1}
+    apart = [name for name in _MEANING if name not in alike]
     lines = [
         [
             *(_value(cell.get(key)) for key in keys),
             str(cell["seeds"]),
             *(_spread(cell, name) for name in measures),
             _epsilon(cell),
-            *_meaning(cell),
+            *(meaning[name] for name in apart),
         ]
-        for cell in facts.cells
+        for cell, meaning in zip(facts.cells, meanings, strict=True)
     ]
-    columns = [*keys, "seeds", *measures, "ε", *_MEANING]
-    numeric = frozenset(range(len(keys), len(keys) + len(measures) + 3))
-    caption = "Mean, deviation and range over seeds; the largest ε of a cell alone. Sort by any"
-    return Figures(f"{caption} heading.", columns, lines, numeric, sortable=True)
+    everywhere = "; ".join(f"{name} {next(iter(values))}" for name, values in alike.items())
+    caption = "Mean, deviation and range over seeds, and the largest ε of a cell alone"
+    numeric = frozenset(range(len(keys), len(keys) + len(measures) + 2))
+    return Figures(
+        f"{caption} ({everywhere}). Sort by any heading." if everywhere else f"{caption}.",
+        [*keys, "seeds", *measures, "ε", *apart],
+        lines,
+        numeric,
+        sortable=True,
+    )
 
 
 def worst_table(facts: GridFacts, direction: Figure) -> Figures:
@@ -76,7 +88,7 @@ def joint_table(facts: GridFacts) -> Figures | None:
     if not distinct:
         return None
     lines = [
-        [ceiling(float(epsilon)), str(cells), *map(_value, rest)]
+        [ceiling(None if epsilon is None else float(epsilon)), str(cells), *map(_value, rest)]
         for epsilon, cells, *rest in distinct
     ]
     columns = ["joint ε", "runs", "δ", "unit", "relation", "what to know"]
@@ -119,12 +131,19 @@ def _epsilon(cell: Row) -> str:
     return f"{ceiling(float(largest))}{nominal}"
 
 
-def _meaning(cell: Row) -> list[str]:
-    """What the ε of a cell is about; "void", where nothing is guaranteed."""
-    terms = [_value(cell.get(name)) for name in (*_TERMS, "sampler", "accountant")]
-    return [*terms, str(cell.get("guarantee") or "as stated")]
+def _meaning(cell: Row) -> dict[str, str]:
+    """What the ε of a cell is about, and whether it is void."""
+    names = (*_TERMS, "sampler", "accountant")
+    stated = {"guarantee": str(cell.get("guarantee") or "as stated")}
+    return {
+        label: _value(cell.get(name)) for label, name in zip(_MEANING, names, strict=False)
+    } | stated
 
 
 def _value(value: Any) -> str:
     """A cell of the table as people read it."""
-    return "—" if value is None or value == "" else text(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return number(value)
+    return str(value or "—")

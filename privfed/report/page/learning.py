@@ -55,7 +55,7 @@ def _picture(name: str, facts: RunFacts) -> Picture | None:
     """A measure by round, held against the best constant answer."""
     constant = (facts.summary.get("constant") or {}).get(name)
     points = [(line["round"], line[name]) for line in facts.rounds if _is_number(line.get(name))]
-    level = ("best constant answer", float(constant)) if _is_number(constant) else None
+    level = None if constant is None else ("best constant answer", float(constant))
     title = f"{name.capitalize()} by round"
     place = facts.measures.index(name)
     return lines_picture(

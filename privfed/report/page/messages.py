@@ -7,7 +7,7 @@ import math
 from privfed.report.page.blocks import Block, Chapter, Facts, Paragraph
 from privfed.report.page.drawing import Axes, Line, lines_picture
 from privfed.report.page.run_facts import RunFacts
-from privfed.run.forecast import Exchange
+from privfed.run.forecast import RoundForecast
 from privfed.words import number, size_of
 
 
@@ -25,7 +25,7 @@ def messages_chapter(facts: RunFacts) -> Chapter:
     return Chapter("messages", "Noise and messages", blocks)
 
 
-def _noise(exchange: Exchange) -> dict[str, str]:
+def _noise(exchange: RoundForecast) -> dict[str, str]:
     """How loud the average update may be, beside the noise on it."""
     if exchange.signal is None or exchange.noise is None:
         return {"noise": "none is added"}
@@ -45,7 +45,7 @@ def _clip(facts: RunFacts) -> dict[str, str]:
     return {"clip": f"{plan.config.mechanism.clip:g}{first}"}
 
 
-def _traffic(exchange: Exchange) -> dict[str, str]:
+def _traffic(exchange: RoundForecast) -> dict[str, str]:
     cohort, down, up = exchange.cohort, exchange.down, exchange.up
     return {
         "expected cohort": f"{cohort:g} clients",

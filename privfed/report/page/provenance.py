@@ -6,7 +6,7 @@ import platform
 import shlex
 from importlib.metadata import version
 
-from privfed.report.page.blocks import Chapter, CommandLine, Facts, Paragraph
+from privfed.report.page.blocks import Chapter, Facts, Paragraph, ShellLine
 from privfed.report.page.run_facts import RunFacts
 from privfed.version import __version__
 
@@ -28,7 +28,7 @@ def provenance_chapter(facts: RunFacts) -> Chapter:
     }
     command = f"privfed audit {shlex.quote(str(facts.path))} --head {head}"
     return Chapter(
-        "verify", "How to verify it", [Paragraph(words), CommandLine(command), Facts(pairs)]
+        "verify", "How to verify it", [Paragraph(words), ShellLine(command), Facts(pairs)]
     )
 
 

@@ -17,7 +17,7 @@ from privfed.errors import Broken, PrivfedError, Refused
 from privfed.json_text import with_numbers
 from privfed.plan.plan import Plan, solve_plan
 from privfed.plan.rule import message_length
-from privfed.run.forecast import Exchange, round_exchange
+from privfed.run.forecast import RoundForecast, round_exchange
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import unpack
 
@@ -40,7 +40,7 @@ class RunFacts:
     attackers: Mapping[str, Any]
     keys: Mapping[str, Mapping[str, Any]]
     plan: Plan | None
-    exchange: Exchange | None
+    exchange: RoundForecast | None
 
     @property
     def config(self) -> Config | None:
@@ -97,7 +97,7 @@ def run_facts(run: Path | RunDirectory) -> RunFacts:
     )
 
 
-def _planned(directory: RunDirectory) -> tuple[Plan | None, Exchange | None]:
+def _planned(directory: RunDirectory) -> tuple[Plan | None, RoundForecast | None]:
     """The run's plan and what a round sends by it, without its people; None without its parts."""
     try:
         config = directory.config.read()

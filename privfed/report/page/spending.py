@@ -53,8 +53,9 @@ def _words(facts: RunFacts) -> Paragraph:
 
 def _lines(curve: Curve) -> Sequence[Line]:
     """A line for each accountant, where it has a bound."""
+    bounds = {name: [(at, by[name]) for at, by in curve] for name in ACCOUNTANTS}
     lines = (
-        Line(name, [(at, by[name] if by[name] is not None else math.inf) for at, by in curve])
-        for name in ACCOUNTANTS
+        Line(name, [(at, epsilon) for at, epsilon in points if epsilon is not None])
+        for name, points in bounds.items()
     )
     return [line for line in lines if line.drawable]

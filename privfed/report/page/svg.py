@@ -13,6 +13,8 @@ from markupsafe import Markup, escape
 from privfed.grid.pictures.style import COLOURS
 from privfed.visible import visible
 
+_PIXELS = 1.45
+"""The most pixels that a point of a drawing becomes."""
 _PROLOGUE = re.compile(r"\A.*?(?=<svg\b)", re.DOTALL)
 _LEFT_OUT = re.compile(r"<metadata>.*?</metadata>|<style\b.*?</style>|<!--.*?-->", re.DOTALL)
 _OPENING = re.compile(r"\A<svg\b[^>]*>", re.DOTALL)
@@ -44,8 +46,9 @@ def inline(svg: bytes, name: str, title: str, description: str, *, themed: bool 
     inside = _NAME.sub(rf"\g<1>{name}-", inside)
     if themed:
         inside = _TAG.sub(lambda tag: _COLOUR.sub(_in_theme, tag[0]), inside)
+    wide = float(box[1].split()[2]) * _PIXELS
     head = (
-        f'<svg class="drawing" viewBox="{box[1]}" role="img" '
+        f'<svg class="drawing" viewBox="{box[1]}" style="max-width: {wide:.0f}px" role="img" '
         f'aria-labelledby="{name}-title {name}-desc">'
         f'<title id="{name}-title">{escape(visible(title))}</title>'
         f'<desc id="{name}-desc">{escape(visible(description))}</desc>'
