@@ -15,6 +15,8 @@ FILES = {
     "report/summary.json": "how the run ended",
     "report/public_clients.json": "which clients were declared public, where some were",
     "report/attackers.json": "in a simulation of attacks, who attacked",
+    "report/page.html": "a page about the run, by `privfed report`",
+    "report/simulation.html": "the same with what no ε covers: not to be published",
     "counted_by.txt": "runs that count what this one spent; it may then spend no more",
     "private/": "secret, mode 0700, never to be published or copied for a second run",
     "private/key": "the secret that slots, correlated noise and canaries follow from",

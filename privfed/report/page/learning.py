@@ -29,20 +29,20 @@ def _rows(facts: RunFacts) -> dict[str, str]:
     constant: Mapping[str, float] = summary.get("constant") or {}
     measures = {name: summary[name] for name in facts.measures if name in summary}
     scores = {name: beside_constant(name, measures, constant) for name in measures}
-    rounds = f"{summary['rounds']} moved the model, {summary['charges']} were charged"
-    if summary["aborted"]:
+    rounds = f"{summary.get('rounds')} moved the model, {summary.get('charges')} were charged"
+    if summary.get("aborted"):
         rounds += f", {summary['aborted']} aborted"
-    if summary["stopped_at_budget"]:
+    if summary.get("stopped_at_budget"):
         rounds += "; stopped at the budget"
     return {**scores, "scored on": _scored_on(summary), "rounds": rounds, **_warning(summary)}
 
 
 def _scored_on(summary: Mapping[str, Any]) -> str:
     if summary.get("public_clients"):
-        return f"{summary['test_examples']} examples of clients declared public"
+        return f"{summary.get('test_examples')} examples of clients declared public"
     if summary.get("test_shared"):
-        return f"{summary['test_examples']} examples of clients that train: a simulation"
-    return f"{summary['test_examples']} public test examples"
+        return f"{summary.get('test_examples')} examples of clients that train: a simulation"
+    return f"{summary.get('test_examples')} public test examples"
 
 
 def _warning(summary: Mapping[str, Any]) -> dict[str, str]:
