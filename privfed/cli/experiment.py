@@ -120,7 +120,11 @@ def _draw(screen: Console, files: Files, grid: Grid) -> None:
 
 
 def _write_page(screen: Console, files: Files) -> None:
-    """Write the grid's page from its tables, as `privfed report` does."""
+    """Write the grid's page from its tables, as `privfed report` does, or say why there is none."""
     from privfed.report.page.write import write_grid_page
 
-    screen.print(f" page     {write_grid_page(files).path}", highlight=False)
+    try:
+        page = str(write_grid_page(files).path)
+    except Refused as refusal:
+        page = f"none: {refusal}"
+    screen.print(f" page     {page}", highlight=False, markup=False)
