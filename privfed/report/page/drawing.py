@@ -80,6 +80,8 @@ def lines_picture(name: str, title: str, axes: Axes, lines: Sequence[Line]) -> P
             panel.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
         else:
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if len(places := {x for line in drawable for x, _ in line.drawable}) == 1:
+            panel.set_xticks([*places])
         if axes.from_zero:
             panel.set_ylim(bottom=0)
         panel.legend()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from accounting.guarantee import Guarantee, left_out, sentence
+from privfed.auditing.audited_run import RunAudit
 from privfed.plan.proof import proof_in_words
 from privfed.report.page.blocks import Block, Chapter, Facts, Listing, Paragraph, Quotation
 from privfed.report.page.run_facts import RunFacts
@@ -80,9 +81,9 @@ def _terms(facts: RunFacts) -> dict[str, str]:
         "unit": f"one {_simulated(facts)}{bound.unit} with all its examples (partition "
         f"{audit.terms['partition']})",
         "relation": bound.relation,
-        "sampler": bound.sampler + (f", q = {number(rate)}" if rate is not None else ""),
+        "sampler": bound.sampler + (f", q = {rate:.4g}" if rate is not None else ""),
         "accountants": f"{bound.accountant} ({accountant_epsilons(audit.accountants)})",
-        "noise": f"multiplier {ceiling(audit.noise_multiplier)}, {audit.terms['arithmetic']}",
+        "noise": _noise(audit),
         "randomness": str(audit.terms["randomness"]),
         **_trust(facts),
         "messages": str((audit.terms.get("secure") or {}).get("seen", "—")),
@@ -92,6 +93,12 @@ def _terms(facts: RunFacts) -> dict[str, str]:
         **_earlier(facts),
         **disjoint_row(tuple(run["run"] for run in audit.terms.get("disjoint", ()))),
     }
+
+
+def _noise(audit: RunAudit) -> str:
+    """How much noise there is, and how it is drawn."""
+    z, arithmetic = audit.noise_multiplier, str(audit.terms["arithmetic"])
+    return arithmetic if z is None else f"multiplier {ceiling(z)}, {arithmetic}"
 
 
 def _earlier(facts: RunFacts) -> dict[str, str]:

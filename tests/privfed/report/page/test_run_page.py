@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 import shutil
+import sys
 
 import pytest
 from commands import run
@@ -206,3 +207,16 @@ def test_an_open_run_promises_nothing(tmp_path):
     trained(tmp_path / "run", "privacy.mechanism=none", "run.rounds=2")
     document = page(tmp_path / "run")
     assert "othing is promised about any one client" in document.texts("blockquote")[0]
+
+
+def test_without_a_part_that_is_named_the_rest_is_still_said(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "passing.py").write_text(
+        "from privfed.models.recipes import Logistic\nclass Model(Logistic): pass\n"
+    )
+    trained(tmp_path / "run", "model.name=passing:Model", "run.rounds=2")
+    (tmp_path / "passing.py").unlink()
+    sys.modules.pop("passing")
+    document = page(tmp_path / "run")
+    assert document.html.count("Parts that the configuration names are not at hand") == 2
+    assert "differentially private" in document.texts("blockquote")[0]
