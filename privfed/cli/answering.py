@@ -57,7 +57,7 @@ def quotes_on_request(command: Callable[..., int]) -> Callable[..., None]:
 
 
 def never_quotes(command: Callable[..., int]) -> Callable[..., None]:
-    """The same for commands that read private data and write their messages into tables."""
+    """The same for commands that write their messages into tables and pages, for others."""
     return _answering(command, lambda arguments: None)
 
 

@@ -96,6 +96,7 @@ def _run(
     if not experiment.counts[DONE] and not failed:
         return report_failure("no cell is done; the table says why", code, kind, **facts)
     _draw(screen, files, grid)
+    _write_page(screen, files)
     if failed:
         message = f"{failed} cells failed; the table says why, and --retry repeats them"
         return report_failure(message, code, kind, **facts)
@@ -107,6 +108,7 @@ def _redraw(screen: Console, files: Files, grid: Grid) -> int:
     if not grid.figure:
         screen.print(f"{files.grid} has no [[figure]] to draw")
     _draw(screen, files, grid)
+    _write_page(screen, files)
     return 0
 
 
@@ -115,3 +117,14 @@ def _draw(screen: Console, files: Files, grid: Grid) -> None:
 
     for path in draw_all(files, grid.figure, grid.axes, grid.columns):
         screen.print(f" drawn    {path}", highlight=False)
+
+
+def _write_page(screen: Console, files: Files) -> None:
+    """Write the grid's page from its tables, as `privfed report` does, or say why there is none."""
+    from privfed.report.page.write import write_grid_page
+
+    try:
+        page = str(write_grid_page(files).path)
+    except Refused as refusal:
+        page = f"none: {refusal}"
+    screen.print(f" page     {page}", highlight=False, markup=False)

@@ -12,6 +12,7 @@ from privfed.cli.declare import declare_command
 from privfed.cli.experiment import experiment_command
 from privfed.cli.parts import list_command
 from privfed.cli.program import CommandLine
+from privfed.cli.report import report_command
 from privfed.cli.runs import compare_command, runs_command
 from privfed.cli.train import train_command
 from privfed.cli.trained_model import evaluate_command, export_command, predict_command
@@ -37,6 +38,7 @@ for command in (
     list_command,
     predict_command,
     runs_command,
+    report_command,
     train_command,
 ):
     main.add_command(command)

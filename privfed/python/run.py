@@ -152,6 +152,16 @@ class Run:
         exported = export(self._near, Path(to))
         return Answer(exported.to_json(), export_table(exported), exported)
 
+    def report(self, out: str | Path | None = None, simulation: bool = False) -> Path:
+        """Write one page of HTML about the run, and return where: `privfed report`.
+
+        Only with `simulation` does it show what no epsilon covers. Raises `Broken` where the run's
+        files contradict each other.
+        """
+        from privfed.report.page.write import write_run_page
+
+        return write_run_page(self._near, None if out is None else Path(out), simulation).path
+
     def resume(
         self,
         *,

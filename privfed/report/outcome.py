@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 
@@ -48,6 +49,7 @@ def outcome_table(outcome: Outcome) -> Table:
             "rounds": spent_rounds(outcome),
             "ledger head": head_line(outcome.ledger_head, outcome.charges),
             "run": str(outcome.path),
+            "report": f"privfed report {shlex.quote(str(outcome.path))}",
             **start_row(bound, config.starts_from),
             **budget_rows(plan.budgets),
             **_divergence_row(outcome),

@@ -10,6 +10,7 @@ import numpy as np
 
 from defenses.types import SumRule
 from privfed.local.batches import steps
+from privfed.plan.plan import Plan
 from privfed.run.setup import Setup
 
 _NUMBER = 4
@@ -51,15 +52,54 @@ class Forecast:
         return {**facts, "kept": facts.pop("remembered")}
 
 
+@dataclass(frozen=True)
+class RoundForecast:
+    """What a round sends, and how loud its noise is: the figures of `Forecast` of these names."""
+
+    cohort: float
+    down: float
+    up: float
+    signal: float | None
+    noise: float | None
+    encoded: float
+
+
+def round_exchange(plan: Plan, parameters: int) -> RoundForecast:
+    """What follows from the plan and the number of `parameters`, without people and without time.
+
+    A report asks for it of a run directory, whose people may be elsewhere.
+    """
+    config, algorithm = plan.config, plan.algorithm()
+    layout = algorithm.objective.layout(parameters)
+    cohort = float(algorithm.sampler.size)
+    width = algorithm.mechanism.width(algorithm.wire(layout))
+    encoded = algorithm.encoding_factor(parameters)
+    broadcasts = algorithm.exchanges - 1 + algorithm.objective.broadcasts
+    broadcasts += isinstance(algorithm.rule, SumRule) and algorithm.rule.remembers  # its center
+    keys = algorithm.summation.download(round(cohort))
+    signal = noise = None
+    if algorithm.mechanism.private and plan.noise_multiplier is not None:
+        signal = float(config.mechanism.clip)
+        factor = algorithm.mechanism.noise_on_update(round(cohort))
+        noise = factor * signal * encoded * math.sqrt(layout.length) / cohort
+    return RoundForecast(
+        cohort=cohort,
+        down=cohort * (parameters * _NUMBER * broadcasts + algorithm.exchanges * keys),
+        up=cohort * algorithm.summation.upload(width, round(cohort)) * algorithm.exchanges,
+        signal=signal,
+        noise=noise,
+        encoded=encoded,
+    )
+
+
 def forecast(setup: Setup) -> Forecast:
     """What `setup` will take, were it to run here from its beginning."""
     config, algorithm = setup.plan.config, setup.algorithm
     d = setup.network.shapes.length
     witness = algorithm.sampler.witness(1, algorithm.clients)
-    cohort = float(algorithm.sampler.size)
-    layout = algorithm.objective.layout(d)
-    width = algorithm.mechanism.width(algorithm.wire(layout))
-    encoded = algorithm.encoding_factor(d)
+    exchange = round_exchange(setup.plan, d)
+    cohort = exchange.cohort
+    width = algorithm.mechanism.width(algorithm.wire(algorithm.objective.layout(d)))
     typical = setup.federation.typical
     examples = typical if typical is not None else 2.0 * config.client.batch_size
     work = steps(np.array([math.ceil(examples)]), config.client.epochs, config.client.batch_size)
@@ -68,34 +108,21 @@ def forecast(setup: Setup) -> Forecast:
     sums = (
         config.run.rounds * algorithm.exchanges * algorithm.summation.seconds(width, round(cohort))
     )
-    broadcasts = algorithm.exchanges - 1 + algorithm.objective.broadcasts
-    broadcasts += isinstance(algorithm.rule, SumRule) and algorithm.rule.remembers  # its center
-    keys = algorithm.summation.download(round(cohort))
     evaluations = -(-config.run.rounds // config.run.evaluate_every) + 1
     training = config.run.rounds * cohort * float(work[0]) * setup.speed.seconds
-    signal = noise = None
-    if algorithm.mechanism.private and setup.plan.noise_multiplier is not None:
-        signal = float(config.mechanism.clip)
-        noise = (
-            algorithm.mechanism.noise_on_update(round(cohort))
-            * signal
-            * encoded
-            * math.sqrt(layout.length)
-            / cohort
-        )
     return Forecast(
         parameters=d,
         cohort=cohort,
         empty=(1.0 - witness.rate) ** algorithm.clients if witness.random else 0.0,
-        down=cohort * (d * _NUMBER * broadcasts + algorithm.exchanges * keys),
-        up=cohort * algorithm.summation.upload(width, round(cohort)) * algorithm.exchanges,
+        down=exchange.down,
+        up=exchange.up,
         remembered=algorithm.objective.keeps * d * _NUMBER,
-        signal=signal,
-        noise=noise,
+        signal=exchange.signal,
+        noise=exchange.noise,
         seconds=training + sums + evaluations * setup.scoring_seconds,
         examples=examples,
         guessed=typical is None,
-        encoded=encoded,
+        encoded=exchange.encoded,
         aborts=algorithm.aborts,
         step=algorithm.grid_step(d),
         unstacked=setup.speed.unstacked,

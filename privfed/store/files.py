@@ -18,6 +18,8 @@ FILES = {
     "report/metrics.csv": 'the same as metrics.jsonl, as columns, where `run.watch` has "csv"',
     "report/simulation.csv": "beside it, what no epsilon covers, where a simulation opted in",
     "report/tensorboard/": 'both as events, where `run.watch` has "tensorboard"',
+    "report/page.html": "a page about the run, by `privfed report`",
+    "report/simulation.html": "the same with what no ε covers: not to be published",
     "counted_by.txt": "runs that count what this one spent; it may then spend no more",
     "private/": "secret, mode 0700, never to be published or copied for a second run",
     "private/key": "the secret that slots, correlated noise and canaries follow from",

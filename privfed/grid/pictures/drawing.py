@@ -81,7 +81,7 @@ def draw(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, 
     if not any(row.get(figure.measure) is not None for row in shown):
         raise Refused(f"figure {figure.name!r} has nothing to show: no cell has what it asks for")
     panels = values(shown, figure.panels) if figure.panels else [None]
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context({**STYLE, "text.parse_math": False}):  # names hold any letter
         across = min(len(panels), _ACROSS)
         down = -(-len(panels) // across)
         size = (1.2 + 3.4 * across, 0.3 + 2.8 * down)

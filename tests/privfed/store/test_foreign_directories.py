@@ -67,6 +67,7 @@ COMMANDS = {
     "resume": ("train", "--resume", "RUN"),
     "resume for more": ("train", "--resume", "RUN", "--set", "run.rounds=9"),
     "audit": ("audit", "RUN"),
+    "report": ("report", "RUN"),
     "audit of two": ("audit", "RUN", "RUN"),
     "membership": ("attack", "membership", "RUN", "--shadows", 4),
     "inversion": ("attack", "inversion", "RUN"),
@@ -178,7 +179,8 @@ def test_no_file_of_a_directory_ends_in_a_traceback(copy, name, content):
         (copy / name).write_text(f"format = {content}\n")
     else:
         (copy / name).write_text(f"{content}\n")
-    for words in (("audit", copy), ("evaluate", copy), ("train", "--resume", copy)):
+    commands = (("audit", copy), ("report", copy), ("evaluate", copy))
+    for words in (*commands, ("train", "--resume", copy)):
         ended = run(*words, "--json")
         assert ended.exit_code in (0, 2, 5), ended.output
         assert not ended.stdout or json.loads(ended.stdout.splitlines()[-1])

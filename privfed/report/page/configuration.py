@@ -1,0 +1,86 @@
+"""The configuration of a run, with what differs from the default run marked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from privfed.config.config import Config
+from privfed.config.reading import load
+from privfed.config.sections import SECTIONS
+from privfed.errors import Refused
+from privfed.parts import Part
+from privfed.report.page.blocks import Chapter, Figures, Paragraph
+from privfed.report.page.run_facts import RunFacts
+from privfed.words import number
+
+_ABSENT = object()
+
+
+def configuration_chapter(facts: RunFacts) -> Chapter:
+    """Every key as the run has it, and beside it the default where that is another."""
+    values, usual = dict(_keys(facts.keys)), _usual(facts.config)
+    marked = {key for key, value in values.items() if usual.get(key, _ABSENT) != value}
+    lines = [
+        [
+            key,
+            _written(value),
+            f"changed; default {_written(usual[key])}" if key in usual else "new",
+        ]
+        if key in marked and usual
+        else [key, _written(value), ""]
+        for key, value in values.items()
+    ]
+    places = frozenset(n for n, key in enumerate(values) if key in marked and usual)
+    words = (
+        f"{len(places)} of {len(values)} keys differ from the default run; the last column says so."
+        if usual
+        else "Parts that the configuration names are not at hand, so defaults are not shown."
+    )
+    table = Figures("The resolved configuration", ["key", "value", "default"], lines, marked=places)
+    return Chapter("configuration", "Configuration", [Paragraph(words), table])
+
+
+def _keys(document: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key of a run file with its section, and its value."""
+    for name, value in document.items():
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{before}{name}.")
+        elif before:
+            yield before + name, value
+
+
+def _usual(config: Config | None) -> dict[str, Any]:
+    """The value of each key by default: in the default run, or of a part that it has not."""
+    if config is None:
+        return {}
+    try:
+        default = load(None)
+    except Refused:
+        return {}
+    usual = {
+        f"{s}.{key}": value for s, keys in default.values().items() for key, value in keys.items()
+    }
+    for name, section in SECTIONS.items():
+        for kind, _ in section.parts.values():
+            part = getattr(config, kind)
+            if type(part) is not type(getattr(default, kind)):
+                usual |= {f"{name}.{key}": value for key, value in _defaults(part)}
+    return usual
+
+
+def _defaults(part: Part) -> Iterator[tuple[str, Any]]:
+    for key, field in type(part).model_fields.items():
+        if not field.is_required():
+            yield key, field.get_default(call_default_factory=True)
+
+
+def _written(value: Any) -> str:
+    """A value as people read it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, str):
+        return f'"{value}"'
+    return str(value)

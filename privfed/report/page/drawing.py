@@ -1,0 +1,132 @@
+"""Lines over rounds and over δ, drawn for a page: told apart by dash and marker, not by colour."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from privfed.grid.pictures.style import COLOURS, DASHES, MARKERS
+from privfed.report.canvas import canvas, image
+from privfed.report.page.blocks import Figures, Picture
+from privfed.report.page.svg import inline
+from privfed.visible import visible
+from privfed.words import number
+
+_SIZE = (4.4, 2.9)
+_NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
+
+
+def rounded(value: float | None) -> str:
+    """A number to five digits; a dash for none."""
+    return number(value if value is None or not math.isfinite(value) else float(f"{value:.5g}"))
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points (x, y) under one label."""
+
+    label: str
+    points: Sequence[tuple[float, float]]
+
+    @property
+    def drawable(self) -> Sequence[tuple[float, float]]:
+        """Those of the points that are finite."""
+        return [(x, y) for x, y in self.points if math.isfinite(x) and math.isfinite(y)]
+
+
+@dataclass(frozen=True)
+class Axes:
+    """What the axes are about; `level` is a value to hold the lines against, with its label.
+
+    `words` says how a value along y is written: an ε is never rounded down.
+    """
+
+    x: str
+    y: str
+    words: Callable[[float | None], str] = rounded
+    log: bool = False
+    level: tuple[str, float] | None = None
+    from_zero: bool = False
+
+
+def lines_picture(name: str, title: str, axes: Axes, lines: Sequence[Line]) -> Picture | None:
+    """`lines` as a picture named `name`, with their numbers; None where nothing can be drawn."""
+    drawable = [line for line in lines if line.drawable]
+    if not drawable:
+        return None
+    with without_warnings(), canvas(1, 1, _SIZE) as (figure, ((panel,),)):
+        for place, line in enumerate(drawable):
+            panel.plot(
+                *zip(*line.drawable, strict=True),
+                color=COLOURS[place % (len(COLOURS) - 1)],
+                linestyle=DASHES[place % len(DASHES)],
+                marker=MARKERS[place % len(MARKERS)],
+                markersize=4,
+                label=visible(line.label),
+            )
+        if axes.level and math.isfinite(axes.level[1]):
+            label, height = axes.level
+            panel.axhline(height, color="#000000", linewidth=1, linestyle=(0, (1, 2)), label=label)
+        panel.set(xlabel=visible(axes.x), ylabel=visible(axes.y))
+        if axes.log:
+            panel.set_xscale("log")
+            panel.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+        else:
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if len(places := {x for line in drawable for x, _ in line.drawable}) == 1:
+            panel.set_xticks([*places])
+        if axes.from_zero:
+            panel.set_ylim(bottom=0)
+        panel.legend()
+        drawn = as_svg(figure)
+    words = _description(axes, lines)
+    return Picture(inline(drawn, name, title, words), title, _numbers(title, axes, drawable))
+
+
+@contextlib.contextmanager
+def without_warnings() -> Iterator[None]:
+    """Draw whatever names there are, as they stand: no formulas, no word on a font's letters."""
+    with warnings.catch_warnings(), matplotlib.rc_context({"text.parse_math": False}):
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+def as_svg(figure: Figure) -> bytes:
+    """The drawing without a background, and without a word on who made it."""
+    figure.patch.set_visible(False)
+    for panel in figure.axes:
+        panel.patch.set_visible(False)
+    return image(figure, "svg", 72, _NO_METADATA)
+
+
+def _description(axes: Axes, lines: Sequence[Line]) -> str:
+    """What the picture shows, for who does not see it."""
+    ends = [
+        f"{line.label} goes from {axes.words(line.drawable[0][1])} to "
+        f"{axes.words(line.drawable[-1][1])}"
+        for line in lines
+        if line.drawable
+    ]
+    level = f"; {axes.level[0]} is {axes.words(axes.level[1])}" if axes.level else ""
+    return f"{axes.y} over {axes.x}: {'; '.join(ends)}{level}."
+
+
+def _numbers(title: str, axes: Axes, lines: Sequence[Line]) -> Figures:
+    """The points of all lines, by x."""
+    by_x: dict[float, dict[str, float]] = {}
+    for line in lines:
+        for x, y in line.points:
+            by_x.setdefault(x, {})[line.label] = y
+    labels = [line.label for line in lines]
+    rows = [
+        [rounded(x), *(axes.words(at.get(label)) for label in labels)] for x, at in by_x.items()
+    ]
+    everything = frozenset(range(len(labels) + 1))
+    return Figures(f"{title}: the numbers", [axes.x, *labels], rows, everything)

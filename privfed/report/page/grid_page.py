@@ -1,0 +1,123 @@
+"""The page of a grid."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from privfed.errors import Refused
+from privfed.grid.pictures.drawing import draw
+from privfed.grid.pictures.figures import Figure
+from privfed.report.page.blocks import (
+    Banner,
+    Block,
+    Chapter,
+    Facts,
+    Page,
+    Paragraph,
+    Picture,
+    ShellLine,
+)
+from privfed.report.page.drawing import without_warnings
+from privfed.report.page.grid_facts import GridFacts, counted_ends, simulated
+from privfed.report.page.grid_tables import cell_figures, failures_table, joint_table, worst_table
+from privfed.report.page.provenance import environment
+from privfed.report.page.svg import inline
+
+_SIMULATED = Banner(
+    "Not covered by any ε",
+    "This chapter was asked for with --simulation: what is drawn here only a simulation may know.",
+)
+
+
+def grid_page(facts: GridFacts, simulation: bool) -> Page:
+    """All that may be shown of a grid; what no ε covers only where `simulation` asks for it."""
+    chapters = [
+        _together(facts),
+        Chapter("cells", "The cells", _cells(facts)),
+        _pictures(facts, "figures", "Figures", facts.figures),
+        *([_simulation(facts)] if simulation else []),
+        _not_done(facts),
+        _origin(facts),
+    ]
+    title, banners = facts.files.grid.stem, tuple(_banners(facts))
+    return Page(title, counted_ends(facts), banners, chapters, environment())
+
+
+def _banners(facts: GridFacts) -> Iterator[Banner]:
+    """What has to be known first."""
+    void = [row for row in facts.rows if row.get("guarantee")]
+    if void:
+        why = ", ".join(dict.fromkeys(str(row["guarantee"]) for row in void))
+        yield Banner("No guarantee", f"{len(void)} of {len(facts.rows)} runs: {why}.")
+    if count := sum(bool(row.get("simulation")) for row in facts.rows):
+        yield Banner("Simulation", f"{count} of {len(facts.rows)} runs; their ε is nominal.")
+
+
+def _together(facts: GridFacts) -> Chapter:
+    words = Paragraph(
+        "Who releases what several runs over the same people learned has released all of them: "
+        "their ε composes, and is larger than that of any cell alone."
+    )
+    table = joint_table(facts)
+    nothing = Paragraph("No run of the grid was charged yet, or its table does not say.")
+    return Chapter("together", "What all runs guarantee together", [words, table or nothing])
+
+
+def _cells(facts: GridFacts) -> list[Block]:
+    """Every cell, and the worst over attacks where they vary."""
+    blocks: list[Block] = [cell_figures(facts)]
+    if direction := facts.worst_first():
+        blocks.append(worst_table(facts, direction))
+    return blocks
+
+
+def _pictures(facts: GridFacts, name: str, heading: str, figures: Sequence[Figure]) -> Chapter:
+    """The grid's own figures, drawn from its tables."""
+    blocks: list[Block] = []
+    for place, figure in enumerate(figures):
+        try:
+            blocks.append(_picture(facts, figure, f"{name}-{place}"))
+        except Refused as refusal:
+            blocks.append(Paragraph(f"{figure.name}: {refusal}"))
+    nothing = Paragraph("The grid file has no [[figure]] for this chapter.")
+    return Chapter(name, heading, blocks or [nothing])
+
+
+def _picture(facts: GridFacts, figure: Figure, name: str) -> Picture:
+    """One figure, on a light plate: the colours of maps mean something. Raises `Refused`."""
+    with without_warnings():
+        drawn = draw(figure, facts.rows_of(figure), [*facts.grid.axes])[f"{figure.name}.svg"]
+    caption = figure.title or figure.name
+    over = f"{figure.kind} over {figure.label(figure.x)}"
+    by = f", by {figure.label(figure.by)}" if figure.by else ""
+    worst = f", worst over {figure.label(figure.worst)}" if figure.worst else ""
+    words = f"{over}{by}{worst}; the tables on this page and beside the grid file have the numbers."
+    return Picture(inline(drawn, name, caption, words, themed=False), caption, plate=True)
+
+
+def _simulation(facts: GridFacts) -> Chapter:
+    figures = [figure for figure in facts.grid.figure if simulated(figure)]
+    chapter = _pictures(facts, "simulation", "Simulation only", figures)
+    return Chapter(chapter.name, chapter.heading, chapter.blocks, _SIMULATED)
+
+
+def _not_done(facts: GridFacts) -> Chapter:
+    table = failures_table(facts)
+    return Chapter("not-done", "What is not done", [table or Paragraph("All runs are done.")])
+
+
+def _origin(facts: GridFacts) -> Chapter:
+    """Where the numbers stand, and how to work them out again."""
+    words = Paragraph(
+        "The first command repeats what is missing and writes the tables again; the second "
+        "re-computes every ε from the runs' ledgers, as far as they are at hand."
+    )
+    path, folder = str(facts.files.grid), str(facts.files.folder)
+    commands = [
+        ShellLine(f"privfed experiment {shlex.quote(path)}"),
+        ShellLine(f"privfed audit {shlex.quote(folder)}/cells/*/run"),
+    ]
+    tables = {"cells": str(facts.files.table), "over seeds": str(facts.files.summary)}
+    tables |= {"over rounds": str(facts.files.rounds), "page made by": environment()}
+    return Chapter("verify", "How to verify it", [words, *commands, Facts(tables)])

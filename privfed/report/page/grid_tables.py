@@ -1,0 +1,149 @@
+"""The tables of a grid's page: its cells, the worst attack on each, what failed, and joint ε."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from privfed.grid.pictures.figures import Figure
+from privfed.grid.results import DONE, Row
+from privfed.report.page.blocks import Figures
+from privfed.report.page.drawing import rounded
+from privfed.report.page.grid_facts import ATTACK, GridFacts
+from privfed.words import ceiling, number
+
+_MEANING = ("δ", "unit", "relation", "sampler", "accountant", "guarantee")
+
+
+def cell_figures(facts: GridFacts) -> Figures:
+    """Every cell over its seeds: measures, and the largest ε with all that it means.
+
+    What all cells say alike of their ε stands once, in the caption.
+    """
+    keys, measures = facts.grid.columns, facts.measures
+    meanings = [_meaning(cell) for cell in facts.cells]
+    alike = {name: values for name in _MEANING if len(values := {m[name] for m in meanings}) == 1}
+    apart = [name for name in _MEANING if name not in alike]
+    lines = [
+        [
+            *(_value(cell.get(key)) for key in keys),
+            str(cell["seeds"]),
+            *(_spread(cell, name) for name in measures),
+            _epsilon(cell),
+            *(meaning[name] for name in apart),
+        ]
+        for cell, meaning in zip(facts.cells, meanings, strict=True)
+    ]
+    everywhere = "; ".join(f"{name} {next(iter(values))}" for name, values in alike.items())
+    caption = "Mean, deviation and range over seeds, and the largest ε of a cell alone"
+    numeric = frozenset(range(len(keys), len(keys) + len(measures) + 2))
+    return Figures(
+        f"{caption} ({everywhere}). Sort by any heading." if everywhere else f"{caption}.",
+        [*keys, "seeds", *measures, "ε", *apart],
+        lines,
+        numeric,
+        sortable=True,
+    )
+
+
+def worst_table(facts: GridFacts, direction: Figure) -> Figures:
+    """For each combination of other keys the attack that harms most, by the mean over seeds."""
+    others = [key for key in facts.grid.columns if key != ATTACK]
+    name, groups = direction.measure, _grouped(facts.cells, others)
+    worst = max if direction.lower_is_better else min
+    lines = []
+    for values, cells in groups:
+        missing = [cell for cell in cells if cell.get(f"{name}_mean") is None]
+        if missing:
+            names = ", ".join(_value(cell[ATTACK]) for cell in missing)
+            lines.append([*values, f"not known without {names}", "—"])
+            continue
+        cell = worst(cells, key=lambda cell: float(cell[f"{name}_mean"]))
+        lines.append([*values, _value(cell[ATTACK]), _spread(cell, name)])
+    columns = [*others, "worst attack", name]
+    numeric = frozenset({len(columns) - 1})
+    return Figures(f"The worst {name} over attacks", columns, lines, numeric, sortable=True)
+
+
+def failures_table(facts: GridFacts) -> Figures | None:
+    """The runs that are not done, by reason; None where all are."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for row in facts.rows:
+        if row["status"] != DONE:
+            values = [f"{key} {_value(row.get(key))}" for key in facts.grid.columns]
+            cell = ", ".join([*values, f"seed {row['seed']}"])
+            reasons.setdefault((str(row["status"]), str(row["reason"])), []).append(cell)
+    lines = [
+        [end, reason, str(len(cells)), "; ".join(cells)] for (end, reason), cells in reasons.items()
+    ]
+    columns = ["ended", "reason", "runs", "which"]
+    return Figures("Runs that are not done", columns, lines, frozenset({2})) if lines else None
+
+
+def joint_table(facts: GridFacts) -> Figures | None:
+    """What all cells over the same people guarantee together; None where no table says."""
+    names = ("joint_epsilon", "joint_cells", *_TERMS, "joint_note")
+    stated = [row for row in facts.rows if row.get("joint_epsilon") is not None]
+    distinct = dict.fromkeys(tuple(row.get(name) for name in names) for row in stated)
+    if not distinct:
+        return None
+    lines = [
+        [ceiling(None if epsilon is None else float(epsilon)), str(cells), *map(_value, rest)]
+        for epsilon, cells, *rest in distinct
+    ]
+    columns = ["joint ε", "runs", "δ", "unit", "relation", "what to know"]
+    caption = "What all runs over the same people guarantee together"
+    return Figures(caption, columns, lines, frozenset({0, 1, 2}))
+
+
+_TERMS = ("delta", "unit", "relation")
+
+
+def _grouped(cells: Sequence[Row], keys: Sequence[str]) -> list[tuple[list[str], list[Row]]]:
+    """The cells that agree in `keys`, under their values."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for cell in cells:
+        groups.setdefault(tuple(cell.get(key) for key in keys), []).append(cell)
+    return [([_value(value) for value in values], group) for values, group in groups.items()]
+
+
+def _spread(cell: Row, name: str) -> str:
+    """A measure over the seeds of a cell."""
+    parts = ("mean", "sd", "min", "max")
+    mean, deviation, low, high = (cell.get(f"{name}_{part}") for part in parts)
+    if mean is None or deviation is None:
+        return "—"
+    if cell["seeds"] == 1:
+        return _brief(mean)
+    return f"{_brief(mean)} ± {_brief(deviation)} ({_brief(low)} to {_brief(high)})"
+
+
+def _brief(value: Any) -> str:
+    return rounded(float(f"{value:.4g}"))
+
+
+def _epsilon(cell: Row) -> str:
+    """The largest ε over the seeds of a cell; nominal where it is a simulation."""
+    largest = cell.get("epsilon_max")
+    if largest is None:
+        return "—"
+    nominal = " (nominal)" if cell.get("simulation") or cell.get("guarantee") else ""
+    return f"{ceiling(float(largest))}{nominal}"
+
+
+def _meaning(cell: Row) -> dict[str, str]:
+    """What the ε of a cell is about, and whether it is void."""
+    names = (*_TERMS, "sampler", "accountant")
+    stated = {"guarantee": str(cell.get("guarantee") or "as stated")}
+    return {
+        label: _value(cell.get(name)) for label, name in zip(_MEANING, names, strict=False)
+    } | stated
+
+
+def _value(value: Any) -> str:
+    """A cell of the table as people read it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return number(value)
+    return str(value or "—")

@@ -1,0 +1,77 @@
+"""What the model learned: its measures by round beside the best constant answer, and aborts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from privfed.report.outcome import beside_constant
+from privfed.report.page.blocks import Block, Chapter, Facts, Figures, Paragraph, Picture
+from privfed.report.page.drawing import Axes, Line, lines_picture
+from privfed.report.page.run_facts import RunFacts
+
+
+def learning_chapter(facts: RunFacts) -> Chapter:
+    """How the run ended, and a picture of each measure."""
+    blocks: list[Block] = [Facts(_rows(facts)) if facts.summary else Paragraph(_NOT_ENDED)]
+    blocks += [picture for name in facts.measures if (picture := _picture(name, facts))]
+    if facts.aborts:
+        blocks.append(_aborts(facts.aborts))
+    return Chapter("learning", "What was learned", blocks)
+
+
+_NOT_ENDED = "The run has not ended: what it measured up to now."
+
+
+def _rows(facts: RunFacts) -> dict[str, str]:
+    summary = facts.summary
+    constant: Mapping[str, float] = summary.get("constant") or {}
+    measures = {name: summary[name] for name in facts.measures if name in summary}
+    scores = {name: beside_constant(name, measures, constant) for name in measures}
+    rounds = f"{summary.get('rounds')} moved the model, {summary.get('charges')} were charged"
+    if summary.get("aborted"):
+        rounds += f", {summary['aborted']} aborted"
+    if summary.get("stopped_at_budget"):
+        rounds += "; stopped at the budget"
+    return {**scores, "scored on": _scored_on(summary), "rounds": rounds, **_warning(summary)}
+
+
+def _scored_on(summary: Mapping[str, Any]) -> str:
+    if summary.get("public_clients"):
+        return f"{summary.get('test_examples')} examples of clients declared public"
+    if summary.get("test_shared"):
+        return f"{summary.get('test_examples')} examples of clients that train: a simulation"
+    return f"{summary.get('test_examples')} public test examples"
+
+
+def _warning(summary: Mapping[str, Any]) -> dict[str, str]:
+    if not summary.get("diverged"):
+        return {}
+    return {"warning": "the model got worse than the best constant answer, and stayed so"}
+
+
+def _picture(name: str, facts: RunFacts) -> Picture | None:
+    """A measure by round, held against the best constant answer."""
+    constant = (facts.summary.get("constant") or {}).get(name)
+    points = [(line["round"], line[name]) for line in facts.rounds if _is_number(line.get(name))]
+    level = None if constant is None else ("best constant answer", float(constant))
+    title = f"{name.capitalize()} by round"
+    place = facts.measures.index(name)
+    return lines_picture(
+        f"measure-{place}", title, Axes("round", name, level=level), [Line(name, points)]
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _aborts(aborts: Mapping[int, str]) -> Figures:
+    """Rounds whose secure sum was aborted, by reason: each was charged."""
+    counts = Counter(aborts.values())
+    rounds = {why: [str(r) for r, reason in aborts.items() if reason == why] for why in counts}
+    lines = [[why, str(count), ", ".join(rounds[why])] for why, count in counts.most_common()]
+    return Figures(
+        "Aborted rounds, which were charged", ["reason", "count", "rounds"], lines, frozenset({1})
+    )

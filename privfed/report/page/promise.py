@@ -1,0 +1,138 @@
+"""What is guaranteed, in words that may be quoted, and what is not covered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from accounting.guarantee import Guarantee, left_out, sentence
+from privfed.auditing.audited_run import RunAudit
+from privfed.plan.proof import proof_in_words
+from privfed.report.page.blocks import Block, Chapter, Facts, Listing, Paragraph, Quotation
+from privfed.report.page.run_facts import RunFacts
+from privfed.report.tables import accountant_epsilons, budget_rows, disjoint_row, two_sided
+from privfed.words import ceiling, number
+
+_TRUSTED = {
+    "server": "the server, which adds the noise, is trusted with what it sums",
+    "sum": "nobody is trusted with an exact sum: clients add the noise themselves",
+    "client": "nobody is trusted: each client adds the noise to its own row",
+    "nobody": "no noise is added",
+}
+"""Whom the guarantee asks to trust, by where noise comes from."""
+
+
+def promise_chapter(facts: RunFacts) -> Chapter:
+    """The guarantees of the run, each with all that it means."""
+    blocks: list[Block] = [*map(Quotation, _quotations(facts)), Facts(_terms(facts))]
+    if reservations := list(_reservations(facts)):
+        blocks += [Paragraph("What this does not cover:"), Listing(reservations)]
+    return Chapter("guarantee", "What is guaranteed", blocks)
+
+
+def _simulated(facts: RunFacts) -> str:
+    """The word that a unit has where a partition made it up."""
+    return "simulated " if facts.config and facts.config.partition.deals else ""
+
+
+def headline(facts: RunFacts) -> str:
+    """The ε of the run with all that belongs to it, in one line."""
+    bound = facts.audit.guarantee
+    assert bound is not None
+    nominal = " (nominal)" if facts.nominal else ""
+    return (
+        f"ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g}{nominal}, one {_simulated(facts)}"
+        f"{bound.unit}, {bound.relation}, {bound.sampler} sampling, accountant {bound.accountant}"
+    )
+
+
+def _quotations(facts: RunFacts) -> Iterator[str]:
+    if why := facts.audit.terms.get("guarantee"):
+        yield f"Nothing is guaranteed: {why}. Every ε on this page is nominal."
+        return
+    for bound in (facts.audit.guarantee, facts.audit.other, facts.audit.examples):
+        if bound:
+            yield _quotation(bound, facts)
+
+
+def _quotation(bound: Guarantee, facts: RunFacts) -> str:
+    """One guarantee: its formal statement, and its meaning."""
+    if bound.missing or bound.epsilon == math.inf:
+        return f"{_capital(sentence(bound))}."
+    view = {"server": " against the server", "readers": " against readers of what is released"}
+    nominal = "nominally " if facts.nominal else ""
+    whom = f"one {_simulated(facts)}{bound.unit} under {bound.relation}"
+    return (
+        f"Training was {nominal}(ε, δ)-differentially private{view.get(bound.against, '')} with ε "
+        f"= {ceiling(bound.epsilon)} and δ = {bound.delta:g}, for {whom}, over {bound.rounds} "
+        f"rounds with {bound.sampler} sampling (accountant: {bound.accountant}): "
+        f"{sentence(bound)}."
+    )
+
+
+def _terms(facts: RunFacts) -> dict[str, str]:
+    """The terms of the guarantee, each by itself."""
+    audit, bound, rate = facts.audit, facts.audit.guarantee, facts.audit.sampling_rate
+    assert bound is not None
+    against = two_sided(bound.against, audit.other) if audit.other and bound.against else {}
+    return {
+        "ε": ceiling(bound.epsilon) + (" (nominal)" if facts.nominal else ""),
+        "δ": f"{bound.delta:g}",
+        "unit": f"one {_simulated(facts)}{bound.unit} with all its examples (partition "
+        f"{audit.terms['partition']})",
+        "relation": bound.relation,
+        "sampler": bound.sampler + (f", q = {rate:.4g}" if rate is not None else ""),
+        "accountants": f"{bound.accountant} ({accountant_epsilons(audit.accountants)})",
+        "noise": _noise(audit),
+        "randomness": str(audit.terms["randomness"]),
+        **_trust(facts),
+        "messages": str((audit.terms.get("secure") or {}).get("seen", "—")),
+        **against,
+        "budget": number(facts.ledger.budget) if facts.ledger.budget else "none",
+        **budget_rows(audit.budgets),
+        **_earlier(facts),
+        **disjoint_row(tuple(run["run"] for run in audit.terms.get("disjoint", ()))),
+    }
+
+
+def _noise(audit: RunAudit) -> str:
+    """How much noise there is, and how it is drawn."""
+    z, arithmetic = audit.noise_multiplier, str(audit.terms["arithmetic"])
+    return arithmetic if z is None else f"multiplier {ceiling(z)}, {arithmetic}"
+
+
+def _earlier(facts: RunFacts) -> dict[str, str]:
+    prior, alone = facts.audit.terms.get("prior", []), facts.audit.alone
+    if not prior or alone is None:
+        return {}
+    names = ", ".join(str(run.get("run")) for run in prior)
+    return {"earlier runs": f"{names}; this run alone spent ε = {ceiling(alone.epsilon)}"}
+
+
+def _trust(facts: RunFacts) -> dict[str, str]:
+    """Whom the guarantee rests on, and its proof; nothing where nothing is guaranteed."""
+    terms, plan = facts.audit.terms, facts.plan
+    if terms.get("guarantee"):
+        return {}
+    proof = {"proof": proof_in_words(plan)} if plan and plan.mechanism.private else {}
+    return {"trust": _TRUSTED.get(str(terms.get("trust")), str(terms.get("trust"))), **proof}
+
+
+def _reservations(facts: RunFacts) -> Iterator[str]:
+    """Whom or what the guarantee leaves out."""
+    terms, bound = facts.audit.terms, facts.audit.guarantee
+    if note := terms.get("note"):
+        yield f"{note}."
+    if bound and bound.uncovered:
+        yield f"{left_out(bound)}."
+    if count := terms.get("public_clients"):
+        yield f"{count} clients were declared public, and nothing is promised to them."
+    if _simulated(facts):
+        yield f"Clients were made up (partition {terms['partition']}): none of them is a person."
+    if (terms.get("secure") or {}).get("cryptography"):
+        yield "Secure sums hide rows from whoever cannot break their cryptography; ε leaves it out."
+    yield "Other runs over the same people count on their own; privfed audit RUN RUN composes them."
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,125 @@
+"""What a page about a run is written from: its directory, read once, and its ledger audited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accounting.documents import from_json, from_toml
+from accounting.errors import AccountingError
+from accounting.ledger import Ledger
+from privfed.auditing.audited_run import RunAudit
+from privfed.auditing.run_audit import audit
+from privfed.config.config import Config
+from privfed.errors import Broken, PrivfedError, Refused
+from privfed.json_text import with_numbers
+from privfed.plan.plan import Plan, solve_plan
+from privfed.plan.rule import message_length
+from privfed.run.forecast import RoundForecast, round_exchange
+from privfed.store.run_directory import RunDirectory
+from privfed.store.tensorfile import unpack
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run whose ledger is in order.
+
+    `rounds` are its evaluated rounds, `summary` is empty where it has not ended, `attackers` where
+    nobody attacks. `keys` are those of its configuration as they are written; `plan` and `exchange`
+    what follows from them, None where its parts are not at hand.
+    """
+
+    path: Path
+    audit: RunAudit
+    ledger: Ledger
+    rounds: tuple[Mapping[str, Any], ...]
+    summary: Mapping[str, Any]
+    aborts: Mapping[int, str]
+    attackers: Mapping[str, Any]
+    keys: Mapping[str, Mapping[str, Any]]
+    plan: Plan | None
+    exchange: RoundForecast | None
+
+    @property
+    def config(self) -> Config | None:
+        """The configuration with its parts, where they are at hand."""
+        return self.plan.config if self.plan else None
+
+    @property
+    def nominal(self) -> bool:
+        """Whether ε is nominal, as the ledger says: the run was a simulation."""
+        return bool(self.audit.terms.get("note") or self.audit.terms.get("guarantee"))
+
+    @property
+    def meaning(self) -> str:
+        """What every ε of this run is about."""
+        bound = self.audit.guarantee
+        assert bound is not None
+        against = f", against the {bound.against}" if bound.against else ""
+        nominal = ", nominal" if self.nominal else ""
+        return f"one {bound.unit}, {bound.relation}, {bound.sampler} sampling{against}{nominal}"
+
+    @property
+    def measures(self) -> list[str]:
+        """The measures of its loss by name, the first the one to look at, and the loss last."""
+        known = {"format", "round", "epsilon", "clip", "simulation_only", "attack_success"}
+        return list(dict.fromkeys(key for line in self.rounds for key in line if key not in known))
+
+    def simulation(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What no ε covers of an evaluated round."""
+        stated = line.get("simulation_only")
+        return stated if isinstance(stated, dict) else {}
+
+
+def run_facts(run: Path | RunDirectory) -> RunFacts:
+    """Read and audit the run. Raises `Broken` where its files prove nothing, `Refused` for none."""
+    audited = audit(run)
+    if audited.problems or audited.guarantee is None:
+        raise Broken(
+            f"{audited.path}: no page is written of a run whose files contradict each other:\n"
+            + "\n".join(audited.problems)
+        )
+    directory = RunDirectory.open(run)
+    plan, exchange = _planned(directory)
+    return RunFacts(
+        path=audited.path,
+        audit=audited,
+        ledger=Ledger.load(directory.ledger),
+        rounds=tuple(directory.metrics.by_round(with_numbers).values()),
+        summary=_document(directory.summary),
+        aborts=directory.aborts.reasons(),
+        attackers=_document(directory.path / "report" / "attackers.json"),
+        keys=from_toml(directory.config.path.read_text(encoding="utf-8")),
+        plan=plan,
+        exchange=exchange,
+    )
+
+
+def _planned(directory: RunDirectory) -> tuple[Plan | None, RoundForecast | None]:
+    """The run's plan and what a round sends by it, without its people; None without its parts."""
+    try:
+        config = directory.config.read()
+    except Refused:
+        return None, None
+    tensors, _ = unpack(directory.checkpoint.path) if directory.checkpoint.exists() else ({}, {})
+    parameters = sum(t.numel() for name, t in tensors.items() if name.startswith("model/"))
+    if not parameters:
+        return None, None
+    try:
+        plan = solve_plan(config, length=message_length(config, parameters))
+        return plan, round_exchange(plan, parameters)
+    except (PrivfedError, AccountingError):
+        return None, None
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    """The JSON object at `path`; empty for none."""
+    if not path.is_file():
+        return {}
+    try:
+        document = with_numbers(from_json(path.read_text(encoding="utf-8")))
+    except ValueError:
+        raise Broken(f"{path} is not JSON; restore it, or remove it") from None
+    return document if isinstance(document, dict) else {}

@@ -1,0 +1,66 @@
+"""What no ε covers: measures of a simulation, its attackers, and what canaries' coins tell.
+
+A page has it only where it was asked for, under a banner of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from privfed.report.page.blocks import Banner, Block, Chapter, Facts, Figures, Paragraph
+from privfed.report.page.checked import canary_blocks
+from privfed.report.page.drawing import rounded
+from privfed.report.page.run_facts import RunFacts
+
+_BANNER = Banner(
+    "Not covered by any ε",
+    "This chapter was asked for with --simulation. It shows what only a simulation may know, or "
+    "what is private: keep this page as you keep the data.",
+)
+
+
+def simulation_chapter(facts: RunFacts) -> Chapter:
+    """All of it, or that there is none."""
+    blocks = [*_attackers(facts), *_measures(facts), *_canaries(facts)]
+    nothing = Paragraph("The run has no measures of a simulation, no attackers and no canaries.")
+    return Chapter("simulation", "Simulation only", blocks or [nothing], _BANNER)
+
+
+def _attackers(facts: RunFacts) -> Iterator[Block]:
+    if facts.attackers:
+        clients = ", ".join(map(str, facts.attackers.get("clients", [])))
+        others = {k: str(v) for k, v in facts.attackers.items() if k not in ("format", "clients")}
+        success = facts.summary.get("attack_success")
+        met = {"target met": f"{success:.2%}"} if isinstance(success, float) else {}
+        yield Facts({**others, "attacking clients": clients or "—", **met})
+
+
+def _canaries(facts: RunFacts) -> Sequence[Block]:
+    evidence = facts.audit.canaries
+    return canary_blocks(facts.audit, evidence) if evidence else []
+
+
+def _measures(facts: RunFacts) -> Iterator[Block]:
+    """What each evaluated round counted of its clients."""
+    stated = {line["round"]: dict(_flat(facts.simulation(line))) for line in facts.rounds}
+    names = list(dict.fromkeys(name for measures in stated.values() for name in measures))
+    if names:
+        lines = [
+            [str(round), *(measures.get(name, "—") for name in names)]
+            for round, measures in stated.items()
+        ]
+        everything = frozenset(range(len(names) + 1))
+        columns = ["round", *(name.replace("_", " ") for name in names)]
+        yield Figures("Measures of the simulation by round", columns, lines, everything)
+
+
+def _flat(measures: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    """Numbers by name; those of a group under the group's name."""
+    for name, value in measures.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{name} ")
+        elif isinstance(value, int | float):
+            yield before + name, rounded(float(value))
+        else:
+            yield before + name, "—" if value is None else str(value)

@@ -1,0 +1,61 @@
+"""What ε the run spent: over rounds with its budget, and over δ; by each accountant."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from accounting.accountants import ACCOUNTANTS
+from accounting.curves import Curve, over_delta, over_rounds
+from privfed.report.page.blocks import Block, Chapter, Paragraph
+from privfed.report.page.drawing import Axes, Line, lines_picture
+from privfed.report.page.run_facts import RunFacts
+from privfed.words import ceiling
+
+
+def spending_chapter(facts: RunFacts) -> Chapter:
+    """Two pictures, or why there is nothing to draw."""
+    ledger = facts.ledger
+    delta = float(ledger.terms["delta"])
+    events = [charge.event for charge in ledger.charges]
+    rounds = over_rounds(ledger.prior, events, delta)
+    budget = ledger.budget
+    level = ("budget", budget) if budget and math.isfinite(budget) else None
+    pictures = (
+        lines_picture(
+            "epsilon-by-round",
+            f"ε by charged round, at δ = {delta:g} ({facts.meaning})",
+            Axes("charged rounds", "ε", ceiling, level=level, from_zero=True),
+            _lines(rounds),
+        ),
+        lines_picture(
+            "privacy-profile",
+            f"ε over δ after all rounds: the privacy profile ({facts.meaning})",
+            Axes("δ", "ε", ceiling, log=True, from_zero=True),
+            _lines(over_delta(ledger.spending, delta)),
+        ),
+    )
+    drawn: list[Block] = [picture for picture in pictures if picture]
+    return Chapter("epsilon", "What was spent", [_words(facts), *drawn])
+
+
+def _words(facts: RunFacts) -> Paragraph:
+    bound = facts.audit.guarantee
+    assert bound is not None
+    text = (
+        f"{facts.audit.charges} charged rounds spent ε = {ceiling(bound.epsilon)} at δ = "
+        f"{bound.delta:g} ({facts.meaning}, accountant {bound.accountant})."
+    )
+    if math.isinf(bound.epsilon):
+        text += " No accountant bounds it, so there is no curve."
+    return Paragraph(text)
+
+
+def _lines(curve: Curve) -> Sequence[Line]:
+    """A line for each accountant, where it has a bound."""
+    bounds = {name: [(at, by[name]) for at, by in curve] for name in ACCOUNTANTS}
+    lines = (
+        Line(name, [(at, epsilon) for at, epsilon in points if epsilon is not None])
+        for name, points in bounds.items()
+    )
+    return [line for line in lines if line.drawable]
