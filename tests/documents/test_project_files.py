@@ -38,3 +38,7 @@ def test_the_changelog_begins_with_this_version():
 def test_reports_go_to_no_address():
     for name in ("SECURITY.md", "CONTRIBUTING.md", "CITATION.cff"):
         assert not re.search(r"\S@\S+\.\w", (ROOT / name).read_text("utf-8")), name
+
+
+def test_the_readme_stays_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 160
