@@ -30,7 +30,7 @@ class Quotation:
 
 
 @dataclass(frozen=True)
-class Listing:
+class BulletList:
     """Several statements, of which each stands for itself."""
 
     items: Sequence[str]
@@ -84,7 +84,7 @@ class Picture:
     kind: ClassVar = "picture"
 
 
-Block = Paragraph | Quotation | Listing | ShellLine | Facts | Figures | Picture
+Block = Paragraph | Quotation | BulletList | ShellLine | Facts | Figures | Picture
 
 
 @dataclass(frozen=True)

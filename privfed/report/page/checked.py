@@ -11,13 +11,13 @@ from privfed.auditing.canaries.evidence import Evidence, evidence_rows
 from privfed.report.canvas import canvas
 from privfed.report.page.blocks import Block, Chapter, Facts, Figures, Picture
 from privfed.report.page.drawing import as_svg, without_warnings
-from privfed.report.page.run_facts import RunFacts
+from privfed.report.page.run_facts import PageFacts
 from privfed.report.page.svg import inline
 from privfed.report.tables import accountant_epsilons
 from privfed.words import ceiling
 
 
-def audit_chapter(facts: RunFacts) -> Chapter:
+def audit_chapter(facts: PageFacts) -> Chapter:
     """What anybody may know of the audit: nothing here follows from canaries' coins."""
     audit = facts.audit
     pairs = {

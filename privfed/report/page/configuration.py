@@ -11,13 +11,13 @@ from privfed.config.sections import SECTIONS
 from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.report.page.blocks import Chapter, Figures, Paragraph
-from privfed.report.page.run_facts import RunFacts
+from privfed.report.page.run_facts import PageFacts
 from privfed.words import number
 
 _ABSENT = object()
 
 
-def configuration_chapter(facts: RunFacts) -> Chapter:
+def configuration_chapter(facts: PageFacts) -> Chapter:
     """Every key as the run has it, and beside it the default where that is another."""
     values, usual = dict(_keys(facts.keys)), _usual(facts.config)
     marked = {key for key, value in values.items() if usual.get(key, _ABSENT) != value}

@@ -9,10 +9,10 @@ from typing import Any
 from privfed.report.outcome import beside_constant
 from privfed.report.page.blocks import Block, Chapter, Facts, Figures, Paragraph, Picture
 from privfed.report.page.drawing import Axes, Line, lines_picture
-from privfed.report.page.run_facts import RunFacts
+from privfed.report.page.run_facts import PageFacts
 
 
-def learning_chapter(facts: RunFacts) -> Chapter:
+def learning_chapter(facts: PageFacts) -> Chapter:
     """How the run ended, and a picture of each measure."""
     blocks: list[Block] = [Facts(_rows(facts)) if facts.summary else Paragraph(_NOT_ENDED)]
     blocks += [picture for name in facts.measures if (picture := _picture(name, facts))]
@@ -24,7 +24,7 @@ def learning_chapter(facts: RunFacts) -> Chapter:
 _NOT_ENDED = "The run has not ended: what it measured up to now."
 
 
-def _rows(facts: RunFacts) -> dict[str, str]:
+def _rows(facts: PageFacts) -> dict[str, str]:
     summary = facts.summary
     constant: Mapping[str, float] = summary.get("constant") or {}
     measures = {name: summary[name] for name in facts.measures if name in summary}
@@ -51,7 +51,7 @@ def _warning(summary: Mapping[str, Any]) -> dict[str, str]:
     return {"warning": "the model got worse than the best constant answer, and stayed so"}
 
 
-def _picture(name: str, facts: RunFacts) -> Picture | None:
+def _picture(name: str, facts: PageFacts) -> Picture | None:
     """A measure by round, held against the best constant answer."""
     constant = (facts.summary.get("constant") or {}).get(name)
     points = [(line["round"], line[name]) for line in facts.rounds if _is_number(line.get(name))]

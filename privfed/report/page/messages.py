@@ -6,12 +6,12 @@ import math
 
 from privfed.report.page.blocks import Block, Chapter, Facts, Paragraph
 from privfed.report.page.drawing import Axes, Line, lines_picture
-from privfed.report.page.run_facts import RunFacts
+from privfed.report.page.run_facts import PageFacts
 from privfed.run.forecast import RoundForecast
 from privfed.words import number, size_of
 
 
-def messages_chapter(facts: RunFacts) -> Chapter:
+def messages_chapter(facts: PageFacts) -> Chapter:
     """Signal against noise, the clip, and bytes."""
     exchange = facts.exchange
     if exchange is None:
@@ -37,7 +37,7 @@ def _noise(exchange: RoundForecast) -> dict[str, str]:
     }
 
 
-def _clip(facts: RunFacts) -> dict[str, str]:
+def _clip(facts: PageFacts) -> dict[str, str]:
     plan = facts.plan
     if plan is None or not plan.mechanism.private:
         return {}

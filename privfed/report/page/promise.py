@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from accounting.guarantee import Guarantee, left_out, sentence
 from privfed.auditing.audited_run import RunAudit
 from privfed.plan.proof import proof_in_words
-from privfed.report.page.blocks import Block, Chapter, Facts, Listing, Paragraph, Quotation
-from privfed.report.page.run_facts import RunFacts
+from privfed.report.page.blocks import Block, BulletList, Chapter, Facts, Paragraph, Quotation
+from privfed.report.page.run_facts import PageFacts
 from privfed.report.tables import accountant_epsilons, budget_rows, disjoint_row, two_sided
 from privfed.words import ceiling, number
 
@@ -22,20 +22,20 @@ _TRUSTED = {
 """Whom the guarantee asks to trust, by where noise comes from."""
 
 
-def promise_chapter(facts: RunFacts) -> Chapter:
+def promise_chapter(facts: PageFacts) -> Chapter:
     """The guarantees of the run, each with all that it means."""
     blocks: list[Block] = [*map(Quotation, _quotations(facts)), Facts(_terms(facts))]
     if reservations := list(_reservations(facts)):
-        blocks += [Paragraph("What this does not cover:"), Listing(reservations)]
+        blocks += [Paragraph("What this does not cover:"), BulletList(reservations)]
     return Chapter("guarantee", "What is guaranteed", blocks)
 
 
-def _simulated(facts: RunFacts) -> str:
+def _simulated(facts: PageFacts) -> str:
     """The word that a unit has where a partition made it up."""
     return "simulated " if facts.config and facts.config.partition.deals else ""
 
 
-def headline(facts: RunFacts) -> str:
+def headline(facts: PageFacts) -> str:
     """The ε of the run with all that belongs to it, in one line."""
     bound = facts.audit.guarantee
     assert bound is not None
@@ -46,7 +46,7 @@ def headline(facts: RunFacts) -> str:
     )
 
 
-def _quotations(facts: RunFacts) -> Iterator[str]:
+def _quotations(facts: PageFacts) -> Iterator[str]:
     if why := facts.audit.terms.get("guarantee"):
         yield f"Nothing is guaranteed: {why}. Every ε on this page is nominal."
         return
@@ -55,7 +55,7 @@ def _quotations(facts: RunFacts) -> Iterator[str]:
             yield _quotation(bound, facts)
 
 
-def _quotation(bound: Guarantee, facts: RunFacts) -> str:
+def _quotation(bound: Guarantee, facts: PageFacts) -> str:
     """One guarantee: its formal statement, and its meaning."""
     if bound.missing or bound.epsilon == math.inf:
         return f"{_capital(sentence(bound))}."
@@ -70,7 +70,7 @@ def _quotation(bound: Guarantee, facts: RunFacts) -> str:
     )
 
 
-def _terms(facts: RunFacts) -> dict[str, str]:
+def _terms(facts: PageFacts) -> dict[str, str]:
     """The terms of the guarantee, each by itself."""
     audit, bound, rate = facts.audit, facts.audit.guarantee, facts.audit.sampling_rate
     assert bound is not None
@@ -101,7 +101,7 @@ def _noise(audit: RunAudit) -> str:
     return arithmetic if z is None else f"multiplier {ceiling(z)}, {arithmetic}"
 
 
-def _earlier(facts: RunFacts) -> dict[str, str]:
+def _earlier(facts: PageFacts) -> dict[str, str]:
     prior, alone = facts.audit.terms.get("prior", []), facts.audit.alone
     if not prior or alone is None:
         return {}
@@ -109,7 +109,7 @@ def _earlier(facts: RunFacts) -> dict[str, str]:
     return {"earlier runs": f"{names}; this run alone spent ε = {ceiling(alone.epsilon)}"}
 
 
-def _trust(facts: RunFacts) -> dict[str, str]:
+def _trust(facts: PageFacts) -> dict[str, str]:
     """Whom the guarantee rests on, and its proof; nothing where nothing is guaranteed."""
     terms, plan = facts.audit.terms, facts.plan
     if terms.get("guarantee"):
@@ -118,7 +118,7 @@ def _trust(facts: RunFacts) -> dict[str, str]:
     return {"trust": _TRUSTED.get(str(terms.get("trust")), str(terms.get("trust"))), **proof}
 
 
-def _reservations(facts: RunFacts) -> Iterator[str]:
+def _reservations(facts: PageFacts) -> Iterator[str]:
     """Whom or what the guarantee leaves out."""
     terms, bound = facts.audit.terms, facts.audit.guarantee
     if note := terms.get("note"):

@@ -7,13 +7,13 @@ import shlex
 from importlib.metadata import version
 
 from privfed.report.page.blocks import Chapter, Facts, Paragraph, ShellLine
-from privfed.report.page.run_facts import RunFacts
+from privfed.report.page.run_facts import PageFacts
 from privfed.version import __version__
 
 _LIBRARIES = ("torch", "numpy", "scipy", "dp-accounting")
 
 
-def provenance_chapter(facts: RunFacts) -> Chapter:
+def provenance_chapter(facts: PageFacts) -> Chapter:
     """The ledger's head, the one command, and the versions at hand."""
     head = str(facts.audit.ledger_head)
     words = (

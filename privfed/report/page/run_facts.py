@@ -23,7 +23,7 @@ from privfed.store.tensorfile import unpack
 
 
 @dataclass(frozen=True)
-class RunFacts:
+class PageFacts:
     """A run whose ledger is in order.
 
     `rounds` are its evaluated rounds, `summary` is empty where it has not ended, `attackers` where
@@ -73,7 +73,7 @@ class RunFacts:
         return stated if isinstance(stated, dict) else {}
 
 
-def run_facts(run: Path | RunDirectory) -> RunFacts:
+def run_facts(run: Path | RunDirectory) -> PageFacts:
     """Read and audit the run. Raises `Broken` where its files prove nothing, `Refused` for none."""
     audited = audit(run)
     if audited.problems or audited.guarantee is None:
@@ -83,7 +83,7 @@ def run_facts(run: Path | RunDirectory) -> RunFacts:
         )
     directory = RunDirectory.open(run)
     plan, exchange = _planned(directory)
-    return RunFacts(
+    return PageFacts(
         path=audited.path,
         audit=audited,
         ledger=Ledger.load(directory.ledger),

@@ -11,12 +11,12 @@ from privfed.report.page.learning import learning_chapter
 from privfed.report.page.messages import messages_chapter
 from privfed.report.page.promise import headline, promise_chapter
 from privfed.report.page.provenance import environment, provenance_chapter
-from privfed.report.page.run_facts import RunFacts
+from privfed.report.page.run_facts import PageFacts
 from privfed.report.page.simulated import simulation_chapter
 from privfed.report.page.spending import spending_chapter
 
 
-def run_page(facts: RunFacts, simulation: bool) -> Page:
+def run_page(facts: PageFacts, simulation: bool) -> Page:
     """All that may be shown of a run; what no ε covers only where `simulation` asks for it."""
     chapters = [
         promise_chapter(facts),
@@ -32,7 +32,7 @@ def run_page(facts: RunFacts, simulation: bool) -> Page:
     return Page(title, headline(facts), tuple(_banners(facts)), chapters, environment())
 
 
-def _banners(facts: RunFacts) -> Iterator[Banner]:
+def _banners(facts: PageFacts) -> Iterator[Banner]:
     """What has to be known first, whatever was asked for."""
     terms = facts.audit.terms
     if facts.audit.refuted:

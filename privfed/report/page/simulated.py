@@ -11,7 +11,7 @@ from typing import Any
 from privfed.report.page.blocks import Banner, Block, Chapter, Facts, Figures, Paragraph
 from privfed.report.page.checked import canary_blocks
 from privfed.report.page.drawing import rounded
-from privfed.report.page.run_facts import RunFacts
+from privfed.report.page.run_facts import PageFacts
 
 _BANNER = Banner(
     "Not covered by any ε",
@@ -20,14 +20,14 @@ _BANNER = Banner(
 )
 
 
-def simulation_chapter(facts: RunFacts) -> Chapter:
+def simulation_chapter(facts: PageFacts) -> Chapter:
     """All of it, or that there is none."""
     blocks = [*_attackers(facts), *_measures(facts), *_canaries(facts)]
     nothing = Paragraph("The run has no measures of a simulation, no attackers and no canaries.")
     return Chapter("simulation", "Simulation only", blocks or [nothing], _BANNER)
 
 
-def _attackers(facts: RunFacts) -> Iterator[Block]:
+def _attackers(facts: PageFacts) -> Iterator[Block]:
     if facts.attackers:
         clients = ", ".join(map(str, facts.attackers.get("clients", [])))
         others = {k: str(v) for k, v in facts.attackers.items() if k not in ("format", "clients")}
@@ -36,12 +36,12 @@ def _attackers(facts: RunFacts) -> Iterator[Block]:
         yield Facts({**others, "attacking clients": clients or "—", **met})
 
 
-def _canaries(facts: RunFacts) -> Sequence[Block]:
+def _canaries(facts: PageFacts) -> Sequence[Block]:
     evidence = facts.audit.canaries
     return canary_blocks(facts.audit, evidence) if evidence else []
 
 
-def _measures(facts: RunFacts) -> Iterator[Block]:
+def _measures(facts: PageFacts) -> Iterator[Block]:
     """What each evaluated round counted of its clients."""
     stated = {line["round"]: dict(_flat(facts.simulation(line))) for line in facts.rounds}
     names = list(dict.fromkeys(name for measures in stated.values() for name in measures))

@@ -9,11 +9,11 @@ from accounting.accountants import ACCOUNTANTS
 from accounting.curves import Curve, over_delta, over_rounds
 from privfed.report.page.blocks import Block, Chapter, Paragraph
 from privfed.report.page.drawing import Axes, Line, lines_picture
-from privfed.report.page.run_facts import RunFacts
+from privfed.report.page.run_facts import PageFacts
 from privfed.words import ceiling
 
 
-def spending_chapter(facts: RunFacts) -> Chapter:
+def spending_chapter(facts: PageFacts) -> Chapter:
     """Two pictures, or why there is nothing to draw."""
     ledger = facts.ledger
     delta = float(ledger.terms["delta"])
@@ -39,7 +39,7 @@ def spending_chapter(facts: RunFacts) -> Chapter:
     return Chapter("epsilon", "What was spent", [_words(facts), *drawn])
 
 
-def _words(facts: RunFacts) -> Paragraph:
+def _words(facts: PageFacts) -> Paragraph:
     bound = facts.audit.guarantee
     assert bound is not None
     text = (

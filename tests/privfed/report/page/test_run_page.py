@@ -14,7 +14,7 @@ from small import trained
 
 import privfed
 from privfed.errors import Broken, Refused
-from privfed.report.page.blocks import Banner, Chapter, Facts, Figures, Listing, Page, Paragraph
+from privfed.report.page.blocks import Banner, BulletList, Chapter, Facts, Figures, Page, Paragraph
 from privfed.report.page.drawing import Axes, Line, lines_picture
 from privfed.report.page.render import render
 from privfed.report.page.write import write_run_page
@@ -180,7 +180,7 @@ def test_where_no_page_can_be_written_is_refused(runs, tmp_path, out):
 def test_hostile_names_are_shown_and_not_obeyed():
     picture = lines_picture("drawn", HOSTILE, Axes(HOSTILE, HOSTILE), [Line(HOSTILE, [(1, 2.0)])])
     table = Figures(HOSTILE, [HOSTILE], [[HOSTILE]], sortable=True)
-    blocks = [Paragraph(HOSTILE), Listing([HOSTILE]), Facts({HOSTILE: HOSTILE}), table, picture]
+    blocks = [Paragraph(HOSTILE), BulletList([HOSTILE]), Facts({HOSTILE: HOSTILE}), table, picture]
     chapter = Chapter("c", HOSTILE, blocks, Banner(HOSTILE, HOSTILE))
     document = Document(render(Page(HOSTILE, HOSTILE, [Banner(HOSTILE, HOSTILE)], [chapter], "x")))
     assert len(document.all("script")) == 1  # that of sorting, which the policy names
