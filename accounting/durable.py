@@ -46,8 +46,13 @@ def recover_folder(folder: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` to `path` so that a crash leaves either the old file or the new one."""
+    """Write `content` to `path` so that a crash leaves either the old file or the new one.
+
+    A link at `path` is replaced, and one in the temporary file's place is not followed.
+    """
     temporary = path.with_name(_temporary(path.name))
+    if temporary.is_symlink():
+        temporary.unlink()
     try:
         with temporary.open("wb") as file:
             _write(file, content)

@@ -14,8 +14,12 @@ DONE, REFUSED, FAILED = "done", "refused", "failed"
 _FACTS = (
     "epsilon", "delta", "unit", "relation", "sampler", "accountant", "noise_multiplier",
     "rounds", "charges", "aborted", "stopped_at_budget", "simulation", "guarantee", "test_examples",
+    "against", "uncovered",
 )  # fmt: skip
-TERMS = ("delta", "unit", "relation", "sampler", "accountant", "simulation", "guarantee")
+TERMS = (
+    "delta", "unit", "relation", "sampler", "accountant", "simulation", "guarantee", "against",
+    "uncovered",
+)  # fmt: skip
 JOINT = ("joint_epsilon", "joint_cells", "joint_note")
 """Columns with what all cells over the same people guarantee (`privfed.grid.joint_guarantee`)."""
 _STATUS = ("seed", "status", "reason")
@@ -30,7 +34,6 @@ _NO_MEASURE = {
     "start",
     "guarantees",
     "disjoint",
-    "uncovered",
     "budget",
     "budgets",
     "constant",

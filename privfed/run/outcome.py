@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +24,12 @@ class RoundRecord:
     public: Mapping[str, Any]
     simulation: Mapping[str, Any] = field(default_factory=dict)
     warning: str = ""
+
+    def nominally(self) -> RoundRecord:
+        """The same of a run whose ε is nominal: no file shows that number as a guarantee's."""
+        names = {"epsilon": "nominal_epsilon"}
+        public = {names.get(name, name): value for name, value in self.public.items()}
+        return replace(self, public=public)
 
     def tagged(self) -> dict[str, float]:
         """All numbers under "public/…" and "simulation/…", for whoever draws or sends them."""
@@ -122,6 +128,7 @@ class Outcome:
             "prior": self.plan.config.privacy.prior,
             "disjoint": self.plan.config.privacy.disjoint,
             "uncovered": self.guarantee.uncovered or None,
+            "against": self.guarantee.against or None,
             "budget": self.plan.budget,
             "budgets": [asdict(change) for change in self.plan.budgets],
             "stopped_at_budget": self.stopped_at_budget,

@@ -19,13 +19,13 @@ FILES = {
     "report/simulation.csv": "beside it, what no epsilon covers, where a simulation opted in",
     "report/tensorboard/": 'both as events, where `run.watch` has "tensorboard"',
     "report/page.html": "a page about the run, by `privfed report`",
-    "report/simulation.html": "the same with what no ε covers: not to be published",
     "counted_by.txt": "runs that count what this one spent; it may then spend no more",
     "private/": "secret, mode 0700, never to be published or copied for a second run",
     "private/key": "the secret that slots, correlated noise and canaries follow from",
     "private/settled.f32": "what clients keep between rounds, with its journal beside it",
     "private/people": "a keyed digest of people who were passed in Python, to know them again",
     "private/canaries.f64": "what canaries saw of each release",
+    "private/simulation.html": "a page with what no ε covers, by `privfed report --simulation`",
     "private/silos/": "a ledger for each silo, of the privacy of its examples",
 }
 """File or folder -> what it holds. Most runs have the first five and a summary."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from privfed.errors import Broken
 from privfed.grid.pictures.figures import Figure
 from privfed.grid.results import DONE, Row
 from privfed.report.page.blocks import Figures
@@ -12,7 +13,7 @@ from privfed.report.page.drawing import rounded
 from privfed.report.page.grid_facts import ATTACK, GridFacts
 from privfed.words import ceiling, number
 
-_MEANING = ("δ", "unit", "relation", "sampler", "accountant", "guarantee")
+_MEANING = ("δ", "unit", "relation", "sampler", "accountant", "guarantee", "against", "not covered")
 
 
 def cell_figures(facts: GridFacts) -> Figures:
@@ -24,6 +25,7 @@ def cell_figures(facts: GridFacts) -> Figures:
     meanings = [_meaning(cell) for cell in facts.cells]
     alike = {name: values for name in _MEANING if len(values := {m[name] for m in meanings}) == 1}
     apart = [name for name in _MEANING if name not in alike]
+    alike = {name: values for name, values in alike.items() if values != {"—"}}
     lines = [
         [
             *(_value(cell.get(key)) for key in keys),
@@ -88,7 +90,7 @@ def joint_table(facts: GridFacts) -> Figures | None:
     if not distinct:
         return None
     lines = [
-        [ceiling(None if epsilon is None else float(epsilon)), str(cells), *map(_value, rest)]
+        [ceiling(_number(epsilon)), str(cells), *map(_value, rest)]
         for epsilon, cells, *rest in distinct
     ]
     columns = ["joint ε", "runs", "δ", "unit", "relation", "what to know"]
@@ -128,13 +130,23 @@ def _epsilon(cell: Row) -> str:
     if largest is None:
         return "—"
     nominal = " (nominal)" if cell.get("simulation") or cell.get("guarantee") else ""
-    return f"{ceiling(float(largest))}{nominal}"
+    return f"{ceiling(_number(largest))}{nominal}"
+
+
+def _number(value: Any) -> float | None:
+    """The number in a cell of a table; None for none. Raises `Broken` for another word."""
+    try:
+        return None if value is None else float(value)
+    except (TypeError, ValueError):
+        raise Broken("a table of this grid has an ε that is no number; run the grid") from None
 
 
 def _meaning(cell: Row) -> dict[str, str]:
     """What the ε of a cell is about, and whether it is void."""
     names = (*_TERMS, "sampler", "accountant")
     stated = {"guarantee": str(cell.get("guarantee") or "as stated")}
+    start = f"the start, {cell['uncovered']}" if cell.get("uncovered") else "—"
+    stated |= {"against": str(cell.get("against") or "—"), "not covered": start}
     return {
         label: _value(cell.get(name)) for label, name in zip(_MEANING, names, strict=False)
     } | stated

@@ -43,6 +43,8 @@ def headline(facts: PageFacts) -> str:
     return (
         f"ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g}{nominal}, one {_simulated(facts)}"
         f"{bound.unit}, {bound.relation}, {bound.sampler} sampling, accountant {bound.accountant}"
+        + (f", against the {bound.against}" if bound.against else "")
+        + ("; what the model started from is not covered" if bound.uncovered else "")
     )
 
 

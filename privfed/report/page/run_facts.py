@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,12 +84,13 @@ def run_facts(run: Path | RunDirectory) -> PageFacts:
         )
     directory = RunDirectory.open(run)
     plan, exchange = _planned(directory)
+    ledger = Ledger.load(directory.ledger)
     return PageFacts(
         path=audited.path,
         audit=audited,
-        ledger=Ledger.load(directory.ledger),
-        rounds=tuple(directory.metrics.by_round(with_numbers).values()),
-        summary=_document(directory.summary),
+        ledger=ledger,
+        rounds=tuple(map(_evaluated, directory.metrics.by_round(with_numbers).values())),
+        summary=_summary_of_now(_document(directory.summary), ledger),
         aborts=directory.aborts.reasons(),
         attackers=_document(directory.path / "report" / "attackers.json"),
         keys=from_toml(directory.config.path.read_text(encoding="utf-8")),
@@ -112,6 +114,41 @@ def _planned(directory: RunDirectory) -> tuple[Plan | None, RoundForecast | None
         return plan, round_exchange(plan, parameters)
     except (PrivfedError, AccountingError):
         return None, None
+
+
+def _summary_of_now(summary: Mapping[str, Any], ledger: Ledger) -> Mapping[str, Any]:
+    """The summary with numbers for its measures; empty where the run went on since."""
+    if summary.get("ledger_head") != ledger.head().hex():
+        return {}
+    constant = summary.get("constant")
+    scores = _measured(constant if isinstance(constant, dict) else {})
+    measures = {*scores, "loss"}
+    wrong = {name for name in measures if name in summary} - _measured(summary).keys()
+    others = {key: value for key, value in summary.items() if key not in wrong}
+    return {**others, "constant": scores}
+
+
+def _evaluated(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What an evaluation measured, as far as it is numbers, and what only simulations know."""
+    apart = {key: line[key] for key in ("simulation_only",) if key in line}
+    return {**_measured(line), **apart}
+
+
+def _measured(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers among `values` that can be drawn."""
+    return {
+        key: value
+        for key, value in values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and _drawable(value)
+    }
+
+
+def _drawable(value: float) -> bool:
+    return value in (math.inf, -math.inf) or abs(value) < _LARGEST
+
+
+_LARGEST = 1e100
+"""Beyond it a measure is none that a run of ours wrote."""
 
 
 def _document(path: Path) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accounting.durable import write_atomically
+from accounting.durable import make_folder, write_atomically
 from privfed.errors import Refused
 from privfed.grid.results import Files
 from privfed.report.page.grid_facts import files_of, grid_facts
@@ -41,14 +41,13 @@ def write_run_page(
 ) -> Written:
     """Write the page of a run, by default as report/page.html in its directory.
 
-    With `simulation` it goes to report/simulation.html: it is not to be published with the run.
-    Raises `Broken` where the run's files prove nothing, and `Refused` for none.
+    With `simulation` it goes to private/simulation.html, for nobody else to read: it is not to be
+    published. Raises `Broken` where the run's files prove nothing, and `Refused` for no run, and
+    for a place that holds anything but such a page.
     """
     facts = run_facts(run)
-    name = "simulation.html" if simulation else "page.html"
-    path = out or path_of(run) / "report" / name
-    refuse_folder(path)
-    write_atomically(path, render(run_page(facts, simulation)).encode())
+    path = out or _own_place(path_of(run), simulation)
+    _write(path, render(run_page(facts, simulation)), simulation)
     return Written(path, facts.path, simulation, facts.audit.refuted)
 
 
@@ -57,18 +56,58 @@ def write_grid_page(
 ) -> Written:
     """Write the page of a grid, by default as GRID.html beside its tables.
 
-    Raises `Refused` where the grid has no table yet, or is none.
+    Raises `Refused` where the grid has no table yet, or is none, and as `write_run_page` does.
     """
     files = files_of(grid) if isinstance(grid, Path) else grid
     path = out or files.named(".simulation.html" if simulation else ".html")
-    refuse_folder(path)
-    write_atomically(path, render(grid_page(grid_facts(files), simulation)).encode())
+    _write(path, render(grid_page(grid_facts(files), simulation)), simulation)
     return Written(path, files.grid, simulation)
 
 
-def refuse_folder(path: Path) -> None:
-    """Raise `Refused` where no file can be written at `path`."""
+def _own_place(run: Path, simulation: bool) -> Path:
+    """Where a page lies in the run's directory, whose folder is made if it is missing."""
+    folder = run / ("private" if simulation else "report")
+    if folder.is_symlink():
+        raise Refused(f"{folder} is a link, which leads out of the run; name a file by --out")
+    make_folder(folder, 0o700 if simulation else 0o777)
+    return folder / ("simulation.html" if simulation else "page.html")
+
+
+def _write(path: Path, page: str, simulation: bool) -> None:
+    """Write `page` at `path`. Raises `Refused` where anything but a page of its kind lies there."""
+    refuse_place(path, simulation)
+    kind = _KINDS[simulation]
+    content = page.replace(_HEAD, f"{_HEAD}\n{kind}", 1)
+    if simulation and not path.exists():
+        path.touch(0o600)
+    write_atomically(path, content.encode())
+    if simulation:
+        path.chmod(0o600)
+
+
+_HEAD = '<meta name="referrer" content="no-referrer">'
+_KINDS = {
+    False: '<meta name="generator" content="privfed report">',
+    True: '<meta name="generator" content="privfed report, simulation">',
+}
+"""What a page begins with, by whether it holds what only a simulation may know."""
+
+
+def refuse_place(path: Path, simulation: bool = False) -> None:
+    """Raise `Refused` where no page can be written at `path`, or another file lies there."""
     if path.is_dir():
         raise Refused(f"--out {path} is a folder; expected a file to write the page to")
     if not path.parent.is_dir():
         raise Refused(f"--out {path}: its folder does not exist; make it, or name another file")
+    if not path.exists() or not path.stat().st_size:
+        return
+    with path.open("rb") as file:
+        beginning = file.read(_BEGINNING).decode("utf-8", "replace")
+    if _KINDS[simulation] not in beginning:
+        raise Refused(
+            f"{path} is no page of this kind, and nothing was changed; name another file by --out"
+        )
+
+
+_BEGINNING = 1000
+"""How many bytes of a file tell whether it is a page of ours."""

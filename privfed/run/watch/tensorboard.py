@@ -11,7 +11,7 @@ from privfed.errors import Refused
 from privfed.plan.plan import Plan
 from privfed.run.forecast import Forecast
 from privfed.run.outcome import Observer, RoundRecord
-from privfed.run.watch.watcher import Watcher
+from privfed.run.watch.watcher import Watcher, is_nominal
 
 FOLDER = "report/tensorboard"
 
@@ -49,9 +49,11 @@ class _Events(Observer):
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
         """Events of later rounds than `done`, which a crash left, are said to be void."""
+        self._nominal = is_nominal(plan)
         self._writer = _writers().SummaryWriter(str(path / FOLDER), purge_step=done + 1)
 
     def after(self, record: RoundRecord) -> None:
+        record = record.nominally() if self._nominal else record
         for tag, value in record.tagged().items():
             self._writer.add_scalar(tag, value, record.round, walltime=self._began)
         self._writer.flush()

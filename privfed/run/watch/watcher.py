@@ -8,10 +8,16 @@ from typing import Any, ClassVar
 from privfed.errors import Refused
 from privfed.own_code import in_own_code
 from privfed.parts import Part
+from privfed.plan.plan import Plan
 from privfed.run.outcome import Observer
 
 METHODS = ("before", "after_round", "aborted", "after")
 """What is asked of an observer."""
+
+
+def is_nominal(plan: Plan) -> bool:
+    """Whether the ε of a run is nominal: a simulation's, or one that nothing guarantees."""
+    return bool(plan.simulation or plan.void)
 
 
 class Watcher(Part):

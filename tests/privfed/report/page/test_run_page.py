@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 import shutil
+import stat
 import sys
 
 import pytest
@@ -123,7 +124,7 @@ def test_simulations_stay_out_unless_asked_for(runs):
         assert private not in page(runs / "canaries").html
         assert private in page(runs / "canaries", simulation=True).html
     assert "Not covered by any ε" in page(runs / "void", simulation=True).html
-    assert (runs / "void/report/simulation.html").is_file()
+    assert (runs / "void/private/simulation.html").is_file()
 
 
 def test_a_void_run_says_so_first_whatever_was_asked(runs):
@@ -220,3 +221,75 @@ def test_without_a_part_that_is_named_the_rest_is_still_said(tmp_path, monkeypat
     document = page(tmp_path / "run")
     assert document.html.count("Parts that the configuration names are not at hand") == 2
     assert "differentially private" in document.texts("blockquote")[0]
+
+
+def test_a_page_replaces_nothing_but_a_page_of_its_kind(runs, tmp_path):
+    run_path = tmp_path / "run"
+    shutil.copytree(runs / "plain", run_path)
+    before = {p: p.read_bytes() for p in run_path.rglob("*") if p.is_file()}
+    for name in ("ledger.jsonl", "config.toml", "checkpoint.safetensors", "report/summary.json"):
+        with pytest.raises(Refused, match="is no page of this kind, and nothing was changed"):
+            write_run_page(run_path, run_path / name)
+    assert all(path.read_bytes() == content for path, content in before.items())
+    ours = write_run_page(run_path).path
+    assert write_run_page(run_path).path == ours == run_path / "report/page.html"
+    with pytest.raises(Refused, match="is no page of this kind"):
+        write_run_page(run_path, ours, simulation=True)
+
+
+def test_what_only_a_simulation_may_know_is_for_nobody_else_to_read(runs, tmp_path):
+    run_path = tmp_path / "run"
+    shutil.copytree(runs / "canaries", run_path)
+    path = write_run_page(run_path, simulation=True).path
+    assert path == run_path / "private/simulation.html"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    elsewhere = write_run_page(run_path, tmp_path / "s.html", simulation=True).path
+    assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o600
+
+
+def test_a_page_is_written_into_the_run_and_nowhere_else(runs, tmp_path):
+    run_path, victim = tmp_path / "run", tmp_path / "victim"
+    shutil.copytree(runs / "plain", run_path)
+    victim.write_text("mine")
+    (run_path / "report/.page.html.tmp").symlink_to(victim)
+    assert not write_run_page(run_path).path.is_symlink()
+    assert victim.read_text() == "mine"
+    shutil.rmtree(run_path / "report")
+    assert write_run_page(run_path).path.is_file()  # an empty folder is easily lost
+    shutil.rmtree(run_path / "report")
+    (run_path / "report").symlink_to(tmp_path)
+    with pytest.raises(Refused, match="is a link, which leads out of the run"):
+        write_run_page(run_path)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"constant": [1]},
+        {"constant": {"accuracy": "x"}},
+        {"accuracy": "high"},
+        {"loss": None},
+        {"accuracy": 1e308},
+        {"loss": 10**400},
+    ],
+)
+def test_what_no_run_writes_is_left_out(runs, tmp_path, edit):
+    run_path = tmp_path / "run"
+    shutil.copytree(runs / "plain", run_path)
+    summary = json.loads((run_path / "report/summary.json").read_text())
+    (run_path / "report/summary.json").write_text(json.dumps({**summary, **edit}))
+    lines = (run_path / "metrics.jsonl").read_text().splitlines()
+    last = {**json.loads(lines[-1]), **{k: v for k, v in edit.items() if k != "constant"}}
+    (run_path / "metrics.jsonl").write_text("\n".join([*lines[:-1], json.dumps(last)]) + "\n")
+    assert write_run_page(run_path).path.is_file()
+
+
+def test_an_old_summary_is_no_end_of_a_run_that_went_on(runs, tmp_path):
+    run_path = tmp_path / "run"
+    shutil.copytree(runs / "plain", run_path)
+    summary = json.loads((run_path / "report/summary.json").read_text())
+    summary |= {"ledger_head": "0" * 64, "accuracy": 0.9876}
+    (run_path / "report/summary.json").write_text(json.dumps(summary))
+    text = write_run_page(run_path).path.read_text("utf-8")
+    assert "has not ended" in text
+    assert "98.76" not in text

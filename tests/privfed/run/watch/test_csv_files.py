@@ -32,7 +32,7 @@ def test_what_no_epsilon_covers_has_a_file_of_its_own(tmp_path):
     public, beside = (
         rows(tmp_path / f"run/report/{name}.csv") for name in ("metrics", "simulation")
     )
-    assert set(public[0]) == {"round", "accuracy", "loss", "epsilon"}
+    assert set(public[0]) == {"round", "accuracy", "loss", "nominal_epsilon"}  # a simulation
     assert {"round", "cohort", "median_norm"} <= set(beside[0])
     assert len(public) == len(beside) == 4
 
