@@ -54,7 +54,7 @@ def _table(compared: Comparison) -> Table:
         ("", _facts(left, right)),
         ("guarantee", _guarantees(compared)),
         ("configuration", _settings(compared)),
-        ("by round, as its files state", _rounds(left, right)),
+        ("by round (stated)", _rounds(left, right)),
     )
     for title, lines in sections:
         if title:
