@@ -12,7 +12,7 @@ import importlib
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any, ClassVar, TypeGuard
+from typing import Any, ClassVar, TypeGuard, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
@@ -22,6 +22,8 @@ from privfed.own_code import in_own_code
 from privfed.registry import ADAPTERS, BUILT_IN, CONTRACTS, FORMER, GIVEN, RETURNED
 from privfed.suggestions import nearest
 
+P = TypeVar("P", bound=BaseModel)
+
 
 class Part(BaseModel):
     """A frozen, strict configuration: unknown keys and wrong types are errors."""
@@ -30,6 +32,13 @@ class Part(BaseModel):
     later: ClassVar[frozenset[str]] = frozenset()
     """Keys that came with later versions: at their defaults they do not change who a run is about
     (`privfed.config.population_identity`)."""
+
+
+def part_around(base: type[P], like: Any, **facts: Any) -> type[P]:
+    """A subclass of the part `base` that holds `facts`, which are no keys, named after `like`."""
+    name = str(getattr(like, "__qualname__", like))
+    place = {"__module__": like.__module__, "__qualname__": name, "__annotations__": {}}
+    return type(base.__name__, (base,), {**facts, **place})
 
 
 def find(kind: str, name: str, key: str) -> type[Any]:

@@ -35,7 +35,7 @@ def refuse_other_code(config: Config, terms: Mapping[str, Any]) -> None:
 
 
 def _defining(part: type) -> Iterator[object]:
-    """The classes of a part, and the function that makes its model."""
-    yield from (base for base in part.__mro__ if base.__name__ != "Foreign")
-    if "function" in vars(part):
-        yield vars(part)["function"].__func__
+    """What defines a part: its classes, and in the place of one around a function that function."""
+    for base in part.__mro__:
+        function = vars(base).get("function")
+        yield function.__func__ if isinstance(function, staticmethod) else base

@@ -14,7 +14,7 @@ from privfed.deferred import nn
 from privfed.errors import Refused, public_text
 from privfed.models.origin import Origins, is_lazy, origins_of, tensor_bytes, unchanged
 from privfed.own_sources import sources_digest
-from privfed.parts import Part
+from privfed.parts import Part, part_around
 
 
 class GivenModule(Part):
@@ -33,8 +33,7 @@ class GivenModule(Part):
         """The part that builds copies of `module`."""
         if any(tensor.is_meta for tensor in module.state_dict().values()):
             raise Refused("model: this network has no values (device meta)", key="model.name")
-        facts = {"module": module, "__module__": cls.__module__}
-        return type(cls.__name__, (cls,), {**facts, "__qualname__": cls.__qualname__})
+        return part_around(cls, cls, module=module)
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         module = self.module

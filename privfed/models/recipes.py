@@ -13,7 +13,7 @@ from privfed.deferred import nn
 from privfed.errors import Refused
 from privfed.models.origin import Origins
 from privfed.own_code import in_own_code
-from privfed.parts import Part
+from privfed.parts import Part, part_around
 
 
 class Model(Protocol):
@@ -79,9 +79,7 @@ class Foreign(Part):
     @classmethod
     def of(cls, function: Callable[..., Any]) -> type[Foreign]:
         """The part that builds its module by `function`."""
-        place = {"__module__": function.__module__, "__qualname__": _name(function)}
-        facts = {"function": staticmethod(function), "__annotations__": {}}
-        return type("Foreign", (cls,), {**facts, **place})
+        return part_around(cls, function, function=staticmethod(function))
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         if isinstance(self.function, nn.Module):

@@ -17,7 +17,7 @@ from privfed.cli.main import main
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def own(words: tuple[str, ...]) -> list[str] | None:
+def run_by_us(words: tuple[str, ...]) -> list[str] | None:
     """The arguments of a `privfed` command; None for another program's."""
     if words[:1] == ("privfed",):
         return list(words[1:])
@@ -33,7 +33,7 @@ def own(words: tuple[str, ...]) -> list[str] | None:
 
 def wrong(command: Command) -> str:
     """What is wrong with a command that is not run, as far as can be told; "" for nothing."""
-    words, arguments = command.words, own(command.words)
+    words, arguments = command.words, run_by_us(command.words)
     if words[0] == "make":
         return _wrong_target(words[1:])
     if arguments is not None:
@@ -78,10 +78,10 @@ def named(words: list[str]) -> tuple[click.Command, list[str]]:
     """The command that `words` begin with, and the words that it is given."""
     command: click.Command = main
     while isinstance(command, click.Group) and words and re.fullmatch("[a-z]+", words[0]):
-        found = command.get_command(click.Context(command), words[0])
-        if found is None:
+        subcommand = command.get_command(click.Context(command), words[0])
+        if subcommand is None:
             raise ValueError(f"there is no command {words[0]!r}")
-        command, words = found, words[1:]
+        command, words = subcommand, words[1:]
     return command, words
 
 
@@ -111,11 +111,11 @@ def _wrong_module(name: str, *words: str) -> str:
     """A module of the repository that there is not, or options that none of its files names."""
     if not name.startswith(("experiments", "documents")):
         return ""
-    found = importlib.util.find_spec(name)
-    if found is None:
+    module = importlib.util.find_spec(name)
+    if module is None:
         return f"there is no module {name}"
-    folders = list(map(Path, found.submodule_search_locations or ()))
-    files = [path for folder in folders for path in folder.glob("*.py")] or [Path(found.origin)]
+    folders = list(map(Path, module.submodule_search_locations or ()))
+    files = [path for folder in folders for path in folder.glob("*.py")] or [Path(module.origin)]
     sources = "".join(path.read_text(encoding="utf-8") for path in files)
     gone = [
         word for word in words if word.startswith("--") and f'"{word.split("=")[0]}"' not in sources

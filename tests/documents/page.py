@@ -94,9 +94,9 @@ def play(page: Path, *, small: bool = True) -> list[tuple[Block, str]]:
 
     Without `small`, sizes are as readers see them. Raises `Failure`.
     """
-    playing, found = Play(), blocks(page)
+    playing, shown_blocks = Play(), blocks(page)
     with alone(playing.module):
-        for block in found:
+        for block in shown_blocks:
             playing.block(block if small else as_written(block))
     return playing.outputs
 
@@ -129,10 +129,10 @@ def smaller(block: Block) -> str:
     text = block.text
     for each in block.directions.small:
         large, arrow, little = (piece.strip() for piece in each.partition("->"))
-        whole = rf"(?<!\w){re.escape(large)}(?!\w)"
-        if not arrow or not large or not re.search(whole, text):
+        word = rf"(?<!\w){re.escape(large)}(?!\w)"
+        if not arrow or not large or not re.search(word, text):
             raise block.failure(f"small={each}: expected OLD -> NEW, with an OLD of the block")
-        text = re.sub(whole, lambda match, little=little: little, text)
+        text = re.sub(word, lambda match, little=little: little, text)
     return text
 
 

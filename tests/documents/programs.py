@@ -11,7 +11,7 @@ from unittest import mock
 
 import click
 from click.testing import CliRunner
-from documents.lookups import named, own, wrong
+from documents.lookups import named, run_by_us, wrong
 from documents.shell import Command
 
 from privfed.cli.main import main
@@ -32,7 +32,7 @@ def takes(words: tuple[str, ...], more: tuple[str, ...]) -> bool:
 
     Where they begin with `--set`, that is one that takes keys of any section.
     """
-    arguments = own(words)
+    arguments = run_by_us(words)
     if arguments is None:
         return False
     if more[:1] != ("--set",):
@@ -51,7 +51,7 @@ def run(command: Command) -> tuple[int, str]:
 
 
 def _run(command: Command) -> tuple[int, str]:
-    words, arguments = command.words, own(command.words)
+    words, arguments = command.words, run_by_us(command.words)
     if arguments is not None and words[0] != "torchrun":
         outcome = CliRunner().invoke(main, arguments, prog_name="privfed")
         if outcome.exception and not isinstance(outcome.exception, SystemExit):
@@ -76,7 +76,7 @@ def is_known(words: tuple[str, ...]) -> bool:
     if words[:2] == ("python", "-m") and words[2:]:
         name = words[2]
         return name in MODULES or name.startswith(("experiments", "documents", "privfed"))
-    return own(words) is not None or words[0] in TOOLS | NOT_RUN
+    return run_by_us(words) is not None or words[0] in TOOLS | NOT_RUN
 
 
 def _kept(command: Command, printed: str) -> str:

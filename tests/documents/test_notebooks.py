@@ -19,8 +19,8 @@ def test_notebooks_are_shipped_with_what_they_print(path):
 
 @pytest.mark.parametrize("path", pages.notebooks(), ids=pages.name)
 def test_what_notebooks_link_is_there(path):
-    told = [cell.source for cell in read(path).cells if cell.cell_type == "markdown"]
-    targets = [link for text in told for link in re.findall(r"\]\(([^)#]+)", text)]
+    problem = [cell.source for cell in read(path).cells if cell.cell_type == "markdown"]
+    targets = [link for text in problem for link in re.findall(r"\]\(([^)#]+)", text)]
     assert targets
     assert [target for target in targets if not (path.parent / target).exists()] == []
 
@@ -56,15 +56,15 @@ def test_a_notebook_that_raises_warns_or_shows_a_machine_is_caught(tmp_path):
     assert "language_info" not in text_to_ship(good)
     with pytest.raises(CellExecutionError):
         execute(made("1 / 0"), tmp_path)
-    (told,) = shipped_wrongly(execute(made(f"print({str(Path.home() / 'x')!r})"), tmp_path))
-    assert told.startswith("a path of a machine")
+    (problem,) = shipped_wrongly(execute(made(f"print({str(Path.home() / 'x')!r})"), tmp_path))
+    assert problem.startswith("a path of a machine")
     warns = execute(made("import warnings\nwarnings.warn('x')"), tmp_path)
-    assert any(told.startswith("a warning") for told in shipped_wrongly(warns))
+    assert any(problem.startswith("a warning") for problem in shipped_wrongly(warns))
 
 
 def test_a_notebook_that_was_not_run_is_caught():
-    (told,) = shipped_wrongly(made("1"))
-    assert told.startswith("cells were not run")
+    (problem,) = shipped_wrongly(made("1"))
+    assert problem.startswith("cells were not run")
 
 
 def test_a_large_picture_is_caught():

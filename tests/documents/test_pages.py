@@ -26,8 +26,8 @@ def test_studies_name_commands_that_there_are(page):
 @pytest.mark.parametrize("page", pages.every(), ids=pages.name)
 def test_commands_and_options_within_lines_are_there(page):
     named = [(line, span) for line, span in spans(page.read_text("utf-8"))]
-    own = [(line, lookups.wrong_names(span)) for line, span in named if is_command(span)]
-    assert [f"{page}:{line}: {gone}" for line, gone in own if gone] == []
+    ours = [(line, lookups.wrong_names(span)) for line, span in named if is_command(span)]
+    assert [f"{page}:{line}: {gone}" for line, gone in ours if gone] == []
 
 
 def is_command(span):

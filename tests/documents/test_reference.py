@@ -43,14 +43,14 @@ DOCS = ROOT / "docs"
 
 def sections(page):
     """Heading -> the first cells of its table's rows -> all of their cells."""
-    found = {}
+    tables = {}
     for line in page.splitlines():
         if line.startswith("#"):
-            rows = found.setdefault(line.lstrip("# "), {})
+            rows = tables.setdefault(line.lstrip("# "), {})
         elif line.startswith("| ") and not line.startswith(("| key |", "| option |", "| name |")):
             first, *rest = re.split(r" \| ", line.strip("| "))
             rows[first] = rest
-    return found
+    return tables
 
 
 def expected_of_a_run():
@@ -93,9 +93,9 @@ def test_every_key_has_a_form_and_a_meaning(page):
 
 
 def test_forms_are_said_in_words():
-    whole = {"type": "integer", "minimum": 1, "maximum": 5}
-    assert keys.form(whole) == "whole number, at least 1, at most 5"
-    assert keys.form({"type": "array", "items": whole, "minItems": 1}) == (
+    integer = {"type": "integer", "minimum": 1, "maximum": 5}
+    assert keys.form(integer) == "whole number, at least 1, at most 5"
+    assert keys.form({"type": "array", "items": integer, "minItems": 1}) == (
         "list of whole numbers, at least 1, at most 5, 1 at least"
     )
     assert keys.form({"anyOf": [{"type": "number"}, {"type": "null"}]}) == "number"
@@ -113,7 +113,7 @@ def test_every_part_is_listed_with_what_its_kind_declares():
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "column", "said"),
+    ("kind", "name", "column", "words"),
     [
         ("objective", "scaffold", "sends", "2 d"),
         ("objective", "scaffold", "keeps", "d"),
@@ -131,8 +131,8 @@ def test_every_part_is_listed_with_what_its_kind_declares():
         ("protocol", "none", "who sees what", "the server sees every client's row"),
     ],
 )
-def test_columns_say_what_parts_declare(kind, name, column, said):
-    assert parts.COLUMNS[kind][column](find(kind, name, kind)) == said
+def test_columns_say_what_parts_declare(kind, name, column, words):
+    assert parts.COLUMNS[kind][column](find(kind, name, kind)) == words
 
 
 def test_every_command_and_option_is_listed():
@@ -279,8 +279,8 @@ def test_a_readme_is_linked_where_its_page_is():
 
 
 def test_formulas_in_docstrings_are_no_markup():
-    said = escaped("*Event*: `Poisson`(q), |x|^2 * y_, a * b\n\n>>> 2 * 3 | 4\n6")
-    assert said == "*Event*: ``Poisson``\\ (q), \\|x\\|^2 \\* y\\_, a \\* b\n\n>>> 2 * 3 | 4\n6"
+    text = escaped("*Event*: `Poisson`(q), |x|^2 * y_, a * b\n\n>>> 2 * 3 | 4\n6")
+    assert text == "*Event*: ``Poisson``\\ (q), \\|x\\|^2 \\* y\\_, a \\* b\n\n>>> 2 * 3 | 4\n6"
     assert escaped("a\n\n| b | c |\n|---|---|\n| 1 | `x` |") == (
         "a\n\n.. list-table::\n   :header-rows: 1\n\n   * - b\n     - c\n   * - 1\n     - ``x``"
     )

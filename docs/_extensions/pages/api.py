@@ -51,16 +51,16 @@ def modules(package: str) -> str:
 def parts_in_full() -> str:
     """The docstring of each built-in part of privfed's own: rules and attacks have pages."""
     blocks: list[str] = []
-    seen: set[type] = set()
+    listed: set[type] = set()
     for kind, parts in BUILT_IN.items():
         classes = dict.fromkeys(find(kind, name, kind) for name in parts)
-        own = [part for part in classes if part.__module__.startswith("privfed.")]
-        if own and not seen.issuperset(own):
+        parts_here = [part for part in classes if part.__module__.startswith("privfed.")]
+        if parts_here and not listed.issuperset(parts_here):
             blocks += [f"## {key_of(kind)}"]
             blocks += [
-                _directive("autoclass", f"{part.__module__}.{part.__name__}") for part in own
+                _directive("autoclass", f"{part.__module__}.{part.__name__}") for part in parts_here
             ]
-        seen.update(own)
+        listed.update(parts_here)
     return join(blocks)
 
 

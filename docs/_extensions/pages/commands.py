@@ -65,8 +65,8 @@ def form(option: click.Option) -> str:
             "below" if kind.max_open else "at most",
         )
         bounds = ((least, kind.min), (most, kind.max))
-        said = [f"{word} {bound:,.15g}" for word, bound in bounds if bound is not None]
-        return ", ".join([WORDS[kind.name.split()[0]], *said])
+        limits = [f"{word} {bound:,.15g}" for word, bound in bounds if bound is not None]
+        return ", ".join([WORDS[kind.name.split()[0]], *limits])
     if option.metavar:
         return code(option.metavar)
     return "file or folder" if isinstance(kind, click.Path) else WORDS.get(kind.name, kind.name)

@@ -11,6 +11,7 @@ from privfed.data.federation import Examples
 from privfed.data.sources.declared_table import DeclaredTable
 from privfed.data.tables.readable import Readable
 from privfed.errors import Refused
+from privfed.parts import part_around
 from privfed.streams import Streams
 
 
@@ -29,8 +30,7 @@ class GivenTable(DeclaredTable):
     @classmethod
     def of(cls, rows: Readable, test: Readable | None = None) -> type[GivenTable]:
         """The source whose people are `rows`, beside a public table `test`, if any."""
-        facts = {"rows": rows, "test": test, "__module__": cls.__module__}
-        return type(cls.__name__, (cls,), {**facts, "__qualname__": cls.__qualname__})
+        return part_around(cls, cls, rows=rows, test=test)
 
     @property
     def squared_norm(self) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from privfed.errors import Refused
 from privfed.own_code import in_own_code
-from privfed.parts import Part
+from privfed.parts import Part, part_around
 from privfed.plan.plan import Plan
 from privfed.run.outcome import Observer
 
@@ -42,10 +42,7 @@ class OwnWatcher(Watcher):
     @classmethod
     def of(cls, function: Callable[[], Any]) -> type[OwnWatcher]:
         """The part whose observers `function` makes."""
-        name = str(getattr(function, "__qualname__", function))
-        place = {"__module__": function.__module__, "__qualname__": name}
-        facts = {"function": staticmethod(function), "__annotations__": {}}
-        return type("OwnWatcher", (cls,), {**facts, **place})
+        return part_around(cls, function, function=staticmethod(function))
 
     def observer(self) -> Observer:
         """What the function returns. Raises `Refused` where that is no observer."""

@@ -1,5 +1,6 @@
 """A run as an object: its records, what goes on with it, and across processes."""
 
+import abc
 import copy
 import inspect
 import io
@@ -10,6 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
+import typing
 
 import numpy as np
 import pandas as pd
@@ -23,6 +25,7 @@ import privfed
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from privfed.local.objectives.fedprox import FedProx
+from privfed.own_sources import sources_digest
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 
 FRAME, PUBLIC = patients(60), patients(20, seed=1)
@@ -338,13 +341,13 @@ def test_interrupted_it_says_how_to_go_on_and_goes_on_as_if_never_stopped(tmp_pa
             if round == 2:
                 raise KeyboardInterrupt
 
-    whole = privfed.train(people(), model="mlp", out=tmp_path / "whole", **SMALL, **SEEDED)
+    uncut = privfed.train(people(), model="mlp", out=tmp_path / "uncut", **SMALL, **SEEDED)
     watched = {"out": tmp_path / "cut", "observers": [Interrupts()]}
     with pytest.raises(KeyboardInterrupt) as stopped:
         privfed.train(people(), model="mlp", **watched, **SMALL, **SEEDED)
     assert "privfed.load(" in stopped.value.__notes__[0]
     cut = privfed.load(tmp_path / "cut", data=people()).resume()
-    for name, tensor in whole.model.state_dict().items():
+    for name, tensor in uncut.model.state_dict().items():
         assert torch.equal(tensor, cut.model.state_dict()[name])
     assert repr(privfed.load(tmp_path / "cut")).startswith(f"<privfed run {tmp_path / 'cut'}: auc")
 
@@ -541,3 +544,10 @@ def test_people_and_declarations_show_what_they_are():
     declared = privfed.declare(PUBLIC, label="readmitted", client="patient")
     assert "population" not in str(declared)
     assert declared.table(FRAME, clients=60).section["holdout"] == "clients"
+
+
+def test_only_a_users_own_sources_are_digested():
+    assert sources_digest(nn.Linear.__mro__) == ""
+    assert sources_digest([typing.Generic, abc.ABC, privfed.Table]) == ""  # a version names these
+    assert sources_digest([Other]) == sources_digest([Other, typing.Generic])
+    assert sources_digest(Other.__mro__) != sources_digest(Changed.__mro__)
