@@ -32,6 +32,8 @@ class Part(BaseModel):
     later: ClassVar[frozenset[str]] = frozenset()
     """Keys that came with later versions: at their defaults they do not change who a run is about
     (`privfed.config.population_identity`)."""
+    whereabouts: ClassVar[frozenset[str]] = frozenset()
+    """Keys that say where clients' rows are, and nothing of who the clients are."""
 
 
 def part_around(base: type[P], like: Any, **facts: Any) -> type[P]:

@@ -22,9 +22,9 @@ def population_identity(config: Config) -> dict[str, Any]:
     """Whom a run's guarantee covers: `name`, and what makes a client one (`unit`).
 
     Natural clients of a file are those whom its client column names, whatever the path, under the
-    name `data.population`; everything simulated is what all of [data] and the seed make it. A model
-    that was trained on any of the same `sources` may tell of the same people, however they were
-    dealt to clients.
+    name `data.population`; everything simulated is what all of [data] and the seed make it. At
+    which sites clients are says nothing of who they are. A model that was trained on any of the
+    same `sources` may tell of the same people, however they were dealt to clients.
     """
     facts = _facts(config, {kind: catalogued(kind, type(config.parts[kind])) for kind in _kinds()})
     sources = config.source.sources(config.run.seed)
@@ -82,12 +82,16 @@ def _kinds() -> list[str]:
 
 
 def _facts(config: Config, names: Mapping[str, str]) -> str:
-    """All of [data] and the seed, hashed, with its parts under `names`."""
+    """All of [data] and the seed that says who clients are, hashed, with its parts under `names`.
+
+    At which sites they are does not.
+    """
     parts = {key: names[kind] for key, (kind, _) in SECTIONS["data"].parts.items()}
     data = {**config.values()["data"], **parts}
     for model in (config.data, *(config.parts[kind] for kind in _kinds())):
         for key in model.later:
             if data[key] == type(model).model_fields[key].default:
                 del data[key]
+        data = {key: value for key, value in data.items() if key not in model.whereabouts}
     text = json.dumps({"data": data, "seed": config.run.seed}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from accounting.releases import LARGEST_NOISE
 from privfed.models.start import Start
@@ -87,6 +87,32 @@ class Data(Part):
     """That part, where the source has no test set of its own."""
     setting: Literal["cross_device", "cross_silo"] = "cross_device"
     """"cross_device": clients need not return. "cross_silo": they do, and may keep a state."""
+    sites: int = Field(0, ge=0, le=10_000)
+    """How many sites hold the clients, as hospitals do patients: a declared public constant, never
+    counted. 0: there are none. A site may hold nobody."""
+    sites_per_client: int = Field(1, ge=1, le=64)
+    """At how many sites, at most, one client has rows: declared, and refused beyond it."""
+    site_partition: Literal["even", "size", "label"] = "even"
+    """Where no column says at which site a row is: "even": as many clients at each. "size": shares
+    1, 1/2, 1/3, … of them. "label": by their most frequent label, so that sites' labels differ."""
+    whereabouts: ClassVar[frozenset[str]] = frozenset(
+        {"sites", "sites_per_client", "site_partition"}
+    )
+
+    @model_validator(mode="after")
+    def _consistent_sites(self) -> Self:
+        if not self.sites and (self.sites_per_client > 1 or self.site_partition != "even"):
+            key = "sites_per_client" if self.sites_per_client > 1 else "site_partition"
+            raise ValueError(
+                f"{key} is {getattr(self, key)!r}, but sites is 0; declare how many sites there "
+                "are, a public constant"
+            )
+        if self.sites and self.sites_per_client > self.sites:
+            raise ValueError(
+                f"sites_per_client is {self.sites_per_client}, but there are {self.sites} sites "
+                "(sites); expected at most as many"
+            )
+        return self
 
 
 class Client(Part):

@@ -41,7 +41,8 @@ class Examples:
     class labels below `classes` (`[N]`, or `[N, T]` for a label per position, where `NO_LABEL` is
     none), or float32 values `[N, classes]`: 0/1 per label column, or numbers to predict. `owners`
     `[N]` says whose each example is, where the source knows (the natural partition), and `clients`
-    are their names there. `counts` is what loading noticed, for simulations only, and
+    are their names there; `sites` `[N]` says at which site each is, a place among `site_names`,
+    where the source knows that. `counts` is what loading noticed, for simulations only, and
     `preprocessing` what the source made of raw columns. Where examples are not `labelled` nobody
     knows y, which holds labels of the right form. `typical` is how many examples a client is
     expected to hold, where a source makes them up.
@@ -57,6 +58,8 @@ class Examples:
     preprocessing: Preprocessing | None = None
     labelled: bool = True
     typical: float | None = None
+    sites: Indices | None = None
+    site_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.y)
@@ -65,8 +68,9 @@ class Examples:
         """The examples at `index` `[n]`; those of a mapped store stay mapped."""
         chosen = torch.from_numpy(index)
         owners = None if self.owners is None else self.owners[index]
+        sites = None if self.sites is None else self.sites[index]
         x = self.x.take(chosen) if isinstance(self.x, Mapped) else self.x[chosen]
-        return replace(self, x=x, y=self.y[chosen], owners=owners)
+        return replace(self, x=x, y=self.y[chosen], owners=owners, sites=sites)
 
     def made_up(self, count: int) -> tuple[Tensor, Tensor]:
         """Features and labels of `count` examples of the same form that are nobody's."""
@@ -97,6 +101,11 @@ class Federation:
     `[c]`. `root` are public examples that the server trains on. `shared` says that the test set is
     of clients that train. `stands_for` is how many clients there are, where these are only some of
     them (else 0), and `test_scale` is how many times larger the test set is then.
+
+    Where there are sites, the store has an entry for each client at each of its sites: entry k owns
+    `offsets[k]:offsets[k + 1]`, `sites` `[entries]` is the site that holds it, a number below
+    `data.sites`, and `persons` `[entries]`, which rise from 0, the client whose it is (None: entry
+    k is client k). Whoever asks for `clients` then gets entries, in identities, too.
     """
 
     examples: Examples
@@ -110,6 +119,8 @@ class Federation:
     shared: bool = False
     stands_for: int = 0
     test_scale: float = 1.0
+    sites: Indices | None = None
+    persons: Indices | None = None
     _stages: dict[int, Federation] = field(default_factory=dict, repr=False, compare=False)
 
     def at(self, round: int) -> Federation:
@@ -134,13 +145,15 @@ class Federation:
 
     @property
     def clients(self) -> int:
-        """How many clients are in the store."""
+        """How many clients are in the store: entries, where a client may be at several sites."""
         return len(self.offsets) - 1
 
     @property
     def population_size(self) -> int:
         """How many clients there are, with those whom the clients in the store stand for."""
-        return self.stands_for or self.clients
+        if self.stands_for or self.persons is None:
+            return self.stands_for or self.clients
+        return int(self.persons.max(initial=-1)) + 1
 
     def sizes(self, ids: Indices) -> Indices:
         """How many examples each of `ids` `[c]` owns: for simulation alone, never published."""
