@@ -73,7 +73,7 @@ def _ended_run(name: str) -> tuple[RunDirectory, Ledger]:
 
 def _party(config: Config) -> str | None:
     """The party that the headline is against; None where that is all but a trusted server."""
-    return config.privacy.against if config.mechanism.trust == "sum" else None
+    return config.against or None
 
 
 def _promises(config: Config) -> bool:

@@ -132,9 +132,18 @@ class Config:
 
     @property
     def unbounded(self) -> bool:
-        """Whether attackers ignore the bounds that honest clients keep."""
-        stage = self.attackers.stage
-        return stage == "after_bound" or (stage == "auto" and self.secured)
+        """Whether attackers ignore the bounds that honest clients keep: no site lets them."""
+        stage, free = self.attackers.stage, self.secured and not self.by_sites
+        return stage == "after_bound" or (stage == "auto" and free)
+
+    @property
+    def by_sites(self) -> bool:
+        """Whether sites are the parties: each sums its own clients' rows, and adds noise to that.
+
+        Where the server sees rows, and adds the noise, where clients live changes nothing.
+        """
+        asked = self.data.sites > 0 and self.secure.parties != "clients"
+        return asked and (self.secured or self.mechanism.trust == "client")
 
     @property
     def hostile(self) -> int:
@@ -158,6 +167,13 @@ class Config:
     def shared_noise(self) -> SharedNoise | None:
         """The mechanism where clients make up its noise together; None for all others."""
         return self.mechanism if shares_noise(self.mechanism) else None
+
+    @property
+    def against(self) -> str:
+        """The party whose guarantee the budget gates, of noise that is shared; else empty."""
+        if self.shared_noise is None:
+            return ""
+        return "sites" if self.by_sites else self.privacy.against
 
     @property
     def example_privacy(self) -> ExamplePrivacy | None:

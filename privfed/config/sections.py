@@ -130,8 +130,8 @@ class Client(Part):
 
 class CohortKeys(Part):
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Of the drawn, who drops out of a sum: a third each before sharing keys, before sending, and
-    before unmasking (`privfed.secure.dropout`)."""
+    """Of the drawn, or of sites where these are the parties, who drops out of a sum: a third each
+    before sharing keys, before sending, and before unmasking (`privfed.secure.dropout`)."""
 
 
 class Privacy(Part):
@@ -171,10 +171,13 @@ class Aggregation(Part):
 
 
 class Secure(Part):
+    parties: Literal["auto", "clients", "sites"] = "auto"
+    """Who takes part in sums: "clients", each for itself, or "sites", each of which sends one sum
+    of its clients' rows and adds noise for all of them. "auto": sites where there are sites."""
     capacity: int = Field(0, ge=0, le=100_000_000)
     """The largest cohort that a sum can hold; 0: the largest that can be drawn."""
     minimum: int = Field(0, ge=0)
-    """Abort where fewer clients sent their row."""
+    """Abort where fewer clients sent their row; where sites are the parties, fewer sites."""
     simulate: Literal["messages", "arithmetic"] = "messages"
     """"messages": every party plays its part. "arithmetic": the same sums without cryptography."""
 

@@ -166,7 +166,7 @@ class Federation:
     def people(self) -> People:
         """The clients as samplers see them."""
         ids = np.arange(self.clients)
-        return People(self.sizes(ids), self.identify(ids))
+        return People(self.sizes(ids), self.identify(ids), self.sites)
 
     def gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The examples at `rows` `[...]` of the store: x `[..., *features]` and y `[..., *]`.

@@ -136,7 +136,7 @@ def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
         "accountant": config.privacy.accountant,
         "guarantee": plan.void,
         "note": plan.simulation,
-        **({"against": config.privacy.against} if plan.other is not None else {}),
+        **({"against": config.against} if plan.other is not None else {}),
         **({"examples": {"delta": dp.delta}} if dp else {}),
     }
     spending = apart({plan.event: rounds})

@@ -72,7 +72,9 @@ class Plan:
             byzantine=config.aggregation.byzantine,
             schedule=config.server_schedule,
             dropout=config.cohort.dropout,
-            aborts=self.cost.aborts,
+            aborts=self.cost.telling_aborts,
+            sites=self.cost.limits.sites,
+            sites_per_client=config.data.sites_per_client,
         )
 
     def examples(self, rounds: int) -> Guarantee | None:
@@ -90,7 +92,7 @@ class Plan:
         """The guarantee that the budget does not gate, over earlier runs too; None with one."""
         if self.other is None:
             return None
-        against, delta = OTHER_PARTY[self.config.privacy.against], self.config.privacy.delta
+        against, delta = OTHER_PARTY[self.config.against], self.config.privacy.delta
         spending, before = {self.other: rounds}, self.before
         return other_guarantee(spending, against, before.runs, delta, before.uncovered)
 
@@ -166,7 +168,7 @@ def solve_plan(config: Config, before: Priors = NOTHING, length: int = 0) -> Pla
         guarantee=replace(
             promised,
             uncovered=before.uncovered,
-            against=privacy.against if config.shared_noise else promised.against,
+            against=config.against,
         ),
         noise_multiplier=noise,
         by_examples=_weighs_by_examples(config, cost.rule),

@@ -19,13 +19,17 @@ from privfed.errors import Refused
 from privfed.plan.rule import rule_of
 from privfed.plan.sum_limits import configured_limits, limits_of_rare_aborts
 from privfed.privacy.mechanism import Mechanism, Setting
+from privfed.privacy.noise.site_noise import SiteNoise
 from privfed.privacy.shared_noise import OTHER_PARTY, shares_noise
 from privfed.round.algorithm import releases_per_round
 from privfed.sampling.cohort import Witness
+from privfed.sampling.site_coins import over_several_sites
 from privfed.secure.aborts import probability, round_event, tells_who_was_drawn, with_aborts
 from privfed.secure.limits import UNLIMITED, Limits
 from privfed.secure.plain_sum import PlainSum
 from privfed.secure.summation import RowHiding, Summation
+
+_NO_LENGTH = "shared noise depends on the length of a message, and none is given"
 
 
 @dataclass(frozen=True)
@@ -44,9 +48,15 @@ class RoundCost:
     limits: Limits = UNLIMITED
     aborts: float = 0.0
 
+    @property
+    def telling_aborts(self) -> float:
+        """The probability of an abort that may tell who was drawn: whether sites stay does not."""
+        return 0.0 if self.limits.sites else self.aborts
+
     def event(self, noise: float | None) -> Event:
         """What a round is charged at the noise multiplier `noise`."""
-        return round_event(self.mechanism.at(noise), self.witness, self.exchanges, self.aborts)
+        aborts = self.telling_aborts
+        return round_event(self.mechanism.at(noise), self.witness, self.exchanges, aborts)
 
     def other(self, noise: float | None) -> Event | None:
         """What a round is charged against the party that the budget does not gate.
@@ -57,7 +67,7 @@ class RoundCost:
         if not shares_noise(mechanism):
             return None
         events = mechanism.events(self.witness, self.exchanges)
-        return with_aborts(events[OTHER_PARTY[mechanism.against]], self.aborts)
+        return with_aborts(events[OTHER_PARTY[mechanism.against]], self.telling_aborts)
 
     def solve(
         self,
@@ -84,12 +94,13 @@ def round_cost(config: Config, length: int = 0) -> RoundCost:
     that before: a resume keeps it. Raises `Refused`.
     """
     rule = rule_of(config)
-    witness = config.sampler.witness(0, config.data.clients)
+    drawn = config.sampler.witness(0, config.data.clients)
+    witness = over_several_sites(drawn, config.data.sites_per_client)
     configured = replace(configured_limits(config), admitted=config.admitted)
     cost = _cost_within(configured, config, rule, witness, length)
     planned_before = config.noise_multiplier is not None
     protocol = config.row_hiding
-    if planned_before or protocol is None or not cost.aborts:
+    if planned_before or protocol is None or not cost.telling_aborts:
         return cost
     if not tells_who_was_drawn(cost.event(1.0)):
         return cost
@@ -116,12 +127,16 @@ def _cost_within(
     limits: Limits, config: Config, rule: SumRule | RowRule, witness: Witness, length: int
 ) -> RoundCost:
     """The cost of a round whose sums keep `limits`."""
-    mechanism, sampler = config.mechanism, config.sampler
+    mechanism, dropout = config.mechanism, config.cohort.dropout
     if mechanism.private:
-        mechanism = mechanism.resolved(_setting(config, limits, length))
+        parts = config.data.sites_per_client
+        mechanism = mechanism.in_parts(parts).resolved(_setting(config, limits, length))
     releases = releases_per_round(config.objective, rule)
     summation = config.protocol.over(limits)
-    aborts = probability(summation, sampler, config.data.clients, releases, config.cohort.dropout)
+    if limits.sites:
+        aborts = min(1.0, releases * summation.stops(limits.sites, dropout))
+    else:
+        aborts = probability(summation, config.sampler, config.data.clients, releases, dropout)
     return RoundCost(mechanism, witness, rule, releases, summation, limits, aborts)
 
 
@@ -133,12 +148,14 @@ def _setting(config: Config, limits: Limits, length: int) -> Setting:
         capacity=limits.capacity,
         minimum=limits.minimum,
         length=length,
-        against=config.privacy.against,
+        against=config.against or config.privacy.against,
     )
+    if limits.sites:
+        return _setting_of_sites(setting, config, limits)
     if not config.shared_noise or protocol is None:
         return setting
     if not length:
-        raise ValueError("shared noise depends on the length of a message, and none is given")
+        raise ValueError(_NO_LENGTH)
     _refuse_no_honest_noise(protocol, limits)
     return replace(
         setting,
@@ -146,6 +163,20 @@ def _setting(config: Config, limits: Limits, length: int) -> Setting:
         added=protocol.added(limits),
         bits=protocol.bits,
         fewest=protocol.fewest(limits),
+    )
+
+
+def _setting_of_sites(setting: Setting, config: Config, limits: Limits) -> Setting:
+    """The same where sites add the noise: against whoever sees all that colluding sites see."""
+    protocol = config.row_hiding
+    noise = SiteNoise(limits.sites, limits.minimum, limits.colluders)
+    if config.shared_noise and not setting.length:
+        raise ValueError(_NO_LENGTH)
+    return replace(
+        setting,
+        capacity=config.sampler.capacity() or limits.most_rows,
+        bits=protocol.bits if protocol else 0,
+        sites=noise,
     )
 
 

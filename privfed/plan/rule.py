@@ -57,7 +57,7 @@ def _sums_only(config: Config) -> bool:
     """Whether the server sees sums alone, or may use nothing else."""
     mechanism = config.mechanism
     central = mechanism.private and mechanism.trust != "client"
-    return bool(config.secured or central)
+    return bool(config.secured or central or config.by_sites)
 
 
 def _bounded(rule: SumRule | RowRule, clip: float | None) -> SumRule | RowRule:

@@ -26,6 +26,8 @@ def configured_limits(config: Config) -> Limits:
     a cohort that begins where it comes in layers, else all but that part of an expected cohort.
     """
     secure, sampler, shared = config.secure, config.sampler, config.shared_noise
+    if config.by_sites:
+        return _limits_of_sites(config)
     capacity = secure.capacity or sampler.capacity() or config.data.clients
     minimum, tolerance = secure.minimum, 1.0
     if shared and shared.layered:
@@ -34,6 +36,29 @@ def configured_limits(config: Config) -> Limits:
         minimum = minimum or math.ceil((1 - shared.tolerance) * sampler.size - 1e-9)
     arithmetic = secure.simulate == "arithmetic"
     return Limits(capacity, minimum, arithmetic, tolerance, sampler.size, config.hostile)
+
+
+def _limits_of_sites(config: Config) -> Limits:
+    """All sites take part, and their sums have room for the rows of all clients declared.
+
+    As many sites have to stay as configured. By default all but the `tolerance` of the noise that
+    sites share, and never fewer than give a secret back.
+    """
+    secure, data, shared = config.secure, config.data, config.shared_noise
+    protocol, sites = config.row_hiding, config.data.sites
+    if protocol is None:  # each site's sum is seen by itself
+        return Limits(sites, 1, size=sites, sites=sites)
+    least = protocol.least_sites(sites)
+    staying = sites - math.floor(shared.tolerance * sites + 1e-9) if shared else least
+    return Limits(
+        capacity=sites,
+        minimum=secure.minimum or max(staying, least),
+        arithmetic=secure.simulate == "arithmetic",
+        size=sites,
+        sites=sites,
+        colluders=protocol.colluding_sites(sites),
+        rows=data.clients * data.sites_per_client,
+    )
 
 
 def limits_of_rare_aborts(

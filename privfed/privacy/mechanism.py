@@ -14,6 +14,7 @@ from accounting.events import Event
 from privfed.parts import Part
 from privfed.privacy.integers import Share
 from privfed.privacy.noise.correlated import Correlated
+from privfed.privacy.noise.site_noise import SiteNoise
 from privfed.sampling.cohort import Witness
 from privfed.streams import Keys, Streams
 from privfed.vector import Layout
@@ -57,14 +58,16 @@ class Encoding:
     """What a sum is opened for: rows of L2 norm at most `bound` (infinite: none is proved).
 
     A codec may divide that bound into at most `resolution` steps: central noise has a grid that
-    sums have to lie on. Distributed noise instead fixes the `step`, and `noise` is what each client
-    adds in whole steps of it.
+    sums have to lie on. Distributed noise instead fixes the `step`, and `noise` is what each party
+    adds in whole steps of it: a client, or a site for all of its clients.
     """
 
     bound: float = math.inf
     resolution: float = math.inf
     step: float | None = None
     noise: Share | None = None
+    site_deviation: float = 0.0
+    """The deviation of the Gaussian noise that each site adds to its clients' sum by itself."""
 
 
 def require_bounded(total: BoundedSum, norm: float) -> None:
@@ -82,6 +85,9 @@ class Setting:
     the part `added`; all but the part `honest` is left out by them, or known to colluders. `bits`
     is the secure sum's, 0 without one, and `length` that of a message. `against` says whose
     guarantee the budget gates. No sum has fewer than `fewest` survivors, whatever the cohort.
+
+    Where `sites` are the parties, these add the noise, and `minimum`, `honest`, `added` and
+    `fewest` say nothing.
     """
 
     size: int
@@ -93,6 +99,7 @@ class Setting:
     length: int = 0
     against: str = "server"
     fewest: int = 1
+    sites: SiteNoise | None = None
 
 
 class MechanismPart(Part):
@@ -115,6 +122,9 @@ class MechanismPart(Part):
         return None
 
     def resolved(self, setting: Setting) -> Self:
+        return self
+
+    def in_parts(self, parts: int) -> Self:
         return self
 
     def init(self) -> PublicState:
@@ -180,6 +190,13 @@ class Mechanism(Protocol):
 
     def resolved(self, setting: Setting) -> Self:
         """The mechanism with what follows from the run's public constants filled in."""
+        ...
+
+    def in_parts(self, parts: int) -> Self:
+        """The mechanism for clients whose rows come in `parts`, each clipped to so much less.
+
+        Its noise multiplier is then relative to the clip of one part.
+        """
         ...
 
     def at(self, noise_multiplier: float | None) -> Self:

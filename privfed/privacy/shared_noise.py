@@ -26,8 +26,14 @@ class IntegerGrid:
     wraps: float
 
 
-OTHER_PARTY = {"server": "readers", "readers": "server"}
-"""The party that distributed noise protects against, beside the one that the budget gates."""
+OTHER_PARTY = {
+    "server": "readers",
+    "readers": "server",
+    "sites": "others",
+    "others": "sites",
+}
+"""The party that distributed noise protects against, beside the one that the budget gates: "sites"
+are the server with colluding sites, and "others" all but a client's own site."""
 
 
 class SharedNoise(Mechanism, Protocol):
@@ -38,7 +44,7 @@ class SharedNoise(Mechanism, Protocol):
 
     @property
     def against(self) -> str:
-        """The party whose guarantee the budget gates: the "server", or "readers"."""
+        """The party whose guarantee the budget gates: the "server", "readers", or "sites"."""
         ...
 
     @property

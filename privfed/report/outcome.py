@@ -54,7 +54,7 @@ def outcome_table(outcome: Outcome) -> Table:
             **budget_rows(plan.budgets),
             **_divergence_row(outcome),
             **disjoint_row(config.privacy.disjoint),
-            **beside_rows(config.privacy.against, *plan.also(outcome.charges)),
+            **beside_rows(config.against, *plan.also(outcome.charges)),
             **nominal_rows(plan),
         }
     )

@@ -36,7 +36,7 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
             **privacy_rows(plan, forecast),
             **secure_rows(plan, forecast),
             **_cost_rows(plan, forecast),
-            **beside_rows(config.privacy.against, *plan.also(config.run.rounds)),
+            **beside_rows(config.against, *plan.also(config.run.rounds)),
             **_canaries_row(plan, forecast),
             **start_row(plan.guarantee, config.starts_from),
             **budget_rows(plan.budgets),

@@ -11,7 +11,8 @@ from defenses.types import RowRule, SumRule
 from privfed.deferred import torch
 from privfed.local.objective import Cohorts, Memory, Objective
 from privfed.privacy.mechanism import Mechanism, PublicState
-from privfed.sampling.cohort import Sampler
+from privfed.sampling.cohort import Sampler, Witness
+from privfed.sampling.site_coins import over_several_sites
 from privfed.schedules import CONSTANT, Schedule
 from privfed.secure.aborts import round_event
 from privfed.secure.summation import Summation
@@ -43,7 +44,12 @@ class Algorithm:
     schedule: Schedule = CONSTANT
     dropout: float = 0.0
     aborts: float = 0.0
-    """At least the probability that a round aborts for all to see (`privfed.secure.aborts`)."""
+    """At least the probability that a round aborts for all to see (`privfed.secure.aborts`), where
+    that tells who was drawn."""
+    sites: int = 0
+    """How many sites are the parties of sums; 0: clients are."""
+    sites_per_client: int = 1
+    """At how many sites a client's rows may lie, each of which counts as one part of so many."""
 
     def server_in(self, round: int) -> ServerOptimizer:
         """The server optimizer at its rate in `round`."""
@@ -55,6 +61,11 @@ class Algorithm:
         """The public constants of cohorts that objectives may use."""
         separation = self.sampler.witness(0, self.clients).separation
         return Cohorts(self.clients, float(self.sampler.size), separation)
+
+    def witness(self, round: int) -> Witness:
+        """The rule by which the cohort of `round` is drawn."""
+        witness = self.sampler.witness(round, self.clients)
+        return over_several_sites(witness, self.sites_per_client)
 
     @property
     def fixed_divisor(self) -> bool:
@@ -99,8 +110,7 @@ class Algorithm:
 
     def event(self, round: int) -> Event:
         """What `round` is charged: a pure function of declared constants."""
-        witness = self.sampler.witness(round, self.clients)
-        return round_event(self.mechanism, witness, self.exchanges, self.aborts)
+        return round_event(self.mechanism, self.witness(round), self.exchanges, self.aborts)
 
 
 @dataclass(frozen=True)

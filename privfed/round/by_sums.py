@@ -12,7 +12,6 @@ from defenses.types import SumRule
 from privfed.local.exchange import Chunk, Exchange
 from privfed.privacy.mechanism import BoundedSum, PublicState
 from privfed.round.updates import ClientUpdates
-from privfed.secure.summation import Session
 from privfed.vector import Layout
 
 
@@ -41,11 +40,10 @@ class BySums:
         the summed weight.
         """
         updates, algorithm = self._updates, self._updates.algorithm
-        cohort, world, mechanism = updates.cohort, updates.world, algorithm.mechanism
+        world, mechanism = updates.world, algorithm.mechanism
         wire = algorithm.wire(exchange.layout)
         present, leaves = updates.present(number)
-        model = _hash(exchange.broadcast["params"])
-        session = Session(cohort.round, number, model, cohort.clients, leaves, world.streams)
+        session = updates.session(number, _hash(exchange.broadcast["params"]), leaves)
         encoding = mechanism.encoding(self.state)
         accumulator = algorithm.summation.open(session, mechanism.width(wire), encoding)
         foreseen = partial(self._foreseen, exchange)
@@ -55,7 +53,7 @@ class BySums:
         closed = accumulator.close()
         summed = world.executor.reduce(closed.total.to(exchange.broadcast["params"].device))
         total = BoundedSum(summed, closed.bound, closed.survivors)
-        return (total, cohort.divisor) if algorithm.fixed_divisor else _parted(total, wire)
+        return (total, updates.cohort.divisor) if algorithm.fixed_divisor else _parted(total, wire)
 
     def _noised(self, total: BoundedSum, divisor: float, number: int) -> tuple[Tensor, PublicState]:
         updates = self._updates
@@ -65,9 +63,12 @@ class BySums:
         return released.cpu(), state
 
     def _terms(self, chunk: Chunk, exchange: Exchange) -> Tensor:
-        """What clients sum `[c, m]`: the rule's terms, weighted where weights are not fixed."""
+        """What clients sum `[c, m]`: the rule's terms, weighted where weights are not fixed.
+
+        Under fixed weights a client whose rows lie at up to s sites counts as one s-th at each.
+        """
         center = exchange.broadcast.get("center", chunk.rows.new_zeros(()))
-        rows = self._rule.terms(chunk.rows, center)
+        rows = self._rule.terms(chunk.rows / self._parts, center)
         if self._updates.unbounded:
             hostile = torch.from_numpy(self._updates.hostile(chunk.ids)).to(rows.device)
             rows = torch.where(hostile[:, None], self._rule.unbounded(chunk.rows, center), rows)
@@ -75,6 +76,12 @@ class BySums:
             return rows
         weights = chunk.weights[:, None]
         return torch.cat([weights * rows, weights], dim=1)
+
+    @property
+    def _parts(self) -> int:
+        """In how many parts a client's update may come."""
+        algorithm = self._updates.algorithm
+        return algorithm.sites_per_client if algorithm.fixed_divisor else 1
 
     def _foreseen(self, exchange: Exchange, rows: Tensor, hostile: int) -> Tensor:
         """The aggregate without noise, as an attacker works it out who takes all to weigh alike."""

@@ -18,6 +18,7 @@ from privfed.round.algorithm import Algorithm, TrainingState
 from privfed.round.world import World
 from privfed.sampling.cohort import Cohort
 from privfed.secure.dropout import SENDS, leaving
+from privfed.secure.summation import Session
 from privfed.vector import Indices, Layout
 
 Foreseen = Callable[[Tensor, int], Tensor]
@@ -44,18 +45,43 @@ class ClientUpdates:
         """What attackers remember."""
 
     def present(self, number: int) -> tuple[Cohort, Indices]:
-        """Those whose rows of exchange `number` arrive, and when each client leaves `[n]`.
+        """Those whose rows of exchange `number` are added, and when each party leaves `[n]`.
 
-        Passes ask about the same rows: who sends none in the first of them sends none in any.
+        Parties are the cohort, or all sites, whoever was drawn there. Passes ask about the same
+        rows: who sends none in the first of them sends none in any.
         """
         first, dropout = min(number, self.algorithm.objective.exchanges - 1), self.algorithm.dropout
-        identities = self.world.people.identities[self.cohort.clients]
+        identities = self._party_numbers()
         keys = self.world.streams.at(f"dropout/{first}", self.cohort.round, identities)
         leaves = leaving(dropout, keys, len(identities))
         if not dropout:
             return self.cohort, leaves
-        staying = self.cohort.clients[np.isin(leaves, SENDS)]
-        return replace(self.cohort, clients=staying), leaves
+        sends = np.isin(leaves, SENDS)
+        if self.algorithm.sites:
+            sends = sends[self.site_of[self.cohort.clients]]
+        return replace(self.cohort, clients=self.cohort.clients[sends]), leaves
+
+    @property
+    def site_of(self) -> Indices:
+        """The site `[population]` of each client. Raises `ValueError` where there are no sites."""
+        sites = self.world.people.sites
+        if sites is None:
+            raise ValueError("sites are the parties, and nobody knows which site holds a client")
+        return sites
+
+    def session(self, number: int, model_hash: bytes, leaves: Indices) -> Session:
+        """What the sum of exchange `number` is bound to; `leaves` `[n]` as of its parties."""
+        cohort, streams = self.cohort, self.world.streams
+        if not self.algorithm.sites:
+            return Session(cohort.round, number, model_hash, cohort.clients, leaves, streams)
+        sites = np.arange(self.algorithm.sites)
+        return Session(cohort.round, number, model_hash, sites, leaves, streams, sites=self.site_of)
+
+    def _party_numbers(self) -> Indices:
+        """The numbers `[n]` by which the parties of a sum drop out."""
+        if self.algorithm.sites:
+            return np.arange(self.algorithm.sites)
+        return self.world.people.identities[self.cohort.clients]
 
     def chunks(self, exchange: Exchange, present: Cohort, foreseen: Foreseen) -> Iterator[Chunk]:
         """The raw answers of those `present`; of later passes, the same rows as before.

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from privfed.config.config import Config
 from privfed.data.federation import Federation
+from privfed.errors import Refused
 from privfed.local.autotune import Speed, fastest
 from privfed.local.byzantine import Attackers, targeted
 from privfed.local.executor import LocalExecutor
@@ -18,6 +19,7 @@ from privfed.plan.plan import Plan
 from privfed.privacy.mechanism import Mechanism
 from privfed.run.setup import Setup
 from privfed.secure.aborts import refuse_population
+from privfed.secure.limits import Limits
 from privfed.streams import Streams
 
 
@@ -54,8 +56,20 @@ def _refuse_other_people(plan: Plan, federation: Federation) -> None:
     clients, everybody = plan.config.data.clients, federation.population_size
     if plan.mechanism.private:
         plan.cost.witness.refuse_population(everybody, clients)
-    if plan.event.slack:
+    if plan.cost.limits.sites:
+        _refuse_full_sums(plan.cost.limits, federation)
+    elif plan.event.slack:
         refuse_population(everybody, clients)
+
+
+def _refuse_full_sums(limits: Limits, federation: Federation) -> None:
+    """Raises `Refused` where sums over sites, none of which may abort, have too little room."""
+    if limits.rows and federation.clients > limits.rows:
+        raise Refused(
+            f"data.clients and data.sites_per_client declare at most {limits.rows} rows of clients "
+            "at sites, and there are more, so that sums over sites might not hold them; raise "
+            "data.clients"
+        )
 
 
 def _seconds_to_score(network: Network, federation: Federation) -> float:

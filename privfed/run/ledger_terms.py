@@ -101,7 +101,7 @@ def _against(setup: Setup) -> dict[str, Any]:
     plan = setup.plan
     if plan.other is None:
         return {}
-    against = plan.config.privacy.against
+    against = plan.config.against
     return {
         "against": against,
         "other": {"against": OTHER_PARTY[against], "event": plan.other.to_json()},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol, Self
 
 import numpy as np
@@ -77,17 +77,19 @@ class People:
     """The actual clients: their numbers of examples `sizes` `[n]`, and their own numbers `[n]`.
 
     Under privacy a sampler may use how many clients there are and their own numbers, nothing else.
+    `sites` `[n]` says which site holds each of them; None where there are no sites.
     """
 
     sizes: Indices
     identities: Indices
+    sites: Indices | None = None
 
     def __len__(self) -> int:
         return len(self.identities)
 
     def with_equal_sizes(self) -> People:
         """The same people with one example each, for samplers that may not read their sizes."""
-        return People(np.ones_like(self.sizes), self.identities)
+        return replace(self, sizes=np.ones_like(self.sizes))
 
     @classmethod
     def of(cls, sizes: Indices) -> People:

@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.privacy.codec import Codec
-from privfed.privacy.integers import Integers
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
-from privfed.privacy.noise.shares import Layers
+from privfed.privacy.integers import Integers, Share
+from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.secure.channel import Channel
 from privfed.secure.plain_sum import Once
 from privfed.secure.summation import Session
@@ -19,18 +18,17 @@ from privfed.vector import Indices
 
 
 class EncodedAccumulator:
-    """Encodes each client's row, as the client would, and hands it to the channel.
+    """Encodes each client's row, and hands it to the channel, with the client's `share` of noise.
 
     Simulated attackers' rows (`BoundedRows.hostile`) are encoded as they are, without the bound
     and without noise.
     """
 
     def __init__(
-        self, session: Session, codec: Codec, encoding: Encoding, channel: Channel
+        self, session: Session, codec: Codec, bound: float, share: Share | None, channel: Channel
     ) -> None:
         self._session, self._codec, self._channel = session, codec, channel
-        self._bound = encoding.bound
-        self._noise = None if isinstance(encoding.noise, Layers) else encoding.noise
+        self._bound, self._share = bound, share
         self._added = Once()
 
     def add(self, ids: Indices, rows: BoundedRows) -> None:
@@ -49,7 +47,7 @@ class EncodedAccumulator:
             channel.send(client, encoded)
 
     def _encoded(self, row: NDArray[np.float64], keys: Keys) -> Integers:
-        """What an honest client sends of its `row`: whole numbers, with its share of noise."""
+        """Whole numbers for an honest client's `row`, with its share of noise if it adds one."""
         codec = self._codec
         if codec.clip == np.inf and not bool(np.abs(row).max(initial=0.0) <= codec.reach):
             raise Refused(
@@ -58,8 +56,8 @@ class EncodedAccumulator:
                 "lower client.lr, or raise secure.range (and secure.bits)"
             )
         encoded = codec.encode(row, keys)
-        if self._noise:
-            encoded = encoded + self._noise.draw(keys.derived(b"noise"), codec.length)
+        if self._share:
+            encoded = encoded + self._share.draw(keys.derived(b"noise"), codec.length)
         return encoded
 
     def close(self) -> BoundedSum:

@@ -20,12 +20,14 @@ from privfed.parts import Part
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import Layers
+from privfed.privacy.noise.site_noise import whole_sites
 from privfed.secure.agreement import agreement
 from privfed.secure.arithmetic import Arithmetic
 from privfed.secure.channel import Channel
 from privfed.secure.dropout import sending
 from privfed.secure.encoded_accumulator import EncodedAccumulator
 from privfed.secure.limits import FEWEST, Limits
+from privfed.secure.site_sums import SiteSums
 from privfed.secure.summation import Aborted, Session
 
 COARSEST = 0.01
@@ -81,6 +83,14 @@ class SecureProtocol(Part):
         Those hostile and those who collude may be others.
         """
         return self.added(limits) - self.colluding(limits)
+
+    def colluding_sites(self, sites: int) -> int:
+        """k, how many of `sites` may be hostile, or work with who opens sums: one at least."""
+        return whole_sites(0.0, sites)
+
+    def least_sites(self, sites: int) -> int:
+        """The fewest of `sites` that have to stay for a sum to be opened."""
+        return FEWEST
 
     def over(self, limits: Limits) -> EncodedSummation:
         """Sums within `limits`. Raises `Refused` for limits without a proof."""
@@ -148,10 +158,11 @@ class EncodedSummation:
             fixed = Codec(bound, encoding.step, length, bits, reach, encoding.noise)
             self.protocol.refuse_codec(fixed, self.limits)
             return fixed
-        codec = _finest(bound, reach, length, bits, self.limits.capacity, encoding.resolution)
+        most = self.limits.most_rows
+        codec = _finest(bound, reach, length, bits, most, encoding.resolution)
         if bound == math.inf and codec.step > COARSEST:
             raise Refused(
-                f"secure.bits is {bits}: sums of {self.limits.capacity} rows with numbers up to "
+                f"secure.bits is {bits}: sums of {most} rows with numbers up to "
                 f"secure.range = {reach:g} have steps of {codec.step:g}, which no update survives; "
                 f"expected at most {COARSEST:g}: raise secure.bits, or lower secure.range or "
                 "secure.capacity"
@@ -163,12 +174,18 @@ class EncodedSummation:
             raise Aborted("more clients were drawn than secure.capacity allows")
         codec = self.codec(encoding, length)
         layers = encoding.noise if isinstance(encoding.noise, Layers) else None
-        if self.limits.arithmetic:
-            lost = functools.partial(self.protocol.abort_where_lost, session, self.limits)
-            channel: Channel = Arithmetic(session, codec, self.limits, layers, lost)
-        else:
-            channel = self.protocol.channel(session, codec, self.limits, layers)
-        return EncodedAccumulator(session, codec, encoding, channel)
+        share = None if layers else encoding.noise
+        channel = self._channel(session, codec, layers)
+        if self.limits.sites:
+            channel, share = SiteSums(session, codec, channel, share), None
+        return EncodedAccumulator(session, codec, encoding.bound, share, channel)
+
+    def _channel(self, session: Session, codec: Codec, layers: Layers | None) -> Channel:
+        """What carries the rows of the session's parties: the protocol, or its arithmetic."""
+        if not self.limits.arithmetic:
+            return self.protocol.channel(session, codec, self.limits, layers)
+        lost = functools.partial(self.protocol.abort_where_lost, session, self.limits)
+        return Arithmetic(session, codec, self.limits, layers, lost)
 
     def encoded(self, encoding: Encoding, length: int) -> float:
         codec = self.codec(encoding, length)

@@ -18,6 +18,9 @@ class Limits:
     and add no noise. A sum begins with a cohort of at least `admitted`, where that was solved for
     (0: what its protocol asks for). With `arithmetic` no cryptography runs; numbers are encoded,
     summed and lost as it would do it.
+
+    With `sites` above 0 the clients of a sum are sites, each of which sends a sum of rows: all of
+    `rows` at most. Then `colluders` of them, whole sites, may be hostile or work with the server.
     """
 
     capacity: int
@@ -27,6 +30,14 @@ class Limits:
     size: int = 0
     hostile: int = 0
     admitted: int = 0
+    sites: int = 0
+    colluders: int = 0
+    rows: int = 0
+
+    @property
+    def most_rows(self) -> int:
+        """How many rows a sum may have."""
+        return self.rows or self.capacity
 
     def least(self, clients: int) -> int:
         """How many of `clients` have to send their row."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar
 
 from privfed.deferred import torch
 from privfed.parts import Part
 from privfed.privacy.blocks import blocks
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
+from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid
 from privfed.secure.limits import Limits
 from privfed.secure.summation import Session
 from privfed.vector import Indices
@@ -31,9 +33,13 @@ class PlainSum(Part):
     def over(self, limits: Limits) -> PlainSum:
         return self
 
-    def open(self, session: Session, length: int, encoding: Encoding) -> PlainAccumulator:
+    def open(
+        self, session: Session, length: int, encoding: Encoding
+    ) -> PlainAccumulator | NoisedSiteSums:
         if encoding.noise is not None:
             raise TypeError("distributed noise comes with a secure sum; this one would add none")
+        if encoding.site_deviation:
+            return NoisedSiteSums(session, length, encoding)
         return PlainAccumulator(length, encoding.bound)
 
     def encoded(self, encoding: Encoding, length: int) -> float:
@@ -73,6 +79,37 @@ class PlainAccumulator:
 
     def close(self) -> BoundedSum:
         return BoundedSum(self._total.clone(), self._bound, len(self._added))
+
+
+class NoisedSiteSums:
+    """One sum `[m]` for each site, to which the site adds Gaussian noise before it sends it.
+
+    The server sees these sums, and adds them up: each is private by itself, also where nobody was
+    drawn. Rows lie on the grid of the noise, so that sums are exact.
+    """
+
+    def __init__(self, session: Session, length: int, encoding: Encoding) -> None:
+        if session.sites is None:
+            raise ValueError("noise of sites needs the site of each client")
+        self._session, self._site_of, self._encoding = session, session.sites, encoding
+        self._sums = torch.zeros(len(session.clients), length, dtype=torch.float64)
+        self._added = Once()
+
+    def add(self, ids: Indices, rows: BoundedRows) -> None:
+        self._added.check(ids, rows, self._encoding.bound)
+        sites = torch.from_numpy(self._site_of[ids]).to(rows.rows.device)
+        self._sums = self._sums.to(rows.rows.device)
+        self._sums.index_add_(0, sites, rows.rows.double())
+
+    def close(self) -> BoundedSum:
+        session, deviation = self._session, self._encoding.site_deviation
+        stream = f"noise/site/{session.exchange}"
+        keys = session.streams.at(stream, session.round, session.senders).each()
+        total = torch.zeros_like(self._sums[0])
+        for site, site_keys in zip(session.senders.tolist(), keys, strict=True):
+            noise = torch.from_numpy(gaussian_on_grid(site_keys, deviation, len(total)))
+            total += self._sums[site] + noise.to(total)
+        return BoundedSum(total, math.inf, len(self._added))
 
 
 class Once:

@@ -24,6 +24,9 @@ class Session:
 
     `clients` `[n]` is the cohort and `leaves` `[n]` says when each of them drops out
     (`privfed.secure.dropout`; empty: nobody does). Rounding draws from `streams`.
+
+    Where sites are the parties, they are the `clients` of the session, and `sites` `[population]`
+    holds the site of each client whose row is added.
     """
 
     round: int
@@ -32,13 +35,17 @@ class Session:
     clients: Indices = field(default_factory=_nobody)
     leaves: Indices = field(default_factory=_nobody)
     streams: Streams = field(default_factory=lambda: Streams(0))
+    sites: Indices | None = None
+
+    @property
+    def senders(self) -> Indices:
+        """The clients who send their row."""
+        return self.clients[np.isin(self.leaves, SENDS)] if len(self.leaves) else self.clients
 
     @property
     def sending(self) -> int:
         """How many of the clients send their row."""
-        if not len(self.leaves):
-            return len(self.clients)
-        return int(np.isin(self.leaves, SENDS).sum())
+        return len(self.senders)
 
     def layer_keys(self, client: int) -> Keys:
         """The randomness of one client's layers of noise."""
@@ -99,6 +106,14 @@ class RowHiding(SumProtocol, Protocol):
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
         """What holds of a sum over `clients`, in words."""
+        ...
+
+    def colluding_sites(self, sites: int) -> int:
+        """k, how many of `sites` may be hostile, or work with who opens sums: one at least."""
+        ...
+
+    def least_sites(self, sites: int) -> int:
+        """The fewest of `sites` that have to stay for a sum to be opened."""
         ...
 
 

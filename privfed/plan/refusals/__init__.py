@@ -17,6 +17,7 @@ from privfed.plan.refusals.run_files import ledger_heads_that_can_be_remade, mea
 from privfed.plan.refusals.schedules import rates_of_zero
 from privfed.plan.refusals.secure_sums import secure_sum_refusals
 from privfed.plan.refusals.silos import silo_refusals
+from privfed.plan.refusals.sites import site_refusals
 from privfed.plan.refusals.stragglers import nobody_to_drop, nothing_to_shorten
 from privfed.plan.refusals.user_privacy import (
     adaptive_clip_of_absent_clients,
@@ -40,6 +41,7 @@ _IN_ORDER: tuple[Callable[[Config], Iterator[str]], ...] = (
     draw_by_sizes,
     weights_by_private_sizes,
     secure_sum_refusals,
+    site_refusals,
     canary_refusals,
 )
 

@@ -86,6 +86,8 @@ def _approximate_sums_unnoised(config: Config) -> Iterator[str]:
 
 def _unknown_numbers_of_senders(config: Config) -> Iterator[str]:
     """How often a sum aborts is charged for clients that drop out by coins of a known bias."""
+    if config.by_sites:  # who send are sites, whoever of their clients is at hand
+        return
     if config.client.drop_stragglers or config.availability.varies:
         yield (
             "client.drop_stragglers and cohort.availability leave it open how many send to a "

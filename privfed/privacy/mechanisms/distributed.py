@@ -14,6 +14,9 @@ from privfed.privacy.integers import Share
 from privfed.privacy.mechanisms.distributed_noise import DistributedNoise
 from privfed.privacy.noise.shares import DiscreteGaussianShare, Layers, SkellamShare
 
+_EXACT = 1e-9
+"""A tolerance that shields floor from the last bits of a product."""
+
 
 class SkellamNoise(DistributedNoise):
     """Distributed Skellam noise: each client adds a share, so that the server never sees less.
@@ -50,10 +53,11 @@ class SkellamNoise(DistributedNoise):
     def layered(self) -> bool:
         return self.sizing == "layers"
 
-    def _share_deviation(self) -> float:
-        if self.layered:  # whatever the count, the total is z clip: that of a full expected cohort
-            return self._noise() * self.clip / math.sqrt(self._planned_setting().size)
-        return super()._share_deviation()
+    def _shares(self) -> int:
+        setting = self._planned_setting()
+        if self.layered and not setting.sites:  # whatever the count, the total is z clip
+            return setting.size
+        return super()._shares()
 
     def _most_deviation(self) -> float:
         """The largest deviation, which is less in layers.
@@ -62,7 +66,10 @@ class SkellamNoise(DistributedNoise):
         """
         most = super()._most_deviation()
         setting = self._planned_setting()
-        return most * math.sqrt(setting.fewest / setting.size) if self.layered else most
+        if not self.layered:
+            return most
+        fewest = setting.sites.counted if setting.sites else setting.fewest
+        return most * math.sqrt(fewest / self._shares())
 
     def _release(self, counted: float, exchanges: int) -> Skellam:
         grid = self.grid()
@@ -72,12 +79,14 @@ class SkellamNoise(DistributedNoise):
     def share(self) -> Share:
         grid = self.grid()
         variance = (self._noise() * self.clip / grid.step) ** 2
+        sites = self._planned_setting().sites
         if self.layered:
-            return Layers(variance, self.tolerance)
-        return SkellamShare(variance / self._planned_setting().minimum)
+            return sites.layers(variance) if sites else Layers(variance, self.tolerance)
+        return SkellamShare(variance / self._shares())
 
     def noise_on_update(self, size: int) -> float:
-        return self._noise() if self.layered and self.grid() else super().noise_on_update(size)
+        exact = self.layered and not self._planned_setting().sites and self.grid()
+        return self._noise() if exact else super().noise_on_update(size)
 
 
 class DiscreteGaussianNoise(DistributedNoise):
@@ -101,7 +110,7 @@ class DiscreteGaussianNoise(DistributedNoise):
         return 399.0 if self.noise_sampler == "exact" else super()._most_deviation()
 
     def _release(self, counted: float, exchanges: int) -> DiscreteGaussians | Unprotected:
-        grid, clients = self.grid(), math.floor(self._planned_setting().minimum * counted)
+        grid, clients = self.grid(), math.floor(self._shares() * counted + _EXACT)
         if self._noise() and (grid.share < 2 or clients < 1):
             return Unprotected("shares of less than 2 steps, or of nobody, have no proof")
         deviation = self.share().deviation

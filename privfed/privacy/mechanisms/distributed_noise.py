@@ -37,6 +37,7 @@ from privfed.privacy.mechanisms.noised import NoisedMechanism
 from privfed.privacy.rotation import padded, rotate, signs, unrotate
 from privfed.privacy.shared_noise import IntegerGrid
 from privfed.sampling.cohort import Witness
+from privfed.sampling.site_coins import drawn_at_sites
 from privfed.streams import Keys
 from privfed.vector import Layout
 
@@ -66,7 +67,7 @@ class DistributedNoise(NoisedMechanism):
 
     @property
     def against(self) -> str:
-        """The party whose guarantee the budget gates: the "server", or "readers"."""
+        """The party whose guarantee the budget gates: the "server", "readers", or "sites"."""
         return self._planned_setting().against
 
     @property
@@ -77,13 +78,15 @@ class DistributedNoise(NoisedMechanism):
     def grid(self) -> IntegerGrid:
         """The grid that the secure sum's bits allow for this noise. Raises `Refused`.
 
-        From 2^b step = 2 k deviation, with deviation^2 = clip^2 n^2 / d + (step^2 / 4 + share^2) n
-        of a coordinate of the rotated sum of n clients (Kairouz, Liu & Steinke 2021, section 5).
+        From 2^b step = 2 k deviation, with deviation^2 = clip^2 n^2 / d + step^2 n / 4 + share^2 m
+        of a coordinate of the rotated sum of n clients, to which m of them, or of sites, add noise
+        (Kairouz, Liu & Steinke 2021, section 5).
         """
         setting = self._planned_setting()
         n, d = _likely_largest(setting), padded(setting.length)
+        adding = setting.sites.sites if setting.sites else n
         share = self._share_deviation()
-        variance = (self.clip * n) ** 2 / d + share**2 * n
+        variance = (self.clip * n) ** 2 / d + share**2 * adding
         room = 4.0**setting.bits / (4 * _SPREAD**2) - n / 4
         if room <= 0:
             raise self._too_few_bits()
@@ -99,8 +102,13 @@ class DistributedNoise(NoisedMechanism):
         return 4096.0
 
     def _share_deviation(self) -> float:
-        """The deviation of one client's noise, of which `minimum` clients make up z clip."""
-        return self._noise() * self.clip / math.sqrt(self._planned_setting().minimum)
+        """The deviation of one party's noise, of which so many make up z clip."""
+        return self._noise() * self.clip / math.sqrt(self._shares())
+
+    def _shares(self) -> int:
+        """How many shares make up the noise that is counted."""
+        setting = self._planned_setting()
+        return setting.sites.shares(self.layered) if setting.sites else setting.minimum
 
     def event(self, witness: Witness, exchanges: int) -> Event:
         """The event of the guarantee that the budget gates (`privacy.against`)."""
@@ -132,6 +140,8 @@ class DistributedNoise(NoisedMechanism):
                 '"poisson" with secure.capacity, whose aborts are charged'
             )
         slack = self._total_variation() * exchanges
+        if self._planned_setting().sites:
+            return self._site_events(witness, exchanges, slack)
         server = self._release(self._planned_setting().honest, exchanges)
         readers = self._release(self._planned_setting().added, exchanges)
         by_party = {
@@ -144,6 +154,29 @@ class DistributedNoise(NoisedMechanism):
             by_party["readers"] = Event(amplified, witness.sampler, witness.relation, slack=slack)
         return by_party
 
+    def _site_events(self, witness: Witness, exchanges: int, slack: float) -> dict[str, Event]:
+        """The round's events against the server with colluding sites, and against all other sites.
+
+        PRIVACY, section 9.1, has the proof, for a client of a site in H, the survivors without
+        those who collude: all that the server, the network and any k sites see together follows
+        from what is public, what these sites put in, and Y = sum over H of (its drawn clients'
+        encoded rows + its share of noise), H being independent of honest sites' coins. Fix all
+        other clients' coins, rows and roundings: with and without the client, Y is a mixture of a
+        constant plus noise and the same plus the client's row, which enters by a secret coin of
+        bias q. So the draw amplifies for whoever looks, and adding or removing the client is the
+        same pair as its contribution against zero.
+
+        *Sites*: the noise of H, (z C)^2 at least. *Others*: that of the client's own site alone,
+        as if all others colluded: one share, or the base of its layers, whose seeds they hold.
+        """
+        sites = self._planned_setting().sites
+        assert sites is not None
+        parts = {"sites": 1.0, "others": 1 / sites.shares(self.layered)}
+        return {
+            party: drawn_at_sites(witness, self._release(part, exchanges), slack)
+            for party, part in parts.items()
+        }
+
     @abstractmethod
     def _release(self, counted: float, exchanges: int) -> IntegerNoise | Unprotected:
         """What `exchanges` sums over one cohort release, by the part `counted` of their noise."""
@@ -154,12 +187,17 @@ class DistributedNoise(NoisedMechanism):
 
     def _total_variation(self) -> float:
         """The total variation of all noise of one exchange's sum from what is accounted for."""
-        draws = padded(self._planned_setting().length) * self._planned_setting().capacity
-        most = self._planned_setting().capacity if self.layered else 1  # layers, and the base
-        return min(1.0, self.share().total_variation * draws * most)
+        setting = self._planned_setting()
+        parties = setting.sites.sites if setting.sites else setting.capacity
+        most = parties if self.layered else 1  # layers, and the base
+        draws = padded(setting.length) * parties * most
+        return min(1.0, self.share().total_variation * draws)
 
     def noise_on_update(self, size: int) -> float:
         grid = self.grid()  # refuses what cannot be
+        sites = self._planned_setting().sites
+        if sites:  # nobody being missing
+            return self._noise() * math.sqrt(sites.kept(sites.sites, self.layered))
         return grid.share * grid.step * math.sqrt(size) / self.clip
 
     def init(self) -> PublicState:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from accounting.events import CHANGE, REPLACE_ONE, Event
 from accounting.releases import LARGEST_NOISE, Separated, same_cohort
@@ -16,10 +16,12 @@ from privfed.privacy.mechanism import (
     BoundedSum,
     Encoding,
     PublicState,
+    Setting,
 )
 from privfed.privacy.mechanisms.noised import NoisedMechanism
-from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of
+from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of, refuse_inexact
 from privfed.sampling.cohort import Witness
+from privfed.sampling.site_coins import drawn_at_sites
 from privfed.streams import Keys
 from privfed.vector import Layout
 
@@ -46,33 +48,59 @@ class LocalGaussian(NoisedMechanism):
     `accounting.closed` calibrates them (Balle & Wang 2018, Theorem 8, "analytic Gaussian").
 
     *Trust*: nobody but the client itself. *Arithmetic*: as central noise, on each client.
+
+    Where sites are the parties, a site trusts itself with its clients' rows, and nobody else with
+    anything: it releases its own sum of their clipped updates + N(0, (z C)^2 I), over clients whom
+    it draws in secret. Then it is central noise of that site (`CentralGaussian`): unit one client,
+    add/remove under Poisson sampling, amplified against the server and all other sites, and
+    sensitivity C; of a client at s sites, s such events of a clip C / s each. All sites' noises
+    add up in the sum.
     """
 
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     """z = noise standard deviation / clip, on every message; None until calibrated."""
 
+    _sites: int = PrivateAttr(0)
+
     trust: ClassVar[Literal["client"]] = "client"
     arithmetic: ClassVar[str] = "exact messages, and the Gaussian rounded to their grid"
 
+    def resolved(self, setting: Setting) -> Self:
+        mechanism = self.model_copy()
+        mechanism._sites = setting.sites.sites if setting.sites else 0
+        return mechanism
+
     def event(self, witness: Witness, exchanges: int) -> Event:
+        if self._sites:
+            return drawn_at_sites(witness, same_cohort(self._noise(), exchanges))
         noise = same_cohort(self._noise() / CHANGE[REPLACE_ONE], exchanges)
         b = witness.separation
         return Event(Separated(b, noise) if b > 1 else noise, witness.sampler, REPLACE_ONE)
 
     def noise_on_update(self, size: int) -> float:
         """The deviation on the sum, in clips: the noises of all who take part add up."""
-        return self._noise() * math.sqrt(size)
+        if self._sites:
+            refuse_inexact(self._noise(), size)
+        return self._noise() * math.sqrt(self._sites or size)
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
-        """Rows clipped and noised: no norm is bounded any more, and none has to be."""
+        """Rows clipped and noised: no norm is bounded any more, and none has to be.
+
+        Where sites add the noise, to their sums, rows are only clipped.
+        """
         deviation = self._noise() * self.clip
-        noised = on_grid(clip_rows(rows, self.clip), grid_of(deviation)).rows.double()
+        clipped = on_grid(clip_rows(rows, self.clip), grid_of(deviation))
+        if self._sites:
+            return clipped
+        noised = clipped.rows.double()
         for place, client_keys in enumerate(keys.each()):
             noise = torch.from_numpy(gaussian_on_grid(client_keys, deviation, rows.shape[1]))
             noised[place] += noise.to(noised)
         return BoundedRows(noised.to(rows.dtype), math.inf)
 
     def encoding(self, state: PublicState) -> Encoding:
+        if self._sites:
+            return Encoding(self.clip, site_deviation=self._noise() * self.clip)
         return Encoding()
 
     def release(

@@ -28,6 +28,9 @@ class NoisedMechanism(MechanismPart):
     def at(self, noise_multiplier: float | None) -> Self:
         return self.model_copy(update={"noise_multiplier": noise_multiplier})
 
+    def in_parts(self, parts: int) -> Self:
+        return self.model_copy(update={"clip": self.clip / parts}) if parts > 1 else self
+
     def _noise(self: _Calibrated) -> float:
         """The noise multiplier. Raises `ValueError` before calibration."""
         if self.noise_multiplier is None:

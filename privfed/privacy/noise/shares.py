@@ -79,10 +79,14 @@ class Layers:
     v / ((n - k + 1) (n - k)). With D of them gone, the others' base and first D layers make up
     (n - D) v / (n - D) = v: layers above D are taken off (Jiang et al. 2024, XNoise). T is the part
     `tolerance` of n; with more gone the sum aborts.
+
+    With k `colluders`, whose noise does not count, n is replaced by n - k: the others' is v at
+    least, and v exactly where k of those who stay collude (PRIVACY, section 9.5).
     """
 
     variance: float
     tolerance: float
+    colluders: int = 0
     layered: ClassVar[bool] = True
 
     @property
@@ -95,19 +99,20 @@ class Layers:
 
     def count(self, clients: int) -> int:
         """T, how many layers each of `clients` has: never as many as there are clients."""
-        return min(math.floor(self.tolerance * clients + 1e-9), clients - 1)
+        return min(math.floor(self.tolerance * clients + 1e-9), clients - 1 - self.colluders)
 
     def base(self, clients: int) -> SkellamShare:
         """What each of `clients` adds below its layers."""
-        return SkellamShare(self.variance / clients)
+        return SkellamShare(self.variance / (clients - self.colluders))
 
     def layer(self, clients: int, number: int) -> SkellamShare:
         """Layer `number`, from 1, of each of `clients`."""
-        return SkellamShare(self.variance / ((clients - number + 1) * (clients - number)))
+        counted = clients - self.colluders
+        return SkellamShare(self.variance / ((counted - number + 1) * (counted - number)))
 
     def remaining(self, clients: int, gone: int) -> SkellamShare:
         """What base and the first `gone` layers of one client are together."""
-        return SkellamShare(self.variance / (clients - gone))
+        return SkellamShare(self.variance / (clients - self.colluders - gone))
 
     def draw(self, keys: Keys, count: int) -> Integers:
         """Raises `ValueError`: no client draws its layers by itself."""

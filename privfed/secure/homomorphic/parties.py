@@ -60,6 +60,11 @@ class Terms:
         )
 
     @property
+    def largest(self) -> int:
+        """The largest number that a party sends: of a site, the sum of all rows there may be."""
+        return self.codec.largest * (self.limits.rows if self.limits.sites else 1)
+
+    @property
     def least(self) -> int:
         """How many rows a total has at least."""
         return max(self.limits.minimum, FEWEST)
@@ -134,7 +139,7 @@ class KeyHolder:
             summed = np.concatenate([terms.scheme.decrypt(block) for block in ciphertexts])
         except (ValueError, RuntimeError) as error:
             raise BadMessage("no ciphertext", "a total that cannot be decrypted") from error
-        most = total.number * terms.codec.largest
+        most = total.number * terms.largest
         if summed.min() < -most or summed.max() > most:
             raise Aborted("a sum is larger than its rows can be; its limits were broken")
         return summed, total.number
@@ -155,16 +160,16 @@ class EncryptingClient:
     def encrypt(self, client: int, identity: Ed25519PrivateKey, row: Integers) -> bytes:
         """The message of `client`, whose long-term key `identity` is, with its row `[length]`.
 
-        Raises `ValueError` for a row of another form, or beyond the codec's largest number.
+        Raises `ValueError` for a row of another form, or beyond the largest number of a party.
         """
         scheme, codec = self._terms.scheme, self._terms.codec
         if row.shape != (codec.length,) or row.dtype != np.int64:
             raise ValueError(
                 f"an encoded row of {row.dtype} {row.shape}; expected int64 ({codec.length},)"
             )
-        most = codec.largest
+        most = self._terms.largest
         if row.min() < -most or row.max() > most:
-            raise ValueError(f"an encoded row beyond the codec's largest number, {most}")
+            raise ValueError(f"an encoded row beyond the largest number that a party sends, {most}")
         starts = range(0, len(row), scheme.slots)
         blocks = (row[start : start + scheme.slots] for start in starts)
         ciphertexts = tuple(scheme.encrypt(self._key, block) for block in blocks)

@@ -126,9 +126,9 @@ class _Homomorphic(SecureProtocol):
 
     def refuse_codec(self, codec: Codec, limits: Limits) -> None:
         """Sums are whole numbers below half the plaintext modulus; they do not wrap at 2^bits."""
-        if limits.capacity * codec.largest >= self.scheme.room:
+        if limits.most_rows * codec.largest >= self.scheme.room:
             raise Refused(
-                f"sums of {limits.capacity} rows of up to {codec.largest} do not fit "
+                f"sums of {limits.most_rows} rows of up to {codec.largest} do not fit "
                 f"{self.scheme.room:g}; use fewer secure.bits, a smaller secure.capacity, or "
                 'secure.protocol = "masks", whose sums may wrap'
             )

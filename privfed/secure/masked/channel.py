@@ -16,8 +16,8 @@ from privfed.secure.dropout import Leaves
 from privfed.secure.identities import client_directory, client_identity
 from privfed.secure.limits import UNLIMITED, Limits
 from privfed.secure.masked.client import MaskingClient
-from privfed.secure.masked.expected import Expected
-from privfed.secure.masked.graph import Policy, graph_seed
+from privfed.secure.masked.expected import Expected, Insists
+from privfed.secure.masked.graph import graph_seed
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages import FromServer, Message, decode, encode
 from privfed.secure.masked.server import MaskingServer
@@ -48,7 +48,7 @@ class MaskedChannel:
         self,
         session: Session,
         codec: Codec,
-        policy: Policy,
+        policy: Insists,
         limits: Limits = UNLIMITED,
         layers: Layers | None = None,
         wire: Wire | None = None,

@@ -22,8 +22,8 @@ from privfed.secure.masked.derived_keys import (
     pair_key,
     self_key,
 )
-from privfed.secure.masked.expected import Expected
-from privfed.secure.masked.graph import Graph, Policy, neighbours
+from privfed.secure.masked.expected import Expected, Insists
+from privfed.secure.masked.graph import Graph, neighbours
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages import FromClient, Message
 from privfed.secure.masked.roster_messages import Advertise, Invitation, Roster
@@ -56,7 +56,7 @@ class MaskingClient:
         me: int,
         identity: Ed25519PrivateKey,
         directory: Directory,
-        policy: Policy,
+        policy: Insists,
         expected: Expected,
         row: Callable[[], Integers],
         limits: Limits,
@@ -114,7 +114,8 @@ class MaskingClient:
         }
         holders = self._graph.holders(self.me, near)
         places, threshold = tuple(map(self._places.__getitem__, holders)), self._graph.threshold
-        self._layers = self._noise.seeds(len(roster.clients)) if self._noise else ()
+        self._expected_parties = self._policy.counted_of(len(roster.clients))
+        self._layers = self._noise.seeds(self._expected_parties) if self._noise else ()
         secrets = (bytes(self._seed), bytes(self._mask_secret), *self._layers)
         dealt = [share(secret, threshold, places) for secret in secrets]
         wipe(self._mask_secret)
@@ -192,7 +193,7 @@ class MaskingClient:
 
     def _require_enough(self, clients: Collection[int], who: str) -> None:
         """Raises `BadMessage` for too few `clients`; nobody counts who is only named."""
-        total, counted = len(self._places), self._counted(clients)
+        total, counted = self._expected_parties, self._counted(clients)
         holders = self._graph.holders(self.me, self._held.keys() & set(clients) - {self.me})
         if len(holders) < self._graph.threshold or counted < self._graph.survivors:
             raise BadMessage(
@@ -214,7 +215,7 @@ class MaskingClient:
         total = masks.zeros()
         row = self._row()
         if self._noise:
-            row = row + self._noise.draw(len(self._places), self._layers, len(row))
+            row = row + self._noise.draw(self._expected_parties, self._layers, len(row))
         total += row.astype(masks.word)
         masks.apply(total, self_key(self._agreed, self._seed))
         for other in sorted(self._shared):
@@ -251,7 +252,7 @@ class MaskingClient:
         held = sorted(self._held.items())
         seeds = tuple((who, shares[0]) for who, shares in held if who in self._near)
         keys = tuple((who, shares[1]) for who, shares in held if who not in self._near)
-        gone = len(self._places) - self._counted(self._survivors.clients)
+        gone = self._expected_parties - self._counted(self._survivors.clients)
         too_much = self._near if gone < len(self._layers) else set()  # from layer gone + 1 on
         layers = tuple((who, shares[2 + gone]) for who, shares in held if who in too_much)
         return Unmask(self._context, self.me, seeds, keys, gone, layers)

@@ -12,10 +12,14 @@ from privfed.secure.frames import BadMessage
 from privfed.secure.limits import Limits
 from privfed.secure.masked.graph import Policy
 from privfed.secure.masked.roster_messages import Invitation
+from privfed.secure.masked.site_policy import SitePolicy
+
+Insists = Policy | SitePolicy
+"""What each party insists on, whatever the server says."""
 
 
 @functools.lru_cache(maxsize=256)
-def settings(codec: Codec, policy: Policy, limits: Limits, layers: Layers | None) -> bytes:
+def settings(codec: Codec, policy: Insists, limits: Limits, layers: Layers | None) -> bytes:
     """The hash of all that server and clients have to be configured alike for."""
     return agreement(protocol="masks", codec=codec, policy=policy, limits=limits, layers=layers)
 
@@ -30,7 +34,7 @@ class Expected:
     codec: Codec
 
     def invitation(
-        self, session: bytes, policy: Policy, limits: Limits, layers: Layers | None
+        self, session: bytes, policy: Insists, limits: Limits, layers: Layers | None
     ) -> Invitation:
         """The invitation to this sum, of parties with such settings."""
         terms = settings(self.codec, policy, limits, layers)
@@ -45,7 +49,7 @@ class Expected:
         )
 
     def require(
-        self, invitation: Invitation, policy: Policy, limits: Limits, layers: Layers | None
+        self, invitation: Invitation, policy: Insists, limits: Limits, layers: Layers | None
     ) -> None:
         """Raises `BadMessage` for another sum than this, or parties configured otherwise."""
         expected = self.invitation(invitation.session, policy, limits, layers)
@@ -56,11 +60,11 @@ class Expected:
             raise BadMessage(
                 "wrong agreement",
                 "the server is configured otherwise than this client; compare on both sides the "
-                f"codec (clip, step, reach, noise), the policy ({_names(Policy)}), the limits "
-                f"({_names(Limits)}), the layers of noise (variance, tolerance) and the version of "
+                f"codec (clip, step, reach, noise), the policy ({_names(type(policy))}), the "
+                f"limits ({_names(Limits)}), the layers of noise (variance, tolerance) and the version of "
                 "privfed",
             )
 
 
-def _names(settings: type[Policy] | type[Limits]) -> str:
+def _names(settings: type[Insists] | type[Limits]) -> str:
     return ", ".join(field.name for field in fields(settings))

@@ -82,6 +82,10 @@ class Policy:
         """The smallest cohort that is not refused."""
         return max(2, self.admitted or math.ceil(self.threshold * self.size - _EXACT))
 
+    def counted_of(self, clients: int) -> int:
+        """How many parties are expected, of whom a roster has `clients`: nobody else."""
+        return clients
+
     def corrupt(self, clients: int) -> int:
         """How many of `clients` may collude with the server."""
         return math.floor(self.colluders * max(clients, self.size) + _EXACT)

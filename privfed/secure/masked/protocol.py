@@ -10,14 +10,17 @@ from pydantic import Field
 from privfed.errors import Refused
 from privfed.privacy.codec import Codec
 from privfed.privacy.noise.shares import Layers
+from privfed.privacy.noise.site_noise import whole_sites
 from privfed.secure.channel import Channel
 from privfed.secure.dropout import SENDS, Leaves
 from privfed.secure.encoded_sum import SecureProtocol, binomial_at_most
-from privfed.secure.limits import Limits
+from privfed.secure.limits import FEWEST, Limits
 from privfed.secure.masked.channel import MaskedChannel
+from privfed.secure.masked.expected import Insists
 from privfed.secure.masked.graph import COMPLETE, Policy, graph_seed, neighbours, recoverable
 from privfed.secure.masked.roster_messages import Advertise
 from privfed.secure.masked.sealed_shares import sealed_size
+from privfed.secure.masked.site_policy import SitePolicy, least_threshold
 from privfed.secure.masked.unmasking_messages import Vote
 from privfed.secure.primitives import KEY, Expander
 from privfed.secure.summation import Aborted, Session
@@ -42,14 +45,15 @@ class MaskedSums(SecureProtocol):
     opener: ClassVar[str] = "the server"
     layers: ClassVar[bool] = True
     threshold: float = Field(0.6, gt=0, le=1)
-    """The fraction of a cohort that has to stay to the end."""
+    """The fraction of a cohort, or of all sites, that has to stay to the end."""
     admitted: int = Field(0, ge=0)
     """The smallest cohort that a sum begins with; 0: the threshold of the expected one, or what is
     solved for where aborts would cost (`privfed.plan.sum_limits`)."""
     neighbours: int = Field(0, ge=0)
     """How many others each client masks with; 0 follows from the cohort."""
     colluders: float = Field(0.1, ge=0, lt=1)
-    """The part of a cohort that may work with the server."""
+    """The part of a cohort that may work with the server; of sites, that part of all of them,
+    rounded up, and never none."""
     threat: Literal["curious", "lying"] = "curious"
     """Whether the server follows the protocol ("curious"), or may lie."""
 
@@ -64,9 +68,20 @@ class MaskedSums(SecureProtocol):
             self.admitted or admitted,
         )
 
-    def within(self, limits: Limits) -> Policy:
-        """What clients insist on for sums within `limits`."""
-        return self.policy(limits.size, limits.admitted)
+    def within(self, limits: Limits) -> Insists:
+        """What clients, or sites, insist on for sums within `limits`."""
+        if not limits.sites:
+            return self.policy(limits.size, limits.admitted)
+        threshold = self.least_sites(limits.sites)
+        return SitePolicy(limits.sites, limits.minimum, threshold, limits.colluders, self.threat)
+
+    def colluding_sites(self, sites: int) -> int:
+        return whole_sites(self.colluders, sites)
+
+    def least_sites(self, sites: int) -> int:
+        """t, of `sites`: as configured, and more than may collude, or can be lied to about it."""
+        least = least_threshold(sites, self.colluding_sites(sites), self.threat)
+        return max(least, math.ceil(self.threshold * sites - 1e-9), FEWEST)
 
     def begun(self, limits: Limits) -> int:
         return max(super().begun(limits), self.within(limits).smallest)
@@ -80,6 +95,8 @@ class MaskedSums(SecureProtocol):
 
     def fewest(self, limits: Limits) -> int:
         """The fewest survivors: of n clients who share keys, at least `threshold` n stay."""
+        if limits.sites:
+            return limits.minimum
         stay = math.ceil(self.threshold * self.begun(limits) - 1e-9)
         return max(super().fewest(limits), stay)
 
@@ -101,6 +118,9 @@ class MaskedSums(SecureProtocol):
     def stops(self, clients: int, dropout: float, limits: Limits) -> float:
         missing = super().stops(clients, dropout, limits)
         policy = self.within(limits)
+        if limits.sites:
+            lost = binomial_at_most(limits.minimum - 1, clients, 1 - dropout)
+            return min(1.0, missing + lost)
         if not dropout and not self.neighbours and clients > COMPLETE and self.threat == "curious":
             return missing if clients >= policy.smallest else 1.0
         try:
@@ -146,6 +166,8 @@ class MaskedSums(SecureProtocol):
         """
         limits = limits or Limits(clients, size=clients)
         policy = self.within(limits)
+        if limits.sites:
+            return self._promise_to_sites(limits)
         graph = policy.graph(clients)
         neighbours_needed = f"{graph.threshold} of each one's {graph.degree} neighbours"
         form = "complete graph" if graph.complete else f"and {neighbours_needed}"
@@ -156,17 +178,27 @@ class MaskedSums(SecureProtocol):
             "collude with it"
         )
 
+    def _promise_to_sites(self, limits: Limits) -> str:
+        lies = "also if it lies" if self.withstands_lies(limits) else "if it follows the protocol"
+        return (
+            f"of {limits.sites} sites {limits.minimum} have to stay, and "
+            f"{self.least_sites(limits.sites)} shares open a secret; the server learns no site's "
+            f"sum, {lies}, while at most {limits.colluders} of them collude with it"
+        )
+
     def withstands_lies(self, limits: Limits) -> bool:
         """Whether a server that lies in every message still opens sums of enough clients alone.
 
         It chooses who is told of which cohort: so it has to hold for every cohort of which clients
         take a roster and unmask a sum, and beyond 200 clients a graph may be sparse.
         """
+        policy = self.within(limits)
+        if limits.sites:
+            return policy.withstands_lies(policy.graph(limits.sites))
         if self.threat == "lying":  # else there is no graph
             return True
         if limits.capacity > COMPLETE:
             return False
-        policy = self.within(limits)
         for clients in range(self.begun(limits), limits.capacity + 1):
             try:
                 graph = policy.graph(clients)
@@ -177,6 +209,8 @@ class MaskedSums(SecureProtocol):
         return True
 
     def refuse_limits(self, limits: Limits) -> None:
+        if limits.sites:
+            return  # thresholds are whole sites: `privfed.plan.refusals.sites`
         least = self._needed(limits)
         if self.admitted and not least <= self.admitted <= limits.capacity:
             raise Refused(

@@ -15,7 +15,8 @@ from privfed.secure.frames import BadMessage
 from privfed.secure.identities import Directory
 from privfed.secure.limits import Limits
 from privfed.secure.masked.derived_keys import agreed_secret
-from privfed.secure.masked.graph import Policy, neighbours, recoverable
+from privfed.secure.masked.expected import Insists
+from privfed.secure.masked.graph import neighbours, recoverable
 from privfed.secure.masked.messages import FromServer, Message
 from privfed.secure.masked.roster_messages import Advertise, Invitation, Roster
 from privfed.secure.masked.row_messages import Inbox, Masked, Shares
@@ -40,7 +41,7 @@ class MaskingServer:
         invitation: Invitation,
         clients: tuple[int, ...],
         directory: Directory,
-        policy: Policy,
+        policy: Insists,
         graph_seed: bytes,
         limits: Limits,
         layers: Layers | None = None,
@@ -124,7 +125,8 @@ class MaskingServer:
         shape = (graph.degree, graph.threshold, seed)
         common = Roster(self._context, clients, nonces, *shape, keys=())
         masks = {client: keys.mask for client, keys in self._keys.items()}
-        self._members = Members(common.agreed(), graph, clients, near, masks)
+        expected = self._policy.counted_of(len(clients))
+        self._members = Members(common.agreed(), graph, clients, near, masks, expected)
         return {
             client: replace(common, keys=tuple(self._keys[other] for other in near[client]))
             for client in clients
@@ -161,7 +163,7 @@ class MaskingServer:
 
     def _survivors(self) -> Mapping[int, Survivors]:
         self._require(self._senders, "sent their row")
-        if len(self._senders) < self._limits.least(len(self._members.clients)):
+        if len(self._senders) < self._limits.least(self._members.expected):
             raise Aborted("too few clients sent their row")
         survivors = Survivors(self._context, tuple(sorted(self._senders)))
         self._vote_text = survivors.vote_text(self._members.agreed)
@@ -189,7 +191,7 @@ class MaskingServer:
         layers = [who for who, _ in message.layers]
         if len(set(layers)) != len(layers) or not set(layers) <= near & self._senders:
             raise BadMessage("wrong shares", "layers twice, or of others than survivors")
-        if message.gone < len(self._members.clients) - len(self._senders):
+        if message.gone < self._members.expected - len(self._senders):
             raise BadMessage("wrong shares", "of layers of noise that the survivors have to keep")
         values = (*message.seeds, *message.keys, *message.layers)
         if not all(value < PRIME for _, value in values):

@@ -21,13 +21,17 @@ Dealt = dict[int, dict[int, int]]
 
 @dataclass(frozen=True)
 class Members:
-    """The `clients` of a roster with the hash `agreed`, their graph, neighbours and public keys."""
+    """The `clients` of a roster with the hash `agreed`, their graph, neighbours and public keys.
+
+    `expected` parties make up the noise and were to take part: of pinned sites, all of them.
+    """
 
     agreed: bytes
     graph: Graph
     clients: tuple[int, ...]
     near: Mapping[int, tuple[int, ...]]
     mask_keys: Mapping[int, bytes]
+    expected: int
 
     @cached_property
     def places(self) -> Mapping[int, int]:
@@ -123,7 +127,7 @@ class Unmasking:
         Each helper counted who is `gone` by itself. Where somebody garbled what it dealt some of
         them, these count it as gone: it is the others' count, if they are enough, that holds.
         """
-        clients = len(self.members.clients)
+        clients = self.members.expected
         most = self.layers.count(clients) if self.layers else 0
         if self.layers is None or clients - len(self.senders) >= most:
             return

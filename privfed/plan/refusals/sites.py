@@ -1,0 +1,169 @@
+"""What is refused of sites: thresholds, draws inside them, and what they may not keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from accounting.releases import Gaussian, PoissonSampled
+from defenses.types import SumRule
+from privfed.config.config import Config
+from privfed.errors import Refused
+from privfed.plan.rule import rule_of
+from privfed.plan.sum_limits import configured_limits
+
+
+def site_refusals(config: Config) -> Iterator[str]:
+    """Every reason against sites as the parties, or against clients at several of them."""
+    yield from _sites_that_are_none(config)
+    yield from _clients_at_several_sites(config)
+    if not config.by_sites:
+        return
+    yield from _thresholds(config)
+    yield from _numbers_of_clients(config)
+    yield from _unproven_draws(config)
+    yield from _states_at_sites(config)
+    yield from _one_view(config)
+    yield from _bounds_that_sites_keep(config)
+    yield from _noise_twice(config)
+    yield from _rules_on_rows(config)
+
+
+def _sites_that_are_none(config: Config) -> Iterator[str]:
+    """Sites are to be the parties, and there are none."""
+    if config.secure.parties == "sites" and not config.data.sites:
+        yield (
+            'secure.parties is "sites", but data.sites is 0; declare how many sites hold the '
+            "clients, a public constant"
+        )
+
+
+def _clients_at_several_sites(config: Config) -> Iterator[str]:
+    """A client's rows come in parts, for which few mechanisms have a proof."""
+    parts, mechanism = config.data.sites_per_client, config.mechanism
+    if parts == 1 or not mechanism.private:
+        return
+    key = f"data.sites_per_client is {parts}"
+    if not isinstance(_release(config), PoissonSampled):
+        yield (
+            f"{key}, and cohort.sampler = {config.names['sampler']!r} has no proof for clients "
+            'whose rows lie at several sites; use "poisson"'
+        )
+    if mechanism.trust != "server" and not config.by_sites:
+        yield (
+            f"{key}, and clients themselves add the noise (secure.parties); use secure.parties = "
+            '"sites", or privacy.mechanism = "gaussian"'
+        )
+    if config.rule.robust or config.aggregation.before:
+        yield (
+            f"{key}, and aggregation.rule = {config.names['rule']!r} takes a row for a whole "
+            'client\'s; use aggregation.rule = "mean"'
+        )
+    if config.audit.canaries:
+        yield f"{key}, and canaries have one row each; leave out audit.canaries"
+
+
+def _release(config: Config) -> object:
+    """What a draw makes of a Gaussian release; None where that is refused elsewhere."""
+    try:
+        return config.sampler.witness(0, config.data.clients).release
+    except Refused:
+        return None
+
+
+def _thresholds(config: Config) -> Iterator[str]:
+    """Whole sites: n_min - k >= 1, and n_min >= t (PRIVACY, section 9.1, S5 and S6)."""
+    protocol, sites = config.row_hiding, config.data.sites
+    if protocol is None:
+        return
+    limits, least = configured_limits(config), protocol.least_sites(config.data.sites)
+    if least > sites:
+        yield (
+            f"{least} of {sites} sites would have to stay, so that no {limits.colluders} of them "
+            "with the server open another's sum; declare more sites (data.sites), or lower "
+            "secure.colluders"
+        )
+    elif not least <= limits.minimum <= sites:
+        yield (
+            f"secure.minimum is {limits.minimum} sites; expected from {least}, whose shares open "
+            f"a secret (secure.threshold, secure.colluders, secure.threat), to {sites} (data.sites)"
+        )
+    elif limits.minimum <= limits.colluders:
+        yield (
+            f"{limits.minimum} sites may be all that stay, and {limits.colluders} of them may "
+            "collude or be hostile: nobody's noise would be left; raise secure.minimum, or lower "
+            "secure.colluders"
+        )
+
+
+def _numbers_of_clients(config: Config) -> Iterator[str]:
+    """Keys that count clients of a cohort as parties: all sites take part in every round."""
+    keys = {"secure.capacity": config.secure.capacity}
+    values = config.values()["secure"]
+    keys |= {f"secure.{name}": values.get(name, 0) for name in ("admitted", "neighbours")}
+    for key, value in keys.items():
+        if value:
+            yield (
+                f"{key} is {value}, and sites are the parties, all of which take part in every "
+                'round; leave it out, or set secure.parties = "clients"'
+            )
+
+
+def _unproven_draws(config: Config) -> Iterator[str]:
+    """Sites draw their own clients, by independent coins or all of them."""
+    if config.mechanism.private and not isinstance(_release(config), PoissonSampled | Gaussian):
+        yield (
+            f"cohort.sampler = {config.names['sampler']!r} has no proof where sites draw their own "
+            'clients (secure.parties); use "poisson", or "full"'
+        )
+
+
+def _states_at_sites(config: Config) -> Iterator[str]:
+    """What is kept between rounds tells of earlier coins, and makes rows depend on other rows."""
+    if config.objective.keeps:
+        yield (
+            f"client.objective = {config.names['objective']!r} keeps numbers of clients between "
+            "rounds, and sites keep none: a row depends on its client's data, the released model "
+            'and its own coins alone; use another objective, or secure.parties = "clients"'
+        )
+
+
+def _one_view(config: Config) -> Iterator[str]:
+    """The guarantee is one for the server, sites and readers."""
+    if config.privacy.against != "server":
+        yield (
+            "privacy.against tells the server from readers, and where sites draw their own "
+            "clients one guarantee holds against both, with colluding sites; leave it out"
+        )
+
+
+def _bounds_that_sites_keep(config: Config) -> Iterator[str]:
+    """A site bounds its clients' rows: who ignores the bound would be a whole site that lies."""
+    if config.attacked and config.attackers.stage == "after_bound":
+        yield (
+            'attack.stage is "after_bound", and a site bounds each of its clients\' rows: sites '
+            'that lie are not simulated; use "before_bound", or secure.parties = "clients"'
+        )
+
+
+def _noise_twice(config: Config) -> Iterator[str]:
+    """Noise of each site hides its sum by itself, and leaves the range of a protocol."""
+    if config.mechanism.trust == "client" and config.secured:
+        yield (
+            f"privacy.mechanism = {config.names['mechanism']!r} hides each site's sum by its own "
+            'noise, and needs no protocol; use secure.protocol = "none", or one noise for all '
+            'sites: privacy.mechanism = "skellam"'
+        )
+
+
+def _rules_on_rows(config: Config) -> Iterator[str]:
+    """A rule would be shown sites' sums, and what it withstands is said of clients."""
+    try:
+        rule = rule_of(config)
+    except Refused:
+        return
+    if not isinstance(rule, SumRule):
+        yield (
+            f"aggregation.rule = {config.names['rule']!r} needs to see every client's row, and "
+            "sites show sums of these; use a rule that sums suffice for, or secure.parties = "
+            '"clients"'
+        )

@@ -1,0 +1,58 @@
+"""The noise that sites make up together, counted in whole sites."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from privfed.privacy.noise.shares import Layers
+
+_EXACT = 1e-9
+"""A tolerance that shields ceil from the last bits of a product."""
+
+
+def whole_sites(part: float, sites: int) -> int:
+    """k, how many of `sites` the `part` of them is that may work against the others: never none.
+
+    Every site is curious, so that one at least knows its own share of noise and its own clients.
+    """
+    return max(1, math.ceil(part * sites - _EXACT))
+
+
+@dataclass(frozen=True)
+class SiteNoise:
+    """Of `sites`, all of which take part, `minimum` stay at least; `colluders` are not counted.
+
+    They are hostile, or work with the server: the theorem of PRIVACY, section 9.1, counts the noise
+    of H alone, the survivors less these, of whom there are `counted` at least. Their noise is
+    (z C)^2 or more, so that z is about what the proof counts:
+
+    *Minimum*: each site adds (z C)^2 / counted. *Layers*: a base of (z C)^2 / (sites - colluders),
+    and layers by the same number, so that each of m survivors keeps (z C)^2 / (m - colluders).
+    """
+
+    sites: int
+    minimum: int
+    colluders: int
+
+    @property
+    def counted(self) -> int:
+        """How many sites' noise the proof counts: |H| at least."""
+        return self.minimum - self.colluders
+
+    @property
+    def most_layers(self) -> int:
+        """How many layers each site has: as many as sites may be missing."""
+        return self.sites - self.minimum
+
+    def shares(self, layered: bool) -> int:
+        """How many shares, or bases of layers, make up a variance of (z C)^2."""
+        return self.sites - self.colluders if layered else self.counted
+
+    def layers(self, variance: float) -> Layers:
+        """Layers of which those who stay make up `variance` without the colluders' noise."""
+        return Layers(variance, self.most_layers / self.sites, self.colluders)
+
+    def kept(self, survivors: int, layered: bool) -> float:
+        """What all `survivors` add together, over (z C)^2."""
+        return survivors / (survivors - self.colluders if layered else self.counted)
