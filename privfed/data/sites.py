@@ -100,8 +100,8 @@ def known_entries(
     if train.clients != pool.clients:
         left = {name: number for number, name in enumerate(train.clients)}
         number = np.array([left.get(name, -1) for name in pool.clients], dtype=np.int64)
-        kept = number[persons] >= 0
-        persons, places = number[persons[kept]], places[kept]
+        trains = number[persons] >= 0
+        persons, places = number[persons[trains]], places[trains]
     nowhere = np.setdiff1d(np.arange(clients), persons)  # of a client without rows; any will do
     held = np.sort(np.concatenate([persons * sites.count + places, nowhere * sites.count]))
     entry = np.searchsorted(held, owners * sites.count + train.sites)
