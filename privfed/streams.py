@@ -27,7 +27,7 @@ KEPT = frozenset({"slots", "matrix", "canaries"})
 PUBLIC = frozenset(
     {
         *("init", "shuffle", "root", "measure", "personal"),  # training
-        *("synthetic", "partition", "shift", "holdout"),  # simulated data
+        *("synthetic", "partition", "shift", "holdout", "sites"),  # simulated data
         *("availability", "dropout", "stragglers"),  # coins that read nobody's data
         *("attack", "inversion", "membership", "property"),  # attackers and what they try
         "outside",  # parts from outside privfed: "outside/..."

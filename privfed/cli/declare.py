@@ -15,6 +15,7 @@ from privfed.visible import visible_toml
 @click.argument("sample", metavar="SAMPLE", type=ANYTHING)
 @click.option("--label", required=True, help="The column to predict.")
 @click.option("--client", default="", help="The column that says whose a row is.")
+@click.option("--site", default="", help="The column that says at which site a row is.")
 @click.option("--path", help="Where the private table lies; default: the sample.")
 @click.option("--delimiter", help="What divides cells; default: what seems to.")
 @click.option("--encoding", help="Of the sample's text; default: the first common one that fits.")
@@ -23,6 +24,7 @@ def declare_command(
     sample: Path,
     label: str,
     client: str,
+    site: str,
     path: str | None,
     delimiter: str | None,
     encoding: str | None,
@@ -30,7 +32,7 @@ def declare_command(
     """Write a run file for your table from a PUBLIC sample of it, to standard output."""
     from privfed.data.declaring.declare import declare
 
-    declared = declare(sample, label, client, path or str(sample), delimiter, encoding)
+    declared = declare(sample, label, client, path or str(sample), delimiter, encoding, site)
     click.echo(visible_toml(declared), nl=False)
     click.echo(
         "privfed: fill in data.clients and cohort.size, then: privfed check RUN.toml", err=True

@@ -163,6 +163,15 @@ class Federation:
         """The clients' own numbers `[c]`, to key their randomness by."""
         return ids if self.identities is None else self.identities[ids]
 
+    def first_entries(self) -> Indices:
+        """For each entry the first of the client whose it is `[entries]`: itself, if at one site.
+
+        What is drawn by its identity is the same for all of a client's entries.
+        """
+        if self.persons is None:
+            return np.arange(self.clients)
+        return np.searchsorted(self.persons, self.persons)
+
     def people(self) -> People:
         """The clients as samplers see them."""
         ids = np.arange(self.clients)

@@ -11,9 +11,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from privfed.data.federation import Federation, client_number
+from privfed.data.federation import Examples, Federation, client_number
 from privfed.data.holdout import HoldoutSplit, held_out
 from privfed.data.partition import Partition
+from privfed.data.sites import (
+    NO_SITES,
+    Sites,
+    entry_identities,
+    known_entries,
+    made_up_entries,
+    refuse_undeclared,
+)
 from privfed.data.source import Source
 from privfed.errors import Refused
 from privfed.streams import Streams
@@ -29,6 +37,7 @@ def populate(
     holdout: str = "test",
     protected: bool = True,
     few: int | None = None,
+    sites: Sites = NO_SITES,
 ) -> Federation:
     """Load the examples, set the public test set apart, and give the rest to clients.
 
@@ -40,12 +49,18 @@ def populate(
 
     `few` made-up clients stand for all `clients`, where that is fewer.
 
-    Raises `Refused` where nothing would be left, and where the public set would not be public.
+    Where `sites` are declared, each client is at one or several of them: those that the source
+    knows, else ones that are made up. Then `clients` of the result are entries, one for each client
+    at each of its sites.
+
+    Raises `Refused` where nothing would be left, where the public set would not be public, and
+    where sites are not as they are declared.
     """
     built = min(few or clients, clients)
     made_up = source.natural_partition and not source.real_people
     loaded = built if made_up else clients
     pool = source.load(loaded, streams)
+    refuse_undeclared(pool, partition.deals, sites)
     declared = source.load_test(max(round(holdout_fraction * loaded), 1), streams)
     split = held_out(pool, declared, holdout, holdout_fraction, loaded, streams, protected)
     owners = partition.owners(split.pool, built, streams)
@@ -55,11 +70,11 @@ def populate(
     if typical is None and not source.real_people:
         # A simulated source has no secrets.
         typical = len(split.pool) / max(present if made_up else clients, 1)
+    names = split.pool.clients if partition.natural else ()
     return replace(
-        Federation.of(split.pool, owners, present, split.test),
-        identities=_identities(split) if partition.natural else None,
+        _store(pool, split, owners, present, names, sites, streams),
         public=split.public,
-        typical=typical,
+        typical=_of_an_entry(typical, pool, split, sites),
         shared=split.shared,
         stands_for=clients if built < clients else 0,
         test_scale=clients / loaded,
@@ -82,7 +97,51 @@ def _present(split: HoldoutSplit, owners: Indices, built: int) -> int:
     return len(split.pool.clients) or max(built, int(owners.max(initial=-1)) + 1)
 
 
-def _identities(split: HoldoutSplit) -> Indices | None:
+def _identities(names: tuple[str, ...]) -> Indices | None:
     """The clients' own numbers `[clients]`, where the source names them."""
-    names = split.pool.clients
     return np.array([client_number(name) for name in names], dtype=np.int64) if names else None
+
+
+def _store(
+    pool: Examples,
+    split: HoldoutSplit,
+    owners: Indices,
+    clients: int,
+    names: tuple[str, ...],
+    sites: Sites,
+    streams: Streams,
+) -> Federation:
+    """The examples to train on by client, or by client and site; `pool` are all of the source."""
+    identities = _identities(names)
+    if not sites.count:
+        federation = Federation.of(split.pool, owners, clients, split.test)
+        return replace(federation, identities=identities)
+    if pool.sites is not None:
+        entries = known_entries(pool, split.pool, owners, clients, sites)
+    else:
+        who = np.arange(clients) if identities is None else identities
+        entries = made_up_entries(split.pool, owners, who, sites, streams)
+    return replace(
+        Federation.of(split.pool, entries.owners, len(entries.sites), split.test),
+        identities=entry_identities(entries, names, pool.site_names, sites),
+        sites=entries.sites,
+        persons=entries.persons if sites.per_client > 1 else None,
+    )
+
+
+def _of_an_entry(
+    typical: float | None, pool: Examples, split: HoldoutSplit, sites: Sites
+) -> float | None:
+    """How much of a client's `typical` number of examples one of its entries holds.
+
+    Where sites are known, it is what clients of the test set hold, if that says where.
+    """
+    if typical is None or sites.per_client == 1:
+        return typical
+    test = split.test
+    if pool.sites is None:
+        return typical / sites.per_client
+    if test.owners is None or test.sites is None or split.shared:
+        return typical
+    pairs = {*zip(test.owners.tolist(), test.sites.tolist(), strict=True)}
+    return len(test) / max(len(pairs), 1)

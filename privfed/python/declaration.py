@@ -64,7 +64,7 @@ class Declaration:
     __repr__ = __str__
 
 
-def declare(sample: Any, *, label: str, client: str = "") -> Declaration:
+def declare(sample: Any, *, label: str, client: str = "", site: str = "") -> Declaration:
     """Read the declaration of a table off a PUBLIC `sample` of the same form.
 
     It is a table as `privfed.Table` takes them, or the path of one. Raises `Refused` where nothing
@@ -72,6 +72,7 @@ def declare(sample: Any, *, label: str, client: str = "") -> Declaration:
     """
     if isinstance(sample, str | Path):
         path = Path(sample)
-        return Declaration(declare_file(path, label, client, str(path)), path, path.name)
-    declared = declare_object(TableObject(settled(sample), _SAMPLE), label, client)
+        declared = declare_file(path, label, client, str(path), site=site)
+        return Declaration(declared, path, path.name)
+    declared = declare_object(TableObject(settled(sample), _SAMPLE), label, client, site)
     return Declaration(declared, sample, _SAMPLE)

@@ -43,11 +43,14 @@ def other_rows(rows: Any) -> Callable[[Config], Config]:
         if not isinstance(table, TableFile):
             kind, data = GivenTable, {"source": GivenTable.of(table)}
         client = raw["data"]["client"]
-        client = client if client in table.names() else ""  # nobody asks whose rows these are
+        names = table.names()
+        client = client if client in names else ""  # nobody asks whose rows these are, nor where
+        site = raw["data"].get("site", "")
+        site = site if client and site in names else ""
         for key, value in raw["data"].items():
             if key not in of_tables or key in kind.model_fields:
                 data.setdefault(key, value)
-        raw["data"] = {**data, "client": client}
+        raw["data"] = {**data, "client": client, "site": site}
         return reassembled(raw, config)
 
     return changed

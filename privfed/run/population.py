@@ -5,6 +5,7 @@ from __future__ import annotations
 from privfed.config.config import Config
 from privfed.data.federation import Federation
 from privfed.data.population import populate
+from privfed.data.sites import Sites
 from privfed.streams import Streams
 
 _FEW = 256
@@ -14,6 +15,12 @@ _FEW = 256
 def protected(config: Config) -> bool:
     """Whether a guarantee covers anybody: clients, or single examples of silos."""
     return bool(config.mechanism.private or config.client_mechanism.private)
+
+
+def sites_of(config: Config) -> Sites:
+    """The sites that `config` declares."""
+    data = config.data
+    return Sites(data.sites, data.sites_per_client, data.site_partition)
 
 
 def represented(config: Config) -> bool:
@@ -48,6 +55,7 @@ def _population(config: Config, streams: Streams, few: int) -> Federation:
         config.data.holdout,
         protected=protected(config),
         few=few,
+        sites=sites_of(config),
     )
     shifted: Federation = config.shift.apply(federation, streams)
     return shifted.with_root_set(config.aggregation.root)

@@ -26,6 +26,15 @@ _COMMENT = 34
 
 
 @dataclass(frozen=True)
+class SampleSites:
+    """The `column` of sites, how many the sample has, and at how many a client is, at most."""
+
+    column: str
+    count: int
+    per_client: int
+
+
+@dataclass(frozen=True)
 class Declaration:
     """What was read off a sample: each column's kind, the label, and how the file is written."""
 
@@ -37,13 +46,15 @@ class Declaration:
     dialect: Dialect
     clients: int = 0
     """How many different clients the sample has."""
+    sites: SampleSites | None = None
 
     def section(self) -> dict[str, Any]:
         """The section [data] of a run file, by key."""
         dialect = self.dialect
         form = {"delimiter": dialect.delimiter, "encoding": dialect.encoding}
         form |= {"decimal": dialect.decimal}
-        scalars = {"path": self.path, "client": self.client, "label": self.label, **form}
+        site = {"site": self.sites.column} if self.sites else {}
+        scalars = {"path": self.path, "client": self.client, **site, "label": self.label, **form}
         tables = {name: dict(rows) for name, rows in self.tables().items()}
         return {**scalars, **self.label_kind.declared, "missing_words": self.odd_words(), **tables}
 
@@ -68,6 +79,7 @@ class Declaration:
     def key(self, name: str) -> str:
         """The key that declares a column: a feature's is a pattern, which has to mean it alone."""
         pattern, taken = escape(name), {*self.kinds, self.label, self.client}
+        taken |= {self.sites.column} if self.sites else set()
         return (
             pattern
             if isinstance(self.kinds[name], NumericColumn) and pattern not in taken
@@ -136,6 +148,8 @@ def _data_section(declared: Declaration) -> list[str]:
         lines.append(_line("client", declared.client, why))
     else:
         lines.append(_line("partition", "iid", "rows are dealt to made-up clients: a simulation"))
+    if declared.sites:
+        lines.append(_line("site", declared.sites.column, "at which site a row is"))
     if dialect.delimiter != ",":
         lines.append(_line("delimiter", dialect.delimiter))
     if dialect.decimal != ".":
@@ -148,6 +162,8 @@ def _data_section(declared: Declaration) -> list[str]:
     if words := declared.odd_words():
         lines.append(_line("missing_words", words, "empty too, but where they are declared"))
     lines.append(_line("clients", 0, "required: about how many there are, a public constant"))
+    if declared.sites:
+        lines += _site_counts(declared.sites)
     if declared.client:
         lines.append(_line("holdout", "clients", 'or test_path = "a public table.csv"'))
         if declared.path:
@@ -158,6 +174,15 @@ def _data_section(declared: Declaration) -> list[str]:
             {} if name == "missing" else {declared.key(n): c.why for n, c in declared.kinds.items()}
         )
         lines += [_line(key, value, whys.get(key, "")) for key, value in rows]
+    return lines
+
+
+def _site_counts(sites: SampleSites) -> list[str]:
+    """The lines that declare how many sites there are, as the sample has them."""
+    lines = [_line("sites", sites.count, "how many there are, a public constant: as in the sample")]
+    if sites.per_client > 1:
+        why = "a client has rows at so many sites at most: as in the sample"
+        lines.append(_line("sites_per_client", sites.per_client, why))
     return lines
 
 

@@ -14,7 +14,12 @@ import numpy as np
 from pydantic import ValidationError
 
 from privfed.data.declaring.columns import column_kind
-from privfed.data.declaring.declaration import Declaration, left_out_comments, run_file
+from privfed.data.declaring.declaration import (
+    Declaration,
+    SampleSites,
+    left_out_comments,
+    run_file,
+)
 from privfed.data.declaring.labels import label_kind
 from privfed.data.declaring.numeric import decimal_of
 from privfed.data.sources.given_table import GivenTable
@@ -39,12 +44,13 @@ def declare(
     path: str,
     delimiter: str | None = None,
     encoding: str | None = None,
+    site: str = "",
 ) -> str:
     """A run file (TOML) for tables like `sample`, with the loss that suits its label.
 
     Each line says why a column is what it is. Raises `Refused` as `declare_file` does.
     """
-    declared = declare_file(sample, label, client, path, delimiter, encoding)
+    declared = declare_file(sample, label, client, path, delimiter, encoding, site)
     return run_file(sample.name, declared)
 
 
@@ -55,6 +61,7 @@ def declare_file(
     path: str,
     delimiter: str | None = None,
     encoding: str | None = None,
+    site: str = "",
 ) -> Declaration:
     """What is read off the file `sample`, for a table at `path` that is written alike.
 
@@ -64,35 +71,45 @@ def declare_file(
     """
     dialect = _dialect(sample, delimiter, encoding)
     names = column_names(sample, dialect)
-    _refuse_missing(sample, names, label, client)
+    _refuse_missing(sample, names, label, client, site)
     columns = sample_columns(sample, names, dialect)
     if sample.suffix.lower() not in NO_TEXT and decimal_of(columns.values()) == ",":
         dialect = replace(dialect, decimal=",")
         columns = sample_columns(sample, names, dialect)
     readable = dialect if sample.suffix.lower() != ".npz" else None
-    declared = _declaration(sample, columns, label, client, path, dialect, readable)
+    declared = _declaration(sample, columns, label, client, path, dialect, readable, site)
     file = {"path": str(sample)}
     _refuse_unusable(declared, lambda: Table.model_validate({**declared.section(), **file}))
     return declared
 
 
-def declare_object(sample: TableObject, label: str, client: str) -> Declaration:
+def declare_object(sample: TableObject, label: str, client: str, site: str = "") -> Declaration:
     """The same, read off a table that was passed in Python."""
-    _refuse_missing(sample, sample.names(), label, client)
+    _refuse_missing(sample, sample.names(), label, client, site)
     columns = sample_of_arrow(sample.all_columns(), sample.called, sample.dialect)
     dialect = sample.dialect
-    declared = _declaration(sample, columns, label, client, "", dialect, dialect)
+    declared = _declaration(sample, columns, label, client, "", dialect, dialect, site)
     keys = {k: v for k, v in declared.section().items() if k in GivenTable.model_fields}
     _refuse_unusable(declared, lambda: GivenTable.of(sample).model_validate(keys))
     return declared
 
 
-def _refuse_missing(sample: object, names: Sequence[str], label: str, client: str) -> None:
-    """Raise `Refused` where label or client is no column among the `names`, or they are one."""
+def _refuse_missing(
+    sample: object, names: Sequence[str], label: str, client: str, site: str
+) -> None:
+    """Raise `Refused` where a column that is asked for is not among the `names`, or two are one."""
     if label == client:
         raise Refused(f"--label and --client are both {label!r}; a client is not what to predict")
-    for key, name in (("--label", label), *([("--client", client)] if client else [])):
-        if name not in names:
+    if site and site in (label, client):
+        other = "--label" if site == label else "--client"
+        raise Refused(f"{other} and --site are both {site!r}; a site is a place that holds clients")
+    if site and not client:
+        raise Refused(
+            f"--site is {site!r}, but no column says whose a row is; name that one too: --client"
+        )
+    asked = {"--label": label, "--client": client, "--site": site}
+    for key, name in asked.items():
+        if name not in names and (name or key == "--label"):
             raise Refused(
                 f"{key}: {sample} has no column {name!r}; expected one of the {len(names)} that "
                 "its first row names",
@@ -108,9 +125,11 @@ def _declaration(
     path: str,
     dialect: Dialect,
     readable: Dialect | None,
+    site: str,
 ) -> Declaration:
     """The kind of every column; of arrays, nobody can read (`readable`) words."""
-    others = {name: column for name, column in columns.items() if name not in (label, client)}
+    reserved = (label, client, site)
+    others = {name: column for name, column in columns.items() if name not in reserved}
     return Declaration(
         path,
         client,
@@ -118,7 +137,8 @@ def _declaration(
         label_kind(columns[label], f"--label: {sample}"),
         {name: column_kind(column, readable) for name, column in others.items()},
         dialect,
-        _count_clients(columns[client]) if client else 0,
+        _count_different(columns[client]) if client else 0,
+        _sites(site, columns[client], columns[site]) if site else None,
     )
 
 
@@ -139,11 +159,27 @@ def _dialect(sample: Path, delimiter: str | None, encoding: str | None) -> Diale
     return Dialect(delimiter or delimiter_of(sample, encoding) or ",", encoding)
 
 
-def _count_clients(clients: np.ndarray | Words | str) -> int:
-    """How many different clients the column has."""
-    if isinstance(clients, str):
-        return 0
-    return len(np.unique(clients.codes if isinstance(clients, Words) else clients))
+def _count_different(column: np.ndarray | Words | str) -> int:
+    """How many different words or numbers the column has; none, where it can be read as neither."""
+    return 0 if isinstance(column, str) else len(np.unique(_codes(column)))
+
+
+def _codes(column: np.ndarray | Words) -> np.ndarray:
+    return column.codes if isinstance(column, Words) else column
+
+
+def _sites(
+    site: str, clients: np.ndarray | Words | str, sites: np.ndarray | Words | str
+) -> SampleSites:
+    """The sites of the sample, and at how many of them a client is."""
+    if isinstance(clients, str) or isinstance(sites, str):
+        return SampleSites(site, 0, 1)
+    (_, whose), (_, at) = (
+        np.unique(_codes(column), return_inverse=True) for column in (clients, sites)
+    )
+    count = int(at.max(initial=-1)) + 1
+    most = np.bincount(np.unique(whose * count + at) // count).max(initial=1) if count else 1
+    return SampleSites(site, count, int(most))
 
 
 def _refuse_unusable(declared: Declaration, source: Callable[[], Table | GivenTable]) -> None:

@@ -42,7 +42,8 @@ class Covariate(Part):
 
     def apply(self, federation: Federation, streams: Streams) -> Federation:
         ids = np.arange(federation.clients)
-        clients = self._draw(streams.at("shift", 0, federation.identify(ids)))
+        cameras = federation.identify(federation.first_entries())
+        clients = self._draw(streams.at("shift", 0, cameras))
         owners = np.repeat(ids, federation.sizes(ids))
         public = self._draw(streams.at("shift/public", 0, np.arange(len(federation.test))))
         return replace(

@@ -59,6 +59,8 @@ class DeclaredTable(Part):
     """Column -> its values, each of which becomes a feature of 0 or 1."""
     client: str = ""
     """The column that says whose a row is. Without it, rows are dealt by a partition."""
+    site: str = ""
+    """The column that says at which site a row is, beside `client`; with `data.sites` declared."""
     labels: list[str] = []
     """The values of the label, by name."""
     classes: int = Field(0, ge=0)
@@ -74,6 +76,7 @@ class DeclaredTable(Part):
     """Cells that count as empty too, as "unknown"."""
     natural_partition: ClassVar[bool] = True
     real_people: ClassVar[bool] = True
+    whereabouts: ClassVar[frozenset[str]] = frozenset({"site"})
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -103,10 +106,19 @@ class DeclaredTable(Part):
                 raise ValueError(f"{key} names a value twice: {values}")
 
     def _refuse_columns_declared_twice(self) -> None:
-        """A column is one of a number, a date, a category, the label and the client column."""
+        """A column is one of a number, a date, a category, the label, the client and the site."""
         label = {*self._declared_label.columns}
         if self.client and self.client in label:
             raise ValueError(f"{self.client!r} is both the client column and the label")
+        if self.site and self.site in label | {self.client}:
+            other = "the label" if self.site in label else "the client column"
+            raise ValueError(f"{self.site!r} is both the site column and {other}")
+        if self.site and not self.client:
+            raise ValueError(
+                f"site is {self.site!r}, but no column says whose a row is, so that rows are dealt "
+                "to made-up clients, who are at no site; name the client column (client), or leave "
+                "site out: data.sites makes sites up"
+            )
         undated = {*self.features, *self.categories}
         if twice := sorted(undated & {*self.dates}):
             raise ValueError(
@@ -117,6 +129,11 @@ class DeclaredTable(Part):
             raise ValueError(
                 f"{leaked[0]!r} is the label or the client column; a feature that holds it would "
                 "give the answer away"
+            )
+        if self.site and self.site in {*undated, *self.dates}:
+            raise ValueError(
+                f"{self.site!r} is the site column, and a feature, date or category; expected one: "
+                "a table to predict for may have no column of sites"
             )
 
     @property
@@ -140,20 +157,21 @@ class DeclaredTable(Part):
     def load_from(
         self, table: Readable, label_free: bool = False, anybody: bool = False
     ) -> Examples:
-        """The examples in `table`, with owners where a client column is declared.
+        """The examples in `table`, with owners and sites where their columns are declared.
 
-        `label_free` says that labels may be missing, and it or `anybody` that the client column
-        may. Raises `Refused` for what is not as declared.
+        `label_free` says that labels may be missing, and it or `anybody` that these columns may.
+        Raises `Refused` for what is not as declared.
         """
         names = table.names()
         optional = label_free or anybody
         client = "" if optional and self.client not in names else self.client
+        site = "" if optional and self.site not in names else self.site
         numbers = self._number_features(names, table)
         label, labels = self._declared_label, self._declared_label.columns
         if label_free:
             labels = present_labels(labels, names, str(table))
-        self._refuse_absent(names, table, client, labels)
-        columns = self._read(table, numbers, labels, client)
+        self._refuse_absent(names, table, client, site, labels)
+        columns = self._read(table, numbers, labels, [name for name in (client, site) if name])
         rules = CellRules(str(table), self.outside, self.missing_words)
         labelled = not label_free or (bool(labels) and has_labels(columns, labels, str(table)))
         encoded = label.encoded(columns if labelled else label.with_placeholders(columns), rules)
@@ -170,10 +188,13 @@ class DeclaredTable(Part):
             preprocessing=declared_preprocessing(x, features, categories, self.outside == "clip"),
             labelled=labelled,
         )
-        if not client:
-            return examples
-        owners, clients = rules.owners(columns.words[client], repr(client))
-        return replace(examples, owners=owners, clients=clients)
+        if client:
+            owners, clients = rules.owners(columns.words[client], repr(client))
+            examples = replace(examples, owners=owners, clients=clients)
+        if site:
+            places, sites = rules.sites(columns.words[site], repr(site))
+            examples = replace(examples, sites=places, site_names=sites)
+        return examples
 
     @property
     def _declared_label(self) -> LabelDeclaration:
@@ -182,12 +203,13 @@ class DeclaredTable(Part):
         return LabelDeclaration(columns, single, self.labels, self.classes, self.label_bounds)
 
     def _refuse_absent(
-        self, names: list[str], table: Readable, client: str, labels: Sequence[str]
+        self, names: list[str], table: Readable, client: str, site: str, labels: Sequence[str]
     ) -> None:
         """Raise `Refused` where a column that is declared by its name is not among the `names`."""
         declared = [("dates", name) for name in self.dates]
         declared += [("categories", name) for name in self.categories]
         declared += [("client", client)] if client else []
+        declared += [("site", site)] if site else []
         declared += [("label", label) for label in labels]
         refuse_absent(declared, names, table)
 
@@ -196,11 +218,14 @@ class DeclaredTable(Part):
         table: Readable,
         features: dict[str, NumberFeature],
         labels: Sequence[str],
-        client: str,
+        holders: Sequence[str],
     ) -> Columns:
-        """All declared columns of the table, none of whose cells has been checked yet."""
+        """All declared columns of the table, none of whose cells has been checked yet.
+
+        `holders` say whose a row is, and where.
+        """
         named_labels = labels if self.labels else []
-        words = [*self.dates, *self.categories, *named_labels, *([client] if client else [])]
+        words = [*self.dates, *self.categories, *named_labels, *holders]
         numbers = {name: feature.called for name, feature in features.items()}
         numbers |= {label: repr(label) for label in labels if label not in named_labels}
         columns = table.read(numbers, {name: repr(name) for name in words})
@@ -211,11 +236,11 @@ class DeclaredTable(Part):
     def _number_features(self, names: list[str], table: Readable) -> dict[str, NumberFeature]:
         """The columns of numbers, by name.
 
-        A column's own name goes before a pattern, which never means the client, a label, a date or
-        a category.
+        A column's own name goes before a pattern, which never means the client, the site, a label,
+        a date or a category.
         """
         labels = self._declared_label.columns
-        taken = {self.client, *labels, *self.dates, *self.categories, *self.features}
+        taken = {self.client, self.site, *labels, *self.dates, *self.categories, *self.features}
         features: dict[str, NumberFeature] = {}
         for pattern, (low, high) in self.features.items():
             columns = matching_columns(pattern, names, taken)

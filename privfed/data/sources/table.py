@@ -30,9 +30,10 @@ class Table(DeclaredTable):
 
     `label` is one column, with `labels` (its values by name), `classes` (whole numbers from 0) or
     `label_bounds` (a number to predict); or several columns of 0 and 1. `client` names the column
-    that says whose a row is; without it, partition the rows by "iid" or another simulation. A
-    number to predict is clipped to its bounds too, and so it is scored: choose them wide enough.
-    `test_path` is a public table with the same columns.
+    that says whose a row is; without it, partition the rows by "iid" or another simulation. `site`
+    names the one that says at which site a row is. A number to predict is clipped to its bounds
+    too, and so it is scored: choose them wide enough. `test_path` is a public table with the same
+    columns.
     """
 
     path: str

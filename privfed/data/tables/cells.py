@@ -150,24 +150,49 @@ class CellRules:
 
         Raises `Refused` where a row has no owner, or one person's rows might be two clients'.
         """
-        empty = words.codes < 0
-        if empty.any():
+        self._refuse_nameless(
+            words,
+            f"the client column {called}",
+            "every row has to belong to somebody, or the unit of privacy would be undefined",
+            "another client but for its blanks: one person's rows may not be two clients'. Give "
+            "every client one name",
+        )
+        used, owners = np.unique(words.codes, return_inverse=True)
+        return owners.astype(np.int64), tuple(words.values[code] for code in used)
+
+    def sites(self, words: Words, called: str) -> tuple[Indices, tuple[str, ...]]:
+        """The site `[N]` of each row, a number from 0, and the names of the sites, sorted.
+
+        Raises `Refused` where a row is at no site, or one site's rows might be two sites'.
+        """
+        self._refuse_nameless(
+            words,
+            f"the site column {called}",
+            "every row has to be at a site, which is what sends it",
+            "another site but for its blanks. Give every site one name",
+        )
+        used = np.unique(words.codes)
+        names = sorted(words.values[code] for code in used)
+        return recoded(words, {name: n for n, name in enumerate(names)}), tuple(names)
+
+    def _refuse_nameless(self, words: Words, column: str, empty: str, blank: str) -> None:
+        """Raise `Refused` for an empty cell of `column`, and for a word that may be another's.
+
+        The messages end in `empty` and `blank`.
+        """
+        nothing = words.codes < 0
+        if nothing.any():
             raise Refused(
-                f"data: {self.table}, row {words.first_row(empty)}: the client column {called} is "
-                "empty; every row has to belong to somebody, or the unit of privacy would be "
-                "undefined"
+                f"data: {self.table}, row {words.first_row(nothing)}: {column} is empty; {empty}"
             )
         for code, value in enumerate(words.values):
             if value in (*MISSING, *self.missing_words) or value != value.strip():
                 row = words.first_row(words.codes == code)
                 raise Refused(
-                    f"data: {self.table}, row {row}: the client column {called} holds what "
-                    "reads as nothing, or as another client but for its blanks: one person's rows "
-                    "may not be two clients'. Give every client one name",
+                    f"data: {self.table}, row {row}: {column} holds what reads as nothing, or as "
+                    f"{blank}",
                     private=f"it holds {value!r}",
                 )
-        used, owners = np.unique(words.codes, return_inverse=True)
-        return owners.astype(np.int64), tuple(words.values[code] for code in used)
 
 
 def _problem(words: Words, row: int) -> str:
