@@ -14,12 +14,8 @@ Theorem 1), with tau = 10 sum_{k=1}^{n-1} exp(-2 pi^2 s^2 k / (k + 1)) and v = n
          (alpha / 2) (l2^2 / v + 2 l1 tau / sqrt(v) + tau^2 d),
          (alpha / 2) (l2 / sqrt(v) + tau sqrt(d))^2 }
 
-*Poisson sampling* of either, for add/remove (Zhu & Wang 2019, Theorem 5), integer alpha: for
-any mechanism, with epsilon(l) its divergence of order l and q the rate,
-
-    1/(alpha - 1) log( (1 - q)^(alpha - 1) (alpha q - q + 1)
-        + C(alpha, 2) q^2 (1 - q)^(alpha - 2) e^epsilon(2)
-        + 3 sum_{l=3}^{alpha} C(alpha, l) q^l (1 - q)^(alpha - l) e^((l - 1) epsilon(l)) )
+Both laws are symmetric about 0, so that the divergences of the two directions are equal. Poisson
+sampling of either: `accounting.poisson_sampling`.
 
 Bounds at whole orders hold between them by convexity (`accounting.rdp`).
 """
@@ -27,13 +23,8 @@ Bounds at whole orders hold between them by convexity (`accounting.rdp`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
-from scipy.special import gammaln, logsumexp
-
-Divergence = Callable[[int], float]
-"""A Renyi divergence as a function of its whole order."""
 
 
 def skellam_divergence(alpha: int, variance: float, l2: float, l1: float) -> float:
@@ -57,21 +48,3 @@ def discrete_gaussian_divergence(
         alpha / 2 * (l2**2 / variance + 2 * l1 * tau / math.sqrt(variance) + tau**2 * length),
         alpha / 2 * (l2 / math.sqrt(variance) + tau * math.sqrt(length)) ** 2,
     )
-
-
-def poisson_sampled(divergence: Divergence, rate: float, alpha: int) -> float:
-    """The divergence of a mechanism run on a Poisson sample at `rate`, at a whole order alpha >= 2.
-
-    `divergence` is the mechanism's own, at whole orders.
-    """
-    if rate == 0.0:
-        return 0.0
-    if rate == 1.0:
-        return divergence(alpha)
-    orders = np.arange(2, alpha + 1)
-    ways = gammaln(alpha + 1) - gammaln(orders + 1) - gammaln(alpha - orders + 1)
-    growth = np.array([(order - 1) * divergence(int(order)) for order in orders])
-    terms = ways + orders * math.log(rate) + (alpha - orders) * math.log1p(-rate) + growth
-    terms[1:] += math.log(3)
-    first = (alpha - 1) * math.log1p(-rate) + math.log(alpha * rate - rate + 1)
-    return float(logsumexp(np.append(terms, first))) / (alpha - 1)

@@ -15,9 +15,9 @@ from dp_accounting import rdp as library
 
 from accounting.integer_noise import (
     discrete_gaussian_divergence,
-    poisson_sampled,
     skellam_divergence,
 )
+from accounting.poisson_sampling import poisson_sampled
 from accounting.releases import (
     DiscreteGaussians,
     Gaussian,
@@ -66,7 +66,7 @@ def _curve(release: Known, few: tuple[float, ...] | None = None) -> tuple[np.nda
         case WithoutReplacement(cohort=m, clients=n, of=Gaussian(noise_multiplier=z)):
             curve = [wor_divergence(m / n, z, order) for order in accountant.orders]
             return accountant.orders, np.array(curve) + _ROUNDING
-        case Skellam() | DiscreteGaussians() | PoissonSampled(of=Skellam()):
+        case Skellam() | DiscreteGaussians() | PoissonSampled(of=Skellam() | DiscreteGaussians()):
             curve = [_between(release, order) for order in accountant.orders]
             return accountant.orders, np.array(curve) + _ROUNDING
         case PoissonSampled(rate=q, of=Gaussian(noise_multiplier=z)):

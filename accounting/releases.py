@@ -106,7 +106,7 @@ class PoissonSampled:
     """
 
     rate: float
-    of: Gaussian | Skellam
+    of: Noise
     kind: ClassVar[str] = "poisson"
 
     def __post_init__(self) -> None:
@@ -247,7 +247,7 @@ def release_from_json(data: Mapping[str, Any]) -> Release:
         case Gaussian.kind:
             return Gaussian(data["noise_multiplier"])
         case PoissonSampled.kind:
-            return PoissonSampled(data["rate"], _noise(data, Gaussian | Skellam))
+            return PoissonSampled(data["rate"], _noise(data, Noise))
         case Skellam.kind:
             return Skellam(**{key: data[key] for key in data if key != "kind"})
         case DiscreteGaussians.kind:

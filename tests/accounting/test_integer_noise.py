@@ -12,9 +12,9 @@ from accounting.errors import Unaccountable
 from accounting.events import ADD_REMOVE, ZERO_OUT, Event
 from accounting.integer_noise import (
     discrete_gaussian_divergence,
-    poisson_sampled,
     skellam_divergence,
 )
+from accounting.poisson_sampling import poisson_sampled
 from accounting.rdp import _curve, integer_divergence
 from accounting.releases import (
     DiscreteGaussians,
@@ -159,7 +159,7 @@ def test_events_are_recorded_and_only_what_is_proved_is_supported():
     assert not supports(Event(releases[2], "poisson", ZERO_OUT), "rdp")
     assert epsilon({sampled: 3}, 1e-5, "pld") is None
     with pytest.raises(Unaccountable, match="not known here"):
-        release_from_json({"kind": "poisson", "rate": 0.1, "of": releases[1].to_json()})
+        release_from_json({"kind": "poisson", "rate": 0.1, "of": releases[3].to_json()})
     with pytest.raises(Unaccountable, match="variance"):
         Skellam(-1.0, 1.0, 1.0)
 
