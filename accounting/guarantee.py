@@ -19,6 +19,12 @@ _WORDS = {
     ("example", ADD_REMOVE): ("any one example of a silo", "whether the silo holds it"),
 }
 """Words by unit and relation: whom the guarantee protects, and what makes no difference."""
+_VIEWS = {
+    "server": "what the server sees",
+    "sites": "what the server, all readers and the sites that work with them see",
+    "others": "what everybody but its own site sees",
+}
+"""The view that an epsilon bounds, by the party that it is against."""
 CHOICES = (TIGHTEST, *ACCOUNTANTS)
 
 
@@ -134,7 +140,7 @@ def sentence(bound: Guarantee) -> str:
     if bound.epsilon == math.inf:
         return f"nothing is promised about {whom}"
     factor = f"at most {_rounded_up(bound.epsilon)}" if bound.epsilon < 700 else "more than 1e300"
-    view = "what the server sees" if bound.against == "server" else "all releases"
+    view = _VIEWS.get(bound.against, "all releases")
     return (
         f"for {whom}: {change} changes the probability of anything that can be concluded from "
         f"{view} by a factor of {factor} (and {bound.delta:g} more)"

@@ -26,7 +26,7 @@ def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float |
                 history.append((z, q, count))
             case Gaussian(noise_multiplier=z) if z > 0:
                 history.append((z, 1.0, count))
-            case PoissonSampled() | Gaussian():
+            case PoissonSampled(of=Gaussian()) | Gaussian():
                 return math.inf
             case _:
                 return None

@@ -14,7 +14,9 @@ from accounting.guarantee import CHOICES, Guarantee, guarantee, spent
 from accounting.ledger import Ledger
 from accounting.releases import (
     PoissonSampled,
+    Repeated,
     Separated,
+    SeveralSites,
     TruncatedPoisson,
     WithoutReplacement,
     noise_of,
@@ -186,7 +188,9 @@ def _noise_and_rate(spending: Spending) -> tuple[float | None, float | None]:
     noise = noise_of(event.release)
     z = None if noise is None else noise.noise_multiplier * CHANGE[event.relation]
     match event.release:
-        case PoissonSampled(rate=q) | TruncatedPoisson(rate=q):
+        case PoissonSampled(rate=q) | TruncatedPoisson(rate=q) | SeveralSites(rate=q):
+            return z, q
+        case Repeated(of=PoissonSampled(rate=q)):
             return z, q
         case WithoutReplacement(cohort=m, clients=n):
             return z, m / n

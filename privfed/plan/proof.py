@@ -15,6 +15,12 @@ def proof_in_words(plan: Plan) -> str:
     """Why noise covers what a round releases; for plans of private runs."""
     config, mechanism = plan.config, plan.mechanism
     rule, name = rule_of(config), config.names["rule"]
+    if mechanism.trust == "client" and config.by_sites:
+        return (
+            f"each site's own noise covers the sum of its drawn clients' rows, clipped to "
+            f"{config.mechanism.clip:g}, and its draw is secret, so that {name} and all else that "
+            "is done with these sums is post-processing"
+        )
     if mechanism.trust == "client":
         return (
             f"each client's own noise covers its clipped row, so that {name} and all else that is "
@@ -29,6 +35,25 @@ def proof_in_words(plan: Plan) -> str:
     releases = releases_per_round(config.objective, rule)
     if releases > 1:
         proof += f"; {releases} sums over one cohort are one event, of noise z / sqrt({releases})"
+    if config.by_sites:
+        return proof + _of_sites(plan)
     if config.secured:
         proof += f"; {config.names['protocol']} carry sums, and the norm is that of what they carry"
     return proof
+
+
+def _of_sites(plan: Plan) -> str:
+    """Why noise of sites covers their sums, and whom the draw is secret from."""
+    limits, protocol = plan.cost.limits, plan.config.names["protocol"]
+    coins = (
+        f"; each of {limits.sites} sites flips secret coins for its own clients, and adds up rows "
+        f"that it encodes one by one, whose norm is theirs; {protocol} carry these sums"
+    )
+    if plan.mechanism.trust != "sum":
+        return coins
+    return (
+        f"{coins}, and the noise of at least {limits.minimum - limits.colluders} honest sites is "
+        "in each, so that the draw amplifies against the server, readers and any "
+        f"{limits.colluders} of the sites together, while what a site sends beside it, and when, "
+        "hangs on nobody's data"
+    )

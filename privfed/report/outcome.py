@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
-from privfed.report.plan_privacy import nominal_rows, protected_unit
+from privfed.report.plan_rows.privacy import nominal_rows, protected_unit
 from privfed.report.tables import (
     accountant_epsilons,
     beside_rows,

@@ -11,8 +11,9 @@ from privfed.config.config import Config
 from privfed.plan.plan import Plan
 from privfed.plan.rule import rule_in_words
 from privfed.plan.unspent import unspent
-from privfed.report.plan_privacy import nominal_rows, privacy_rows
-from privfed.report.plan_sums import secure_rows
+from privfed.report.plan_rows.privacy import nominal_rows, privacy_rows
+from privfed.report.plan_rows.sites import sites_row
+from privfed.report.plan_rows.sums import secure_rows
 from privfed.report.tables import (
     beside_rows,
     budget_rows,
@@ -58,6 +59,7 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             f"{config.client.epochs} epochs at rate {config.client.lr:g}, "
             f"{names['optimizer']}{_server_rate(config)}, {config.run.rounds} rounds"
         ),
+        **sites_row(config),
         "cohort": _cohort(plan, forecast),
         **_rule_row(config),
     }
@@ -103,9 +105,10 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     """What a round sends, how long all take here, and what is kept between two of them."""
     pairs = {
         "traffic": (
-            f"{size_of(forecast.down)} down, {size_of(forecast.up)} up per round (a client is sent "
-            f"{_per_client(forecast.down, plan, forecast)} and sends "
-            f"{_per_client(forecast.up, plan, forecast)})"
+            f"{size_of(forecast.down)} down, {size_of(forecast.up)} up per round (a "
+            f"{'site' if plan.config.by_sites else 'client'} is sent "
+            f"{_per_party(forecast.down, plan, forecast)} and sends "
+            f"{_per_party(forecast.up, plan, forecast)})"
         ),
         "time": _time(forecast),
         "trainer": _trainer(plan, forecast),
@@ -120,14 +123,14 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     return pairs
 
 
-def _per_client(size: float, plan: Plan, forecast: Forecast) -> str:
-    """One client's part of a round's `size` bytes: in vectors `[d]`, or as bytes in secure sums.
+def _per_party(size: float, plan: Plan, forecast: Forecast) -> str:
+    """One party's part of a round's `size` bytes: in vectors `[d]`, or as bytes in secure sums.
 
     Vectors are counted without the odd number beside them.
     """
     if plan.config.secured:
-        return size_of(size / forecast.cohort)
-    count = round(size / forecast.cohort / forecast.parameters / 4)
+        return size_of(size / forecast.parties)
+    count = round(size / forecast.parties / forecast.parameters / 4)
     return "d" if count == 1 else f"{count} d"
 
 

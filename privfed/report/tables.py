@@ -20,6 +20,8 @@ LONGER_THAN_CLIPPED = 1.0005
 _PARTIES = {
     "server": "the server, by the noise of honest survivors alone; it knows the cohort",
     "readers": "who reads the released aggregates, and not the messages",
+    "sites": "the server, readers and colluding sites, by the noise of the other sites alone",
+    "others": "all but a client's own site, by the noise of that site alone",
 }
 """The party that distributed noise protects against, in words."""
 

@@ -22,7 +22,7 @@ class Forecast:
     """Expectations over the draw of cohorts, of the declared number of clients.
 
     `empty` is the probability that a round's cohort is empty. `down` and `up` are bytes per round,
-    of all clients together, `remembered` what a client keeps between rounds. `signal` is the
+    of all `parties` together, who are the cohort, or all sites, `remembered` what a client keeps between rounds. `signal` is the
     largest norm that the clients' average can have (all at the clip, all in one direction), `noise`
     the expected norm of the noise on it; None without privacy. `seconds` is for all rounds, for
     clients of `examples` examples each: what public facts suggest, or else two batches (`guessed`).
@@ -38,6 +38,7 @@ class Forecast:
     remembered: int
     signal: float | None
     noise: float | None
+    parties: float
     seconds: float
     examples: float
     guessed: bool
@@ -62,6 +63,7 @@ class RoundForecast:
     signal: float | None
     noise: float | None
     encoded: float
+    parties: float
 
 
 def round_exchange(plan: Plan, parameters: int) -> RoundForecast:
@@ -72,23 +74,26 @@ def round_exchange(plan: Plan, parameters: int) -> RoundForecast:
     config, algorithm = plan.config, plan.algorithm()
     layout = algorithm.objective.layout(parameters)
     cohort = float(algorithm.sampler.size)
+    parties = float(algorithm.sites or cohort)
     width = algorithm.mechanism.width(algorithm.wire(layout))
     encoded = algorithm.encoding_factor(parameters)
     broadcasts = algorithm.exchanges - 1 + algorithm.objective.broadcasts
     broadcasts += isinstance(algorithm.rule, SumRule) and algorithm.rule.remembers  # its center
-    keys = algorithm.summation.download(round(cohort))
+    keys = algorithm.summation.download(round(parties))
     signal = noise = None
     if algorithm.mechanism.private and plan.noise_multiplier is not None:
         signal = float(config.mechanism.clip)
         factor = algorithm.mechanism.noise_on_update(round(cohort))
-        noise = factor * signal * encoded * math.sqrt(layout.length) / cohort
+        deviation = factor * float(algorithm.mechanism.clip) * encoded
+        noise = deviation * math.sqrt(layout.length) / cohort
     return RoundForecast(
         cohort=cohort,
-        down=cohort * (parameters * _NUMBER * broadcasts + algorithm.exchanges * keys),
-        up=cohort * algorithm.summation.upload(width, round(cohort)) * algorithm.exchanges,
+        down=parties * (parameters * _NUMBER * broadcasts + algorithm.exchanges * keys),
+        up=parties * algorithm.summation.upload(width, round(parties)) * algorithm.exchanges,
         signal=signal,
         noise=noise,
         encoded=encoded,
+        parties=parties,
     )
 
 
@@ -119,11 +124,12 @@ def forecast(setup: Setup) -> Forecast:
         remembered=algorithm.objective.keeps * d * _NUMBER,
         signal=exchange.signal,
         noise=exchange.noise,
+        parties=exchange.parties,
         seconds=training + sums + evaluations * setup.scoring_seconds,
         examples=examples,
         guessed=typical is None,
         encoded=exchange.encoded,
-        aborts=algorithm.aborts,
+        aborts=setup.plan.cost.aborts,
         step=algorithm.grid_step(d),
         unstacked=setup.speed.unstacked,
     )

@@ -7,6 +7,7 @@ from functools import partial
 
 from accounting.events import Event
 from accounting.releases import (
+    DiscreteGaussians,
     Gaussian,
     Noise,
     PoissonSampled,
@@ -49,7 +50,7 @@ def drawn_at_sites(witness: Witness, noised: Noise | Unprotected, slack: float =
     match drawn, noised:
         case (PoissonSampled() | SeveralSites() | Gaussian(), Unprotected()) | (Gaussian(), _):
             return event
-        case PoissonSampled(rate=rate), _:
+        case PoissonSampled(rate=rate), Gaussian() | Skellam() | DiscreteGaussians():
             return replace(event, release=PoissonSampled(rate, noised))
         case SeveralSites(rate=rate, sites=sites), Skellam():
             part = replace(noised, variance=noised.variance / sites)

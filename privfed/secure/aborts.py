@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from accounting.events import Event
-from accounting.releases import PoissonSampled, TruncatedPoisson, WithoutReplacement
+from accounting.releases import (
+    PoissonSampled,
+    SeveralSites,
+    TruncatedPoisson,
+    WithoutReplacement,
+)
 from privfed.errors import Refused
 from privfed.privacy.mechanism import Mechanism
 from privfed.sampling.cohort import Sampler, Witness
@@ -41,7 +46,8 @@ def with_aborts(event: Event, aborts: float) -> Event:
 
 def tells_who_was_drawn(event: Event) -> bool:
     """Whether an abort would tell: the event is amplified, and so rests on a secret draw."""
-    return isinstance(event.release, PoissonSampled | TruncatedPoisson | WithoutReplacement)
+    secret = PoissonSampled | SeveralSites | TruncatedPoisson | WithoutReplacement
+    return isinstance(event.release, secret)
 
 
 def probability(

@@ -204,9 +204,11 @@ class EncodedSummation:
 
     def seconds(self, length: int, clients: int) -> float:
         codec = Codec(1.0, 1.0, length, self.protocol.bits)
+        inside_sites = arithmetic_seconds(codec, clients) if self.limits.sites else 0.0
+        parties = self.limits.sites or clients
         if self.limits.arithmetic:
-            return arithmetic_seconds(codec, clients)
-        return self.protocol.seconds(codec, clients)
+            return inside_sites + arithmetic_seconds(codec, parties)
+        return inside_sites + self.protocol.seconds(codec, parties)
 
     def upload(self, length: int, clients: int) -> float:
         codec = Codec(1.0, 1.0, length, self.protocol.bits)

@@ -26,12 +26,8 @@ class SiteSums:
             raise ValueError("a sum over sites needs the site of each client")
         self._session, self._site_of = session, session.sites
         self._codec, self._channel, self._share = codec, channel, share
+        self.largest = channel.largest
         self._sums = {site: np.zeros(codec.length, np.int64) for site in session.clients.tolist()}
-
-    @property
-    def largest(self) -> float:
-        """The largest number that it takes of a client's row."""
-        return self._channel.largest
 
     def send(self, client: int, row: Integers) -> None:
         self._sums[int(self._site_of[client])] += row

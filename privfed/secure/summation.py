@@ -153,7 +153,10 @@ class Summation(Protocol):
         ...
 
     def seconds(self, length: int, clients: int) -> float:
-        """What a sum over `clients` takes when all of it runs on one core, about."""
+        """What a sum over `clients` takes when all of it runs on one core, about.
+
+        They are those whose rows are added, also where sites are the parties.
+        """
         ...
 
     def step(self, encoding: Encoding, length: int) -> float | None:

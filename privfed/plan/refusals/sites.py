@@ -48,10 +48,11 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
             f"{key}, and cohort.sampler = {config.names['sampler']!r} has no proof for clients "
             'whose rows lie at several sites; use "poisson"'
         )
-    if mechanism.trust != "server" and not config.by_sites:
+    if (mechanism.trust != "server" or config.secured) and not config.by_sites:
         yield (
-            f"{key}, and clients themselves add the noise (secure.parties); use secure.parties = "
-            '"sites", or privacy.mechanism = "gaussian"'
+            f"{key}, and clients are the parties of sums (secure.parties), each of which would be "
+            'several; use secure.parties = "sites", or none: secure.protocol = "none" and '
+            'privacy.mechanism = "gaussian"'
         )
     if config.rule.robust or config.aggregation.before:
         yield (

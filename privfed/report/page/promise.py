@@ -20,6 +20,13 @@ _TRUSTED = {
     "nobody": "no noise is added",
 }
 """Whom the guarantee asks to trust, by where noise comes from."""
+_VIEWERS = {
+    "server": "the server",
+    "readers": "readers of what is released",
+    "sites": "the server, readers and colluding sites",
+    "others": "all but a client's own site",
+}
+"""The parties that an ε of shared noise is against."""
 
 
 def promise_chapter(facts: PageFacts) -> Chapter:
@@ -43,7 +50,7 @@ def headline(facts: PageFacts) -> str:
     return (
         f"ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g}{nominal}, one {_simulated(facts)}"
         f"{bound.unit}, {bound.relation}, {bound.sampler} sampling, accountant {bound.accountant}"
-        + (f", against the {bound.against}" if bound.against else "")
+        + (f", against {_VIEWERS[bound.against]}" if bound.against else "")
         + ("; what the model started from is not covered" if bound.uncovered else "")
     )
 
@@ -61,11 +68,11 @@ def _quotation(bound: Guarantee, facts: PageFacts) -> str:
     """One guarantee: its formal statement, and its meaning."""
     if bound.missing or bound.epsilon == math.inf:
         return f"{_capital(sentence(bound))}."
-    view = {"server": " against the server", "readers": " against readers of what is released"}
+    view = f" against {_VIEWERS[bound.against]}" if bound.against else ""
     nominal = "nominally " if facts.nominal else ""
     whom = f"one {_simulated(facts)}{bound.unit} under {bound.relation}"
     return (
-        f"Training was {nominal}(ε, δ)-differentially private{view.get(bound.against, '')} with ε "
+        f"Training was {nominal}(ε, δ)-differentially private{view} with ε "
         f"= {ceiling(bound.epsilon)} and δ = {bound.delta:g}, for {whom}, over {bound.rounds} "
         f"rounds with {bound.sampler} sampling (accountant: {bound.accountant}): "
         f"{sentence(bound)}."

@@ -10,7 +10,12 @@ from privfed.words import ceiling, duration, measure, number
 
 NOTHING = "—"
 _DIGEST = 64
-_PARTIES = {"server": "the server", "readers": "readers of all releases"}
+_PARTIES = {
+    "server": "the server",
+    "readers": "readers of all releases",
+    "sites": "the server and colluding sites",
+    "others": "all but a client's own site",
+}
 """Against whom distributed noise protects."""
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from privfed.plan.plan import Plan
 from privfed.privacy.shared_noise import SharedNoise, shares_noise
+from privfed.report.plan_rows.sites import site_noise_rows
 from privfed.report.tables import LONGER_THAN_CLIPPED
 from privfed.run.forecast import Forecast
+from privfed.secure.limits import Limits
 
 
 def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
@@ -17,11 +19,17 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     pairs = {"secure": f"{plan.config.names['protocol']}: {sight}"}
     if promise := protocol.promise(round(forecast.cohort), limits):
         pairs["holds"] = promise
-    pairs["codec"] = _codec(protocol.bits, limits.capacity, forecast)
+    pairs["codec"] = _codec(protocol.bits, limits, forecast)
     if shares_noise(plan.mechanism):
-        pairs |= _shared_noise_rows(plan, plan.mechanism)
+        noise_rows = site_noise_rows if limits.sites else _shared_noise_rows
+        pairs |= noise_rows(plan, plan.mechanism)
     if forecast.aborts:
         cost = " (charged)" if plan.event.slack >= forecast.aborts else ""
+        cost = (
+            ": sites drop out whoever was drawn, so that this tells nothing"
+            if limits.sites
+            else cost
+        )
         pairs["aborts"] = f"a round with a probability of at most {forecast.aborts:.2g}{cost}"
     if limits.admitted:
         pairs["begins"] = (
@@ -40,13 +48,15 @@ def _who_sees_what(plan: Plan, protocol_sight: str, opener: str) -> str:
     return f"{protocol_sight}{trusted}"
 
 
-def _codec(bits: int, capacity: int, forecast: Forecast) -> str:
+def _codec(bits: int, limits: Limits, forecast: Forecast) -> str:
     """How rows become whole numbers, and by how much that lengthens them."""
     steps = f", in steps of {forecast.step:.2g}" if forecast.step else ""
     longer = ""
     if forecast.encoded > LONGER_THAN_CLIPPED:
         longer = f"; rounding makes rows up to {forecast.encoded:.4g} times as long, and noise too"
-    return f"{bits} bits for sums of up to {capacity} clients{steps}{longer}"
+    capacity = f"{limits.rows} rows at {limits.sites} sites" if limits.sites else ""
+    capacity = capacity or f"{limits.capacity} clients"
+    return f"{bits} bits for sums of up to {capacity}{steps}{longer}"
 
 
 def _shared_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:

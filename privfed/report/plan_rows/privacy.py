@@ -8,7 +8,9 @@ from accounting.events import CHANGE
 from accounting.guarantee import guarantee
 from accounting.releases import (
     PoissonSampled,
+    Repeated,
     Separated,
+    SeveralSites,
     TruncatedPoisson,
     WithoutReplacement,
     noise_of,
@@ -122,6 +124,10 @@ def _event(plan: Plan) -> str:
     match release:
         case PoissonSampled(rate=rate):
             return f"{event}, Poisson-sampled at q = {rate:g}"
+        case SeveralSites(rate=rate, sites=sites):
+            return f"{event}, for each of {sites} sites that draw a client at q = {rate:g}"
+        case Repeated(count=sites, of=PoissonSampled(rate=rate)):
+            return f"per round {sites} times {noised}, Poisson-sampled at q = {rate:g}"
         case TruncatedPoisson(rate=rate, cap=cap):
             return f"{event}, Poisson-sampled at q = {rate:g} and cut to {cap}"
         case WithoutReplacement(cohort=m, clients=n):

@@ -1,0 +1,1 @@
+"""Rows of a plan's table: privacy, secure sums, and sites."""
