@@ -24,9 +24,7 @@ def sites_row(config: Config) -> dict[str, str]:
     several = f", a client at up to {data.sites_per_client}" if data.sites_per_client > 1 else ""
     role = "they hold clients, and are no parties of sums"
     if config.by_sites:
-        role = (
-            "each draws its own clients in secret, bounds and adds up their rows, and sends one sum"
-        )
+        role = "each draws its own clients in secret, and sends one sum of rows that it bounds"
     return {"sites": f"{data.sites} declared ({origin}){several}; {role}"}
 
 
