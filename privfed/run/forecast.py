@@ -22,12 +22,13 @@ class Forecast:
     """Expectations over the draw of cohorts, of the declared number of clients.
 
     `empty` is the probability that a round's cohort is empty. `down` and `up` are bytes per round,
-    of all `parties` together, who are the cohort, or all sites, `remembered` what a client keeps between rounds. `signal` is the
-    largest norm that the clients' average can have (all at the clip, all in one direction), `noise`
-    the expected norm of the noise on it; None without privacy. `seconds` is for all rounds, for
-    clients of `examples` examples each: what public facts suggest, or else two batches (`guessed`).
-    `encoded` is the norm of what a secure sum adds over the row's own, and `aborts` bounds the
-    probability that a round aborts, `step` is that of its whole numbers.
+    of all `parties` together, who are the cohort, or all sites, and `remembered` is what a client
+    keeps between rounds. `signal` is the largest norm that the clients' average can have (all at
+    the clip, all in one direction), `noise` the expected norm of the noise on it; None without
+    privacy. `seconds` is for all rounds, for clients of `examples` examples each: what public facts
+    suggest, or else two batches (`guessed`). `encoded` is the norm of what a secure sum adds over
+    the row's own, and `aborts` bounds the probability that a round aborts, `step` is that of its
+    whole numbers.
     """
 
     parameters: int
