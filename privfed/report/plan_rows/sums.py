@@ -25,11 +25,8 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         pairs |= noise_rows(plan, plan.mechanism)
     if forecast.aborts:
         cost = " (charged)" if plan.event.slack >= forecast.aborts else ""
-        cost = (
-            ": sites drop out whoever was drawn, so that this tells nothing"
-            if limits.sites
-            else cost
-        )
+        if limits.sites:
+            cost = ": sites drop out whoever was drawn, so that this tells nothing"
         pairs["aborts"] = f"a round with a probability of at most {forecast.aborts:.2g}{cost}"
     if limits.admitted:
         pairs["begins"] = (
