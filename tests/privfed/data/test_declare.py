@@ -15,10 +15,12 @@ from pyarrow import parquet
 
 from privfed.cli.main import main
 from privfed.config.reading import load
-from privfed.data.declaring.declare import declare
+from privfed.data.declaring.declaration import SampleSites
+from privfed.data.declaring.declare import declare, declare_file, declare_object
 from privfed.data.declaring.ranges import rounded_range
 from privfed.data.sources.table import Table
 from privfed.data.tables.delimited import delimiter_of, encoding_of
+from privfed.data.tables.readable import TableObject
 from privfed.errors import Refused
 from privfed.streams import Streams
 
@@ -266,3 +268,57 @@ def test_where_no_column_is_left_the_reasons_are_told_on_request(tmp_path):
     with pytest.raises(Refused, match="no table to learn from") as refused:
         declare(tmp_path / "s.csv", "ill", "", "s.csv", None, None)
     assert "record: a whole number of its own in every row" in refused.value.private
+
+
+STAYS = {
+    "patient": [f"p{n // 4}" for n in range(ROWS)],
+    "hospital": [f"h{n // 8 % 3}" for n in range(ROWS)],
+    "x": X,
+}
+"""Ten patients, each of whom was at one of three hospitals."""
+HOUSED = ("--client", "patient", "--site", "hospital")
+
+
+def test_a_column_of_sites_is_declared_with_how_many_the_sample_has(tmp_path):
+    path = sample(tmp_path, STAYS)
+    data, text = declared(path, *HOUSED)
+    assert (data["site"], data["sites"]) == ("hospital", 3)
+    assert "sites_per_client" not in data
+    assert data["features"].keys() == {"x"}
+    assert "categories" not in data
+    assert "a public constant: as in the sample" in line(text, "sites")
+    examples = accepted(path, text)
+    assert examples.site_names == ("h0", "h1", "h2")
+    assert load(path.parent / "run.toml").data.sites == 3
+
+
+def test_clients_of_the_sample_at_several_sites_are_declared_so(tmp_path):
+    moved = {**STAYS, "hospital": [n % 2 if n < 12 else 7 for n in range(ROWS)]}
+    path = sample(tmp_path, moved)
+    data, text = declared(path, *HOUSED)
+    assert (data["sites"], data["sites_per_client"]) == (3, 2)
+    assert accepted(path, text).site_names == ("0", "1", "7")
+
+
+def test_sites_of_a_table_in_python_are_declared_alike(tmp_path):
+    frame = pyarrow.table({**STAYS, "y": [n % 2 for n in range(ROWS)]})
+    ours = declare_object(TableObject(frame, "the sample"), "y", "patient", "hospital")
+    theirs = declare_file(sample(tmp_path, STAYS), "y", "patient", "t.csv", site="hospital")
+    assert ours.sites == theirs.sites == SampleSites("hospital", 3, 1)
+    assert ours.section()["site"] == "hospital"
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("--site", "hospital"), "no column says whose a row is"),
+        (("--site", "y", "--client", "patient"), "--label and --site are both 'y'"),
+        (("--site", "patient", "--client", "patient"), "--client and --site are both 'patient'"),
+        (("--site", "hospitl", "--client", "patient"), "--site: "),
+    ],
+)
+def test_a_column_of_sites_that_is_none_is_refused(tmp_path, words, message):
+    result = written(sample(tmp_path, STAYS), *words)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "h0" not in result.stderr
