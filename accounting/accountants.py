@@ -35,6 +35,7 @@ from accounting.releases import (
     Release,
     Repeated,
     Separated,
+    SeveralSites,
     Skellam,
     TruncatedPoisson,
     Unprotected,
@@ -57,6 +58,7 @@ def supports(event: Event, accountant: str) -> bool:
     | Gaussian, Separated | each | yes | yes (closed form) |
     | Skellam, DiscreteGaussians, either Separated | each | yes | no |
     | PoissonSampled, Repeated | add/remove | yes | yes (of Gaussians) |
+    | SeveralSites | add/remove | yes | yes |
     | TruncatedPoisson | add/remove | no | yes |
     | WithoutReplacement | replace-one | yes | no |
 
@@ -69,7 +71,7 @@ def supports(event: Event, accountant: str) -> bool:
     match event.release:
         case Gaussian() | Skellam() | DiscreteGaussians() | Separated() | Unprotected():
             return event.relation in CHANGE
-        case PoissonSampled() | Repeated():
+        case PoissonSampled() | Repeated() | SeveralSites():
             return event.relation == ADD_REMOVE
         case TruncatedPoisson():
             return event.relation == ADD_REMOVE and accountant == "pld"
@@ -102,4 +104,5 @@ def epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
 def _is_unprotected(release: Release) -> bool:
     """Whether a release has no noise, or so little that its bound is infinite."""
     noise = noise_of(release)
-    return noise is None or noise.noise_multiplier < _SMALLEST_NOISE
+    rows = release.sites if isinstance(release, SeveralSites) else 1
+    return noise is None or noise.noise_multiplier < rows * _SMALLEST_NOISE

@@ -14,7 +14,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accounting.errors import Unaccountable
-from accounting.releases import Release, Repeated, Separated, number, release_from_json
+from accounting.releases import (
+    PoissonSampled,
+    Release,
+    Repeated,
+    Separated,
+    SeveralSites,
+    number,
+    release_from_json,
+)
 
 ADD_REMOVE = "add/remove"
 """Two populations are neighbours when one holds exactly one client more."""
@@ -79,7 +87,8 @@ def apart(spending: Spending) -> Spending:
     """One run's `spending` in a form that may be added to other runs'.
 
     Rounds that keep a separation are counted by how often they touch a client at most: a run's
-    separation says nothing about the next one's slots. Repeated releases are counted singly.
+    separation says nothing about the next one's slots. Repeated releases are counted singly, and
+    clients at one site alone are simply sampled.
     """
     total: Counter[Event] = Counter()
     for event, count in spending.items():
@@ -88,7 +97,10 @@ def apart(spending: Spending) -> Spending:
                 slack = min(1.0, b * event.slack)  # what b rounds were charged of it
                 total[replace(event, release=noise, slack=slack)] += -(-count // b)
             case Repeated(count=times, of=once):
-                total[replace(event, release=once)] += times * count
+                slack = event.slack / times  # what once of them was charged of it
+                total[replace(event, release=once, slack=slack)] += times * count
+            case SeveralSites(rate=rate, sites=1, of=noise):
+                total[replace(event, release=PoissonSampled(rate, noise))] += count
             case _:
                 total[event] += count
     return total

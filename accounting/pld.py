@@ -15,9 +15,11 @@ from scipy.stats import binom
 from accounting.closed import composed, gaussian_epsilon
 from accounting.errors import Unaccountable
 from accounting.rdp import reach
-from accounting.releases import Gaussian, PoissonSampled, TruncatedPoisson
+from accounting.releases import Gaussian, PoissonSampled, SeveralSites, TruncatedPoisson
+from accounting.several_sites import largest_loss, losses
 
-Counts = Mapping[Gaussian | PoissonSampled | TruncatedPoisson, int]
+Known = Gaussian | PoissonSampled | SeveralSites | TruncatedPoisson
+Counts = Mapping[Known, int]
 
 _FFT_ERROR = 1e-15
 """The error of delta per composed event: PLD convolves by FFT, whose rounding was measured at up to
@@ -50,14 +52,16 @@ def _distribution(counts: tuple[tuple[Any, int], ...]) -> Any:
     grid = _grid(dict(counts))
     total = None
     for release, count in counts:
-        losses = _losses(release, grid)
-        losses = losses.self_compose(count) if count > 1 else losses
-        total = losses if total is None else total.compose(losses)
+        event = _losses(release, grid)
+        event = event.self_compose(count) if count > 1 else event
+        total = event if total is None else total.compose(event)
     return total
 
 
 @functools.lru_cache(maxsize=8)
-def _losses(release: Gaussian | PoissonSampled | TruncatedPoisson, grid: float) -> Any:
+def _losses(release: Known, grid: float) -> Any:
+    if isinstance(release, SeveralSites):
+        return losses(release, grid)
     if isinstance(release, TruncatedPoisson):
         return _truncated(release, grid)
     q, z = _rate_and_noise(release)
@@ -100,7 +104,7 @@ def _grid(counts: Counts) -> float:
     that sum decides, the grid is a power of 2^(1/4), so that a search over rounds meets it again.
     """
     spread = min(_loss_deviation(*_rate_and_noise(release)) for release in counts)
-    tops = [_loss_reach(_rate_and_noise(release)[1]) for release in counts]
+    tops = [_loss_reach(release) for release in counts]
     fine = min(max(spread / 10, _FINEST_GRID), _COARSEST_GRID)
     coarse = max([reach(counts), *tops]) / _LARGEST_GRID
     return max(fine, 2 ** (math.ceil(4 * math.log2(coarse)) / 4))
@@ -111,17 +115,22 @@ def _loss_deviation(q: float, z: float) -> float:
     return min(1.0, q * math.sqrt(math.expm1(min(1 / z**2, 50.0))))
 
 
-def _loss_reach(z: float) -> float:
-    """The privacy loss of a Gaussian of multiplier z at 10 standard deviations."""
+def _loss_reach(release: Known) -> float:
+    """The privacy loss of one event, far out: for Gaussian noise z, at 10 standard deviations."""
+    if isinstance(release, SeveralSites):
+        return largest_loss(release)
+    z = _rate_and_noise(release)[1]
     return 10 / z + 0.5 / z**2
 
 
-def _rate_and_noise(release: Gaussian | PoissonSampled | TruncatedPoisson) -> tuple[float, float]:
+def _rate_and_noise(release: Known) -> tuple[float, float]:
     match release:
         case Gaussian(noise_multiplier=z):
             return 1.0, z
         case PoissonSampled(rate=q, of=Gaussian(noise_multiplier=z)):
             return q, z
+        case SeveralSites(rate=q, sites=sites, of=Gaussian(noise_multiplier=z)):
+            return min(sites * q, 1.0), z
         case TruncatedPoisson(rate=q, of=Gaussian(noise_multiplier=z)):
             return q, z / 2
     raise Unaccountable(f"no privacy loss distribution is known here for {release}")

@@ -23,13 +23,15 @@ from accounting.releases import (
     Gaussian,
     IntegerNoise,
     PoissonSampled,
+    SeveralSites,
     Skellam,
     TruncatedPoisson,
     WithoutReplacement,
 )
+from accounting.several_sites import split
 from accounting.without_replacement import wor_divergence
 
-Known = Gaussian | IntegerNoise | PoissonSampled | WithoutReplacement
+Known = Gaussian | IntegerNoise | PoissonSampled | SeveralSites | WithoutReplacement
 
 _ROUNDING = 1e-12
 """What is added to every order's divergence, per event. Against 50-digit arithmetic the library's
@@ -63,6 +65,9 @@ def _curve(release: Known, few: tuple[float, ...] | None = None) -> tuple[np.nda
     """Orders and the release's Renyi divergences, rounded up; at `few` orders, or the library's."""
     accountant = library.RdpAccountant(few)
     match release:
+        case SeveralSites(sites=sites):
+            orders, parts = _curve(split(release), few)
+            return orders, sites * parts
         case WithoutReplacement(cohort=m, clients=n, of=Gaussian(noise_multiplier=z)):
             curve = [wor_divergence(m / n, z, order) for order in accountant.orders]
             return accountant.orders, np.array(curve) + _ROUNDING

@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 from accounting.errors import Unaccountable
 
 LARGEST_NOISE = 1e9
+MOST_SITES = 64
+"""The most sites of one client that are accounted for."""
 _MOST_CLIENTS = 10**12
 
 
@@ -117,6 +119,32 @@ class PoissonSampled:
 
 
 @dataclass(frozen=True)
+class SeveralSites:
+    """`of`, where a client has up to `sites` rows, each drawn by its own coin of bias `rate`.
+
+    The noise multiplier of `of` is over the bound of *one row*, of which removing the client
+    removes all (`accounting.several_sites`).
+    """
+
+    rate: float
+    sites: int
+    of: Gaussian
+    kind: ClassVar[str] = "several_sites"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rate", number(self.rate, "sampling rate", 0.0, 1.0))
+        object.__setattr__(self, "sites", _count(self.sites, "sites of a client", MOST_SITES))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "rate": self.rate,
+            "sites": self.sites,
+            "of": self.of.to_json(),
+        }
+
+
+@dataclass(frozen=True)
 class TruncatedPoisson:
     """`PoissonSampled`, but of a cohort above `cap` only `cap` take part, drawn uniformly.
 
@@ -191,7 +219,10 @@ class Separated:
 
 @dataclass(frozen=True)
 class Repeated:
-    """`of`, `count` times, each on a draw of its own: the local steps of a silo's round."""
+    """`of`, `count` times, each on a draw of its own.
+
+    The local steps of a silo's round, or a client's rows at several sites.
+    """
 
     count: int
     of: PoissonSampled
@@ -215,7 +246,7 @@ class Unprotected:
         return {"kind": self.kind, "reason": self.reason}
 
 
-Sampled = PoissonSampled | TruncatedPoisson | WithoutReplacement | Separated
+Sampled = PoissonSampled | SeveralSites | TruncatedPoisson | WithoutReplacement | Separated
 Release = Noise | Sampled | Repeated | Unprotected
 
 
@@ -248,6 +279,8 @@ def release_from_json(data: Mapping[str, Any]) -> Release:
             return Gaussian(data["noise_multiplier"])
         case PoissonSampled.kind:
             return PoissonSampled(data["rate"], _noise(data, Noise))
+        case SeveralSites.kind:
+            return SeveralSites(data["rate"], data["sites"], _noise(data, Gaussian))
         case Skellam.kind:
             return Skellam(**{key: data[key] for key in data if key != "kind"})
         case DiscreteGaussians.kind:
@@ -287,8 +320,8 @@ def number(value: Any, what: str, low: float, high: float) -> float:
     return parsed
 
 
-def _count(value: Any, what: str) -> int:
-    count = number(value, what, 1, _MOST_CLIENTS)
+def _count(value: Any, what: str, most: int = _MOST_CLIENTS) -> int:
+    count = number(value, what, 1, most)
     if count != int(count):
         raise Unaccountable(f"{what} is {value!r}; expected a whole number")
     return int(count)

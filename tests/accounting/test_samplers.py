@@ -24,6 +24,7 @@ from accounting.releases import (
     PoissonSampled,
     Repeated,
     Separated,
+    SeveralSites,
     TruncatedPoisson,
     Unprotected,
     WithoutReplacement,
@@ -48,6 +49,7 @@ ALL = [
     WithoutReplacement(10, 100, Gaussian(1.5)),
     Separated(7, Gaussian(1.5)),
     Repeated(20, PoissonSampled(0.1, Gaussian(1.5))),
+    SeveralSites(0.1, 3, Gaussian(1.5)),
     Unprotected("no noise"),
 ]
 
@@ -97,7 +99,7 @@ def test_only_pairs_with_a_proof_are_supported():
     both = ["rdp", "pld"]
     assert table["truncated_poisson", ADD_REMOVE] == ["pld"]
     assert table["without_replacement", REPLACE_ONE] == ["rdp"]
-    for kind in ("poisson", "repeated"):
+    for kind in ("poisson", "repeated", "several_sites"):
         assert table[kind, ADD_REMOVE] == both
         assert table[kind, REPLACE_ONE] == table[kind, ZERO_OUT] == []
     for kind, relation in (("truncated_poisson", ZERO_OUT), ("without_replacement", ADD_REMOVE)):

@@ -1,0 +1,190 @@
+"""Clients whose rows lie at up to s sites, where every site draws its own coin of one rate.
+
+*Gaussian noise* (`SeveralSites`). A client has rows x_1, ..., x_s, at most one per site, of norm at
+most 1 in units of the bound of *one row*; b_1, ..., b_s are independent coins of bias q. With and
+without the client a round releases N(sum_i b_i x_i, z^2 I) and N(0, z^2 I), add/remove.
+
+*Dominating pair*: the mixture of N(j, z^2), j ~ Binom(s, q), against N(0, z^2) on the line, for any
+rows of any directions. *Proof.* Let S be any test, nu the law of the noise, a = nu(S). By
+Neyman-Pearson nu(S - v) <= Phi(Phi^-1(a) + |v| / z), and |sum_i b_i x_i| <= sum_i b_i. So the power
+of S is at most sum_j P[Binom(s, q) = j] Phi(Phi^-1(a) + j / z). In the pair on the line one
+half-line attains this, for all j at once. Its trade-off curve therefore lies below the true one,
+and with it, in both directions, its hockey-stick divergence above the true one at every epsilon
+(Dong, Roth & Su 2022, Proposition 2.12). Dominating pairs compose, adaptively (Zhu, Dong & Wang
+2022, Theorem 10; for mixtures of Gaussians: Choquette-Choo et al. 2024, arXiv 2310.15526). ∎
+With fewer rows, shorter ones or smaller rates the sum of coins is stochastically smaller and the
+bound falls, since Phi increases. At *more* than s sites there is no promise.
+
+*Renyi divergence*: by a split. The noise is a sum of s independent parts of variance z^2 / s; give
+each site one, and publish them apart, of which the round is post-processing. Coins are independent,
+so that this is a product of s pairs: s times the divergence of Poisson(q) at z / sqrt(s).
+
+*Skellam noise* (`at_several_sites`): rows in line are not its worst case, and the mixture has no
+proof. It divides too, into s Skellams of variance mu / s: the split, s events of Poisson(q), is
+the bound. Discrete Gaussians do not divide: at more than one site there is no bound.
+
+*The privacy loss* at x is l(x) = log sum_j p_j exp((j x - j^2 / 2) / z^2), increasing in x from
+log p_0. Its inverse is found by Newton's method here: dp-accounting's mixture of Gaussians inverts
+it to 1e-6 only, which makes its delta too *small* (by up to 8e-14 an event at one site, q = z =
+0.3, against 1e-15 here), and takes ten seconds. Between the points of the grid delta is
+interpolated by "connect the dots" (Doroshenko et al. 2022), pessimistically, as for Gaussians.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from dp_accounting.pld import pld_pmf
+from dp_accounting.pld import privacy_loss_distribution as library
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, logsumexp, ndtr
+from scipy.stats import binom
+
+from accounting.errors import Unaccountable
+from accounting.releases import (
+    DiscreteGaussians,
+    Gaussian,
+    Noise,
+    PoissonSampled,
+    Repeated,
+    SeveralSites,
+    Skellam,
+)
+
+Numbers = NDArray[np.float64]
+
+_TAIL = 0.5 * math.exp(-50)
+"""The mass beyond the largest loss, which is counted as an infinite one."""
+_TAIL_DEVIATIONS = 9.8
+"""Beyond as many deviations a Gaussian has less than that mass."""
+_AT_ONCE = 1 << 18
+_STEPS = 100
+
+
+def at_several_sites(
+    rate: float, sites: int, noise: Noise
+) -> PoissonSampled | SeveralSites | Repeated:
+    """The release of clients at up to `sites` sites, which each draw their own coins at `rate`.
+
+    `noise` is all of a round's, over the bounds of *one row*, of which a client has one a site.
+    Raises `Unaccountable` for discrete Gaussians at more than one site.
+    """
+    if sites == 1:
+        return PoissonSampled(rate, noise)
+    match noise:
+        case Gaussian():
+            return SeveralSites(rate, sites, noise)
+        case Skellam(variance=variance, l2=l2, l1=l1, exchanges=exchanges):
+            part = Skellam(variance / sites, l2, l1, exchanges)
+            return Repeated(sites, PoissonSampled(rate, part))
+        case DiscreteGaussians():
+            raise Unaccountable(
+                f"discrete Gaussian noise has no bound for clients at {sites} sites with coins of "
+                "their own, since it does not divide; use Skellam noise, or one site per client"
+            )
+
+
+def split(release: SeveralSites) -> PoissonSampled:
+    """The event whose `sites`-fold composition bounds `release`, in Renyi divergence too."""
+    multiplier = release.of.noise_multiplier / math.sqrt(release.sites)
+    return PoissonSampled(release.rate, Gaussian(multiplier))
+
+
+def losses(release: SeveralSites, grid: float) -> Any:
+    """The privacy loss distribution of both directions, at multiples of `grid`, pessimistic."""
+    if release.rate == 0.0:
+        return library.identity(value_discretization_interval=grid)
+    pair = _Pair(release)
+    low, high = pair.loss(-pair.reach), pair.loss(pair.reach)
+    return library.PrivacyLossDistribution(
+        _dots(pair.removed, low, pair.largest_loss(), grid), _dots(pair.added, -high, -low, grid)
+    )
+
+
+def largest_loss(release: SeveralSites) -> float:
+    """The largest privacy loss of one event that `losses` gives a place."""
+    return _Pair(release).largest_loss() if release.rate > 0.0 else 0.0
+
+
+def _dots(delta: Any, low: float, high: float, grid: float) -> Any:
+    """The probabilities of losses from `low` to `high`, such that all `delta` are met."""
+    first, last = math.floor(low / grid), math.ceil(high / grid)
+    epsilons = np.arange(first, last + 1) * grid
+    pieces = np.array_split(epsilons, 1 + len(epsilons) // _AT_ONCE)
+    deltas = np.clip(np.concatenate([delta(piece) for piece in pieces]), 0.0, 1.0)
+    falling = np.maximum.accumulate(deltas[::-1])[::-1]
+    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, first, last, falling)
+
+
+class _Pair:
+    """The mixture of N(j, z^2), j ~ Binom(s, q), against N(0, z^2), for q > 0."""
+
+    def __init__(self, release: SeveralSites) -> None:
+        self.z = release.of.noise_multiplier
+        log_weights = binom.logpmf(np.arange(release.sites + 1), release.sites, release.rate)
+        self.log_none = float(log_weights[0])
+        likely = np.flatnonzero(log_weights[1:] > -np.inf)
+        self.shifts = likely + 1.0
+        self.log_weights = log_weights[1:][likely]
+        self.reach = _TAIL_DEVIATIONS * self.z
+
+    def loss(self, x: float) -> float:
+        """The privacy loss at `x`."""
+        return float(np.logaddexp(self.log_none, logsumexp(self._terms(np.array([x]))[:, 0])))
+
+    def largest_loss(self) -> float:
+        """The loss beyond which the mixture has no more mass than the tail."""
+
+        def beyond(x: float) -> float:
+            none = self.log_none + log_ndtr(-x / self.z)
+            some = self.log_weights + log_ndtr((self.shifts - x) / self.z)
+            return float(np.logaddexp(none, logsumexp(some))) - math.log(_TAIL)
+
+        return self.loss(brentq(beyond, 0.0, self.shifts[-1] + 1.01 * self.reach))
+
+    def removed(self, epsilons: Numbers) -> Numbers:
+        """The hockey-stick divergence of the mixture from N(0, z^2) at `epsilons`."""
+        x = self._inverse(epsilons)
+        above = math.exp(self.log_none) * ndtr(-x / self.z)
+        for shift, weight in zip(self.shifts, np.exp(self.log_weights), strict=True):
+            above += weight * ndtr((shift - x) / self.z)
+        return np.asarray(above - np.exp(epsilons + log_ndtr(-x / self.z)))
+
+    def added(self, epsilons: Numbers) -> Numbers:
+        """The hockey-stick divergence of N(0, z^2) from the mixture at `epsilons`."""
+        x = self._inverse(-epsilons)
+        below = np.exp(epsilons + self.log_none + log_ndtr(x / self.z))
+        for shift, log_weight in zip(self.shifts, self.log_weights, strict=True):
+            below += np.exp(epsilons + log_weight + log_ndtr((x - shift) / self.z))
+        return np.asarray(ndtr(x / self.z) - below)
+
+    def _terms(self, x: Numbers) -> Numbers:
+        """The logarithms `[shifts, x]` of what each positive shift adds to exp(loss)."""
+        shifts = self.shifts[:, None]
+        return np.asarray(self.log_weights[:, None] + shifts * (x - shifts / 2) / self.z**2)
+
+    def _inverse(self, losses: Numbers) -> Numbers:
+        """Where the loss is `losses`; -inf where it is everywhere larger.
+
+        With log p_0 taken off, the loss is convex in x and no slope is below 1 / z^2. The least x
+        at which one term alone reaches the aim is not left of the solution, and from there
+        Newton's steps descend to it.
+        """
+        x = np.full_like(losses, -np.inf)
+        inside = losses > self.log_none
+        aims = losses[inside] + np.log(-np.expm1(self.log_none - losses[inside]))
+        shifts, weights = self.shifts[:, None], self.log_weights[:, None]
+        at = np.min((aims - weights) * self.z**2 / shifts + shifts / 2, axis=0)
+        for _ in range(_STEPS):
+            terms = self._terms(at)
+            total = logsumexp(terms, axis=0)
+            slope = (np.exp(terms - total) * shifts).sum(axis=0) / self.z**2
+            step = (total - aims) / slope
+            at = at - step
+            if np.all(np.abs(step) <= 1e-12 * (self.z + np.abs(at))):
+                break
+        x[inside] = at
+        return x
