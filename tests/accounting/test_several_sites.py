@@ -98,13 +98,14 @@ def test_its_distribution_is_the_librarys_but_never_below_the_truth(sites, rate,
         z, shifts, binom.pmf(shifts, sites, rate), value_discretization_interval=grid
     )
     pair = _Pair(release)
-    exact = np.maximum(pair.removed(at), pair.added(at))
-    delta = np.array([ours.get_delta_for_epsilon(float(each)) for each in at])
-    assert delta == pytest.approx(
-        [theirs.get_delta_for_epsilon(float(each)) for each in at], rel=1e-6, abs=1e-10
-    )
-    assert np.all(exact <= delta * (1 + 1e-13) + 1e-16)
-    assert delta == pytest.approx(exact, rel=1e-2, abs=1e-12)
+    sides = ((ours._pmf_remove, pair.removed), (ours._pmf_add, pair.added))
+    for side, exact in sides:
+        delta = np.array([side.get_delta_for_epsilon(float(each)) for each in at])
+        assert np.all(exact(at) <= delta * (1 + 1e-13) + 1e-16)
+        assert delta == pytest.approx(exact(at), rel=1e-2, abs=1e-12)
+    both = [ours.get_delta_for_epsilon(float(each)) for each in at]
+    known = [theirs.get_delta_for_epsilon(float(each)) for each in at]
+    assert both == pytest.approx(known, rel=1e-6, abs=1e-10)
 
 
 def test_trap_weight_one_at_each_of_two_sites_charged_as_one():
