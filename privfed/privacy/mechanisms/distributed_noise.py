@@ -197,7 +197,7 @@ class DistributedNoise(NoisedMechanism):
         grid = self.grid()  # refuses what cannot be
         sites = self._planned_setting().sites
         if sites:  # nobody being missing
-            return self._noise() * math.sqrt(sites.kept(sites.sites, self.layered))
+            return self._noise() * math.sqrt(sites.added_by(sites.sites, self.layered))
         return grid.share * grid.step * math.sqrt(size) / self.clip
 
     def init(self) -> PublicState:
