@@ -118,5 +118,6 @@ def test_whether_sites_stay_tells_nothing_of_a_draw():
 def test_where_the_server_sees_rows_sites_change_nothing():
     plain = plan(small("data.clients=40"))
     at_sites = plan(small("data.clients=40", "data.sites=4"))
-    assert at_sites.event == plain.event and at_sites.guarantee == plain.guarantee
+    assert at_sites.event == plain.event
+    assert at_sites.guarantee == plain.guarantee
     assert not at_sites.config.by_sites
