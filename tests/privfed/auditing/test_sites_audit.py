@@ -28,14 +28,16 @@ SHIPPED = {
     "skellam": SKELLAM,
     "layers": (*SKELLAM, "privacy.sizing=layers"),
     "discrete Gaussian": ("privacy.mechanism=discrete_gaussian", *MASKS),
+    "central": MASKS,
+    "local": ("privacy.mechanism=local_gaussian",),
+}
+ALSO_SHIPPED = {
+    "two sites": (*SKELLAM, *TWICE),
     "everybody": (*SKELLAM, "cohort.sampler=full", "cohort.size=0"),
     "lying server": (*SKELLAM, "secure.threat=lying", "secure.colluders=0.4"),
     "passes": (*SKELLAM, "aggregation.rule=geometric_median", "aggregation.passes=3"),
     "homomorphic": ("privacy.mechanism=skellam", "secure.protocol=bfv", "secure.minimum=3"),
-    "central": MASKS,
     "adaptive": (*MASKS, "privacy.adaptive_clip=true", "privacy.count_noise=2.0"),
-    "local": ("privacy.mechanism=local_gaussian",),
-    "two sites": (*SKELLAM, *TWICE),
     "two sites, central": TWICE,
     "two sites, central, masks": (*MASKS, *TWICE),
     "two sites, local": ("privacy.mechanism=local_gaussian", *TWICE),
@@ -50,14 +52,24 @@ def judged(algorithm, scenarios, releases=1000):
     return examine(algorithm, scenarios, releases, delta=1e-4, confidence=0.95, seed=1)
 
 
-@pytest.mark.parametrize("releases", [60, pytest.param(3000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", SHIPPED)
-def test_what_is_shipped_keeps_its_claims(name, releases):
-    audit = judged(*configured(*SHIPPED[name]), releases)
+def kept(overrides, releases):
+    audit = judged(*configured(*overrides), releases)
     assert not audit.refuted
     assert audit.p_value > 1e-3
     assert all(one.verdict.epsilon_lower <= one.epsilon for one in audit.tested)
-    assert audit.noise == pytest.approx(1.0, abs=4 / (12 * 2 * releases) ** 0.5)
+    by_chance = 4 / (12 * 2 * releases) ** 0.5
+    assert 1.0 - by_chance < audit.noise < 1.05 + by_chance, "as charged, and not much more"
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_what_is_shipped_keeps_its_claims(name):
+    kept(SHIPPED[name], 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHIPPED | ALSO_SHIPPED)
+def test_in_many_releases_what_is_shipped_keeps_its_claims(name):
+    kept((SHIPPED | ALSO_SHIPPED)[name], 1500)
 
 
 class LocalWithoutClip(LocalGaussian):
@@ -100,39 +112,37 @@ def sized_for(algorithm, **changes):
     return replace(algorithm, mechanism=algorithm.mechanism.resolved(replace(setting, sites=sites)))
 
 
-@pytest.mark.parametrize("protection", [SKELLAM, MASKS, ("privacy.mechanism=local_gaussian",)])
+@pytest.mark.parametrize("protection", [SKELLAM, ("privacy.mechanism=local_gaussian",)])
 def test_coins_that_the_server_knows_are_refuted(protection):
     """Whoever knows that the target was drawn sees what everybody's taking part shows."""
     algorithm, scenarios = configured(*protection)
     known = replace(algorithm, sampler=TakesEverybody(algorithm.sampler, algorithm.sampler.size))
-    assert not judged(algorithm, scenarios[1:2], 300).refuted
-    assert judged(known, scenarios[1:2], 300).refuted
+    assert not judged(algorithm, scenarios[1:2], 200).refuted
+    assert judged(known, scenarios[1:2], 200).refuted
 
 
-@pytest.mark.parametrize("protection", [SKELLAM, MASKS])
-def test_a_weight_of_one_at_each_of_three_sites_is_refuted(protection):
+def test_a_weight_of_one_at_each_of_three_sites_is_refuted():
     """A client of three coins is drawn more often than one says, which little noise shows."""
-    little = ("cohort.size=10", "privacy.noise_multiplier=0.3", "run.rounds=1")
-    algorithm, scenarios = configured(*protection, *little)
+    little = ("cohort.size=10", "privacy.noise_multiplier=0.2", "run.rounds=1")
+    algorithm, scenarios = configured(*SKELLAM, *little)
     wrong = CountsOneSite(**(vars(algorithm) | {"sites_per_client": 3}))
-    assert judged(wrong, scenarios[1:2], 240).refuted
-    honest, scenarios = configured(*protection, *TWICE)
+    assert judged(wrong, scenarios[1:2], 300).refuted
+    honest, scenarios = configured(*SKELLAM, *TWICE)
     assert not judged(honest, scenarios[1:2], 100).refuted
 
 
-@pytest.mark.parametrize("mechanism", ["skellam", "discrete_gaussian"])
 @pytest.mark.parametrize("wrong", [{"minimum": 5}, {"colluders": 0}])
-def test_noise_that_counts_on_sites_that_drop_or_collude_is_refuted(mechanism, wrong):
-    algorithm, scenarios = configured(f"privacy.mechanism={mechanism}", *MASKS)
+def test_noise_that_counts_on_sites_that_drop_or_collude_is_refuted(wrong):
+    algorithm, scenarios = configured(*SKELLAM)
     assert algorithm.summation.honest == scenarios[0].sites == 3
-    assert not judged(algorithm, scenarios[:1], 150).refuted
-    assert judged(sized_for(algorithm, **wrong), scenarios[:1], 150).refuted
+    assert not judged(algorithm, scenarios[:1], 100).refuted
+    assert judged(sized_for(algorithm, **wrong), scenarios[:1], 100).refuted
 
 
 def test_layers_that_count_on_colluders_are_refuted():
     algorithm, scenarios = configured(*SKELLAM, "privacy.sizing=layers")
-    assert not judged(algorithm, scenarios[:1], 150).refuted
-    assert judged(sized_for(algorithm, colluders=0), scenarios[:1], 150).refuted
+    assert not judged(algorithm, scenarios[:1], 100).refuted
+    assert judged(sized_for(algorithm, colluders=0), scenarios[:1], 100).refuted
 
 
 def test_a_site_that_adds_no_noise_with_nobody_drawn_is_refuted(monkeypatch):
@@ -149,7 +159,7 @@ def test_a_site_that_adds_no_noise_with_nobody_drawn_is_refuted(monkeypatch):
 
     algorithm, scenarios = configured(*SKELLAM)
     monkeypatch.setattr(SiteSums, "total", total)
-    assert judged(algorithm, scenarios[3:], 200).refuted
+    assert judged(algorithm, scenarios[3:], 60).refuted
 
 
 def test_a_site_that_drops_out_where_a_client_was_drawn_is_refuted(monkeypatch):
@@ -162,7 +172,6 @@ def test_a_site_that_drops_out_where_a_client_was_drawn_is_refuted(monkeypatch):
         return cohort, leaves
 
     algorithm, scenarios = configured(*SKELLAM, "cohort.size=10", "privacy.noise_multiplier=4.0")
-    assert not judged(algorithm, scenarios[:1], 200).refuted
     monkeypatch.setattr(ClientUpdates, "present", present)
     assert judged(algorithm, scenarios[:1], 200).refuted
 
