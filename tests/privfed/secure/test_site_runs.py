@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from small import model, trained
+from small import model, small, trained
 
 from accounting.events import ADD_REMOVE
 from accounting.ledger import Ledger
 from accounting.releases import Gaussian, PoissonSampled
+from privfed.errors import Refused
+from privfed.plan.plan import plan
+from privfed.run.worker_rank import refuse_ranks
 
 SEEDED = ("run.randomness=seeded", "run.rounds=4", "data.sites=5")
 MASKS = (*SEEDED, "secure.protocol=masks")
@@ -58,3 +61,31 @@ def test_noise_of_each_site_by_itself_needs_no_protocol(tmp_path):
     assert event.release == PoissonSampled(4 / 12, Gaussian(2.0))
     assert event.relation == ADD_REMOVE
     assert all(np.isfinite(tensor.numpy()).all() for tensor in model(tmp_path).values())
+
+
+def test_noise_of_sites_is_added_by_one_process():
+    """In several, each would add all of it."""
+    config = small(*SEEDED, "privacy.mechanism=local_gaussian")
+    refuse_ranks(config, 1)
+    with pytest.raises(Refused, match="sites add their noise in one process"):
+        refuse_ranks(config, 2)
+
+
+@pytest.mark.parametrize("sites", [1, 2, 4])
+def test_the_grid_has_room_for_every_row_of_a_clients_sites(sites):
+    """Though all of an expected cohort pull alike: four deviations of a rotated coordinate."""
+    drawn, length = 400, 16
+    declared = ("data.clients=1000", f"cohort.size={drawn}", f"data.sites_per_client={sites}")
+    config = small(*SKELLAM, *declared, "secure.bits=18", "run.rounds=1")
+    mechanism = plan(config, length=length).mechanism
+    sum_of_rows = mechanism.clip * drawn * sites
+    half = 2.0**17 * mechanism.grid().step
+    assert sum_of_rows == pytest.approx(0.4 * drawn)
+    assert half >= 4 * sum_of_rows / length**0.5
+
+
+def test_an_adaptive_clip_counts_clients_and_not_their_rows():
+    keys = ("data.sites_per_client=2", "privacy.adaptive_clip=true")
+    plan(small(*SEEDED, *keys[1:], "privacy.count_noise=3"))
+    with pytest.raises(Refused, match="not how many of their rows"):
+        plan(small(*SEEDED, *keys))
