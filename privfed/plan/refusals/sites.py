@@ -66,6 +66,11 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
         )
     if config.audit.canaries:
         yield f"{key}, and canaries have one row each; leave out audit.canaries"
+    if mechanism.adaptive:
+        yield (
+            f"{key}, and privacy.adaptive_clip counts how many clients are within the clip, not "
+            "how many of their rows; set it to false"
+        )
 
 
 def _release(config: Config) -> object:
