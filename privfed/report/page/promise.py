@@ -20,6 +20,11 @@ _TRUSTED = {
     "nobody": "no noise is added",
 }
 """Whom the guarantee asks to trust, by where noise comes from."""
+_TRUSTED_AT_SITES = {
+    "sum": "a client's own site with its rows, and nobody with an exact sum: sites add the noise",
+    "client": "a client's own site alone, which adds all of the noise to its own sum",
+}
+"""The same where sites are the parties."""
 _VIEWERS = {
     "server": "the server",
     "readers": "readers of what is released",
@@ -124,7 +129,10 @@ def _trust(facts: PageFacts) -> dict[str, str]:
     if terms.get("guarantee"):
         return {}
     proof = {"proof": proof_in_words(plan)} if plan and plan.mechanism.private else {}
-    return {"trust": _TRUSTED.get(str(terms.get("trust")), str(terms.get("trust"))), **proof}
+    trust = str(terms.get("trust"))
+    by_sites = "parties" in (terms.get("sites") or {})
+    trusted = _TRUSTED_AT_SITES if by_sites else _TRUSTED
+    return {"trust": trusted.get(trust, _TRUSTED.get(trust, trust)), **proof}
 
 
 def _reservations(facts: PageFacts) -> Iterator[str]:
@@ -138,6 +146,16 @@ def _reservations(facts: PageFacts) -> Iterator[str]:
         yield f"{count} clients were declared public, and nothing is promised to them."
     if _simulated(facts):
         yield f"Clients were made up (partition {terms['partition']}): none of them is a person."
+    if "parties" in (sites := terms.get("sites") or {}):
+        yield (
+            "What a site sends beside its sum, when it sends it, and whether it fails, must not "
+            "hang on its clients' data or on who was drawn; no ledger shows that it did not."
+        )
+        if colluders := sites.get("colluders"):
+            yield (
+                f"Nothing is promised to clients of sites that work with the server, of which "
+                f"there are taken to be {colluders} at most."
+            )
     if (terms.get("secure") or {}).get("cryptography"):
         yield "Secure sums hide rows from whoever cannot break their cryptography; ε leaves it out."
     yield "Other runs over the same people count on their own; privfed audit RUN RUN composes them."

@@ -19,7 +19,7 @@ def sites_row(config: Config) -> dict[str, str]:
     data = config.data
     if not data.sites:
         return {}
-    column = config.values()["data"].get("site", "")
+    column = config.site_column
     origin = f"column {column!r}" if column else f"made up: {_MADE_UP[data.site_partition]}"
     several = f", a client at up to {data.sites_per_client}" if data.sites_per_client > 1 else ""
     role = "they hold clients, and are no parties of sums"
