@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _FACTOR = 16
-"""H is applied as a product of matrices of at most this size: fast where they stay in cache."""
+"""H is applied as a product of matrices of this size, the last of at most twice of it."""
+_AT_ONCE = 1 << 17
+"""Numbers that are rotated together, so that they stay in cache: rows are taken a few at a time."""
 _SHRINK = 1 - 2.0**-40
 """A shrinkage far above what rounding in float64 can add to a norm: under 40 additions in a row."""
 
@@ -44,10 +46,14 @@ def rotate(bounded: BoundedRows, flips: Tensor) -> BoundedRows:
 
     Guarantee: no row's norm grows (all shrink by 2^-40), so the bound stays.
     """
-    rows = bounded.rows.double()
-    wide = rows.new_zeros(len(rows), len(flips))
-    wide[:, : rows.shape[1]] = rows
-    turned = hadamard(wide * flips.to(rows)) * _SHRINK
+    rows, shrunk = bounded.rows, flips.to(bounded.rows.device) * _SHRINK
+    turned = shrunk.new_empty(len(rows), len(flips))
+    few, length = max(1, _AT_ONCE // len(flips)), rows.shape[1]
+    for wide, some in zip(turned.split(few), rows.split(few), strict=True):
+        wide[:, :length] = some
+        wide[:, :length] *= shrunk[:length]
+        wide[:, length:] = 0.0
+        wide.copy_(hadamard(wide))
     return BoundedRows(turned, bounded.bound)
 
 
@@ -59,14 +65,12 @@ def unrotate(total: Tensor, flips: Tensor, length: int) -> Tensor:
 
 def hadamard(rows: Tensor) -> Tensor:
     """H rows / sqrt(d) for each of `rows` `[c, d]`, d a power of two; its own inverse."""
-    count, length = rows.shape
-    done, turned = 1, rows
-    while done < length:
-        factor = min(_FACTOR, length // done)
-        matrix = _matrix(factor).to(rows)
-        turned = (matrix @ turned.reshape(count, -1, factor, done)).reshape(count, length)
-        done *= factor
-    return turned
+    left, turned = rows.shape[1], rows.t()
+    while left > 1:  # the first digit of the places becomes the last, and H of it is taken
+        factor = left if left <= 2 * _FACTOR else _FACTOR
+        turned = turned.reshape(factor, -1).t() @ _matrix(factor).to(rows)
+        left //= factor
+    return turned.reshape(rows.shape)
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,0 +1,103 @@
+"""What sites cost: one noise for all of them under masks, beside central noise and no protocol.
+
+    python -m experiments.benchmarks.sites
+
+Ten sites hold 1,000 patients each, of whom a tenth train a network of 100,004 numbers in each
+round. Both ways play the same rounds in turn, in one process of one thread: their ratio is what
+encoding each patient's row and the protocol between sites cost. Then memory, each in a process of
+its own, as sites have more patients: a site keeps one sum, whoever is drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import statistics
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+
+from rich.console import Console
+
+from experiments.benchmarks import memory, noise
+from experiments.benchmarks.running import Running
+from experiments.benchmarks.workloads import MANY, Workload
+
+SITES, RATE = 10, 0.1
+AIM = 1.3
+BY_SITES = MANY.with_(
+    "cohort.sampler=poisson",
+    "model.name=mlp",
+    "model.hidden=[4000]",
+    "run.rounds=100",
+    "run.threads=1",
+    f"data.sites={SITES}",
+)
+CENTRAL = ("privacy.mechanism=gaussian", "secure.protocol=none")
+TOGETHER = ("privacy.mechanism=skellam", "privacy.sizing=layers", "secure.protocol=masks")
+
+
+def workload(patients: int, *settings: str) -> Workload:
+    """Rounds over sites of so many `patients` each."""
+    clients = SITES * patients
+    drawn = f"data.clients={clients}", f"cohort.size={round(RATE * clients)}"
+    return BY_SITES.with_(*drawn, *settings)
+
+
+def side_by_side(patients: int, rounds: int) -> tuple[list[float], list[float]]:
+    """Seconds of each round, by sites with masks and without a protocol, in turn."""
+    with ExitStack() as stack:
+        ways = [
+            stack.enter_context(Running(workload(patients, *settings).setup()))
+            for settings in (TOGETHER, CENTRAL)
+        ]
+        for way in ways:
+            way.go()
+        taken = [[way.go()[0] for way in ways] for _ in range(rounds)]
+    together, central = zip(*taken, strict=True)
+    return list(together), list(central)
+
+
+def memory_of(patients: int) -> tuple[float, float]:
+    """MB that this process held before and at most in two rounds by sites with masks."""
+    with Running(workload(patients, *TOGETHER).setup()) as run:
+        run.go()
+        memory.forget_peak()
+        before = memory.peak() / 1e6
+        run.go(2)
+        return before, memory.peak() / 1e6
+
+
+def apart(patients: int) -> tuple[float, float]:
+    """`memory_of` in a fresh process."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(memory_of, patients).result()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--patients", type=int, default=1000, help="of each site")
+    parser.add_argument("--memory", type=int, nargs="*", default=[100, 1000], help="patients, too")
+    asked = parser.parse_args()
+    console, spread = Console(width=110), [noise.reference()]
+    together, central = side_by_side(asked.patients, asked.rounds)
+    spread.append(noise.reference())
+    ratios = [a / b for a, b in zip(together, central, strict=True)]
+    drawn = round(RATE * SITES * asked.patients)
+    console.print(
+        f"{SITES} sites of {asked.patients:,} patients, {drawn:,} drawn: a round takes "
+        f"{statistics.median(together):.2f} s with masks and Skellam noise in layers, "
+        f"{statistics.median(central):.2f} s with central noise and no protocol: "
+        f"{statistics.median(ratios):.2f} x ({min(ratios):.2f} to {max(ratios):.2f}; aim: at most {AIM:g})"
+    )
+    held = {patients: apart(patients) for patients in asked.memory}
+    listed = ", ".join(f"{n:,}: {most:.0f} MB ({start:.0f})" for n, (start, most) in held.items())
+    if held:
+        console.print(f"memory at most (before the round), by patients of a site: {listed}")
+    spread.append(noise.reference())
+    console.print(f"{noise.machine()}; {noise.spread(spread)}")
+
+
+if __name__ == "__main__":
+    main()
