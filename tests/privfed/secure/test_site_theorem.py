@@ -175,7 +175,7 @@ def test_layers_leave_as_much_as_is_claimed_whoever_stays():
                     each = sum(part.variance for part in parts)
                     assert each == pytest.approx(layers.remaining(n, gone).variance)
                     assert m * each == pytest.approx(v * m / (m - k))
-                    assert m * each == pytest.approx(v * sites.kept(m, True))
+                    assert m * each == pytest.approx(v * sites.added_by(m, True))
                     assert (m - k) * each >= v * (1 - 1e-9)
 
 
