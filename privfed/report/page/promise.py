@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from accounting.guarantee import Guarantee, left_out, sentence
 from privfed.auditing.audited_run import RunAudit
 from privfed.plan.proof import proof_in_words
+from privfed.privacy.shared_noise import PARTY_WORDS
 from privfed.report.page.blocks import Block, BulletList, Chapter, Facts, Paragraph, Quotation
 from privfed.report.page.run_facts import PageFacts
 from privfed.report.tables import accountant_epsilons, budget_rows, disjoint_row, two_sided
@@ -25,13 +26,6 @@ _TRUSTED_AT_SITES = {
     "client": "a client's own site alone, which adds all of the noise to its own sum",
 }
 """The same where sites are the parties."""
-_VIEWERS = {
-    "server": "the server",
-    "readers": "readers of what is released",
-    "sites": "the server, readers and colluding sites",
-    "others": "all but a client's own site",
-}
-"""The parties that an ε of shared noise is against."""
 
 
 def promise_chapter(facts: PageFacts) -> Chapter:
@@ -55,7 +49,7 @@ def headline(facts: PageFacts) -> str:
     return (
         f"ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g}{nominal}, one {_simulated(facts)}"
         f"{bound.unit}, {bound.relation}, {bound.sampler} sampling, accountant {bound.accountant}"
-        + (f", against {_VIEWERS[bound.against]}" if bound.against else "")
+        + (f", against {PARTY_WORDS[bound.against]}" if bound.against else "")
         + ("; what the model started from is not covered" if bound.uncovered else "")
     )
 
@@ -73,7 +67,7 @@ def _quotation(bound: Guarantee, facts: PageFacts) -> str:
     """One guarantee: its formal statement, and its meaning."""
     if bound.missing or bound.epsilon == math.inf:
         return f"{_capital(sentence(bound))}."
-    view = f" against {_VIEWERS[bound.against]}" if bound.against else ""
+    view = f" against {PARTY_WORDS[bound.against]}" if bound.against else ""
     nominal = "nominally " if facts.nominal else ""
     whom = f"one {_simulated(facts)}{bound.unit} under {bound.relation}"
     return (
@@ -100,13 +94,33 @@ def _terms(facts: PageFacts) -> dict[str, str]:
         "noise": _noise(audit),
         "randomness": str(audit.terms["randomness"]),
         **_trust(facts),
-        "messages": str((audit.terms.get("secure") or {}).get("seen", "—")),
+        **_sites(audit),
+        "messages": _seen(audit),
         **against,
         "budget": number(facts.ledger.budget) if facts.ledger.budget else "none",
         **budget_rows(audit.budgets),
         **_earlier(facts),
         **disjoint_row(tuple(run["run"] for run in audit.terms.get("disjoint", ()))),
     }
+
+
+def _sites(audit: RunAudit) -> dict[str, str]:
+    """How many sites were declared, and how many of them the proof counts on."""
+    stated = audit.terms.get("sites")
+    if not stated:
+        return {}
+    several = f"a client at up to {stated['per_client']}" if stated["per_client"] > 1 else ""
+    parties = "no parties of sums"
+    if "parties" in stated:
+        parties = f"parties of sums, of which {stated['minimum']} have to stay"
+    return {"sites": ", ".join(filter(None, [f"{stated['declared']} declared", several, parties]))}
+
+
+def _seen(audit: RunAudit) -> str:
+    """Who sees what of messages."""
+    if audit.terms.get("trust") == "sum":
+        return "whoever opens a sum sees it with its noise, and nobody sees a row"
+    return str((audit.terms.get("secure") or {}).get("seen", "—"))
 
 
 def _noise(audit: RunAudit) -> str:
