@@ -128,11 +128,11 @@ class Codec:
         for start in range(0, self.length, _AT_ONCE):
             place = slice(start, start + _AT_ONCE)
             scaled, numbers = row[place] * (256 / self.step), encoded[place]
-            numbers[:] = whole = np.floor(scaled)
+            numbers[:] = floored = np.floor(scaled)
             numbers += drawn[place][: len(scaled)].astype(np.int64)
             tied = np.flatnonzero(numbers.astype(np.uint8) == 255)
             ties.append(tied + start)
-            rests.append(scaled[tied] - whole[tied])
+            rests.append(scaled[tied] - floored[tied])
             numbers >>= 8
             rounded = numbers.astype(np.float64)
             squared += float(np.dot(rounded, rounded))
