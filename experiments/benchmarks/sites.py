@@ -2,10 +2,11 @@
 
     python -m experiments.benchmarks.sites
 
-Ten sites hold 1,000 patients each, of whom a tenth train a network of 100,004 numbers in each
-round. Both ways play the same rounds in turn, in one process of one thread: their ratio is what
-encoding each patient's row and the protocol between sites cost. Then memory, each in a process of
-its own, as sites have more patients: a site keeps one sum, whoever is drawn.
+Ten sites hold 1,000 patients of ten rows each, of whom a tenth train a network of 100,004 numbers
+for two epochs in each round. Both ways play the same rounds in turn, in one process of one thread:
+the ratio of their processor time is what encoding each patient's row and the protocol between sites
+cost. Then memory, each in a process of its own, as sites have more patients: a site keeps one sum,
+whoever is drawn.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import statistics
+import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 
@@ -29,7 +31,11 @@ BY_SITES = MANY.with_(
     "model.name=mlp",
     "model.hidden=[4000]",
     "run.rounds=100",
+    "data.size=10",
+    "client.epochs=2",
     "run.threads=1",
+    "run.trainer=stacked",
+    "run.chunk=8",
     f"data.sites={SITES}",
 )
 CENTRAL = ("privacy.mechanism=gaussian", "secure.protocol=none")
@@ -44,17 +50,23 @@ def workload(patients: int, *settings: str) -> Workload:
 
 
 def side_by_side(patients: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds of each round, by sites with masks and without a protocol, in turn."""
+    """Processor seconds of each round, by sites with masks and without a protocol, in turn."""
     with ExitStack() as stack:
-        ways = [
+        together, central = (
             stack.enter_context(Running(workload(patients, *settings).setup()))
             for settings in (TOGETHER, CENTRAL)
-        ]
-        for way in ways:
-            way.go()
-        taken = [[way.go()[0] for way in ways] for _ in range(rounds)]
-    together, central = zip(*taken, strict=True)
-    return list(together), list(central)
+        )
+        for run in (together, central):
+            run.go()
+        taken = [(seconds(together), seconds(central)) for _ in range(rounds)]
+    return [pair[0] for pair in taken], [pair[1] for pair in taken]
+
+
+def seconds(run: Running) -> float:
+    """What one round takes of the processor: one thread, whatever else the machine does."""
+    began = time.process_time()
+    run.go()
+    return time.process_time() - began
 
 
 def memory_of(patients: int) -> tuple[float, float]:
@@ -89,7 +101,7 @@ def main() -> None:
         f"{SITES} sites of {asked.patients:,} patients, {drawn:,} drawn: a round takes "
         f"{statistics.median(together):.2f} s with masks and Skellam noise in layers, "
         f"{statistics.median(central):.2f} s with central noise and no protocol: "
-        f"{statistics.median(ratios):.2f} x ({min(ratios):.2f} to {max(ratios):.2f}; aim: at most {AIM:g})"
+        f"{statistics.median(ratios):.2f} x ({min(ratios):.2f} to {max(ratios):.2f}; aim: {AIM:g})"
     )
     held = {patients: apart(patients) for patients in asked.memory}
     listed = ", ".join(f"{n:,}: {most:.0f} MB ({start:.0f})" for n, (start, most) in held.items())

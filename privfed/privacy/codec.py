@@ -33,6 +33,8 @@ from privfed.streams import Keys, coins
 _BETA = math.exp(-0.5)
 _TRIES = 200
 """More than 200 failures in a row have a probability below 1e-43."""
+_PARTS = 1 << 16
+"""Of a step: as many as a first try of a coin tells apart."""
 _AT_ONCE = 1 << 13
 """Numbers that are rounded together, so that they stay in cache."""
 
@@ -118,26 +120,30 @@ class Codec:
     def _rounded(self, row: NDArray[np.float64], keys: Keys) -> tuple[Integers, float]:
         """The steps of `row` `[d]`, rounded up by the chance of their fractions; the squared norm.
 
-        A number in 256ths of a step is floor(x) + rest. The sum of floor(x) and a random byte is
-        256ths of the number rounded down, or up as often as the first eight bits of its fraction
-        say. Where the byte is the first that does not carry, 53 more bits decide by the rest.
+        A number in 2^-16ths of a step is floor(x) + rest. The sum of floor(x) and 16 random bits
+        is that of the number rounded down, or up as often as the first 16 bits of its fraction
+        say. Where the bits are the first that do not carry, 53 more decide by the rest.
+
+        They are a fast generator's, from a key of `keys`: no proof asks that roundings be secret,
+        as the bound holds for each of them.
         """
-        encoded = np.empty(self.length, np.int64)
-        drawn = keys.bits(-(-self.length // 8)).view(np.uint8)
-        ties, rests, squared = [], [], 0.0
+        fast, encoded = Keys(keys.bits(2).tobytes()), np.empty(self.length, np.int64)
+        drawn = fast.bits(-(-self.length // 4)).view(np.uint16)
+        tied, rests, squared = [], [], 0.0
         for start in range(0, self.length, _AT_ONCE):
             place = slice(start, start + _AT_ONCE)
-            scaled, numbers = row[place] * (256 / self.step), encoded[place]
+            scaled, numbers = row[place] * (_PARTS / self.step), encoded[place]
             numbers[:] = floored = np.floor(scaled)
             numbers += drawn[place][: len(scaled)].astype(np.int64)
-            tied = np.flatnonzero(numbers.astype(np.uint8) == 255)
-            ties.append(tied + start)
-            rests.append(scaled[tied] - floored[tied])
-            numbers >>= 8
+            last = numbers.astype(np.uint16)
+            if last.max() == _PARTS - 1:
+                ties = np.flatnonzero(last == _PARTS - 1)
+                tied += (ties + start).tolist()
+                rests += (scaled[ties] - floored[ties]).tolist()
+            numbers >>= 16
             rounded = numbers.astype(np.float64)
             squared += float(np.dot(rounded, rounded))
-        tied = np.concatenate(ties)
-        up = tied[coins(keys.further(len(tied)), np.concatenate(rests))]
+        up = np.array(tied, np.int64)[coins(fast.further(len(tied)), np.array(rests))]
         squared += float((2 * encoded[up] + 1).sum())
         encoded[up] += 1
         return encoded, squared

@@ -49,8 +49,9 @@ def rotate(bounded: BoundedRows, flips: Tensor) -> BoundedRows:
     rows, shrunk = bounded.rows, flips.to(bounded.rows.device) * _SHRINK
     turned = shrunk.new_empty(len(rows), len(flips))
     few, length = max(1, _AT_ONCE // len(flips)), rows.shape[1]
-    for wide, some in zip(torch.split(turned, few), torch.split(rows, few), strict=True):
-        wide[:, :length] = some
+    for start in range(0, len(rows), few):
+        wide = turned[start : start + few]
+        wide[:, :length] = rows[start : start + few]
         wide[:, :length] *= shrunk[:length]
         wide[:, length:] = 0.0
         wide.copy_(hadamard(wide))

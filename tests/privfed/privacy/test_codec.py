@@ -98,3 +98,21 @@ def test_a_capacity_that_would_wrap_is_refused_with_the_bits_that_do():
 def test_what_has_no_bound_is_never_encoded(row):
     with pytest.raises(ValueError, match="a row of"):
         Codec(clip=1.0, step=0.1, length=4, bits=32).encode(row, Keys(None))
+
+
+def test_a_fraction_finer_than_the_first_bits_of_a_coin_is_kept():
+    """3 in 2^17 rounds up: 2^-16 by the first 16 bits, and half as often again where these tie."""
+    codec = Codec(clip=1e6, step=1.0, length=1 << 20, bits=62)
+    row = np.full(codec.length, 3.0 * 2.0**-17)
+    up = sum(int(codec.encode(row, Keys(None)).sum()) for _ in range(40))
+    assert abs(up - 960) < 5 * math.sqrt(960)  # without the ties 640, always up at one 1280
+    assert codec.encode(-row, Keys(None)).min() >= -1
+
+
+@pytest.mark.parametrize("step", [1.0, 0.3, 2.0**-30])
+def test_whole_steps_are_sent_as_they_are(step):
+    codec = Codec(clip=1e4, step=step, length=20_000, bits=62)
+    whole = np.arange(-10_000, 10_000) % 71 - 35
+    assert np.array_equal(codec.encode(np.round(whole * step, 40), STREAMS.at("noise", 1)), whole)
+    next_to_zero = np.full(codec.length, -1e-30 * step)
+    assert not codec.encode(next_to_zero, Keys(None)).any()
