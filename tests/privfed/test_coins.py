@@ -2,6 +2,7 @@
 
 import re
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -99,11 +100,33 @@ def examples(size, clients, folder):
 
 
 def rounding(size, clients, folder):
-    """Up with the probability of the fraction."""
-    codec = Codec(np.inf, 1.0, 4, 32, 10.0)
-    row = np.full(4, size / clients)
+    """Up with the probability of the fraction: 16 bits decide, and a coin where they tie.
+
+    Each value of the 16 bits is dealt to one number, so that their part of the rate is counted.
+    """
+    every = 1 << 16
+    codec = Codec(np.inf, 1.0, every, 32, 10.0)
+    row, words = np.full(every, size / clients), np.arange(every, dtype=np.uint16).view(np.uint64)
+    key = np.zeros(2, np.uint64)
+
+    def rounded(word):
+        with dealt(key, words, np.array(word, np.uint64)):
+            return codec.encode(row, Keys(None))
+
     if size < clients:
-        assert_rate(lambda: codec.encode(row, Keys(None)) == 1, size / clients)
+        never = rounded(2**64 - 1)
+        tied = np.flatnonzero(rounded(0) != never)
+        assert len(tied) == (1 if (row[0] * every) % 1 else 0)
+        short = Fraction(size / clients) - Fraction(int(never.sum()), every)
+        assert_rate(lambda: coins_of_ties(codec, row, key, words, tied), float(short * every))
+
+
+def coins_of_ties(codec, row, key, words, tied):
+    """How the tied numbers fall by the word that is dealt for them now."""
+    word = Keys(None).bits(1)
+    with dealt(key, words, word):
+        up = codec.encode(row, Keys(None))[tied] == 1
+    return up if len(tied) else np.zeros(1, bool)
 
 
 COINS = [poisson, truncated, by_size, byzantine, dropout, stragglers, availability, examples]
