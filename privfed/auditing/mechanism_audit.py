@@ -8,7 +8,9 @@ knows a loose bound only would not miss a fifth of the noise.
 
 What is tested: sampler, rule with all its passes, secure sum (its arithmetic, no cryptography),
 clip, noise and divisor, on updates of 16 numbers. Where participation is public, all who are there
-take part: as few as noise is guaranteed for. What is not: local training, and clients' states.
+take part: as few as noise is guaranteed for. Where sites make up the noise, the audit plays the
+server, the network and colluding sites: as many drop out or collude as may, and these sites' noise
+is known. What is not tested: local training, and clients' states.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ may differ as much as was claimed, and no more.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -37,11 +37,12 @@ Numbers = NDArray[np.float64]
 class ScriptedClients:
     """An executor whose clients do as `scenario` says, in place of training.
 
-    Number 0 is the target, where there is one; it pulls by `pull` clips.
+    The first `target` rows are the target's, of whom there may be none, or one at each of several
+    sites; it pulls by `pull` clips with all of them.
     """
 
     scenario: Scenario
-    target: bool
+    target: int
     pull: float
     clip: float
     separation: int
@@ -72,7 +73,7 @@ class ScriptedClients:
         raise ValueError("a rule on rows is post-processing of what is tested here")
 
     def _is_target(self, clients: Indices) -> Tensor:
-        return torch.from_numpy((clients == 0) & self.target)
+        return torch.from_numpy(clients < self.target)
 
 
 class LastRelease:
@@ -104,12 +105,13 @@ class Neighbours:
         algorithm = self.algorithm
         present = member or self.relation != ADD_REMOVE
         absent = -_REACH if self.relation == REPLACE_ONE else 0.0
+        target = algorithm.sites_per_client * present
         separation = algorithm.sampler.witness(0, algorithm.clients).separation
         last = LastRelease()
         pull = _REACH if member else absent
         world = World(
-            executor=ScriptedClients(scenario, present, pull, self._clip, separation),
-            people=People.of(np.ones(scenario.others + present, dtype=np.int64)),
+            executor=ScriptedClients(scenario, target, pull, self._clip, separation),
+            people=_dealt(scenario.others + target, scenario.sites),
             ledger=last,
             store=last,
             streams=streams,
@@ -149,3 +151,9 @@ class Neighbours:
     def _clip(self) -> float:
         """The clip that a run starts with; whatever claims something has one."""
         return float(self.algorithm.mechanism.clip)
+
+
+def _dealt(rows: int, sites: int) -> People:
+    """So many clients' rows, dealt over `sites` where there are any: the target's at the first."""
+    people = People.of(np.ones(rows, dtype=np.int64))
+    return replace(people, sites=people.identities % sites) if sites else people

@@ -12,7 +12,7 @@ from scipy.special import chdtr
 from accounting.errors import AccountingError
 from accounting.events import CHANGE, Event
 from accounting.guarantee import guarantee
-from accounting.releases import noise_of
+from accounting.releases import PoissonSampled, Repeated, SeveralSites, noise_of
 from accounting.two_sample import Claim
 from privfed.auditing.scenarios import AIMED, LENGTH
 from privfed.round.algorithm import Algorithm
@@ -24,7 +24,14 @@ _LEAST_VARIANCE = 1e-9
 
 
 def claimed_points(event: Event, rounds: int, delta: float) -> Iterator[Claim]:
-    """Points (epsilon, delta) of the privacy profile claimed for so many rounds, one at `delta`."""
+    """Points (epsilon, delta) of the privacy profile claimed for so many rounds, one at `delta`.
+
+    Who is never drawn changes nothing: so much less than accountants of integer noise know is
+    claimed of every draw by coins.
+    """
+    if isinstance(event.release, PoissonSampled | SeveralSites | Repeated):
+        rate, coins = _coins(event.release)
+        yield 0.0, min(1.0, 1.0 - (1.0 - rate) ** (coins * rounds) + rounds * event.slack)
     for at in sorted({*_DELTAS, delta}):
         try:
             epsilon = guarantee({event: rounds}, at).epsilon
@@ -32,6 +39,17 @@ def claimed_points(event: Event, rounds: int, delta: float) -> Iterator[Claim]:
             continue
         if epsilon < math.inf:
             yield epsilon, at
+
+
+def _coins(release: PoissonSampled | SeveralSites | Repeated) -> tuple[float, int]:
+    """The bias of a client's coins, and how many of them are thrown for one release."""
+    match release:
+        case PoissonSampled(rate=rate):
+            return rate, 1
+        case SeveralSites(rate=rate, sites=sites):
+            return rate, sites
+        case Repeated(count=count, of=each):
+            return each.rate, count
 
 
 def scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, Numbers]:
@@ -62,14 +80,17 @@ def measured_noise(released: Numbers, algorithm: Algorithm, event: Event) -> tup
     """The noise of releases `[n, k]` over what was charged, and a p-value that it is no less.
 
     The clients send nothing. In clips, one exchange's noise deviates by at least z times what one
-    client can change, times the root of the exchanges, as together they are charged as one. p is
-    the probability of squares so small, of Gaussians: chi-squared, with a degree less for the mean
-    of every number. Raises `ValueError` for an event without noise.
+    client can change, times the root of the exchanges, as together they are charged as one; of a
+    client's sites charged apart, the noises add up. p is the probability of squares so small, of
+    Gaussians: chi-squared, with a degree less for the mean of every number. Raises `ValueError` for
+    an event without noise.
     """
     noise = noise_of(event.release)
     if noise is None:
         raise ValueError("an event without noise claims nothing")
-    charged = noise.noise_multiplier * CHANGE[event.relation] * math.sqrt(algorithm.exchanges)
+    parts = event.release.count if isinstance(event.release, Repeated) else 1
+    adding_up = math.sqrt(algorithm.exchanges * parts)
+    charged = noise.noise_multiplier * CHANGE[event.relation] * adding_up
     idle = released[~np.isnan(released).any(1), AIMED:LENGTH]
     if len(idle) < 2:
         return math.nan, 1.0

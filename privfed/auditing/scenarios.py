@@ -15,13 +15,23 @@ import torch
 from torch import Tensor
 
 from accounting.events import ADD_REMOVE
-from accounting.releases import PoissonSampled, TruncatedPoisson, WithoutReplacement, noise_of
+from accounting.releases import (
+    PoissonSampled,
+    Repeated,
+    SeveralSites,
+    TruncatedPoisson,
+    WithoutReplacement,
+    noise_of,
+)
 from defenses.mean import Mean
+from privfed.auditing.site_view import SeenWithColluders
 from privfed.config.config import Config
 from privfed.config.reading import overridden
 from privfed.plan.plan import Plan, plan
+from privfed.plan.rule import message_length
 from privfed.round.algorithm import Algorithm
 from privfed.sampling.cohort import Cohort, People, Sampler, Witness
+from privfed.secure.encoded_sum import EncodedSummation
 from privfed.streams import Streams
 
 LENGTH, AIMED = 16, 4
@@ -37,7 +47,8 @@ class Scenario:
 
     It does so in every round that it may, the other way round each time, so that what rounds share
     cancels. `against`: all `others` pull against it, so that it matters whose place it takes.
-    `weak`: with little noise, in place of the noise multiplier that is `configured`.
+    `weak`: with little noise, in place of the noise multiplier that is `configured`. Clients are
+    dealt over `sites`, 0 of which are none, and the target is the first client at the first.
     """
 
     name: str
@@ -47,6 +58,7 @@ class Scenario:
     against: bool = False
     weak: bool = True
     configured: float = 0.0
+    sites: int = 0
 
     def along(self) -> Tensor:
         """The direction as a unit vector `[LENGTH]`."""
@@ -86,11 +98,15 @@ class TakesEverybody:
         return Cohort(round, np.arange(len(people)), float(self.size), witness)
 
 
+_SECRET = PoissonSampled | SeveralSites | TruncatedPoisson | WithoutReplacement | Repeated
+"""Releases that rest on a secret draw."""
+
+
 def plan_of_mechanism(config: Config) -> Plan:
     """The plan of `config` for updates of `LENGTH` numbers; of a secure sum, its arithmetic."""
     if config.secured:
         config = overridden(config, ["secure.simulate=arithmetic"])
-    return plan(config, length=LENGTH)
+    return plan(config, length=message_length(config, LENGTH))
 
 
 def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
@@ -103,13 +119,15 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
     algorithm = planned.algorithm()
     if planned.mechanism.trust == "client":  # messages are seen; what is made of them is not more
         algorithm = replace(algorithm, rule=Mean(), byzantine=0)
-    secret = PoissonSampled | TruncatedPoisson | WithoutReplacement
     separation = algorithm.sampler.witness(0, config.data.clients).separation
     everybody = config.data.clients - 1
     scenario = partial(Scenario, configured=planned.noise_multiplier or 0.0)
-    if isinstance(event.release, secret):
-        alone = not config.secured and event.relation == ADD_REMOVE
-        others = 0 if alone else everybody
+    if config.by_sites:
+        algorithm, seen = _seen_of_sites(algorithm, planned)
+        scenario = partial(scenario, sites=seen)
+    if isinstance(event.release, _SECRET):
+        needed = config.secured and not config.by_sites
+        others = 0 if event.relation == ADD_REMOVE and not needed else everybody
         return algorithm, [
             scenario("as configured", 1, _ONE, others, weak=False),
             scenario("one round, one number", 1, _ONE, others),
@@ -119,8 +137,8 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
     algorithm = replace(
         algorithm, sampler=TakesEverybody(algorithm.sampler, algorithm.sampler.size), dropout=0.0
     )
-    others = everybody if config.secured else 0
-    if config.shared_noise and config.row_hiding and planned.cost.limits.minimum:
+    others = everybody if config.secured and not config.by_sites else 0
+    if config.shared_noise and config.row_hiding and others and planned.cost.limits.minimum:
         # Who, with the target, make up the noise.
         others = config.row_hiding.begun(planned.cost.limits) - 1
     several = f"{separation + 1} rounds, several numbers"
@@ -128,6 +146,24 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
         scenario("as configured", 1, _ONE, others, weak=False),
         scenario(several, separation + 1, _SPREAD, others),
     ]
+
+
+def _seen_of_sites(algorithm: Algorithm, planned: Plan) -> tuple[Algorithm, int]:
+    """The algorithm as somebody sees it whom its claim is about, and at how many sites clients are.
+
+    Noise that sites share: the server with colluding sites sees what as few sites sent as is
+    counted on. Noise that each site adds by itself: the sums of the target's sites are seen, here
+    as their own sum. Central noise: all sites' sum. Who drops out only hides, and nobody does.
+    """
+    algorithm = replace(algorithm, dropout=0.0)
+    if planned.mechanism.trust == "client":
+        parts = algorithm.sites_per_client
+        return replace(algorithm, sites=parts), parts
+    summation = algorithm.summation
+    if planned.mechanism.trust == "sum" and isinstance(summation, EncodedSummation):
+        seen = SeenWithColluders(summation.protocol, summation.limits)
+        return replace(algorithm, summation=seen), seen.honest
+    return algorithm, algorithm.sites
 
 
 def at_noise_of(scenario: Scenario, algorithm: Algorithm) -> Algorithm:

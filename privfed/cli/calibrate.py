@@ -26,9 +26,15 @@ COUNT = click.IntRange(1, 10**12)
 @click.option("--bands", type=click.IntRange(1, 10_000), help="banded: at most the separation.")
 @click.option("--bits", type=click.IntRange(8, 62), help="Of the secure sum.")
 @click.option("--dimension", type=COUNT, help="distributed noise: numbers of an update.")
-@click.option("--minimum", type=COUNT, help="Fewest survivors of a secure sum.")
+@click.option("--minimum", type=COUNT, help="Fewest survivors of a sum: clients, or sites.")
 @click.option("--threshold", type=RATE, help="masks: the part of a cohort that has to stay.")
-@click.option("--colluders", type=SHARE, help="secure sums: the part that may collude.")
+@click.option("--sites", type=click.IntRange(1, 10_000), help="Sites that hold the clients.")
+@click.option("--sites-per-client", type=click.IntRange(1, 64), help="Most sites of one client.")
+@click.option(
+    "--colluders",
+    type=click.FloatRange(0),
+    help="secure sums: the part that may collude; with --sites, how many sites.",
+)
 @click.option("--byzantine", type=COUNT, help="Hostile clients of a cohort, who add no noise.")
 @click.option("--dropout", type=SHARE, help="secure sums: the part of a cohort that drops out.")
 @click.option("--sizing", type=click.Choice(["minimum", "layers"]), help="skellam: how.")

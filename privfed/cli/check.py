@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -15,9 +16,16 @@ from privfed.cli.options import JSON, OPTIONAL_RUN_FILE, OVERRIDES
 @OVERRIDES
 @JSON
 @click.option("--matrix", is_flag=True, help="What goes with what, other parts as configured.")
+@click.option(
+    "--answers", type=int, help="What a site promises its clients that answers so many rounds."
+)
 @quotes_on_request
 def check_command(
-    run_file: Path | None, overrides: tuple[str, ...], as_json: bool, matrix: bool
+    run_file: Path | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
+    matrix: bool,
+    answers: int | None,
 ) -> int:
     """Say what a run means before it runs, or every reason why it is refused. Writes nothing."""
     from privfed.config.reading import load
@@ -26,8 +34,9 @@ def check_command(
 
     if matrix:
         return _print_matrix(run_file, overrides, as_json)
-    checked = check(load(run_file, overrides))
-    return print_answer(checked, lambda: plan_table(checked.plan, checked.forecast, None), as_json)
+    checked = check(load(run_file, overrides), answers)
+    table = partial(plan_table, checked.plan, checked.forecast, None, checked.site)
+    return print_answer(checked, table, as_json)
 
 
 def _print_matrix(run_file: Path | None, overrides: tuple[str, ...], as_json: bool) -> int:

@@ -35,7 +35,7 @@ from privfed.config.sections import (
 )
 from privfed.data.partition import Partition
 from privfed.data.partitions.shift import Shift
-from privfed.data.source import Source
+from privfed.data.source import NamesSites, Source
 from privfed.errors import Refused
 from privfed.local.dp_sgd import ClientMechanism, ExamplePrivacy, protects_examples
 from privfed.local.objective import Objective
@@ -152,6 +152,11 @@ class Config:
         """
         expected = self.attackers.fraction * self.sampler.size
         return max(self.aggregation.byzantine, math.ceil(expected - 1e-9))
+
+    @property
+    def site_column(self) -> str:
+        """The source's column that says which site holds a client; empty where none does."""
+        return self.source.site if isinstance(self.source, NamesSites) else ""
 
     @property
     def void(self) -> bool:

@@ -155,6 +155,14 @@ class Federation:
             return self.stands_for or self.clients
         return int(self.persons.max(initial=-1)) + 1
 
+    @property
+    def client_offsets(self) -> Indices:
+        """The places `[clients + 1]` where each client's examples begin, at all of its sites."""
+        if self.persons is None:
+            return self.offsets
+        first = np.flatnonzero(np.diff(self.persons, prepend=-1))
+        return np.append(self.offsets[first], self.offsets[-1])
+
     def sizes(self, ids: Indices) -> Indices:
         """How many examples each of `ids` `[c]` owns: for simulation alone, never published."""
         return self.offsets[ids + 1] - self.offsets[ids]

@@ -63,6 +63,14 @@ class LabelFree(Protocol):
 
 
 @runtime_checkable
+class NamesSites(Protocol):
+    """A source that may say which site holds an example."""
+
+    site: str
+    """The column that says so; empty where none does."""
+
+
+@runtime_checkable
 class KeptByUser(Protocol):
     """A source of people who were passed as an object, which no file of the run holds."""
 

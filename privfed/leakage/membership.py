@@ -78,7 +78,7 @@ def attack_configuration(
     rounds = config.run.rounds
     models, inside = models_on_halves(setup, level, shadows + 1, seed, rounds, show)
     people = setup.federation.at(rounds)
-    of_targets = target_scores(setup.network, models, people.examples, people.offsets, level)
+    of_targets = target_scores(setup.network, models, people.examples, people.client_offsets, level)
     runs = Shadows(of_targets.statistics, inside)
     scores = {"loss": -of_targets.losses}
     scores |= {name: leave_one_out(rule, runs) for name, rule in RULES.items()}
@@ -115,7 +115,7 @@ def attack_run(path: Path, level: Level, shadows: int, seed: int, show: Progress
     test, offsets = outsiders(setup.plan.config, people, level, seed, path)
     models, inside = models_on_halves(setup, level, shadows, seed, last.round, show)
     models.append(last.state.params)
-    members = target_scores(setup.network, models, people.examples, people.offsets, level)
+    members = target_scores(setup.network, models, people.examples, people.client_offsets, level)
     others = target_scores(setup.network, models, test, offsets, level)
     both = members.beside(others)
     ignored = fair_coins(seed, "membership/others", shadows, others.losses.shape[1])

@@ -52,7 +52,7 @@ def outsiders(
 def _dealt(people: Federation, seed: int) -> tuple[Examples, Indices]:
     """Shuffled test examples, cut in the sizes of clients drawn by chance; the rest is left out."""
     rng = Streams(seed).at("membership/outsiders").generator()
-    sizes = people.sizes(np.arange(people.clients))
+    sizes = np.diff(people.client_offsets)
     ends = np.cumsum(rng.permutation(sizes[sizes > 0]))
     ends = ends[ends <= len(people.test)]
     if not len(ends):

@@ -70,7 +70,7 @@ def models_on_halves(
     Returns, beside them, who was inside, `[runs, targets]`. Raises `Refused` where nobody was.
     """
     people = setup.federation
-    sizes = people.sizes(np.arange(people.clients))
+    sizes = np.diff(people.client_offsets)
     sizes = sizes[sizes > 0]
     targets = len(sizes) if level == "user" else len(people.examples)
     inside = fair_coins(seed, "membership", runs, targets)

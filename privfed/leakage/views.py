@@ -93,8 +93,10 @@ def noise_for(plan: Plan, epsilon: float) -> float:
         )
     except AccountingError as error:
         raise Refused(f"--epsilon {epsilon:g}: {error}") from error
-    size = 1 if plan.mechanism.trust == "client" else sampler.size
-    return plan.mechanism.at(multiplier).noise_on_update(size)
+    local = plan.mechanism.trust == "client"
+    if local and config.by_sites:  # that of one site's sum
+        return multiplier
+    return plan.mechanism.at(multiplier).noise_on_update(1 if local else sampler.size)
 
 
 def default_epsilons(plan: Plan) -> tuple[float, ...]:

@@ -118,7 +118,7 @@ class Plan:
     @property
     def _simulated(self) -> str | None:
         """Beside attackers."""
-        run = self.config.run
+        config, run = self.config, self.config.run
         if run.randomness == "seeded":
             return f"simulation: noise and cohorts follow from the seed {run.seed}"
         if run.simulation_metrics or run.client_measures:
@@ -127,6 +127,8 @@ class Plan:
             return "simulation: no cryptography ran in the secure sums"
         if self.config.source.real_people and not self.config.real_clients:
             return "simulation: examples of real clients were dealt to made-up ones"
+        if config.by_sites and config.source.real_people and not config.site_column:
+            return "simulation: real clients were dealt to made-up sites"
         if self.config.data.holdout == "examples":
             return "simulation: scored on examples of clients that train"
         return None

@@ -22,7 +22,7 @@ from accounting.errors import AccountingError, Unaccountable
 from accounting.events import Event, Spending, apart
 from accounting.guarantee import Guarantee, guarantee, unbounded
 from accounting.ledger import Ledger
-from privfed.privacy.shared_noise import OTHER_PARTY
+from privfed.privacy.shared_noise import OTHER_PARTY, PARTY_WORDS
 from privfed.store.lineage import FRESH, Lineage
 
 
@@ -201,7 +201,7 @@ def other_guarantee(
     """
     together = [spending, *(prior.other or {} for prior in runs)]
     silent = [prior.path for prior in runs if prior.other is None]
-    why = f"no ledger states what was charged against the {against} by {', '.join(silent)}"
+    why = f"no ledger states what was charged against {PARTY_WORDS[against]} by {', '.join(silent)}"
     bound = _joint_bound(total(together), delta, why if silent else "")
     return replace(bound, against=against, uncovered=uncovered)
 

@@ -167,13 +167,17 @@ def _setting(config: Config, limits: Limits, length: int) -> Setting:
 
 
 def _setting_of_sites(setting: Setting, config: Config, limits: Limits) -> Setting:
-    """The same where sites add the noise: against whoever sees all that colluding sites see."""
+    """The same where sites add the noise: against whoever sees all that colluding sites see.
+
+    What is drawn is rows: of each client's, as many as there are sites at which it may have some.
+    """
     protocol = config.row_hiding
     noise = SiteNoise(limits.sites, limits.minimum, limits.colluders)
     if config.shared_noise and not setting.length:
         raise ValueError(_NO_LENGTH)
     return replace(
         setting,
+        size=config.sampler.size * config.data.sites_per_client,
         capacity=config.sampler.capacity() or limits.most_rows,
         bits=protocol.bits if protocol else 0,
         sites=noise,

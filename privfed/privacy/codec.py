@@ -133,13 +133,13 @@ class Codec:
         for start in range(0, self.length, _AT_ONCE):
             place = slice(start, start + _AT_ONCE)
             scaled, numbers = row[place] * (_PARTS / self.step), encoded[place]
-            numbers[:] = whole = np.floor(scaled)
+            numbers[:] = floored = np.floor(scaled)
             numbers += drawn[place][: len(scaled)].astype(np.int64)
             last = numbers.astype(np.uint16)
             if last.max() == _PARTS - 1:
                 ties = np.flatnonzero(last == _PARTS - 1)
                 tied += (ties + start).tolist()
-                rests += (scaled[ties] - whole[ties]).tolist()
+                rests += (scaled[ties] - floored[ties]).tolist()
             numbers >>= 16
             rounded = numbers.astype(np.float64)
             squared += float(np.dot(rounded, rounded))

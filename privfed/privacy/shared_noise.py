@@ -35,6 +35,14 @@ OTHER_PARTY = {
 """The party that distributed noise protects against, beside the one that the budget gates: "sites"
 are the server with colluding sites, and "others" all but a client's own site."""
 
+PARTY_WORDS = {
+    "server": "the server",
+    "readers": "readers of what is released",
+    "sites": "the server, readers and colluding sites",
+    "others": "all but a client's own site",
+}
+"""The parties that an epsilon of noise that is shared may be against, in words."""
+
 
 class SharedNoise(Mechanism, Protocol):
     """A mechanism whose noise arises on clients, as shares of it that a secure sum adds up."""

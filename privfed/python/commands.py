@@ -32,7 +32,8 @@ def calibrate(
     """Solve for the one of noise, epsilon, rounds and cohort (or rate) that is left out.
 
     `further` are the other flags of `privfed calibrate`: `population`, `cohort`, `bands`,
-    `protocol`, … Raises `Refused` where nothing, or more than one, is left to solve for.
+    `protocol`, `sites`, `colluders`, … Raises `Refused` where nothing, or more than one, is left to
+    solve for.
     """
     from privfed.plan.calibration.question import CalibrationQuestion
     from privfed.plan.calibration.solving import solve

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from rich.table import Table
 
 from privfed.plan.calibration.answer import CalibrationAnswer
-from privfed.report.tables import accountant_epsilons, rows
+from privfed.report.tables import accountant_epsilons, rows, two_sided
 from privfed.words import ceiling
+
+_HONEST = "which honest clients add"
 
 
 def calibration_table(answer: CalibrationAnswer) -> Table:
@@ -48,27 +50,55 @@ def _draw(answer: CalibrationAnswer) -> str:
 
 
 def _sum_rows(answer: CalibrationAnswer) -> dict[str, str]:
-    """How a secure sum aborts; of noise that clients share, what each does, and its cost."""
+    """Whose noise counts against whom, what each party does and sends, and how a sum aborts."""
     sums, question = answer.sum_json(), answer.question
-    if not sums:
-        return {}
-    aborts = {"aborts": f"a round with a probability of at most {sums['aborts']:.2g}"}
+    aborts = sums.get("aborts", 0.0)
+    abort = {"aborts": f"a round with a probability of at most {aborts:.2g}"} if aborts else {}
     if not question.shares_noise:
-        return aborts if sums["aborts"] else {}
+        return {**_site_rows(answer), **abort}
+    whose = two_sided(sums["against"], answer.besides) if answer.besides else {}
+    party = "site" if question.by_sites else "client"
+    counted = {} if question.sites else {"counted": f"{sums['honest']:.0%} of the noise, {_HONEST}"}
     return {
-        "against": "who reads the aggregates" if question.against == "readers" else "the server",
-        "counted": f"{sums['honest']:.0%} of the noise, which honest clients add",
+        **whose,
+        **counted,
+        **_site_rows(answer),
         "grid": (
             f"steps of {sums['step']:.3g} for a clip of {sums['clip']:g}; rounding makes rows up "
             f"to {sums['encoded']:.4g} times as long"
         ),
-        "a client": (
+        f"a {party}": (
             f"adds noise of deviation {sums['share_deviation']:.3g} and sends "
-            f"{sums['bytes_per_client']:,.0f} bytes"
+            f"{sums[f'bytes_per_{party}']:,.0f} bytes"
         ),
         "wraps": f"a number of the sum with a probability of {sums['wraps']:.2g}",
-        **(aborts if sums["aborts"] else {}),
+        **abort,
     }
+
+
+def _site_rows(answer: CalibrationAnswer) -> dict[str, str]:
+    """How many sites stay and collude, and how much louder the sum is than the noise counted."""
+    sums, question = answer.sum_json(), answer.question
+    if not question.sites:
+        return {}
+    if not question.by_sites:
+        return {"sites": f"{question.sites}; the server sees their clients' rows, and adds noise"}
+    if not question.secured:
+        loud = _all_noise(sums["noise_of_all_sites"])
+        return {"sites": f"{question.sites}, each protected by its own noise alone; {loud}"}
+    stay = f"{question.sites}, of which {sums['minimum']} have to stay"
+    if not question.shares_noise:
+        return {"sites": f"{stay}; who opens their sum is trusted to add the noise"}
+    counted = f"that of {sums['colluders']}, which may collude, is not counted"
+    pairs = {"sites": f"{stay}; {_all_noise(sums['noise_of_all_sites'])}; {counted}"}
+    if sums["minimum"] - sums["colluders"] == 1:
+        pairs["alone"] = "WARNING: as few as one site may be left, so that each adds all noise"
+    return pairs
+
+
+def _all_noise(clips: float) -> str:
+    """How loud the noise is where every site stays."""
+    return f"all of them add noise of {ceiling(clips)} clips"
 
 
 def alternatives_table(

@@ -15,6 +15,7 @@ from privfed.grid.joint_guarantee import Group, Joint
 from privfed.grid.pictures.figures import text
 from privfed.grid.planned_guarantee import Outlook
 from privfed.grid.results import DONE, FAILED, REFUSED
+from privfed.privacy.shared_noise import PARTY_WORDS
 from privfed.report.tables import counted, rows
 from privfed.words import ceiling
 
@@ -120,7 +121,7 @@ def _group_line(group: Group, joint: Joint) -> str:
     bound, count = group.bound, len(group.cells)
     over = _all_cells(count) if group.cells == joint.cells else counted(count, "cell")
     most = "at most " if joint.at_most else ""
-    against = f", against the {bound.against}" if bound.against else ""
+    against = f", against {PARTY_WORDS[bound.against]}" if bound.against else ""
     nominal = " (nominal)" if joint.nominal else ""
     return (
         f"{most}{ceiling(bound.epsilon)} at δ = {bound.delta:g} for one {bound.unit} over {over}, "

@@ -10,9 +10,10 @@ from rich.table import Table
 from privfed.config.config import Config
 from privfed.plan.plan import Plan
 from privfed.plan.rule import rule_in_words
+from privfed.plan.site_guarantee import SiteGuarantee
 from privfed.plan.unspent import unspent
 from privfed.report.plan_rows.privacy import nominal_rows, privacy_rows
-from privfed.report.plan_rows.sites import sites_row
+from privfed.report.plan_rows.sites import site_guarantee_row, sites_row
 from privfed.report.plan_rows.sums import secure_rows
 from privfed.report.tables import (
     beside_rows,
@@ -28,7 +29,9 @@ _TOO_LOUD = 0.05
 """The part by which canaries may make noise louder before it is warned of."""
 
 
-def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
+def plan_table(
+    plan: Plan, forecast: Forecast, path: Path | None, site: SiteGuarantee | None = None
+) -> Table:
     """What this run will guarantee and take: the header of `train`, and all of `check`."""
     config = plan.config
     return rows(
@@ -38,6 +41,7 @@ def plan_table(plan: Plan, forecast: Forecast, path: Path | None) -> Table:
             **secure_rows(plan, forecast),
             **_cost_rows(plan, forecast),
             **beside_rows(config.against, *plan.also(config.run.rounds)),
+            **(site_guarantee_row(site) if site else {}),
             **_canaries_row(plan, forecast),
             **start_row(plan.guarantee, config.starts_from),
             **budget_rows(plan.budgets),

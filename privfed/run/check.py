@@ -10,6 +10,7 @@ from accounting.guarantee import stated
 from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.config import Config
 from privfed.plan.plan import Plan
+from privfed.plan.site_guarantee import SiteGuarantee, site_guarantee
 from privfed.plan.unspent import unspent
 from privfed.run.forecast import Forecast, forecast
 from privfed.run.population import load_representatives
@@ -24,6 +25,8 @@ class Check:
 
     plan: Plan
     forecast: Forecast
+    site: SiteGuarantee | None = None
+    """What a site promises its own clients, by its own count; None where nobody asked."""
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed check --json` prints."""
@@ -50,12 +53,14 @@ class Check:
             "note": plan.simulation,
             "guarantee": plan.void,
             "forecast": self.forecast.to_json(),
+            **({"site": self.site.to_json()} if self.site else {}),
         }
 
 
-def check(config: Config) -> Check:
+def check(config: Config, answers: int | None = None) -> Check:
     """Load, build and measure what `train` would, and write nothing; of made-up clients only a few.
 
+    `answers` is how many rounds a site answers at most, of whom it is then said what it promises.
     Raises `Refused` as `train` would; where the combination is refused, with every reason.
     """
     refuse_unusable_heads(config.run.heads)
@@ -63,7 +68,8 @@ def check(config: Config) -> Check:
     before = priors(config)
     setup = prepare(config, before, load=load_representatives)
     refuse_once_public(before, setup.federation)
-    return Check(setup.plan, forecast(setup))
+    site = site_guarantee(setup.plan, answers) if answers is not None else None
+    return Check(setup.plan, forecast(setup), site)
 
 
 def _sensitivity(plan: Plan, expected: Forecast) -> float | None:

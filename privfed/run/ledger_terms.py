@@ -81,6 +81,7 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         "arithmetic": plan.mechanism.arithmetic,
         "secure": _secure(setup),
         **_against(setup),
+        **_sites(setup),
         "population": population_identity(config),
         "partition": f"{partition!r}, frozen before training",
         "public_clients": len(setup.federation.public),
@@ -106,6 +107,21 @@ def _against(setup: Setup) -> dict[str, Any]:
         "against": against,
         "other": {"against": OTHER_PARTY[against], "event": plan.other.to_json()},
     }
+
+
+def _sites(setup: Setup) -> dict[str, Any]:
+    """How many sites were declared, and of how many of them the proof is, where they are parties.
+
+    Parties are fixed before the run; of sites that held nobody nothing is told.
+    """
+    data, limits = setup.plan.config.data, setup.plan.cost.limits
+    if not data.sites:
+        return {}
+    stated: dict[str, Any] = {"declared": data.sites, "per_client": data.sites_per_client}
+    if limits.sites:
+        stated |= {"parties": limits.sites, "minimum": limits.minimum}
+        stated |= {"colluders": limits.colluders}
+    return {"sites": stated}
 
 
 def _disjoint(before: Priors) -> list[dict[str, str]]:

@@ -16,6 +16,7 @@ from accounting.releases import (
     Skellam,
     Unprotected,
 )
+from accounting.several_sites import at_several_sites
 from privfed.errors import Refused
 from privfed.sampling.cohort import Witness
 
@@ -53,8 +54,7 @@ def drawn_at_sites(witness: Witness, noised: Noise | Unprotected, slack: float =
         case PoissonSampled(rate=rate), Gaussian() | Skellam() | DiscreteGaussians():
             return replace(event, release=PoissonSampled(rate, noised))
         case SeveralSites(rate=rate, sites=sites), Skellam():
-            part = replace(noised, variance=noised.variance / sites)
-            return replace(event, release=Repeated(sites, PoissonSampled(rate, part)))
+            return replace(event, release=at_several_sites(rate, sites, noised))
         case SeveralSites(rate=rate, sites=sites), Gaussian():
             return replace(event, release=Repeated(sites, PoissonSampled(rate, noised)))
         case SeveralSites(), _:

@@ -175,12 +175,12 @@ class EncodedSummation:
         codec = self.codec(encoding, length)
         layers = encoding.noise if isinstance(encoding.noise, Layers) else None
         share = None if layers else encoding.noise
-        channel = self._channel(session, codec, layers)
+        channel = self.channel(session, codec, layers)
         if self.limits.sites:
             channel, share = SiteSums(session, codec, channel, share), None
         return EncodedAccumulator(session, codec, encoding.bound, share, channel)
 
-    def _channel(self, session: Session, codec: Codec, layers: Layers | None) -> Channel:
+    def channel(self, session: Session, codec: Codec, layers: Layers | None) -> Channel:
         """What carries the rows of the session's parties: the protocol, or its arithmetic."""
         if not self.limits.arithmetic:
             return self.protocol.channel(session, codec, self.limits, layers)

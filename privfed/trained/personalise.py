@@ -8,7 +8,7 @@ fine-tuning changes is what to look at.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -120,7 +120,6 @@ def _halves(people: Federation, streams: Streams) -> tuple[Federation, Federatio
     for side in (first, ~first):
         counts = np.bincount(owners[side], minlength=people.clients)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        sides.append(
-            Federation(people.examples.take(order[side]), offsets, people.test, people.identities)
-        )
+        examples = people.examples.take(order[side])
+        sides.append(replace(people, examples=examples, offsets=offsets, _stages={}))
     return sides[0], sides[1]

@@ -21,8 +21,7 @@ from privfed.secure.limits import Limits
 from privfed.secure.masked import client as masking_client
 from privfed.secure.masked import derived_keys, unmasking_messages
 from privfed.secure.masked.client import MaskingClient
-from privfed.secure.masked.expected import Expected
-from privfed.secure.masked.graph import Policy
+from privfed.secure.masked.expected import Expected, Insists
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.roster_messages import Advertise, Roster
 from privfed.secure.masked.row_messages import Inbox
@@ -87,7 +86,7 @@ class Setting:
 
     clients: tuple[int, ...]
     colluders: frozenset[int]
-    policy: Policy
+    policy: Insists
     limits: Limits
     layers: Layers | None = None
     strangers: tuple[int, ...] = ()
@@ -96,7 +95,8 @@ class Setting:
     def least(self, clients):
         """Of a roster of so many, the fewest honest rows that may be summed."""
         graph = self.policy.graph(clients)
-        counted = max(self.limits.least(clients), graph.threshold, graph.survivors)
+        least = self.limits.least(self.policy.counted_of(clients))
+        counted = max(least, graph.threshold, graph.survivors)
         return counted - self.policy.corrupt(clients)
 
 
@@ -129,7 +129,7 @@ class Honest:
         if not self.noise:
             return self.row
         layers = self.secrets[LAYERS:]
-        return self.row + self.noise.draw(len(self.roster.clients), layers, CODEC.length)
+        return self.row + self.noise.draw(self.client._expected_parties, layers, CODEC.length)
 
 
 @dataclass(frozen=True)

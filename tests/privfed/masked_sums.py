@@ -24,6 +24,9 @@ class Fixed:
     degree: int | None = None
     survivors: int = 0
 
+    def counted_of(self, clients):
+        return clients
+
     def graph(self, clients):
         degree = clients - 1 if self.degree is None else min(self.degree, clients - 1)
         threshold = min(self.threshold, degree + (degree == clients - 1))

@@ -689,6 +689,8 @@ NO_DATA = {
     *("_TABLES", "table", "table.hint(names)", "table.naming", "numbers.dtype.name"),
     *("type(dataset).__name__", "type(table).__name__"),
     *("place(index)", "place(int(finite.argmin()))", "place(next(wrong, 0))"),
+    *("sites.per_client", "sites.count", "sites.partition", "site", "other"),
+    *("column", "blank", "empty", "words.first_row(nothing)"),
 }
 """What else messages about data contain; each was looked at, and holds nothing out of a file."""
 

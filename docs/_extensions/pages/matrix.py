@@ -16,14 +16,22 @@ from privfed.plan.matrix import (
 from privfed.registry import BUILT_IN
 
 MARKS = {"proved": "✓", "no privacy": "·", "void": "void"}
+SITES = {"data": {"sites": 5}}
+SEVERAL = {"data": {"sites": 5, "sites_per_client": 2}}
+ONE_NOISE = {**SITES, "secure": {"protocol": "masks"}, "privacy": {"mechanism": "skellam"}}
 
 
 def matrix() -> str:
-    """Rules by mechanisms for each protocol, objectives by samplers, attacks by protocols."""
+    """Rules by mechanisms for each protocol, objectives by samplers, attacks; then with sites."""
     by_protocol = list(combinations({}, built_in("protocol", "rule", "mechanism")))
     by_objective = list(combinations({}, built_in("objective", "sampler")))
     by_attack = list(combinations({}, built_in("attack", "protocol")))
-    numbers = numbered_reasons([*by_protocol, *by_objective, *by_attack])
+    noises = list(combinations(SITES, built_in("mechanism", "protocol")))
+    several = list(combinations(SEVERAL, built_in("mechanism", "protocol")))
+    trained = list(combinations(ONE_NOISE, built_in("objective", "sampler")))
+    rules = list(combinations(ONE_NOISE, built_in("rule", "mechanism")))
+    all_of_them = [*by_protocol, *by_objective, *by_attack, *noises, *several, *trained, *rules]
+    numbers = numbered_reasons(all_of_them)
     blocks = []
     for protocol in BUILT_IN["protocol"]:
         chosen = [each for each in by_protocol if each.choice["protocol"] == protocol]
@@ -31,6 +39,16 @@ def matrix() -> str:
         blocks += [_table(chosen, "rule", "mechanism", numbers)]
     blocks += ["## Objectives and samplers", _table(by_objective, "objective", "sampler", numbers)]
     blocks += ["## Attacks and protocols", _table(by_attack, "attack", "protocol", numbers)]
+    blocks += [
+        "## Where five sites hold the clients",
+        _table(noises, "mechanism", "protocol", numbers),
+    ]
+    blocks += ["## Clients at up to two of five sites"]
+    blocks += [_table(several, "mechanism", "protocol", numbers)]
+    blocks += ["## Rules and mechanisms, in masked sums of five sites"]
+    blocks += [_table(rules, "rule", "mechanism", numbers)]
+    blocks += ["## Objectives and samplers, under one Skellam noise of five sites"]
+    blocks += [_table(trained, "objective", "sampler", numbers)]
     blocks += ["## Why combinations are refused"]
     blocks += ["\n".join(f"{number}. {prose(why)}." for why, number in numbers.items())]
     return join(blocks)

@@ -14,12 +14,16 @@ from privfed.privacy.shared_noise import shares_noise
 
 @dataclass(frozen=True)
 class CalibrationAnswer:
-    """The `question`, with a number for what was `solved`; `bound` is over all of its rounds."""
+    """The `question`, with a number for what was `solved`; `bound` is over all of its rounds.
+
+    Noise that clients or sites share has two guarantees: `besides` is the one that is not gated.
+    """
 
     question: CalibrationQuestion
     solved: str
     bound: Guarantee
     cost: RoundCost
+    besides: Guarantee | None = None
 
     def to_json(self) -> Mapping[str, Any]:
         """What `privfed calibrate --json` prints."""
@@ -44,22 +48,44 @@ class CalibrationAnswer:
         }
 
     def sum_json(self) -> Mapping[str, Any]:
-        """How likely a secure sum aborts; of shared noise, its grid and a client's part too."""
+        """How likely a secure sum aborts; of shared noise, its grid and a party's part too."""
         question = self.question
-        if not question.secured:
-            return {}
-        facts = {"aborts": self.cost.aborts, "admitted": self.cost.limits.admitted}
+        facts = self._site_facts()
+        if question.secured:
+            facts |= {"aborts": self.cost.aborts, "admitted": self.cost.limits.admitted}
         mechanism = self.cost.mechanism.at(question.noise_multiplier)
         if not shares_noise(mechanism):
             return facts
-        grid = mechanism.grid()
+        grid, party = mechanism.grid(), "site" if question.by_sites else "client"
+        honest = {} if question.by_sites else {"honest": mechanism.honest}
         return {
             **facts,
-            "honest": mechanism.honest,
+            **honest,
+            "against": mechanism.against,
+            "besides": self._besides(),
             "step": grid.step,
             "share_deviation": grid.share * grid.step,
             "encoded": grid.l2 * grid.step / mechanism.clip,
             "wraps": grid.wraps,
-            "bytes_per_client": grid.length * (question.bits or 0) / 8,
+            f"bytes_per_{party}": grid.length * (question.bits or 0) / 8,
             "clip": mechanism.clip,
         }
+
+    def _site_facts(self) -> dict[str, Any]:
+        """Whole sites: of how many as few as stay, and how many collude; and all of their noise."""
+        limits = self.cost.limits
+        if not self.question.by_sites:
+            return {"sites": self.question.sites} if self.question.sites else {}
+        facts: dict[str, Any] = {"sites": limits.sites}
+        if self.question.secured:
+            facts |= {"minimum": limits.minimum, "colluders": limits.colluders}
+        mechanism = self.cost.mechanism.at(self.question.noise_multiplier)
+        if mechanism.trust != "server":
+            facts["noise_of_all_sites"] = mechanism.noise_on_update(limits.sites)
+        return facts
+
+    def _besides(self) -> Mapping[str, Any] | None:
+        """The other guarantee: whom it is against, and its epsilon."""
+        if self.besides is None:
+            return None
+        return {"against": self.besides.against, "epsilon": self.besides.epsilon}

@@ -16,6 +16,7 @@ from privfed.config.config import Config, Raw
 from privfed.errors import Refused
 from privfed.parts import find
 from privfed.plan.calibration.question import CalibrationQuestion
+from privfed.plan.calibration.site_flags import part_of_sites
 from privfed.plan.plan import Plan, plan
 from privfed.plan.round_cost import RoundCost, round_cost
 from privfed.privacy.mechanism import Mechanism
@@ -30,18 +31,19 @@ _KEYS = {
     "accountant": "privacy.accountant",
     "cap": "cohort.cap",
     "separation": "cohort.separation",
+    "sites": "data.sites",
+    "sites_per_client": "data.sites_per_client",
     "bands": "privacy.bands",
     "bits": "secure.bits",
     "minimum": "secure.minimum",
     "threshold": "secure.threshold",
-    "colluders": "secure.colluders",
     "byzantine": "aggregation.byzantine",
     "dropout": "cohort.dropout",
     "sizing": "privacy.sizing",
     "against": "privacy.against",
     "rounds": "run.rounds",
 }
-"""A flag that may be given, and the key of a run file that it is."""
+"""A flag that may be given, and the key of a run file that it is; colluders are `part_of_sites`."""
 
 
 def config_of(question: CalibrationQuestion) -> Config:
@@ -51,6 +53,8 @@ def config_of(question: CalibrationQuestion) -> Config:
         if (value := getattr(question, name)) is not None:
             section, _, key = place.partition(".")
             raw.setdefault(section, {})[key] = value
+    if question.colluders is not None:
+        raw["secure"]["colluders"] = part_of_sites(question)
     if question.secured:
         raw["secure"]["protocol"] = question.protocol or "masks"
     if question.noise_multiplier is not None:

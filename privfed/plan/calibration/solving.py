@@ -9,9 +9,11 @@ from accounting.errors import AccountingError, Unaccountable
 from accounting.guarantee import refuse_unaccountable
 from privfed.errors import Refused
 from privfed.plan.calibration.answer import CalibrationAnswer
-from privfed.plan.calibration.as_run import cost_of, guarantee_of, mechanism_of, plan_of
-from privfed.plan.calibration.question import CalibrationQuestion, refuse_contradictory_question
+from privfed.plan.calibration.as_run import config_of, cost_of, guarantee_of, mechanism_of, plan_of
+from privfed.plan.calibration.contradictions import refuse_contradictory_question
+from privfed.plan.calibration.question import CalibrationQuestion
 from privfed.plan.calibration.search import large_scanned, largest_rate
+from privfed.plan.plan import Plan, refuse
 
 _MOST_ROUNDS = 1_000_000
 
@@ -32,17 +34,25 @@ def solve(question: CalibrationQuestion) -> CalibrationAnswer:
 
 def _answer(question: CalibrationQuestion, unknown: str) -> CalibrationAnswer:
     """The answer for what is `unknown`. Raises `AccountingError` where no number is enough."""
+    if question.sites:
+        refuse(config_of(question))
     if unknown != "cohort":
         refuse_unaccountable(cost_of(question).event(1.0), question.accountant)
     if unknown == "noise_multiplier" and question.rate is None:
         plan = plan_of(question)
         complete = replace(question, noise_multiplier=plan.noise_multiplier)
-        return CalibrationAnswer(complete, unknown, plan.guarantee, plan.cost)
+        return _planned(complete, unknown, plan)
     complete = _completed(question, unknown)
     if complete.rate is None:
-        plan = plan_of(complete)
-        return CalibrationAnswer(complete, unknown, plan.guarantee, plan.cost)
+        return _planned(complete, unknown, plan_of(complete))
     return CalibrationAnswer(complete, unknown, guarantee_of(complete), cost_of(complete))
+
+
+def _planned(complete: CalibrationQuestion, unknown: str, plan: Plan) -> CalibrationAnswer:
+    """What the plan of such a run guarantees, and beside that where noise has two guarantees."""
+    assert complete.rounds is not None
+    besides = plan.besides(complete.rounds)
+    return CalibrationAnswer(complete, unknown, plan.guarantee, plan.cost, besides)
 
 
 def _completed(question: CalibrationQuestion, unknown: str) -> CalibrationQuestion:

@@ -10,7 +10,7 @@ from privfed.config.config import Config
 
 def client_state_refusals(config: Config) -> Iterator[str]:
     """Every reason why clients cannot keep a state (`objective.keeps`) here."""
-    if config.objective.keeps:
+    if config.objective.keeps and not config.by_sites:  # which keep none
         yield from _state_that_tells_of_others(config)
         yield from _clients_that_do_not_return(config)
         yield from _clients_that_are_absent(config)

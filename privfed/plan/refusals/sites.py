@@ -40,9 +40,14 @@ def _sites_that_are_none(config: Config) -> Iterator[str]:
 def _clients_at_several_sites(config: Config) -> Iterator[str]:
     """A client's rows come in parts, for which few mechanisms have a proof."""
     parts, mechanism = config.data.sites_per_client, config.mechanism
-    if parts == 1 or not mechanism.private:
+    if parts == 1:
         return
     key = f"data.sites_per_client is {parts}"
+    if config.attacked or config.objective.keeps:
+        what = "attackers" if config.attacked else "clients that keep a state"
+        yield f"{key}, and {what} are whole clients, not their rows at one site; leave one out"
+    if not mechanism.private:
+        return
     if not isinstance(_release(config), PoissonSampled):
         yield (
             f"{key}, and cohort.sampler = {config.names['sampler']!r} has no proof for clients "
@@ -61,6 +66,11 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
         )
     if config.audit.canaries:
         yield f"{key}, and canaries have one row each; leave out audit.canaries"
+    if mechanism.adaptive:
+        yield (
+            f"{key}, and privacy.adaptive_clip counts how many clients are within the clip, not "
+            "how many of their rows; set it to false"
+        )
 
 
 def _release(config: Config) -> object:

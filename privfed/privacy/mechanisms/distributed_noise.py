@@ -133,15 +133,15 @@ class DistributedNoise(NoisedMechanism):
         would tell m, on which a client more or less is one more or less; and whoever shares keys
         is told the cohort, and could write into its row who is in it.
         """
+        slack = self._total_variation() * exchanges
+        if self._planned_setting().sites:
+            return self._site_events(witness, exchanges, slack)
         drawn = witness.release
         if isinstance(drawn, TruncatedPoisson):
             raise Refused(
                 f"cohort.sampler = {witness.sampler!r} has no proof with distributed noise; use "
                 '"poisson" with secure.capacity, whose aborts are charged'
             )
-        slack = self._total_variation() * exchanges
-        if self._planned_setting().sites:
-            return self._site_events(witness, exchanges, slack)
         server = self._release(self._planned_setting().honest, exchanges)
         readers = self._release(self._planned_setting().added, exchanges)
         by_party = {
@@ -197,7 +197,7 @@ class DistributedNoise(NoisedMechanism):
         grid = self.grid()  # refuses what cannot be
         sites = self._planned_setting().sites
         if sites:  # nobody being missing
-            return self._noise() * math.sqrt(sites.kept(sites.sites, self.layered))
+            return self._noise() * math.sqrt(sites.added_by(sites.sites, self.layered))
         return grid.share * grid.step * math.sqrt(size) / self.clip
 
     def init(self) -> PublicState:

@@ -53,6 +53,6 @@ class SiteNoise:
         """Layers of which those who stay make up `variance` without the colluders' noise."""
         return Layers(variance, self.most_layers / self.sites, self.colluders)
 
-    def kept(self, survivors: int, layered: bool) -> float:
+    def added_by(self, survivors: int, layered: bool) -> float:
         """What all `survivors` add together, over (z C)^2."""
         return survivors / (survivors - self.colluders if layered else self.counted)

@@ -17,7 +17,7 @@ def messages_chapter(facts: PageFacts) -> Chapter:
     if exchange is None:
         why = "Parts that the configuration names are not at hand, so this cannot be worked out."
         return Chapter("messages", "Noise and messages", [Paragraph(why)])
-    blocks: list[Block] = [Facts({**_noise(exchange), **_clip(facts), **_traffic(exchange)})]
+    blocks: list[Block] = [Facts({**_noise(exchange), **_clip(facts), **_traffic(facts, exchange)})]
     points = [(line["round"], line["clip"]) for line in facts.rounds if line.get("clip")]
     axes = Axes("round", "clip", from_zero=True)
     if picture := lines_picture("clip", "The released clip by round", axes, [Line("clip", points)]):
@@ -45,11 +45,12 @@ def _clip(facts: PageFacts) -> dict[str, str]:
     return {"clip": f"{plan.config.mechanism.clip:g}{first}"}
 
 
-def _traffic(exchange: RoundForecast) -> dict[str, str]:
-    cohort, down, up = exchange.cohort, exchange.down, exchange.up
+def _traffic(facts: PageFacts, exchange: RoundForecast) -> dict[str, str]:
+    parties, down, up = exchange.parties, exchange.down, exchange.up
+    party = "site" if facts.config and facts.config.by_sites else "client"
     return {
-        "expected cohort": f"{cohort:g} clients",
-        "a client is sent": f"{size_of(down / cohort)} a round",
-        "a client sends": f"{size_of(up / cohort)} a round",
+        "expected cohort": f"{exchange.cohort:g} clients",
+        f"a {party} is sent": f"{size_of(down / parties)} a round",
+        f"a {party} sends": f"{size_of(up / parties)} a round",
         "all together": f"{size_of(down)} down, {size_of(up)} up a round",
     }

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from accounting.guarantee import Guarantee, left_out, sentence
 from privfed.auditing.audited_run import RunAudit
 from privfed.plan.proof import proof_in_words
+from privfed.privacy.shared_noise import PARTY_WORDS
 from privfed.report.page.blocks import Block, BulletList, Chapter, Facts, Paragraph, Quotation
 from privfed.report.page.run_facts import PageFacts
 from privfed.report.tables import accountant_epsilons, budget_rows, disjoint_row, two_sided
@@ -20,13 +21,11 @@ _TRUSTED = {
     "nobody": "no noise is added",
 }
 """Whom the guarantee asks to trust, by where noise comes from."""
-_VIEWERS = {
-    "server": "the server",
-    "readers": "readers of what is released",
-    "sites": "the server, readers and colluding sites",
-    "others": "all but a client's own site",
+_TRUSTED_AT_SITES = {
+    "sum": "a client's own site with its rows, and nobody with an exact sum: sites add the noise",
+    "client": "a client's own site alone, which adds all of the noise to its own sum",
 }
-"""The parties that an ε of shared noise is against."""
+"""The same where sites are the parties."""
 
 
 def promise_chapter(facts: PageFacts) -> Chapter:
@@ -50,7 +49,7 @@ def headline(facts: PageFacts) -> str:
     return (
         f"ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g}{nominal}, one {_simulated(facts)}"
         f"{bound.unit}, {bound.relation}, {bound.sampler} sampling, accountant {bound.accountant}"
-        + (f", against {_VIEWERS[bound.against]}" if bound.against else "")
+        + (f", against {PARTY_WORDS[bound.against]}" if bound.against else "")
         + ("; what the model started from is not covered" if bound.uncovered else "")
     )
 
@@ -68,7 +67,7 @@ def _quotation(bound: Guarantee, facts: PageFacts) -> str:
     """One guarantee: its formal statement, and its meaning."""
     if bound.missing or bound.epsilon == math.inf:
         return f"{_capital(sentence(bound))}."
-    view = f" against {_VIEWERS[bound.against]}" if bound.against else ""
+    view = f" against {PARTY_WORDS[bound.against]}" if bound.against else ""
     nominal = "nominally " if facts.nominal else ""
     whom = f"one {_simulated(facts)}{bound.unit} under {bound.relation}"
     return (
@@ -95,13 +94,33 @@ def _terms(facts: PageFacts) -> dict[str, str]:
         "noise": _noise(audit),
         "randomness": str(audit.terms["randomness"]),
         **_trust(facts),
-        "messages": str((audit.terms.get("secure") or {}).get("seen", "—")),
+        **_sites(audit),
+        "messages": _seen(audit),
         **against,
         "budget": number(facts.ledger.budget) if facts.ledger.budget else "none",
         **budget_rows(audit.budgets),
         **_earlier(facts),
         **disjoint_row(tuple(run["run"] for run in audit.terms.get("disjoint", ()))),
     }
+
+
+def _sites(audit: RunAudit) -> dict[str, str]:
+    """How many sites were declared, and how many of them the proof counts on."""
+    stated = audit.terms.get("sites")
+    if not stated:
+        return {}
+    several = f"a client at up to {stated['per_client']}" if stated["per_client"] > 1 else ""
+    parties = "no parties of sums"
+    if "parties" in stated:
+        parties = f"parties of sums, of which {stated['minimum']} have to stay"
+    return {"sites": ", ".join(filter(None, [f"{stated['declared']} declared", several, parties]))}
+
+
+def _seen(audit: RunAudit) -> str:
+    """Who sees what of messages."""
+    if audit.terms.get("trust") == "sum":
+        return "whoever opens a sum sees it with its noise, and nobody sees a row"
+    return str((audit.terms.get("secure") or {}).get("seen", "—"))
 
 
 def _noise(audit: RunAudit) -> str:
@@ -124,7 +143,10 @@ def _trust(facts: PageFacts) -> dict[str, str]:
     if terms.get("guarantee"):
         return {}
     proof = {"proof": proof_in_words(plan)} if plan and plan.mechanism.private else {}
-    return {"trust": _TRUSTED.get(str(terms.get("trust")), str(terms.get("trust"))), **proof}
+    trust = str(terms.get("trust"))
+    by_sites = "parties" in (terms.get("sites") or {})
+    trusted = _TRUSTED_AT_SITES if by_sites else _TRUSTED
+    return {"trust": trusted.get(trust, _TRUSTED.get(trust, trust)), **proof}
 
 
 def _reservations(facts: PageFacts) -> Iterator[str]:
@@ -138,6 +160,16 @@ def _reservations(facts: PageFacts) -> Iterator[str]:
         yield f"{count} clients were declared public, and nothing is promised to them."
     if _simulated(facts):
         yield f"Clients were made up (partition {terms['partition']}): none of them is a person."
+    if "parties" in (sites := terms.get("sites") or {}):
+        yield (
+            "What a site sends beside its sum, when it sends it, and whether it fails, must not "
+            "hang on its clients' data or on who was drawn; no ledger shows that it did not."
+        )
+        if colluders := sites.get("colluders"):
+            yield (
+                f"Nothing is promised to clients of sites that work with the server, of which "
+                f"there are taken to be {colluders} at most."
+            )
     if (terms.get("secure") or {}).get("cryptography"):
         yield "Secure sums hide rows from whoever cannot break their cryptography; ε leaves it out."
     yield "Other runs over the same people count on their own; privfed audit RUN RUN composes them."

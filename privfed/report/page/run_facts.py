@@ -18,6 +18,7 @@ from privfed.errors import Broken, PrivfedError, Refused
 from privfed.json_text import with_numbers
 from privfed.plan.plan import Plan, solve_plan
 from privfed.plan.rule import message_length
+from privfed.privacy.shared_noise import PARTY_WORDS
 from privfed.run.forecast import RoundForecast, round_exchange
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import unpack
@@ -58,7 +59,7 @@ class PageFacts:
         """What every ε of this run is about."""
         bound = self.audit.guarantee
         assert bound is not None
-        against = f", against the {bound.against}" if bound.against else ""
+        against = f", against {PARTY_WORDS[bound.against]}" if bound.against else ""
         nominal = ", nominal" if self.nominal else ""
         return f"one {bound.unit}, {bound.relation}, {bound.sampler} sampling{against}{nominal}"
 

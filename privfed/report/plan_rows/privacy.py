@@ -74,6 +74,9 @@ def _sensitivity(plan: Plan, forecast: Forecast) -> str:
     change = CHANGE[plan.event.relation]
     clips = "the clip" if change == 1 else f"{change} clips of {mechanism.clip:g}"
     encoded = ", encoded" if forecast.encoded > LONGER_THAN_CLIPPED else ""
+    parts = plan.config.data.sites_per_client
+    if parts > 1:
+        clips += f", {mechanism.clip / parts:.6g} at each of {parts} sites, which noise is over"
     return f"{change * mechanism.clip * forecast.encoded:.6g} ({clips}{encoded}{follows})"
 
 

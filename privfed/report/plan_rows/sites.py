@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from privfed.config.config import Config
 from privfed.plan.plan import Plan
+from privfed.plan.site_guarantee import SiteGuarantee
 from privfed.privacy.shared_noise import SharedNoise
+from privfed.report.tables import counted
+from privfed.words import ceiling
 
 _MADE_UP = {
     "even": "as many clients at each",
@@ -19,7 +22,7 @@ def sites_row(config: Config) -> dict[str, str]:
     data = config.data
     if not data.sites:
         return {}
-    column = config.values()["data"].get("site", "")
+    column = config.site_column
     origin = f"column {column!r}" if column else f"made up: {_MADE_UP[data.site_partition]}"
     several = f", a client at up to {data.sites_per_client}" if data.sites_per_client > 1 else ""
     role = "they hold clients, and are no parties of sums"
@@ -31,7 +34,7 @@ def sites_row(config: Config) -> dict[str, str]:
 def site_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
     """What each site adds, what that assumes, and how often a coordinate wraps."""
     grid, limits = mechanism.grid(), plan.cost.limits
-    counted = limits.minimum - limits.colluders
+    honest = limits.minimum - limits.colluders
     sized = f"{limits.minimum} of {limits.sites} have to stay"
     if mechanism.layered:
         sized += ", and what too many add is taken off again"
@@ -43,10 +46,23 @@ def site_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
         ),
         "wraps": f"a number of the sum with a probability of {grid.wraps:.2g}",
     }
-    if counted == 1:
+    if honest == 1:
         rows["alone"] = (
             "WARNING: as few as one site may be left to protect its clients, so that each adds all "
             "of the noise by itself and the protocol saves none; raise secure.minimum or "
             "data.sites, or lower secure.colluders"
         )
     return rows
+
+
+def site_guarantee_row(site: SiteGuarantee) -> dict[str, str]:
+    """What a site promises its own clients, by its own count of answers."""
+    alone = ""
+    if site.alone:
+        alone = f", and ε = {ceiling(site.alone.epsilon)} if all others work together"
+    return {
+        "a site": (
+            f"that answers at most {counted(site.answers, 'round')} promises its own clients ε = "
+            f"{ceiling(site.bound.epsilon)} at δ = {site.bound.delta:g}{alone}, by its own count"
+        )
+    }

@@ -6,17 +6,11 @@ from datetime import datetime
 
 from privfed.overview.run_row import RunRow
 from privfed.overview.state import BROKEN
+from privfed.privacy.shared_noise import PARTY_WORDS
 from privfed.words import ceiling, duration, measure, number
 
 NOTHING = "—"
 _DIGEST = 64
-_PARTIES = {
-    "server": "the server",
-    "readers": "readers of all releases",
-    "sites": "the server and colluding sites",
-    "others": "all but a client's own site",
-}
-"""Against whom distributed noise protects."""
 
 
 def on_a_line(text: str) -> str:
@@ -60,7 +54,7 @@ def meaning_line(row: RunRow) -> str:
 def party(against: str | None, trust: str | None) -> str:
     """Against whom an ε holds, as the ledger states it or whom the mechanism trusts."""
     if against:
-        return _PARTIES.get(against, against)
+        return PARTY_WORDS.get(against, against)
     return "everybody, the server too" if trust == "client" else "all but a trusted server"
 
 

@@ -160,7 +160,7 @@ def test_what_is_beyond_the_codec_is_never_encrypted(protocol, value, monkeypatc
     row = np.full(5, 50)
     row[3] = value
     monkeypatch.setattr(type(protocol.scheme), "encrypt", None)
-    with pytest.raises(ValueError, match="beyond the codec's largest number, 50") as caught:
+    with pytest.raises(ValueError, match=r"beyond the largest number .*, 50") as caught:
         parties.client.encrypt(1, client_identity(1), row)
     assert str(abs(int(value))) not in str(caught.value)
     for other in (np.full(4, 1), np.full((1, 5), 1), np.full(5, 1.0)):

@@ -9,12 +9,14 @@ import pytest
 from liar import Setting, World, idealise
 
 from privfed.privacy.noise.shares import Layers
+from privfed.privacy.noise.site_noise import SiteNoise
 from privfed.secure.limits import Limits
 from privfed.secure.masked import client as masking_client
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.graph import Graph, Policy
 from privfed.secure.masked.roster_messages import Roster
 from privfed.secure.masked.shamir import LENGTH
+from privfed.secure.masked.site_policy import SitePolicy, least_threshold
 from privfed.secure.primitives import SEAL
 from privfed.secure.summation import Aborted
 
@@ -35,9 +37,10 @@ def judge(world):
         if honest < setting.least(clients):
             raise Broken(f"a sum of {honest} of {clients}")
         if setting.layers:
-            corrupt = setting.policy.corrupt(clients)
-            left = sum(setting.layers.remaining(clients, kept).variance for kept in each.kept)
-            due = setting.layers.variance * honest / (honest + corrupt)
+            corrupt, parties = setting.policy.corrupt(clients), setting.policy.counted_of(clients)
+            left = sum(setting.layers.remaining(parties, kept).variance for kept in each.kept)
+            counted = honest + (0 if setting.layers.colluders else corrupt)
+            due = setting.layers.variance * honest / counted
             if left < due * (1 - 1e-9):
                 raise Broken(f"noise of variance {left:g} of {due:g}")
     return opened
@@ -495,3 +498,77 @@ def test_counted_by_name_they_would_open_the_sum_of_six():
     few = min(six_of_ten(Names).opened(), key=lambda each: len(each.of))
     assert len(few.of) == 6
     assert np.array_equal(few.total, sum(one.row for one in few.of).astype(np.uint16))
+
+
+# --- sites, of whom all numbers are pinned ---
+
+
+def of_sites(rng, threshold=least_threshold):
+    """A few sites, colluders among them, of whom the server tells rosters as it likes."""
+    n, k = ((4, 1), (5, 1), (5, 2), (7, 2))[int(rng.integers(4))]
+    needed = threshold(n, k, "lying")
+    sites = SiteNoise(n, int(rng.integers(max(needed, k + 1), n + 1)), k)
+    policy = SitePolicy(n, sites.minimum, needed, k, "lying")
+    limits = Limits(n, sites.minimum, size=n, sites=n, colluders=k)
+    layers = sites.layers(30.0) if rng.random() < 0.5 else None
+    hostile, everybody = frozenset(range(k)), set(range(n))
+    setting = Setting(tuple(range(n)), hostile, policy, limits, layers)
+    others = (k + rng.permutation(n - k)).tolist()
+    small = {*hostile, *others[: sites.minimum - k]}
+    script = rng.choice(["closed", "split", "few", "small", "both", "chaos"])
+    rosters, moves = [(everybody, set(others), [everybody])], PLAIN
+    if script == "closed":
+        survivors, moves = closed(rng, others, hostile, sites.minimum)
+        rosters = [(everybody, set(others), survivors)]
+    elif script == "split":
+        survivors = split(rng, hostile, others, sites.minimum)
+        moves = Moves(votes=str(rng.choice(["all", "alike", "often"])))
+        rosters = [(everybody, set(others), survivors)]
+    elif script == "few":
+        few = {*hostile, *others[: int(rng.integers(1, len(others) + 1))]}
+        rosters = [(everybody, set(others), [few])]
+    elif script == "small":  # also one below the minimum
+        fewer = small - set(others[:1]) if rng.random() < 0.5 else small
+        rosters = [(fewer, fewer - hostile, [fewer])]
+    elif script == "both":
+        rosters = [(small, small - hostile, [small]), (everybody, everybody - small, [everybody])]
+    else:
+        moves = Moves(chaos=float(rng.choice([0.03, 0.15])))
+    return setting, rosters, moves
+
+
+def lied_to(seed, **weaker):
+    rng = np.random.default_rng(seed)
+    setting, rosters, moves = of_sites(rng, **weaker)
+    return attack(World(setting, rng), rosters, moves)
+
+
+def test_a_server_that_lies_to_sites_opens_sums_of_as_many_as_are_pinned_or_none(ideal):
+    """Whatever roster it sends, of however many sites: their thresholds and layers are pinned."""
+    opened = [judge(lied_to(seed)) for seed in range(300)]
+    assert sum(map(bool, opened)) > 80
+    first = [each.of[0] for sums in opened for each in sums]
+    missing = {one.client._policy.sites - len(one.roster.clients) for one in first}
+    assert missing >= {0, 1}, "of smaller rosters too"
+
+
+def test_sites_with_a_threshold_for_honest_servers_give_a_lying_one_away(ideal):
+    def curious(sites, colluders, threat):
+        return least_threshold(sites, colluders, "curious")
+
+    with pytest.raises(Broken):
+        _ = [judge(lied_to(seed, threshold=curious)) for seed in range(600)]
+
+
+def test_sites_refuse_a_roster_below_the_minimum_and_any_other_threshold():
+    policy = SitePolicy(5, 4, 4, 1, "lying")
+    setting = Setting(tuple(range(5)), frozenset(), policy, Limits(5, 4, sites=5, colluders=1))
+    for clients, threshold, due in ((5, 4, True), (4, 4, True), (4, 3, False), (3, 4, False)):
+        world = World(setting, np.random.default_rng(0))
+        invited = {who: world.invite(who) for who in range(clients)}
+        keys = tuple(one.keys for one in invited.values())
+        nonces, seed = tuple(one.nonce for one in keys), bytes(32)
+        shape = (clients - 1, threshold, seed)
+        roster = Roster(world.context, tuple(invited), nonces, *shape, keys)
+        world.share(invited[0], roster)
+        assert (invited[0].roster is not None) == due

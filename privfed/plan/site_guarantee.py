@@ -1,0 +1,66 @@
+"""What a site's own clients are promised by the site's own count, from public facts alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from accounting.guarantee import Guarantee, guarantee, stated
+from privfed.errors import Refused
+from privfed.plan.plan import Plan
+from privfed.privacy.shared_noise import OTHER_PARTY
+
+
+@dataclass(frozen=True)
+class SiteGuarantee:
+    """What holds for the clients of a site that answers at most `answers` rounds.
+
+    `bound` is against the server with colluding sites, `alone` trusts nobody but the site itself;
+    None where the site adds all of the noise to its own sum, so that the two are one.
+    """
+
+    answers: int
+    bound: Guarantee
+    alone: Guarantee | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The object under "site" that `privfed check --answers --json` prints."""
+        return {"answers": self.answers, "guarantees": stated(self.bound, self.alone)}
+
+
+def site_guarantee(plan: Plan, answers: int) -> SiteGuarantee:
+    """What `plan` promises the clients of a site that answers at most so many rounds.
+
+    A site charges an answer before it leaves, whatever becomes of it: the event of one round, which
+    follows from what all sites agreed on (rate, norms, share of noise, colluders, sites that have
+    to stay), and from no data. An invitation that it declines before it draws coins is free. So
+    what its clients are promised is the composition of a *fixed* maximum of answers, which the site
+    enforces (PRIVACY, section 9.6). Of clients at several sites every round of the run counts, as
+    other sites may have answered those that this one did not.
+
+    Raises `Refused` where sites are no parties, or for a number of answers that the run cannot ask.
+    """
+    config = plan.config
+    if not config.by_sites or not plan.mechanism.private:
+        raise Refused(
+            "--answers counts the rounds that a site answers, and here no site adds noise; declare "
+            "data.sites, and use secure.parties with a protocol, or privacy.mechanism = "
+            '"local_gaussian"'
+        )
+    rounds = config.run.rounds
+    if not 1 <= answers <= rounds:
+        raise Refused(f"--answers is {answers}; expected from 1 to run.rounds = {rounds}")
+    counted = answers if config.data.sites_per_client == 1 else rounds
+    bounds = list(_bounds(plan, counted))
+    return SiteGuarantee(counted, bounds[0], bounds[1] if len(bounds) > 1 else None)
+
+
+def _bounds(plan: Plan, answers: int) -> Iterator[Guarantee]:
+    """The composition of `answers` rounds, against each party."""
+    privacy, against = plan.config.privacy, plan.config.against
+    for event, party in ((plan.event, against), (plan.other, OTHER_PARTY.get(against, ""))):
+        if event is not None:
+            spent = guarantee(Counter({event: answers}), privacy.delta, privacy.accountant)
+            yield replace(spent, against=party)

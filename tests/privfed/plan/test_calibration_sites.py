@@ -1,0 +1,172 @@
+"""Questions of `privfed calibrate` about sites: the run's own plan, two guarantees, whole sites."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from commands import run
+
+import privfed
+from privfed.config.reading import load
+from privfed.errors import Refused
+from privfed.plan.calibration.as_run import config_of
+from privfed.plan.calibration.question import CalibrationQuestion
+from privfed.plan.calibration.solving import solve
+from privfed.plan.plan import plan
+
+ONE_NOISE = CalibrationQuestion(
+    *("skellam", "poisson", 1e-4, "tightest"),
+    population=3000,
+    cohort=300,
+    rounds=60,
+    epsilon=2.0,
+    bits=24,
+    dimension=100,
+    sites=5,
+)
+CENTRAL = replace(ONE_NOISE, mechanism="gaussian", bits=None, dimension=None)
+OWN_NOISE = replace(CENTRAL, mechanism="local_gaussian")
+FLAGS = ["--delta", 1e-4, "--population", 3000, "--cohort", 300, "--rounds", 60, "--epsilon", 2]
+
+
+@pytest.mark.parametrize(
+    "flags, keys",
+    [
+        ({"colluders": 2, "minimum": 4}, {"secure.colluders": 0.4, "secure.minimum": 4}),
+        ({"sizing": "layers"}, {"privacy.sizing": "layers"}),
+        ({"sites_per_client": 2}, {"data.sites_per_client": 2}),
+    ],
+)
+def test_it_is_the_plan_of_such_a_run(flags, keys):
+    written = {
+        "data.clients": 3000,
+        "data.sites": 5,
+        "cohort.size": 300,
+        "run.rounds": 60,
+        "secure.protocol": "masks",
+        "privacy.mechanism": "skellam",
+        "secure.bits": 24,
+        "privacy.epsilon": 2.0,
+        "privacy.delta": 1e-4,
+        **keys,
+    }
+    theirs = plan(load(None, [f"{key}={value}" for key, value in written.items()]), length=100)
+    ours = solve(replace(ONE_NOISE, **flags))
+    assert ours.question.noise_multiplier == theirs.noise_multiplier
+    assert ours.bound == theirs.guarantee
+    assert ours.besides == theirs.besides(60)
+    assert ours.cost.limits == theirs.cost.limits
+
+
+@pytest.mark.parametrize("sites", [2, 3, 7, 10, 30, 1000, 9999])
+def test_colluders_are_whole_sites(sites):
+    """So many as are asked for, whatever the quotient's last bits; by default a tenth, rounded up.
+
+    A threshold of next to nothing leaves it to them how many have to stay.
+    """
+    for colluders in {1, sites // 3 or 1, sites - 1}:
+        asked = replace(ONE_NOISE, sites=sites, colluders=colluders, threshold=1e-6)
+        protocol = config_of(asked).row_hiding
+        assert protocol.colluding_sites(sites) == colluders
+    default = config_of(replace(ONE_NOISE, sites=sites)).row_hiding
+    assert default.colluding_sites(sites) == max(1, -(-sites // 10))
+
+
+def test_two_guarantees_and_what_a_colluder_costs():
+    """z is over the noise that is counted: another colluder makes sites add more, for one ε."""
+    one, two = (solve(replace(ONE_NOISE, colluders=k, minimum=4)) for k in (1, 2))
+    assert one.bound.epsilon == pytest.approx(2.0, rel=1e-3)
+    assert two.question.noise_multiplier == pytest.approx(one.question.noise_multiplier, rel=1e-3)
+    first, second = one.to_json(), two.to_json()
+    for facts, counted in ((first, 3), (second, 2)):
+        z = facts["noise_multiplier"]
+        assert facts["noise_of_all_sites"] == pytest.approx(z * (5 / counted) ** 0.5)
+        assert facts["share_deviation"] == pytest.approx(z * facts["clip"] / counted**0.5)
+        assert facts["against"] == "sites"
+        assert facts["besides"]["against"] == "others"
+        assert facts["besides"]["epsilon"] > facts["epsilon"]
+    assert first["besides"]["epsilon"] > second["besides"]["epsilon"]  # a share of its own is more
+    layers = solve(replace(ONE_NOISE, colluders=1, minimum=4, sizing="layers")).to_json()
+    assert layers["noise_of_all_sites"] == pytest.approx(
+        layers["noise_multiplier"] * (5 / 4) ** 0.5
+    )
+
+
+def test_other_noise_at_sites():
+    """Each site's own noise is amplified by its own draw, as a trusted server's is by all draws."""
+    central, own = solve(CENTRAL), solve(OWN_NOISE)
+    assert own.question.noise_multiplier == central.question.noise_multiplier
+    assert own.to_json()["noise_of_all_sites"] == pytest.approx(
+        5**0.5 * own.question.noise_multiplier
+    )
+    assert central.to_json()["sites"] == 5
+    assert "noise_of_all_sites" not in central.to_json()
+    hidden = solve(replace(CENTRAL, protocol="masks", colluders=2)).to_json()
+    assert (hidden["minimum"], hidden["colluders"]) == (3, 2)
+    for one_noise in ({}, {"mechanism": "discrete_gaussian"}):
+        z = solve(replace(ONE_NOISE, **one_noise)).question.noise_multiplier
+        assert central.question.noise_multiplier < z < 1.15 * central.question.noise_multiplier
+
+
+def test_each_number_follows_from_the_others():
+    z = solve(ONE_NOISE).question.noise_multiplier
+    noised = replace(ONE_NOISE, noise_multiplier=z)
+    assert solve(replace(noised, epsilon=None)).bound.epsilon == pytest.approx(2.0, rel=1e-3)
+    assert solve(replace(noised, rounds=None)).question.rounds == 60
+    assert 290 <= solve(replace(noised, cohort=None)).question.cohort <= 305
+
+
+@pytest.mark.parametrize(
+    "wrong, reason",
+    [
+        ({"colluders": 0.2}, r"whole number of them \(secure.colluders = 0.2 would be 1\)"),
+        ({"colluders": 0}, "every site is curious"),
+        ({"colluders": 5}, "at most 4, so that one is left"),
+        ({"sites": None, "colluders": 1}, "a part of a cohort below 1, or with --sites"),
+        ({"sites": 0}, "--sites is 0; expected one or more"),
+        ({"sites": None, "sites_per_client": 2}, "say with --sites how many"),
+        ({"sites_per_client": 6}, "sites_per_client is 6, but there are 5 sites"),
+        ({"against": "server"}, "one guarantee holds against both"),
+        ({"byzantine": 2}, "hostile sites are among --colluders"),
+        ({"rate": 0.1, "population": None, "cohort": None}, "give --population and --cohort"),
+        ({"minimum": 1}, "secure.minimum is 1 sites; expected from 3"),
+        ({"minimum": 6}, "expected from 3, .* to 5"),
+        ({"sampler": "fixed_size"}, "no proof where sites draw their own"),
+        ({"mechanism": "discrete_gaussian", "sites_per_client": 2}, "do not divide"),
+        ({"mechanism": "discrete_gaussian", "sizing": "layers"}, "sizing"),
+    ],
+)
+def test_what_cannot_be_meant_of_sites_is_refused(wrong, reason):
+    with pytest.raises(Refused, match=reason):
+        solve(replace(ONE_NOISE, **wrong))
+
+
+@pytest.mark.parametrize(
+    "wrong, reason",
+    [
+        ({"colluders": 1}, "--colluders: for --mechanism skellam"),
+        ({"minimum": 4}, "--minimum: for --mechanism skellam"),
+        ({"protocol": "masks"}, "needs no protocol"),
+    ],
+)
+def test_noise_of_each_site_takes_no_sums(wrong, reason):
+    with pytest.raises(Refused, match=reason):
+        solve(replace(OWN_NOISE, **wrong))
+
+
+def test_the_command_and_python_answer_alike():
+    flags = ["--mechanism", "skellam", "--bits", 24, "--dimension", 100, "--sites", 5]
+    printed = json.loads(run("calibrate", *FLAGS, *flags, "--colluders", 1, "--json").stdout)
+    numbers = {"population": 3000, "cohort": 300, "rounds": 60, "epsilon": 2, "delta": 1e-4}
+    sums = {"mechanism": "skellam", "bits": 24, "dimension": 100, "sites": 5, "colluders": 1}
+    assert dict(privfed.calibrate(**numbers, **sums)) == printed
+    shown = " ".join(run("calibrate", *FLAGS, *flags, "--colluders", 4).stdout.split())
+    assert "against all but a client's own site, by the noise of that site alone" in shown
+    assert "5, of which 5 have to stay; all of them add noise of" in shown
+    assert "WARNING: as few as one site may be left" in shown
+    central = " ".join(run("calibrate", *FLAGS, "--sites", 5).stdout.split())
+    assert "5; the server sees their clients' rows, and adds noise" in central
+    masks = run("calibrate", *FLAGS, "--sites", 5, "--protocol", "masks")
+    assert "trusted to add the noise" in " ".join(masks.stdout.split())
+    own = run("calibrate", *FLAGS, "--sites", 5, "--mechanism", "local_gaussian")
+    assert "each protected by its own noise alone" in " ".join(own.stdout.split())

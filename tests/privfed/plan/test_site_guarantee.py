@@ -1,0 +1,71 @@
+"""What a site promises its own clients by its own count, from public facts alone."""
+
+import json
+from collections import Counter
+
+import pytest
+from click.testing import CliRunner
+from sites import AT_SITES
+from small import SMALL, small
+
+from accounting.guarantee import guarantee
+from privfed.cli.main import main
+from privfed.errors import Refused
+from privfed.plan.plan import plan
+from privfed.plan.site_guarantee import site_guarantee
+
+LOCAL = ("data.sites=5", "privacy.mechanism=local_gaussian", "data.clients=40")
+
+
+def planned(*keys):
+    return plan(small(*AT_SITES, *keys), length=10)
+
+
+def test_a_site_counts_the_rounds_that_it_answers_at_most():
+    run = planned()
+    for answers in (1, 4, 7):
+        site = site_guarantee(run, answers)
+        for bound, event in ((site.bound, run.event), (site.alone, run.other)):
+            spent = guarantee(Counter({event: answers}), 1e-3)
+            assert (bound.epsilon, bound.rounds) == (spent.epsilon, answers)
+        assert (site.bound.against, site.alone.against) == ("sites", "others")
+        assert site.bound.epsilon < site.alone.epsilon
+    assert site.bound.epsilon == run.guarantee.epsilon
+    assert site_guarantee(run, 4).bound.epsilon < run.guarantee.epsilon
+
+
+def test_of_clients_at_several_sites_every_round_counts():
+    run = planned("data.sites_per_client=2")
+    assert site_guarantee(run, 2).bound.epsilon == run.guarantee.epsilon
+
+
+def test_where_a_site_adds_all_noise_there_is_one_guarantee():
+    run = plan(small(*LOCAL))
+    assert site_guarantee(run, 7).alone is None
+    assert site_guarantee(run, 7).bound.epsilon == run.guarantee.epsilon
+
+
+@pytest.mark.parametrize(
+    "keys, answers, reason",
+    [
+        ((), 0, "expected from 1 to run.rounds = 7"),
+        ((), 8, "expected from 1 to run.rounds = 7"),
+        (("secure.parties=clients",), 3, "no site adds noise"),
+        (("privacy.mechanism=none",), 3, "no site adds noise"),
+    ],
+)
+def test_what_a_site_cannot_count_is_refused(keys, answers, reason):
+    with pytest.raises(Refused, match=reason):
+        site_guarantee(planned(*keys), answers)
+
+
+def test_check_says_what_a_site_promises():
+    flags = [part for key in (*SMALL, *AT_SITES) for part in ("--set", key)]
+    shown = CliRunner().invoke(main, ["check", *flags, "--answers", "3"])
+    assert "that answers at most 3 rounds promises its own clients" in " ".join(
+        shown.output.split()
+    )
+    stated = CliRunner().invoke(main, ["check", *flags, "--answers", "3", "--json"])
+    site = json.loads(stated.output)["site"]
+    assert site["answers"] == 3
+    assert [bound["rounds"] for bound in site["guarantees"]] == [3, 3]

@@ -1,0 +1,188 @@
+"""The claim of sums over sites against exact laws: tiny populations, every coin, all noise."""
+
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from accounting.events import ADD_REMOVE, Event
+from accounting.guarantee import guarantee
+from privfed.privacy.mechanism import Setting
+from privfed.privacy.mechanisms.distributed import SkellamNoise
+from privfed.privacy.noise.shares import SkellamShare
+from privfed.privacy.noise.site_noise import SiteNoise
+from privfed.sampling.samplers import Poisson
+from privfed.sampling.site_coins import drawn_at_sites, over_several_sites
+
+RATE, DELTAS, EPSILONS = 0.25, (1e-3, 0.03, 0.1, 0.2), (0.0, 0.1, 0.5, 1.0, 2.0)
+SITES = [SiteNoise(3, 3, 1), SiteNoise(4, 3, 1), SiteNoise(5, 4, 2)]
+OTHERS = (3, -5)
+"""Rows of the other client at the target's site, and of the one client at every other site."""
+
+
+def skellam(sites, length=1, sizing="minimum", multiplier=1.0):
+    setting = Setting(size=1, capacity=4, minimum=0, bits=8, length=length, sites=sites)
+    mechanism = SkellamNoise(clip=1.0, noise_multiplier=multiplier, sizing=sizing)
+    return mechanism.resolved(setting)
+
+
+def claimed(mechanism):
+    return mechanism.events(Poisson(size=1).witness(0, 4), 1)
+
+
+def noise(variances, length, reach=100):
+    """The law of a sum of independent Skellams, on whole numbers up to `reach` each way."""
+    line, here = np.zeros(2 * reach + 1), np.arange(-reach, reach + 1)
+    line[reach] = 1.0
+    for variance in variances:
+        half = variance / 2
+        line = np.convolve(line, stats.skellam.pmf(here, half, half), "same")
+    return line if length == 1 else np.multiply.outer(line, line)
+
+
+def with_coin(law, row, rate=RATE):
+    """The law of the same and a client's `row`, which is added by a coin."""
+    return (1 - rate) * law + rate * np.roll(law, row, axis=tuple(range(law.ndim)))
+
+
+def delta(first, second, epsilon):
+    """The larger of both directions' hockey-stick divergences."""
+    factor = np.exp(epsilon)
+    pairs = ((first, second), (second, first))
+    return max(float(np.maximum(p - factor * q, 0.0).sum()) for p, q in pairs)
+
+
+def longest_rows(mechanism):
+    """Rows of whole numbers that are as long as encoded ones may be, in one or two dimensions."""
+    bound, length = mechanism.grid().l2, mechanism.grid().length
+    top = int(bound)
+    if length == 1:
+        return [(top,)]
+    rows = ((a, int(np.sqrt(bound**2 - a**2))) for a in (0, 2, top // 2, int(bound / 2**0.5), top))
+    return [row for row in rows if sum(row) <= mechanism.grid().l1]
+
+
+def seen(shares, sites, row, rate=RATE):
+    """What is seen of `sites` with and without the target: their rows, and one share of each."""
+    without = noise(shares, len(row))
+    for site in sites:
+        others = OTHERS[:1] if site == 0 else OTHERS[1:]
+        for other in others:
+            without = with_coin(without, (other,) * len(row))
+    return with_coin(without, row, rate), without
+
+
+def exceeds(pair, event):
+    """Whether an exact pair is further apart than an event says at some delta."""
+    return any(
+        delta(*pair, guarantee({event: 1}, at).epsilon) > at * (1 + 1e-9) + 1e-12 for at in DELTAS
+    )
+
+
+@pytest.mark.parametrize("length", [1, 2])
+@pytest.mark.parametrize("sites", SITES)
+def test_what_is_left_without_colluders_is_as_claimed(sites, length):
+    """For every set of honest survivors that may be left, and readers see all of their noise."""
+    mechanism = skellam(sites, length)
+    share, event = mechanism.share().variance, claimed(mechanism)["sites"]
+    for row in longest_rows(mechanism):
+        for left in {sites.counted, sites.minimum, sites.sites}:
+            for others in combinations(range(1, sites.sites), left - 1):
+                assert not exceeds(seen([share] * left, (0, *others), row), event)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+@pytest.mark.parametrize("sizing", ["minimum", "layers"])
+@pytest.mark.parametrize("sites", SITES)
+def test_who_trusts_one_site_alone_has_its_noise_and_its_coins(sites, sizing, length):
+    """All others collude: of layers they hold enough shares to know all but the base."""
+    mechanism = skellam(sites, length, sizing)
+    share = mechanism.share()
+    mine = (share.base(sites.sites) if sizing == "layers" else share).variance
+    assert isinstance(share, SkellamShare) == (sizing == "minimum")
+    for row in longest_rows(mechanism):
+        assert not exceeds(seen([mine], (0,), row), claimed(mechanism)["others"])
+
+
+def test_the_claims_noise_is_what_honest_sites_make_up_and_no_more():
+    """Exact deltas: equal with the noise of H, above with that of all sites, or of all who stay."""
+    for sites in SITES:
+        mechanism = skellam(sites)
+        release, share = claimed(mechanism)["sites"].release, mechanism.share().variance
+        assert release.rate == RATE
+        assert release.of.variance == pytest.approx(share * sites.counted, rel=1e-9)
+        row = longest_rows(mechanism)[0]
+        honest = noise([share] * sites.counted, 1)
+        true = with_coin(honest, row), honest
+        for epsilon in EPSILONS:
+            assert delta(*seen([share] * sites.counted, range(sites.counted), row), epsilon) <= (
+                delta(*true, epsilon) + 1e-12
+            )
+            for counted in (sites.minimum, sites.sites):
+                wrong = noise([share * counted], 1)
+                less = delta(with_coin(wrong, row), wrong, epsilon)
+                assert less < 0.95 * delta(*true, epsilon)
+
+
+def test_claims_that_are_wrong_are_refuted():
+    """Of coins that are known, and of two rows of full weight charged as one."""
+    sites = SITES[0]
+    mechanism = skellam(sites)
+    share, event = mechanism.share().variance, claimed(mechanism)["sites"]
+    row = longest_rows(mechanism)[0]
+    shares = [share] * sites.counted
+    assert exceeds(seen(shares, (0, 1), row, rate=1.0), event)
+    once, without = seen(shares, (0, 1), row)
+    assert not exceeds((once, without), event)
+    little = skellam(sites, multiplier=0.3)
+    share, row = little.share().variance, longest_rows(little)[0]
+    once, without = seen([share] * sites.counted, (0, 1), row)
+    twice = with_coin(once, row)
+    alone = noise([share] * sites.counted, 1)
+    for epsilon in EPSILONS[:3]:
+        charged = delta(with_coin(alone, row), alone, epsilon)
+        assert delta(once, without, epsilon) <= charged + 1e-12 < delta(twice, without, epsilon)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_client_at_two_sites_is_within_the_split_charge(length):
+    """Its rows are clipped to a half each, and point where they like."""
+    sites = SITES[0]
+    mechanism = skellam(sites, length, multiplier=1.5).in_parts(2)
+    witness = over_several_sites(Poisson(size=1).witness(0, 4), 2)
+    event = mechanism.events(witness, 1)["sites"]
+    assert event.release.count == 2
+    rows, share = longest_rows(mechanism), mechanism.share().variance
+    for first, second in product(rows, rows[::-1]):
+        once, without = seen([share] * sites.counted, (0, 1), first)
+        assert not exceeds((with_coin(once, second), without), event)
+
+
+def test_layers_leave_as_much_as_is_claimed_whoever_stays():
+    """Base and layers below the number missing add up, and of honest survivors to v at least."""
+    v = 100.0
+    for n in range(3, 9):
+        for k in range(1, n - 1):
+            for minimum in range(k + 1, n + 1):
+                sites = SiteNoise(n, minimum, k)
+                layers = sites.layers(v)
+                assert layers.count(n) == sites.most_layers == n - minimum
+                assert layers.base(n).variance == pytest.approx(v / sites.shares(True))
+                for m in range(minimum, n + 1):
+                    gone = n - m
+                    parts = [layers.base(n), *(layers.layer(n, j + 1) for j in range(gone))]
+                    each = sum(part.variance for part in parts)
+                    assert each == pytest.approx(layers.remaining(n, gone).variance)
+                    assert m * each == pytest.approx(v * m / (m - k))
+                    assert m * each == pytest.approx(v * sites.added_by(m, True))
+                    assert (m - k) * each >= v * (1 - 1e-9)
+
+
+def test_the_events_are_about_adding_or_removing_a_client():
+    mechanism = skellam(SITES[1])
+    witness = Poisson(size=1).witness(0, 4)
+    for event in claimed(mechanism).values():
+        assert isinstance(event, Event)
+        assert event.relation == ADD_REMOVE
+        assert event == drawn_at_sites(witness, event.release.of, event.slack)

@@ -1,0 +1,67 @@
+"""Configurations and sums whose parties are sites, for tests."""
+
+import numpy as np
+
+from privfed.privacy.mechanism import Setting
+from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
+from privfed.privacy.noise.site_noise import SiteNoise
+from privfed.secure.limits import Limits
+from privfed.secure.masked.protocol import MaskedSums
+from privfed.secure.summation import Session
+from privfed.streams import Streams
+
+LENGTH = 16
+FIVE = SiteNoise(sites=5, minimum=4, colluders=1)
+
+AT_SITES = (
+    "data.sites=5",
+    "privacy.mechanism=skellam",
+    "secure.protocol=masks",
+    "data.clients=40",
+    "cohort.size=10",
+)
+
+KINDS = {
+    "minimum": lambda z: SkellamNoise(noise_multiplier=z),
+    "layers": lambda z: SkellamNoise(noise_multiplier=z, sizing="layers"),
+    "discrete": lambda z: DiscreteGaussianNoise(noise_multiplier=z),
+}
+
+
+def setting(noise=FIVE, size=20):
+    return Setting(
+        size=size,
+        capacity=4 * size,
+        minimum=0,
+        bits=32,
+        length=LENGTH,
+        against="sites",
+        sites=noise,
+    )
+
+
+def limits(noise=FIVE, arithmetic=True, rows=80):
+    return Limits(
+        capacity=noise.sites,
+        minimum=noise.minimum,
+        arithmetic=arithmetic,
+        size=noise.sites,
+        sites=noise.sites,
+        colluders=noise.colluders,
+        rows=rows,
+    )
+
+
+def opened(mechanism, round, leaves=(), site_of=(), noise=FIVE, arithmetic=True, seed=3):
+    """The accumulator of one sum over `noise.sites` sites, which hold clients `site_of`."""
+    session = Session(
+        round,
+        0,
+        b"h" * 32,
+        np.arange(noise.sites),
+        np.array(leaves, dtype=np.int64),
+        Streams(seed, simulated=True),
+        sites=np.array(site_of, dtype=np.int64),
+    )
+    summation = MaskedSums(threat="lying").over(limits(noise, arithmetic))
+    return summation.open(session, LENGTH, mechanism.encoding(mechanism.init()))
