@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from experiments.sites.patients import MOST, Patients, dealt
+from privfed.config.reading import load
 from privfed.parts import find
+from privfed.run.prepare import plan_with_length
 from privfed.streams import Streams
 
 STUDY = Path(__file__).parents[2] / "experiments" / "sites"
@@ -48,3 +50,58 @@ def test_public_rows_are_nobodys_and_hospitals_hold_the_patients_rows(table):
     assert np.ptp(np.bincount(hospitals.owners)) <= 1
     everything = np.concatenate([people.x.numpy(), public.x.numpy()])
     assert len(np.unique(everything, axis=0)) == len(everything)
+
+
+def test_one_noise_is_nearly_as_good_as_pooled_noise():
+    means = accuracies("grid", "method", "data.sites", "privacy.epsilon")
+
+    def behind(method, epsilon, sites="5"):
+        return means["pooled", "5", epsilon] - means[method, sites, epsilon]
+
+    for method in ("one noise, layers", "one noise, minimum"):
+        assert all(behind(method, epsilon) <= 1.5 for epsilon in ("2", "4", "8"))
+        assert behind(method, "1") <= 4
+        for sites in ("3", "10", "30"):
+            assert behind(method, "1", sites) <= 4
+            assert behind(method, "4", sites) <= 1.5
+        assert behind(method, "0.5") < 10 < behind("noise of each site", "0.5")
+    assert all(behind("noise of each site", "1", sites) > 5 for sites in ("3", "5", "10", "30"))
+
+
+def test_a_hospital_is_not_hidden_among_a_handful():
+    means = accuracies("hospitals", "data.clients", "privacy.epsilon")
+    assert all(mean < 60 for (sites, _), mean in means.items() if int(sites) <= 5)
+    assert means["30", "4"] > 85
+
+
+def test_a_colluder_or_a_missing_site_costs_little_with_layers():
+    keys = "method", "secure.colluders", "cohort.dropout", "data.site_partition", "privacy.epsilon"
+    means = accuracies("price", *keys)
+    for epsilon, most in (("1", 6.0), ("4", 2.5)):
+        least = means["one noise, layers", "0.2", "0", "even", epsilon]
+        for colluders, dropout in (("0.4", "0"), ("0.2", "0.13"), ("0.4", "0.13")):
+            cost = least - means["one noise, layers", colluders, dropout, "even", epsilon]
+            assert cost < most
+        minimum = means["one noise, minimum", "0.4", "0", "even", epsilon]
+        assert minimum < means["one noise, layers", "0.4", "0", "even", epsilon]
+
+
+def test_what_one_noise_costs_more_is_its_accounting():
+    """At one epsilon Skellam is charged 13 % more than a Gaussian, and by RDP both are alike."""
+    with (STUDY / "grid.csv").open() as lines:
+        cells = [row for row in csv.DictReader(lines) if row["privacy.epsilon"] == "1"]
+    z = {row["method"]: float(row["noise_multiplier"]) for row in cells if row["data.sites"] == "5"}
+    assert z["one noise, layers"] / z["pooled"] == pytest.approx(1.13, abs=0.005)
+    central = ("privacy.mechanism=gaussian", "secure.protocol=none", "privacy.accountant=rdp")
+    by_rdp = plan_with_length(load(STUDY / "run.toml", (*central, "privacy.epsilon=1")))
+    assert z["one noise, layers"] == pytest.approx(by_rdp.noise_multiplier, rel=0.002)
+    assert z["one noise, layers"] == z["one noise, minimum"]
+
+
+def test_what_is_scored_on_the_page_is_what_the_tables_say():
+    page = (STUDY / "README.md").read_text("utf-8")
+    for table, keys in (("grid", ("method", "data.sites")), ("table", ("method", "data.sites"))):
+        means = accuracies(table, *keys, "privacy.epsilon")
+        for name, label in (("pooled", "pooled central noise"), ("one noise, layers",) * 2):
+            line = " | ".join(f"{means[name, '5', e]:.1f}" for e in ("0.5", "1", "2", "4", "8"))
+            assert f"| {label} | {line} |" in page
