@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.benchmarks import device
+from experiments.benchmarks import device, sites
 from experiments.benchmarks.bare import BareLoop
 from experiments.benchmarks.growth import Growth, draw
 from experiments.benchmarks.rounds import WHOLE
@@ -67,3 +67,11 @@ def test_rounds_are_timed():
     assert growth.xs == (2, 8)
     assert all(0 < low <= high for low, high in zip(growth.low, growth.high, strict=True))
     assert all(0 < seconds < 60 for seconds in crowd(200, 2))
+
+
+def test_rounds_by_sites_are_timed_beside_those_without_a_protocol():
+    together, central = sites.side_by_side(20, rounds=1)
+    assert 0 < central[0] < together[0] < 60
+    setups = [sites.workload(20, *way).setup() for way in (sites.TOGETHER, sites.CENTRAL)]
+    assert [setup.algorithm.sites for setup in setups] == [sites.SITES, 0]
+    assert [len(setup.network.initial_params) for setup in setups] == [100_004] * 2
