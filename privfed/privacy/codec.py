@@ -20,7 +20,6 @@ checked when a run is configured: a wrapped sum would be wrong without a trace.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,15 +27,12 @@ from numpy.typing import NDArray
 
 from privfed.errors import Refused
 from privfed.privacy.integers import Integers, Share
-from privfed.streams import Keys, coins
+from privfed.privacy.rounding import Row, fits_single, rounded, rounded_single, squared_norm
+from privfed.streams import Keys
 
 _BETA = math.exp(-0.5)
 _TRIES = 200
 """More than 200 failures in a row have a probability below 1e-43."""
-_PARTS = 1 << 16
-"""Of a step: as many as a first try of a coin tells apart."""
-_AT_ONCE = 1 << 13
-"""Numbers that are rounded together, so that they stay in cache."""
 
 
 @dataclass(frozen=True)
@@ -99,54 +95,35 @@ class Codec:
         longest = min(math.floor(self.clip / self.step) + 1, math.floor(self.bound))
         return longest + added
 
-    def encode(self, row: NDArray[np.float64], keys: Keys) -> Integers:
+    @property
+    def single(self) -> bool:
+        """Whether it takes rows in single precision too, which are rounded faster."""
+        return fits_single(self.clip, self.step)
+
+    def encode(self, row: Row, keys: Keys) -> Integers:
         """Whole numbers `[d]` of norm at most `bound`, rounded by coins from `keys`.
 
         Raises `ValueError` for a row that is not finite, not `[d]`, or longer than the clip.
         """
         if row.shape != (self.length,):
             raise ValueError(f"a row of shape {row.shape}; expected ({self.length},)")
-        norm = math.sqrt(sum(float(np.dot(part, part)) for part in _parts(row)))
-        if not norm <= self.clip * (1 + 1e-12):
+        single = row.dtype == np.float32
+        norm = math.sqrt(squared_norm(row))
+        if not norm <= self.clip * (1 + (1e-3 if single else 1e-12)):
             raise ValueError(f"a row of norm {norm}; expected at most the clip, {self.clip}")
         if not norm <= self.reach and not float(np.abs(row).max(initial=0.0)) <= self.reach:
             raise ValueError(f"a row of numbers not within {self.reach:g}")
         for attempt in range(_TRIES):
-            encoded, squared = self._rounded(row, keys.derived(bytes([attempt])))
+            tried = keys.derived(bytes([attempt]))
+            if single:
+                encoded, squared = rounded_single(
+                    row.astype(np.float32, copy=False), self.step, tried
+                )
+            else:
+                encoded, squared = rounded(row.astype(np.float64, copy=False), self.step, tried)
             if self.clip == math.inf or squared <= self.bound**2 * (1 - 1e-12):
                 return encoded
         raise ValueError("no rounding of this row stayed within its bound; this has no chance")
-
-    def _rounded(self, row: NDArray[np.float64], keys: Keys) -> tuple[Integers, float]:
-        """The steps of `row` `[d]`, rounded up by the chance of their fractions; the squared norm.
-
-        A number in 2^-16ths of a step is floor(x) + rest. The sum of floor(x) and 16 random bits
-        is that of the number rounded down, or up as often as the first 16 bits of its fraction
-        say. Where the bits are the first that do not carry, 53 more decide by the rest.
-
-        They are a fast generator's, from a key of `keys`: no proof asks that roundings be secret,
-        as the bound holds for each of them.
-        """
-        fast, encoded = Keys(keys.bits(2).tobytes()), np.empty(self.length, np.int64)
-        drawn = fast.bits(-(-self.length // 4)).view(np.uint16)
-        tied, rests, squared = [], [], 0.0
-        for start in range(0, self.length, _AT_ONCE):
-            place = slice(start, start + _AT_ONCE)
-            scaled, numbers = row[place] * (_PARTS / self.step), encoded[place]
-            numbers[:] = floored = np.floor(scaled)
-            numbers += drawn[place][: len(scaled)].astype(np.int64)
-            last = numbers.astype(np.uint16)
-            if last.max() == _PARTS - 1:
-                ties = np.flatnonzero(last == _PARTS - 1)
-                tied += (ties + start).tolist()
-                rests += (scaled[ties] - floored[ties]).tolist()
-            numbers >>= 16
-            rounded = numbers.astype(np.float64)
-            squared += float(np.dot(rounded, rounded))
-        up = np.array(tied, np.int64)[coins(fast.further(len(tied)), np.array(rests))]
-        squared += float((2 * encoded[up] + 1).sum())
-        encoded[up] += 1
-        return encoded, squared
 
     def saturated(self, row: NDArray[np.float64], hostile: int, most: float) -> Integers:
         """Whole numbers `[d]` for any row whatever, as a client sends that keeps to no bound.
@@ -169,8 +146,3 @@ class Codec:
     def decode(self, total: Integers) -> NDArray[np.float64]:
         """The sum `total` of encoded rows, in real numbers."""
         return np.asarray(total * self.step, dtype=np.float64)
-
-
-def _parts(row: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
-    """`row`, a few numbers at a time."""
-    return (row[start : start + _AT_ONCE] for start in range(0, len(row), _AT_ONCE))

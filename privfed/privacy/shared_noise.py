@@ -24,6 +24,8 @@ class IntegerGrid:
     l1: float
     length: int
     wraps: float
+    rotated: bool = True
+    """Whether rows are rotated first, so that numbers of their sum are of one size."""
 
 
 OTHER_PARTY = {

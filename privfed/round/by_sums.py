@@ -68,7 +68,8 @@ class BySums:
         Under fixed weights a client whose rows lie at up to s sites counts as one s-th at each.
         """
         center = exchange.broadcast.get("center", chunk.rows.new_zeros(()))
-        rows = self._rule.terms(chunk.rows / self._parts, center)
+        parts = self._parts
+        rows = self._rule.terms(chunk.rows / parts if parts > 1 else chunk.rows, center)
         if self._updates.unbounded:
             hostile = torch.from_numpy(self._updates.hostile(chunk.ids)).to(rows.device)
             rows = torch.where(hostile[:, None], self._rule.unbounded(chunk.rows, center), rows)

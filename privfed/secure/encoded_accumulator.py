@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.privacy.codec import Codec
 from privfed.privacy.integers import Integers, Share
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
+from privfed.privacy.rounding import Row
 from privfed.secure.channel import Channel
 from privfed.secure.plain_sum import Once
 from privfed.secure.summation import Session
@@ -35,7 +35,8 @@ class EncodedAccumulator:
         self._added.check(ids, rows, self._bound)
         session, channel = self._session, self._channel
         keys = session.streams.at(f"noise/rounding/{session.exchange}", session.round, ids).each()
-        values = rows.rows.detach().cpu().double().numpy()
+        sent = rows.rows.detach().cpu()
+        values = (sent if self._codec.single else sent.double()).numpy()
         hostile = np.zeros(len(ids), bool) if rows.hostile is None else rows.hostile
         count = int(hostile.sum())
         for client, row, client_keys, lies in zip(ids.tolist(), values, keys, hostile, strict=True):
@@ -46,7 +47,7 @@ class EncodedAccumulator:
             )
             channel.send(client, encoded)
 
-    def _encoded(self, row: NDArray[np.float64], keys: Keys) -> Integers:
+    def _encoded(self, row: Row, keys: Keys) -> Integers:
         """Whole numbers for an honest client's `row`, with its share of noise if it adds one."""
         codec = self._codec
         if codec.clip == np.inf and not bool(np.abs(row).max(initial=0.0) <= codec.reach):

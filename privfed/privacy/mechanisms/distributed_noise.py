@@ -35,6 +35,7 @@ from privfed.privacy.mechanism import (
 )
 from privfed.privacy.mechanisms.noised import NoisedMechanism
 from privfed.privacy.rotation import padded, rotate, signs, unrotate
+from privfed.privacy.rounding import MOST_IN_SINGLE
 from privfed.privacy.shared_noise import IntegerGrid
 from privfed.sampling.cohort import Witness
 from privfed.sampling.site_coins import drawn_at_sites
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 _SPREAD = 4.0
 """k: a half of the modulus holds so many deviations of a rotated sum and its noise."""
+_NEVER = 40.0
+"""Deviations of noise that are never seen."""
 
 
 class DistributedNoise(NoisedMechanism):
@@ -76,7 +79,32 @@ class DistributedNoise(NoisedMechanism):
         return self._planned_setting().honest
 
     def grid(self) -> IntegerGrid:
-        """The grid that the secure sum's bits allow for this noise. Raises `Refused`.
+        """The grid that the secure sum's bits allow for this noise. Raises `Refused`."""
+        return self._roomy_grid() or self._rotated_grid()
+
+    def _roomy_grid(self) -> IntegerGrid | None:
+        """The grid of rows as they are, where no sum of them can wrap; None where one might.
+
+        Of few parties each adds loud noise, so that steps are coarse, and bits left over: were all
+        of n clients to put their whole clip into one number, n (clip / step + 1) and the noise
+        would fit. Such rows need no rotation. Only sites are so few. The step is a power of two.
+        """
+        setting = self._planned_setting()
+        share = self._share_deviation()
+        if not setting.sites or not share:
+            return None
+        n, d = _likely_largest(setting), setting.length
+        finest = max(share / self._most_deviation(), self.clip / MOST_IN_SINGLE)
+        step = 2.0 ** math.ceil(math.log2(finest))
+        noise = _NEVER * share / step * math.sqrt(setting.sites.sites)
+        if n * (self.clip / step + 1) + noise >= 2.0 ** (setting.bits - 1):
+            return None
+        bound = Codec(self.clip, step, d, setting.bits).bound
+        l1 = bound * min(math.sqrt(d), bound)
+        return IntegerGrid(step, share / step, bound, l1, d, 0.0, rotated=False)
+
+    def _rotated_grid(self) -> IntegerGrid:
+        """The grid of rotated rows. Raises `Refused` where the bits are too few.
 
         From 2^b step = 2 k deviation, with deviation^2 = clip^2 n^2 / d + step^2 n / 4 + share^2 m
         of a coordinate of the rotated sum of n clients, to which m of them, or of sites, add noise
@@ -190,7 +218,7 @@ class DistributedNoise(NoisedMechanism):
         setting = self._planned_setting()
         parties = setting.sites.sites if setting.sites else setting.capacity
         most = parties if self.layered else 1  # layers, and the base
-        draws = padded(setting.length) * parties * most
+        draws = self.grid().length * parties * most
         return min(1.0, self.share().total_variation * draws)
 
     def noise_on_update(self, size: int) -> float:
@@ -207,18 +235,22 @@ class DistributedNoise(NoisedMechanism):
         return Encoding(self.clip, step=self.grid().step, noise=self.share())
 
     def width(self, layout: Layout) -> int:
-        return padded(layout.length)
+        return padded(layout.length) if self.grid().rotated else layout.length
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
         """Rows clipped and rotated; the secure sum's client encodes them and adds its noise."""
-        return rotate(clip_rows(rows, self.clip), _signs(state, rows.shape[1]))
+        clipped = clip_rows(rows, self.clip)
+        if not self.grid().rotated:
+            return clipped
+        return rotate(clipped, _signs(state, rows.shape[1]))
 
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
     ) -> tuple[Tensor, PublicState]:
         require_bounded(total, self.clip)
-        length = self._planned_setting().length
-        summed = unrotate(total.total, _signs(state, length), length)
+        length, summed = self._planned_setting().length, total.total
+        if self.grid().rotated:
+            summed = unrotate(summed, _signs(state, length), length)
         return (summed / divisor).float(), {"rotation": state["rotation"] + 1}
 
     def _planned_setting(self) -> Setting:
