@@ -12,6 +12,7 @@ from accounting.guarantee import guarantee
 from privfed.cli.main import main
 from privfed.errors import Refused
 from privfed.plan.plan import plan
+from privfed.plan.prior_spending import Prior, Priors
 from privfed.plan.site_guarantee import site_guarantee
 
 LOCAL = ("data.sites=5", "privacy.mechanism=local_gaussian", "data.clients=40")
@@ -32,6 +33,19 @@ def test_a_site_counts_the_rounds_that_it_answers_at_most():
         assert site.bound.epsilon < site.alone.epsilon
     assert site.bound.epsilon == run.guarantee.epsilon
     assert site_guarantee(run, 4).bound.epsilon < run.guarantee.epsilon
+
+
+def test_what_earlier_runs_spent_counts():
+    """§9.6: over all runs on that population. A site that answers all rounds promises the run's."""
+    alone = planned()
+    earlier = Prior("runs/a", "a", "00" * 32, {alone.event: 5}, None, "sites", {alone.other: 5})
+    after = plan(small(*AT_SITES), Priors((earlier,)), length=10)
+    for answers in (2, 7):
+        site = site_guarantee(after, answers)
+        for bound, event in ((site.bound, alone.event), (site.alone, alone.other)):
+            assert bound.epsilon == guarantee(Counter({event: answers + 5}), 1e-3).epsilon
+    assert site.bound.epsilon == after.guarantee.epsilon
+    assert site.alone.epsilon == after.besides(7).epsilon
 
 
 def test_of_clients_at_several_sites_every_round_counts():
