@@ -35,6 +35,8 @@ _TRIES = 200
 """More than 200 failures in a row have a probability below 1e-43."""
 _AT_ONCE = 1 << 13
 """Numbers that are rounded together, so that they stay in cache."""
+_MOST_STEPS = 2.0**46
+"""Numbers of so many steps at most are rounded, whose parts are whole numbers of 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,9 @@ class Codec:
         norm = math.sqrt(sum(float(np.dot(part, part)) for part in _parts(row)))
         if not norm <= self.clip * (1 + 1e-12):
             raise ValueError(f"a row of norm {norm}; expected at most the clip, {self.clip}")
-        if not norm <= self.reach and not float(np.abs(row).max(initial=0.0)) <= self.reach:
-            raise ValueError(f"a row of numbers not within {self.reach:g}")
+        reach = min(self.reach, self.step * _MOST_STEPS)
+        if not norm <= reach and not float(np.abs(row).max(initial=0.0)) <= reach:
+            raise ValueError(f"a row of numbers not within {reach:g}")
         for attempt in range(_TRIES):
             encoded, squared = self._rounded(row, keys.derived(bytes([attempt])))
             if self.clip == math.inf or squared <= self.bound**2 * (1 - 1e-12):

@@ -98,3 +98,12 @@ def test_a_capacity_that_would_wrap_is_refused_with_the_bits_that_do():
 def test_what_has_no_bound_is_never_encoded(row):
     with pytest.raises(ValueError, match="a row of"):
         Codec(clip=1.0, step=0.1, length=4, bits=32).encode(row, Keys(None))
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 1e150, 2.0**47])
+def test_numbers_beyond_whole_ones_of_64_bits_are_never_encoded(number):
+    """A row without a bound or a reach, too: cast, they would be other numbers."""
+    codec = Codec(np.inf, 1.0, 2, 62)
+    with pytest.raises(ValueError, match=r"norm nan|not within"):
+        codec.encode(np.array([0.0, number]), Keys(b"k" * 16))
+    assert codec.encode(np.array([0.0, -(2.0**46)]), Keys(b"k" * 16)).tolist() == [0, -(2**46)]
