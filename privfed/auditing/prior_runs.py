@@ -22,6 +22,7 @@ from privfed.data.federation import Federation
 from privfed.errors import Refused
 from privfed.models.recipes import Weighted
 from privfed.plan.prior_spending import Prior, Priors
+from privfed.plan.sum_limits import configured_limits
 from privfed.store.lineage import Lineage, Origin
 from privfed.store.run_directory import RunDirectory
 
@@ -123,6 +124,29 @@ def _refuse_incomposable(name: str, terms: Mapping[str, Any], config: Config) ->
             f"privacy.prior: {name} has other [data] than this run. If it is over the same people, "
             f'say so: data.population = "{people.get("name")}". Ledgers are merged over one '
             "population only"
+        )
+    _refuse_fewer_colluders(name, terms, config)
+    if terms.get("trust") == "server" and config.mechanism.trust == "client":
+        raise Refused(
+            f"privacy.prior: the epsilon of {name} trusts a server, which saw what its noise hides "
+            "from others, and this run's trusts none; use a mechanism whose noise a server adds "
+            '(privacy.mechanism = "gaussian"), whose epsilon says so'
+        )
+
+
+def _refuse_fewer_colluders(name: str, terms: Mapping[str, Any], config: Config) -> None:
+    """Raises `Refused` for a run by sites whose noise counts with fewer colluders than this run's.
+
+    Against all that this run claims to withstand nobody knows what that one spent.
+    """
+    if not (terms.get("against") == config.against == "sites"):
+        return
+    counted, colluders = terms["sites"]["colluders"], configured_limits(config).colluders
+    if counted < colluders:
+        raise Refused(
+            f"privacy.prior: the epsilon of {name} holds while at most {counted} of its sites "
+            f"collude, and this run's while {colluders} do: no ledger bounds what so many see of "
+            "both; lower secure.colluders"
         )
 
 

@@ -18,7 +18,7 @@ def proof_in_words(plan: Plan) -> str:
     if mechanism.trust == "client" and config.by_sites:
         return (
             f"each site's own noise covers the sum of its drawn clients' rows, clipped to "
-            f"{config.mechanism.clip:g}, and its draw is secret, so that {name} and all else that "
+            f"{mechanism.clip:g}, and its draw is secret, so that {name} and all else that "
             "is done with these sums is post-processing"
         )
     if mechanism.trust == "client":
@@ -30,7 +30,7 @@ def proof_in_words(plan: Plan) -> str:
     bounded = rule.sensitivity(CHANGE[plan.event.relation]) < math.inf
     what = "its terms are bounded" if bounded else "rows are clipped"
     first = " at first" if mechanism.adaptive else ""
-    clip = f"{what} to {config.mechanism.clip:g}{first}"
+    clip = f"{what} to {mechanism.clip:g}{first}"
     proof = f"{name} needs sums alone, which noise may be added to: {clip}"
     releases = releases_per_round(config.objective, rule)
     if releases > 1:
@@ -51,9 +51,11 @@ def _of_sites(plan: Plan) -> str:
     )
     if plan.mechanism.trust != "sum":
         return coins
+    opener = plan.config.protocol.opener
+    apart = f"{opener} does not work with the server, and while " if opener != "the server" else ""
     return (
         f"{coins}, and the noise of at least {limits.minimum - limits.colluders} honest sites is "
         "in each, so that the draw amplifies against the server, readers and any "
-        f"{limits.colluders} of the sites together, while what a site sends beside it, and when, "
-        "hangs on nobody's data"
+        f"{limits.colluders} of the sites together, while {apart}what a site sends beside it, and "
+        "when, hangs on nobody's data"
     )

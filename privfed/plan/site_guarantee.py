@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from accounting.guarantee import Guarantee, guarantee, stated
 from privfed.errors import Refused
 from privfed.plan.plan import Plan
-from privfed.privacy.shared_noise import OTHER_PARTY
 
 
 @dataclass(frozen=True)
@@ -37,8 +35,9 @@ def site_guarantee(plan: Plan, answers: int) -> SiteGuarantee:
     follows from what all sites agreed on (rate, norms, share of noise, colluders, sites that have
     to stay), and from no data. An invitation that it declines before it draws coins is free. So
     what its clients are promised is the composition of a *fixed* maximum of answers, which the site
-    enforces (PRIVACY, section 9.6). Of clients at several sites every round of the run counts, as
-    other sites may have answered those that this one did not.
+    enforces, over earlier runs too, all of whose rounds count (PRIVACY, section 9.6). Of clients at
+    several sites every round of the run counts, as other sites may have answered those that this
+    one did not.
 
     Raises `Refused` where sites are no parties, or for a number of answers that the run cannot ask.
     """
@@ -53,14 +52,12 @@ def site_guarantee(plan: Plan, answers: int) -> SiteGuarantee:
     if not 1 <= answers <= rounds:
         raise Refused(f"--answers is {answers}; expected from 1 to run.rounds = {rounds}")
     counted = answers if config.data.sites_per_client == 1 else rounds
-    bounds = list(_bounds(plan, counted))
-    return SiteGuarantee(counted, bounds[0], bounds[1] if len(bounds) > 1 else None)
+    return SiteGuarantee(counted, _bound(plan, counted), plan.besides(counted))
 
 
-def _bounds(plan: Plan, answers: int) -> Iterator[Guarantee]:
-    """The composition of `answers` rounds, against each party."""
-    privacy, against = plan.config.privacy, plan.config.against
-    for event, party in ((plan.event, against), (plan.other, OTHER_PARTY.get(against, ""))):
-        if event is not None:
-            spent = guarantee(Counter({event: answers}), privacy.delta, privacy.accountant)
-            yield replace(spent, against=party)
+def _bound(plan: Plan, answers: int) -> Guarantee:
+    """The composition of `answers` rounds with all that earlier runs spent, as the budget's is."""
+    privacy, before = plan.config.privacy, plan.before
+    spending = Counter(before.spending) + Counter({plan.event: answers})
+    spent = guarantee(spending, privacy.delta, privacy.accountant)
+    return replace(spent, against=plan.config.against, uncovered=before.uncovered)

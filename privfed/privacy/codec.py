@@ -33,6 +33,8 @@ from privfed.streams import Keys
 _BETA = math.exp(-0.5)
 _TRIES = 200
 """More than 200 failures in a row have a probability below 1e-43."""
+_MOST_STEPS = 2.0**46
+"""Numbers of so many steps at most are rounded, whose parts are whole numbers of 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -107,20 +109,17 @@ class Codec:
         """
         if row.shape != (self.length,):
             raise ValueError(f"a row of shape {row.shape}; expected ({self.length},)")
-        single = row.dtype == np.float32
+        single = self.single and row.dtype == np.float32
+        row = row if single else row.astype(np.float64, copy=False)
         norm = math.sqrt(squared_norm(row))
         if not norm <= self.clip * (1 + (1e-3 if single else 1e-12)):
             raise ValueError(f"a row of norm {norm}; expected at most the clip, {self.clip}")
-        if not norm <= self.reach and not float(np.abs(row).max(initial=0.0)) <= self.reach:
-            raise ValueError(f"a row of numbers not within {self.reach:g}")
+        reach = min(self.reach, self.step * _MOST_STEPS)
+        if not norm <= reach and not float(np.abs(row).max(initial=0.0)) <= reach:
+            raise ValueError(f"a row of numbers not within {reach:g}")
+        round_row = rounded_single if single else rounded
         for attempt in range(_TRIES):
-            tried = keys.derived(bytes([attempt]))
-            if single:
-                encoded, squared = rounded_single(
-                    row.astype(np.float32, copy=False), self.step, tried
-                )
-            else:
-                encoded, squared = rounded(row.astype(np.float64, copy=False), self.step, tried)
+            encoded, squared = round_row(row, self.step, keys.derived(bytes([attempt])))
             if self.clip == math.inf or squared <= self.bound**2 * (1 - 1e-12):
                 return encoded
         raise ValueError("no rounding of this row stayed within its bound; this has no chance")

@@ -38,7 +38,7 @@ def fits_single(clip: float, step: float) -> bool:
     return math.frexp(step)[0] == 0.5 and clip / step <= MOST_IN_SINGLE
 
 
-def rounded(row: NDArray[np.float64], step: float, keys: Keys) -> tuple[Integers, float]:
+def rounded(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
     """The steps of `row` `[d]` in whole numbers, and their squared norm."""
     fast, whole_steps = Keys(keys.bits(2).tobytes()), np.empty(len(row), np.int64)
     drawn = fast.bits(-(-len(row) // 4)).view(np.uint16)
@@ -62,7 +62,7 @@ def rounded(row: NDArray[np.float64], step: float, keys: Keys) -> tuple[Integers
     return whole_steps, squared
 
 
-def rounded_single(row: NDArray[np.float32], step: float, keys: Keys) -> tuple[Integers, float]:
+def rounded_single(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
     """The same for a row in single precision that `fits_single`, several times as fast."""
     drawn, whole_steps = sixteen_bits(keys, len(row)), np.empty(len(row), np.int64)
     scaled, floored = np.empty((2, _SINGLES), np.float32)

@@ -118,8 +118,11 @@ def _sites(audit: RunAudit) -> dict[str, str]:
 
 def _seen(audit: RunAudit) -> str:
     """Who sees what of messages."""
-    if audit.terms.get("trust") == "sum":
+    trust, sites = audit.terms.get("trust"), audit.terms.get("sites") or {}
+    if trust == "sum":
         return "whoever opens a sum sees it with its noise, and nobody sees a row"
+    if trust == "client" and "parties" in sites:
+        return "the server sees each site's sum with that site's noise, and nobody sees a row"
     return str((audit.terms.get("secure") or {}).get("seen", "—"))
 
 

@@ -12,6 +12,8 @@ from accounting.guarantee import guarantee
 from privfed.cli.main import main
 from privfed.errors import Refused
 from privfed.plan.plan import plan
+from privfed.plan.prior_spending import Prior, Priors
+from privfed.plan.proof import proof_in_words
 from privfed.plan.site_guarantee import site_guarantee
 
 LOCAL = ("data.sites=5", "privacy.mechanism=local_gaussian", "data.clients=40")
@@ -32,6 +34,19 @@ def test_a_site_counts_the_rounds_that_it_answers_at_most():
         assert site.bound.epsilon < site.alone.epsilon
     assert site.bound.epsilon == run.guarantee.epsilon
     assert site_guarantee(run, 4).bound.epsilon < run.guarantee.epsilon
+
+
+def test_what_earlier_runs_spent_counts():
+    """§9.6: over all runs on that population. A site that answers all rounds promises the run's."""
+    alone = planned()
+    earlier = Prior("runs/a", "a", "00" * 32, {alone.event: 5}, None, "sites", {alone.other: 5})
+    after = plan(small(*AT_SITES), Priors((earlier,)), length=10)
+    for answers in (2, 7):
+        site = site_guarantee(after, answers)
+        for bound, event in ((site.bound, alone.event), (site.alone, alone.other)):
+            assert bound.epsilon == guarantee(Counter({event: answers + 5}), 1e-3).epsilon
+    assert site.bound.epsilon == after.guarantee.epsilon
+    assert site.alone.epsilon == after.besides(7).epsilon
 
 
 def test_of_clients_at_several_sites_every_round_counts():
@@ -57,6 +72,20 @@ def test_where_a_site_adds_all_noise_there_is_one_guarantee():
 def test_what_a_site_cannot_count_is_refused(keys, answers, reason):
     with pytest.raises(Refused, match=reason):
         site_guarantee(planned(*keys), answers)
+
+
+def test_a_proof_says_whom_it_needs_apart():
+    """A key holder and the server together see each site's sum by itself: k sites are not both."""
+    apart = "while the key holder does not work with the server"
+    assert apart in proof_in_words(planned("secure.protocol=bfv"))
+    assert "key holder" not in proof_in_words(planned())
+
+
+def test_a_proof_says_what_each_site_clips_to():
+    for keys in ((), ("privacy.mechanism=local_gaussian", "secure.protocol=none")):
+        several = proof_in_words(planned("data.sites_per_client=2", "privacy.clip=0.5", *keys))
+        assert "clipped to 0.25" in several
+        assert "clipped to 0.5" in proof_in_words(planned("privacy.clip=0.5", *keys))
 
 
 def test_check_says_what_a_site_promises():

@@ -85,6 +85,15 @@ def test_the_finest_step_is_the_finest_that_cannot_wrap(count, bits):
     assert count * finer.largest >= 2 ** (bits - 1) or finer.bound > 2.0**30
 
 
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 1e150, 2.0**47])
+def test_numbers_beyond_whole_ones_of_64_bits_are_never_encoded(number):
+    """A row without a bound or a reach, too: cast, they would be other numbers."""
+    codec = Codec(np.inf, 1.0, 2, 62)
+    with pytest.raises(ValueError, match=r"norm nan|not within"):
+        codec.encode(np.array([0.0, number]), Keys(b"k" * 16))
+    assert codec.encode(np.array([0.0, -(2.0**46)]), Keys(b"k" * 16)).tolist() == [0, -(2**46)]
+
+
 def test_a_capacity_that_would_wrap_is_refused_with_the_bits_that_do():
     with pytest.raises(Refused, match=r"secure.bits is 8, too few for sums of 1000 rows"):
         Codec.finest(1.0, math.inf, 10, 8, 1000, 2.0**30)

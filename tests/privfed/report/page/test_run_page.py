@@ -7,6 +7,7 @@ import re
 import shutil
 import stat
 import sys
+from html import unescape
 
 import pytest
 from commands import run
@@ -142,6 +143,14 @@ def test_both_guarantees_of_distributed_noise_are_quoted(tmp_path):
     quoted = page(tmp_path / "run").texts("blockquote")
     assert ["against the server" in text for text in quoted] == [True, False]
     assert "against readers" in quoted[1]
+
+
+def test_who_sees_what_of_noise_that_each_site_adds(tmp_path):
+    """The server is shown noised sums of sites, and no row, though there is no protocol."""
+    trained(tmp_path / "run", "data.sites=5", "privacy.mechanism=local_gaussian")
+    said = unescape(page(tmp_path / "run").html)
+    assert "the server sees each site's sum with that site's noise" in said
+    assert "sees every client" not in said
 
 
 def test_a_broken_ledger_has_no_page(runs, tmp_path):
