@@ -35,7 +35,7 @@ class Patients(Part):
     hospital, where it is the client, has an even share of the same rows.
     """
 
-    table: Literal["digits", "breast_cancer"] = "digits"
+    rows: Literal["images", "nuclei"] = "images"
     """Which rows they are."""
     client: Literal["patient", "hospital"] = "patient"
     """Whom a client stands for."""
@@ -45,10 +45,10 @@ class Patients(Part):
     @property
     def squared_norm(self) -> float:
         """The bound for numbers of at most 0.5 in magnitude."""
-        return (64 if self.table == "digits" else 30) / 4
+        return (64 if self.rows == "images" else 30) / 4
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        return (f"{self.table}, by patients made up from seed {seed}",)
+        return (f"{self.rows}, by patients made up from seed {seed}",)
 
     def load(self, clients: int, streams: Streams) -> Examples:
         x, y = self._rows()
@@ -67,7 +67,7 @@ class Patients(Part):
     def _rows(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         from sklearn.datasets import load_breast_cancer, load_digits
 
-        digits = self.table == "digits"
+        digits = self.rows == "images"
         bunch = load_digits() if digits else load_breast_cancer()
         most = 16.0 if digits else BREAST
         x = np.clip(bunch.data / most, 0, 1) - 0.5
@@ -76,7 +76,7 @@ class Patients(Part):
     def _examples(
         self, x: NDArray[np.float32], y: NDArray[np.int64], owners: Indices | None
     ) -> Examples:
-        classes = 10 if self.table == "digits" else 2
+        classes = 10 if self.rows == "images" else 2
         return Examples(torch.from_numpy(x), torch.from_numpy(y), classes, owners=owners)
 
 

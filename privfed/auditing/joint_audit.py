@@ -122,7 +122,7 @@ def _refuse_different_terms(audits: Sequence[RunAudit]) -> None:
     for other in audits[1:]:
         if _population(other) != _population(first):
             raise _differ(first, other, "population")
-    keys = ["unit", "relation", "delta"]
+    keys = ["unit", "relation", "delta", "colluders"]
     if len({run.terms.get("against") for run in audits}) > 1:
         keys.remove("relation")
     for key in keys:

@@ -141,7 +141,7 @@ def _refuse_fewer_colluders(name: str, terms: Mapping[str, Any], config: Config)
     """
     if not (terms.get("against") == config.against == "sites"):
         return
-    counted, colluders = terms["sites"]["colluders"], configured_limits(config).colluders
+    counted, colluders = terms["colluders"], configured_limits(config).colluders
     if counted < colluders:
         raise Refused(
             f"privacy.prior: the epsilon of {name} holds while at most {counted} of its sites "

@@ -137,6 +137,7 @@ def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
         "guarantee": plan.void,
         "note": plan.simulation,
         **({"against": config.against} if plan.other is not None else {}),
+        **({"colluders": plan.cost.limits.colluders} if plan.cost.limits.sites else {}),
         **({"examples": {"delta": dp.delta}} if dp else {}),
     }
     spending = apart({plan.event: rounds})

@@ -20,7 +20,13 @@ from privfed.plan.prior_spending import examples_guarantee
 
 _UNIT = "unit (client column)"
 """The term in which cells about other clients of the same data differ."""
-_MEANING = {"unit": "unit", "relation": "relation", "against": "party", "delta": "δ"}
+_MEANING = {
+    "unit": "unit",
+    "relation": "relation",
+    "against": "party",
+    "colluders": "colluding sites",
+    "delta": "δ",
+}
 """What an epsilon says, by its term in a ledger: no composition is over several values of one."""
 
 

@@ -26,7 +26,7 @@ from privfed.plan.round_cost import RoundCost, round_cost
 from privfed.privacy.mechanism import Mechanism
 from privfed.privacy.shared_noise import OTHER_PARTY, shares_noise
 from privfed.round.algorithm import Algorithm
-from privfed.secure.aborts import refuse_aborts
+from privfed.secure.aborts import refuse_aborts, refuse_sites_that_stop
 from privfed.secure.summation import RowHiding
 
 ON_TRAINED = "simulation: scored on examples of clients that train"
@@ -188,7 +188,10 @@ def _noise(config: Config, cost: RoundCost, earlier: Spending) -> float | None:
     """The noise multiplier: as fixed, as solved for before, or as the budget asks for."""
     privacy, rounds = config.privacy, config.run.rounds
     if not _goes_on(config):
-        refuse_aborts(cost.aborts, cost.event(1.0).slack * rounds, privacy.delta)
+        if cost.limits.sites:
+            refuse_sites_that_stop(cost.aborts)
+        else:
+            refuse_aborts(cost.aborts, cost.event(1.0).slack * rounds, privacy.delta)
     if not cost.mechanism.private:
         return None
     if privacy.noise_multiplier is not None:

@@ -51,8 +51,13 @@ def site_guarantee(plan: Plan, answers: int) -> SiteGuarantee:
     rounds = config.run.rounds
     if not 1 <= answers <= rounds:
         raise Refused(f"--answers is {answers}; expected from 1 to run.rounds = {rounds}")
-    counted = answers if config.data.sites_per_client == 1 else rounds
-    return SiteGuarantee(counted, _bound(plan, counted), plan.besides(counted))
+    if config.data.sites_per_client > 1 and answers != rounds:
+        raise Refused(
+            f"--answers is {answers}, and clients may be at {config.data.sites_per_client} sites "
+            "(data.sites_per_client): other sites may have answered the rounds that this one did "
+            f"not, so that all count; expected run.rounds = {rounds}"
+        )
+    return SiteGuarantee(answers, _bound(plan, answers), plan.besides(answers))
 
 
 def _bound(plan: Plan, answers: int) -> Guarantee:

@@ -118,10 +118,10 @@ def _sites(setup: Setup) -> dict[str, Any]:
     if not data.sites:
         return {}
     stated: dict[str, Any] = {"declared": data.sites, "per_client": data.sites_per_client}
-    if limits.sites:
-        stated |= {"parties": limits.sites, "minimum": limits.minimum}
-        stated |= {"colluders": limits.colluders}
-    return {"sites": stated}
+    if not limits.sites:
+        return {"sites": stated}
+    stated |= {"parties": limits.sites, "minimum": limits.minimum}
+    return {"sites": stated, "colluders": limits.colluders}
 
 
 def _disjoint(before: Priors) -> list[dict[str, str]]:

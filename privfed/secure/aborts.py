@@ -130,6 +130,19 @@ def refuse_aborts(once: float, slack: float, delta: float) -> None:
         )
 
 
+def refuse_sites_that_stop(once: float) -> None:
+    """Raises `Refused` where most rounds would abort, as too few sites stay: `once` is how likely.
+
+    That costs no delta, as sites drop out whoever was drawn.
+    """
+    if once > 0.5:
+        raise Refused(
+            f"a sum over sites would abort in {once:.0%} of rounds: more sites drop out "
+            "(cohort.dropout) than may be missing; lower secure.minimum or secure.threshold, or "
+            "raise privacy.tolerance or data.sites"
+        )
+
+
 def refuse_population(population: int, clients: int) -> None:
     """Raises `Refused` where aborts were charged for other populations than the actual one."""
     if not FEWEST_OF_DECLARED * clients <= population <= clients:

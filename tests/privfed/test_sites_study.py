@@ -38,11 +38,11 @@ def test_patients_have_one_to_ten_rows_each():
             dealt(rows, patients, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("table", ["digits", "breast_cancer"])
-def test_public_rows_are_nobodys_and_hospitals_hold_the_patients_rows(table):
-    source = Patients(table=table)
+@pytest.mark.parametrize("rows", ["images", "nuclei"])
+def test_public_rows_are_nobodys_and_hospitals_hold_the_patients_rows(rows):
+    source = Patients(rows=rows)
     people, public = source.load(150, STREAMS), source.load_test(150, STREAMS)
-    hospitals = Patients(table=table, client="hospital").load(5, STREAMS)
+    hospitals = Patients(rows=rows, client="hospital").load(5, STREAMS)
     assert people.x.abs().max() <= 0.5
     assert (people.x**2).sum(1).max() <= source.squared_norm
     assert len(people) == len(hospitals) == pytest.approx(4 * len(public), rel=0.01)

@@ -29,12 +29,20 @@ def site_refusals(config: Config) -> Iterator[str]:
 
 
 def _sites_that_are_none(config: Config) -> Iterator[str]:
-    """Sites are to be the parties, and there are none."""
-    if config.secure.parties == "sites" and not config.data.sites:
+    """Sites are to be the parties, and there are none, or nothing that they take part in."""
+    if config.secure.parties != "sites" or config.by_sites:
+        return
+    if not config.data.sites:
         yield (
             'secure.parties is "sites", but data.sites is 0; declare how many sites hold the '
             "clients, a public constant"
         )
+        return
+    yield (
+        'secure.parties is "sites", but the server sees rows and adds the noise, so that nobody is '
+        'a party of a sum; set secure.protocol = "masks", or privacy.mechanism = "local_gaussian", '
+        "or leave the key out"
+    )
 
 
 def _clients_at_several_sites(config: Config) -> Iterator[str]:

@@ -113,6 +113,8 @@ def _sites(audit: RunAudit) -> dict[str, str]:
     parties = "no parties of sums"
     if "parties" in stated:
         parties = f"parties of sums, of which {stated['minimum']} have to stay"
+        if audit.terms.get("trust") == "client":
+            parties = "each of which releases a noised sum of its own"
     return {"sites": ", ".join(filter(None, [f"{stated['declared']} declared", several, parties]))}
 
 
@@ -168,7 +170,12 @@ def _reservations(facts: PageFacts) -> Iterator[str]:
             "What a site sends beside its sum, when it sends it, and whether it fails, must not "
             "hang on its clients' data or on who was drawn; no ledger shows that it did not."
         )
-        if colluders := sites.get("colluders"):
+        if sites["per_client"] > 1:
+            yield (
+                "Of a client at several sites, what it has at a site that works with the server is "
+                "seen there, and no ε covers it: each ε is about its rows at the others."
+            )
+        if colluders := terms.get("colluders"):
             yield (
                 f"Nothing is promised to clients of sites that work with the server, of which "
                 f"there are taken to be {colluders} at most."

@@ -24,7 +24,10 @@ def sites_row(config: Config) -> dict[str, str]:
         return {}
     column = config.site_column
     origin = f"column {column!r}" if column else f"made up: {_MADE_UP[data.site_partition]}"
-    several = f", a client at up to {data.sites_per_client}" if data.sites_per_client > 1 else ""
+    several = ""
+    if data.sites_per_client > 1:
+        several = f", a client at up to {data.sites_per_client}, of whose rows ε covers those there"
+        several += " alone that lie at sites which do not collude" if config.by_sites else ""
     role = "they hold clients, and are no parties of sums"
     if config.by_sites:
         role = "each draws its own clients in secret, and sends one sum of rows that it bounds"

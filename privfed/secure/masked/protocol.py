@@ -183,7 +183,7 @@ class MaskedSums(SecureProtocol):
         return (
             f"of {limits.sites} sites {limits.minimum} have to stay, and "
             f"{self.least_sites(limits.sites)} shares open a secret; the server learns no site's "
-            f"sum, {lies}, while at most {limits.colluders} of them collude with it"
+            f"sum, {lies}, while no more than {limits.colluders} of them work with it"
         )
 
     def withstands_lies(self, limits: Limits) -> bool:

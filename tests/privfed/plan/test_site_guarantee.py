@@ -51,7 +51,9 @@ def test_what_earlier_runs_spent_counts():
 
 def test_of_clients_at_several_sites_every_round_counts():
     run = planned("data.sites_per_client=2")
-    assert site_guarantee(run, 2).bound.epsilon == run.guarantee.epsilon
+    assert site_guarantee(run, 7).bound.epsilon == run.guarantee.epsilon
+    with pytest.raises(Refused, match="so that all count"):
+        site_guarantee(run, 2)
 
 
 def test_where_a_site_adds_all_noise_there_is_one_guarantee():

@@ -18,6 +18,8 @@ CENTRAL = ("privacy.mechanism=gaussian",)
     "keys, reason",
     [
         (("data.sites=0", "secure.parties=sites"), "data.sites is 0"),
+        ((*CENTRAL, "secure.protocol=none", "secure.parties=sites"), "nobody is a party of a sum"),
+        (("secure.simulate=arithmetic", "cohort.dropout=0.6"), "would abort in"),
         (("data.sites=2", "secure.colluders=0.9"), "would have to stay"),
         (("secure.minimum=2",), "expected from 3"),
         (("secure.minimum=6",), "to 5"),
