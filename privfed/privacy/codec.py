@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from privfed.errors import Refused
 from privfed.privacy.integers import Integers, Share
-from privfed.privacy.rounding import Row, fits_single, rounded, rounded_single, squared_norm
+from privfed.privacy.rounding import Row, fits_single, rounded_double, rounded_single, squared_norm
 from privfed.streams import Keys
 
 _BETA = math.exp(-0.5)
@@ -117,7 +117,7 @@ class Codec:
         reach = min(self.reach, self.step * _MOST_STEPS)
         if not norm <= reach and not float(np.abs(row).max(initial=0.0)) <= reach:
             raise ValueError(f"a row of numbers not within {reach:g}")
-        round_row = rounded_single if single else rounded
+        round_row = rounded_single if single else rounded_double
         for attempt in range(_TRIES):
             encoded, squared = round_row(row, self.step, keys.derived(bytes([attempt])))
             if self.clip == math.inf or squared <= self.bound**2 * (1 - 1e-12):

@@ -38,7 +38,7 @@ def fits_single(clip: float, step: float) -> bool:
     return math.frexp(step)[0] == 0.5 and clip / step <= MOST_IN_SINGLE
 
 
-def rounded(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
+def rounded_double(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
     """The steps of `row` `[d]` in whole numbers, and their squared norm."""
     fast, whole_steps = Keys(keys.bits(2).tobytes()), np.empty(len(row), np.int64)
     drawn = fast.bits(-(-len(row) // 4)).view(np.uint16)
@@ -63,7 +63,7 @@ def rounded(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
 
 
 def rounded_single(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
-    """The same for a row in single precision that `fits_single`, several times as fast."""
+    """The same of a row in single precision that `fits_single`, several times as fast."""
     drawn, whole_steps = sixteen_bits(keys, len(row)), np.empty(len(row), np.int64)
     scaled, floored = np.empty((2, _SINGLES), np.float32)
     numbers, real = np.empty(_SINGLES, np.int32), np.empty(_SINGLES)

@@ -132,7 +132,7 @@ def rounding_in_single_precision(size, clients, folder):
 
     def rounded(word):
         with (
-            mock.patch.object(rounding_module, "sixteen_bits", lambda keys, count: words),
+            mock.patch.object(rounding_module, "sixteen_bits", return_value=words),
             dealt(np.array(word, np.uint64)),
         ):
             return rounding_module.rounded_single(row, step, Keys(None))[0] == 1

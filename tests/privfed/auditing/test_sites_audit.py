@@ -117,8 +117,8 @@ def test_coins_that_the_server_knows_are_refuted(protection):
     """Whoever knows that the target was drawn sees what everybody's taking part shows."""
     algorithm, scenarios = configured(*protection)
     known = replace(algorithm, sampler=TakesEverybody(algorithm.sampler, algorithm.sampler.size))
-    assert not judged(algorithm, scenarios[1:2], 200).refuted
-    assert judged(known, scenarios[1:2], 200).refuted
+    assert not judged(algorithm, scenarios[1:2], 400).refuted
+    assert judged(known, scenarios[1:2], 400).refuted
 
 
 def test_a_weight_of_one_at_each_of_three_sites_is_refuted():
@@ -159,7 +159,7 @@ def test_a_site_that_adds_no_noise_with_nobody_drawn_is_refuted(monkeypatch):
 
     algorithm, scenarios = configured(*SKELLAM)
     monkeypatch.setattr(SiteSums, "total", total)
-    assert judged(algorithm, scenarios[3:], 60).refuted
+    assert judged(algorithm, scenarios[3:], 160).refuted
 
 
 def test_a_site_that_drops_out_where_a_client_was_drawn_is_refuted(monkeypatch):
