@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -10,9 +11,10 @@ from torch import Tensor
 
 from defenses.types import SumRule
 from privfed.local.exchange import Chunk, Exchange
-from privfed.privacy.mechanism import BoundedSum, PublicState
+from privfed.privacy.mechanism import BoundedRows, BoundedSum, PublicState
 from privfed.round.updates import ClientUpdates
-from privfed.vector import Layout
+from privfed.sampling.cohort import Cohort
+from privfed.vector import Indices, Layout
 
 
 class BySums:
@@ -40,20 +42,35 @@ class BySums:
         the summed weight.
         """
         updates, algorithm = self._updates, self._updates.algorithm
-        world, mechanism = updates.world, algorithm.mechanism
-        wire = algorithm.wire(exchange.layout)
-        present, leaves = updates.present(number)
-        session = updates.session(number, _hash(exchange.broadcast["params"]), leaves)
-        encoding = mechanism.encoding(self.state)
-        accumulator = algorithm.summation.open(session, mechanism.width(wire), encoding)
-        foreseen = partial(self._foreseen, exchange)
-        for chunk in updates.chunks(exchange, present, foreseen):
-            rows = self._terms(chunk, exchange)
-            accumulator.add(chunk.ids, updates.bounded(chunk.ids, rows, wire, number, self.state))
-        closed = accumulator.close()
+        wire, world = algorithm.wire(exchange.layout), updates.world
+        if world.sites:
+            closed = world.sites.sum(updates.cohort.round, number, exchange, self.state)
+        else:
+            closed = self._summed_here(exchange, number, wire)
         summed = world.executor.reduce(closed.total.to(exchange.broadcast["params"].device))
         total = BoundedSum(summed, closed.bound, closed.survivors)
         return (total, updates.cohort.divisor) if algorithm.fixed_divisor else _parted(total, wire)
+
+    def _summed_here(self, exchange: Exchange, number: int, wire: Layout) -> BoundedSum:
+        """The sum of the answers of clients who train in this process."""
+        updates, mechanism = self._updates, self._updates.algorithm.mechanism
+        present, leaves = updates.present(number)
+        session = updates.session(number, model_hash(exchange), leaves)
+        encoding, length = mechanism.encoding(self.state), mechanism.width(wire)
+        accumulator = updates.algorithm.summation.open(session, length, encoding)
+        for ids, rows in self.bounded(exchange, number, present):
+            accumulator.add(ids, rows)
+        return accumulator.close()
+
+    def bounded(
+        self, exchange: Exchange, number: int, present: Cohort
+    ) -> Iterator[tuple[Indices, BoundedRows]]:
+        """What clients `ids` `[c]` of those `present` send for exchange `number`, by chunks."""
+        updates, foreseen = self._updates, partial(self._foreseen, exchange)
+        wire = updates.algorithm.wire(exchange.layout)
+        for chunk in updates.chunks(exchange, present, foreseen):
+            rows = self._terms(chunk, exchange)
+            yield chunk.ids, updates.bounded(chunk.ids, rows, wire, number, self.state)
 
     def _noised(self, total: BoundedSum, divisor: float, number: int) -> tuple[Tensor, PublicState]:
         updates = self._updates
@@ -103,5 +120,6 @@ def _parted(total: BoundedSum, wire: Layout) -> tuple[BoundedSum, float]:
     return BoundedSum(rows, total.bound, total.survivors), weight
 
 
-def _hash(params: Tensor) -> bytes:
-    return hashlib.sha256(params.cpu().numpy().tobytes()).digest()
+def model_hash(exchange: Exchange) -> bytes:
+    """SHA-256 `[32]` of the model that an exchange broadcasts."""
+    return hashlib.sha256(exchange.broadcast["params"].cpu().numpy().tobytes()).digest()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 from torch import Tensor
 
 from accounting.ledger import Charge
@@ -54,6 +55,9 @@ def run_round(
 def charge_then_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Charge, Cohort]:
     """Pay for the round, and only then draw who takes part in it."""
     charge, sampler = world.ledger.charge(round, algorithm.event(round)), algorithm.sampler
+    if world.sites:  # which draw their own clients, and tell nobody
+        nobody = np.empty(0, dtype=np.int64)
+        return charge, Cohort(round, nobody, float(sampler.size), algorithm.witness(round))
     people = world.people if sampler.reads_sizes else world.people.with_equal_sizes()
     return charge, sampler.sample(round, algorithm.clients, people, world.streams)
 

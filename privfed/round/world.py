@@ -12,9 +12,9 @@ from torch import Tensor
 from accounting.events import Event
 from accounting.ledger import Charge
 from privfed.local.byzantine import Attackers
-from privfed.local.exchange import Executor
+from privfed.local.exchange import Exchange, Executor
 from privfed.local.objective import ClientState
-from privfed.privacy.mechanism import PublicState
+from privfed.privacy.mechanism import BoundedSum, PublicState
 from privfed.privacy.noise.correlated import Correlated
 from privfed.ranks import Alone, Ranks
 from privfed.sampling.cohort import People
@@ -49,6 +49,17 @@ class ReleaseStore(Protocol):
         ...
 
 
+class Sites(Protocol):
+    """Sites on machines of their own, which draw their clients and send sums of their rows."""
+
+    def sum(self, round: int, number: int, exchange: Exchange, state: PublicState) -> BoundedSum:
+        """The sum over all sites for exchange `number`, with their noise. Raises `Aborted`.
+
+        `state` is the mechanism's public one.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class World:
     """Where rounds happen: who answers, who counts, who keeps, and where randomness comes from."""
@@ -62,6 +73,8 @@ class World:
     states: ClientState | None = None
     correlated: Correlated | None = None
     attackers: Attackers | None = None
+    sites: Sites | None = None
+    """Sites elsewhere, whose clients nobody else draws or trains; None where all are here."""
     ranks: Ranks = field(default_factory=Alone)
     """Who plays this run together: the first charges, draws, adds noise and writes."""
 

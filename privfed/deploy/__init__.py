@@ -1,0 +1,1 @@
+"""How does it run on real machines? What a site answers, and what is asked of it."""

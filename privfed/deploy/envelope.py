@@ -1,0 +1,94 @@
+"""Messages between a coordinator and its sites: what every one is bound to, and who signed it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Self
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from privfed.secure.frames import BadMessage, Reader, sized
+from privfed.secure.primitives import KEY, SIGNATURE, verified
+
+_FORMAT = b"PF1"
+"""The version of these messages."""
+
+
+class Kind(IntEnum):
+    """What a coordinator sends."""
+
+    QUESTION = 1
+    """The model of an exchange, and the invitation to its sum."""
+    STEP = 2
+    """The next message of the sum's protocol."""
+
+
+class Code(IntEnum):
+    """What a site answers beside the answer itself: fixed codes without text or data."""
+
+    ANSWERED = 0
+    REFUSED = 1
+    """The site's policy does not allow it."""
+    UNSIGNED = 2
+    """The coordinator did not sign it, or it is of another federation or run."""
+    MALFORMED = 3
+    """The bytes are no message, or come out of turn."""
+    FAILED = 4
+    """The site could not work it out; its own log says why."""
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A message of the coordinator: of one federation (the hash of its file) and one run."""
+
+    federation: bytes
+    run: bytes
+    kind: Kind
+    body: bytes
+    signature: bytes = bytes(SIGNATURE)
+
+    @property
+    def text(self) -> bytes:
+        """What the coordinator signs."""
+        start = b"privfed envelope" + self.federation + self.run + bytes([self.kind])
+        return start + hashlib.sha256(self.body).digest()
+
+    def signed(self, key: Ed25519PrivateKey) -> Self:
+        """The same message, signed by the holder of `key`."""
+        return replace(self, signature=key.sign(self.text))
+
+    def signed_by(self, public: bytes) -> bool:
+        """Whether the holder of the public key `public` signed this message."""
+        return verified(public, self.signature, self.text)
+
+    def encode(self) -> bytes:
+        """The byte form."""
+        start = _FORMAT + self.federation + self.run + bytes([self.kind])
+        return start + sized(self.body) + self.signature
+
+    @classmethod
+    def decode(cls, data: bytes) -> Envelope:
+        """The message that these bytes are. Raises `BadMessage`."""
+        reader = Reader(data)
+        if reader.take(len(_FORMAT)) != _FORMAT:
+            raise BadMessage("wrong format", "bytes that are no message of this version")
+        federation, run, kind = reader.take(KEY), reader.take(KEY), reader.take(1)[0]
+        if kind not in tuple(Kind):
+            raise BadMessage("wrong type", "a message of no known kind")
+        body, signature = reader.sized(), reader.take(SIGNATURE)
+        reader.end()
+        return cls(federation, run, Kind(kind), body, signature)
+
+
+def answered(code: Code, body: bytes = b"") -> bytes:
+    """The bytes of a site's answer."""
+    return bytes([code]) + body
+
+
+def read_answer(data: bytes) -> tuple[Code, bytes]:
+    """The code and the body of a site's answer. Raises `BadMessage`."""
+    if not data or data[0] not in tuple(Code):
+        raise BadMessage("wrong format", "bytes that are no answer of a site")
+    return Code(data[0]), data[1:]

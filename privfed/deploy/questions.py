@@ -1,0 +1,88 @@
+"""What a site is asked for a sum: the released model, and all that its clients answer to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from privfed.local.exchange import Exchange
+from privfed.privacy.mechanism import PublicState
+from privfed.round.algorithm import Algorithm
+from privfed.round.by_sums import model_hash
+from privfed.secure.frames import BadMessage, Reader, sized
+from privfed.vector import Layout
+
+
+@dataclass(frozen=True)
+class Question:
+    """Exchange `number` of a round: what is asked, and the mechanism's public `state`."""
+
+    round: int
+    number: int
+    exchange: Exchange
+    state: PublicState
+
+    @property
+    def model_hash(self) -> bytes:
+        """SHA-256 `[32]` of the model that is sent."""
+        return model_hash(self.exchange)
+
+    def width(self, algorithm: Algorithm) -> int:
+        """The length of a bounded row that answers."""
+        return algorithm.mechanism.width(algorithm.wire(self.exchange.layout))
+
+    def encode(self) -> bytes:
+        """The byte form: facts as JSON, then the tensors."""
+        facts = {
+            "round": self.round,
+            "number": self.number,
+            "task": self.exchange.task,
+            "scale": self.exchange.scale,
+            "layout": [list(part) for part in self.exchange.layout.parts],
+        }
+        tensors = _named("broadcast", self.exchange.broadcast) | _named("state", self.state)
+        return sized(json.dumps(facts, sort_keys=True).encode()) + save(tensors)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Question:
+        """The question that these bytes are. Raises `BadMessage`."""
+        reader = Reader(data)
+        try:
+            facts: dict[str, Any] = json.loads(reader.sized())
+            tensors = load(reader.rest())
+            layout = Layout(tuple((str(name), int(size)) for name, size in facts["layout"]))
+            broadcast, state = _without("broadcast", tensors), _without("state", tensors)
+            exchange = Exchange(str(facts["task"]), broadcast, layout, float(facts["scale"]))
+            question = cls(int(facts["round"]), int(facts["number"]), exchange, state)
+        except BadMessage:
+            raise
+        except Exception as error:  # of safetensors, JSON, and types: all of them mean the same
+            raise BadMessage("wrong format", "bytes that are no question") from error
+        question.refuse_not_finite()
+        return question
+
+    def refuse_not_finite(self) -> None:
+        """Raises `BadMessage` for a model, or a state, that is missing or not finite."""
+        broadcast = self.exchange.broadcast
+        if "params" not in broadcast or broadcast["params"].dim() != 1:
+            raise BadMessage("wrong model", "a question without a model")
+        for tensor in (*broadcast.values(), *self.state.values()):
+            if not bool(torch.isfinite(tensor.double()).all()):
+                raise BadMessage("wrong model", "a question whose numbers are not finite")
+
+
+def _named(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`tensors` with their `group` before their names."""
+    return {f"{group}/{name}": value.cpu().contiguous().clone() for name, value in tensors.items()}
+
+
+def _without(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of `group`, by their own names."""
+    start = f"{group}/"
+    return {name[len(start) :]: value for name, value in tensors.items() if name.startswith(start)}

@@ -1,0 +1,129 @@
+"""What one site does for a sum: it draws its own clients, trains them, and adds up their rows.
+
+The same parts as in a simulation do it: the run's sampler, executor, mechanism and codec, over the
+site's own clients alone. What leaves is a sum of whole numbers with the site's share of noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from defenses.types import SumRule
+from privfed.deploy.questions import Question
+from privfed.errors import Refused
+from privfed.privacy.integers import Integers
+from privfed.privacy.mechanism import Encoding
+from privfed.privacy.noise.shares import Layers
+from privfed.round.algorithm import TrainingState
+from privfed.round.by_sums import BySums
+from privfed.round.updates import ClientUpdates
+from privfed.round.world import World
+from privfed.run.setup import Setup
+from privfed.secure.encoded_accumulator import EncodedAccumulator
+from privfed.secure.encoded_sum import EncodedSummation
+from privfed.secure.site_sums import SiteSums
+from privfed.secure.summation import Session
+from privfed.streams import Streams
+
+
+@dataclass
+class SiteWork:
+    """The work of site number `site`: `setup` has its own clients alone.
+
+    It draws once in a round, whatever exchanges the round has (exchanges over one cohort are one
+    event), from `streams` of its own: no coin and no noise comes from elsewhere.
+    """
+
+    site: int
+    setup: Setup
+    streams: Streams
+    _updates: ClientUpdates | None = field(default=None, init=False, repr=False)
+
+    @property
+    def summation(self) -> EncodedSummation:
+        """How rows become whole numbers, as all sites and the server know. Raises `Refused`."""
+        summation = self.setup.algorithm.summation
+        if not isinstance(summation, EncodedSummation):
+            raise Refused("a site sends sums of whole numbers; set secure.protocol")
+        return summation
+
+    def encoding(self, question: Question) -> Encoding:
+        """What the sum that answers is opened for."""
+        return self.setup.algorithm.mechanism.encoding(question.state)
+
+    def row(self, question: Question) -> Integers:
+        """The site's sum `[m]` for an exchange, with its share of noise, but no layers of it."""
+        algorithm, updates = self.setup.algorithm, self._drawn(question)
+        if not isinstance(algorithm.rule, SumRule):
+            raise Refused("sites send sums alone; use a rule that sums suffice for")
+        session = Session(
+            question.round,
+            question.number,
+            question.model_hash,
+            np.array([self.site]),
+            streams=self.streams,
+            sites=np.full(self.setup.federation.clients, self.site),
+        )
+        encoding, sent = self.encoding(question), _Kept()
+        codec = self.summation.codec(encoding, question.width(algorithm))
+        share = None if isinstance(encoding.noise, Layers) else encoding.noise
+        sums = SiteSums(session, codec, sent, share)
+        accumulator = EncodedAccumulator(session, codec, encoding.bound, None, sums)
+        aggregation = BySums(algorithm.rule, updates)
+        aggregation.state = question.state
+        for ids, rows in aggregation.bounded(question.exchange, question.number, updates.cohort):
+            accumulator.add(ids, rows)
+        sums.total()
+        return sent.row
+
+    def _drawn(self, question: Question) -> ClientUpdates:
+        """The clients of the question's round, drawn when it is asked about first."""
+        if self._updates is None or self._updates.cohort.round != question.round:
+            algorithm, people = self.setup.algorithm, self.setup.federation.people()
+            equal = people.with_equal_sizes()
+            drawn = algorithm.sampler.sample(question.round, algorithm.clients, equal, self.streams)
+            world = _world(self.setup, self.streams)
+            state = TrainingState(question.exchange.broadcast["params"], {}, question.state)
+            cohort = world.executor.answering(drawn)
+            self._updates = ClientUpdates(algorithm, world, state, cohort)
+        return self._updates
+
+
+class _Kept:
+    """A channel that keeps the one row that a site sends."""
+
+    largest = float("inf")
+
+    def __init__(self) -> None:
+        self.row: Integers = np.empty(0, dtype=np.int64)
+
+    def send(self, client: int, row: Integers) -> None:
+        self.row = row
+
+    def total(self) -> tuple[Integers, int]:
+        return self.row, 1
+
+
+class _Nowhere:
+    """A ledger and a release store of a site's world, which asks for neither: the server has both,
+    and a site its receipts.
+    """
+
+    def charge(self, *_: object) -> object:
+        raise TypeError("a site charges its receipts, not a round")
+
+    def write(self, *_: object) -> None:
+        raise TypeError("a site releases nothing but its masked sum")
+
+
+def _world(setup: Setup, streams: Streams) -> World:
+    """Where a site's clients train."""
+    return World(
+        executor=setup.executor,
+        people=setup.federation.people(),
+        ledger=_Nowhere(),  # type: ignore[arg-type]
+        store=_Nowhere(),
+        streams=streams,
+    )
