@@ -55,6 +55,7 @@ def charge_then_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Ch
     """Pay for the round, and only then draw who takes part in it."""
     charge, sampler = world.ledger.charge(round, algorithm.event(round)), algorithm.sampler
     people = world.people if sampler.reads_sizes else world.people.with_equal_sizes()
+    people = people if algorithm.sites else replace(people, sites=None)
     return charge, sampler.sample(round, algorithm.clients, people, world.streams)
 
 
