@@ -59,6 +59,7 @@ def charge_then_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Ch
         nobody = np.empty(0, dtype=np.int64)
         return charge, Cohort(round, nobody, float(sampler.size), algorithm.witness(round))
     people = world.people if sampler.reads_sizes else world.people.with_equal_sizes()
+    people = people if algorithm.sites else replace(people, sites=None)
     return charge, sampler.sample(round, algorithm.clients, people, world.streams)
 
 

@@ -74,8 +74,16 @@ class ClientUpdates:
         cohort, streams = self.cohort, self.world.streams
         if not self.algorithm.sites:
             return Session(cohort.round, number, model_hash, cohort.clients, leaves, streams)
-        sites = np.arange(self.algorithm.sites)
-        return Session(cohort.round, number, model_hash, sites, leaves, streams, sites=self.site_of)
+        return Session(
+            cohort.round,
+            number,
+            model_hash,
+            np.arange(self.algorithm.sites),
+            leaves,
+            streams,
+            sites=self.site_of,
+            identities=self.world.people.identities,
+        )
 
     def _party_numbers(self) -> Indices:
         """The numbers `[n]` by which the parties of a sum drop out."""

@@ -77,7 +77,8 @@ class People:
     """The actual clients: their numbers of examples `sizes` `[n]`, and their own numbers `[n]`.
 
     Under privacy a sampler may use how many clients there are and their own numbers, nothing else.
-    `sites` `[n]` says which site holds each of them; None where there are no sites.
+    `sites` `[n]` says which site holds each of them, and draws it by its own coin; None where one
+    draw is over all of them.
     """
 
     sizes: Indices

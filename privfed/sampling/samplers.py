@@ -17,7 +17,7 @@ from accounting.releases import PoissonSampled, Separated, TruncatedPoisson, Wit
 from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.sampling.cohort import Cohort, People, Witness
-from privfed.streams import Streams
+from privfed.streams import Streams, coins
 from privfed.vector import Indices
 
 
@@ -60,8 +60,12 @@ class Poisson(SizedSampler):
 
     def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)
-        coins = streams.at("cohort", round).bernoulli(witness.rate, len(people))
-        return Cohort(round, np.flatnonzero(coins), float(self.size), witness)
+        if people.sites is None:
+            entered = streams.at("cohort", round).bernoulli(witness.rate, len(people))
+        else:  # each site draws its own, whoever is elsewhere
+            words = streams.at("cohort", round, people.identities).per_client(1)[:, 0]
+            entered = coins(words, witness.rate)
+        return Cohort(round, np.flatnonzero(entered), float(self.size), witness)
 
 
 class CappedPoisson(Poisson):
@@ -229,8 +233,8 @@ class BySize(SizedSampler):
         sizes = people.sizes
         mean = sizes.mean() if sizes.sum() else 1.0
         bias = np.minimum(witness.rate * sizes / mean, 1.0)
-        coins = streams.at("cohort", round).bernoulli(bias, len(people))
-        return Cohort(round, np.flatnonzero(coins), float(self.size), witness)
+        entered = streams.at("cohort", round).bernoulli(bias, len(people))
+        return Cohort(round, np.flatnonzero(entered), float(self.size), witness)
 
 
 def _rate(size: int, clients: int) -> float:

@@ -34,7 +34,7 @@ class EncodedAccumulator:
     def add(self, ids: Indices, rows: BoundedRows) -> None:
         self._added.check(ids, rows, self._bound)
         session, channel = self._session, self._channel
-        keys = session.streams.at(f"noise/rounding/{session.exchange}", session.round, ids).each()
+        keys = session.rounding_keys(ids).each()
         sent = rows.rows.detach().cpu()
         values = (sent if self._codec.single else sent.double()).numpy()
         hostile = np.zeros(len(ids), bool) if rows.hostile is None else rows.hostile

@@ -26,7 +26,8 @@ class Session:
     (`privfed.secure.dropout`; empty: nobody does). Rounding draws from `streams`.
 
     Where sites are the parties, they are the `clients` of the session, and `sites` `[population]`
-    holds the site of each client whose row is added.
+    holds the site of each client whose row is added, and `identities` `[population]` its own
+    number, by which it rounds whoever else there is.
     """
 
     round: int
@@ -36,6 +37,7 @@ class Session:
     leaves: Indices = field(default_factory=_nobody)
     streams: Streams = field(default_factory=lambda: Streams(0))
     sites: Indices | None = None
+    identities: Indices | None = None
 
     @property
     def senders(self) -> Indices:
@@ -46,6 +48,11 @@ class Session:
     def sending(self) -> int:
         """How many of the clients send their row."""
         return len(self.senders)
+
+    def rounding_keys(self, clients: Indices) -> Keys:
+        """The randomness by which `clients` `[c]` round their rows."""
+        numbers = clients if self.identities is None else self.identities[clients]
+        return self.streams.at(f"noise/rounding/{self.exchange}", self.round, numbers)
 
     def layer_keys(self, client: int) -> Keys:
         """The randomness of one client's layers of noise."""

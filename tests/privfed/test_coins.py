@@ -50,6 +50,16 @@ def poisson(size, clients, folder):
     by_event(Poisson(size=size), clients)
 
 
+def poisson_at_sites(size, clients, folder):
+    """Each site flips coins of its own clients, by their own numbers."""
+    sampler, people = Poisson(size=size), People(np.ones(4), IDS, np.zeros(4, np.int64))
+
+    def entered():
+        return np.isin(IDS, sampler.sample(1, clients, people, SECRET).clients)
+
+    assert_rate(entered, sampler.witness(1, clients).rate)
+
+
 def truncated(size, clients, folder):
     by_event(CappedPoisson(size=size, cap=max(size, 4)), clients)
 
@@ -160,7 +170,7 @@ def coins_of_ties(codec, row, key, words, tied):
 
 
 COINS = [poisson, truncated, by_size, byzantine, dropout, stragglers, availability, examples]
-COINS += [rounding, rounding_in_single_precision]
+COINS += [rounding, rounding_in_single_precision, poisson_at_sites]
 
 
 @pytest.mark.parametrize("coin", COINS, ids=lambda coin: coin.__name__)

@@ -281,3 +281,18 @@ def test_clients_that_return_do_so_in_their_slot(tmp_path, randomness):
     names = {path.name for path in (tmp_path / "run/private").iterdir()}
     assert {"settled.f32", "of.txt"} <= names
     assert ("key" in names) == (randomness == "secret")
+
+
+def test_sites_draw_their_own_clients_whoever_is_elsewhere():
+    """By each client's own number: a site alone draws whom it draws among all sites."""
+    numbers = np.array([7, 3, 12, 5, 99, 4])
+    everybody = People(np.ones(6, np.int64), numbers, np.array([0, 1, 0, 1, 1, 0]))
+    sampler, streams = Poisson(size=3), Streams(8, simulated=True)
+    for round in range(1, 30):
+        drawn = numbers[sampler.sample(round, 6, everybody, streams).clients]
+        apart = []
+        for site in (0, 1):
+            here = numbers[everybody.sites == site]
+            people = People(np.ones(3, np.int64), here, np.full(3, site))
+            apart += here[sampler.sample(round, 6, people, streams).clients].tolist()
+        assert sorted(drawn.tolist()) == sorted(apart)

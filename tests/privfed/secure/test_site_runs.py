@@ -42,11 +42,12 @@ def test_arithmetic_alone_gives_the_same_run(tmp_path, name):
 
 @pytest.mark.parametrize("protocol", ["masks", "bfv"])
 def test_central_noise_over_sites_is_that_over_clients(tmp_path, protocol):
-    """The same draw and noise of the same stream, on sums that differ by rounding alone."""
+    """Everybody takes part, and noise is of the same stream, on sums that differ by rounding."""
     if protocol == "bfv":
         pytest.importorskip("tenseal")
-    trained(tmp_path / "clients", *SEEDED, "secure.parties=clients")
-    trained(tmp_path / "sites", *SEEDED, f"secure.protocol={protocol}", "secure.bits=32")
+    everybody = (*SEEDED, "cohort.sampler=full", "cohort.size=0")
+    trained(tmp_path / "clients", *everybody, "secure.parties=clients")
+    trained(tmp_path / "sites", *everybody, f"secure.protocol={protocol}", "secure.bits=32")
     plain, secure = (model(tmp_path / name) for name in ("clients", "sites"))
     for name in plain:
         torch.testing.assert_close(plain[name], secure[name], rtol=1e-5, atol=1e-5)
