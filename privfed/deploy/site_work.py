@@ -65,6 +65,7 @@ class SiteWork:
             np.array([self.site]),
             streams=self.streams,
             sites=np.full(self.setup.federation.clients, self.site),
+            identities=self.setup.federation.people().identities,
         )
         encoding, sent = self.encoding(question), _Kept()
         codec = self.summation.codec(encoding, question.width(algorithm))

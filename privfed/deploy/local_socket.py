@@ -1,0 +1,148 @@
+"""A site's socket: bytes asked and answered over a Unix socket that its user alone may open.
+
+A frame is its length in eight bytes, and so many bytes. A connection asks once. Whoever connects
+cannot hold up others for long, nor make the site keep more than a frame of the largest size for
+each of a few connections.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from privfed.errors import Refused
+
+_LENGTH = struct.Struct("<Q")
+_LONGEST_PATH = 100
+"""Bytes that systems take for a socket's path, some a few more."""
+_AT_ONCE = 4
+"""Connections that are read at once; others wait."""
+_WAITING = 64
+"""Connections that may wait to be taken; more are turned away."""
+
+
+@dataclass(frozen=True)
+class LocalServer:
+    """Answers at the socket `path` by `answer`, one question after the other.
+
+    A frame has at most `most` bytes, and has to arrive, and to be taken, within `seconds`.
+    """
+
+    path: Path
+    answer: Callable[[bytes], bytes]
+    most: int
+    seconds: float = 30.0
+    _asking: threading.Lock = field(default_factory=threading.Lock)
+    _reading: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_AT_ONCE))
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[None]:
+        """Serve until the block ends. Raises `Refused` where another agent serves here."""
+        listener = _listening(self.path)
+        thread = threading.Thread(target=self._accept, args=(listener,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # of a socket that nobody is connected to
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
+            thread.join()
+            self.path.unlink(missing_ok=True)
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
+
+    def _converse(self, connection: socket.socket) -> None:
+        """One question and its answer; what is too long, too late or cut is not answered."""
+        with connection, contextlib.suppress(OSError, ValueError):
+            connection.settimeout(self.seconds)
+            if not self._reading.acquire(timeout=self.seconds):
+                return
+            try:
+                question = _read_frame(connection, self.most)
+            finally:
+                self._reading.release()
+            with self._asking:
+                answer = self.answer(question)
+            _write_frame(connection, answer)
+
+
+def ask(path: Path, question: bytes, seconds: float, most: int = 1 << 34) -> bytes:
+    """What the server at the socket `path` answers. Raises `OSError`, also where it is late."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(seconds)
+        connection.connect(str(path))
+        _write_frame(connection, question)
+        try:
+            return _read_frame(connection, most)
+        except ValueError as cut:
+            raise ConnectionError(f"{path} did not answer: {cut}") from cut
+
+
+def _listening(path: Path) -> socket.socket:
+    """A socket at `path` that its user alone may open. Raises `Refused`."""
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise Refused(
+            f"{path} is too long for a socket, by {len(os.fsencode(path)) - _LONGEST_PATH} bytes; "
+            "move the site's folder to a shorter path"
+        )
+    if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+        _remove_stale(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    except OSError:
+        listener.close()
+        raise
+    finally:
+        os.umask(before)
+    listener.listen(_WAITING)
+    return listener
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket whose server is gone. Raises `Refused` where one answers."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink()
+            return
+    raise Refused(f"{path}: another agent serves this site; stop it first")
+
+
+def _read_frame(connection: socket.socket, most: int) -> bytes:
+    """The bytes of the next frame. Raises `ValueError` where it is cut, or longer than `most`."""
+    (length,) = _LENGTH.unpack(_read(connection, _LENGTH.size))
+    if length > most:
+        raise ValueError(f"a frame of {length} bytes; expected at most {most}")
+    return _read(connection, length)
+
+
+def _read(connection: socket.socket, count: int) -> bytes:
+    parts, left = [], count
+    while left:
+        part = connection.recv(min(left, 1 << 20))
+        if not part:
+            raise ValueError("the connection ended within a frame")
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _write_frame(connection: socket.socket, data: bytes) -> None:
+    connection.sendall(_LENGTH.pack(len(data)) + data)

@@ -1,0 +1,118 @@
+"""A site's socket: who may open it, and what floods and malformed bytes do."""
+
+import socket
+import stat
+import struct
+import threading
+import time
+
+import pytest
+
+from privfed.deploy.local_socket import LocalServer, ask
+from privfed.errors import Refused
+
+
+@pytest.fixture
+def server(tmp_path):
+    def answer(question):
+        if question == b"slow":
+            time.sleep(0.2)
+        return question[::-1]
+
+    server = LocalServer(tmp_path / "socket", answer, most=1000, seconds=1.0)
+    with server.serving():
+        yield server
+    assert not server.path.exists()
+
+
+def raw(server, data):
+    """What comes back for these bytes, whatever they are."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(5)
+        connection.connect(str(server.path))
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        return connection.recv(100)
+
+
+def test_its_user_alone_may_open_it(server):
+    assert stat.S_IMODE(server.path.stat().st_mode) == 0o600
+
+
+def test_bytes_are_answered(server):
+    assert ask(server.path, b"abc", 5) == b"cba"
+    assert ask(server.path, b"", 5) == b""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"abc", struct.pack("<Q", 5) + b"ab", struct.pack("<Q", 1001), struct.pack("<Q", 2**63)],
+)
+def test_what_is_no_frame_is_not_answered_and_stops_nobody(server, data):
+    assert raw(server, data) == b""
+    assert ask(server.path, b"abc", 5) == b"cba"
+
+
+def test_questions_are_answered_one_after_the_other(server):
+    answers = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(ask(server.path, b"slow", 5)))
+        for _ in range(3)
+    ]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [b"wols"] * 3
+    assert time.monotonic() - began >= 0.6
+
+
+def test_who_says_nothing_holds_nobody_up(server):
+    """Silent connections take all places, and lose them when their time is over."""
+    silent = []
+    for _ in range(12):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(5)
+        connection.connect(str(server.path))
+        silent.append(connection)
+    deadline = time.monotonic() + 8
+    while True:
+        try:
+            assert ask(server.path, b"abc", 5) == b"cba"
+            break
+        except OSError:
+            assert time.monotonic() < deadline
+    for connection in silent:
+        connection.close()
+
+
+def test_one_agent_serves_a_site(server):
+    other = LocalServer(server.path, bytes, most=10)
+    with pytest.raises(Refused, match="another agent serves"), other.serving():
+        pass
+    assert ask(server.path, b"abc", 5) == b"cba"
+
+
+def test_a_socket_that_a_crash_left_is_replaced(tmp_path):
+    stale = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    stale.bind(str(tmp_path / "socket"))
+    stale.close()
+    with LocalServer(tmp_path / "socket", bytes, most=10).serving():
+        assert ask(tmp_path / "socket", b"abc", 5) == b"abc"
+
+
+def test_a_path_that_is_too_long_is_refused(tmp_path):
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    long = LocalServer(folder / "socket", bytes, most=10)
+    with pytest.raises(Refused, match="shorter path"), long.serving():
+        pass
+
+
+def test_a_file_in_its_place_is_left_alone(tmp_path):
+    (tmp_path / "socket").write_text("mine")
+    with pytest.raises(OSError), LocalServer(tmp_path / "socket", bytes, most=10).serving():
+        pass
+    assert (tmp_path / "socket").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["socket"]

@@ -1,0 +1,258 @@
+"""A federation over a loop-back carrier: sites answer by bytes alone, as the simulator sums."""
+
+import csv
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from privfed.config.reading import load
+from privfed.deploy.agent import Agent
+from privfed.deploy.carrier import Loopback
+from privfed.deploy.coordinator import Coordinator
+from privfed.deploy.envelope import Code, read_answer
+from privfed.deploy.site_setup import site_setup
+from privfed.deploy.site_work import SiteWork
+from privfed.errors import Refused
+from privfed.ranks import ALONE
+from privfed.round.round import run_round
+from privfed.run.prepare import prepare
+from privfed.run.world import shared_world
+from privfed.secure.identities import (
+    client_directory,
+    client_identity,
+    office_identity,
+    verifying_key,
+)
+from privfed.secure.summation import Aborted
+
+SITES, PATIENTS, ROUNDS = 5, 40, 4
+FEDERATION, RUN = b"f" * 32, b"r" * 32
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """One table of all patients, and one of each hospital's."""
+    folder = tmp_path_factory.mktemp("tables")
+    rng = np.random.default_rng(0)
+    rows = []
+    for patient in range(PATIENTS):
+        for _ in range(rng.integers(1, 4)):
+            age, bmi = rng.uniform(18, 94), rng.uniform(15, 40)
+            rows.append([f"p{patient}", f"h{patient % SITES}", age, bmi, int(age + bmi > 82)])
+    for name in ("all", "public", *(f"h{site}" for site in range(SITES))):
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["patient", "hospital", "age", "bmi", "sick"])
+            writer.writerows(row for row in rows if name in ("all", row[1]))
+            if name == "public":
+                writer.writerows([f"q{n}", "h0", 20 + n, 25, int(n > 37)] for n in range(60))
+    return folder
+
+
+def config(tables, name, *keys):
+    return load(
+        None,
+        [
+            "data.source=table",
+            f"data.path={tables / name}.csv",
+            f"data.test_path={tables / 'public'}.csv",
+            "data.client=patient",
+            "data.site=hospital",
+            f"data.sites={SITES}",
+            f"data.clients={PATIENTS}",
+            "data.label=sick",
+            "data.classes=2",
+            "data.features={age=[18,94],bmi=[11,42]}",
+            "cohort.size=16",
+            "privacy.mechanism=skellam",
+            "privacy.noise_multiplier=1.5",
+            "privacy.delta=1e-3",
+            "secure.protocol=masks",
+            "run.randomness=seeded",
+            "run.seed=3",
+            "run.trainer=stacked",
+            "run.chunk=8",
+            *keys,
+        ],
+    )
+
+
+class Books:
+    """A ledger and a release store in memory."""
+
+    def charge(self, round, event):
+        return (round, event)
+
+    def write(self, charge, released, state):
+        pass
+
+
+def played(setup, world, rounds=ROUNDS):
+    """The models after each round."""
+    state, models = setup.initial_state(), []
+    for round in range(1, rounds + 1):
+        state = run_round(round, setup.algorithm, state, world)
+        models.append(state.params.clone())
+    return models
+
+
+def agents(tables, *keys, admit=lambda question: None):
+    directory = client_directory(range(SITES))
+    coordinator = verifying_key(office_identity("coordinator"))
+    made = {}
+    for site in range(SITES):
+        setup = site_setup(config(tables, f"h{site}", *keys))
+        work = SiteWork(site, setup, setup.streams)
+        made[site] = Agent(
+            work, client_identity(site), directory, coordinator, FEDERATION, RUN, admit
+        )
+    return made
+
+
+def federated(tables, *keys, carrier=None, sites=None):
+    setup = prepare(config(tables, "all", *keys))
+    sites = sites or agents(tables, *keys)
+    coordinator = Coordinator(
+        setup.algorithm,
+        client_directory(range(SITES)),
+        carrier or Loopback({site: agent.answer for site, agent in sites.items()}),
+        office_identity("coordinator"),
+        FEDERATION,
+        RUN,
+        seconds=20.0,
+    )
+    world = replace(shared_world(setup, Books(), Books(), ALONE), sites=coordinator)
+    return setup, world
+
+
+KEYS = {
+    "minimum": (),
+    "layers": ("privacy.sizing=layers", "secure.threat=lying"),
+    "discrete": ("privacy.mechanism=discrete_gaussian",),
+    "passes": ("aggregation.rule=geometric_median",),
+    "two exchanges": ("client.objective=feddane",),
+    "everybody": ("cohort.sampler=full", "cohort.size=0"),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_seeded_federation_is_the_simulator_bit_for_bit(tables, name):
+    simulated = prepare(config(tables, "all", *KEYS[name]))
+    here = played(simulated, shared_world(simulated, Books(), Books(), ALONE))
+    there = played(*federated(tables, *KEYS[name]))
+    assert all(torch.equal(first, second) for first, second in zip(here, there, strict=True))
+    assert not torch.equal(here[0], here[1])
+
+
+def test_without_a_seed_no_two_runs_are_alike(tables):
+    secret = ("run.randomness=secret",)
+    first, second = (played(*federated(tables, *secret), rounds=1)[0] for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+class Losing(Loopback):
+    """A carrier that treats what it carries as `fault` says: (message number, site, bytes)."""
+
+    def __init__(self, sites, fault):
+        super().__init__(sites)
+        self.fault, self.sent = fault, {}
+
+    def send(self, site, data, deadline):
+        number = self.sent[site] = self.sent.get(site, -1) + 1
+        changed = self.fault(number, site, data)
+        if changed is not None:
+            super().send(site, changed, deadline)
+
+
+@pytest.mark.parametrize("stage", range(5))
+@pytest.mark.parametrize("fault", ["lost", "garbled", "swapped", "cut"])
+def test_one_site_of_five_may_fail_in_any_exchange(tables, stage, fault):
+    """The sum is then over the others, or the round aborts: it is never wrong."""
+    changed = {
+        "lost": lambda data: None,
+        "garbled": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+        "swapped": lambda data: b"PF1" + data[35:],
+        "cut": lambda data: data[:-9],
+    }[fault]
+
+    def faulty(number, site, data):
+        return changed(data) if (number, site) == (stage, 2) else data
+
+    keys = ("cohort.sampler=full", "cohort.size=0", "privacy.noise_multiplier=1e-3")
+    sites = agents(tables, *keys)
+    carrier = Losing({site: agent.answer for site, agent in sites.items()}, faulty)
+    setup, world = federated(tables, *keys, carrier=carrier)
+    simulated = prepare(config(tables, "all", *keys))
+    (whole,) = played(simulated, shared_world(simulated, Books(), Books(), ALONE), rounds=1)
+    (model,) = played(setup, world, rounds=1)
+    counted = stage > 2  # its row had arrived
+    assert torch.allclose(model, whole, atol=1e-3) == counted
+
+
+def test_too_few_sites_abort_the_round(tables):
+    def gone(number, site, data):
+        return None if site in (1, 3) else data
+
+    sites = agents(tables)
+    carrier = Losing({site: agent.answer for site, agent in sites.items()}, gone)
+    with pytest.raises(Aborted):
+        played(*federated(tables, carrier=carrier), rounds=1)
+
+
+def test_a_site_answers_one_question_of_an_exchange_and_only_its_coordinator(tables):
+    sites, seen = agents(tables), []
+
+    def kept(number, site, data):
+        if site == 0:
+            seen.append(data)
+        return data
+
+    carrier = Losing({site: agent.answer for site, agent in sites.items()}, kept)
+    played(*federated(tables, carrier=carrier), rounds=2)
+    asked = sites[0].answer
+    assert read_answer(asked(seen[0])) == (Code.MALFORMED, b"")  # a round that is over
+    assert read_answer(asked(seen[5])) == (Code.MALFORMED, b"")  # the last one, once more
+    assert read_answer(asked(seen[-1])) == (Code.MALFORMED, b"")  # a step out of its turn
+    for at in range(3, 67):
+        other = seen[5][:at] + bytes([seen[5][at] ^ 1]) + seen[5][at + 1 :]
+        assert read_answer(asked(other))[0] == Code.UNSIGNED
+    assert read_answer(asked(b""))[0] == read_answer(asked(b"PF2"))[0] == Code.MALFORMED
+
+
+def test_what_a_policy_refuses_is_a_code_without_a_word(tables):
+    def admit(question):
+        raise Refused("patient p17 has had enough")
+
+    sites = agents(tables, admit=admit)
+    answers = []
+
+    def kept(number, site, data):
+        answers.append(sites[site].answer(data))
+        return
+
+    with pytest.raises(Aborted):
+        played(*federated(tables, carrier=Losing({}, kept), sites=sites), rounds=1)
+    assert set(answers) == {bytes([Code.REFUSED])}
+
+
+def test_a_site_that_fails_says_nothing_of_why(tables, monkeypatch):
+    def failing(work, question):
+        raise ValueError("patient p17 has 3 rows")
+
+    monkeypatch.setattr(SiteWork, "row", failing)
+    answers = []
+
+    def noted(answer):
+        def ask(data):
+            answers.append(answer(data))
+            return answers[-1]
+
+        return ask
+
+    carrier = Loopback({site: noted(agent.answer) for site, agent in agents(tables).items()})
+    with pytest.raises(Aborted):
+        played(*federated(tables, carrier=carrier), rounds=1)
+    assert answers[-SITES:] == [bytes([Code.FAILED])] * SITES
+    assert not any(b"p17" in answer for answer in answers)
