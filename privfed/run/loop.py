@@ -20,7 +20,7 @@ from privfed.run.outcome import Observer, Outcome
 from privfed.run.recorder import Recorder, tally_of
 from privfed.run.setup import Setup
 from privfed.run.worker_rank import RankZero
-from privfed.run.world import RunCanaries, build_world, with_run_canaries
+from privfed.run.world import Elsewhere, RunCanaries, build_world, with_run_canaries
 from privfed.secure.summation import Aborted
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
@@ -32,6 +32,7 @@ def play_to_end(
     ledger: Ledger,
     observers: Sequence[Observer],
     ranks: Ranks,
+    elsewhere: Elsewhere | None = None,
 ) -> Outcome:
     """Play from the last checkpoint to the last round, or to the budget."""
     run, privacy = setup.plan.config.run, setup.plan.config.privacy
@@ -44,6 +45,8 @@ def play_to_end(
     expected = forecast(setup)
     tally = tally_of(setup, expected)
     world = build_world(setup, directory, ledger, begin, ranks=ranks, watch=tally)
+    if elsewhere:
+        world = replace(world, sites=elsewhere.reach(setup, ledger))
     world, canaries = with_run_canaries(world, setup, directory)
     recorder = Recorder(setup, directory, ledger, tally, begin)
     for observer in observers:

@@ -22,10 +22,12 @@ from privfed.run.ledger_terms import mark_counted, refuse_grown, terms, write_co
 from privfed.run.loop import play_to_end
 from privfed.run.lost_private import refuse_lost
 from privfed.run.outcome import Observer, Outcome
-from privfed.run.prepare import prepare
+from privfed.run.population import load_population
+from privfed.run.prepare import Loader, prepare
 from privfed.run.setup import Setup
 from privfed.run.watch.watching import entered, observers_of
 from privfed.run.worker_rank import refuse_ranks
+from privfed.run.world import Elsewhere
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.kept_heads import keep_heads
 from privfed.store.run_directory import RunDirectory
@@ -63,7 +65,9 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
     return ledger
 
 
-def reassemble(wanted: Config, directory: RunDirectory) -> tuple[Setup, Ledger]:
+def reassemble(
+    wanted: Config, directory: RunDirectory, load: Loader = load_population
+) -> tuple[Setup, Ledger]:
     """What an existing run goes on with; its ledger knows what was spent before it began."""
     stored = Ledger.load(directory.ledger) if directory.ledger.exists() else None
     if stored is not None and stored.opened:
@@ -75,7 +79,7 @@ def reassemble(wanted: Config, directory: RunDirectory) -> tuple[Setup, Ledger]:
         before = priors(wanted)
         mark_counted(before, directory)
     constants = directory.constants.read() if directory.checkpoint.exists() else None
-    setup = prepare(wanted, before, constants)
+    setup = prepare(wanted, before, constants, load)
     if stored is None or not stored.opened:
         refuse_once_public(before, setup.federation)
         write_companions(setup, before, directory)
@@ -96,6 +100,7 @@ def resume(
     change: Callable[[Config], Config],
     observers: Sequence[Observer] = (),
     ranks: Ranks = ALONE,
+    elsewhere: Elsewhere | None = None,
 ) -> Outcome:
     """Go on with the run at `path`. `change` gives the configuration wanted from the stored one.
 
@@ -109,14 +114,16 @@ def resume(
         wanted = allowed_change(stored, change(stored))
         refuse_ranks(wanted, ranks.count)
         watching = observers_of(wanted)
-        setup, ledger = reassemble(wanted, directory)
+        load = elsewhere.load if elsewhere else load_population
+        setup, ledger = reassemble(wanted, directory, load)
         refuse_lost(setup, directory, ledger)
         _refuse_less_than_spent(setup.plan, ledger)
         setup = _state_budget(setup, stored.privacy.epsilon, directory, ledger)
         if wanted.values() != stored.values():
             directory.config.change(wanted.run.rounds, wanted.privacy.epsilon)
         with entered(watching) as others:
-            return play_to_end(setup, directory, ledger, [*observers, *others], ranks)
+            told = [*observers, *others]
+            return play_to_end(setup, directory, ledger, told, ranks, elsewhere)
 
 
 def _state_budget(

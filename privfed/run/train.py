@@ -12,18 +12,26 @@ from privfed.ranks import ALONE, Ranks
 from privfed.run.ledger_terms import mark_counted, terms, write_companions
 from privfed.run.loop import play_to_end
 from privfed.run.outcome import Observer, Outcome
+from privfed.run.population import load_population
 from privfed.run.prepare import prepare
 from privfed.run.watch.watching import entered, observers_of
 from privfed.run.worker_rank import refuse_ranks
+from privfed.run.world import Elsewhere
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.kept_heads import keep_heads, refuse_unusable_heads
 from privfed.store.run_directory import RunDirectory
 
 
 def train(
-    config: Config, out: Path, observers: Sequence[Observer] = (), ranks: Ranks = ALONE
+    config: Config,
+    out: Path,
+    observers: Sequence[Observer] = (),
+    ranks: Ranks = ALONE,
+    elsewhere: Elsewhere | None = None,
 ) -> Outcome:
     """Train `config` into the new directory `out`, together with all other `ranks`.
+
+    With `elsewhere` clients are at sites on machines of their own, and nobody's data are here.
 
     Raises `Refused`, having written nothing, where the configuration cannot run.
     """
@@ -31,7 +39,7 @@ def train(
     refuse_unusable_heads(config.run.heads, out)
     watching = observers_of(config)
     before = priors(config)
-    setup = prepare(config, before)
+    setup = prepare(config, before, load=elsewhere.load if elsewhere else load_population)
     refuse_once_public(before, setup.federation)
     directory = RunDirectory.create(out)
     with directory.locked():
@@ -43,4 +51,5 @@ def train(
         keep_heads(ledger, config.run.heads)
         Checkpoint.first(setup.initial_state(), ledger.head()).save(directory, setup.network)
         with entered(watching) as others:
-            return play_to_end(setup, directory, ledger, [*observers, *others], ranks)
+            told = [*observers, *others]
+            return play_to_end(setup, directory, ledger, told, ranks, elsewhere)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -15,7 +16,8 @@ from privfed.local.client_states import ClientStates
 from privfed.local.silos import PrivateSilos, SiloLedgers
 from privfed.privacy.noise.correlated import Correlated
 from privfed.ranks import ALONE, Ranks
-from privfed.round.world import Charges, ReleaseStore, Watch, World
+from privfed.round.world import Charges, ReleaseStore, Sites, Watch, World
+from privfed.run.prepare import Loader
 from privfed.run.setup import Setup
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
@@ -150,3 +152,14 @@ def with_run_canaries(
     log.begin(canaries.coins, length)
     clip, clients = float(config.mechanism.clip), setup.federation.clients
     return with_canaries(world, clients, clip, canaries, log), RunCanaries(canaries, log)
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Where clients are at sites on machines of their own: nobody's data are here.
+
+    `load` loads what is public, and `reach` finds the sites of a run whose ledger is open.
+    """
+
+    load: Loader
+    reach: Callable[[Setup, Ledger], Sites]

@@ -6,11 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from small import model
 
+from privfed.auditing.run_audit import audit
 from privfed.config.reading import load
 from privfed.deploy.agent import Agent
 from privfed.deploy.carrier import Loopback
 from privfed.deploy.coordinator import Coordinator
+from privfed.deploy.coordinator_setup import NobodyHere
 from privfed.deploy.envelope import Code, read_answer
 from privfed.deploy.site_setup import site_setup
 from privfed.deploy.site_work import SiteWork
@@ -18,7 +21,9 @@ from privfed.errors import Refused
 from privfed.ranks import ALONE
 from privfed.round.round import run_round
 from privfed.run.prepare import prepare
-from privfed.run.world import shared_world
+from privfed.run.resume import resume
+from privfed.run.train import train
+from privfed.run.world import Elsewhere, shared_world
 from privfed.secure.identities import (
     client_directory,
     client_identity,
@@ -256,3 +261,50 @@ def test_a_site_that_fails_says_nothing_of_why(tables, monkeypatch):
         played(*federated(tables, carrier=carrier), rounds=1)
     assert answers[-SITES:] == [bytes([Code.FAILED])] * SITES
     assert not any(b"p17" in answer for answer in answers)
+
+
+def reaching(sites):
+    """Elsewhere: these agents, over a loop-back carrier."""
+
+    def reach(setup, ledger):
+        return Coordinator(
+            setup.algorithm,
+            client_directory(range(SITES)),
+            Loopback({site: agent.answer for site, agent in sites.items()}),
+            office_identity("coordinator"),
+            FEDERATION,
+            RUN,
+            seconds=20.0,
+        )
+
+    return Elsewhere(NobodyHere(), reach)
+
+
+def test_a_run_whose_coordinator_has_nobodys_data_is_the_simulated_one(tables, tmp_path):
+    """The run directory of `train`: its model, ledger of charges, and what an audit says of it."""
+    keys = ("run.rounds=4", "run.evaluate_every=2")
+    simulated = train(config(tables, "all", *keys), tmp_path / "here")
+    nothing = config(tables, "nowhere", *keys)
+    federated = train(nothing, tmp_path / "there", elsewhere=reaching(agents(tables, *keys)))
+    assert federated.guarantee.epsilon == simulated.guarantee.epsilon
+    assert federated.measures == simulated.measures
+    first, second = (model(tmp_path / name) for name in ("here", "there"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not audit(tmp_path / "there").problems
+    sites = agents(tables, *keys)
+    further = resume(
+        tmp_path / "there",
+        lambda stored: stored.with_run(rounds=6),
+        elsewhere=reaching(sites),
+    )
+    assert further.charges == 6
+
+
+def test_a_coordinator_needs_a_public_test_set_and_masked_sums(tables, tmp_path):
+    elsewhere = reaching({})
+    with pytest.raises(Refused, match="public test set"):
+        train(config(tables, "nowhere", "data.test_path="), tmp_path / "run", elsewhere=elsewhere)
+    plain = ("privacy.mechanism=gaussian", "secure.protocol=none")
+    with pytest.raises(Refused, match=r"secure\.protocol"):
+        train(config(tables, "nowhere", *plain), tmp_path / "run", elsewhere=elsewhere)
+    assert not (tmp_path / "run").exists()
