@@ -7,14 +7,10 @@ achieves against a server that lies is proved in `privfed.secure.masked`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-from privfed.privacy.integers import Integers
 from privfed.secure.frames import BadMessage
-from privfed.secure.identities import Directory
-from privfed.secure.limits import Limits
+from privfed.secure.masked.client_memory import ClientMemory
 from privfed.secure.masked.derived_keys import (
     agreed_secret,
     channel_key,
@@ -22,24 +18,17 @@ from privfed.secure.masked.derived_keys import (
     pair_key,
     self_key,
 )
-from privfed.secure.masked.expected import Expected, Insists
-from privfed.secure.masked.graph import Graph, neighbours
-from privfed.secure.masked.layered_noise import ClientNoise
+from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.messages import FromClient, Message
 from privfed.secure.masked.roster_messages import Advertise, Invitation, Roster
 from privfed.secure.masked.row_messages import Inbox, Masked, Shares
 from privfed.secure.masked.sealed_shares import between, read_shares, share_text
 from privfed.secure.masked.shamir import share
 from privfed.secure.masked.unmasking_messages import Survivors, Unmask, Vote, Votes
-from privfed.secure.primitives import Expander, KeyPair, random_key, seal, unseal, wipe
-
-_FORGOTTEN = (
-    *("_pair", "_channel", "_secrets", "_held", "_keys"),
-    *("_row", "_identity", "_noise", "_layers", "_voters"),
-)
+from privfed.secure.primitives import Expander, KeyPair, random_key, seal, unseal
 
 
-class MaskingClient:
+class MaskingClient(ClientMemory):
     """Answers invitation, roster, inbox, survivors and votes, in this order.
 
     `me` is its number, `identity` its long-term signing key. `row` is asked once for the encoded
@@ -49,23 +38,10 @@ class MaskingClient:
     otherwise is refused. The client raises `BadMessage` for what it will not answer; it then
     answers nothing more. One client takes part in one session of a round's exchange: to open two
     and take their difference is up to its owner to prevent.
-    """
 
-    def __init__(
-        self,
-        me: int,
-        identity: Ed25519PrivateKey,
-        directory: Directory,
-        policy: Insists,
-        expected: Expected,
-        row: Callable[[], Integers],
-        limits: Limits,
-        noise: ClientNoise | None = None,
-    ) -> None:
-        self.me, self._identity, self._directory = me, identity, directory
-        self._policy, self._expected, self._row = policy, expected, row
-        self._limits, self._noise = limits, noise
-        self._context, self._step = b"", 0
+    `to_bytes` is all that it needs to go on in another process (`from_bytes`). A party that may
+    crash answers through `privfed.secure.masked.committed_party` alone, which keeps its `progress`.
+    """
 
     def handle(self, message: Message) -> FromClient:
         """The answer to the server's next message. Raises `Aborted`, mostly a `BadMessage`."""
@@ -75,7 +51,7 @@ class MaskingClient:
             self._step += 1
             return self._answer(message)
         except Exception:
-            self._end()
+            self.end()
             raise
 
     def _answer(self, message: Message) -> FromClient:
@@ -90,35 +66,37 @@ class MaskingClient:
                 return self._vote(message)
             case (5, Votes()):
                 answer = self._unmask(message).signed(self._identity)
-                self._end()
+                self.end()
                 return answer
         raise BadMessage("wrong type", f"a {type(message).__name__} out of its turn")
 
     def _advertise(self, invitation: Invitation) -> Advertise:
         layers = self._noise.layers if self._noise else None
         self._expected.require(invitation, self._policy, self._limits, layers)
-        self._context, self._nonce = invitation.context, bytes(random_key())
-        self._seed, self._mask_secret = random_key(), random_key()
-        self._channel, self._pair = KeyPair(random_key()), KeyPair(self._mask_secret)
+        self._context = invitation.context
+        self._take_secrets(*(bytes(random_key()) for _ in range(4)))
         public = (self._channel.public, self._pair.public)
         return Advertise(self._context, self.me, self._nonce, *public).signed(self._identity)
 
-    def _share(self, roster: Roster) -> Shares:
-        self._graph = self._checked_graph(roster)
-        self._agreed = roster.agreed()
-        self._places = {client: place for place, client in enumerate(roster.clients, start=1)}
-        near = neighbours(roster.seed, roster.clients, self._graph.degree, self.me)
-        self._keys = self._checked_keys(roster, near)
+    def _take_secrets(self, nonce: bytes, seed: bytes, channel: bytes, mask: bytes) -> None:
+        self._nonce, self._seed = nonce, bytearray(seed)
+        self._channel_secret, self._mask_secret = bytearray(channel), bytearray(mask)
+        self._channel, self._pair = KeyPair(channel), KeyPair(mask)
+
+    def _agree_channels(self) -> None:
         self._secrets = {
             other: agreed_secret(self._channel, keys.channel) for other, keys in self._keys.items()
         }
+
+    def _share(self, roster: Roster) -> Shares:
+        near = self._take_roster(roster)
+        self._check_keys(roster)
+        self._agree_channels()
         holders = self._graph.holders(self.me, near)
         places, threshold = tuple(map(self._places.__getitem__, holders)), self._graph.threshold
-        self._expected_parties = self._policy.counted_of(len(roster.clients))
         self._layers = self._noise.seeds(self._expected_parties) if self._noise else ()
         secrets = (bytes(self._seed), bytes(self._mask_secret), *self._layers)
         dealt = [share(secret, threshold, places) for secret in secrets]
-        wipe(self._mask_secret)
         held = {who: tuple(shares[self._places[who]] for shares in dealt) for who in holders}
         self._held = {who: held[who] for who in held.keys() & {self.me}}
         sealed = tuple((other, self._seal(other, held[other])) for other in near)
@@ -147,10 +125,8 @@ class MaskingClient:
             )
         return graph
 
-    def _checked_keys(self, roster: Roster, near: tuple[int, ...]) -> dict[int, Advertise]:
-        """The neighbours' keys: all of them, signed by whom they name, and no two alike."""
-        if tuple(keys.sender for keys in roster.keys) != near:
-            raise BadMessage("wrong neighbours", "keys of others than the graph's neighbours")
+    def _check_keys(self, roster: Roster) -> None:
+        """The neighbours' keys are signed by whom they name, and no two alike. Or `BadMessage`."""
         nonces = dict(zip(roster.clients, roster.nonces, strict=True))
         if nonces[self.me] != self._nonce:
             raise BadMessage("wrong nonce", "a roster of another session of this client's")
@@ -163,7 +139,6 @@ class MaskingClient:
                 raise BadMessage("wrong signature", "keys that their client did not sign")
             if keys.nonce != nonces[keys.sender]:
                 raise BadMessage("wrong nonce", "keys with another nonce than the roster's")
-        return {keys.sender: keys for keys in roster.keys}
 
     def _seal(self, other: int, shares: tuple[int, ...]) -> bytes:
         text = share_text(self.me, other, shares)
@@ -174,7 +149,7 @@ class MaskingClient:
         """What `other` dealt this client under the roster that this client agreed to, if it did."""
         key = channel_key(self._agreed, self._secrets[other], other, self.me)
         text = unseal(key, sealed, between(self._agreed, other, self.me))
-        return read_shares(text, other, self.me, 2 + len(self._layers)) if text else None
+        return read_shares(text, other, self.me, 2 + self._layer_count) if text else None
 
     def _mask(self, inbox: Inbox) -> Masked:
         senders = [client for client, _ in inbox.sealed]
@@ -221,11 +196,16 @@ class MaskingClient:
         for other in sorted(self._shared):
             secret = agreed_secret(self._pair, self._keys[other].mask)
             masks.apply(total, pair_key(self._agreed, secret, self.me, other), other > self.me)
-        wipe(self._seed)
-        del self._pair, self._channel, self._secrets
+        self._wipe()
+        del self._pair, self._channel, self._secrets, self._layers
         return masks.pack(masks.reduce(total))
 
     def _vote(self, survivors: Survivors) -> Vote:
+        self._take_survivors(survivors)
+        text = survivors.vote_text(self._agreed)
+        return Vote(self._context, self.me, self._identity.sign(text))
+
+    def _take_survivors(self, survivors: Survivors) -> None:
         clients = survivors.clients
         if list(clients) != sorted(set(clients)) or not set(clients) <= self._places.keys():
             raise BadMessage("wrong survivors", "clients out of order, twice, or not of the roster")
@@ -235,8 +215,6 @@ class MaskingClient:
         self._require_enough(clients, "survivors")
         self._voters = set(self._graph.holders(self.me, near - {self.me}))
         self._survivors, self._near = survivors, near
-        text = survivors.vote_text(self._agreed)
-        return Vote(self._context, self.me, self._identity.sign(text))
 
     def _unmask(self, votes: Votes) -> Unmask:
         """One share of each neighbour's: of its seed or of its key, never of both."""
@@ -253,15 +231,6 @@ class MaskingClient:
         seeds = tuple((who, shares[0]) for who, shares in held if who in self._near)
         keys = tuple((who, shares[1]) for who, shares in held if who not in self._near)
         gone = self._expected_parties - self._counted(self._survivors.clients)
-        too_much = self._near if gone < len(self._layers) else set()  # from layer gone + 1 on
+        too_much = self._near if gone < self._layer_count else set()  # from layer gone + 1 on
         layers = tuple((who, shares[2 + gone]) for who, shares in held if who in too_much)
         return Unmask(self._context, self.me, seeds, keys, gone, layers)
-
-    def _end(self) -> None:
-        """Forget every secret; nothing is answered any more."""
-        self._step = 5
-        for name in ("_seed", "_mask_secret"):
-            if secret := getattr(self, name, None):
-                wipe(secret)
-        for name in _FORGOTTEN:
-            self.__dict__.pop(name, None)

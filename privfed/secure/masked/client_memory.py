@@ -1,0 +1,181 @@
+"""What a client of a masked sum remembers: taken in by steps, forgotten, and written down."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Self
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from privfed.privacy.integers import Integers
+from privfed.secure.frames import BadMessage
+from privfed.secure.identities import Directory, verifying_key
+from privfed.secure.limits import Limits
+from privfed.secure.masked.client_state import (
+    ENDED,
+    BadState,
+    PartyState,
+    PartyTerms,
+    Progress,
+    StateReader,
+)
+from privfed.secure.masked.expected import Expected, Insists
+from privfed.secure.masked.graph import Graph, neighbours
+from privfed.secure.masked.layered_noise import ClientNoise
+from privfed.secure.masked.roster_messages import Roster
+from privfed.secure.masked.unmasking_messages import Survivors
+from privfed.secure.primitives import wipe
+from privfed.secure.summation import Aborted
+
+_WIPED = ("_seed", "_mask_secret", "_channel_secret")
+_FORGOTTEN = (
+    *("_pair", "_channel", "_secrets", "_held", "_keys"),
+    *("_row", "_identity", "_noise", "_layers", "_voters"),
+)
+
+
+class ClientMemory(ABC):
+    """All that a client was made with and has learnt, without what it says to it."""
+
+    _nonce: bytes
+    _seed: bytearray
+    _channel_secret: bytearray
+    _mask_secret: bytearray
+    _layers: tuple[bytes, ...]
+    _held: dict[int, tuple[int, ...]]
+    _shared: set[int]
+    _survivors: Survivors
+
+    def __init__(
+        self,
+        me: int,
+        identity: Ed25519PrivateKey,
+        directory: Directory,
+        policy: Insists,
+        expected: Expected,
+        row: Callable[[], Integers],
+        limits: Limits,
+        noise: ClientNoise | None = None,
+    ) -> None:
+        self.me, self._identity, self._directory = me, identity, directory
+        self._policy, self._expected, self._row = policy, expected, row
+        self._limits, self._noise = limits, noise
+        self._terms = PartyTerms(
+            me, directory, policy, expected, limits, noise.layers if noise else None
+        )
+        self._context, self._step, self.progress = b"", 0, Progress()
+
+    @property
+    def step(self) -> int:
+        """How many messages it has answered; 5 also where it refused one, and so has ended."""
+        return self._step
+
+    @abstractmethod
+    def _take_secrets(self, nonce: bytes, seed: bytes, channel: bytes, mask: bytes) -> None: ...
+
+    @abstractmethod
+    def _agree_channels(self) -> None: ...
+
+    @abstractmethod
+    def _checked_graph(self, roster: Roster) -> Graph: ...
+
+    @abstractmethod
+    def _check_keys(self, roster: Roster) -> None: ...
+
+    @abstractmethod
+    def _take_survivors(self, survivors: Survivors) -> None: ...
+
+    def _take_roster(self, roster: Roster) -> tuple[int, ...]:
+        """All that follows from the roster, before any key of it is used; its neighbours."""
+        self._graph, self._roster, self._agreed = (
+            self._checked_graph(roster),
+            roster,
+            roster.agreed(),
+        )
+        self._places = {client: place for place, client in enumerate(roster.clients, start=1)}
+        self._expected_parties = total = self._policy.counted_of(len(roster.clients))
+        self._layer_count = max(self._noise.layers.count(total), 0) if self._noise else 0
+        near = neighbours(roster.seed, roster.clients, self._graph.degree, self.me)
+        if tuple(keys.sender for keys in roster.keys) != near:
+            raise BadMessage("wrong neighbours", "keys of others than the graph's neighbours")
+        self._keys = {keys.sender: keys for keys in roster.keys}
+        return near
+
+    def _wipe(self) -> None:
+        for name in _WIPED:
+            if secret := getattr(self, name, None):
+                wipe(secret)
+
+    def end(self) -> None:
+        """Forget every secret; nothing is answered any more."""
+        self._step = ENDED
+        self._wipe()
+        for name in _FORGOTTEN:
+            self.__dict__.pop(name, None)
+
+    def to_bytes(self) -> bytes:
+        """What it needs to go on from here, with its secrets: for a file of its owner's alone."""
+        step, state = self._step, PartyState(self.me, self._step, self.progress, self._context)
+        if step in (1, 2):
+            private = (self._seed, self._channel_secret, self._mask_secret)
+            state = replace(state, secrets=(self._nonce, *map(bytes, private)))
+        if 2 <= step < ENDED:
+            held, layers = tuple(sorted(self._held.items())), self._layers if step == 2 else ()
+            state = replace(state, roster=self._roster, layers=layers, held=held)
+        if 3 <= step < ENDED:
+            state = replace(state, shared=tuple(sorted(self._shared)))
+        if step == 4:
+            state = replace(state, survivors=self._survivors)
+        return state.to_bytes(self._terms)
+
+    @classmethod
+    def from_bytes(
+        cls,
+        data: bytes,
+        identity: Ed25519PrivateKey,
+        directory: Directory,
+        policy: Insists,
+        expected: Expected,
+        row: Callable[[], Integers],
+        limits: Limits,
+        noise: ClientNoise | None = None,
+    ) -> Self:
+        """The client whose `to_bytes` these are, and who was made with all the rest.
+
+        Raises `BadState` for bytes that are damaged, of another format or of another client.
+        """
+        reader = StateReader(data)
+        client = cls(reader.me, identity, directory, policy, expected, row, limits, noise)
+        if directory.get(reader.me) != verifying_key(identity):
+            raise BadState("foreign", "the state of another party than the holder of this key")
+        state = reader.state(client._terms)
+        try:
+            client._restore(state)
+            if client.to_bytes() != data:
+                raise ValueError("no client writes that down so")
+        except (Aborted, ValueError) as error:
+            raise BadState("damaged", "parts of the state do not fit together") from error
+        return client
+
+    def _restore(self, state: PartyState) -> None:
+        self._step, self._context, self.progress = state.step, state.context, state.progress
+        if state.secrets:
+            self._take_secrets(*state.secrets)
+        if state.roster:
+            near = {*self._take_roster(state.roster), self.me}
+            self._held, self._shared = dict(state.held), set(state.shared)
+            counts = {len(shares) for shares in self._held.values()}
+            if not self._held.keys() | self._shared <= near or counts - {2 + self._layer_count}:
+                raise ValueError("shares of others than neighbours, or more or fewer than dealt")
+        if state.roster and state.secrets:
+            self._check_keys(state.roster)
+            self._agree_channels()
+            self._layers = state.layers
+            if len(self._layers) != self._layer_count:
+                raise ValueError("more or fewer layers than there are")
+        if state.survivors:
+            self._take_survivors(state.survivors)
+        if state.step == ENDED:
+            self.end()

@@ -1,0 +1,194 @@
+"""The committed state of a client of a masked sum, as bytes: what it needs to go on after a crash.
+
+The bytes hold the client's secrets, and are no message: they stay with the client, in a file that
+nobody else may read. They begin with their format, a hash of the `PartyTerms` that the client was
+made with and its number, and end with a hash of all before, by which damage is seen. That is no
+signature: who may write the file may make one up, and may read the secrets in it anyhow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from privfed.errors import Broken
+from privfed.privacy.noise.shares import Layers
+from privfed.secure.agreement import agreement
+from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, records, sized
+from privfed.secure.limits import Limits
+from privfed.secure.masked.expected import Expected, Insists
+from privfed.secure.masked.messages import decode, encode
+from privfed.secure.masked.roster_messages import Roster
+from privfed.secure.masked.shamir import LENGTH, PRIME
+from privfed.secure.masked.unmasking_messages import Survivors
+from privfed.secure.primitives import KEY
+
+ENDED = 5
+"""The step of a client that answers nothing more."""
+_FORMAT = b"PFP1"
+_Kind = TypeVar("_Kind", Roster, Survivors)
+
+
+class BadState(Broken):
+    """A client's state that it cannot go on from, by the name of its fault."""
+
+    def __init__(self, fault: str, detail: str) -> None:
+        super().__init__(
+            f"{fault}: {detail}; leave the sum (this party counts as dropped out), and restore no "
+            "other state in its place"
+        )
+        self.fault = fault
+
+
+@dataclass(frozen=True)
+class PartyTerms:
+    """Who a client is, and all that it was made with and insists on: a state is bound to these."""
+
+    me: int
+    directory: Mapping[int, bytes]
+    policy: Insists
+    expected: Expected
+    limits: Limits
+    layers: Layers | None
+
+    @property
+    def digest(self) -> bytes:
+        """The hash `[32]` of these terms and of the version of the protocol."""
+        return agreement(state="masks", terms=self)
+
+
+@dataclass(frozen=True, repr=False)
+class Progress:
+    """How far a party has come: how often it committed, and its last answer.
+
+    `question` is the hash of the message that `answer` was given to. `row_asked` is set before the
+    row is asked for.
+    """
+
+    commits: int = 0
+    row_asked: bool = False
+    question: bytes = bytes(KEY)
+    answer: bytes = b""
+
+
+@dataclass(frozen=True, repr=False)
+class PartyState:
+    """What a client holds after `step`: secrets only as long as they are needed.
+
+    `secrets` are its nonce, the seed of its own mask, and the private keys of channels and masks
+    (steps 1 and 2), `layers` the seeds of its layers of noise (2). `held` are shares of secrets,
+    with whom they are of, and `shared` those who sent any (from 2 on, as `roster`). `survivors` it
+    voted for (4). After the end it holds nothing.
+    """
+
+    me: int
+    step: int
+    progress: Progress
+    context: bytes = b""
+    secrets: tuple[bytes, ...] = ()
+    layers: tuple[bytes, ...] = ()
+    roster: Roster | None = None
+    held: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    shared: tuple[int, ...] = ()
+    survivors: Survivors | None = None
+
+    def to_bytes(self, terms: PartyTerms) -> bytes:
+        """These bytes, bound to `terms`."""
+        data = _FORMAT + terms.digest + NUMBER.pack(self.me) + self._body()
+        return data + hashlib.sha256(data).digest()
+
+    def _body(self) -> bytes:
+        progress = self.progress
+        flags = COUNT.pack(self.step) + COUNT.pack(progress.row_asked)
+        data = flags + NUMBER.pack(progress.commits) + progress.question + sized(progress.answer)
+        data += sized(self.context)
+        data += b"".join(self.secrets)
+        if self.roster:
+            data += sized(encode(self.roster)) + records(list(self.layers)) + _packed(self.held)
+            data += records([NUMBER.pack(client) for client in self.shared])
+        return data + (sized(encode(self.survivors)) if self.survivors else b"")
+
+
+class StateReader:
+    """Takes the bytes of a state apart: whose it is first, and the rest once its terms are known.
+
+    Raises `BadState` for bytes that are damaged, of another format, or of another client.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        content, check = data[:-KEY], data[-KEY:]
+        if hashlib.sha256(content).digest() != check or not content.startswith(_FORMAT[:3]):
+            raise BadState("damaged", "the bytes are not what a client committed")
+        if not content.startswith(_FORMAT):
+            raise BadState("other format", "a state that another version of privfed wrote")
+        if len(content) < len(_FORMAT) + KEY + NUMBER.size:
+            raise BadState("damaged", "the state ends too early")
+        self._reader = Reader(content[len(_FORMAT) :])
+        self._terms, self.me = self._reader.take(KEY), self._reader.number()
+
+    def state(self, terms: PartyTerms) -> PartyState:
+        """The state of a client with these `terms`."""
+        if self._terms != terms.digest:
+            raise BadState(
+                "foreign",
+                "the state of another party, or of one that was configured otherwise: compare "
+                "directory, policy, limits, layers of noise, round, model, codec and the version",
+            )
+        try:
+            state = self._read()
+            self._reader.end()
+        except BadMessage as error:
+            raise BadState("damaged", str(error)) from error
+        return state
+
+    def _read(self) -> PartyState:
+        data = self._reader
+        step, row_asked, commits = data.count(), data.count(), data.number()
+        if step > ENDED or row_asked > 1:
+            raise BadState("damaged", "a step that no client comes to")
+        progress = Progress(commits, bool(row_asked), data.take(KEY), data.sized())
+        context = data.sized()
+        if len(context) != KEY and (context or step not in (0, ENDED)):
+            raise BadState("damaged", "a session that cannot be")
+        state = PartyState(self.me, step, progress, context)
+        if step in (1, 2):
+            state = replace(state, secrets=tuple(data.take(KEY) for _ in range(4)))
+        if 2 <= step < ENDED:
+            roster = _message(data, Roster, context)
+            layers = tuple(seed.rest() for seed in data.records(KEY))
+            held, shared = _unpacked(data), data.records(NUMBER.size)
+            senders = tuple(sender.number() for sender in shared)
+            state = replace(state, roster=roster, layers=layers, held=held, shared=senders)
+        if step == 4:
+            state = replace(state, survivors=_message(data, Survivors, context))
+        return state
+
+
+def _message(data: Reader, kind: type[_Kind], context: bytes) -> _Kind:
+    message = decode(data.sized())
+    if not isinstance(message, kind) or message.context != context:
+        raise BadState("damaged", f"no {kind.__name__} of this session where one belongs")
+    return message
+
+
+def _packed(held: tuple[tuple[int, tuple[int, ...]], ...]) -> bytes:
+    width = len(held[0][1]) if held else 0
+    packed = [
+        NUMBER.pack(who) + b"".join(value.to_bytes(LENGTH, "little") for value in shares)
+        for who, shares in held
+    ]
+    return COUNT.pack(width) + records(packed)
+
+
+def _unpacked(data: Reader) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    width = data.count()
+    held = []
+    for record in data.records(NUMBER.size + width * LENGTH):
+        who = record.number()
+        shares = tuple(int.from_bytes(record.take(LENGTH), "little") for _ in range(width))
+        if not all(share < PRIME for share in shares):
+            raise BadState("damaged", "a share outside the field")
+        held.append((who, shares))
+    return tuple(held)

@@ -1,0 +1,161 @@
+"""The bytes of a client's state: what is in them, and which are refused by name."""
+
+import hashlib
+import re
+from dataclasses import replace
+
+import pytest
+from committed_parties import STEPS, Setting, everybody, key_of, played
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privfed.privacy.noise.shares import Layers
+from privfed.secure.masked.client import MaskingClient
+from privfed.secure.masked.client_state import BadState, StateReader
+
+SETTING = Setting(layers=Layers(50.0, 0.25, 1))
+SITES = everybody(SETTING)
+OUTCOME = played(SETTING, SITES)
+STATES = SITES[8].states
+HEAD = 4 + 32 + 8
+CHECK = 32
+FAULTS = r"^(damaged|foreign|other format): "
+
+
+def restored(data, setting=SETTING, site=8):
+    return setting.client(site, None, data)
+
+
+@pytest.mark.parametrize("state", STATES, ids=range(1, 7))
+def test_a_state_is_its_clients_bytes(state):
+    client = restored(state)
+    assert client.to_bytes() == state
+    assert client.progress.commits == STATES.index(state) + 1
+
+
+def test_a_client_that_answered_nothing_has_a_state_too():
+    client = SETTING.client(8, None)
+    assert restored(client.to_bytes()).to_bytes() == client.to_bytes()
+    assert client.step == 0
+
+
+def test_secrets_are_in_it_as_long_as_they_are_needed():
+    """Until the row is masked, and no longer."""
+    client = restored(STATES[1])
+    secrets = [client._seed, client._channel_secret, client._mask_secret, *client._layers]
+    assert len(secrets) == 4
+    for commit, state in enumerate(STATES, start=1):
+        there = [bytes(secret) in state for secret in secrets]
+        assert there == [commit <= 3] * 3 + [commit in (2, 3)]
+    shares = [value.to_bytes(33, "little") for value in restored(STATES[3])._held[13]]
+    assert [all(share in state for share in shares) for state in STATES] == [
+        *[False] * 3,
+        *[True] * 2,
+        False,
+    ]
+    answers = [OUTCOME.answers[8, name] for name in STEPS]
+    for state, answer in zip(STATES, (*answers[:2], *answers[1:]), strict=True):
+        assert answer in state
+
+
+@pytest.mark.parametrize("state", STATES, ids=range(1, 7))
+def test_every_damaged_byte_is_seen(state):
+    for at in range(len(state)):
+        damaged = state[:at] + bytes([state[at] ^ 1]) + state[at + 1 :]
+        with pytest.raises(BadState, match=r"^damaged: "):
+            restored(damaged)
+    for damaged in (b"", state[:3], state[:40], state[: HEAD + 31], state[:-1], state + b"x"):
+        with pytest.raises(BadState, match=r"^damaged: "):
+            restored(damaged)
+
+
+def resealed(data):
+    """`data` with the hash that belongs to it: no damage, but made up."""
+    return data[:-CHECK] + hashlib.sha256(data[:-CHECK]).digest()
+
+
+def test_another_format_is_refused_by_name():
+    with pytest.raises(BadState, match=r"^other format: a state that another version"):
+        restored(resealed(b"PFP2" + STATES[2][4:]))
+
+
+FOREIGN = {
+    "another party's": lambda: restored(STATES[2], site=13),
+    "another round's": lambda: restored(STATES[2], Setting(layers=SETTING.layers, round=2)),
+    "without layers": lambda: restored(STATES[2], Setting()),
+    "of other layers": lambda: restored(STATES[2], Setting(layers=Layers(51.0, 0.25, 1))),
+    "of other limits": lambda: restored(STATES[2], Setting(minimum=5, layers=SETTING.layers)),
+    "of other sites": lambda: restored(STATES[2], Setting(sites=6, layers=SETTING.layers)),
+    "renumbered": lambda: restored(
+        resealed(STATES[2][: HEAD - 8] + (13).to_bytes(8, "little") + STATES[2][HEAD:]), site=13
+    ),
+    "of nobody": lambda: restored(
+        resealed(STATES[2][: HEAD - 8] + (99).to_bytes(8, "little") + STATES[2][HEAD:])
+    ),
+}
+
+
+@pytest.mark.parametrize("refused", FOREIGN.values(), ids=FOREIGN.keys())
+def test_the_state_of_another_party_or_sum_is_refused_by_name(refused):
+    with pytest.raises(BadState, match=r"^foreign: .*leave the sum"):
+        refused()
+
+
+def test_a_state_needs_the_key_of_whose_it_is():
+    terms = list(SETTING.terms(8, None))
+    terms[0] = key_of(13)
+    with pytest.raises(BadState, match=r"^foreign: .*holder of this key"):
+        MaskingClient.from_bytes(STATES[2], *terms)
+
+
+def read(data):
+    """What becomes of bytes: a client, which is written down alike, or a fault by name."""
+    try:
+        client = restored(data)
+    except BadState as error:
+        refused = str(error)
+    else:
+        assert client.to_bytes() == data
+        return client
+    assert re.match(FAULTS, refused)
+    return None
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=100, deadline=None)
+def test_no_other_bytes_are_a_state(data):
+    assert read(data) is None
+    assert read(b"PFP1" + data) is None
+    assert read(resealed(STATES[1][:HEAD] + data + bytes(CHECK))) is None
+
+
+@given(st.sampled_from(STATES), st.data())
+@settings(max_examples=300, deadline=None)
+def test_whatever_is_made_up_is_a_state_or_refused_by_name(state, data):
+    """With the right head and hash: no other error, and nothing that is written down otherwise."""
+    start = data.draw(st.integers(HEAD, len(state) - CHECK))
+    end = data.draw(st.integers(start, min(start + 40, len(state) - CHECK)))
+    put = data.draw(st.binary(max_size=12) | st.just(bytes(end - start)))
+    read(resealed(state[:start] + put + state[end:]))
+
+
+@pytest.mark.parametrize("change", [lambda held: held[::-1], lambda held: (*held, held[-1])])
+def test_what_is_in_it_has_one_form(change):
+    """Shares that are out of order or twice are none that a client writes."""
+    reader = StateReader(STATES[3])
+    terms = restored(STATES[3])._terms
+    state = reader.state(terms)
+    assert restored(state.to_bytes(terms)).to_bytes() == STATES[3]
+    for part in ("held", "shared"):
+        made_up = replace(state, **{part: change(getattr(state, part))})
+        with pytest.raises(BadState, match=r"^damaged: .*do not fit together"):
+            restored(made_up.to_bytes(terms))
+
+
+@given(st.sampled_from(STATES), st.integers(0, 7), st.sampled_from(STATES), st.data())
+@settings(max_examples=100, deadline=None)
+def test_pieces_of_two_states_are_no_third(first, step, second, data):
+    at = data.draw(st.integers(HEAD, min(len(first), len(second)) - CHECK))
+    read(resealed(first[:at] + second[at:]))
+    other = first[:HEAD] + step.to_bytes(4, "little") + first[HEAD + 4 :]
+    read(resealed(other))
