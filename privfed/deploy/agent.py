@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from privfed.deploy.envelope import Code, Envelope, Kind, answered
+from privfed.deploy.codes import Declined
+from privfed.deploy.envelope import Envelope, Kind, Reply, answered
+from privfed.deploy.party_store import PartyStore
 from privfed.deploy.questions import Question
 from privfed.deploy.site_work import SiteWork
 from privfed.errors import Refused
@@ -17,9 +19,10 @@ from privfed.privacy.noise.shares import Layers
 from privfed.secure.frames import BadMessage, Reader
 from privfed.secure.identities import Directory
 from privfed.secure.masked.client import MaskingClient
+from privfed.secure.masked.client_state import BadState
+from privfed.secure.masked.committed_party import CommittedParty
 from privfed.secure.masked.expected import Expected
 from privfed.secure.masked.layered_noise import ClientNoise
-from privfed.secure.masked.messages import decode, encode
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.summation import Aborted, Session
 
@@ -32,10 +35,12 @@ class Agent:
     """The party of one site in the sums of one run.
 
     `coordinator` is the public key whose messages it takes, `federation` and `run` what these have
-    to be bound to. `admit` refuses (by `Refused`) what the site's policy does not allow, before a
-    coin is drawn. One question of an exchange is answered; whatever else asks for it, or for an
-    earlier round, is refused. What it answers is one of the protocol's messages or a fixed code:
-    why it refuses or fails is in its own log alone.
+    to be bound to. `admit` declines what the site's policy does not allow (`Declined`), and charges
+    the site's receipts, durably, before a coin is drawn: it takes an exchange once, and no earlier
+    one. What the sum's party does is committed to `store` before it is answered, and an agent that
+    was killed goes on from there: the same bytes have the same answer, and a row that was asked for
+    and did not leave is lost. What it answers is one of the protocol's messages or a fixed word;
+    why it declines or fails is in its own log alone.
     """
 
     work: SiteWork
@@ -45,24 +50,24 @@ class Agent:
     federation: bytes
     run: bytes
     admit: Callable[[Question], None]
-    _last: tuple[int, int] = field(default=(0, -1), init=False)
-    _party: MaskingClient | None = field(default=None, init=False, repr=False)
+    store: PartyStore
+    _party: CommittedParty | None = field(default=None, init=False, repr=False)
 
     def answer(self, data: bytes) -> bytes:
         """The bytes that answer these, whatever they are."""
         try:
-            return answered(Code.ANSWERED, self._answer(Envelope.decode(data)))
+            return answered(Reply.ANSWERED, self._answer(Envelope.decode(data)))
         except _Unsigned:
-            return answered(Code.UNSIGNED)
-        except Refused as refused:
-            _log.warning("refused: %s", refused)
-            return answered(Code.REFUSED)
+            return answered(Reply.UNSIGNED)
+        except Declined as declined:
+            _log.warning("declined: %s", declined.refusal.reason)
+            return answered(Reply.DECLINED, declined.code.encode())
         except Aborted as malformed:
             _log.warning("not answered: %s", malformed)
-            return answered(Code.MALFORMED)
+            return answered(Reply.MALFORMED)
         except Exception:
             _log.exception("failed")
-            return answered(Code.FAILED)
+            return answered(Reply.FAILED)
 
     def _answer(self, envelope: Envelope) -> bytes:
         bound = (envelope.federation, envelope.run) == (self.federation, self.run)
@@ -70,44 +75,66 @@ class Agent:
             raise _Unsigned
         if envelope.kind == Kind.QUESTION:
             return self._begin(envelope.body)
-        if self._party is None:
+        party = self._party or self._restored(None)
+        if party is None:
             raise BadMessage("wrong type", "a step of a sum that was not begun")
-        return encode(self._party.handle(decode(envelope.body)))
+        return party.handle(envelope.body)
 
     def _begin(self, body: bytes) -> bytes:
-        """The answer to a new question: its sum begins, and its clients are drawn."""
-        reader = Reader(body)
-        question, invitation = Question.decode(reader.sized()), decode(reader.rest())
-        if (question.round, question.number) <= self._last:
-            raise BadMessage("wrong round", "an exchange that was answered, or an earlier one")
-        self.admit(question)
-        self._last = (question.round, question.number)
-        self._party = self._new_party(question)
-        return encode(self._party.handle(invitation))
+        """The answer to a question: of a sum that begins, or of the one in hand, once more."""
+        question, invitation = _parts(body)
+        if (party := self._restored(body)) is None:
+            self.admit(question)
+            self.store.begin(body)
+            self._party = party = CommittedParty(self._client(question), self.store.commit)
+        return party.handle(invitation)
 
-    def _new_party(self, question: Question) -> MaskingClient:
-        """This site's party of the sum that answers `question`."""
+    def _restored(self, body: bytes | None) -> CommittedParty | None:
+        """The party in hand as it was committed last; None where it is none of the question `body`.
+
+        Any question is meant where none is given.
+        """
+        if (kept := self.store.read()) is None or body not in (None, kept[0]):
+            return None
+        question, _ = _parts(kept[0])
+        try:
+            client = self._client(question, kept[1])
+        except BadState as damaged:
+            _log.warning("its state is of no use: %s", damaged)
+            return None
+        self._party = CommittedParty(client, self.store.commit)
+        return self._party
+
+    def _client(self, question: Question, state: bytes | None = None) -> MaskingClient:
+        """This site's party of the sum that answers `question`: new, or as of a `state`."""
         work = self.work
         summation, encoding = work.summation, work.encoding(question)
         if not isinstance(summation.protocol, MaskedSums):
             raise Refused("secure.protocol: sites on machines of their own send masked sums")
         codec = summation.codec(encoding, question.width(work.setup.algorithm))
+        about = (question.round, question.number, question.model_hash)
         noise = None
         if isinstance(encoding.noise, Layers):
-            session = Session(
-                question.round, question.number, question.model_hash, streams=work.streams
-            )
-            noise = ClientNoise(encoding.noise, session.layer_keys(work.site))
-        return MaskingClient(
-            work.site,
+            keys = Session(*about, streams=work.streams).layer_keys(work.site)
+            noise = ClientNoise(encoding.noise, keys)
+        terms = (
             self.identity,
             self.directory,
             summation.protocol.within(summation.limits),
-            Expected(question.round, question.number, question.model_hash, codec),
+            Expected(*about, codec),
             functools.partial(work.row, question),
             summation.limits,
             noise,
         )
+        if state is None:
+            return MaskingClient(work.site, *terms)
+        return MaskingClient.from_bytes(state, *terms)
+
+
+def _parts(body: bytes) -> tuple[Question, bytes]:
+    """A question, and the bytes of the invitation to its sum. Raises `BadMessage`."""
+    reader = Reader(body)
+    return Question.decode(reader.sized()), reader.rest()
 
 
 class _Unsigned(Exception):

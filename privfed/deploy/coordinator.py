@@ -10,7 +10,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from privfed.deploy.carrier import Carrier
-from privfed.deploy.envelope import Code, Envelope, Kind, read_answer
+from privfed.deploy.envelope import Envelope, Kind, Reply, read_answer
 from privfed.deploy.questions import Question
 from privfed.local.exchange import Exchange
 from privfed.privacy.codec import Codec
@@ -107,7 +107,7 @@ def _encoded(messages: Mapping[int, FromServer]) -> dict[int, bytes]:
 def _message(data: bytes) -> Message | None:
     """The protocol's message in a site's answer; None where it answers something else."""
     try:
-        code, body = read_answer(data)
-        return decode(body) if code == Code.ANSWERED else None
+        reply, body = read_answer(data)
+        return decode(body) if reply == Reply.ANSWERED else None
     except Aborted:
         return None

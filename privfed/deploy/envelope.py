@@ -25,12 +25,12 @@ class Kind(IntEnum):
     """The next message of the sum's protocol."""
 
 
-class Code(IntEnum):
-    """What a site answers beside the answer itself: fixed codes without text or data."""
+class Reply(IntEnum):
+    """How a site answers, beside the answer itself: no text and no data are in it."""
 
     ANSWERED = 0
-    REFUSED = 1
-    """The site's policy does not allow it."""
+    DECLINED = 1
+    """The site's policy does not allow it: a fixed word follows (`privfed.deploy.codes`)."""
     UNSIGNED = 2
     """The coordinator did not sign it, or it is of another federation or run."""
     MALFORMED = 3
@@ -82,13 +82,13 @@ class Envelope:
         return cls(federation, run, Kind(kind), body, signature)
 
 
-def answered(code: Code, body: bytes = b"") -> bytes:
+def answered(reply: Reply, body: bytes = b"") -> bytes:
     """The bytes of a site's answer."""
-    return bytes([code]) + body
+    return bytes([reply]) + body
 
 
-def read_answer(data: bytes) -> tuple[Code, bytes]:
-    """The code and the body of a site's answer. Raises `BadMessage`."""
-    if not data or data[0] not in tuple(Code):
+def read_answer(data: bytes) -> tuple[Reply, bytes]:
+    """How a site answers, and the body of its answer. Raises `BadMessage`."""
+    if not data or data[0] not in tuple(Reply):
         raise BadMessage("wrong format", "bytes that are no answer of a site")
-    return Code(data[0]), data[1:]
+    return Reply(data[0]), data[1:]

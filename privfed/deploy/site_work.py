@@ -24,7 +24,7 @@ from privfed.run.setup import Setup
 from privfed.secure.encoded_accumulator import EncodedAccumulator
 from privfed.secure.encoded_sum import EncodedSummation
 from privfed.secure.site_sums import SiteSums
-from privfed.secure.summation import Session
+from privfed.secure.summation import Aborted, Session
 from privfed.streams import Streams
 
 
@@ -82,6 +82,8 @@ class SiteWork:
     def _drawn(self, question: Question) -> ClientUpdates:
         """The clients of the question's round, drawn when it is asked about first."""
         if self._updates is None or self._updates.cohort.round != question.round:
+            if question.number > 0:
+                raise Aborted("the round's clients were drawn before a restart, and are forgotten")
             algorithm, people = self.setup.algorithm, self.setup.federation.people()
             equal = people.with_equal_sizes()
             drawn = algorithm.sampler.sample(question.round, algorithm.clients, equal, self.streams)

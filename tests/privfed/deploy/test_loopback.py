@@ -14,7 +14,7 @@ from privfed.deploy.agent import Agent
 from privfed.deploy.carrier import Loopback
 from privfed.deploy.coordinator import Coordinator
 from privfed.deploy.coordinator_setup import NobodyHere
-from privfed.deploy.envelope import Code, read_answer
+from privfed.deploy.envelope import Reply, read_answer
 from privfed.deploy.site_setup import site_setup
 from privfed.deploy.site_work import SiteWork
 from privfed.errors import Refused
@@ -217,13 +217,13 @@ def test_a_site_answers_one_question_of_an_exchange_and_only_its_coordinator(tab
     carrier = Losing({site: agent.answer for site, agent in sites.items()}, kept)
     played(*federated(tables, carrier=carrier), rounds=2)
     asked = sites[0].answer
-    assert read_answer(asked(seen[0])) == (Code.MALFORMED, b"")  # a round that is over
-    assert read_answer(asked(seen[5])) == (Code.MALFORMED, b"")  # the last one, once more
-    assert read_answer(asked(seen[-1])) == (Code.MALFORMED, b"")  # a step out of its turn
+    assert read_answer(asked(seen[0])) == (Reply.MALFORMED, b"")  # a round that is over
+    assert read_answer(asked(seen[5])) == (Reply.MALFORMED, b"")  # the last one, once more
+    assert read_answer(asked(seen[-1])) == (Reply.MALFORMED, b"")  # a step out of its turn
     for at in range(3, 67):
         other = seen[5][:at] + bytes([seen[5][at] ^ 1]) + seen[5][at + 1 :]
-        assert read_answer(asked(other))[0] == Code.UNSIGNED
-    assert read_answer(asked(b""))[0] == read_answer(asked(b"PF2"))[0] == Code.MALFORMED
+        assert read_answer(asked(other))[0] == Reply.UNSIGNED
+    assert read_answer(asked(b""))[0] == read_answer(asked(b"PF2"))[0] == Reply.MALFORMED
 
 
 def test_what_a_policy_refuses_is_a_code_without_a_word(tables):
@@ -239,7 +239,7 @@ def test_what_a_policy_refuses_is_a_code_without_a_word(tables):
 
     with pytest.raises(Aborted):
         played(*federated(tables, carrier=Losing({}, kept), sites=sites), rounds=1)
-    assert set(answers) == {bytes([Code.REFUSED])}
+    assert set(answers) == {bytes([Reply.REFUSED])}
 
 
 def test_a_site_that_fails_says_nothing_of_why(tables, monkeypatch):
@@ -259,7 +259,7 @@ def test_a_site_that_fails_says_nothing_of_why(tables, monkeypatch):
     carrier = Loopback({site: noted(agent.answer) for site, agent in agents(tables).items()})
     with pytest.raises(Aborted):
         played(*federated(tables, carrier=carrier), rounds=1)
-    assert answers[-SITES:] == [bytes([Code.FAILED])] * SITES
+    assert answers[-SITES:] == [bytes([Reply.FAILED])] * SITES
     assert not any(b"p17" in answer for answer in answers)
 
 
