@@ -10,10 +10,12 @@ from privfed.cli.calibrate import calibrate_command
 from privfed.cli.check import check_command
 from privfed.cli.declare import declare_command
 from privfed.cli.experiment import experiment_command
+from privfed.cli.federation import federation
 from privfed.cli.parts import list_command
 from privfed.cli.program import CommandLine
 from privfed.cli.report import report_command
 from privfed.cli.runs import compare_command, runs_command
+from privfed.cli.site import site
 from privfed.cli.train import train_command
 from privfed.cli.trained_model import evaluate_command, export_command, predict_command
 from privfed.version import __version__
@@ -35,10 +37,12 @@ for command in (
     evaluate_command,
     experiment_command,
     export_command,
+    federation,
     list_command,
     predict_command,
     runs_command,
     report_command,
+    site,
     train_command,
 ):
     main.add_command(command)

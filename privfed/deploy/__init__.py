@@ -1,1 +1,1 @@
-"""How does it run on real machines? What a site answers, and what is asked of it."""
+"""How does a site of its own take part? Keys, policies, receipts, and federations agreed upon."""

@@ -1,0 +1,201 @@
+"""`federation.toml`: who takes part, agreed out of band; its digest is bound into every session."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
+
+from accounting.documents import from_toml
+from accounting.durable import create, write_atomically
+from privfed.config.mistakes import mistakes
+from privfed.config.reading import read_toml
+from privfed.config.sections import FORMAT
+from privfed.deploy.keys import EXPECTED_NAME, NAME, PublicKey, UnknownKey
+from privfed.errors import Refused
+from privfed.parts import Part
+from privfed.secure.limits import FEWEST
+from privfed.secure.masked.site_policy import least_threshold
+
+Threat = Literal["curious", "lying"]
+
+
+class FederationFile(Part):
+    """What the sites and the coordinator agreed on."""
+
+    name: str
+    coordinator: str
+    """The key that signs every invitation, and names the ledger."""
+    threshold: int = Field(0, ge=0, le=10_000)
+    """How many shares open a secret; 0: the least t with t > k and, if the server may lie,
+    2 t > n + k."""
+    sites: dict[str, str] = {}
+    """The key of each site."""
+
+    @field_validator("name")
+    @classmethod
+    def _word(cls, name: str) -> str:
+        if not NAME.fullmatch(name):
+            raise ValueError(f"expected {EXPECTED_NAME}")
+        return name
+
+    @field_validator("coordinator")
+    @classmethod
+    def _spelt(cls, text: str) -> str:
+        return str(_key(text))
+
+    @field_validator("sites")
+    @classmethod
+    def _distinct(cls, sites: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        problems, names, spelt = [], dict[str, str](), dict[str, str]()
+        keys = {info.data.get("coordinator"): "the coordinator"}
+        for name, text in sites.items():
+            if not NAME.fullmatch(name):
+                problems.append(f"{name!r} is no name: expected {EXPECTED_NAME}")
+            if (other := names.setdefault(name.casefold(), name)) != name:
+                problems.append(f"{name} and {other} are one name but for the case of letters")
+            try:
+                spelt[name] = str(_key(text))
+            except ValueError as error:
+                problems.append(f"{name}: {error}")
+                continue
+            if (other := keys.setdefault(spelt[name], name)) != name:
+                problems.append(f"{name} has the key of {other}; each has its own")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return spelt
+
+    @staticmethod
+    def read(path: Path) -> FederationFile:
+        """The federation in the file at `path`. Raises `Refused` with every mistake in it."""
+        return agreed(read_toml(path, "federation"), f"{path}: ")
+
+    def write_new(self, path: Path) -> None:
+        """Write a file that must not exist, durably. Raises `Refused` where one does."""
+        try:
+            create(path, self.toml().encode())
+        except FileExistsError as error:
+            raise Refused(f"{path} exists already; nothing was changed") from error
+
+    def with_site(self, name: str, key: str) -> FederationFile:
+        """The same with one more site. Raises `Refused` where its name or key is there already."""
+        if name in self.sites:
+            raise Refused(f"there is a site {name} already; nothing was changed")
+        return agreed({**self.model_dump(), "sites": {**self.sites, name: key}})
+
+    def toml(self) -> str:
+        """The file's text, which `read` reads back to an equal value."""
+        return _TEXT.format(
+            format=FORMAT, name=self.name, coordinator=self.coordinator, threshold=self.threshold
+        ) + "".join(_line(name, key) for name, key in self.sites.items())
+
+    def digest(self) -> str:
+        """SHA-256 of what is agreed on: how the file is laid out, and in which order, is not."""
+        facts = {**self.model_dump(), "format": FORMAT}
+        text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(b"privfed federation\n" + text.encode()).hexdigest()
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The sites' names in the order of their numbers, 0 first, whatever the file's order is."""
+        return tuple(sorted(self.sites))
+
+    def directory(self) -> Mapping[int, bytes]:
+        """The public key `[32]` of each site by its number, as secure sums pin them."""
+        return {number: self.key_of(name).raw for number, name in enumerate(self.order)}
+
+    def key_of(self, name: str) -> PublicKey:
+        """The public key of the site `name`."""
+        return PublicKey.parse(self.sites[name])
+
+    def name_of(self, key: PublicKey) -> str | None:
+        """The site whose key this is; None where it is nobody's here."""
+        return next((name for name, text in self.sites.items() if text == str(key)), None)
+
+    def least_shares(self, colluders: int, threat: Threat) -> int:
+        """t: how many shares open a secret where `colluders` sites may work with the server.
+
+        Raises `Refused` for a stated threshold that is too low for that, and for sites too few to
+        hide one among them.
+        """
+        sites = len(self.sites)
+        if sites < FEWEST or not 0 <= colluders < sites:
+            raise Refused(
+                f"the federation {self.name} has {sites} sites, of which {colluders} may work with "
+                f"the server; expected at least {FEWEST}, and one at least that does not"
+            )
+        least = max(least_threshold(sites, colluders, threat), FEWEST)
+        if self.threshold > sites:
+            raise Refused(
+                f"threshold is {self.threshold}, of {sites} sites; expected at most as many, or 0",
+                key="threshold",
+            )
+        if self.threshold and self.threshold < least:
+            raise Refused(
+                f"threshold is {self.threshold}, but with {sites} sites, of which {colluders} may "
+                f"work with a {threat} server, fewer than {least} shares must open nothing; set 0 "
+                f"or at least {least}",
+                key="threshold",
+            )
+        return self.threshold or least
+
+
+def agreed(document: dict[str, Any], where: str = "") -> FederationFile:
+    """The federation that `document` states. Raises `Refused` with every mistake, after `where`."""
+    try:
+        return FederationFile.model_validate(document)
+    except ValidationError as error:
+        wrong = mistakes(error, "", document, FederationFile)
+    shown = f"sites is {document.get('sites')!r}: "  # the mistakes are enough
+    reasons = "\n".join(where + mistake.text.replace(shown, "[sites] ") for mistake in wrong)
+    raise Refused(reasons, key=wrong[0].key)
+
+
+def add_site(path: Path, name: str, key: str) -> FederationFile:
+    """Add a site to the file at `path`, durably, and return what it holds now.
+
+    Comments stay where a line at the end says the same; else the file is written anew. Raises
+    `Refused`, changing nothing.
+    """
+    before = FederationFile.read(path)
+    after = before.with_site(name, key)
+    text = path.read_text(encoding="utf-8-sig").rstrip("\n") + "\n" + _line(name, after.sites[name])
+    write_atomically(path, (text if _says(text, after) else after.toml()).encode())
+    return after
+
+
+def _says(text: str, federation: FederationFile) -> bool:
+    """Whether `text` is a file of `federation`."""
+    try:
+        document = from_toml(text)
+        return document.pop("format", FORMAT) == FORMAT and (
+            FederationFile.model_validate(document) == federation
+        )
+    except ValueError:
+        return False
+
+
+def _key(text: str) -> PublicKey:
+    """The key that `text` spells. Raises `ValueError`, as validators do."""
+    try:
+        return PublicKey.parse(text)
+    except UnknownKey as error:
+        raise ValueError(str(error)) from None
+
+
+def _line(name: str, key: str) -> str:
+    return f'{json.dumps(name)} = "{key}"\n' if "." in name else f'{name} = "{key}"\n'
+
+
+_TEXT = """\
+# Who takes part. Agree on it out of band: compare the digest of `privfed federation check`.
+format = {format}
+name = "{name}"
+coordinator = "{coordinator}"  # signs every invitation, and names the ledger
+threshold = {threshold}  # 0: the least t with t > k and, if the server may lie, 2 t > n + k
+[sites]
+"""

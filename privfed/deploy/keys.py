@@ -1,0 +1,169 @@
+"""Signing keys of sites and coordinators: Ed25519 (RFC 8032), as files and as text.
+
+A site *is* its key. The public half is written `ed25519:` and 43 characters of base64url, or 64
+hexadecimal digits; the two spell the same key. The secret half lies in a file that its owner alone
+may read.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from accounting.durable import sync_folder
+from privfed.errors import Broken, Refused
+from privfed.secure.primitives import KEY, verified
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+"""What a site or a federation may be called, so that a name is a word in every file and shell."""
+EXPECTED_NAME = "a word of at most 64 letters, digits, and _ . - after the first"
+_PUBLIC, _SECRET = "ed25519:", "ed25519-secret:"
+_LETTERS = 43
+"""Letters of 32 bytes in base64url without padding."""
+_SMALL_ORDER = frozenset(
+    bytes.fromhex(point)
+    for point in (
+        "00" * 32,
+        "01" + "00" * 31,
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+        "ec" + "ff" * 30 + "7f",
+        "ed" + "ff" * 30 + "7f",
+        "ee" + "ff" * 30 + "7f",
+    )
+)
+"""Points whose eightfold is nothing, in all encodings but for the sign: anybody can sign for them.
+"""
+
+
+class UnknownKey(Refused):
+    """A text that spells no Ed25519 public key, or one with which anybody could sign."""
+
+
+class KeyUnusable(Broken):
+    """A file of a secret key that is missing, damaged, or open to others."""
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """The public half of a key, 32 bytes."""
+
+    raw: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.raw) != KEY or _without_sign(self.raw) in _SMALL_ORDER:
+            raise UnknownKey(
+                "these bytes are no public key that one holder alone can sign for; ask for the "
+                "line that `privfed site key` prints"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The key that `text` spells. Raises `UnknownKey`, and quotes nothing of the text."""
+        prefix, colon, spelt = text.partition(":")
+        if prefix + colon != _PUBLIC:
+            raise UnknownKey(f"a public key begins with {_PUBLIC!r}, and this text does not")
+        return cls(_decoded(spelt, f"after {_PUBLIC!r}"))
+
+    def __str__(self) -> str:
+        return _PUBLIC + _encoded(self.raw)
+
+    def verifies(self, signature: bytes, data: bytes) -> bool:
+        """Whether the holder of this key signed `data`."""
+        return verified(self.raw, signature, data)
+
+
+@dataclass(frozen=True)
+class SiteKey:
+    """The secret half of a key, with the name by which its holder goes."""
+
+    name: str
+    identity: Ed25519PrivateKey
+
+    @classmethod
+    def draw(cls, name: str) -> Self:
+        """A fresh key, of the operating system's randomness. Raises `Refused` for a bad name."""
+        if not NAME.fullmatch(name):
+            raise Refused(f"the name is {name!r}; expected {EXPECTED_NAME}")
+        return cls(name, Ed25519PrivateKey.generate())
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The key in the file at `path`.
+
+        Raises `KeyUnusable` where it is missing, damaged, or may be read by others; nothing of it
+        is quoted.
+        """
+        try:
+            with path.open("rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                text = file.read(4096).decode("ascii", "replace")
+        except OSError as error:
+            raise KeyUnusable(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from error
+        if stat.S_IMODE(mode) & 0o077:
+            raise KeyUnusable(
+                f"{path} may be read by others (mode {stat.S_IMODE(mode):o}); expected 600. Others "
+                "may have it already: unless you know better, make a new key and tell the others"
+            )
+        name, _, secret = text.removesuffix("\n").partition(" ")
+        if not NAME.fullmatch(name) or not secret.startswith(_SECRET):
+            raise KeyUnusable(f"{path} holds no secret key of privfed; restore it, or make another")
+        try:
+            raw = _decoded(secret.removeprefix(_SECRET), "of the secret")
+        except UnknownKey as error:
+            raise KeyUnusable(f"{path} is damaged: {error}") from None
+        return cls(name, Ed25519PrivateKey.from_private_bytes(raw))
+
+    @property
+    def public(self) -> PublicKey:
+        """The half that others may know."""
+        return PublicKey(self.identity.public_key().public_bytes_raw())
+
+    def sign(self, data: bytes) -> bytes:
+        """The signature `[64]` on `data`, which says itself what it is for."""
+        return self.identity.sign(data)
+
+    def write(self, path: Path) -> None:
+        """Write a file that must not exist, durably, and that nobody else may ever read.
+
+        Raises `FileExistsError`.
+        """
+        secret = _encoded(self.identity.private_bytes_raw())
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(f"{self.name} {_SECRET}{secret}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(path.parent)
+
+    def __repr__(self) -> str:
+        return f"SiteKey({self.name!r}, {self.public})"
+
+
+def _encoded(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def _decoded(text: str, where: str) -> bytes:
+    """The 32 bytes that `text` spells, in either form. Raises `UnknownKey`."""
+    if re.fullmatch("[0-9a-fA-F]{64}", text):
+        return bytes.fromhex(text)
+    if re.fullmatch(f"[A-Za-z0-9_-]{{{_LETTERS}}}", text):
+        raw = base64.urlsafe_b64decode(text + "=")
+        if _encoded(raw) == text:  # the last letter has two bits to spare
+            return raw
+    raise UnknownKey(
+        f"expected {_LETTERS} letters of base64url, or 64 hexadecimal digits, {where}; "
+        f"{len(text)} characters stand there, or others than these"
+    )
+
+
+def _without_sign(raw: bytes) -> bytes:
+    return raw[:-1] + bytes([raw[-1] & 0x7F])

@@ -1,0 +1,123 @@
+"""`policy.toml`: what a site itself allows, enforced where the data are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from privfed.config.mistakes import mistakes
+from privfed.config.reading import read_toml
+from privfed.errors import Refused
+from privfed.parts import Part, expected
+from privfed.registry import BUILT_IN
+
+DIGEST = "sha256:"
+"""How the digest of a file begins, where a module of somebody's own is allowed by it."""
+RELEASES = ("training", "evaluation", "statistics")
+"""What a run may ask sites for."""
+
+
+def _names(known: tuple[str, ...], digests: bool = False) -> AfterValidator:
+    """A check that each name of a list is `known` and there once, or is a file's digest."""
+
+    def check(names: list[str]) -> list[str]:
+        wrong = [name for name in names if not (name in known or (digests and _is_digest(name)))]
+        if wrong:
+            also = f", or {DIGEST!r} and 64 digits" if digests else ""
+            raise ValueError(f"{wrong[0]!r}: {expected(wrong[0], list(known))}{also}")
+        if not names or len({*names}) < len(names):
+            raise ValueError("expected at least one name, and each once")
+        return names
+
+    return AfterValidator(check)
+
+
+def _is_digest(name: str) -> bool:
+    return bool(re.fullmatch(f"{DIGEST}[0-9a-f]{{64}}", name))
+
+
+def _built_in(kind: str, *without: str) -> tuple[str, ...]:
+    return tuple(name for name in BUILT_IN[kind] if name not in without)
+
+
+class SpendingLimit(Part):
+    """What the people of this site's table may be charged, all runs together."""
+
+    epsilon: float = Field(2.0, gt=0)
+    delta: float = Field(1e-5, gt=0, lt=1)
+
+
+class Requirements(Part):
+    """What a run has to promise."""
+
+    protocols: Annotated[list[str], _names(_built_in("protocol"))] = ["masks"]
+    mechanisms: Annotated[list[str], _names(_built_in("mechanism", "none"))] = [
+        "skellam",
+        "discrete_gaussian",
+    ]
+    threat: Literal["curious", "lying"] = "lying"
+    """"lying": sums stay closed also where the server lies about who dropped out."""
+    sites: int = Field(3, ge=1, le=10_000)
+    """How many sites, at least, have to stay in a sum that is opened."""
+
+
+class Allowances(Part):
+    """What a run may ask for."""
+
+    objectives: Annotated[list[str], _names(_built_in("objective"))] = ["sgd", "fedprox"]
+    models: Annotated[list[str], _names(_built_in("model"), digests=True)] = ["logistic", "mlp"]
+    """By name; a module of somebody's own by the digest of its file."""
+    parameters: int = Field(10_000_000, ge=1)
+    """Of the largest model."""
+    releases: Annotated[list[str], _names(RELEASES)] = ["training"]
+    simulation: bool = False
+    """Whether seeded noise, sums without cryptography, measures that no ε covers and simulated
+    attackers are allowed. With any of them nothing is promised to anybody."""
+
+
+class LocalPolicy(Part):
+    """A site's policy: what asks for more is declined (`privfed.deploy.policy_check`)."""
+
+    budget: SpendingLimit = SpendingLimit()
+    require: Requirements = Requirements()
+    allow: Allowances = Allowances()
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The policy in the file at `path`. Raises `Refused` with every mistake in it."""
+        document = read_toml(path, "policy")
+        try:
+            return cls.model_validate(document)
+        except ValidationError as error:
+            wrong = mistakes(error, "", document, cls)
+            reasons = "\n".join(f"{path}: {mistake.text}" for mistake in wrong)
+            raise Refused(reasons, key=wrong[0].key) from error
+
+
+TEXT = """\
+# What this site allows. A run that asks for more is declined with a fixed word, and the full reason
+# is written here, into this site's own log. The values below are the defaults.
+format = 1
+
+[budget]                    # of each person in this site's table, over all runs, as counted here
+epsilon = 2.0
+delta = 1e-5
+
+[require]
+protocols = ["masks"]
+mechanisms = ["skellam", "discrete_gaussian"]  # central noise ("gaussian") shows the server this
+                                               # site's sum: it is allowed by its name alone
+threat = "lying"            # or "curious": the server may look, but follows the protocol
+sites = 3                   # at least so many have to stay in a sum that is opened
+
+[allow]
+objectives = ["sgd", "fedprox"]
+models = ["logistic", "mlp"]  # and "sha256:…", the digest of a module's file that you have read
+parameters = 10_000_000     # of the largest model
+releases = ["training"]     # also "evaluation", "statistics"
+simulation = false          # true: seeded noise, sums without cryptography, attackers: no promise
+"""
+"""A policy file with the defaults, explained."""

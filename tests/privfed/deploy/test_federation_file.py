@@ -1,0 +1,150 @@
+"""Who takes part: read, written, told apart, and agreed on."""
+
+import pytest
+
+from privfed.deploy.federation_file import FederationFile, add_site, agreed
+from privfed.deploy.keys import PublicKey, SiteKey
+from privfed.errors import Refused
+from privfed.secure.masked.site_policy import least_threshold
+
+KEYS = {name: SiteKey.draw(name).public for name in ("coordinator", "berlin", "paris", "rome")}
+SITES = {name: str(key) for name, key in KEYS.items() if name != "coordinator"}
+STATED = {"name": "stays", "coordinator": str(KEYS["coordinator"]), "sites": SITES}
+
+
+def written(path, **changes):
+    agreed({**STATED, **changes}).write_new(path)
+    return path
+
+
+def test_what_is_written_is_read(tmp_path):
+    path = written(tmp_path / "federation.toml", threshold=3)
+    assert FederationFile.read(path) == agreed({**STATED, "threshold": 3})
+    with pytest.raises(Refused, match="exists already"):
+        agreed(STATED).write_new(path)
+
+
+def test_the_digest_is_of_what_is_agreed_on_alone(tmp_path):
+    digest = agreed(STATED).digest()
+    sites = dict(reversed(SITES.items()))
+    sites["rome"] = f"ed25519:{KEYS['rome'].raw.hex()}"
+    path = tmp_path / "other.toml"
+    lines = [f'{name} = "{key}"  # a remark' for name, key in sites.items()]
+    head = f'threshold=0\ncoordinator = "{STATED["coordinator"]}"\nname="stays"\n\n[sites]\n'
+    path.write_text(head + "\n\n".join(lines), encoding="utf-8")
+    assert FederationFile.read(path).digest() == digest
+    others = [
+        {"name": "stay"},
+        {"threshold": 3},
+        {"coordinator": str(SiteKey.draw("x").public)},
+        {"sites": {**SITES, "oslo": str(SiteKey.draw("x").public)}},
+        {"sites": {**SITES, "berlin": SITES["paris"], "paris": SITES["berlin"]}},
+    ]
+    assert digest not in {agreed({**STATED, **other}).digest() for other in others}
+
+
+def test_every_mistake_is_in_one_message(tmp_path):
+    path = tmp_path / "federation.toml"
+    same = SITES["rome"]
+    text = f'name = "a b"\ncoordinator = "{same}"\nthreshold = -9\nport = 3\n[sites]\n'
+    path.write_text(f'{text}rome = "{same}"\nRome = "ed25519:no"\nbonn = "{SITES["paris"]}"\n')
+    with pytest.raises(Refused) as error:
+        FederationFile.read(path)
+    for part in (
+        "name is 'a b'",
+        "rome has the key of the coordinator",
+        "Rome and rome are one name",
+        "Rome: expected 43 letters",
+        "threshold is -9",
+        "port is not a known key",
+    ):
+        assert part in str(error.value)
+    assert SITES["paris"] not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("format = 2\n", "update privfed"),
+        ("name = \n", "not valid TOML"),
+        ("", "name is missing"),
+        ('name = 3\ncoordinator = "x"\n', "expected text"),
+    ],
+)
+def test_other_files_are_no_federation(tmp_path, text, reason):
+    (tmp_path / "f.toml").write_text(text)
+    with pytest.raises(Refused, match=reason):
+        FederationFile.read(tmp_path / "f.toml")
+    with pytest.raises(Refused, match="does not exist"):
+        FederationFile.read(tmp_path / "none.toml")
+
+
+def test_sites_are_added_and_remarks_stay(tmp_path):
+    path = written(tmp_path / "f.toml", sites={})
+    path.write_text(path.read_text() + "# ours\n")
+    for name, key in SITES.items():
+        add_site(path, name, key)
+    assert FederationFile.read(path) == agreed(STATED)
+    assert "# ours" in path.read_text()
+
+
+def test_a_site_is_added_where_sites_are_not_last(tmp_path):
+    path = tmp_path / "f.toml"
+    berlin = f'sites = {{ berlin = "{SITES["berlin"]}" }}\n'
+    path.write_text(f'name = "stays"\ncoordinator = "{STATED["coordinator"]}"\n{berlin}')
+    federation = add_site(path, "a.b", SITES["rome"])
+    assert FederationFile.read(path) == federation
+    assert federation.sites == {"berlin": SITES["berlin"], "a.b": SITES["rome"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "reason"),
+    [
+        ("rome", str(SiteKey.draw("x").public), "a site rome already"),
+        ("oslo", SITES["rome"], "has the key of rome"),
+        ("oslo", STATED["coordinator"], "has the key of the coordinator"),
+        ("ROME", str(SiteKey.draw("x").public), "one name"),
+        ("oslo", "ed25519:x", "43 letters"),
+        ("o slo", str(SiteKey.draw("x").public), "no name"),
+    ],
+)
+def test_what_cannot_be_added_changes_nothing(tmp_path, name, key, reason):
+    path = written(tmp_path / "f.toml")
+    before = path.read_bytes()
+    with pytest.raises(Refused, match=reason):
+        add_site(path, name, key)
+    assert path.read_bytes() == before
+
+
+def test_numbers_follow_from_names():
+    shuffled = agreed({**STATED, "sites": dict(reversed(SITES.items()))})
+    assert shuffled.order == ("berlin", "paris", "rome")
+    assert shuffled.directory() == {
+        0: KEYS["berlin"].raw,
+        1: KEYS["paris"].raw,
+        2: KEYS["rome"].raw,
+    }
+    assert shuffled.name_of(PublicKey.parse(SITES["paris"])) == "paris"
+    assert shuffled.name_of(KEYS["coordinator"]) is None
+
+
+def test_shares_are_the_fewest_that_may_open_a_secret():
+    federation = agreed(STATED)
+    for colluders in (1, 2):
+        for threat in ("curious", "lying"):
+            least = max(least_threshold(3, colluders, threat), 2)
+            assert federation.least_shares(colluders, threat) == least
+            assert least > colluders
+            assert threat == "curious" or 2 * least > 3 + colluders
+    assert agreed({**STATED, "threshold": 3}).least_shares(1, "curious") == 3
+    with pytest.raises(Refused, match="threshold is 4, of 3 sites"):
+        agreed({**STATED, "threshold": 4}).least_shares(1, "lying")
+    with pytest.raises(Refused, match="at least 3"):
+        agreed({**STATED, "threshold": 2}).least_shares(1, "lying")
+
+
+@pytest.mark.parametrize(("sites", "colluders"), [(0, 0), (1, 0), (3, 3), (3, -1)])
+def test_too_few_sites_hide_nobody(sites, colluders):
+    federation = agreed({**STATED, "sites": dict(list(SITES.items())[:sites])})
+    with pytest.raises(Refused, match="expected at least 2"):
+        federation.least_shares(colluders, "curious")

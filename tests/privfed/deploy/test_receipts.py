@@ -1,0 +1,325 @@
+"""A site's receipts: durable before an answer, never answered twice, and counted together."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from accounting.durable import create
+from accounting.errors import LedgerBroken
+from accounting.events import Event, apart
+from accounting.guarantee import guarantee
+from accounting.releases import Gaussian, PoissonSampled, Separated, Skellam
+from privfed.deploy.codes import Code, Declined
+from privfed.deploy.policy import SpendingLimit
+from privfed.deploy.receipts import Receipt, Receipts
+from privfed.errors import Refused
+
+ROOT = Path(__file__).resolve().parents[3]
+EVENT = Event(PoissonSampled(0.1, Skellam(4e6, 2000.0, 16000.0)), "poisson", slack=1e-12)
+ALONE = Event(PoissonSampled(0.1, Skellam(1e6, 2000.0, 16000.0)), "poisson", slack=1e-12)
+CENTRAL = Event(PoissonSampled(0.1, Gaussian(1.0)), "poisson")
+PLENTY = SpendingLimit(epsilon=100.0, delta=1e-5)
+
+
+def receipt(round=1, exchange=0, run="r1", model="a", config="b", **changes):
+    facts = {
+        "federation": "f" * 64,
+        "run": run,
+        "round": round,
+        "exchange": exchange,
+        "model": model * 64,
+        "config": config * 64,
+        "event": EVENT,
+        "alone": ALONE,
+    }
+    return Receipt(**{**facts, **changes})
+
+
+@pytest.fixture
+def path(tmp_path):
+    create(tmp_path / "receipts.jsonl", b"")
+    return tmp_path / "receipts.jsonl"
+
+
+def charged(path, *receipts, limit=PLENTY):
+    book = Receipts.recover(path)
+    for each in receipts:
+        book.charged(each, limit)
+    return book
+
+
+def test_a_line_is_durable_before_charged_returns(path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(path.read_bytes()))
+    book = Receipts.load(path)
+    head = book.charged(receipt(), PLENTY)
+    assert path.read_bytes() in synced
+    line = json.loads(path.read_text())
+    assert line["hash"] == head == Receipts.load(path).head
+    assert {**receipt().to_json(), "hash": head} == line
+    assert line["type"] == "answer"
+    assert not {"time", "clients", "loss"} & {*line}
+
+
+def test_receipts_are_read_as_they_were_written(path):
+    book = charged(path, receipt(1), receipt(1, 1), receipt(4), receipt(1, run="r2", alone=None))
+    again = Receipts.load(path)
+    assert again.runs == book.runs
+    assert again.head == book.head
+    assert [(run.run, run.rounds, run.exchanges, run.last_round) for run in again.runs] == [
+        ("r1", 2, 3, 4),
+        ("r2", 1, 1, 1),
+    ]
+
+
+def test_the_same_question_is_charged_once_also_after_a_restart(path):
+    book = Receipts.load(path)
+    heads = [book.charged(receipt(round), PLENTY) for round in (1, 2, 3)]
+    before = path.read_bytes()
+    assert [book.charged(receipt(round), PLENTY) for round in (1, 2, 3)] == heads
+    again = Receipts.recover(path)
+    assert [again.charged(receipt(round), PLENTY) for round in (3, 1, 2)] == [
+        heads[2],
+        heads[0],
+        heads[1],
+    ]
+    assert path.read_bytes() == before
+    assert book.spending() == again.spending() == {EVENT: 3}
+
+
+REPLAYS = {
+    "another model": (Code.QUESTION, receipt(3, 1, model="c")),
+    "another event": (Code.QUESTION, receipt(3, 1, event=CENTRAL)),
+    "an earlier exchange": (Code.QUESTION, receipt(3, 0, model="c")),
+    "an earlier round": (Code.ROUND, receipt(2)),
+    "an earlier round's exchange": (Code.ROUND, receipt(1, 5)),
+    "another configuration": (Code.RUN, receipt(4, config="c")),
+    "another federation": (Code.RUN, receipt(4, federation="0" * 64)),
+    "another event within the round": (Code.RUN, receipt(3, 2, event=CENTRAL)),
+    "nothing for others within the round": (Code.RUN, receipt(3, 2, alone=None)),
+    "all rounds at once, now": (Code.RUN, receipt(4, at_once=9)),
+}
+
+
+@pytest.mark.parametrize("case", REPLAYS)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_any_other_question_is_declined_and_nothing_charged(path, case, restarted):
+    book = charged(path, receipt(1), receipt(3), receipt(3, 1))
+    if restarted:
+        book = Receipts.recover(path)
+    before = path.read_bytes()
+    code, other = REPLAYS[case]
+    with pytest.raises(Declined, match=f"^declined: {code}$") as error:
+        book.charged(other, PLENTY)
+    assert error.value.code is code
+    assert error.value.private
+    assert path.read_bytes() == before
+    book.charged(receipt(4), PLENTY)
+
+
+def test_rounds_and_runs_go_on(path):
+    book = charged(path, receipt(3), receipt(3, 1), receipt(3, 4), receipt(1, run="r2"), receipt(7))
+    assert book.spending() == {EVENT: 3}
+    assert book.spending(alone=True) == {ALONE: 3}
+
+
+def test_epsilon_is_of_all_runs_together(path):
+    book = charged(path, *map(receipt, range(1, 6)), receipt(run="r2"), receipt(1, 1, run="r2"))
+    bound, alone = book.guarantees(1e-5)
+    assert bound.epsilon == guarantee({EVENT: 6}, 1e-5).epsilon
+    assert alone.epsilon == guarantee({ALONE: 6}, 1e-5).epsilon
+    assert bound.epsilon < alone.epsilon
+    assert (bound.against, alone.against) == ("sites", "others")
+    facts = book.to_json(PLENTY)
+    assert [each["epsilon"] for each in facts["guarantees"]] == [bound.epsilon, alone.epsilon]
+
+
+def test_one_epsilon_where_nobody_else_is_trusted_anyway(path):
+    book = charged(path, receipt(alone=None))
+    assert book.guarantees(1e-5)[1] is None
+    mixed = charged(path, receipt(run="r2"))
+    assert mixed.spending(alone=True) == {EVENT: 1, ALONE: 1}
+
+
+def test_separations_of_one_run_say_nothing_of_another(path):
+    event = Event(Separated(4, Gaussian(3.0)), "cyclic")
+    runs = [receipt(round, run=run, event=event, alone=None) for run in "ab" for round in range(5)]
+    book = charged(path, *runs)
+    assert book.spending() == Counter(apart({event: 5})) + Counter(apart({event: 5}))
+    assert book.spending().total() == 4
+
+
+def test_clients_at_several_sites_are_charged_for_the_whole_run(path):
+    book = charged(path, receipt(2, at_once=10), receipt(5, at_once=10), receipt(run="r2"))
+    assert book.spending() == {EVENT: 11}
+    assert book.runs[0].charged == 10
+    with pytest.raises(Declined, match="round"):
+        book.charged(receipt(11, at_once=10), PLENTY)
+    with pytest.raises(Declined, match="run"):
+        book.charged(receipt(6, at_once=20), PLENTY)
+    with pytest.raises(Declined, match="run"):
+        book.charged(receipt(6, at_once=10, event=CENTRAL), PLENTY)
+    four = SpendingLimit(epsilon=guarantee({EVENT: 14}, 1e-5).epsilon, delta=1e-5)
+    assert book.affords(four, receipt(run="r3", at_once=3))
+    assert not book.affords(four, receipt(run="r3", at_once=4))
+
+
+@pytest.mark.parametrize("stride", [1, 2, 50])
+def test_the_budget_stops_at_the_last_round_that_fits(path, stride):
+    limit = SpendingLimit(epsilon=guarantee({CENTRAL: 7}, 1e-5).epsilon, delta=1e-5)
+    book = charged(path, *(receipt(n, run="r0", event=CENTRAL, alone=None) for n in (1, 2)))
+    for round in range(1, 6):
+        book.charged(receipt(round, event=CENTRAL, alone=None), limit, stride)
+    before = path.read_bytes()
+    with pytest.raises(Declined, match="budget"):
+        book.charged(receipt(6, event=CENTRAL, alone=None), limit, stride)
+    assert path.read_bytes() == before
+    book.charged(receipt(5, 1, event=CENTRAL, alone=None), limit, stride)  # of a paid round
+    with pytest.raises(Declined, match="budget"):
+        Receipts.recover(path).charged(receipt(1, run="r9", event=CENTRAL, alone=None), limit)
+
+
+def test_no_epsilon_covers_events_of_different_meaning(path):
+    book = charged(path, receipt())
+    other = replace(EVENT, relation="replace-one")
+    assert not book.affords(PLENTY, receipt(2, event=other))
+    with pytest.raises(Declined, match="budget"):
+        book.charged(receipt(2, event=other), PLENTY)
+
+
+def test_a_torn_line_was_never_answered(path):
+    charged(path, receipt(1), receipt(2))
+    whole = path.read_bytes()
+    charged(path, receipt(3))
+    last = path.read_bytes()[len(whole) :]
+    for cut in (1, len(last) // 2, len(last) - 1):
+        path.write_bytes(whole + last[:cut])
+        looked = Receipts.load(path)
+        assert looked.torn
+        assert looked.spending() == {EVENT: 2}
+        with pytest.raises(LedgerBroken, match="start the site again"):
+            looked.charged(receipt(3), PLENTY)
+        assert path.read_bytes() == whole + last[:cut]
+        book = Receipts.recover(path)
+        assert path.read_bytes() == whole
+        book.charged(receipt(3, model="c"), PLENTY)
+    path.write_bytes(last[:9])
+    assert Receipts.recover(path).runs == ()
+    assert path.read_bytes() == b""
+
+
+def test_edits_cuts_and_lines_of_others_are_seen(path):
+    charged(path, receipt(1), receipt(2), receipt(3))
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    forged = second.replace(b'"round":2', b'"round":9')
+    for lines in ((first, third), (second, first, third), (first, forged), (first, b"{}\n")):
+        path.write_bytes(b"".join(lines))
+        with pytest.raises(LedgerBroken, match="line "):
+            Receipts.load(path)
+    path.unlink()
+    with pytest.raises(LedgerBroken, match="cannot be read"):
+        Receipts.load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"format": 2}, "update"),
+        ({"type": "charge"}, "update"),
+        ({"round": 1.0}, "whole numbers"),
+        ({"round": True}, "whole numbers"),
+        ({"run": "a\x1b"}, "a word"),
+        ({"model": "A" * 64}, "digits"),
+        ({"event": {}}, "no receipt"),
+        ({"more": 1}, "keys or values"),
+    ],
+)
+def test_lines_that_are_no_receipts_are_named(path, change, reason):
+    from accounting import chain
+
+    body = {**receipt().to_json(), **change}
+    path.write_bytes(chain.sealed(chain.START, body)[0])
+    with pytest.raises(LedgerBroken, match=reason):
+        Receipts.load(path)
+
+
+def test_chained_lines_that_contradict_each_other_are_broken(path):
+    from accounting import chain
+
+    first, link = chain.sealed(chain.START, receipt(2).to_json())
+    for other in (receipt(2), receipt(1), receipt(3, config="c")):
+        path.write_bytes(first + chain.sealed(link["hash"], other.to_json())[0])
+        with pytest.raises(LedgerBroken, match="line 2: run r1"):
+            Receipts.load(path)
+
+
+def test_two_processes_do_not_write_to_one_file(path):
+    book, other = Receipts.load(path), Receipts.load(path)
+    book.charged(receipt(1), PLENTY)
+    with pytest.raises(LedgerBroken, match="another process"):
+        other.charged(receipt(1, model="c"), PLENTY)
+    assert Receipts.load(path).spending() == {EVENT: 1}
+
+
+def test_after_a_write_that_failed_nothing_is_charged(path, monkeypatch):
+    book = Receipts.load(path)
+    with monkeypatch.context() as failing:
+        failing.setattr("accounting.durable.append", lambda *_: (_ for _ in ()).throw(OSError(28)))
+        with pytest.raises(OSError):
+            book.charged(receipt(1), PLENTY)
+    with pytest.raises(LedgerBroken, match="could not be written"):
+        book.charged(receipt(1), PLENTY)
+    Receipts.recover(path).charged(receipt(1), PLENTY)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"run": ""}, {"round": -1}, {"exchange": 0.5}, {"federation": "b"}, {"at_once": True}],
+)
+def test_what_is_no_receipt_cannot_be_made(change):
+    with pytest.raises(Refused, match="a receipt's"):
+        receipt(**change)
+
+
+CHARGE = """
+import sys
+from pathlib import Path
+sys.path[:0] = sys.argv[3:]
+from test_receipts import PLENTY, Receipts, receipt
+book = Receipts.recover(Path(sys.argv[1]))
+start = int(sys.argv[2])
+print(start, flush=True)
+for round in range(start, start + 100_000):
+    book.charged(receipt(round), PLENTY, 1000)
+    print(round, flush=True)
+"""
+
+
+def test_a_killed_process_has_charged_all_that_it_said(path):
+    """What was printed after `charged` is in the file; at most one more line is."""
+    start, said = 1, 0
+    for _ in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-c", CHARGE, str(path), str(start), str(Path(__file__).parent)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        printed = [int(process.stdout.readline()) for _ in range(20)]
+        process.send_signal(signal.SIGKILL)
+        printed += [int(line) for line in process.stdout.read().splitlines(keepends=False)]
+        process.wait()
+        process.stdout.close()
+        said += len(printed) - 1
+        book = Receipts.recover(path)
+        (run,) = book.runs
+        assert run.last_round in (printed[-1], printed[-1] + 1)
+        start = run.last_round + 1
+    assert said <= run.rounds <= said + 3
