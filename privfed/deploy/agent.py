@@ -92,7 +92,8 @@ class Agent:
     def _restored(self, body: bytes | None) -> CommittedParty | None:
         """The party in hand as it was committed last; None where it is none of the question `body`.
 
-        Any question is meant where none is given.
+        Any question is meant where none is given. Raises `BadMessage` for a state that is of no
+        use: what it answered is not known, and nothing else is answered.
         """
         if (kept := self.store.read()) is None or body not in (None, kept[0]):
             return None
@@ -100,8 +101,7 @@ class Agent:
         try:
             client = self._client(question, kept[1])
         except BadState as damaged:
-            _log.warning("its state is of no use: %s", damaged)
-            return None
+            raise BadMessage("lost state", str(damaged)) from damaged
         self._party = CommittedParty(client, self.store.commit)
         return self._party
 

@@ -190,6 +190,11 @@ class Receipts:
             for run in self._runs.values()
         )
 
+    def last(self, run: str) -> Receipt | None:
+        """The last receipt of `run`; None where nothing of it was answered."""
+        answered = self._runs.get(run)
+        return answered.lines[answered.last] if answered else None
+
     def spending(self, alone: bool = False) -> Spending:
         """What a client of this site was charged over all runs.
 

@@ -1,20 +1,27 @@
 """A federation over a loop-back carrier: sites answer by bytes alone, as the simulator sums."""
 
 import csv
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from small import model
 
+from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
 from privfed.config.reading import load
+from privfed.deploy.admission import Admission
 from privfed.deploy.agent import Agent
 from privfed.deploy.carrier import Loopback
 from privfed.deploy.coordinator import Coordinator
 from privfed.deploy.coordinator_setup import NobodyHere
 from privfed.deploy.envelope import Reply, read_answer
+from privfed.deploy.party_store import PartyStore
+from privfed.deploy.policy import SpendingLimit
+from privfed.deploy.receipts import Receipts
 from privfed.deploy.site_setup import site_setup
 from privfed.deploy.site_work import SiteWork
 from privfed.errors import Refused
@@ -103,17 +110,29 @@ def played(setup, world, rounds=ROUNDS):
     return models
 
 
-def agents(tables, *keys, admit=lambda question: None):
-    directory = client_directory(range(SITES))
-    coordinator = verifying_key(office_identity("coordinator"))
-    made = {}
-    for site in range(SITES):
-        setup = site_setup(config(tables, f"h{site}", *keys))
-        work = SiteWork(site, setup, setup.streams)
-        made[site] = Agent(
-            work, client_identity(site), directory, coordinator, FEDERATION, RUN, admit
-        )
-    return made
+def agent(tables, folder, site, *keys, limit=None, admit=None):
+    """The agent of one site, as its process makes it: what it knows lies in `folder`."""
+    setup = site_setup(config(tables, f"h{site}", *keys))
+    folder.mkdir(parents=True, exist_ok=True)
+    receipts = folder / "receipts.jsonl"
+    receipts.touch()
+    limit = limit or SpendingLimit(epsilon=1e6, delta=1e-3)
+    digests = (FEDERATION.hex(), RUN.hex(), setup.plan.config.digest())
+    return Agent(
+        SiteWork(site, setup, setup.streams),
+        client_identity(site),
+        client_directory(range(SITES)),
+        verifying_key(office_identity("coordinator")),
+        FEDERATION,
+        RUN,
+        admit or Admission(setup, Receipts.recover(receipts), limit, *digests),
+        PartyStore(folder / "state"),
+    )
+
+
+def agents(tables, *keys, **facts):
+    folder = Path(tempfile.mkdtemp(dir=tables))
+    return {site: agent(tables, folder / str(site), site, *keys, **facts) for site in range(SITES)}
 
 
 def federated(tables, *keys, carrier=None, sites=None):
@@ -186,7 +205,7 @@ def test_one_site_of_five_may_fail_in_any_exchange(tables, stage, fault):
         return changed(data) if (number, site) == (stage, 2) else data
 
     keys = ("cohort.sampler=full", "cohort.size=0", "privacy.noise_multiplier=1e-3")
-    sites = agents(tables, *keys)
+    sites = agents(tables, *keys, admit=lambda question: None)
     carrier = Losing({site: agent.answer for site, agent in sites.items()}, faulty)
     setup, world = federated(tables, *keys, carrier=carrier)
     simulated = prepare(config(tables, "all", *keys))
@@ -217,9 +236,11 @@ def test_a_site_answers_one_question_of_an_exchange_and_only_its_coordinator(tab
     carrier = Losing({site: agent.answer for site, agent in sites.items()}, kept)
     played(*federated(tables, carrier=carrier), rounds=2)
     asked = sites[0].answer
-    assert read_answer(asked(seen[0])) == (Reply.MALFORMED, b"")  # a round that is over
-    assert read_answer(asked(seen[5])) == (Reply.MALFORMED, b"")  # the last one, once more
-    assert read_answer(asked(seen[-1])) == (Reply.MALFORMED, b"")  # a step out of its turn
+    assert read_answer(asked(seen[0])) == (Reply.DECLINED, b"round")  # a round that is over
+    assert read_answer(asked(seen[5])) == (Reply.MALFORMED, b"")  # a sum that is over
+    assert read_answer(asked(seen[7])) == (Reply.MALFORMED, b"")  # a step that is over
+    assert asked(seen[-1]) == asked(seen[-1])  # the same bytes have the same answer
+    assert read_answer(asked(seen[-1]))[0] == Reply.ANSWERED
     for at in range(3, 67):
         other = seen[5][:at] + bytes([seen[5][at] ^ 1]) + seen[5][at + 1 :]
         assert read_answer(asked(other))[0] == Reply.UNSIGNED
@@ -227,10 +248,7 @@ def test_a_site_answers_one_question_of_an_exchange_and_only_its_coordinator(tab
 
 
 def test_what_a_policy_refuses_is_a_code_without_a_word(tables):
-    def admit(question):
-        raise Refused("patient p17 has had enough")
-
-    sites = agents(tables, admit=admit)
+    sites = agents(tables, limit=SpendingLimit(epsilon=0.01, delta=1e-3))
     answers = []
 
     def kept(number, site, data):
@@ -239,7 +257,7 @@ def test_what_a_policy_refuses_is_a_code_without_a_word(tables):
 
     with pytest.raises(Aborted):
         played(*federated(tables, carrier=Losing({}, kept), sites=sites), rounds=1)
-    assert set(answers) == {bytes([Reply.REFUSED])}
+    assert set(answers) == {bytes([Reply.DECLINED]) + b"budget"}
 
 
 def test_a_site_that_fails_says_nothing_of_why(tables, monkeypatch):
@@ -308,3 +326,99 @@ def test_a_coordinator_needs_a_public_test_set_and_masked_sums(tables, tmp_path)
     with pytest.raises(Refused, match=r"secure\.protocol"):
         train(config(tables, "nowhere", *plain), tmp_path / "run", elsewhere=elsewhere)
     assert not (tmp_path / "run").exists()
+
+
+class Killing(Loopback):
+    """A carrier whose site 2 is killed before, or after, it answers its message number `when`."""
+
+    def __init__(self, sites, rebuilt, when, after):
+        super().__init__(sites)
+        self.rebuilt, self.when, self.after, self.count = rebuilt, when, after, 0
+
+    def send(self, site, data, deadline):
+        if site != 2:
+            super().send(site, data, deadline)
+            return
+        number, self.count = self.count, self.count + 1
+        if number == self.when and not self.after:
+            self._sites[2] = self.rebuilt()  # and what it was sent comes to the new process
+        answer = self._sites[2](data)
+        if number == self.when and self.after:
+            self._sites[2] = self.rebuilt()  # its answer was lost: the same bytes are sent again
+            again = self._sites[2](data)
+            assert again == answer
+        self._arrived.append((2, answer))
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("when", range(5))
+@pytest.mark.parametrize("sizing", ["minimum", "layers"])
+def test_a_killed_agent_goes_on_from_what_it_committed(tables, tmp_path, sizing, when, after):
+    """With each answer as if nothing had happened, and one receipt for each exchange."""
+    keys = (f"privacy.sizing={sizing}", "secure.threat=lying")
+    sites = {site: agent(tables, tmp_path / str(site), site, *keys) for site in range(SITES)}
+    asked = {site: one.answer for site, one in sites.items()}
+
+    def rebuilt():
+        return agent(tables, tmp_path / "2", 2, *keys).answer
+
+    carrier = Killing(asked, rebuilt, when, after)
+    models = played(*federated(tables, *keys, carrier=carrier, sites=sites), rounds=2)
+    simulated = prepare(config(tables, "all", *keys))
+    whole = played(simulated, shared_world(simulated, Books(), Books(), ALONE), rounds=2)
+    assert all(torch.equal(first, second) for first, second in zip(models, whole, strict=True))
+    receipts = Receipts.load(tmp_path / "2" / "receipts.jsonl")
+    assert [(run.rounds, run.exchanges) for run in receipts.runs] == [(2, 2)]
+    assert receipts.spending() == {simulated.plan.event: 2}
+
+
+def test_who_was_drawn_is_forgotten_with_the_process(tables, tmp_path):
+    """A second exchange of a round would be over another cohort: the site has dropped out."""
+    keys = ("client.objective=feddane",)
+    sites = {site: agent(tables, tmp_path / str(site), site, *keys) for site in range(SITES)}
+    asked = {site: one.answer for site, one in sites.items()}
+
+    def rebuilt():
+        return agent(tables, tmp_path / "2", 2, *keys).answer
+
+    carrier = Killing(asked, rebuilt, 5, after=False)
+    setup, world = federated(tables, *keys, carrier=carrier, sites=sites)
+    sums = []
+    counted = world.sites.sum
+
+    class Noting:
+        def sum(self, *question):
+            sums.append(counted(*question))
+            return sums[-1]
+
+    played(setup, replace(world, sites=Noting()), rounds=1)
+    assert [total.survivors for total in sums] == [5, 4]
+
+
+def test_receipts_agree_with_the_ledger(tables, tmp_path):
+    keys = ("run.rounds=3",)
+    sites = {site: agent(tables, tmp_path / str(site), site, *keys) for site in range(SITES)}
+    train(config(tables, "nowhere", *keys), tmp_path / "run", elsewhere=reaching(sites))
+    ledger = Ledger.load(tmp_path / "run" / "ledger.jsonl")
+    for site in range(SITES):
+        receipts = Receipts.load(tmp_path / str(site) / "receipts.jsonl")
+        assert dict(receipts.spending()) == dict(ledger.spending)
+
+
+def test_a_damaged_state_answers_nothing_more(tables, tmp_path):
+    """What it answered is not known: a fresh party of the same sum would be a second one."""
+    sites = {site: agent(tables, tmp_path / str(site), site) for site in range(SITES)}
+    seen = []
+
+    def kept(number, site, data):
+        if site == 2:
+            seen.append(data)
+        return data if number < 2 else None
+
+    carrier = Losing({site: one.answer for site, one in sites.items()}, kept)
+    with pytest.raises(Aborted):
+        played(*federated(tables, carrier=carrier, sites=sites), rounds=1)
+    state = tmp_path / "2" / "state" / "party"
+    state.write_bytes(state.read_bytes()[:-1])
+    again = agent(tables, tmp_path / "2", 2)
+    assert {read_answer(again.answer(data))[0] for data in seen} == {Reply.MALFORMED}
