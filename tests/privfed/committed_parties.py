@@ -1,6 +1,7 @@
 """Masked sums of committed parties that are killed: at a commit, after an answer, by a signal."""
 
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -209,10 +210,12 @@ def process(setting, site, folder, pipe):
     def row():
         with asked.open("ab") as file:
             file.write(b"r")
+        time.sleep(0.003)  # or hardly anybody would be killed while it is made
         return setting.row(site).copy()
 
     state = path.read_bytes() if path.exists() else None
     party = CommittedParty(setting.client(site, row, state), durably(path))
+    pipe.send_bytes(b"ready")
     while True:
         question = pipe.recv_bytes()
         try:

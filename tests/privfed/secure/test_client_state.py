@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.client_state import BadState, StateReader
+from privfed.secure.masked.shamir import PRIME
 
 SETTING = Setting(layers=Layers(50.0, 0.25, 1))
 SITES = everybody(SETTING)
@@ -139,17 +140,48 @@ def test_whatever_is_made_up_is_a_state_or_refused_by_name(state, data):
     read(resealed(state[:start] + put + state[end:]))
 
 
-@pytest.mark.parametrize("change", [lambda held: held[::-1], lambda held: (*held, held[-1])])
-def test_what_is_in_it_has_one_form(change):
-    """Shares that are out of order or twice are none that a client writes."""
-    reader = StateReader(STATES[3])
-    terms = restored(STATES[3])._terms
-    state = reader.state(terms)
-    assert restored(state.to_bytes(terms)).to_bytes() == STATES[3]
-    for part in ("held", "shared"):
-        made_up = replace(state, **{part: change(getattr(state, part))})
-        with pytest.raises(BadState, match=r"^damaged: .*do not fit together"):
-            restored(made_up.to_bytes(terms))
+def first(state, shares):
+    """The first who dealt any dealt these instead."""
+    return (state.held[0][0], shares), *state.held[1:]
+
+
+def unsigned(roster):
+    keys = (replace(roster.keys[0], signature=bytes(64)), *roster.keys[1:])
+    return replace(roster, keys=keys)
+
+
+MADE_UP = {
+    "shares out of order": (4, lambda s: {"held": s.held[::-1]}),
+    "shares twice": (4, lambda s: {"held": (*s.held, s.held[-1])}),
+    "senders out of order": (4, lambda s: {"shared": s.shared[::-1]}),
+    "senders twice": (4, lambda s: {"shared": (*s.shared, s.shared[-1])}),
+    "shares of a stranger": (4, lambda s: {"held": (*s.held, (99, s.held[0][1]))}),
+    "a stranger's shares sent": (4, lambda s: {"shared": (*s.shared, 99)}),
+    "too few shares of each": (4, lambda s: {"held": tuple((who, of[:2]) for who, of in s.held)}),
+    "a share outside the field": (4, lambda s: {"held": first(s, (PRIME, 1, 2))}),
+    "a layer more": (2, lambda s: {"layers": (*s.layers, bytes(32))}),
+    "no layer": (2, lambda s: {"layers": ()}),
+    "keys that nobody signed": (2, lambda s: {"roster": unsigned(s.roster)}),
+    "keys of fewer": (2, lambda s: {"roster": replace(s.roster, keys=s.roster.keys[1:])}),
+    "another nonce": (2, lambda s: {"secrets": (bytes(32), *s.secrets[1:])}),
+    "another threshold": (4, lambda s: {"roster": replace(s.roster, threshold=2)}),
+    "too few survivors": (
+        5,
+        lambda s: {"survivors": replace(s.survivors, clients=s.survivors.clients[:3])},
+    ),
+}
+"""After which commit, and what is changed."""
+
+
+@pytest.mark.parametrize("commit, change", MADE_UP.values(), ids=MADE_UP.keys())
+def test_a_state_that_no_client_comes_to_is_refused(commit, change):
+    """Though its hash is right: parts that do not fit together, or in another form."""
+    data = STATES[commit - 1]
+    terms = restored(data)._terms
+    state = StateReader(data).state(terms)
+    assert state.to_bytes(terms) == data
+    with pytest.raises(BadState, match=r"^damaged: "):
+        restored(replace(state, **change(state)).to_bytes(terms))
 
 
 @given(st.sampled_from(STATES), st.integers(0, 7), st.sampled_from(STATES), st.data())
