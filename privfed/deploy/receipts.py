@@ -171,7 +171,9 @@ class Receipts:
         receipts = cls.load(path)
         if receipts.torn:
             lines, newline, _ = path.read_bytes().rpartition(b"\n")
+            mode = path.stat().st_mode & 0o777
             durable.write_atomically(path, lines + newline)
+            path.chmod(mode)
             return cls.load(path)
         return receipts
 

@@ -210,9 +210,11 @@ def test_a_torn_line_was_never_answered(path):
         book = Receipts.recover(path)
         assert path.read_bytes() == whole
         book.charged(receipt(3, model="c"), PLENTY)
+    path.chmod(0o600)
     path.write_bytes(last[:9])
     assert Receipts.recover(path).runs == ()
     assert path.read_bytes() == b""
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_edits_cuts_and_lines_of_others_are_seen(path):
