@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -120,6 +121,8 @@ def test_any_other_question_is_declined_and_nothing_charged(path, case, restarte
         book.charged(other, PLENTY)
     assert error.value.code is code
     assert error.value.private
+    again = pickle.loads(pickle.dumps(error.value))
+    assert (again.code, again.private, str(again)) == (code, error.value.private, str(error.value))
     assert path.read_bytes() == before
     book.charged(receipt(4), PLENTY)
 
