@@ -49,6 +49,9 @@ class Declined(Refused):
         super().__init__(f"declined: {refusal.code}", refusal.reason)
         self.refusal = refusal
 
+    def __reduce__(self) -> tuple[type[Declined], tuple[Refusal]]:
+        return type(self), (self.refusal,)
+
     @property
     def code(self) -> Code:
         """The public word."""

@@ -16,7 +16,7 @@ from privfed.config.mistakes import mistakes
 from privfed.config.reading import read_toml
 from privfed.config.sections import FORMAT
 from privfed.deploy.keys import EXPECTED_NAME, NAME, PublicKey, UnknownKey
-from privfed.errors import Refused
+from privfed.errors import Refused, public_text
 from privfed.parts import Part
 from privfed.secure.limits import FEWEST
 from privfed.secure.masked.site_policy import least_threshold
@@ -184,7 +184,7 @@ def _key(text: str) -> PublicKey:
     try:
         return PublicKey.parse(text)
     except UnknownKey as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(public_text(error)) from None
 
 
 def _line(name: str, key: str) -> str:

@@ -18,7 +18,7 @@ from typing import Self
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from accounting.durable import sync_folder
-from privfed.errors import Broken, Refused
+from privfed.errors import Broken, Refused, public_text
 from privfed.secure.primitives import KEY, verified
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -106,7 +106,7 @@ class SiteKey:
                 mode = os.fstat(file.fileno()).st_mode
                 text = file.read(4096).decode("ascii", "replace")
         except OSError as error:
-            raise KeyUnusable(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from error
+            raise KeyUnusable(f"the key cannot be read: {public_text(error)}") from error
         if stat.S_IMODE(mode) & 0o077:
             raise KeyUnusable(
                 f"{path} may be read by others (mode {stat.S_IMODE(mode):o}); expected 600. Others "
@@ -118,7 +118,7 @@ class SiteKey:
         try:
             raw = _decoded(secret.removeprefix(_SECRET), "of the secret")
         except UnknownKey as error:
-            raise KeyUnusable(f"{path} is damaged: {error}") from None
+            raise KeyUnusable(f"{path} is damaged: {public_text(error)}") from None
         return cls(name, Ed25519PrivateKey.from_private_bytes(raw))
 
     @property

@@ -35,19 +35,23 @@ def outside_part(policy: LocalPolicy, text: str) -> Refusal | None:
                 Code.PART, f"{', '.join(others)}: a part from outside; privfed's own are allowed"
             )
         if _MODEL in keys:
-            return unlisted_module(policy, str(from_toml(text)["model"]["name"]).partition(":")[0])
+            return unlisted_model(policy, str(from_toml(text)["model"]["name"]))
     except (Refused, ValueError, TypeError, AttributeError) as error:
         return Refusal(Code.PART, f"the run's file cannot be read: {error}")
     return None
 
 
-def unlisted_module(policy: LocalPolicy, module: str) -> Refusal | None:
-    """Why the code of `module` may not run here; None where its file's digest is listed."""
-    path = _file_of(module)
+def unlisted_model(policy: LocalPolicy, name: str) -> Refusal | None:
+    """Why the model `name`, "module:name", may not be built here; None where its file is listed.
+
+    A name that an installed package gave itself is refused: it says nothing of where its code is.
+    """
+    module, colon, _ = name.partition(":")
+    path = _file_of(module) if colon else None
     if path is None:
         return Refusal(
             Code.MODEL,
-            f"model.name: {module!r} is no module in a file of its own here (packages have more "
+            f"model.name is {name!r}, which is not in a file of its own here (packages have more "
             "than one); write a function that makes the model into one, and list its digest",
         )
     digest = file_digest(path)

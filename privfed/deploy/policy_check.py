@@ -5,20 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from privfed.config.config import Config
 from privfed.deploy.codes import Code, Refusal
-from privfed.deploy.federation_file import FederationFile
-from privfed.deploy.own_modules import unlisted_module
+from privfed.deploy.federation_file import FederationFile, Threat
+from privfed.deploy.own_modules import unlisted_model
 from privfed.deploy.policy import LocalPolicy
 from privfed.errors import Refused
 from privfed.parts import catalogued
 from privfed.plan.refusals import refusals
 from privfed.plan.sum_limits import configured_limits
 from privfed.registry import BUILT_IN, GIVEN, LISTS
-from privfed.secure.masked.protocol import MaskedSums
 
 Reasons = Iterator[tuple[Code, str]]
+
+
+@runtime_checkable
+class _NamesThreat(Protocol):
+    """A protocol whose secrets are opened by shares, and that says against which server."""
+
+    threat: Threat
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ def _mechanism(request: _Request) -> Reasons:
 
 def _threat(request: _Request) -> Reasons:
     protocol = request.config.protocol
-    threat = protocol.threat if isinstance(protocol, MaskedSums) else "curious"
+    threat = protocol.threat if isinstance(protocol, _NamesThreat) else "curious"
     if request.policy.require.threat == "lying" and threat != "lying":
         yield (
             Code.THREAT,
@@ -138,14 +145,14 @@ def _sites(request: _Request) -> Reasons:
 def _shares(request: _Request) -> Reasons:
     """How many sites have to stay in a sum, and how many shares open one."""
     config, least = request.config, request.policy.require.sites
-    limits, protocol = configured_limits(config), config.protocol
+    limits, protocol = configured_limits(config), config.row_hiding
     if limits.minimum < least:
         yield (
             Code.SITES,
             f"a sum of {limits.minimum} sites would be opened, and require.sites is {least}; the "
             "run would set secure.minimum",
         )
-    if not isinstance(protocol, MaskedSums):
+    if protocol is None or not isinstance(protocol, _NamesThreat):
         return
     try:
         pinned = request.federation.least_shares(limits.colluders, protocol.threat)
@@ -192,9 +199,8 @@ def _model(request: _Request) -> Reasons:
         if name not in allowed:
             yield Code.MODEL, _not_listed("model.name", name, "allow.models", allowed)
     else:
-        spelt = request.config.names["model"].partition(":")[0]
-        for module in dict.fromkeys([spelt, name.partition(":")[0]]):
-            if unlisted := unlisted_module(request.policy, module):
+        for spelt in dict.fromkeys([request.config.names["model"], name]):
+            if unlisted := unlisted_model(request.policy, spelt):
                 yield unlisted.code, unlisted.reason
     most = request.policy.allow.parameters
     if request.parameters > most:

@@ -26,7 +26,7 @@ from accounting.events import Event, Spending, apart
 from accounting.guarantee import Gate, Guarantee, guarantee, stated
 from privfed.deploy.codes import Code, Declined, Refusal
 from privfed.deploy.policy import SpendingLimit
-from privfed.errors import Refused
+from privfed.errors import Refused, public_text
 
 FORMAT = 1
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -85,7 +85,7 @@ class Receipt:
             alone = Event.from_json(link["alone"]) if link["alone"] is not None else None
             receipt = cls(**facts, event=Event.from_json(link["event"]), alone=alone)
         except (AccountingError, Refused, KeyError, TypeError) as error:
-            raise LedgerBroken(f"is no receipt ({error})") from error
+            raise LedgerBroken(f"is no receipt ({public_text(error)})") from error
         if {**receipt.to_json(), "hash": link["hash"]} != link:
             raise LedgerBroken("is no receipt (it has keys or values that none has)")
         return receipt
@@ -162,7 +162,7 @@ class Receipts:
         try:
             links, torn = chain.read(path)
         except OSError as error:
-            raise LedgerBroken(f"{path} cannot be read: {error.strerror}") from error
+            raise LedgerBroken(f"receipts cannot be read: {public_text(error)}") from error
         return cls(path, links, torn)
 
     @classmethod
@@ -171,7 +171,9 @@ class Receipts:
         receipts = cls.load(path)
         if receipts.torn:
             lines, newline, _ = path.read_bytes().rpartition(b"\n")
+            mode = path.stat().st_mode & 0o777
             durable.write_atomically(path, lines + newline)
+            path.chmod(mode)
             return cls.load(path)
         return receipts
 

@@ -426,9 +426,11 @@ def test_all_commands_have_the_flag_but_those_that_read_nothing_private():
         "audit",
         "calibrate",
         "compare",
+        "federation",
         "experiment",  # never quotes: its reasons stand in tables
         "list",
         "runs",
+        "site",
         "report",  # never quotes: what it writes goes to others
     }
 

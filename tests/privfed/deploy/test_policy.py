@@ -284,7 +284,8 @@ def test_a_module_that_hands_on_another_ones_function_needs_both(tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    "model", ["os:system", "subprocess:run", "privfed.models.recipes:Mlp", "sys:exit", "no_such:x"]
+    "model",
+    ["os:system", "subprocess:run", "privfed.models.recipes:Mlp", "sys:exit", "no_such:x", "own"],
 )
 def test_modules_of_others_are_no_models(model):
     assert outside_part(LocalPolicy(), run_text(model)).code is Code.MODEL

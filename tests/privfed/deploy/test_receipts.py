@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -120,6 +121,8 @@ def test_any_other_question_is_declined_and_nothing_charged(path, case, restarte
         book.charged(other, PLENTY)
     assert error.value.code is code
     assert error.value.private
+    again = pickle.loads(pickle.dumps(error.value))
+    assert (again.code, again.private, str(again)) == (code, error.value.private, str(error.value))
     assert path.read_bytes() == before
     book.charged(receipt(4), PLENTY)
 
@@ -210,9 +213,11 @@ def test_a_torn_line_was_never_answered(path):
         book = Receipts.recover(path)
         assert path.read_bytes() == whole
         book.charged(receipt(3, model="c"), PLENTY)
+    path.chmod(0o600)
     path.write_bytes(last[:9])
     assert Receipts.recover(path).runs == ()
     assert path.read_bytes() == b""
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_edits_cuts_and_lines_of_others_are_seen(path):
