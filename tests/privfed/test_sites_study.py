@@ -59,12 +59,13 @@ def test_one_noise_is_nearly_as_good_as_pooled_noise():
         return means["pooled", "5", epsilon] - means[method, sites, epsilon]
 
     for method in ("one noise, layers", "one noise, minimum"):
-        assert all(behind(method, epsilon) <= 1.5 for epsilon in ("2", "4", "8"))
+        assert all(behind(method, epsilon) <= 1.7 for epsilon in ("2", "4", "8"))
         assert behind(method, "1") <= 4
         for sites in ("3", "10", "30"):
             assert behind(method, "1", sites) <= 4
             assert behind(method, "4", sites) <= 1.5
         assert behind(method, "0.5") < 10 < behind("noise of each site", "0.5")
+    assert min(behind("one noise, layers", "2"), behind("one noise, minimum", "2")) <= 1.5
     assert all(behind("noise of each site", "1", sites) > 5 for sites in ("3", "5", "10", "30"))
 
 
