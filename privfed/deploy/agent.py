@@ -95,11 +95,11 @@ class Agent:
         Any question is meant where none is given. Raises `BadMessage` for a state that is of no
         use: what it answered is not known, and nothing else is answered.
         """
-        if (kept := self.store.read()) is None or body not in (None, kept[0]):
+        if (last := self.store.read()) is None or body not in (None, last[0]):
             return None
-        question, _ = _parts(kept[0])
+        question, _ = _parts(last[0])
         try:
-            client = self._client(question, kept[1])
+            client = self._client(question, last[1])
         except BadState as damaged:
             raise BadMessage("lost state", str(damaged)) from damaged
         self._party = CommittedParty(client, self.store.commit)

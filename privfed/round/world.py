@@ -49,7 +49,7 @@ class ReleaseStore(Protocol):
         ...
 
 
-class Sites(Protocol):
+class RemoteSites(Protocol):
     """Sites on machines of their own, which draw their clients and send sums of their rows."""
 
     def sum(self, round: int, number: int, exchange: Exchange, state: PublicState) -> BoundedSum:
@@ -73,7 +73,7 @@ class World:
     states: ClientState | None = None
     correlated: Correlated | None = None
     attackers: Attackers | None = None
-    sites: Sites | None = None
+    sites: RemoteSites | None = None
     """Sites elsewhere, whose clients nobody else draws or trains; None where all are here."""
     ranks: Ranks = field(default_factory=Alone)
     """Who plays this run together: the first charges, draws, adds noise and writes."""

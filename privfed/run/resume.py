@@ -122,8 +122,8 @@ def resume(
         if wanted.values() != stored.values():
             directory.config.change(wanted.run.rounds, wanted.privacy.epsilon)
         with entered(watching) as others:
-            told = [*observers, *others]
-            return play_to_end(setup, directory, ledger, told, ranks, elsewhere)
+            observing = [*observers, *others]
+            return play_to_end(setup, directory, ledger, observing, ranks, elsewhere)
 
 
 def _state_budget(

@@ -51,5 +51,5 @@ def train(
         keep_heads(ledger, config.run.heads)
         Checkpoint.first(setup.initial_state(), ledger.head()).save(directory, setup.network)
         with entered(watching) as others:
-            told = [*observers, *others]
-            return play_to_end(setup, directory, ledger, told, ranks, elsewhere)
+            observing = [*observers, *others]
+            return play_to_end(setup, directory, ledger, observing, ranks, elsewhere)

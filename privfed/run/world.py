@@ -16,7 +16,7 @@ from privfed.local.client_states import ClientStates
 from privfed.local.silos import PrivateSilos, SiloLedgers
 from privfed.privacy.noise.correlated import Correlated
 from privfed.ranks import ALONE, Ranks
-from privfed.round.world import Charges, ReleaseStore, Sites, Watch, World
+from privfed.round.world import Charges, ReleaseStore, RemoteSites, Watch, World
 from privfed.run.prepare import Loader
 from privfed.run.setup import Setup
 from privfed.store.checkpoint import Checkpoint
@@ -162,4 +162,4 @@ class Elsewhere:
     """
 
     load: Loader
-    reach: Callable[[Setup, Ledger], Sites]
+    reach: Callable[[Setup, Ledger], RemoteSites]
