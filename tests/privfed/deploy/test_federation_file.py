@@ -107,6 +107,7 @@ def test_a_site_is_added_where_sites_are_not_last(tmp_path):
         ("oslo", "ed25519:x", "43 letters"),
         ("o slo", str(SiteKey.draw("x").public), "no name"),
     ],
+    ids=["twice", "its key", "the coordinator's", "one name", "no key", "no name"],
 )
 def test_what_cannot_be_added_changes_nothing(tmp_path, name, key, reason):
     path = written(tmp_path / "f.toml")
