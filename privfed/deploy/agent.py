@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from privfed.deploy.codes import Declined
 from privfed.deploy.envelope import Envelope, Kind, Reply, answered
+from privfed.deploy.fixed_time import FixedTime
 from privfed.deploy.party_store import PartyStore
 from privfed.deploy.questions import Question
 from privfed.deploy.site_work import SiteWork
@@ -23,7 +24,9 @@ from privfed.secure.masked.client_state import BadState
 from privfed.secure.masked.committed_party import CommittedParty
 from privfed.secure.masked.expected import Expected
 from privfed.secure.masked.layered_noise import ClientNoise
+from privfed.secure.masked.messages import decode
 from privfed.secure.masked.protocol import MaskedSums
+from privfed.secure.masked.row_messages import Masked
 from privfed.secure.summation import Aborted, Session
 
 _log = logging.getLogger(__name__)
@@ -39,7 +42,8 @@ class Agent:
     the site's receipts, durably, before a coin is drawn: it takes an exchange once, and no earlier
     one. What the sum's party does is committed to `store` before it is answered, and an agent that
     was killed goes on from there: the same bytes have the same answer, and a row that was asked for
-    and did not leave is lost. What it answers is one of the protocol's messages or a fixed word;
+    and did not leave is lost. A masked row leaves when `leaving` says, whoever was drawn. What it
+    answers is one of the protocol's messages or a fixed word;
     why it declines or fails is in its own log alone.
     """
 
@@ -51,6 +55,7 @@ class Agent:
     run: bytes
     admit: Callable[[Question], None]
     store: PartyStore
+    leaving: FixedTime = field(default_factory=lambda: FixedTime(0.0))
     _party: CommittedParty | None = field(default=None, init=False, repr=False)
 
     def answer(self, data: bytes) -> bytes:
@@ -78,12 +83,16 @@ class Agent:
         party = self._party or self._restored(None)
         if party is None:
             raise BadMessage("wrong type", "a step of a sum that was not begun")
-        return party.handle(envelope.body)
+        answer = party.handle(envelope.body)
+        if isinstance(decode(answer), Masked):
+            self.leaving.wait()
+        return answer
 
     def _begin(self, body: bytes) -> bytes:
         """The answer to a question: of a sum that begins, or of the one in hand, once more."""
         question, invitation = _parts(body)
         if (party := self._restored(body)) is None:
+            self.leaving.begin()
             self.admit(question)
             self.store.begin(body)
             self._party = party = CommittedParty(self._client(question), self.store.commit)

@@ -19,6 +19,7 @@ from privfed.deploy.carrier import Loopback
 from privfed.deploy.coordinator import Coordinator
 from privfed.deploy.coordinator_setup import NobodyHere
 from privfed.deploy.envelope import Reply, read_answer
+from privfed.deploy.fixed_time import FixedTime
 from privfed.deploy.party_store import PartyStore
 from privfed.deploy.policy import SpendingLimit
 from privfed.deploy.receipts import Receipts
@@ -422,3 +423,24 @@ def test_a_damaged_state_answers_nothing_more(tables, tmp_path):
     state.write_bytes(state.read_bytes()[:-1])
     again = agent(tables, tmp_path / "2", 2)
     assert {read_answer(again.answer(data))[0] for data in seen} == {Reply.MALFORMED}
+
+
+def test_a_masked_row_leaves_at_its_time_and_other_messages_at_once(tables, tmp_path):
+    """In every round alike, whoever was drawn; one that is late has dropped out."""
+    sites, slept = agents(tables), []
+    for site, one in sites.items():
+        one.leaving = FixedTime(30.0, clock=lambda: 0.0, sleep=slept.append)
+        if site == 4:
+            times = iter(range(0, 10_000, 40))
+            one.leaving = FixedTime(30.0, clock=lambda times=times: next(times), sleep=slept.append)
+    setup, world = federated(tables, sites=sites)
+    sums = []
+
+    class Noting:
+        def sum(self, *question):
+            sums.append(world.sites.sum(*question))
+            return sums[-1]
+
+    played(setup, replace(world, sites=Noting()), rounds=2)
+    assert [total.survivors for total in sums] == [4, 4]
+    assert slept == [30.0] * 8
