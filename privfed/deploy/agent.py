@@ -22,10 +22,9 @@ from privfed.secure.identities import Directory
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.client_state import BadState
 from privfed.secure.masked.committed_party import CommittedParty
-from privfed.secure.masked.expected import Expected
+from privfed.secure.masked.expected import Expected, Masking
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages import decode
-from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.masked.row_messages import Masked
 from privfed.secure.summation import Aborted, Session
 
@@ -118,7 +117,7 @@ class Agent:
         """This site's party of the sum that answers `question`: new, or as of a `state`."""
         work = self.work
         summation, encoding = work.summation, work.encoding(question)
-        if not isinstance(summation.protocol, MaskedSums):
+        if not isinstance(summation.protocol, Masking):
             raise Refused("secure.protocol: sites on machines of their own send masked sums")
         codec = summation.codec(encoding, question.width(work.setup.algorithm))
         about = (question.round, question.number, question.model_hash)

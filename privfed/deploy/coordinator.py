@@ -20,9 +20,8 @@ from privfed.round.algorithm import Algorithm
 from privfed.secure.encoded_sum import EncodedSummation
 from privfed.secure.frames import sized
 from privfed.secure.identities import Directory
-from privfed.secure.masked.expected import Expected
+from privfed.secure.masked.expected import Expected, Masking
 from privfed.secure.masked.messages import FromServer, Message, decode, encode
-from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.masked.server import MaskingServer
 from privfed.secure.primitives import random_key
 from privfed.secure.summation import Aborted
@@ -62,7 +61,7 @@ class Coordinator:
         """How rows become whole numbers, and the server of a sum that is new."""
         summation = self.algorithm.summation
         if not isinstance(summation, EncodedSummation) or not isinstance(
-            summation.protocol, MaskedSums
+            summation.protocol, Masking
         ):
             raise TypeError("sites on machines of their own send masked sums")
         limits = summation.limits

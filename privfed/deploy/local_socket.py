@@ -89,7 +89,7 @@ def ask(path: Path, question: bytes, seconds: float, most: int = 1 << 34) -> byt
         try:
             return _read_frame(connection, most)
         except ValueError as cut:
-            raise ConnectionError(f"{path} did not answer: {cut}") from cut
+            raise ConnectionError(f"{path} did not answer") from cut
 
 
 def _listening(path: Path) -> socket.socket:

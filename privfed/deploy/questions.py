@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from accounting.documents import from_json
 from privfed.local.exchange import Exchange
 from privfed.privacy.mechanism import PublicState
 from privfed.round.algorithm import Algorithm
@@ -54,7 +55,7 @@ class Question:
         """The question that these bytes are. Raises `BadMessage`."""
         reader = Reader(data)
         try:
-            facts: dict[str, Any] = json.loads(reader.sized())
+            facts: Any = from_json(reader.sized().decode())
             tensors = load(reader.rest())
             layout = Layout(tuple((str(name), int(size)) for name, size in facts["layout"]))
             broadcast, state = _without("broadcast", tensors), _without("state", tensors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, fields
+from typing import Protocol, runtime_checkable
 
 from privfed.privacy.codec import Codec
 from privfed.privacy.noise.shares import Layers
@@ -16,6 +17,15 @@ from privfed.secure.masked.site_policy import SitePolicy
 
 Insists = Policy | SitePolicy
 """What each party insists on, whatever the server says."""
+
+
+@runtime_checkable
+class Masking(Protocol):
+    """A protocol whose sums are masked, by messages between a server and parties."""
+
+    def within(self, limits: Limits) -> Insists:
+        """What parties insist on for sums within `limits`."""
+        ...
 
 
 @functools.lru_cache(maxsize=256)

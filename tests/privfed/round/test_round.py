@@ -128,7 +128,7 @@ def test_an_empty_cohorts_sum_lies_where_the_model_does(tmp_path):
         "train", {"params": params, "center": params}, rounds.algorithm.objective.layout(18)
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(by_sums, "_hash", lambda _: b"")
+        patch.setattr(by_sums, "model_hash", lambda _: b"")
         total = rounds.summed(exchange, cohort)
     assert total.total.device == params.device
 
