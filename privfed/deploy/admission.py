@@ -27,10 +27,11 @@ class Admission:
     run: str
     config: str
 
-    def __call__(self, question: Question) -> None:
+    def __call__(self, question: Question, digest: str) -> None:
         """Charge the question, durably. Raises `Declined`, charging nothing.
 
-        The last question may come again, where no answer to it was committed: it is charged once.
+        `digest` is of all its bytes, so that an exchange is answered to one question only. The last
+        one may come again, where no answer to it was committed: it is charged once.
         """
         plan = self.setup.plan
         run, parts = plan.config.run, plan.config.data.sites_per_client
@@ -41,6 +42,7 @@ class Admission:
             round=question.round,
             exchange=question.number,
             model=question.model_hash.hex(),
+            question=digest,
             config=self.config,
             event=plan.event,
             alone=plan.other,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,13 +38,16 @@ class Agent:
     """The party of one site in the sums of one run.
 
     `coordinator` is the public key whose messages it takes, `federation` and `run` what these have
-    to be bound to. `admit` declines what the site's policy does not allow (`Declined`), and charges
-    the site's receipts, durably, before a coin is drawn: it takes an exchange once, and no earlier
-    one. What the sum's party does is committed to `store` before it is answered, and an agent that
-    was killed goes on from there: the same bytes have the same answer, and a row that was asked for
-    and did not leave is lost. A masked row leaves when `leaving` says, whoever was drawn. What it
-    answers is one of the protocol's messages or a fixed word;
-    why it declines or fails is in its own log alone.
+    to be bound to. A question of another form than the run's is refused first: on some of them work
+    fails where somebody was drawn, and nowhere else. `admit` declines what the site's policy does
+    not allow (`Declined`), and charges the site's receipts, durably, before a coin is drawn: it
+    takes one question of an exchange, by the digest of its bytes, and of no earlier one.
+
+    What the sum's party does is committed to `store` before it is answered, and an agent that was
+    killed goes on from there: the same bytes have the same answer, and a row that was asked for and
+    did not leave is lost. A masked row leaves when `leaving` says, whoever was drawn. What it
+    answers is one of the protocol's messages or a fixed word; why it declines or fails is in its
+    own log alone.
     """
 
     work: SiteWork
@@ -52,9 +56,9 @@ class Agent:
     coordinator: bytes
     federation: bytes
     run: bytes
-    admit: Callable[[Question], None]
+    admit: Callable[[Question, str], None]
     store: PartyStore
-    leaving: FixedTime = field(default_factory=lambda: FixedTime(0.0))
+    leaving: FixedTime
     _party: CommittedParty | None = field(default=None, init=False, repr=False)
 
     def answer(self, data: bytes) -> bytes:
@@ -91,8 +95,9 @@ class Agent:
         """The answer to a question: of a sum that begins, or of the one in hand, once more."""
         question, invitation = _parts(body)
         if (party := self._restored(body)) is None:
+            self.work.refuse_other_form(question)
             self.leaving.begin()
-            self.admit(question)
+            self.admit(question, hashlib.sha256(body).hexdigest())
             self.store.begin(body)
             self._party = party = CommittedParty(self._client(question), self.store.commit)
         return party.handle(invitation)
@@ -123,7 +128,7 @@ class Agent:
         about = (question.round, question.number, question.model_hash)
         noise = None
         if isinstance(encoding.noise, Layers):
-            keys = Session(*about, streams=work.streams).layer_keys(work.site)
+            keys = Session(*about, streams=work.setup.streams).layer_keys(work.site)
             noise = ClientNoise(encoding.noise, keys)
         terms = (
             self.identity,

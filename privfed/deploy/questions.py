@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -16,8 +17,34 @@ from privfed.local.exchange import Exchange
 from privfed.privacy.mechanism import PublicState
 from privfed.round.algorithm import Algorithm
 from privfed.round.by_sums import model_hash
+from privfed.round.play import Conversation, play
 from privfed.secure.frames import BadMessage, Reader, sized
 from privfed.vector import Layout
+
+Shape = tuple[tuple[int, ...], torch.dtype]
+
+
+@dataclass(frozen=True)
+class QuestionForm:
+    """The task, scale and layout of an exchange, and the shapes of all that is sent for it."""
+
+    task: str
+    scale: float
+    layout: Layout
+    shapes: Mapping[str, Shape]
+
+
+def expected_forms(algorithm: Algorithm, parameters: int) -> tuple[QuestionForm, ...]:
+    """The form of each exchange of a round about a model of so many `parameters`.
+
+    As the round's play asks them, whatever is released: forms hang on public constants alone.
+    """
+    state = algorithm.initial_state(torch.zeros(parameters))
+    conversation, forms = Conversation(play(algorithm, 1, state)), []
+    for number, exchange in enumerate(conversation):
+        forms.append(Question(1, number, exchange, state.mechanism).form)
+        conversation.answer(torch.zeros(exchange.layout.length + algorithm.rule.extra))
+    return tuple(forms)
 
 
 @dataclass(frozen=True)
@@ -61,12 +88,17 @@ class Question:
             broadcast, state = _without("broadcast", tensors), _without("state", tensors)
             exchange = Exchange(str(facts["task"]), broadcast, layout, float(facts["scale"]))
             question = cls(int(facts["round"]), int(facts["number"]), exchange, state)
-        except BadMessage:
-            raise
-        except Exception as error:  # of safetensors, JSON, and types: all of them mean the same
+        except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
             raise BadMessage("wrong format", "bytes that are no question") from error
         question.refuse_not_finite()
         return question
+
+    @property
+    def form(self) -> QuestionForm:
+        """All of it but its numbers."""
+        exchange = self.exchange
+        shapes = _shapes("broadcast", exchange.broadcast) | _shapes("state", self.state)
+        return QuestionForm(exchange.task, exchange.scale, exchange.layout, shapes)
 
     def refuse_not_finite(self) -> None:
         """Raises `BadMessage` for a model, or a state, that is missing or not finite."""
@@ -87,3 +119,8 @@ def _without(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of `group`, by their own names."""
     start = f"{group}/"
     return {name[len(start) :]: value for name, value in tensors.items() if name.startswith(start)}
+
+
+def _shapes(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Shape]:
+    """The shapes and types of `tensors`, with their `group` before their names."""
+    return {f"{group}/{name}": (tuple(t.shape), t.dtype) for name, t in tensors.items()}

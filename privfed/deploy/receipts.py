@@ -1,9 +1,10 @@
 """A site's own ledger, `receipts.jsonl`: one line for each exchange, durable before the answer.
 
 The lines are hash-chained (`accounting.chain`). Each states whose question it was (federation, run,
-round, exchange), what was asked (digests of the model and of the configuration), and the event that
-the round costs a client of this site: against the server with colluding sites, and where nobody
-else is trusted (PRIVACY, section 9.6). No time, no count and nothing of anybody's data is in it.
+round, exchange), what was asked (digests of the model, of all bytes of the question, and of the
+configuration), and the event that the round costs a client of this site: against the server with
+colluding sites, and where nobody else is trusted (PRIVACY, section 9.6). No time, no count and
+nothing of anybody's data is in it.
 
 Order: a line is durable before coins are drawn, and the answer leaves after that. So a line that a
 crash tore was never answered and nobody was drawn for it: it is cut off, and counts for nothing. A
@@ -37,7 +38,9 @@ _MOST_ROUNDS = 10**9
 class Receipt:
     """One answered exchange, and what its round is charged.
 
-    `federation`, `model` and `config` are digests, 64 hexadecimal digits. `event` is against the
+    `federation`, `model`, `question` and `config` are digests, 64 hexadecimal digits: `question` is
+    of all bytes that were asked, the invitation to the sum too, so that no second sum is answered
+    by the receipt of the first. `event` is against the
     server with colluding sites, and `alone` trusts this site only; None where they are one. All
     exchanges of a round are of one cohort, and the event is that of the round. `at_once`: where
     clients are at several sites, every round of the run counts, and all so many of them are charged
@@ -49,13 +52,14 @@ class Receipt:
     round: int
     exchange: int
     model: str
+    question: str
     config: str
     event: Event
     alone: Event | None = None
     at_once: int = 0
 
     def __post_init__(self) -> None:
-        digests = (self.federation, self.model, self.config)
+        digests = (self.federation, self.model, self.question, self.config)
         if not all(_DIGEST.fullmatch(digest) for digest in digests):
             raise Refused("a receipt's digests are 64 hexadecimal digits each")
         if not re.fullmatch(r"[\w.:-]{1,128}", self.run):
@@ -79,7 +83,8 @@ class Receipt:
         """The receipt that a line states. Raises `LedgerBroken` where it states none."""
         if link.get("type") != "answer" or link.get("format") != FORMAT:
             raise LedgerBroken("is of a kind that this version of privfed does not know; update it")
-        names = ("federation", "run", "round", "exchange", "model", "config", "at_once")
+        digests = ("federation", "model", "question", "config")
+        names = (*digests, "run", "round", "exchange", "at_once")
         try:
             facts = {name: link[name] for name in names}
             alone = Event.from_json(link["alone"]) if link["alone"] is not None else None

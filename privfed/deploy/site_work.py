@@ -7,25 +7,27 @@ site's own clients alone. What leaves is a sum of whole numbers with the site's 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from defenses.types import SumRule
-from privfed.deploy.questions import Question
+from privfed.deploy.questions import Question, QuestionForm, expected_forms
 from privfed.errors import Refused
 from privfed.privacy.integers import Integers
 from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import Layers
+from privfed.ranks import ALONE
 from privfed.round.algorithm import TrainingState
 from privfed.round.by_sums import BySums
 from privfed.round.updates import ClientUpdates
-from privfed.round.world import World
 from privfed.run.setup import Setup
+from privfed.run.world import HeldElsewhere, shared_world
 from privfed.secure.encoded_accumulator import EncodedAccumulator
 from privfed.secure.encoded_sum import EncodedSummation
+from privfed.secure.frames import BadMessage
 from privfed.secure.site_sums import SiteSums
 from privfed.secure.summation import Aborted, Session
-from privfed.streams import Streams
 
 
 @dataclass
@@ -33,12 +35,11 @@ class SiteWork:
     """The work of site number `site`: `setup` has its own clients alone.
 
     It draws once in a round, whatever exchanges the round has (exchanges over one cohort are one
-    event), from `streams` of its own: no coin and no noise comes from elsewhere.
+    event), from streams of its own: no coin and no noise comes from elsewhere.
     """
 
     site: int
     setup: Setup
-    streams: Streams
     _updates: ClientUpdates | None = field(default=None, init=False, repr=False)
 
     @property
@@ -48,6 +49,18 @@ class SiteWork:
         if not isinstance(summation, EncodedSummation):
             raise Refused("a site sends sums of whole numbers; set secure.protocol")
         return summation
+
+    @cached_property
+    def forms(self) -> tuple[QuestionForm, ...]:
+        """What each exchange of a round looks like."""
+        return expected_forms(self.setup.algorithm, self.setup.network.shapes.length)
+
+    def refuse_other_form(self, question: Question) -> None:
+        """Raises `BadMessage` for a question that this run does not ask."""
+        if not 0 <= question.number < len(self.forms):
+            raise BadMessage("wrong exchange", "an exchange that no round of this run has")
+        if question.form != self.forms[question.number]:
+            raise BadMessage("wrong form", "a question of another form than this run's")
 
     def encoding(self, question: Question) -> Encoding:
         """What the sum that answers is opened for."""
@@ -63,7 +76,7 @@ class SiteWork:
             question.number,
             question.model_hash,
             np.array([self.site]),
-            streams=self.streams,
+            streams=self.setup.streams,
             sites=np.full(self.setup.federation.clients, self.site),
             identities=self.setup.federation.people().identities,
         )
@@ -86,8 +99,10 @@ class SiteWork:
                 raise Aborted("the round's clients were drawn before a restart, and are forgotten")
             algorithm, people = self.setup.algorithm, self.setup.federation.people()
             equal = people.with_equal_sizes()
-            drawn = algorithm.sampler.sample(question.round, algorithm.clients, equal, self.streams)
-            world = _world(self.setup, self.streams)
+            world = shared_world(self.setup, HeldElsewhere(), HeldElsewhere(), ALONE)
+            drawn = algorithm.sampler.sample(
+                question.round, algorithm.clients, equal, world.streams
+            )
             state = TrainingState(question.exchange.broadcast["params"], {}, question.state)
             cohort = world.executor.answering(drawn)
             self._updates = ClientUpdates(algorithm, world, state, cohort)
@@ -107,26 +122,3 @@ class _Kept:
 
     def total(self) -> tuple[Integers, int]:
         return self.row, 1
-
-
-class _Nowhere:
-    """A ledger and a release store of a site's world, which asks for neither: the server has both,
-    and a site its receipts.
-    """
-
-    def charge(self, *_: object) -> object:
-        raise TypeError("a site charges its receipts, not a round")
-
-    def write(self, *_: object) -> None:
-        raise TypeError("a site releases nothing but its masked sum")
-
-
-def _world(setup: Setup, streams: Streams) -> World:
-    """Where a site's clients train."""
-    return World(
-        executor=setup.executor,
-        people=setup.federation.people(),
-        ledger=_Nowhere(),  # type: ignore[arg-type]
-        store=_Nowhere(),
-        streams=streams,
-    )

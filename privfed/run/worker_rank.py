@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 
 from accounting.errors import BudgetExceeded
-from accounting.events import Event
-from accounting.ledger import Charge
 from privfed.config.config import Config
 from privfed.config.reading import read_resolved
 from privfed.errors import PrivfedError, Refused
@@ -24,7 +22,7 @@ from privfed.round.algorithm import TrainingState
 from privfed.round.round import run_round
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
-from privfed.run.world import shared_world
+from privfed.run.world import HeldElsewhere, shared_world
 
 
 @dataclass
@@ -60,7 +58,7 @@ def follow(ranks: Ranks) -> None:
     text, constants, start = ranks.first(_nobody)
     setup = _setup(read_resolved(text), constants, start)
     device = setup.network.initial_params.device
-    world = shared_world(setup, _Elsewhere(), _Elsewhere(), ranks)
+    world = shared_world(setup, HeldElsewhere(), HeldElsewhere(), ranks)
     state = setup.initial_state()
     while (announced := ranks.first(_nobody)) is not None:
         round, fresh = announced
@@ -79,16 +77,6 @@ def _setup(config: Config, constants: Mapping[str, Tensor], start: Tensor) -> Se
     setup = prepare(config, constants=constants)
     network = replace(setup.network, initial_params=start.to(setup.network.initial_params))
     return replace(setup, network=network)
-
-
-class _Elsewhere:
-    """Ledger and releases are rank 0's."""
-
-    def charge(self, round: int, event: Event) -> Charge:
-        raise RuntimeError("only rank 0 charges")
-
-    def write(self, *_: object) -> None:
-        raise RuntimeError("only rank 0 writes")
 
 
 def on(device: torch.device, state: TrainingState) -> TrainingState:

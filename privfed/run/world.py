@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from accounting.events import Event
 from accounting.guarantee import TIGHTEST
-from accounting.ledger import Ledger
+from accounting.ledger import Charge, Ledger
 from privfed.auditing.canaries.clients import Canaries, with_canaries
 from privfed.auditing.canaries.log import FINAL, CanaryLog
 from privfed.local.client_states import ClientStates
@@ -122,6 +123,16 @@ def shared_world(setup: Setup, ledger: Charges, store: ReleaseStore, ranks: Rank
         streams=setup.streams,
         ranks=ranks,
     )
+
+
+class HeldElsewhere:
+    """Ledger and releases of a world that has neither: they are the first rank's, or a server's."""
+
+    def charge(self, round: int, event: Event) -> Charge:
+        raise RuntimeError("only who holds the ledger charges")
+
+    def write(self, *_: object) -> None:
+        raise RuntimeError("only who holds the releases writes")
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def site(tmp_path):
 def answered(site, rounds):
     receipts = Receipts.recover(site / "receipts.jsonl")
     for round in rounds:
-        each = Receipt("f" * 64, "r1", round, 0, "a" * 64, "b" * 64, EVENT, ALONE)
+        each = Receipt("f" * 64, "r1", round, 0, "a" * 64, "c" * 64, "b" * 64, EVENT, ALONE)
         receipts.charged(each, SpendingLimit(epsilon=9.0))
     return receipts
 

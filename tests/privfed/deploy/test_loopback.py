@@ -18,10 +18,11 @@ from privfed.deploy.agent import Agent
 from privfed.deploy.carrier import Loopback
 from privfed.deploy.coordinator import Coordinator
 from privfed.deploy.coordinator_setup import NobodyHere
-from privfed.deploy.envelope import Reply, read_answer
+from privfed.deploy.envelope import Envelope, Kind, Reply, read_answer
 from privfed.deploy.fixed_time import FixedTime
 from privfed.deploy.party_store import PartyStore
 from privfed.deploy.policy import SpendingLimit
+from privfed.deploy.questions import Question
 from privfed.deploy.receipts import Receipts
 from privfed.deploy.site_setup import site_setup
 from privfed.deploy.site_work import SiteWork
@@ -32,16 +33,20 @@ from privfed.run.prepare import prepare
 from privfed.run.resume import resume
 from privfed.run.train import train
 from privfed.run.world import Elsewhere, shared_world
+from privfed.secure.frames import Reader, sized
 from privfed.secure.identities import (
     client_directory,
     client_identity,
     office_identity,
     verifying_key,
 )
+from privfed.secure.masked.messages import decode, encode
 from privfed.secure.summation import Aborted
+from privfed.vector import Layout
 
 SITES, PATIENTS, ROUNDS = 5, 40, 4
 FEDERATION, RUN = b"f" * 32, b"r" * 32
+KEY_OF_COORDINATOR = office_identity("coordinator")
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +125,7 @@ def agent(tables, folder, site, *keys, limit=None, admit=None):
     limit = limit or SpendingLimit(epsilon=1e6, delta=1e-3)
     digests = (FEDERATION.hex(), RUN.hex(), setup.plan.config.digest())
     return Agent(
-        SiteWork(site, setup, setup.streams),
+        SiteWork(site, setup),
         client_identity(site),
         client_directory(range(SITES)),
         verifying_key(office_identity("coordinator")),
@@ -128,6 +133,7 @@ def agent(tables, folder, site, *keys, limit=None, admit=None):
         RUN,
         admit or Admission(setup, Receipts.recover(receipts), limit, *digests),
         PartyStore(folder / "state"),
+        FixedTime(0.0),
     )
 
 
@@ -206,7 +212,7 @@ def test_one_site_of_five_may_fail_in_any_exchange(tables, stage, fault):
         return changed(data) if (number, site) == (stage, 2) else data
 
     keys = ("cohort.sampler=full", "cohort.size=0", "privacy.noise_multiplier=1e-3")
-    sites = agents(tables, *keys, admit=lambda question: None)
+    sites = agents(tables, *keys, admit=lambda *_: None)
     carrier = Losing({site: agent.answer for site, agent in sites.items()}, faulty)
     setup, world = federated(tables, *keys, carrier=carrier)
     simulated = prepare(config(tables, "all", *keys))
@@ -444,3 +450,82 @@ def test_a_masked_row_leaves_at_its_time_and_other_messages_at_once(tables, tmp_
     played(setup, replace(world, sites=Noting()), rounds=2)
     assert [total.survivors for total in sums] == [4, 4]
     assert slept == [30.0] * 8
+
+
+def asked_again(tables, changed):
+    """How site 0 answers a second question of an exchange that it answered: `changed` of the first.
+
+    Its masked row had left. The coordinator signs both.
+    """
+    sites, seen = agents(tables), []
+
+    def noted(number, site, data):
+        if site == 0:
+            seen.append(data)
+        return data
+
+    carrier = Losing({site: one.answer for site, one in sites.items()}, noted)
+    played(*federated(tables, carrier=carrier), rounds=1)
+    return read_answer(sites[0].answer(signed(changed(body_of(seen[0])))))
+
+
+def body_of(data):
+    return Envelope.decode(data).body
+
+
+def signed(body):
+    return Envelope(FEDERATION, RUN, Kind.QUESTION, body).signed(KEY_OF_COORDINATOR).encode()
+
+
+def in_another_session(body):
+    """The same question with an invitation to a sum of its own: a second row of one cohort."""
+    reader = Reader(body)
+    question, invitation = reader.sized(), decode(reader.rest())
+    return sized(question) + encode(replace(invitation, session=b"s" * 32))
+
+
+def of_another_state(body):
+    """The same model, and another rotation."""
+    reader = Reader(body)
+    question, invitation = Question.decode(reader.sized()), reader.rest()
+    state = {"rotation": question.state["rotation"] + 1}
+    return sized(replace(question, state=state).encode()) + invitation
+
+
+@pytest.mark.parametrize("changed", [in_another_session, of_another_state])
+def test_an_exchange_is_answered_to_one_question_only(tables, changed):
+    """Else two rows of one cohort would leave, with noise of their own, and one be charged."""
+    assert asked_again(tables, changed) == (Reply.DECLINED, b"question")
+
+
+OTHER_FORMS = {
+    "a longer layout": lambda asked: replace(asked, layout=Layout((("delta", 8),))),
+    "another task": lambda asked: replace(asked, task="gradient"),
+    "another scale": lambda asked: replace(asked, scale=3.0),
+    "a longer model": lambda asked: replace(
+        asked, broadcast={**asked.broadcast, "params": torch.zeros(9)}
+    ),
+    "another precision": lambda asked: replace(
+        asked, broadcast={**asked.broadcast, "params": asked.broadcast["params"].double()}
+    ),
+    "no center": lambda asked: replace(asked, broadcast={"params": asked.broadcast["params"]}),
+}
+
+
+@pytest.mark.parametrize("form", OTHER_FORMS)
+def test_questions_of_another_form_are_refused_before_anybody_is_drawn(tables, form, monkeypatch):
+    """Whoever is drawn would fail on some of them, and so show that somebody was."""
+    sites, seen = agents(tables), []
+
+    def noted(number, site, data):
+        seen.append(data)
+
+    monkeypatch.setattr(SiteWork, "row", lambda *_: pytest.fail("somebody was drawn"))
+    with pytest.raises(Aborted):
+        played(*federated(tables, carrier=Losing({}, noted), sites=sites), rounds=1)
+    reader = Reader(body_of(seen[0]))
+    question, invitation = Question.decode(reader.sized()), reader.rest()
+    other = replace(question, exchange=OTHER_FORMS[form](question.exchange))
+    answer = read_answer(sites[0].answer(signed(sized(other.encode()) + invitation)))
+    assert answer == (Reply.MALFORMED, b"")
+    assert not sites[0].admit.receipts.runs

@@ -36,6 +36,7 @@ def receipt(round=1, exchange=0, run="r1", model="a", config="b", **changes):
         "round": round,
         "exchange": exchange,
         "model": model * 64,
+        "question": "d" * 64,
         "config": config * 64,
         "event": EVENT,
         "alone": ALONE,
@@ -97,6 +98,7 @@ def test_the_same_question_is_charged_once_also_after_a_restart(path):
 
 REPLAYS = {
     "another model": (Code.QUESTION, receipt(3, 1, model="c")),
+    "another question": (Code.QUESTION, receipt(3, 1, question="e" * 64)),
     "another event": (Code.QUESTION, receipt(3, 1, event=CENTRAL)),
     "an earlier exchange": (Code.QUESTION, receipt(3, 0, model="c")),
     "an earlier round": (Code.ROUND, receipt(2)),
