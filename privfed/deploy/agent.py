@@ -73,7 +73,7 @@ class Agent:
         except Aborted as malformed:
             _log.warning("not answered: %s", malformed)
             return answered(Reply.MALFORMED)
-        except Exception:
+        except Exception:  # whatever it is: its text may quote data
             _log.exception("failed")
             return answered(Reply.FAILED)
 
