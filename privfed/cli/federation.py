@@ -11,7 +11,7 @@ from privfed.cli.answering import answers_errors, print_json
 from privfed.cli.options import FILE, JSON
 
 if TYPE_CHECKING:
-    from privfed.deploy.federation_file import FederationFile
+    from privfed.deploy.files.federation_file import FederationFile
 
 FEDERATION_FILE = click.argument("file", metavar="FILE", type=FILE)
 
@@ -29,7 +29,7 @@ def federation() -> None:
 @answers_errors
 def new_command(file: Path, name: str, coordinator: str, threshold: int) -> int:
     """Write a federation's file without any site yet."""
-    from privfed.deploy.federation_file import agreed
+    from privfed.deploy.files.federation_file import agreed
 
     stated = {"name": name, "coordinator": coordinator, "threshold": threshold}
     agreed(stated).write_new(file)
@@ -44,7 +44,7 @@ def new_command(file: Path, name: str, coordinator: str, threshold: int) -> int:
 @answers_errors
 def add_command(file: Path, site: tuple[str, str]) -> int:
     """Add a site, by the line that `privfed site key` prints there."""
-    from privfed.deploy.federation_file import add_site
+    from privfed.deploy.files.federation_file import add_site
 
     add_site(file, *site)
     return 0
@@ -61,7 +61,7 @@ def check_federation(file: Path, colluders: int, as_json: bool) -> int:
     Everybody's digest is the same where everybody has the same federation, however the file is laid
     out. Compare it by telephone, before the first run.
     """
-    from privfed.deploy.federation_file import FederationFile
+    from privfed.deploy.files.federation_file import FederationFile
 
     agreed_on = FederationFile.read(file)
     shares = _shares(agreed_on, colluders)

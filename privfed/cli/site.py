@@ -12,8 +12,8 @@ from privfed.cli.answering import answers_errors, print_json
 from privfed.cli.options import DIRECTORY, JSON
 
 if TYPE_CHECKING:
-    from privfed.deploy.policy import SpendingLimit
-    from privfed.deploy.receipts import Receipts
+    from privfed.deploy.files.receipts import Receipts
+    from privfed.deploy.policies.policy import SpendingLimit
 
 SITE_FOLDER = click.argument("directory", metavar="DIR", type=DIRECTORY)
 
@@ -29,7 +29,7 @@ def site() -> None:
 @answers_errors
 def init_command(directory: Path, name: str) -> int:
     """Make a site's folder: a fresh secret key, a policy to read, and no receipts yet."""
-    from privfed.deploy.site_folder import SiteFolder
+    from privfed.deploy.files.site_folder import SiteFolder
 
     folder = SiteFolder(directory)
     key = folder.begin(name)
@@ -46,8 +46,8 @@ def init_command(directory: Path, name: str) -> int:
 @answers_errors
 def key_command(directory: Path) -> int:
     """Print the site's public key, by which the others know it."""
-    from privfed.deploy.keys import SiteKey
-    from privfed.deploy.site_folder import SiteFolder
+    from privfed.deploy.files.keys import SiteKey
+    from privfed.deploy.files.site_folder import SiteFolder
 
     click.echo(str(SiteKey.read(SiteFolder(directory).key).public))
     return 0
@@ -63,9 +63,9 @@ def receipts_command(directory: Path, as_json: bool) -> int:
     The chain of receipts is verified; one that was edited or cut in the middle ends with exit
     code 5. A cut end shows by the head alone: compare it with one that was kept elsewhere.
     """
-    from privfed.deploy.policy import LocalPolicy
-    from privfed.deploy.receipts import Receipts
-    from privfed.deploy.site_folder import SiteFolder
+    from privfed.deploy.files.receipts import Receipts
+    from privfed.deploy.files.site_folder import SiteFolder
+    from privfed.deploy.policies.policy import LocalPolicy
 
     folder = SiteFolder(directory)
     receipts = Receipts.load(folder.receipts)

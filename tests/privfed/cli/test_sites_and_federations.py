@@ -7,9 +7,9 @@ from commands import run
 
 from accounting.events import Event
 from accounting.releases import PoissonSampled, Skellam
-from privfed.deploy.keys import SiteKey
-from privfed.deploy.policy import SpendingLimit
-from privfed.deploy.receipts import Receipt, Receipts
+from privfed.deploy.files.keys import SiteKey
+from privfed.deploy.files.receipts import Receipt, Receipts
+from privfed.deploy.policies.policy import SpendingLimit
 
 EVENT, ALONE = (
     Event(PoissonSampled(0.1, Skellam(variance, 2000.0, 16000.0)), "poisson")

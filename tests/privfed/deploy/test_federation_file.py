@@ -2,8 +2,8 @@
 
 import pytest
 
-from privfed.deploy.federation_file import FederationFile, add_site, agreed
-from privfed.deploy.keys import PublicKey, SiteKey
+from privfed.deploy.files.federation_file import FederationFile, add_site, agreed
+from privfed.deploy.files.keys import PublicKey, SiteKey
 from privfed.errors import Refused
 from privfed.secure.masked.site_policy import least_threshold
 

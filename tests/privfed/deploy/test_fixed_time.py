@@ -2,7 +2,7 @@
 
 import pytest
 
-from privfed.deploy.fixed_time import FixedTime
+from privfed.deploy.site.fixed_time import FixedTime
 from privfed.secure.summation import Aborted
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privfed.deploy.keys import _SMALL_ORDER, KeyUnusable, PublicKey, SiteKey, UnknownKey
+from privfed.deploy.files.keys import _SMALL_ORDER, KeyUnusable, PublicKey, SiteKey, UnknownKey
 from privfed.errors import Refused
 
 

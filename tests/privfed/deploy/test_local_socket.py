@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from privfed.deploy.local_socket import LocalServer, ask
+from privfed.deploy.carriers.local_socket import LocalServer, ask
 from privfed.errors import Refused
 
 

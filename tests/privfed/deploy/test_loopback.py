@@ -13,19 +13,19 @@ from small import model
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
 from privfed.config.reading import load
-from privfed.deploy.admission import Admission
-from privfed.deploy.agent import Agent
-from privfed.deploy.carrier import Loopback
-from privfed.deploy.coordinator import Coordinator
-from privfed.deploy.coordinator_setup import NobodyHere
-from privfed.deploy.envelope import Envelope, Kind, Reply, read_answer
-from privfed.deploy.fixed_time import FixedTime
-from privfed.deploy.party_store import PartyStore
-from privfed.deploy.policy import SpendingLimit
-from privfed.deploy.questions import Question
-from privfed.deploy.receipts import Receipts
-from privfed.deploy.site_setup import site_setup
-from privfed.deploy.site_work import SiteWork
+from privfed.deploy.carriers.carrier import Loopback
+from privfed.deploy.coordinator.coordinator import Coordinator
+from privfed.deploy.coordinator.coordinator_setup import NobodyHere
+from privfed.deploy.files.party_store import PartyStore
+from privfed.deploy.files.receipts import Receipts
+from privfed.deploy.messages.envelope import Envelope, Kind, Reply, read_answer
+from privfed.deploy.messages.questions import Question
+from privfed.deploy.policies.policy import SpendingLimit
+from privfed.deploy.site.admission import Admission
+from privfed.deploy.site.agent import Agent
+from privfed.deploy.site.fixed_time import FixedTime
+from privfed.deploy.site.site_setup import site_setup
+from privfed.deploy.site.site_work import SiteWork
 from privfed.errors import Refused
 from privfed.ranks import ALONE
 from privfed.round.round import run_round

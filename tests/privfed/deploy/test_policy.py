@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from privfed.config.reading import load
-from privfed.deploy.codes import Code
-from privfed.deploy.federation_file import agreed
-from privfed.deploy.keys import SiteKey
-from privfed.deploy.own_modules import file_digest, outside_part
-from privfed.deploy.policy import TEXT, LocalPolicy
-from privfed.deploy.policy_check import refusal
+from privfed.deploy.files.federation_file import agreed
+from privfed.deploy.files.keys import SiteKey
+from privfed.deploy.policies.codes import Code
+from privfed.deploy.policies.own_modules import file_digest, outside_part
+from privfed.deploy.policies.policy import TEXT, LocalPolicy
+from privfed.deploy.policies.policy_check import refusal
 from privfed.errors import Refused
 
 RUN = (

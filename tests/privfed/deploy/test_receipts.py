@@ -17,9 +17,9 @@ from accounting.errors import LedgerBroken
 from accounting.events import Event, apart
 from accounting.guarantee import guarantee
 from accounting.releases import Gaussian, PoissonSampled, Separated, Skellam
-from privfed.deploy.codes import Code, Declined
-from privfed.deploy.policy import SpendingLimit
-from privfed.deploy.receipts import Receipt, Receipts
+from privfed.deploy.files.receipts import Receipt, Receipts
+from privfed.deploy.policies.codes import Code, Declined
+from privfed.deploy.policies.policy import SpendingLimit
 from privfed.errors import Refused
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from privfed.config.config import Config
-from privfed.deploy.codes import Code, Refusal
-from privfed.deploy.federation_file import FederationFile, Threat
-from privfed.deploy.own_modules import unlisted_model
-from privfed.deploy.policy import LocalPolicy
+from privfed.deploy.files.federation_file import FederationFile, Threat
+from privfed.deploy.policies.codes import Code, Refusal
+from privfed.deploy.policies.own_modules import unlisted_model
+from privfed.deploy.policies.policy import LocalPolicy
 from privfed.errors import Refused
 from privfed.parts import catalogued
 from privfed.plan.refusals import refusals
@@ -55,8 +55,8 @@ def refusal(
     The run trains `parameters` numbers and asks for `releases`. The code is that of the first
     reason, and all reasons are in the private text. It rests on the policy and on public facts of
     the run alone, so that declining tells nothing of anybody's data. A run file that came from
-    elsewhere is looked at by `privfed.deploy.own_modules.outside_part` before it is built; what a
-    round costs is held against the budget by `privfed.deploy.receipts`.
+    elsewhere is looked at by `own_modules.outside_part` before it is built; what a round costs is
+    held against the budget by `privfed.deploy.files.receipts`.
     """
     request = _Request(policy, config, federation, parameters, releases)
     reasons = [reason for check in _IN_ORDER for reason in check(request)]

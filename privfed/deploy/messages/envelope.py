@@ -30,7 +30,7 @@ class Reply(IntEnum):
 
     ANSWERED = 0
     DECLINED = 1
-    """The site's policy does not allow it: a fixed word follows (`privfed.deploy.codes`)."""
+    """The site's policy does not allow it: a fixed word follows (`deploy.policies.codes`)."""
     UNSIGNED = 2
     """The coordinator did not sign it, or it is of another federation or run."""
     MALFORMED = 3

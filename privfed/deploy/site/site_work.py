@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from defenses.types import SumRule
-from privfed.deploy.questions import Question, QuestionForm, expected_forms
+from privfed.deploy.messages.questions import Question, QuestionForm, expected_forms
 from privfed.errors import Refused
 from privfed.privacy.integers import Integers
 from privfed.privacy.mechanism import Encoding

@@ -15,7 +15,7 @@ from accounting.durable import create, write_atomically
 from privfed.config.mistakes import mistakes
 from privfed.config.reading import read_toml
 from privfed.config.sections import FORMAT
-from privfed.deploy.keys import EXPECTED_NAME, NAME, PublicKey, UnknownKey
+from privfed.deploy.files.keys import EXPECTED_NAME, NAME, PublicKey, UnknownKey
 from privfed.errors import Refused, public_text
 from privfed.parts import Part
 from privfed.secure.limits import FEWEST

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accounting.durable import create, make_folder
-from privfed.deploy import policy
-from privfed.deploy.keys import SiteKey
+from privfed.deploy.files.keys import SiteKey
+from privfed.deploy.policies import policy
 from privfed.errors import Refused
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from privfed.deploy.codes import Declined
-from privfed.deploy.envelope import Envelope, Kind, Reply, answered
-from privfed.deploy.fixed_time import FixedTime
-from privfed.deploy.party_store import PartyStore
-from privfed.deploy.questions import Question
-from privfed.deploy.site_work import SiteWork
+from privfed.deploy.files.party_store import PartyStore
+from privfed.deploy.messages.envelope import Envelope, Kind, Reply, answered
+from privfed.deploy.messages.questions import Question
+from privfed.deploy.policies.codes import Declined
+from privfed.deploy.site.fixed_time import FixedTime
+from privfed.deploy.site.site_work import SiteWork
 from privfed.errors import Refused
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.frames import BadMessage, Reader

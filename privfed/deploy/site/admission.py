@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from privfed.deploy.codes import Code, Declined, Refusal
-from privfed.deploy.policy import SpendingLimit
-from privfed.deploy.questions import Question
-from privfed.deploy.receipts import Receipt, Receipts
+from privfed.deploy.files.receipts import Receipt, Receipts
+from privfed.deploy.messages.questions import Question
+from privfed.deploy.policies.codes import Code, Declined, Refusal
+from privfed.deploy.policies.policy import SpendingLimit
 from privfed.run.setup import Setup
 
 

@@ -25,8 +25,8 @@ from accounting import chain, durable
 from accounting.errors import AccountingError, LedgerBroken, Unaccountable
 from accounting.events import Event, Spending, apart
 from accounting.guarantee import Gate, Guarantee, guarantee, stated
-from privfed.deploy.codes import Code, Declined, Refusal
-from privfed.deploy.policy import SpendingLimit
+from privfed.deploy.policies.codes import Code, Declined, Refusal
+from privfed.deploy.policies.policy import SpendingLimit
 from privfed.errors import Refused, public_text
 
 FORMAT = 1

@@ -79,7 +79,7 @@ class Allowances(Part):
 
 
 class LocalPolicy(Part):
-    """A site's policy: what asks for more is declined (`privfed.deploy.policy_check`)."""
+    """A site's policy: what asks for more is declined (`privfed.deploy.policies.policy_check`)."""
 
     budget: SpendingLimit = SpendingLimit()
     require: Requirements = Requirements()

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from privfed.deploy.carrier import Carrier
-from privfed.deploy.envelope import Envelope, Kind, Reply, read_answer
-from privfed.deploy.questions import Question
+from privfed.deploy.carriers.carrier import Carrier
+from privfed.deploy.messages.envelope import Envelope, Kind, Reply, read_answer
+from privfed.deploy.messages.questions import Question
 from privfed.local.exchange import Exchange
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import BoundedSum, PublicState

@@ -1,0 +1,1 @@
+"""What a coordinator and its sites say to each other."""
