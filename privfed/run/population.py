@@ -35,8 +35,8 @@ def load_population(config: Config, streams: Streams) -> Federation:
     """The clients and the test set that `config` names. Raises `Refused`."""
     if config.apart:
         raise Refused(
-            'data.site_partition is "none": clients are at sites on machines of their own, and '
-            "nobody is here; use `privfed federation run`, or simulate sites with another value",
+            'data.site_partition is "elsewhere": clients are at sites on machines of their own; use '
+            "`privfed federation run`, or simulate sites with another value",
             key="data.site_partition",
         )
     return _population(config, streams, config.data.clients)

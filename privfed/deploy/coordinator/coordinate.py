@@ -93,7 +93,7 @@ def coordinate(
     if not (config.apart or config.site_column):
         raise Refused(
             f'{run}: data.site_partition is "{config.data.site_partition}", which makes sites up; '
-            'set it to "none": each client is at a site on a machine of its own',
+            'set it to "elsewhere": each client is at a site on a machine of its own',
             key="data.site_partition",
         )
     if not directory.config.path.exists():

@@ -14,6 +14,7 @@ from accounting import chain, durable
 from accounting.errors import AccountingError, LedgerBroken
 from accounting.ledger import Ledger
 from privfed.deploy.policies.codes import Code, Declined, Refusal
+from privfed.errors import public_text
 
 
 @dataclass
@@ -79,7 +80,7 @@ class LedgerCopy:
         try:
             links = chain.following(previous, lines, "the coordinator's ledger")
         except AccountingError as error:
-            raise _declined(str(error)) from error
+            raise _declined(public_text(error)) from error
         return [link["hash"] for link in links]
 
     def _read(self, lines: list[bytes]) -> Ledger:
@@ -87,7 +88,7 @@ class LedgerCopy:
         try:
             return Ledger(self.path, chain.following(chain.START, lines, self.path))
         except AccountingError as error:
-            raise _declined(str(error)) from error
+            raise _declined(public_text(error)) from error
 
 
 def _declined(reason: str) -> Declined:

@@ -28,7 +28,7 @@ from privfed.deploy.site.rehearsal import rehearsed_seconds
 from privfed.deploy.site.run_party import RunParty
 from privfed.deploy.site.site_setup import bare_setup, site_config
 from privfed.deploy.site.site_work import SiteWork
-from privfed.errors import Refused
+from privfed.errors import Refused, public_text
 from privfed.run.setup import Setup
 
 _log = logging.getLogger(__name__)
@@ -70,11 +70,10 @@ class Membership:
 
     def accepted(
         self, text: str, form: ExampleForm, constants: Mapping[str, Tensor] | None
-    ) -> tuple[SiteTable, Setup, float]:
-        """The site's table, plan and model of the run whose file is `text`, and its time to train.
+    ) -> tuple[SiteTable, Setup]:
+        """The site's table, and plan and model of the run whose file is `text`. Raises `Declined`.
 
-        That is of the largest cohort, in seconds, as rehearsed. All of it rests on public facts: on
-        the run, the policy, and what `data.toml` states. Raises `Declined`.
+        Both rest on public facts: on the run, the policy, and what `data.toml` states.
         """
         policy, table = LocalPolicy.read(self.folder.policy), SiteTable.read(self.folder.data)
         _refuse(outside_part(policy, text))
@@ -82,19 +81,29 @@ class Membership:
         try:
             setup = bare_setup(config, form, constants)
         except Refused as error:
-            raise Declined(Refusal(Code.PROOF, f"the run is refused: {error}")) from error
+            raise Declined(
+                Refusal(Code.PROOF, f"the run is refused: {public_text(error)}")
+            ) from error
         parameters = setup.network.shapes.length
         _refuse(refusal(policy, config, self.federation, parameters, ["training"]))
+        return table, setup
+
+    def rehearsed(self, table: SiteTable, setup: Setup) -> float:
+        """How many seconds the largest cohort takes here. Raises `Declined` where that is too long.
+
+        Unless the policy allows simulations, of whose rows anybody may know when they were ready.
+        """
         seconds = rehearsed_seconds(self.number, setup, table)
-        if not policy.allow.simulation:
-            _refuse(too_slow(seconds, config.secure.deadline))
-        return table, setup, seconds
+        if not LocalPolicy.read(self.folder.policy).allow.simulation:
+            _refuse(too_slow(seconds, setup.plan.config.secure.deadline))
+        return seconds
 
     def _party(self, declaration: Declaration) -> RunParty:
         if declaration.terms.get("config") != (config := _digest(declaration.text)):
             raise Declined(Refusal(Code.RUN, "the ledger was opened for another run file"))
         facts = declaration.text, declaration.examples, declaration.constants
-        table, setup, _ = self.accepted(*facts)
+        table, setup = self.accepted(*facts)
+        self.rehearsed(table, setup)
         state = self._state(declaration.run)
         ledger = state.ledger()
         ledger.extend(bytes(32), declaration.opening + b"\n")
@@ -153,7 +162,13 @@ def built(text: str, table: SiteTable) -> Config:
     except Declined:
         raise
     except Refused as error:
-        raise Declined(Refusal(Code.PROOF, f"the run file is refused: {error}")) from error
+        raise Declined(
+            Refusal(Code.PROOF, f"the run file is refused: {public_text(error)}")
+        ) from error
+
+
+def _refused(what: str, error: Refused) -> Declined:
+    return Declined(Refusal(Code.PROOF, f"{what} is refused: {public_text(error)}"))
 
 
 def _digest(text: str) -> str:
@@ -161,7 +176,7 @@ def _digest(text: str) -> str:
     try:
         return digest(text)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Declined(Refusal(Code.RUN, f"no run file: {error}")) from error
+        raise Declined(Refusal(Code.RUN, f"no run file: {public_text(error)}")) from error
 
 
 def _refuse(reason: Refusal | None) -> None:

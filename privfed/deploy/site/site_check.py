@@ -14,14 +14,14 @@ from accounting.events import apart
 from accounting.guarantee import guarantee
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
-from privfed.deploy.policies.codes import Declined
+from privfed.deploy.policies.codes import Code, Declined, Refusal
 from privfed.deploy.policies.own_modules import outside_part
 from privfed.deploy.policies.policy import LocalPolicy
 from privfed.deploy.site.joining import Membership
 from privfed.deploy.site.people import load_people
 from privfed.deploy.site.rehearsal import largest_cohort
 from privfed.deploy.site.site_setup import site_config
-from privfed.errors import Refused
+from privfed.errors import Refused, public_text
 from privfed.run.prepare import streams_of
 
 
@@ -56,8 +56,8 @@ def check_site(member: Membership, run: Path) -> SiteCheck:
     try:
         return _checked(member, run)
     except Declined as declined:
-        reason = declined.refusal
-        raise Refused(f"this site declines {run}: {reason.code}: {reason.reason}") from declined
+        reason = declined.refusal  # of public facts
+    raise Refused(f"this site declines {run}: {reason.code}: {reason.reason}")
 
 
 def _checked(member: Membership, run: Path) -> SiteCheck:
@@ -69,17 +69,21 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
     streams = streams_of(config)
     form = ExampleForm.of(config.source.load(config.data.clients, streams))
     people = load_people(config, table, form, member.key.name, streams)
-    _, setup, seconds = member.accepted(text, form, None)
+    _, setup = member.accepted(text, form, None)
     plan, limit = setup.plan, policy.budget
     charges = Counter(member.receipts.spending()) + Counter(apart({plan.event: config.run.rounds}))
+    spent = guarantee(charges, limit.delta).epsilon
+    if spent > limit.epsilon:
+        reason = f"the whole run would take epsilon to {spent:.4g}, of {limit.epsilon:g}"
+        raise Declined(Refusal(Code.BUDGET, f"{reason} (budget.epsilon), by this site's own count"))
     return SiteCheck(
         people=people.clients,
         rows=len(people.examples),
-        epsilon=guarantee(charges, limit.delta).epsilon,
+        epsilon=spent,
         budget=limit.epsilon,
         delta=limit.delta,
         cohort=largest_cohort(setup, table.clients),
-        seconds=seconds,
+        seconds=member.rehearsed(table, setup),
         deadline=config.secure.deadline,
     )
 
@@ -90,4 +94,4 @@ def _text(run: Path) -> str:
     except FileNotFoundError as error:
         raise Refused(f"{run} does not exist; expected a run file (TOML)") from error
     except (OSError, ValueError) as error:
-        raise Refused(f"{str(run)!r} cannot be read: {error}") from error
+        raise Refused(f"{str(run)!r} cannot be read: {public_text(error)}") from error

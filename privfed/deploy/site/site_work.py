@@ -30,7 +30,6 @@ from privfed.secure.encoded_sum import EncodedSummation
 from privfed.secure.frames import BadMessage
 from privfed.secure.site_sums import SiteSums
 from privfed.secure.summation import Aborted, Session
-from privfed.streams import Streams
 
 
 @dataclass
@@ -106,17 +105,21 @@ class SiteWork:
             algorithm = self.setup.algorithm
             bare = shared_world(self.setup, HeldElsewhere(), HeldElsewhere(), ALONE)
             world = replace(bare, executor=IsolatedTraining(self.setup.executor))
-            drawn = self._cohort(question.round, world.streams)
+            drawn = self._everybody(question) if self.everybody else self._cohort(question)
             state = TrainingState(question.exchange.broadcast["params"], {}, question.state)
             self._updates = ClientUpdates(algorithm, world, state, world.executor.answering(drawn))
         return self._updates
 
-    def _cohort(self, round: int, streams: Streams) -> Cohort:
-        """Those of the site's clients who are drawn in `round`, by coins of their own."""
-        algorithm, people = self.setup.algorithm, self.setup.federation.people()
-        equal = people.with_equal_sizes()
-        drawn = algorithm.sampler.sample(round, algorithm.clients, equal, streams)
-        return replace(drawn, clients=np.arange(len(people))) if self.everybody else drawn
+    def _cohort(self, question: Question) -> Cohort:
+        """Those of the site's clients who are drawn in the round, by coins of their own."""
+        algorithm, streams = self.setup.algorithm, self.setup.streams
+        people = self.setup.federation.people().with_equal_sizes()
+        return algorithm.sampler.sample(question.round, algorithm.clients, people, streams)
+
+    def _everybody(self, question: Question) -> Cohort:
+        algorithm, everybody = self.setup.algorithm, np.arange(self.setup.federation.clients)
+        divisor, witness = float(algorithm.sampler.size), algorithm.witness(question.round)
+        return Cohort(question.round, everybody, divisor, witness)
 
 
 class _Kept:

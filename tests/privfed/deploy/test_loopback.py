@@ -25,6 +25,7 @@ from privfed.deploy.messages.envelope import Envelope, Kind, Reply, read_answer
 from privfed.deploy.messages.questions import Question
 from privfed.deploy.site.fixed_time import FixedTime
 from privfed.deploy.site.open_site import agent_of, open_member
+from privfed.deploy.site.run_party import RunParty
 from privfed.deploy.site.site_work import SiteWork
 from privfed.errors import Refused
 from privfed.ranks import ALONE
@@ -303,10 +304,10 @@ def test_what_a_policy_refuses_is_a_code_without_a_word(tables):
 
 
 def test_a_site_that_fails_says_nothing_of_why(tables, monkeypatch):
-    def failing(work, question):
+    def failing(party, body):
         raise ValueError("patient p17 has 3 rows")
 
-    monkeypatch.setattr(SiteWork, "row", failing)
+    monkeypatch.setattr(RunParty, "question", failing)
     answers = []
 
     def noted(answer):
@@ -539,7 +540,7 @@ def test_questions_of_another_form_are_refused_before_anybody_is_drawn(tables, f
     def noted(number, site, data):
         seen.append(data)
 
-    monkeypatch.setattr(SiteWork, "row", lambda *_: pytest.fail("somebody was drawn"))
+    monkeypatch.setattr(SiteWork, "_cohort", lambda *_: pytest.fail("somebody was drawn"))
     carrier = Losing({site: one.answer for site, one in sites.items()}, noted)
     with pytest.raises(Aborted):
         played(*federated(tables, carrier=carrier, sites=sites), rounds=1)
