@@ -23,7 +23,10 @@ from privfed.deploy.policies.policy import LocalPolicy
 from privfed.deploy.policies.policy_check import refusal
 from privfed.deploy.site.admission import Admission
 from privfed.deploy.site.fixed_time import FixedTime
+from privfed.deploy.site.masked_parties import MaskedParties
+from privfed.deploy.site.party import MakesParties
 from privfed.deploy.site.people import load_people, nobody, with_people
+from privfed.deploy.site.plain_parties import PlainParties
 from privfed.deploy.site.rehearsal import rehearsed_seconds
 from privfed.deploy.site.run_party import RunParty
 from privfed.deploy.site.site_setup import bare_setup, site_config
@@ -116,14 +119,21 @@ class Membership:
             declaration.run.hex(),
             config,
         )
+        people = self._people(setup, table, declaration)
+        work = SiteWork(self.number, with_people(setup, people))
         return RunParty(
-            SiteWork(self.number, with_people(setup, self._people(setup, table, declaration))),
-            self.key.identity,
-            self.federation.directory(),
+            work,
+            self._parties(work),
             admission,
             state.parties,
             FixedTime(setup.plan.config.secure.deadline),
         )
+
+    def _parties(self, work: SiteWork) -> MakesParties:
+        """What makes the site's parties: of masked sums, or of sums that the coordinator sees."""
+        if work.setup.plan.config.secured:
+            return MaskedParties(work, self.key.identity, self.federation.directory())
+        return PlainParties(work)
 
     def _people(self, setup: Setup, table: SiteTable, declaration: Declaration) -> Federation:
         """The site's people; nobody where its table cannot be read.

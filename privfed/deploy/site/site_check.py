@@ -74,8 +74,8 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
     charges = Counter(member.receipts.spending()) + Counter(apart({plan.event: config.run.rounds}))
     spent = guarantee(charges, limit.delta).epsilon
     if spent > limit.epsilon:
-        reason = f"the whole run would take epsilon to {spent:.4g}, of {limit.epsilon:g}"
-        raise Declined(Refusal(Code.BUDGET, f"{reason} (budget.epsilon), by this site's own count"))
+        excess = f"the whole run would take epsilon to {spent:.4g}, of {limit.epsilon:g}"
+        raise Declined(Refusal(Code.BUDGET, f"{excess} (budget.epsilon), by this site's own count"))
     return SiteCheck(
         people=people.clients,
         rows=len(people.examples),
