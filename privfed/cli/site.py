@@ -136,8 +136,8 @@ def _check_lines(checked: SiteCheck) -> Iterator[str]:
     spent = f"ε = {ceiling(checked.epsilon)} of {number(checked.budget)}, δ = {checked.delta:g}"
     yield f"budget   {spent}, once the run is through, with all that was answered before"
     yield (
-        f"time     the largest cohort of {checked.cohort:,} takes {checked.seconds:.2g} s of "
-        f"{number(checked.deadline)} s"
+        f"time     the largest cohort of {checked.cohort:,} takes {checked.seconds:.2g} s, reading "
+        f"the table {checked.reading:.2g} s, of {number(checked.deadline)} s"
     )
 
 

@@ -110,7 +110,7 @@ class Coordinator:
             return
         body = self.declaration.encode()
         for site, head in self._answers(
-            Kind.DECLARATION, dict.fromkeys(absent, body), self.seconds
+            Kind.DECLARATION, dict.fromkeys(absent, body), self.seconds + self.deadline
         ).items():
             if self.ledger.holds(head):
                 self._heads[site] = head

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -33,9 +34,12 @@ from privfed.deploy.site.site_setup import bare_setup, site_config
 from privfed.deploy.site.site_work import SiteWork
 from privfed.errors import Refused, public_text
 from privfed.run.setup import Setup
+from privfed.secure.frames import BadMessage
 
 _log = logging.getLogger(__name__)
 """A site's own log, which nobody else reads."""
+AT_ONCE = 4
+"""Runs that a site takes part in at once; a further one takes the place of the oldest."""
 _MARGIN = 2.0
 """The time to train is to be so many times what the largest cohort was rehearsed to take."""
 
@@ -61,15 +65,32 @@ class Membership:
         return self.federation.order.index(name)
 
     def join(self, declaration: Declaration) -> RunParty:
-        """The site's part in the declared run, from now on. Raises `Declined`."""
+        """The site's part in the declared run, from now on. Raises `Declined`.
+
+        It returns at the run's fixed time, so that nobody sees how long the table took to read.
+        """
+        began = time.monotonic()
         party = self._party(declaration)
         self._state(declaration.run).declare(declaration.encode())
+        if not party.leaving.hold(began):
+            _log.error("the table took longer to read than secure.deadline: a longer one is needed")
         return party
 
-    def rejoin(self, run: bytes) -> RunParty | None:
-        """Its part in the `run` that was declared before; None where none was."""
-        declared = self._state(run).declared()
-        return self._party(Declaration.decode(declared)) if declared is not None else None
+    def rejoined(self) -> dict[bytes, RunParty]:
+        """Its part in the runs that were declared last, by their hashes, before it answers again.
+
+        A run that it declines by now is left out, and has to be declared anew.
+        """
+        folders = self.folder.state.glob("*/declaration")
+        latest = sorted(folders, key=lambda path: path.stat().st_mtime)[-AT_ONCE:]
+        parties = {}
+        for path in latest:
+            try:
+                declaration = Declaration.decode(path.read_bytes())
+                parties[declaration.run] = self._party(declaration)
+            except (Declined, BadMessage) as error:
+                _log.warning("%s: not taken up again: %s", path.parent.name, public_text(error))
+        return parties
 
     def accepted(
         self, text: str, form: ExampleForm, constants: Mapping[str, Tensor] | None
@@ -153,15 +174,15 @@ class Membership:
         return RunState(self.folder.state / run.hex())
 
 
-def too_slow(rehearsed: float, deadline: float) -> Refusal | None:
-    """Why a cohort that takes `rehearsed` seconds does not fit; None where it does."""
-    if deadline >= _MARGIN * rehearsed > 0.0:
+def too_slow(seconds: float, deadline: float) -> Refusal | None:
+    """Why what takes so many seconds does not fit; None where it does."""
+    if deadline >= _MARGIN * seconds > 0.0:
         return None
     return Refusal(
         Code.DEADLINE,
-        f"secure.deadline is {deadline:g} s; the largest cohort of this site takes {rehearsed:.3g} "
-        f"s, of which {_MARGIN:g} times as much is to fit: when a row leaves would tell of who was "
-        "drawn",
+        f"secure.deadline is {deadline:g} s; reading the table, or training the largest cohort, "
+        f"takes {seconds:.3g} s here, of which {_MARGIN:g} times as much is to fit: else the time "
+        "of an answer would tell of who is in it",
     )
 
 

@@ -5,6 +5,7 @@ Nothing leaves the site for it, and nothing is charged.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from privfed.deploy.messages.declaration import ExampleForm
 from privfed.deploy.policies.codes import Code, Declined, Refusal
 from privfed.deploy.policies.own_modules import outside_part
 from privfed.deploy.policies.policy import LocalPolicy
-from privfed.deploy.site.joining import Membership
+from privfed.deploy.site.joining import Membership, too_slow
 from privfed.deploy.site.people import load_people
 from privfed.deploy.site.rehearsal import largest_cohort
 from privfed.deploy.site.site_setup import site_config
@@ -31,7 +32,7 @@ class SiteCheck:
 
     `people` and `rows` are of its own table: keep them. `epsilon` is what its people will have
     spent at `delta` by the site's own count, once the run is through, of a `budget`. The largest
-    `cohort` that may be drawn here takes `seconds`, of a `deadline`.
+    `cohort` that may be drawn here takes `seconds`, the table `reading` seconds, of a `deadline`.
     """
 
     people: int
@@ -41,6 +42,7 @@ class SiteCheck:
     delta: float
     cohort: int
     seconds: float
+    reading: float
     deadline: float
 
     def to_json(self) -> dict[str, Any]:
@@ -68,8 +70,12 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
     config = site_config(text, table)
     streams = streams_of(config)
     form = ExampleForm.of(config.source.load(config.data.clients, streams))
+    began = time.perf_counter()
     people = load_people(config, table, form, member.key.name, streams)
+    reading = time.perf_counter() - began
     _, setup = member.accepted(text, form, None)
+    if not policy.allow.simulation and (slow := too_slow(reading, config.secure.deadline)):
+        raise Declined(slow)
     plan, limit = setup.plan, policy.budget
     charges = Counter(member.receipts.spending()) + Counter(apart({plan.event: config.run.rounds}))
     spent = guarantee(charges, limit.delta).epsilon
@@ -83,6 +89,7 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
         budget=limit.epsilon,
         delta=limit.delta,
         cohort=largest_cohort(setup, table.clients),
+        reading=reading,
         seconds=member.rehearsed(table, setup),
         deadline=config.secure.deadline,
     )

@@ -493,7 +493,7 @@ def test_a_masked_row_leaves_at_its_time_and_other_messages_at_once(tables, tmp_
     setup, world = federated(tables, sites=sites)
     world.sites.gather()
     for site, answering in sites.items():
-        (party,) = answering._parties.values()
+        (party,) = answering.parties.values()
         party.leaving = FixedTime(30.0, clock=lambda: 0.0, sleep=slept.append)
         if site == 4:
             times = iter(range(0, 10_000, 40))
@@ -590,5 +590,5 @@ def test_questions_of_another_form_are_refused_before_anybody_is_drawn(tables, f
 
     answer = read_answer(sites[0].answer(with_body(seen[0], changed)))
     assert answer == (Reply.MALFORMED, b"")
-    (party,) = sites[0]._parties.values()
+    (party,) = sites[0].parties.values()
     assert not party.admission.receipts.runs
