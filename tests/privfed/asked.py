@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from hospitals import Hospitals
+from hospitals import Hospitals, opened_for
 
 from accounting.ledger import Ledger
 from privfed.deploy.carriers.carrier import Asked, Carrier, Loopback
@@ -39,7 +39,7 @@ class Asking:
     ) -> None:
         self.setup = setup = prepare(made.config(*keys, table="all"))
         path = made.root / f"asking{next(_NUMBERS)}.jsonl"
-        self.ledger = Ledger.create(path, {"config": setup.plan.config.digest()})
+        self.ledger = Ledger.create(path, opened_for(setup))
         self.declaration = Declaration(
             path.read_bytes().split(b"\n")[0],
             setup.plan.config.toml(),

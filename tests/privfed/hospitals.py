@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from privfed.deploy.site.agent import Agent
 from privfed.deploy.site.joining import Membership
 from privfed.deploy.site.open_site import agent_of, open_member
 from privfed.run.prepare import prepare
+from privfed.run.setup import Setup
 
 POLICY = """
 [budget]
@@ -111,7 +113,7 @@ class Hospitals:
         """A run as its coordinator declares it, and its ledger, in which nothing is charged."""
         setup = prepare(self.config(*keys, table="all"))
         path = self.root / f"ledger{len(list(self.root.glob('ledger*')))}.jsonl"
-        ledger = Ledger.create(path, {"config": setup.plan.config.digest()})
+        ledger = Ledger.create(path, opened_for(setup))
         opening = path.read_bytes().split(b"\n")[0]
         form = ExampleForm.of(setup.federation.examples)
         text = setup.plan.config.toml()
@@ -150,6 +152,11 @@ def hospitals(root: Path, count: int = 3, patients: int = 24, policy: str = POLI
         folder.data.write_text(data_text(made.table(key.name)))
         federation.write_new(folder.federation)
     return made
+
+
+def opened_for(setup: Setup) -> dict[str, str]:
+    """What the ledger of a new run states first; no other run's is the same."""
+    return {"id": os.urandom(8).hex(), "config": setup.plan.config.digest()}
 
 
 def data_text(table: Path, clients: int = 20, rows: int = 5) -> str:
