@@ -141,9 +141,8 @@ def test_without_isolation_its_answer_would_fail(made, monkeypatch):
     assert answers_of_a_round(made, begun)[2] == (Reply.FAILED, 1)
 
 
-def test_rows_that_are_not_finite_count_zero(made, training, monkeypatch):
-    """They are no failure of training: whoever bounds them makes them nothing."""
-    executor, exchange, cohort = training
+def test_rows_that_are_not_finite_change_no_answer(made, monkeypatch):
+    """They are no failure of training: whoever bounds them makes them zero."""
 
     @dataclass(frozen=True)
     class Exploding(Failing):

@@ -125,7 +125,7 @@ def test_a_site_without_its_table_takes_part_with_noise_alone(made, case):
 def test_a_site_of_nobody_adds_its_share_of_noise(made):
     declaration, _ = made.declaration("cohort.sampler=full", "cohort.size=0")
     member = made.member(0)
-    table, setup = member.accepted(declaration.text, declaration.examples, None)
+    _, setup = member.accepted(declaration.text, declaration.examples, None)
     empty = with_people(setup, nobody(setup.plan.config, declaration.examples))
     (question,) = rehearsed_questions(setup.algorithm, setup.network.shapes.length)
     share = SiteWork(0, empty).encoding(question).noise

@@ -24,7 +24,7 @@ def accepted(made, *keys):
 
 @pytest.mark.parametrize("clients", [1, 7, 20, 500, 100_000])
 def test_a_larger_cohort_has_a_probability_below_1e_12(made, clients):
-    table, setup = accepted(made)
+    _, setup = accepted(made)
     rate, largest = setup.plan.cost.witness.rate, largest_cohort(setup, clients)
     assert 0 < rate < 1
     assert largest <= clients
