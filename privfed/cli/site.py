@@ -71,7 +71,7 @@ def check_site_command(directory: Path, run_file: Path, as_json: bool) -> int:
     from privfed.deploy.site.open_site import open_member
     from privfed.deploy.site.site_check import check_site
 
-    checked = check_site(open_member(SiteFolder(directory)), run_file)
+    checked = check_site(open_member(SiteFolder(directory), alone=False), run_file)
     if as_json:
         return print_json(checked.to_json())
     for line in _check_lines(checked):

@@ -68,7 +68,8 @@ class Resolved:
         """What a file states under "resolved"; nothing, where that is none of ours."""
         kinds = {"noise_multiplier": float, "admitted": int}
         stated = stated if isinstance(stated, dict) else {}
-        return cls(**{k: stated[k] for k, of in kinds.items() if type(stated.get(k)) is of})
+        usable = {k: stated[k] for k, of in kinds.items() if type(stated.get(k)) is of}
+        return cls(**{k: value for k, value in usable.items() if 0 <= value < math.inf})
 
 
 @dataclass(frozen=True, kw_only=True)

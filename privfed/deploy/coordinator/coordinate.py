@@ -24,6 +24,7 @@ from privfed.run.setup import Setup
 from privfed.run.train import train
 from privfed.run.world import Elsewhere
 from privfed.secure.masked.expected import Masking
+from privfed.secure.primitives import KeyPair, random_key
 from privfed.store.run_directory import RunDirectory
 
 Connect = Callable[[Greeter], Carrier]
@@ -46,6 +47,7 @@ class Reach:
         federation, config = self.federation, setup.plan.config
         opening = ledger.path.read_bytes().split(b"\n", 1)[0]
         form = ExampleForm.of(setup.federation.examples)
+        sealing = KeyPair(random_key())
         declared = self.config.read_text(encoding="utf-8")
         return Coordinator(
             setup.algorithm,
@@ -53,8 +55,9 @@ class Reach:
             self.connect(Greeter(federation, self.key.identity)),
             self.key.identity,
             bytes.fromhex(federation.digest()),
-            Declaration(opening, declared, form, setup.network.constants),
+            Declaration(opening, declared, form, setup.network.constants, sealing.public),
             ledger,
+            sealing,
             least=setup.plan.cost.limits.minimum if config.secured else 1,
             deadline=config.secure.deadline,
             seconds=self.seconds,

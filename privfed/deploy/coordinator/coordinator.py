@@ -21,6 +21,7 @@ from privfed.privacy.mechanism import BoundedSum, PublicState
 from privfed.round.algorithm import Algorithm
 from privfed.secure.frames import BadMessage, sized
 from privfed.secure.identities import Directory
+from privfed.secure.primitives import KeyPair
 from privfed.secure.summation import Aborted
 
 _log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class Coordinator:
     federation: bytes
     declaration: Declaration
     ledger: Ledger
+    sealing: KeyPair
     least: int
     deadline: float = 0.0
     seconds: float = 60.0
@@ -76,7 +78,8 @@ class Coordinator:
     def sum(self, round: int, number: int, exchange: Exchange, state: PublicState) -> BoundedSum:
         """The sum over all sites, with their noise. Raises `Aborted` where too few stay."""
         question = Question(round, number, exchange, state)
-        session = begun(self.algorithm, self.directory, question)
+        facts = self.declaration.run, self.sealing
+        session = begun(self.algorithm, self.directory, question, *facts)
         head, start = self.ledger.head(), sized(question.encode())
         bodies: Mapping[int, bytes] = {
             site: start + seen + sized(self._lines(seen)) + session.invitation

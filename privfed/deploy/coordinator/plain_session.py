@@ -9,24 +9,32 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from privfed.deploy.messages.plain_sum import plain_sum
+from privfed.deploy.files.keys import PublicKey
+from privfed.deploy.messages.plain_sum import SealedSums
 from privfed.deploy.messages.questions import Question
 from privfed.privacy.mechanism import BoundedSum
 from privfed.round.algorithm import Algorithm
 from privfed.secure.frames import BadMessage
+from privfed.secure.identities import Directory
+from privfed.secure.primitives import KeyPair
 from privfed.secure.summation import Aborted
 
 
 @dataclass
 class PlainSession:
-    """The total of what sites send. A site that is not there has no client in it.
+    """The total of what sites of a `directory` send, sealed to the `sealing` key.
+
+    A site that is not there has no client in it.
 
     Where sites add no noise of their own, a client moves the total by the mechanism's bound at
     most: each of them has a row at one site, or parts of it at several.
     """
 
     algorithm: Algorithm
+    directory: Directory
     question: Question
+    run: bytes
+    sealing: KeyPair
     _sums: dict[int, Tensor] = field(default_factory=dict, init=False)
 
     @property
@@ -43,7 +51,8 @@ class PlainSession:
         """Take the sum of a site. Raises `BadMessage` for what is none."""
         if site in self._sums:
             raise BadMessage("repeated", f"a second sum of site {site}")
-        self._sums[site] = plain_sum(answer, self.question.width(self.algorithm))
+        sums, width = SealedSums(self.run, self.question), self.question.width(self.algorithm)
+        self._sums[site] = sums.open(answer, width, PublicKey(self.directory[site]), self.sealing)
 
     def proceed(self) -> Mapping[int, bytes]:
         """No message: a sum is sent at once."""

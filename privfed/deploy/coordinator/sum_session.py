@@ -12,6 +12,7 @@ from privfed.privacy.mechanism import BoundedSum
 from privfed.round.algorithm import Algorithm
 from privfed.secure.encoded_sum import EncodedSummation
 from privfed.secure.identities import Directory
+from privfed.secure.primitives import KeyPair
 
 
 class SumSession(Protocol):
@@ -40,8 +41,13 @@ class SumSession(Protocol):
         ...
 
 
-def begun(algorithm: Algorithm, directory: Directory, question: Question) -> SumSession:
-    """A new sum, over the sites of `directory`, that answers `question`."""
+def begun(
+    algorithm: Algorithm, directory: Directory, question: Question, run: bytes, sealing: KeyPair
+) -> SumSession:
+    """A new sum, over the sites of `directory`, that answers `question` of `run`.
+
+    What the coordinator is to see is sealed to its `sealing` key.
+    """
     if isinstance(algorithm.summation, EncodedSummation):
         return MaskedSession.begun(algorithm, algorithm.summation, directory, question)
-    return PlainSession(algorithm, question)
+    return PlainSession(algorithm, directory, question, run, sealing)

@@ -25,6 +25,10 @@ class SiteTable(Part):
     delimiter: str = Field(",", min_length=1, max_length=1)
     decimal: Literal[".", ","] = "."
     encoding: Annotated[str, AfterValidator(known_encoding)] = "utf-8"
+    client: str
+    """The column that says whose a row is: who a person is, no run says."""
+    sites_per_client: int = Field(1, ge=1, le=64)
+    """At how many sites of any federation, at most, one of these people may have rows."""
     clients: int = Field(ge=1, le=1_000_000_000)
     """No more people than these: a round number above what the table will ever hold."""
     rows: int = Field(ge=1, le=1_000_000)
@@ -60,18 +64,21 @@ class SiteTable(Part):
     def reading(self) -> dict[str, Any]:
         """The keys of a run's table that this one settles, and those that only a run's has."""
         asked = {"path": self.path, "delimiter": self.delimiter, "decimal": self.decimal}
-        return {**asked, "encoding": self.encoding, "test_path": "", "site": ""}
+        asked |= {"encoding": self.encoding, "client": self.client}
+        return {**asked, "test_path": "", "site": ""}
 
 
 TEXT = """\
 # Whose data this site holds, and how its table is read. No run says anything of this. Another
-# table, of other people, has a folder of its own, with its own key. The first four are needed.
+# table, of other people, has a folder of its own, with its own key. The first five are needed.
 format = 1
 
 # population = "stays"             # a name for these people
 # path = "/srv/hospital/stays.csv" # CSV or Parquet; from this folder, where it is not absolute
+# client = "patient"               # the column that says whose a row is
 # clients = 10_000                 # no more people than these, ever: a round number, not a count
 # rows = 200                       # no more rows of one person than these count
+# sites_per_client = 1             # at how many sites one person may have rows, at most
 # delimiter = ","
 # decimal = "."
 # encoding = "utf-8"

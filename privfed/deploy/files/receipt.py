@@ -27,7 +27,8 @@ class Receipt:
     server with colluding sites, and `alone` trusts this site only; None where they are one. All
     exchanges of a round are of one cohort, and the event is that of the round. `at_once`: where
     clients are at several sites, every round of the run counts, and all so many of them are charged
-    with the first (0: each round as it is answered).
+    with the first (0: each round as it is answered). `population` is what the site calls the people
+    who are charged.
     """
 
     federation: str
@@ -40,6 +41,7 @@ class Receipt:
     event: Event
     alone: Event | None = None
     at_once: int = 0
+    population: str = ""
 
     def __post_init__(self) -> None:
         digests = (self.federation, self.model, self.question, self.config)
@@ -47,6 +49,8 @@ class Receipt:
             raise Refused("a receipt's digests are 64 hexadecimal digits each")
         if not re.fullmatch(r"[\w.:-]{1,128}", self.run):
             raise Refused("a receipt's run is a word of at most 128 letters")
+        if not re.fullmatch(r"[\w.:-]{0,128}", self.population):
+            raise Refused("a receipt's population is a word of at most 128 letters")
         counts = (self.round, self.exchange, self.at_once)
         if not all(type(count) is int and 0 <= count <= _MOST_ROUNDS for count in counts):
             raise Refused("a receipt's round, exchange and at_once are whole numbers from 0")
@@ -67,7 +71,7 @@ class Receipt:
         if link.get("type") != "answer" or link.get("format") != FORMAT:
             raise LedgerBroken("is of a kind that this version of privfed does not know; update it")
         digests = ("federation", "model", "question", "config")
-        names = (*digests, "run", "round", "exchange", "at_once")
+        names = (*digests, "run", "round", "exchange", "at_once", "population")
         try:
             facts = {name: link[name] for name in names}
             alone = Event.from_json(link["alone"]) if link["alone"] is not None else None

@@ -92,6 +92,11 @@ class Receipts:
             for run in self._runs.values()
         )
 
+    @property
+    def populations(self) -> frozenset[str]:
+        """What the people who were charged were called."""
+        return frozenset(run.first.population for run in self._runs.values())
+
     def last(self, run: str) -> Receipt | None:
         """The last receipt of `run`; None where nothing of it was answered."""
         answered = self._runs.get(run)

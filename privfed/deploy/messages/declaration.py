@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ from torch import Tensor
 from accounting import chain
 from accounting.documents import from_json
 from accounting.errors import LedgerBroken
+from privfed.config.config import digest
 from privfed.data.federation import Examples
 from privfed.secure.frames import BadMessage, Reader, sized
+from privfed.secure.primitives import KEY
 
 _TYPES = {"float32": torch.float32, "int64": torch.int64}
 
@@ -49,13 +52,27 @@ class Declaration:
     """A run: the first line of its ledger, its run file, and what its model does not train.
 
     The first line cites the digest of the run file, and its hash names the run. `examples` is what
-    the model takes.
+    the model takes, `sealing` the coordinator's key `[32]` for sums that it alone may see.
     """
 
     opening: bytes
     text: str
     examples: ExampleForm
     constants: Mapping[str, Tensor]
+    sealing: bytes
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that a run is and may not change, in 64 hexadecimal digits.
+
+        Raises `BadMessage` for a text that is no run file.
+        """
+        try:
+            about = digest(self.text)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadMessage("wrong run", "a text that is no run file") from error
+        parts = (about.encode(), self._form, save(dict(sorted(self.constants.items()))))
+        return hashlib.sha256(b"".join(map(sized, parts))).hexdigest()
 
     @property
     def run(self) -> bytes:
@@ -77,6 +94,13 @@ class Declaration:
 
     def encode(self) -> bytes:
         """The byte form."""
+        tensors = {name: value.cpu().contiguous() for name, value in self.constants.items()}
+        parts = (self.opening, self.text.encode(), self._form)
+        return self.sealing + b"".join(map(sized, parts)) + save(tensors)
+
+    @property
+    def _form(self) -> bytes:
+        """The byte form of what the model takes."""
         form = self.examples
         facts = {
             "x": list(form.x),
@@ -85,21 +109,20 @@ class Declaration:
             "y_type": form.y_type,
             "classes": form.classes,
         }
-        tensors = {name: value.cpu().contiguous() for name, value in self.constants.items()}
-        parts = (self.opening, self.text.encode(), json.dumps(facts).encode())
-        return b"".join(map(sized, parts)) + save(tensors)
+        return json.dumps(facts, sort_keys=True).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Declaration:
         """The declaration that these bytes are. Raises `BadMessage`."""
         reader = Reader(data)
         try:
+            sealing = reader.take(KEY)
             opening, text = reader.sized(), reader.sized().decode()
             facts: Any = from_json(reader.sized().decode())
             x, y = (tuple(map(int, facts[axis])) for axis in ("x", "y"))
             x_type, y_type = (_known(facts[key]) for key in ("x_type", "y_type"))
             form = ExampleForm(x, x_type, y, y_type, int(facts["classes"]))
-            return cls(opening, text, form, load(reader.rest()))
+            return cls(opening, text, form, load(reader.rest()), sealing)
         except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
             raise BadMessage("wrong format", "bytes that are no declaration") from error
 

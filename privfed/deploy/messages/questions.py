@@ -34,12 +34,12 @@ class QuestionForm:
     shapes: Mapping[str, Shape]
 
 
-def rehearsed_questions(algorithm: Algorithm, parameters: int) -> tuple[Question, ...]:
-    """A round's questions about a model of so many `parameters`, all of them 0.
+def rehearsed_questions(algorithm: Algorithm, params: Tensor) -> tuple[Question, ...]:
+    """A round's questions about a model of `params` `[d]`.
 
     As the round's play asks them, whatever is released: their forms hang on public constants alone.
     """
-    state = algorithm.initial_state(torch.zeros(parameters))
+    state = algorithm.initial_state(params)
     conversation, questions = Conversation(play(algorithm, 1, state)), []
     for number, exchange in enumerate(conversation):
         questions.append(Question(1, number, exchange, state.mechanism))

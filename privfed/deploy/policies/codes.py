@@ -36,6 +36,8 @@ class Code(StrEnum):
     """The coordinator's ledger does not go on from what the site saw of it, or states no charge."""
     SOURCE = "source"
     """The run is not about a table."""
+    CLIENT = "client"
+    """One person may have rows at more sites than the run takes into account."""
     DEADLINE = "deadline"
     """The time to train is not set, or too short for this site's machine."""
 

@@ -6,6 +6,7 @@ run file that came from elsewhere is looked at as text first.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -54,6 +55,12 @@ def unlisted_model(policy: LocalPolicy, name: str) -> Refusal | None:
             f"model.name is {name!r}, which is not in a file of its own here (packages have more "
             "than one); write a function that makes the model into one, and list its digest",
         )
+    if not _defines(path, name.partition(":")[2]):
+        return Refusal(
+            Code.MODEL,
+            f"model.name is {name!r}; {path} defines no function or class of that name, and what "
+            "it imports from elsewhere is not what its digest stands for",
+        )
     digest = file_digest(path)
     if digest not in policy.allow.models:
         return Refusal(
@@ -67,6 +74,30 @@ def unlisted_model(policy: LocalPolicy, name: str) -> Refusal | None:
 def file_digest(path: Path) -> str:
     """SHA-256 of the file at `path`, as a policy lists it."""
     return DIGEST + hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _defines(path: Path, name: str) -> bool:
+    """Whether the file itself defines `name` by its last statement about it. Nothing is run."""
+    kinds = ast.FunctionDef | ast.ClassDef
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (SyntaxError, ValueError):
+        return False
+    defined = [node for node in body if isinstance(node, kinds) and node.name == name]
+    rebound = {
+        other.id
+        for node in body
+        if not isinstance(node, kinds)
+        for other in ast.walk(node)
+        if isinstance(other, ast.Name) and isinstance(other.ctx, ast.Store)
+    }
+    imported = {
+        (alias.asname or alias.name)
+        for node in ast.walk(ast.Module(body, []))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    return len(defined) == 1 and name not in rebound | imported
 
 
 def _file_of(module: str) -> Path | None:

@@ -72,6 +72,8 @@ class Allowances(Part):
     """By name; a module of somebody's own by the digest of its file."""
     parameters: int = Field(10_000_000, ge=1)
     """Of the largest model."""
+    deadline: float = Field(3600.0, gt=0, le=86_400)
+    """Seconds that a run may ask this site to train for, whose agent answers nothing else then."""
     releases: Annotated[list[str], _names(RELEASES)] = ["training"]
     simulation: bool = False
     """Whether seeded noise, sums without cryptography, measures that no ε covers and simulated
@@ -117,6 +119,7 @@ sites = 3                   # at least so many have to stay in a sum that is ope
 objectives = ["sgd", "fedprox"]
 models = ["logistic", "mlp"]  # and "sha256:…", the digest of a module's file that you have read
 parameters = 10_000_000     # of the largest model
+deadline = 3600.0           # seconds that a run may take for each sum (its secure.deadline)
 releases = ["training"]     # also "evaluation", "statistics"
 simulation = false          # true: seeded noise, sums without cryptography, attackers: no promise
 """

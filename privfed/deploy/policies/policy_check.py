@@ -210,6 +210,12 @@ def _model(request: _Request) -> Reasons:
         )
 
 
+def _deadline(request: _Request) -> Reasons:
+    asked, most = request.config.secure.deadline, request.policy.allow.deadline
+    if asked > most:
+        yield Code.DEADLINE, f"secure.deadline is {asked:g} s, and allow.deadline is {most:g} s"
+
+
 def _releases(request: _Request) -> Reasons:
     allowed = request.policy.allow.releases
     for release in request.releases:
@@ -231,6 +237,7 @@ _IN_ORDER: tuple[Callable[[_Request], Reasons], ...] = (
     _budget,
     _objective,
     _model,
+    _deadline,
     _releases,
     _proof,
 )

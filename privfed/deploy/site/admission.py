@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from privfed.deploy.files.ledger_copy import LedgerCopy
@@ -15,21 +16,22 @@ from privfed.run.setup import Setup
 
 @dataclass(frozen=True)
 class Admission:
-    """Charges the questions of one run to a site's `receipts`, within `limit`.
+    """Charges the questions of one run to a site's `receipts`, within `limit`, as it is then.
 
     What a round costs follows from the plan, which every site makes from public facts alone
     (PRIVACY, section 9.6), and never from what the coordinator says. The coordinator's own ledger,
     of which `ledger` is the site's copy, has to state the charge first. `federation`, `run` and
-    `config` are digests, 64 hexadecimal digits.
+    `config` are digests, 64 hexadecimal digits; `population` is what the site calls its people.
     """
 
     setup: Setup
     receipts: Receipts
     ledger: LedgerCopy
-    limit: SpendingLimit
+    limit: Callable[[], SpendingLimit]
     federation: str
     run: str
     config: str
+    population: str
 
     def charge(self, question: Question, digest: str) -> None:
         """Charge the question, durably. Raises `Declined`, charging nothing.
@@ -51,12 +53,13 @@ class Admission:
             event=plan.event,
             alone=plan.other,
             at_once=run.rounds if parts > 1 else 0,
+            population=self.population,
         )
         last = self.receipts.last(self.run)
         if last is not None and receipt.place < last.place:
             reason = f"round {question.round}, exchange {question.number} is over"
             raise Declined(Refusal(Code.ROUND, reason))
-        self.receipts.charged(receipt, self.limit, run.rounds)
+        self.receipts.charged(receipt, self.limit(), run.rounds)
 
     def committed(self, count: int) -> None:
         """Note, durably, how often the party of the question in hand has committed."""

@@ -71,10 +71,14 @@ class Agent:
         declaration = Declaration.decode(envelope.body)
         if declaration.run != envelope.run:
             raise BadMessage("wrong run", "a declaration of another run")
+        last = self.parties.get(envelope.run)
+        if last is not None and last.declared == declaration.encode():
+            return last
+        party = self.join(declaration)
         self.parties.pop(envelope.run, None)
         while len(self.parties) >= self.at_once:
             del self.parties[next(iter(self.parties))]
-        party = self.parties[envelope.run] = self.join(declaration)
+        self.parties[envelope.run] = party
         return party
 
     def _party(self, run: bytes) -> RunParty:

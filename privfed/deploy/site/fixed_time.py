@@ -9,11 +9,16 @@ dropped out, which is to be rare enough to be charged, or never: rehearse it
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from privfed.secure.summation import Aborted
+
+
+class Late(Aborted):
+    """A sum that was not ready in time: it does not leave, nor does it later."""
 
 
 @dataclass(frozen=True)
@@ -27,20 +32,20 @@ class FixedTime:
     def answer(self, work: Callable[[], bytes]) -> bytes:
         """What `work` answers, or raises, no sooner and no later.
 
-        Raises `Aborted` where it took longer.
+        Raises `Late` where it took longer, once so much time is over for a further time.
         """
         began = self.clock()
         try:
             return work()
         finally:
             if not self.hold(began):
-                raise Aborted("the sum was not ready in time, and does not leave")
+                raise Late("the sum was not ready in time, and does not leave")
 
     def hold(self, began: float) -> bool:
-        """Wait until `seconds` after `began`. Returns whether it was not later than that."""
+        """Wait until a whole number of times `seconds` after `began`; whether that is once."""
         if not self.seconds:
             return True
-        left = began + self.seconds - self.clock()
-        if left >= 0.0:
-            self.sleep(left)
-        return left >= 0.0
+        passed = self.clock() - began
+        times = max(1, math.ceil(passed / self.seconds))
+        self.sleep(times * self.seconds - passed)
+        return times == 1

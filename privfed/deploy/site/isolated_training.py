@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,7 +49,7 @@ class IsolatedTraining:
 
     def _answers(self, exchange: Exchange, cohort: Cohort, ids: Indices) -> list[Chunk]:
         try:
-            return list(self.executor.chunks(exchange, replace(cohort, clients=ids)))
+            return list(self.executor.chunks(exchange, replace(cohort, clients=np.sort(ids))))
         except Exception:  # whatever it is: it is a matter of these clients alone
             _log.warning("training failed", exc_info=True)
         if len(ids) > 1:

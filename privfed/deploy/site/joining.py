@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from privfed.config.config import Config, digest
-from privfed.data.federation import Federation
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import SiteKey
@@ -123,7 +122,8 @@ class Membership:
         return seconds
 
     def _party(self, declaration: Declaration) -> RunParty:
-        if declaration.terms.get("config") != (config := _digest(declaration.text)):
+        about = declaration.digest
+        if declaration.terms.get("config") != digest(declaration.text):
             raise Declined(Refusal(Code.RUN, "the ledger was opened for another run file"))
         facts = declaration.text, declaration.examples, declaration.constants
         table, setup = self.accepted(*facts)
@@ -135,40 +135,42 @@ class Membership:
             setup,
             self.receipts,
             ledger,
-            LocalPolicy.read(self.folder.policy).budget,
+            lambda: LocalPolicy.read(self.folder.policy).budget,
             self.federation.digest(),
             declaration.run.hex(),
-            config,
+            about,
+            table.population,
         )
-        people = self._people(setup, table, declaration)
-        work = SiteWork(self.number, with_people(setup, people))
+        work = SiteWork(self.number, self._with_people(setup, table, declaration.examples))
         return RunParty(
             work,
-            self._parties(work),
+            self._parties(work, declaration),
             admission,
             state.parties,
             FixedTime(setup.plan.config.secure.deadline),
+            declaration.encode(),
         )
 
-    def _parties(self, work: SiteWork) -> MakesParties:
+    def _parties(self, work: SiteWork, declaration: Declaration) -> MakesParties:
         """What makes the site's parties: of masked sums, or of sums that the coordinator sees."""
         if work.setup.plan.config.secured:
             return MaskedParties(work, self.key.identity, self.federation.directory())
-        return PlainParties(work)
+        return PlainParties(work, self.key, declaration.run, declaration.sealing)
 
-    def _people(self, setup: Setup, table: SiteTable, declaration: Declaration) -> Federation:
-        """The site's people; nobody where its table cannot be read.
+    def _with_people(self, setup: Setup, table: SiteTable, form: ExampleForm) -> Setup:
+        """The run over the site's people; over nobody where its table cannot be read.
 
         It then takes part with its noise alone: whether its data are as they should be is nobody
         else's business (PRIVACY, section 9.1, S1).
         """
-        config, form = setup.plan.config, declaration.examples
+        config = setup.plan.config
         try:
-            return load_people(config, table, form, self.key.name, setup.streams)
+            people = load_people(config, table, form, self.key.name, setup.streams)
+            return with_people(setup, people)
         except Exception as error:  # whatever a file holds
             quoted = error.private if isinstance(error, Refused) else ""
             _log.error("NOBODY OF THIS SITE COUNTS: its table is refused: %s %s", error, quoted)
-            return nobody(config, form)
+            return with_people(setup, nobody(config, form))
 
     def _state(self, run: bytes) -> RunState:
         return RunState(self.folder.state / run.hex())
@@ -200,14 +202,6 @@ def built(text: str, table: SiteTable) -> Config:
 
 def _refused(what: str, error: Refused) -> Declined:
     return Declined(Refusal(Code.PROOF, f"{what} is refused: {public_text(error)}"))
-
-
-def _digest(text: str) -> str:
-    """What a ledger states of a run file. Raises `Declined` where it is none."""
-    try:
-        return digest(text)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Declined(Refusal(Code.RUN, f"no run file: {public_text(error)}")) from error
 
 
 def _refuse(reason: Refusal | None) -> None:

@@ -34,6 +34,10 @@ class MaskedParty:
         """The answer to the next message, committed. Raises `Aborted`."""
         return self._party.handle(message)
 
+    def end(self) -> None:
+        """Answer nothing more."""
+        self._party.end()
+
     def sends_row(self, message: bytes) -> bool:
         """Whether the row is asked for. Raises `Aborted` for bytes that are no message."""
         return isinstance(decode(message), Inbox)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import stat
 from collections.abc import Iterator
+from pathlib import Path
 
 from privfed.deploy.carriers.local_socket import LocalServer
 from privfed.deploy.files.data_file import SiteTable
@@ -14,24 +16,38 @@ from privfed.deploy.files.site_folder import SiteFolder
 from privfed.deploy.policies.policy import LocalPolicy
 from privfed.deploy.site.agent import Agent
 from privfed.deploy.site.joining import AT_ONCE, Membership
-from privfed.errors import Busy
+from privfed.errors import Broken, Busy, Refused
 from privfed.store.folders import held_alone
 
 LARGEST = 1 << 30
 """Bytes of the largest message that a site reads."""
 
 
-def open_member(folder: SiteFolder) -> Membership:
+def open_member(folder: SiteFolder, alone: bool = True) -> Membership:
     """The site in `folder`, all of whose files are as they should be.
 
-    Raises `Refused` and `Broken`, and `LedgerBroken` for receipts that were edited.
+    Where this process is not `alone` with it, nothing is mended. Raises `Refused` and `Broken`, and
+    `LedgerBroken` for receipts that were edited.
     """
+    _refuse_open_folder(folder.path)
     key, federation = SiteKey.read(folder.key), FederationFile.read(folder.federation)
     LocalPolicy.read(folder.policy)
-    SiteTable.read(folder.data)
-    member = Membership(folder, key, federation, Receipts.recover(folder.receipts))
+    population = SiteTable.read(folder.data).population
+    receipts = (Receipts.recover if alone else Receipts.load)(folder.receipts)
+    if others := receipts.populations - {population}:
+        raise Refused(
+            f"{folder.data}: population is {population!r}, and {folder.receipts} charges other "
+            f"people ({', '.join(sorted(others))}); another table has a folder of its own"
+        )
+    member = Membership(folder, key, federation, receipts)
     _ = member.number
     return member
+
+
+def _refuse_open_folder(path: Path) -> None:
+    """Raises `Broken` where others may look into the folder at `path`."""
+    if path.is_dir() and (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
+        raise Broken(f"{path} is open to others (mode {mode:o}); expected 700")
 
 
 def agent_of(member: Membership) -> Agent:

@@ -18,6 +18,10 @@ class Party(Protocol):
         """The answer to the next message, committed. Raises `Aborted`."""
         ...
 
+    def end(self) -> None:
+        """Commit that it answers nothing more."""
+        ...
+
     def sends_row(self, message: bytes) -> bool:
         """Whether `message` asks for what follows from clients' data, so that time would tell."""
         ...

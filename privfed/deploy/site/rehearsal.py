@@ -43,7 +43,7 @@ def rehearsed_seconds(
     people = min(largest, _CHUNKS * setup.executor.chunk)
     work = SiteWork(site, with_people(setup, _made_up(setup, people, table.rows)), everybody=True)
     longest = 0.0
-    for question in rehearsed_questions(setup.algorithm, setup.network.shapes.length):
+    for question in rehearsed_questions(setup.algorithm, setup.network.initial_params):
         began = clock()
         rehearsed = work.row if setup.plan.config.secured else work.plain_sum
         rehearsed(question)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from privfed.deploy.files.party_store import PartyStore
 from privfed.deploy.messages.questions import Question
 from privfed.deploy.site.admission import Admission
-from privfed.deploy.site.fixed_time import FixedTime
+from privfed.deploy.site.fixed_time import FixedTime, Late
 from privfed.deploy.site.party import MakesParties, Party
 from privfed.deploy.site.site_work import SiteWork
 from privfed.secure.frames import BadMessage, Reader
@@ -36,6 +36,8 @@ class RunParty:
     admission: Admission
     store: PartyStore
     leaving: FixedTime
+    declared: bytes = b""
+    """The declaration that it goes by."""
     _party: Party | None = field(default=None, init=False, repr=False)
 
     @property
@@ -94,9 +96,13 @@ class RunParty:
 
     def _handled(self, party: Party, message: bytes) -> bytes:
         """Its answer: at the fixed time where it follows from clients' data."""
-        if party.sends_row(message):
+        if not party.sends_row(message):
+            return party.handle(message)
+        try:
             return self.leaving.answer(functools.partial(party.handle, message))
-        return party.handle(message)
+        except Late:
+            party.end()
+            raise
 
 
 class _Asked(NamedTuple):

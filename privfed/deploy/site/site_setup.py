@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from pydantic import ValidationError
 from torch import Tensor
 
 from privfed.config.config import Config
@@ -14,6 +15,8 @@ from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
 from privfed.deploy.policies.codes import Code, Declined, Refusal
 from privfed.deploy.site.people import nobody
+from privfed.errors import Refused
+from privfed.parts import Part
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
 
@@ -27,16 +30,33 @@ def site_config(text: str, table: SiteTable) -> Config:
     source = config.parts["source"]
     if not {*table.reading} <= {*type(source).model_fields}:
         raise Declined(Refusal(Code.SOURCE, "the run's data are no table; a site has a table"))
-    there: Any = source.model_copy(update=table.reading)
+    if config.data.sites_per_client < table.sites_per_client:
+        raise Declined(
+            Refusal(
+                Code.CLIENT,
+                f"data.sites_per_client is {config.data.sites_per_client}; people of this site may "
+                f"have rows at {table.sites_per_client} sites",
+            )
+        )
+    there: Any = _with_keys(source, table.reading)
     return replace(
         config,
         source=there,
+        data=config.data.model_copy(update={"site_partition": "elsewhere"}),
         run=config.run.model_copy(
             update={"heads": "", "watch": [], "device": table.device, "threads": table.threads}
         ),
         start=config.start.model_copy(update={"init": "", "fresh": []}),
         privacy=config.privacy.model_copy(update={"prior": [], "disjoint": []}),
     )
+
+
+def _with_keys(source: Part, keys: Mapping[str, Any]) -> Part:
+    """The source with other `keys`, which go together. Raises `Refused` where they do not."""
+    try:
+        return type(source).model_validate({**source.model_dump(), **keys})
+    except ValidationError as error:
+        raise Refused("the run's columns do not go with this site's client column") from error
 
 
 def bare_setup(config: Config, form: ExampleForm, constants: Mapping[str, Tensor] | None) -> Setup:

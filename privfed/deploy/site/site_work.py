@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from defenses.types import SumRule
@@ -60,8 +61,8 @@ class SiteWork:
     @cached_property
     def forms(self) -> tuple[QuestionForm, ...]:
         """What each exchange of a round looks like."""
-        parameters = self.setup.network.shapes.length
-        return tuple(each.form for each in rehearsed_questions(self.setup.algorithm, parameters))
+        params = self.setup.network.initial_params
+        return tuple(each.form for each in rehearsed_questions(self.setup.algorithm, params))
 
     def refuse_other_form(self, question: Question) -> None:
         """Raises `BadMessage` for a question that this run does not ask."""
@@ -120,6 +121,7 @@ class SiteWork:
             raise Refused("sites send sums alone; use a rule that sums suffice for")
         aggregation = BySums(algorithm.rule, updates)
         aggregation.state = question.state
+        torch.set_flush_denormal(True)  # whoever chooses the model would choose how long it takes
         for ids, rows in aggregation.bounded(question.exchange, question.number, updates.cohort):
             accumulator.add(ids, rows)
 

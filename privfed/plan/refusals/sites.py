@@ -16,12 +16,13 @@ def site_refusals(config: Config) -> Iterator[str]:
     """Every reason against sites as the parties, or against clients at several of them."""
     yield from _sites_that_are_none(config)
     yield from _clients_at_several_sites(config)
+    if config.by_sites or config.apart:
+        yield from _unproven_draws(config)
+        yield from _states_at_sites(config)
     if not config.by_sites:
         return
     yield from _thresholds(config)
     yield from _numbers_of_clients(config)
-    yield from _unproven_draws(config)
-    yield from _states_at_sites(config)
     yield from _one_view(config)
     yield from _bounds_that_sites_keep(config)
     yield from _noise_twice(config)

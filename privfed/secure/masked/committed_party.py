@@ -92,6 +92,12 @@ class CommittedParty:
         self._idle = True
         return answer
 
+    def end(self) -> None:
+        """Commit that it answers nothing more, not even what it answered last."""
+        self._client.end()
+        self._lost = True
+        self._commit(replace(self._client.progress, question=b"", answer=b""))
+
     def _claim_the_row(self, asked: Message) -> None:
         """Commit that the row is asked for, where `asked` leads to that."""
         if isinstance(asked, Inbox) and not self._lost:
