@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import pathlib
 import signal
@@ -54,6 +55,7 @@ class Process:
             return
         try:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+            logging.getLogger().handlers.clear()  # pytest's, which keep what is logged
             if last := self.last(self.lives):
                 _die_before(last)
             self.live()

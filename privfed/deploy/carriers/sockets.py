@@ -24,10 +24,14 @@ class Sockets:
     _sent: dict[int, int] = field(default_factory=dict)
 
     def send(self, site: int, data: bytes, deadline: float) -> None:
-        """Ask the socket of `site`; an answer to anything that it was asked before is lost."""
-        if site not in self.paths:
-            return
+        """Ask the socket of `site`; an answer to anything that it was asked before is lost.
+
+        A site without a socket answers nothing, at once: nobody waits for it.
+        """
         number = self._sent[site] = self._sent.get(site, 0) + 1
+        if site not in self.paths:
+            self._arrived.put((site, number, b""))
+            return
         asking = (site, number, data, deadline)
         threading.Thread(target=self._ask, args=asking, daemon=True).start()
 

@@ -1,0 +1,175 @@
+"""`privfed site check` and `serve`, and `privfed federation run`, as they are typed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from commands import run
+from hospitals import POLICY, data_text, hospitals
+
+from accounting.ledger import Ledger
+from privfed.auditing.run_audit import audit
+from privfed.deploy.files.receipts import Receipts
+
+ROOT = Path(__file__).resolve().parents[3]
+PRIVFED = (sys.executable, "-m", "privfed")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Hospitals in a folder whose name has spaces."""
+    return hospitals(tmp_path_factory.mktemp("cli") / "three hospitals")
+
+
+@pytest.fixture
+def run_file(made):
+    return made.run_file("secure.deadline=30", name="a run.toml")
+
+
+def test_a_check_says_who_counts_what_it_costs_and_how_long_it_takes(made, run_file):
+    path = made.folder(0).path
+    shown = run("site", "check", path, run_file)
+    assert shown.exit_code == 0, shown.output
+    for part in ("this site takes part", "8 people", "of 1e+300", "of 30 s"):
+        assert part in shown.stdout
+    facts = json.loads(run("site", "check", path, run_file, "--json").stdout)
+    assert facts["people"] == 8
+    assert facts["budget"] == 1e300
+    assert facts["deadline"] == 30
+    assert 0 < facts["seconds"] < 30
+    assert facts["epsilon"] > 0
+    assert facts["cohort"] <= 20
+    assert made.folder(0).receipts.read_bytes() == b""
+    assert not made.folder(0).state.exists()
+
+
+def test_a_check_says_the_word_and_the_reason_where_the_site_would_decline(made, run_file):
+    folder = made.folder(0)
+    folder.policy.write_text(POLICY.replace("epsilon = 1e300", "epsilon = 0.5"))
+    try:
+        declined = run("site", "check", folder.path, run_file)
+        assert declined.exit_code == 2
+        assert "budget: the whole run would take epsilon to" in declined.stderr
+        shown = run("site", "check", folder.path, run_file, "--json")
+        assert json.loads(shown.stdout)["error"]["kind"] == "refused"
+        folder.policy.write_text(POLICY.replace("sites = 2", "sites = 4"))
+        assert "sites: " in run("site", "check", folder.path, run_file).stderr
+    finally:
+        folder.policy.write_text(POLICY)
+
+
+def test_a_check_refuses_a_table_that_is_not_as_declared(made, run_file):
+    folder = made.folder(0)
+    folder.data.write_text(data_text(made.table("h0"), clients=3))
+    try:
+        refused = run("site", "check", folder.path, run_file)
+        assert refused.exit_code == 2
+        assert "more people than clients = 3" in refused.stderr
+    finally:
+        folder.data.write_text(data_text(made.table("h0")))
+
+
+def test_wrong_words_are_refused_and_nothing_is_begun(made, run_file):
+    out = made.root / "never"
+    needed = ("--federation", made.federation_file, "--key", made.key_file, "--out", out)
+    wrong = {
+        ("site", "serve"): "Missing argument",
+        ("site", "serve", made.folder(0).path, "--port", 80): "No such option",
+        ("site", "check", made.folder(0).path): "Missing argument",
+        ("site", "check", made.folder(0).path, made.root / "none.toml"): "does not exist",
+        ("site", "check", made.root / "none", run_file): "",
+        ("site", "serve", made.root / "none"): "",
+        ("federation", "run", run_file): "Missing option",
+        ("federation", "run", run_file, *needed, "--site", "h0"): "requires 2 arguments",
+        ("federation", "run", run_file, *needed, "--site", "oslo", "x"): "no such site: h0, h1, h2",
+        ("federation", "run", run_file, *needed, "--seconds", "long"): "not a valid",
+        ("federation", "run", made.root / "none.toml", *needed): "does not exist",
+        ("federation", "run", run_file, *needed, "--key", made.folder(0).key): "not the key",
+    }
+    for words, reason in wrong.items():
+        refused = run(*words)
+        assert refused.exit_code == 2 or "key cannot be read" in refused.stderr, words
+        assert reason in refused.stderr, words
+        assert "Traceback" not in refused.output
+    assert not out.exists()
+    assert not (made.root / "none").exists()
+
+
+def test_a_run_without_sites_is_busy_and_can_go_on(made, run_file):
+    out = made.root / "alone"
+    words = ("federation", "run", run_file, "--federation", made.federation_file)
+    words = (*words, "--key", made.key_file, "--out", out, "--patience", 0, "--json")
+    began = time.monotonic()
+    for _ in range(2):
+        busy = run(*words)
+        assert busy.exit_code == 2
+        error = json.loads(busy.stdout)["error"]
+        assert error["kind"] == "busy"
+        assert "0 of 3 sites are at hand" in error["message"]
+    assert time.monotonic() - began < 30  # nobody waits for a site that has no socket
+    assert not Ledger.load(out / "ledger.jsonl").charges
+
+
+def started(*words):
+    return subprocess.Popen(
+        [*PRIVFED, *map(str, words)],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def served(made):
+    """A process of each site."""
+    agents = [started("site", "serve", made.folder(site).path) for site in range(made.count)]
+    until = time.monotonic() + 60
+    while not all(path.exists() for path in made.sockets.values()):
+        assert time.monotonic() < until
+        assert [agent.poll() for agent in agents] == [None] * made.count
+        time.sleep(0.05)
+    yield agents
+    for agent in agents:
+        agent.kill()
+        agent.communicate()
+
+
+def test_sites_serve_a_run_until_ctrl_c(made, run_file, served):
+    """Three processes and a coordinator, paths with spaces; a second agent is turned away."""
+    second = run("site", "serve", made.folder(0).path)
+    assert second.exit_code == 2
+    assert "another agent serves" in second.stderr
+    assert made.folder(0).socket.exists()
+    out = made.root / "a run"
+    words = ["federation", "run", made.run_file("run.rounds=2"), "--out", out]
+    words += ["--federation", made.federation_file, "--key", made.key_file, "--json"]
+    for name, socket in zip(made.names, made.sockets.values(), strict=True):
+        words += ["--site", name, socket]
+    done = run(*words)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["rounds"] == 2
+    assert not audit(out).problems
+    spent = Ledger.load(out / "ledger.jsonl").spending
+    for site in range(made.count):
+        assert Receipts.load(made.folder(site).receipts).spending() == spent
+        assert made.folder(site).log.stat().st_mode & 0o777 == 0o600
+    for agent, how in zip(served, (signal.SIGINT, signal.SIGINT, signal.SIGTERM), strict=True):
+        agent.send_signal(how)
+    for site, agent in enumerate(served[:2]):
+        printed, warned = agent.communicate(timeout=30)
+        assert agent.returncode == 0
+        assert printed == ""
+        assert f"h{site} of the federation stays answers at" in warned
+        assert "Traceback" not in warned
+        assert not made.folder(site).socket.exists()
+    served[2].communicate(timeout=30)
+    assert served[2].returncode in (0, -signal.SIGTERM)
+    listed = run("site", "receipts", made.folder(0).path)
+    assert "2 rounds in 2 exchanges" in listed.stdout
