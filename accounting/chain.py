@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,13 +36,7 @@ def read(path: Path) -> Chain:
     Raises `LedgerBroken`, naming the line, for any other break.
     """
     *lines, tail = path.read_bytes().split(b"\n")
-    links: list[Link] = []
-    previous = START
-    for number, line in enumerate(lines, start=1):
-        link = _following(previous, line, path, number)
-        links.append(link)
-        previous = link["hash"]
-    return Chain(links, torn=bool(tail))
+    return Chain(following(START, lines, path), torn=bool(tail))
 
 
 def first(path: Path) -> Link:
@@ -54,13 +48,26 @@ def first(path: Path) -> Link:
     return _following(START, line, path, 1)
 
 
+def following(previous: str, lines: Sequence[bytes], of: object, number: int = 1) -> list[Link]:
+    """The links of `lines` without their newlines, verified, after the hash `previous`.
+
+    The first of them is line `number` of what is called `of`. Raises `LedgerBroken`.
+    """
+    links: list[Link] = []
+    for line in lines:
+        link = _following(previous, line, of, number + len(links))
+        links.append(link)
+        previous = link["hash"]
+    return links
+
+
 def sealed(previous: str, body: Mapping[str, Any]) -> tuple[bytes, Link]:
     """The line that continues the chain after `previous`, newline included, and its object."""
     link = {**body, "hash": _hash(previous, body)}
     return _canonical(link) + b"\n", link
 
 
-def _following(previous: str, line: bytes, path: Path, number: int) -> Link:
+def _following(previous: str, line: bytes, path: object, number: int) -> Link:
     link = _parse(line, path, number)
     if link["hash"] != _hash(previous, link):
         raise LedgerBroken(
@@ -70,7 +77,7 @@ def _following(previous: str, line: bytes, path: Path, number: int) -> Link:
     return link
 
 
-def _parse(line: bytes, path: Path, number: int) -> Link:
+def _parse(line: bytes, path: object, number: int) -> Link:
     try:
         link = from_json(line)
     except ValueError as error:

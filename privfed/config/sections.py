@@ -180,6 +180,9 @@ class Secure(Part):
     """Abort where fewer clients sent their row; where sites are the parties, fewer sites."""
     simulate: Literal["messages", "arithmetic"] = "messages"
     """"messages": every party plays its part. "arithmetic": the same sums without cryptography."""
+    deadline: float = Field(0.0, ge=0, le=86_400)
+    """Seconds that a site on a machine of its own has to train, whoever it drew: its row leaves
+    when they are over. 0: as soon as it can, which is a simulation."""
 
 
 class AttackKeys(Part):

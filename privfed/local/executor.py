@@ -74,7 +74,7 @@ class LocalExecutor:
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
         """The clients that train on their own examples, and those on poisoned ones."""
-        ids = self._by_work(cohort.clients)
+        ids = self.by_work(cohort.clients)
         if self.attackers is None or self.poisoned is None:
             return ids, ids[:0]
         bad = self.attackers.hostile(cohort.round)[ids]
@@ -166,7 +166,8 @@ class LocalExecutor:
         fewer = 1 + np.floor(part).astype(np.int64)
         return np.where(coins(words[:, 0], self.stragglers), fewer, most)
 
-    def _by_work(self, ids: Indices) -> Indices:
+    def by_work(self, ids: Indices) -> Indices:
+        """Clients `ids`, those with the most local steps first."""
         if self.silos:  # all take the same number of steps, and their sizes are no business of ours
             return ids
         work = steps(self.trainer.federation.sizes(ids), 1, self.trainer.batch_size)

@@ -31,7 +31,8 @@ def run_round(
 ) -> TrainingState:
     """Round number `round`, from `state` to the next.
 
-    Raises `BudgetExceeded` with nothing charged and nobody drawn. What else it raises leaves the
+    Raises `BudgetExceeded`, or `Busy` where sites are away, with nothing charged and nobody drawn.
+    What else it raises leaves the
     round charged: `Aborted` consumes it, and `Refused` stands for a part that asks for more than
     was charged, or a release that is not finite.
     """
@@ -54,6 +55,8 @@ def run_round(
 
 def charge_then_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Charge, Cohort]:
     """Pay for the round, and only then draw who takes part in it."""
+    if world.sites:
+        world.sites.gather()
     charge, sampler = world.ledger.charge(round, algorithm.event(round)), algorithm.sampler
     if world.sites:  # which draw their own clients, and tell nobody
         nobody = np.empty(0, dtype=np.int64)

@@ -52,6 +52,13 @@ class ReleaseStore(Protocol):
 class RemoteSites(Protocol):
     """Sites on machines of their own, which draw their clients and send sums of their rows."""
 
+    def gather(self) -> None:
+        """Return when enough sites are at hand for a round, before anything is charged for it.
+
+        Raises `Busy` where they are not.
+        """
+        ...
+
     def sum(self, round: int, number: int, exchange: Exchange, state: PublicState) -> BoundedSum:
         """The sum over all sites for exchange `number`, with their noise. Raises `Aborted`.
 

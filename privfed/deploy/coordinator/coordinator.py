@@ -1,39 +1,45 @@
-"""The server's side of a sum over sites on machines of their own: it asks, waits, and opens it."""
+"""The server's side of sums over sites on machines of their own: it declares the run, and asks."""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from accounting.ledger import Ledger
 from privfed.deploy.carriers.carrier import Carrier
+from privfed.deploy.coordinator.sum_session import SumSession
+from privfed.deploy.messages.declaration import Declaration
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply, read_answer
 from privfed.deploy.messages.questions import Question
+from privfed.errors import Busy
 from privfed.local.exchange import Exchange
-from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import BoundedSum, PublicState
-from privfed.privacy.noise.shares import Layers
 from privfed.round.algorithm import Algorithm
-from privfed.secure.encoded_sum import EncodedSummation
-from privfed.secure.frames import sized
+from privfed.secure.frames import BadMessage, sized
 from privfed.secure.identities import Directory
-from privfed.secure.masked.expected import Expected, Masking
 from privfed.secure.masked.messages import FromServer, Message, decode, encode
-from privfed.secure.masked.server import MaskingServer
-from privfed.secure.primitives import random_key
+from privfed.secure.masked.row_messages import Inbox
 from privfed.secure.summation import Aborted
 
+_log = logging.getLogger(__name__)
+_AGAIN = 1.0
+"""Seconds until a site that is away is asked again."""
 
-@dataclass(frozen=True)
+
+@dataclass
 class Coordinator:
     """Masked sums over the sites of a `directory`, which a `carrier` reaches.
 
     Every message is signed with `key`, and bound to the `federation` (the hash of its file) and the
-    `run`, of 32 bytes each. A site has `seconds` for each of its answers; who has not answered by
-    then has dropped out of the sum. What a site answers in the wrong form is as good as nothing.
+    run of the `declaration`, whose `ledger` the sites are shown as it grows: who was away is told
+    of the run again. A site has `seconds` for each of its answers, beside the time to train; who
+    has not answered by then has dropped out of the sum. What it answers in the wrong form is as
+    good as nothing. A round begins when `least` sites are at hand, for whom it waits `patience`
+    seconds.
     """
 
     algorithm: Algorithm
@@ -41,72 +47,139 @@ class Coordinator:
     carrier: Carrier
     key: Ed25519PrivateKey
     federation: bytes
-    run: bytes
-    seconds: float
+    declaration: Declaration
+    ledger: Ledger
+    least: int
+    deadline: float = 0.0
+    seconds: float = 60.0
+    patience: float = 0.0
+    names: tuple[str, ...] = ()
+    sleep: Callable[[float], None] = time.sleep
+    _heads: dict[int, bytes] = field(default_factory=dict, init=False, repr=False)
+    """The last line of the ledger that each site has seen, of those that are at hand."""
+    _away: dict[int, str] = field(default_factory=dict, init=False, repr=False)
+    """Why others are not."""
+
+    def gather(self) -> None:
+        """Return when `least` sites have accepted the run. Raises `Busy` where they do not."""
+        until = time.monotonic() + self.patience
+        while True:
+            self._declare()
+            if len(self._heads) >= self.least:
+                return
+            if time.monotonic() >= until:
+                raise Busy(
+                    f"{len(self._heads)} of {len(self.directory)} sites are at hand, and a round "
+                    f"needs {self.least} ({self._reasons()}); nothing was charged for it. Start "
+                    "the run again when they are"
+                )
+            self.sleep(_AGAIN)
 
     def sum(self, round: int, number: int, exchange: Exchange, state: PublicState) -> BoundedSum:
         """The sum over all sites, with their noise. Raises `Aborted` where too few stay."""
         question = Question(round, number, exchange, state)
-        codec, server = self._session(question)
-        opening = sized(question.encode()) + encode(server.invitation)
-        sites = dict.fromkeys(self.directory, opening)
-        self._take(server, self._asked(Kind.QUESTION, sites))
+        session = SumSession.begun(self.algorithm, self.directory, question)
+        head, start = self.ledger.head(), sized(question.encode())
+        bodies = {
+            site: start + seen + sized(self._lines(seen)) + session.invitation
+            for site, seen in self._heads.items()
+        }
+        answers = self._asked(Kind.QUESTION, bodies, self.seconds)
+        self._heads = dict.fromkeys(answers, head)
+        self._take(session, answers)
         for _ in range(4):
-            self._take(server, self._asked(Kind.STEP, _encoded(server.proceed())))
-        words, survivors = server.total()
-        total = codec.decode(codec.unwrap(words.astype("uint64")))
-        return BoundedSum(torch.from_numpy(total), codec.bound * codec.step, survivors)
+            messages = session.server.proceed()
+            rows = any(isinstance(message, Inbox) for message in messages.values())
+            seconds = self.seconds + (self.deadline if rows else 0.0)
+            self._take(session, self._asked(Kind.STEP, _encoded(messages), seconds))
+        return session.total()
 
-    def _session(self, question: Question) -> tuple[Codec, MaskingServer]:
-        """How rows become whole numbers, and the server of a sum that is new."""
-        summation = self.algorithm.summation
-        if not isinstance(summation, EncodedSummation) or not isinstance(
-            summation.protocol, Masking
-        ):
-            raise TypeError("sites on machines of their own send masked sums")
-        limits = summation.limits
-        encoding = self.algorithm.mechanism.encoding(question.state)
-        codec = summation.codec(encoding, question.width(self.algorithm))
-        layers = encoding.noise if isinstance(encoding.noise, Layers) else None
-        policy = summation.protocol.within(limits)
-        expected = Expected(question.round, question.number, question.model_hash, codec)
-        invitation = expected.invitation(bytes(random_key()), policy, limits, layers)
-        sites, seed = tuple(sorted(self.directory)), bytes(random_key())
-        server = MaskingServer(invitation, sites, self.directory, policy, seed, limits, layers)
-        return codec, server
+    def _declare(self) -> None:
+        """Tell those of the run who are not at hand; they answer with what they saw of it."""
+        absent = [site for site in self.directory if site not in self._heads]
+        if not absent:
+            return
+        body = self.declaration.encode()
+        for site, head in self._answers(
+            Kind.DECLARATION, dict.fromkeys(absent, body), self.seconds
+        ).items():
+            if self.ledger.holds(head):
+                self._heads[site] = head
+                self._away.pop(site, None)
+            else:
+                self._away[site] = "it saw lines that this ledger does not have"
+                _log.warning("%s: %s", self._name(site), self._away[site])
 
-    def _asked(self, kind: Kind, bodies: Mapping[int, bytes]) -> dict[int, Message]:
-        """What sites answer to `bodies` in time, where it is a message at all."""
-        deadline = time.monotonic() + self.seconds
+    def _lines(self, seen: bytes) -> bytes:
+        """The ledger's lines after the one of hash `seen`."""
+        trail = [head.hash for head in self.ledger.trail()]
+        lines = self.ledger.path.read_bytes().split(b"\n")[:-1]
+        return b"".join(line + b"\n" for line in lines[trail.index(seen.hex()) + 1 :])
+
+    def _asked(self, kind: Kind, bodies: Mapping[int, bytes], seconds: float) -> dict[int, Message]:
+        """The protocol's messages among what sites answer to `bodies` in time."""
+        messages = {}
+        for site, body in self._answers(kind, bodies, seconds).items():
+            try:
+                messages[site] = decode(body)
+            except Aborted:
+                self._lost(site, "its answer is no message")
+        return messages
+
+    def _answers(self, kind: Kind, bodies: Mapping[int, bytes], seconds: float) -> dict[int, bytes]:
+        """What sites answer to `bodies` in time; who does not is away from now on."""
+        deadline = time.monotonic() + seconds
+        run = self.declaration.run
         for site, body in bodies.items():
-            envelope = Envelope(self.federation, self.run, kind, body).signed(self.key)
+            envelope = Envelope(self.federation, run, kind, body).signed(self.key)
             self.carrier.send(site, envelope.encode(), deadline)
-        answers: dict[int, Message] = {}
+        answers: dict[int, bytes] = {}
         awaited = set(bodies)
         while awaited and (arrived := self.carrier.receive(deadline)):
             for site, data in arrived:
-                if site in awaited and (message := _message(data)) is not None:
-                    answers[site] = message
+                if site in awaited and (answer := self._read(site, data)) is not None:
+                    answers[site] = answer
                 awaited.discard(site)
+        for site in awaited:
+            self._lost(site, "no answer")
         return answers
 
-    def _take(self, server: MaskingServer, answers: Mapping[int, Message]) -> None:
+    def _read(self, site: int, data: bytes) -> bytes | None:
+        """The body of a site's answer; None where it answers nothing, which is noted."""
+        try:
+            reply, body = read_answer(data)
+        except BadMessage:
+            self._lost(site, "bytes that are no answer")
+            return None
+        if reply == Reply.ANSWERED:
+            return body
+        word = body[:32].decode("ascii", "replace")
+        shown = word if reply == Reply.DECLINED and word.isidentifier() else ""
+        self._lost(site, f"{reply.name.lower()} {shown}".strip())
+        return None
+
+    def _lost(self, site: int, why: str) -> None:
+        """From now on `site` is away: it is told of the run before it is asked again."""
+        self._heads.pop(site, None)
+        if self._away.get(site) != why:
+            _log.warning("%s: %s", self._name(site), why)
+        self._away[site] = why
+
+    def _name(self, site: int) -> str:
+        return self.names[site] if self.names else f"site {site}"
+
+    def _reasons(self) -> str:
+        """Who is away, and why, as the sites say it in fixed words."""
+        return "; ".join(f"{self._name(site)}: {why}" for site, why in sorted(self._away.items()))
+
+    def _take(self, session: SumSession, answers: Mapping[int, Message]) -> None:
         """Hand answers to the sum's server; who is refused by it counts as dropped."""
         for site, message in answers.items():
             try:
-                server.handle(site, message)
-            except Aborted:
-                continue
+                session.server.handle(site, message)
+            except Aborted as refused:
+                self._lost(site, str(refused))
 
 
 def _encoded(messages: Mapping[int, FromServer]) -> dict[int, bytes]:
     return {site: encode(message) for site, message in messages.items()}
-
-
-def _message(data: bytes) -> Message | None:
-    """The protocol's message in a site's answer; None where it answers something else."""
-    try:
-        reply, body = read_answer(data)
-        return decode(body) if reply == Reply.ANSWERED else None
-    except Aborted:
-        return None

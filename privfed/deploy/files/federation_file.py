@@ -108,6 +108,11 @@ class FederationFile(Part):
         """The public key `[32]` of each site by its number, as secure sums pin them."""
         return {number: self.key_of(name).raw for number, name in enumerate(self.order)}
 
+    @property
+    def coordinator_key(self) -> PublicKey:
+        """The public key of the coordinator."""
+        return PublicKey.parse(self.coordinator)
+
     def key_of(self, name: str) -> PublicKey:
         """The public key of the site `name`."""
         return PublicKey.parse(self.sites[name])

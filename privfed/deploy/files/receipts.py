@@ -14,126 +14,21 @@ of one table: another table has a folder of its own.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from accounting import chain, durable
-from accounting.errors import AccountingError, LedgerBroken, Unaccountable
-from accounting.events import Event, Spending, apart
+from accounting.errors import LedgerBroken, Unaccountable
+from accounting.events import Spending, apart
 from accounting.guarantee import Gate, Guarantee, guarantee, stated
+from privfed.deploy.files.answered_run import AnsweredRun, RunReceipts
+from privfed.deploy.files.receipt import Commits, Receipt, read_line
 from privfed.deploy.policies.codes import Code, Declined, Refusal
 from privfed.deploy.policies.policy import SpendingLimit
-from privfed.errors import Refused, public_text
-
-FORMAT = 1
-_DIGEST = re.compile("[0-9a-f]{64}")
-_MOST_ROUNDS = 10**9
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """One answered exchange, and what its round is charged.
-
-    `federation`, `model`, `question` and `config` are digests, 64 hexadecimal digits: `question` is
-    of all bytes that were asked, the invitation to the sum too, so that no second sum is answered
-    by the receipt of the first. `event` is against the
-    server with colluding sites, and `alone` trusts this site only; None where they are one. All
-    exchanges of a round are of one cohort, and the event is that of the round. `at_once`: where
-    clients are at several sites, every round of the run counts, and all so many of them are charged
-    with the first (0: each round as it is answered).
-    """
-
-    federation: str
-    run: str
-    round: int
-    exchange: int
-    model: str
-    question: str
-    config: str
-    event: Event
-    alone: Event | None = None
-    at_once: int = 0
-
-    def __post_init__(self) -> None:
-        digests = (self.federation, self.model, self.question, self.config)
-        if not all(_DIGEST.fullmatch(digest) for digest in digests):
-            raise Refused("a receipt's digests are 64 hexadecimal digits each")
-        if not re.fullmatch(r"[\w.:-]{1,128}", self.run):
-            raise Refused("a receipt's run is a word of at most 128 letters")
-        counts = (self.round, self.exchange, self.at_once)
-        if not all(type(count) is int and 0 <= count <= _MOST_ROUNDS for count in counts):
-            raise Refused("a receipt's round, exchange and at_once are whole numbers from 0")
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Where in its run it stands."""
-        return self.round, self.exchange
-
-    def to_json(self) -> dict[str, Any]:
-        """The line's object, without its hash."""
-        facts = {**asdict(self), "event": self.event.to_json(), "type": "answer", "format": FORMAT}
-        return {**facts, "alone": self.alone.to_json() if self.alone else None}
-
-    @classmethod
-    def from_json(cls, link: Mapping[str, Any]) -> Receipt:
-        """The receipt that a line states. Raises `LedgerBroken` where it states none."""
-        if link.get("type") != "answer" or link.get("format") != FORMAT:
-            raise LedgerBroken("is of a kind that this version of privfed does not know; update it")
-        digests = ("federation", "model", "question", "config")
-        names = (*digests, "run", "round", "exchange", "at_once")
-        try:
-            facts = {name: link[name] for name in names}
-            alone = Event.from_json(link["alone"]) if link["alone"] is not None else None
-            receipt = cls(**facts, event=Event.from_json(link["event"]), alone=alone)
-        except (AccountingError, Refused, KeyError, TypeError) as error:
-            raise LedgerBroken(f"is no receipt ({public_text(error)})") from error
-        if {**receipt.to_json(), "hash": link["hash"]} != link:
-            raise LedgerBroken("is no receipt (it has keys or values that none has)")
-        return receipt
-
-
-@dataclass(frozen=True)
-class AnsweredRun:
-    """What was answered of one run."""
-
-    federation: str
-    run: str
-    rounds: int
-    exchanges: int
-    last_round: int
-    charged: int
-    """How many rounds its clients were charged."""
-
-
-@dataclass
-class _Run:
-    """What the lines of one run add up to."""
-
-    first: Receipt
-    lines: dict[tuple[int, int], Receipt] = field(default_factory=dict)
-    rounds: dict[int, Receipt] = field(default_factory=dict)
-    events: Counter[tuple[Event, Event | None]] = field(default_factory=Counter)
-
-    def take(self, receipt: Receipt) -> None:
-        self.lines[receipt.place] = receipt
-        if receipt.round not in self.rounds:
-            self.rounds[receipt.round] = receipt
-            self.events[receipt.event, receipt.alone] += 1
-
-    @property
-    def last(self) -> tuple[int, int]:
-        return next(reversed(self.lines))
-
-    def spending(self, alone: bool) -> Counter[Event]:
-        """How often each event was charged, in a form that adds to other runs'."""
-        charged: Counter[Event] = Counter()
-        for (event, other), count in self.events.items():
-            charged[other if alone and other else event] += self.first.at_once or count
-        return Counter(apart(charged))
+from privfed.errors import public_text
 
 
 class Receipts:
@@ -146,13 +41,13 @@ class Receipts:
         self.path = path
         self.torn = torn
         self.head = chain.START
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, RunReceipts] = {}
         self._heads: dict[Receipt, str] = {}
         self._gates: dict[SpendingLimit, Gate] = {}
         self._failed = False
         for number, link in enumerate(links, start=1):
             try:
-                self._take(Receipt.from_json(link), link["hash"])
+                self._take(read_line(link), link["hash"])
             except (Declined, LedgerBroken) as error:
                 why = error.refusal.reason if isinstance(error, Declined) else error
                 raise LedgerBroken(f"{path}, line {number}: {why}") from None
@@ -253,14 +148,11 @@ class Receipts:
         configuration, and where it would spend more than `limit`. Raises `LedgerBroken` where
         another process wrote to the file, or an earlier line could not be written.
         """
-        if self._failed or self.torn or self.path.stat().st_size != self._size:
-            raise LedgerBroken(
-                f"{self.path}: another process wrote to it, or a line could not be written; start "
-                "the site again"
-            )
+        self._refuse_another_writer()
         if (head := self._head_of(receipt)) is not None:
             return head
-        self._refuse_replay(receipt)
+        if run := self._runs.get(receipt.run):
+            run.refuse_replay(receipt)
         if not self.affords(limit, receipt, rounds):
             raise Declined(
                 Refusal(
@@ -269,13 +161,17 @@ class Receipts:
                     f"{limit.epsilon:g} at delta {limit.delta:g}, by this site's own count",
                 )
             )
-        line, link = chain.sealed(self.head, receipt.to_json())
-        self._failed = True  # until the line is durable: a part of it may be in the file
-        durable.append(self.path, line)
-        self._take(receipt, link["hash"])
-        self._size += len(line)
-        self._failed = False
+        self._append(receipt)
         return self.head
+
+    def committed(self, run: str, count: int) -> None:
+        """Note, durably, how often the party of the last exchange of `run` has committed."""
+        round, exchange = self._runs[run].last
+        self._append(Commits(run, round, exchange, count))
+
+    def commits(self, run: str) -> int:
+        """How often the party of the last exchange of `run` had committed when it answered."""
+        return self._runs[run].commits if run in self._runs else 0
 
     def to_json(self, limit: SpendingLimit) -> dict[str, Any]:
         """The object that `privfed site receipts --json` prints."""
@@ -293,30 +189,30 @@ class Receipts:
         run = self._runs.get(receipt.run)
         return self._heads[receipt] if run and run.lines.get(receipt.place) == receipt else None
 
-    def _refuse_replay(self, receipt: Receipt) -> None:
-        """Raises `Declined` where `receipt` cannot follow the lines of its run."""
-        run = self._runs.get(receipt.run)
-        if run is None:
-            return
-        first, where = run.first, f"run {receipt.run}, round {receipt.round}"
-        if (first.federation, first.config) != (receipt.federation, receipt.config):
-            reason = f"{where}: another federation or configuration than the run began with"
-            raise Declined(Refusal(Code.RUN, reason))
-        if receipt.place in run.lines:
-            reason = f"{where}: exchange {receipt.exchange} was answered to another question"
-            raise Declined(Refusal(Code.QUESTION, reason))
-        if receipt.place < run.last:
-            last = "round {}, exchange {}".format(*run.last)
-            raise Declined(Refusal(Code.ROUND, f"{where}: the run was answered up to {last}"))
-        before = run.rounds.get(receipt.round, first if first.at_once else None)
-        charged = before and (before.event, before.alone)
-        other = charged is not None and charged != (receipt.event, receipt.alone)
-        if other or receipt.at_once != first.at_once:
-            raise Declined(Refusal(Code.RUN, f"{where}: another event than what was charged"))
-        if first.at_once and receipt.round > first.at_once:
-            raise Declined(Refusal(Code.ROUND, f"{where}: {first.at_once} rounds were charged"))
+    def _append(self, line: Receipt | Commits) -> None:
+        """Add a line, durably. Raises `LedgerBroken` where the file is not as it was left."""
+        self._refuse_another_writer()
+        text, link = chain.sealed(self.head, line.to_json())
+        self._failed = True  # until the line is durable: a part of it may be in the file
+        durable.append(self.path, text)
+        self._take(line, link["hash"])
+        self._size += len(text)
+        self._failed = False
 
-    def _take(self, receipt: Receipt, head: str) -> None:
-        self._refuse_replay(receipt)
-        self._runs.setdefault(receipt.run, _Run(receipt)).take(receipt)
-        self.head = self._heads[receipt] = head
+    def _refuse_another_writer(self) -> None:
+        if self._failed or self.torn or self.path.stat().st_size != self._size:
+            raise LedgerBroken(
+                f"{self.path}: another process wrote to it, or a line could not be written; start "
+                "the site again"
+            )
+
+    def _take(self, line: Receipt | Commits, head: str) -> None:
+        if isinstance(line, Receipt):
+            run = self._runs.setdefault(line.run, RunReceipts(line))
+            run.take(line)
+            self._heads[line] = head
+        elif line.run in self._runs:
+            self._runs[line.run].note(line)
+        else:
+            raise LedgerBroken("states what a party committed of a run that was never answered")
+        self.head = head

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accounting.durable import create, make_folder
+from privfed.deploy.files import data_file
 from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.policies import policy
 from privfed.errors import Refused
@@ -38,6 +39,21 @@ class SiteFolder:
         """What was answered, hash-chained: never restored from an older copy."""
         return self.path / "receipts.jsonl"
 
+    @property
+    def federation(self) -> Path:
+        """Who takes part, as this site agreed to it."""
+        return self.path / "federation.toml"
+
+    @property
+    def socket(self) -> Path:
+        """Where the site is asked."""
+        return self.path / "socket"
+
+    @property
+    def state(self) -> Path:
+        """What it remembers of runs: never copied, never restored."""
+        return self.path / "state"
+
     def begin(self, name: str) -> SiteKey:
         """Make the folder, mode 700, of a site that is called `name`, and return its fresh key.
 
@@ -52,21 +68,9 @@ class SiteFolder:
         before = os.umask(0o077)
         try:
             create(self.policy, policy.TEXT.encode())
-            create(self.data, _DATA.encode())
+            create(self.data, data_file.TEXT.encode())
             create(self.receipts, b"")
             key.write(self.key)
         finally:
             os.umask(before)
         return key
-
-
-_DATA = """\
-# How this site's table is read. No run says anything of this: neither where the table lies, nor
-# whose data these are. Another table, of other people, has a folder of its own with its own key.
-format = 1
-
-# population = "stays"             # a name for these people
-# path = "/srv/hospital/stays.csv" # CSV or Parquet
-# delimiter = ";"
-# encoding = "utf-8"
-"""

@@ -14,15 +14,21 @@ from privfed.secure.primitives import KEY, SIGNATURE, verified
 
 _FORMAT = b"PF1"
 """The version of these messages."""
+NO_RUN = bytes(KEY)
+"""What stands in the place of a run in messages that are of none."""
 
 
 class Kind(IntEnum):
     """What a coordinator sends."""
 
+    HELLO = 0
+    """Which site is there: bytes that were never sent before, of no run."""
     QUESTION = 1
     """The model of an exchange, and the invitation to its sum."""
     STEP = 2
     """The next message of the sum's protocol."""
+    DECLARATION = 3
+    """What a run is, before anything is asked of it."""
 
 
 class Reply(IntEnum):

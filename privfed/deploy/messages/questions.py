@@ -34,17 +34,17 @@ class QuestionForm:
     shapes: Mapping[str, Shape]
 
 
-def expected_forms(algorithm: Algorithm, parameters: int) -> tuple[QuestionForm, ...]:
-    """The form of each exchange of a round about a model of so many `parameters`.
+def rehearsed_questions(algorithm: Algorithm, parameters: int) -> tuple[Question, ...]:
+    """A round's questions about a model of so many `parameters`, all of them 0.
 
-    As the round's play asks them, whatever is released: forms hang on public constants alone.
+    As the round's play asks them, whatever is released: their forms hang on public constants alone.
     """
     state = algorithm.initial_state(torch.zeros(parameters))
-    conversation, forms = Conversation(play(algorithm, 1, state)), []
+    conversation, questions = Conversation(play(algorithm, 1, state)), []
     for number, exchange in enumerate(conversation):
-        forms.append(Question(1, number, exchange, state.mechanism).form)
+        questions.append(Question(1, number, exchange, state.mechanism))
         conversation.answer(torch.zeros(exchange.layout.length + algorithm.rule.extra))
-    return tuple(forms)
+    return tuple(questions)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,12 @@ class Code(StrEnum):
     """The round, or its exchange, is not after the last one answered."""
     QUESTION = "question"
     """The exchange was answered, and this is another question."""
+    LEDGER = "ledger"
+    """The coordinator's ledger does not go on from what the site saw of it, or states no charge."""
+    SOURCE = "source"
+    """The run is not about a table."""
+    DEADLINE = "deadline"
+    """The time to train is not set, or too short for this site's machine."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from privfed.deploy.files.receipts import Receipt, Receipts
+from privfed.deploy.files.ledger_copy import LedgerCopy
+from privfed.deploy.files.receipt import Receipt
+from privfed.deploy.files.receipts import Receipts
 from privfed.deploy.messages.questions import Question
 from privfed.deploy.policies.codes import Code, Declined, Refusal
 from privfed.deploy.policies.policy import SpendingLimit
@@ -16,18 +18,20 @@ class Admission:
     """Charges the questions of one run to a site's `receipts`, within `limit`.
 
     What a round costs follows from the plan, which every site makes from public facts alone
-    (PRIVACY, section 9.6), and never from what the coordinator says. `federation`, `run` and
+    (PRIVACY, section 9.6), and never from what the coordinator says. The coordinator's own ledger,
+    of which `ledger` is the site's copy, has to state the charge first. `federation`, `run` and
     `config` are digests, 64 hexadecimal digits.
     """
 
     setup: Setup
     receipts: Receipts
+    ledger: LedgerCopy
     limit: SpendingLimit
     federation: str
     run: str
     config: str
 
-    def __call__(self, question: Question, digest: str) -> None:
+    def charge(self, question: Question, digest: str) -> None:
         """Charge the question, durably. Raises `Declined`, charging nothing.
 
         `digest` is of all its bytes, so that an exchange is answered to one question only. The last
@@ -54,6 +58,20 @@ class Admission:
             raise Declined(Refusal(Code.ROUND, reason))
         self.receipts.charged(receipt, self.limit, run.rounds)
 
+    def committed(self, count: int) -> None:
+        """Note, durably, how often the party of the question in hand has committed."""
+        self.receipts.committed(self.run, count)
+
+    @property
+    def commits(self) -> int:
+        """How often the party of the last question had committed when it answered."""
+        return self.receipts.commits(self.run)
+
+    def is_last(self, digest: str) -> bool:
+        """Whether the last question that was charged is the one of this `digest`."""
+        last = self.receipts.last(self.run)
+        return last is not None and last.question == digest
+
     def _refuse_uncharged(self, question: Question, rounds: int) -> None:
         """Raises `Declined` for a round or an exchange that no charge of this run is for."""
         exchanges = self.setup.algorithm.exchanges
@@ -63,3 +81,7 @@ class Admission:
                 f"of {exchanges} exchanges"
             )
             raise Declined(Refusal(Code.ROUND, reason))
+        charge = self.ledger.ledger.charged(question.round)
+        if charge is None or charge.event != self.setup.plan.event:
+            reason = f"the coordinator's ledger states no such charge of round {question.round}"
+            raise Declined(Refusal(Code.LEDGER, reason))

@@ -2,73 +2,50 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-from privfed.deploy.files.party_store import PartyStore
+from privfed.deploy.files.keys import PublicKey, SiteKey
+from privfed.deploy.messages.declaration import Declaration
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply, answered
-from privfed.deploy.messages.questions import Question
+from privfed.deploy.messages.hello import greeting
 from privfed.deploy.policies.codes import Declined
-from privfed.deploy.site.fixed_time import FixedTime
-from privfed.deploy.site.site_work import SiteWork
-from privfed.errors import Refused
-from privfed.privacy.noise.shares import Layers
-from privfed.secure.frames import BadMessage, Reader
-from privfed.secure.identities import Directory
-from privfed.secure.masked.client import MaskingClient
-from privfed.secure.masked.client_state import BadState
-from privfed.secure.masked.committed_party import CommittedParty
-from privfed.secure.masked.expected import Expected, Masking
-from privfed.secure.masked.layered_noise import ClientNoise
-from privfed.secure.masked.messages import decode
-from privfed.secure.masked.row_messages import Masked
-from privfed.secure.summation import Aborted, Session
+from privfed.deploy.site.run_party import RunParty
+from privfed.secure.frames import BadMessage
+from privfed.secure.summation import Aborted
 
 _log = logging.getLogger(__name__)
 """A site's own log, which nobody else reads."""
+_AT_ONCE = 4
+"""Runs that are held in memory; what others left is on disk."""
 
 
 @dataclass
 class Agent:
-    """The party of one site in the sums of one run.
+    """A site with `key` in a `federation` (the hash of its file), whose `coordinator` it answers.
 
-    `coordinator` is the public key whose messages it takes, `federation` and `run` what these have
-    to be bound to. A question of another form than the run's is refused first: on some of them work
-    fails where somebody was drawn, and nowhere else. `admit` declines what the site's policy does
-    not allow (`Declined`), and charges the site's receipts, durably, before a coin is drawn: it
-    takes one question of an exchange, by the digest of its bytes, and of no earlier one.
-
-    What the sum's party does is committed to `store` before it is answered, and an agent that was
-    killed goes on from there: the same bytes have the same answer, and a row that was asked for and
-    did not leave is lost. A masked row leaves when `leaving` says, whoever was drawn. What it
-    answers is one of the protocol's messages or a fixed word; why it declines or fails is in its
-    own log alone.
+    `join` makes its part in a run that is declared, or raises `Declined`; `rejoin` makes the one in
+    a run that was declared before, by its hash, and is None where none was. What the site answers
+    is one of the protocol's messages or a fixed word; why it declines or fails is in its own log
+    alone.
     """
 
-    work: SiteWork
-    identity: Ed25519PrivateKey
-    directory: Directory
-    coordinator: bytes
+    key: SiteKey
+    coordinator: PublicKey
     federation: bytes
-    run: bytes
-    admit: Callable[[Question, str], None]
-    store: PartyStore
-    leaving: FixedTime
-    _party: CommittedParty | None = field(default=None, init=False, repr=False)
+    join: Callable[[Declaration], RunParty]
+    rejoin: Callable[[bytes], RunParty | None]
+    _parties: dict[bytes, RunParty] = field(default_factory=dict, init=False, repr=False)
 
     def answer(self, data: bytes) -> bytes:
         """The bytes that answer these, whatever they are."""
         try:
-            return answered(Reply.ANSWERED, self._answer(Envelope.decode(data)))
+            return answered(Reply.ANSWERED, self._answer(Envelope.decode(data), data))
         except _Unsigned:
             return answered(Reply.UNSIGNED)
         except Declined as declined:
-            _log.warning("declined: %s", declined.refusal.reason)
+            _log.warning("declined: %s: %s", declined.code, declined.refusal.reason)
             return answered(Reply.DECLINED, declined.code.encode())
         except Aborted as malformed:
             _log.warning("not answered: %s", malformed)
@@ -77,78 +54,42 @@ class Agent:
             _log.exception("failed")
             return answered(Reply.FAILED)
 
-    def _answer(self, envelope: Envelope) -> bytes:
-        bound = (envelope.federation, envelope.run) == (self.federation, self.run)
-        if not bound or not envelope.signed_by(self.coordinator):
+    def _answer(self, envelope: Envelope, data: bytes) -> bytes:
+        signed = envelope.signed_by(self.coordinator.raw)
+        if envelope.federation != self.federation or not signed:
             raise _Unsigned
-        if envelope.kind == Kind.QUESTION:
-            return self._begin(envelope.body)
-        party = self._party or self._restored(None)
-        if party is None:
-            raise BadMessage("wrong type", "a step of a sum that was not begun")
-        answer = party.handle(envelope.body)
-        if isinstance(decode(answer), Masked):
-            self.leaving.wait()
-        return answer
+        match envelope.kind:
+            case Kind.HELLO:
+                return greeting(self.key, data)
+            case Kind.DECLARATION:
+                return self._joined(envelope).head
+            case Kind.QUESTION:
+                return self._party(envelope.run).question(envelope.body)
+            case Kind.STEP:
+                return self._party(envelope.run).step(envelope.body)
 
-    def _begin(self, body: bytes) -> bytes:
-        """The answer to a question: of a sum that begins, or of the one in hand, once more."""
-        question, invitation = _parts(body)
-        if (party := self._restored(body)) is None:
-            self.work.refuse_other_form(question)
-            self.leaving.begin()
-            self.admit(question, hashlib.sha256(body).hexdigest())
-            self.store.begin(body)
-            self._party = party = CommittedParty(self._client(question), self.store.commit)
-        return party.handle(invitation)
+    def _joined(self, envelope: Envelope) -> RunParty:
+        """The site's part in the run that is declared, from now on."""
+        declaration = Declaration.decode(envelope.body)
+        if declaration.run != envelope.run:
+            raise BadMessage("wrong run", "a declaration of another run")
+        self._parties.pop(envelope.run, None)
+        return self._held(envelope.run, self.join(declaration))
 
-    def _restored(self, body: bytes | None) -> CommittedParty | None:
-        """The party in hand as it was committed last; None where it is none of the question `body`.
+    def _party(self, run: bytes) -> RunParty:
+        """The site's part in `run`. Raises `BadMessage` where it was never declared."""
+        if run in self._parties:
+            return self._parties[run]
+        if (party := self.rejoin(run)) is None:
+            raise BadMessage("wrong run", "a run that was not declared")
+        return self._held(run, party)
 
-        Any question is meant where none is given. Raises `BadMessage` for a state that is of no
-        use: what it answered is not known, and nothing else is answered.
-        """
-        if (last := self.store.read()) is None or body not in (None, last[0]):
-            return None
-        question, _ = _parts(last[0])
-        try:
-            client = self._client(question, last[1])
-        except BadState as damaged:
-            raise BadMessage("lost state", str(damaged)) from damaged
-        self._party = CommittedParty(client, self.store.commit)
-        return self._party
-
-    def _client(self, question: Question, state: bytes | None = None) -> MaskingClient:
-        """This site's party of the sum that answers `question`: new, or as of a `state`."""
-        work = self.work
-        summation, encoding = work.summation, work.encoding(question)
-        if not isinstance(summation.protocol, Masking):
-            raise Refused("secure.protocol: sites on machines of their own send masked sums")
-        codec = summation.codec(encoding, question.width(work.setup.algorithm))
-        about = (question.round, question.number, question.model_hash)
-        noise = None
-        if isinstance(encoding.noise, Layers):
-            keys = Session(*about, streams=work.setup.streams).layer_keys(work.site)
-            noise = ClientNoise(encoding.noise, keys)
-        terms = (
-            self.identity,
-            self.directory,
-            summation.protocol.within(summation.limits),
-            Expected(*about, codec),
-            functools.partial(work.row, question),
-            summation.limits,
-            noise,
-        )
-        if state is None:
-            return MaskingClient(work.site, *terms)
-        return MaskingClient.from_bytes(state, *terms)
-
-
-def _parts(body: bytes) -> tuple[Question, bytes]:
-    """A question, and the bytes of the invitation to its sum. Raises `BadMessage`."""
-    reader = Reader(body)
-    return Question.decode(reader.sized()), reader.rest()
+    def _held(self, run: bytes, party: RunParty) -> RunParty:
+        while len(self._parties) >= _AT_ONCE:
+            del self._parties[next(iter(self._parties))]
+        self._parties[run] = party
+        return party
 
 
 class _Unsigned(Exception):
-    """A message that the coordinator did not sign, or that is of another federation or run."""
+    """A message that the coordinator did not sign, or that is of another federation."""

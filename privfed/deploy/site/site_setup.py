@@ -1,26 +1,47 @@
-"""A run as one site sets it up: over its own clients, who are a part of all that are declared."""
+"""A run as one site sets it up, from its declaration and from the site's own files."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from privfed.config.config import Config
-from privfed.data.federation import Federation
-from privfed.run.population import load_population
+from privfed.config.reading import read_resolved
+from privfed.deploy.files.data_file import SiteTable
+from privfed.deploy.messages.declaration import Declaration, ExampleForm
+from privfed.deploy.policies.codes import Code, Declined, Refusal
+from privfed.deploy.site.people import nobody
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
-from privfed.streams import Streams
 
 
-def site_setup(config: Config) -> Setup:
-    """The plan, model and people of a run at a site, whose table `config` names.
+def site_config(text: str, table: SiteTable) -> Config:
+    """The run file `text` as a site goes by it: where its data and files lie is the site's matter.
 
-    What is planned follows from public constants, so that it is the same at every site. Raises
-    `Refused`.
+    Raises `Refused` for what is no run file, and `Declined` where the run is not about a table.
     """
-    return prepare(config, load=_load_part)
+    config = read_resolved(text, "the run")
+    source = config.parts["source"]
+    if not {*table.reading} <= {*type(source).model_fields}:
+        raise Declined(Refusal(Code.SOURCE, "the run's data are no table; a site has a table"))
+    there: Any = source.model_copy(update=table.reading)
+    return replace(
+        config,
+        source=there,
+        run=config.run.model_copy(
+            update={"heads": "", "watch": [], "device": table.device, "threads": table.threads}
+        ),
+        start=config.start.model_copy(update={"init": "", "fresh": []}),
+        privacy=config.privacy.model_copy(update={"prior": [], "disjoint": []}),
+    )
 
 
-def _load_part(config: Config, streams: Streams) -> Federation:
-    """The site's own clients, some of all."""
-    return replace(load_population(config, streams), stands_for=config.data.clients)
+def bare_setup(config: Config, declaration: Declaration) -> Setup:
+    """Plan and model of the run, over somebody made up: what follows from public facts alone.
+
+    They are the same at every site. Raises `Refused`.
+    """
+    form: ExampleForm = declaration.examples
+    return prepare(
+        config, constants=declaration.constants, load=lambda config, _: nobody(config, form, 1)
+    )

@@ -6,13 +6,14 @@ site's own clients alone. What leaves is a sum of whole numbers with the site's 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from defenses.types import SumRule
-from privfed.deploy.messages.questions import Question, QuestionForm, expected_forms
+from privfed.deploy.messages.questions import Question, QuestionForm, rehearsed_questions
+from privfed.deploy.site.isolated_training import IsolatedTraining
 from privfed.errors import Refused
 from privfed.privacy.integers import Integers
 from privfed.privacy.mechanism import Encoding
@@ -23,11 +24,13 @@ from privfed.round.by_sums import BySums
 from privfed.round.updates import ClientUpdates
 from privfed.run.setup import Setup
 from privfed.run.world import HeldElsewhere, shared_world
+from privfed.sampling.cohort import Cohort
 from privfed.secure.encoded_accumulator import EncodedAccumulator
 from privfed.secure.encoded_sum import EncodedSummation
 from privfed.secure.frames import BadMessage
 from privfed.secure.site_sums import SiteSums
 from privfed.secure.summation import Aborted, Session
+from privfed.streams import Streams
 
 
 @dataclass
@@ -35,11 +38,13 @@ class SiteWork:
     """The work of site number `site`: `setup` has its own clients alone.
 
     It draws once in a round, whatever exchanges the round has (exchanges over one cohort are one
-    event), from streams of its own: no coin and no noise comes from elsewhere.
+    event), from streams of its own: no coin and no noise comes from elsewhere. In a rehearsal,
+    `everybody` is drawn.
     """
 
     site: int
     setup: Setup
+    everybody: bool = False
     _updates: ClientUpdates | None = field(default=None, init=False, repr=False)
 
     @property
@@ -53,7 +58,8 @@ class SiteWork:
     @cached_property
     def forms(self) -> tuple[QuestionForm, ...]:
         """What each exchange of a round looks like."""
-        return expected_forms(self.setup.algorithm, self.setup.network.shapes.length)
+        parameters = self.setup.network.shapes.length
+        return tuple(each.form for each in rehearsed_questions(self.setup.algorithm, parameters))
 
     def refuse_other_form(self, question: Question) -> None:
         """Raises `BadMessage` for a question that this run does not ask."""
@@ -97,16 +103,20 @@ class SiteWork:
         if self._updates is None or self._updates.cohort.round != question.round:
             if question.number > 0:
                 raise Aborted("the round's clients were drawn before a restart, and are forgotten")
-            algorithm, people = self.setup.algorithm, self.setup.federation.people()
-            equal = people.with_equal_sizes()
-            world = shared_world(self.setup, HeldElsewhere(), HeldElsewhere(), ALONE)
-            drawn = algorithm.sampler.sample(
-                question.round, algorithm.clients, equal, world.streams
-            )
+            algorithm = self.setup.algorithm
+            bare = shared_world(self.setup, HeldElsewhere(), HeldElsewhere(), ALONE)
+            world = replace(bare, executor=IsolatedTraining(self.setup.executor))
+            drawn = self._cohort(question.round, world.streams)
             state = TrainingState(question.exchange.broadcast["params"], {}, question.state)
-            cohort = world.executor.answering(drawn)
-            self._updates = ClientUpdates(algorithm, world, state, cohort)
+            self._updates = ClientUpdates(algorithm, world, state, world.executor.answering(drawn))
         return self._updates
+
+    def _cohort(self, round: int, streams: Streams) -> Cohort:
+        """Those of the site's clients who are drawn in `round`, by coins of their own."""
+        algorithm, people = self.setup.algorithm, self.setup.federation.people()
+        equal = people.with_equal_sizes()
+        drawn = algorithm.sampler.sample(round, algorithm.clients, equal, streams)
+        return replace(drawn, clients=np.arange(len(people))) if self.everybody else drawn
 
 
 class _Kept:

@@ -14,17 +14,18 @@ from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
 from privfed.config.reading import load
 from privfed.deploy.carriers.carrier import Loopback
+from privfed.deploy.coordinator.coordinate import Reach
 from privfed.deploy.coordinator.coordinator import Coordinator
 from privfed.deploy.coordinator.coordinator_setup import NobodyHere
-from privfed.deploy.files.party_store import PartyStore
+from privfed.deploy.files.federation_file import FederationFile
+from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.files.receipts import Receipts
+from privfed.deploy.files.site_folder import SiteFolder
+from privfed.deploy.messages.declaration import Declaration, ExampleForm
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply, read_answer
 from privfed.deploy.messages.questions import Question
-from privfed.deploy.policies.policy import SpendingLimit
-from privfed.deploy.site.admission import Admission
-from privfed.deploy.site.agent import Agent
 from privfed.deploy.site.fixed_time import FixedTime
-from privfed.deploy.site.site_setup import site_setup
+from privfed.deploy.site.open_site import agent_of, open_member
 from privfed.deploy.site.site_work import SiteWork
 from privfed.errors import Refused
 from privfed.ranks import ALONE
@@ -34,19 +35,30 @@ from privfed.run.resume import resume
 from privfed.run.train import train
 from privfed.run.world import Elsewhere, shared_world
 from privfed.secure.frames import Reader, sized
-from privfed.secure.identities import (
-    client_directory,
-    client_identity,
-    office_identity,
-    verifying_key,
-)
 from privfed.secure.masked.messages import decode, encode
 from privfed.secure.summation import Aborted
 from privfed.vector import Layout
 
 SITES, PATIENTS, ROUNDS = 5, 40, 4
-FEDERATION, RUN = b"f" * 32, b"r" * 32
-KEY_OF_COORDINATOR = office_identity("coordinator")
+KEYS_OF_SITES = {f"h{site}": SiteKey.draw(f"h{site}") for site in range(SITES)}
+KEY_OF_COORDINATOR = SiteKey.draw("coordinator")
+FEDERATION = FederationFile(
+    name="stays",
+    coordinator=str(KEY_OF_COORDINATOR.public),
+    sites={name: str(key.public) for name, key in KEYS_OF_SITES.items()},
+)
+ALLOWED = """
+[budget]
+epsilon = {epsilon}
+delta = 1e-3
+[require]
+mechanisms = ["skellam", "discrete_gaussian"]
+threat = "curious"
+sites = 2
+[allow]
+objectives = ["sgd", "fedprox", "feddane"]
+simulation = {simulation}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -116,45 +128,52 @@ def played(setup, world, rounds=ROUNDS):
     return models
 
 
-def agent(tables, folder, site, *keys, limit=None, admit=None):
-    """The agent of one site, as its process makes it: what it knows lies in `folder`."""
-    setup = site_setup(config(tables, f"h{site}", *keys))
-    folder.mkdir(parents=True, exist_ok=True)
-    receipts = folder / "receipts.jsonl"
-    receipts.touch()
-    limit = limit or SpendingLimit(epsilon=1e6, delta=1e-3)
-    digests = (FEDERATION.hex(), RUN.hex(), setup.plan.config.digest())
-    return Agent(
-        SiteWork(site, setup),
-        client_identity(site),
-        client_directory(range(SITES)),
-        verifying_key(office_identity("coordinator")),
-        FEDERATION,
-        RUN,
-        admit or Admission(setup, Receipts.recover(receipts), limit, *digests),
-        PartyStore(folder / "state"),
-        FixedTime(0.0),
-    )
+def member(tables, path, site, epsilon=1e300, simulation="true"):
+    """One site, as its process opens it: what it knows lies in the folder `path`."""
+    folder, name = SiteFolder(path), f"h{site}"
+    if not path.exists():
+        folder.begin(name)
+        folder.key.unlink()
+        KEYS_OF_SITES[name].write(folder.key)
+        folder.policy.write_text(ALLOWED.format(epsilon=epsilon, simulation=simulation))
+        folder.data.write_text(
+            f'population = "stays"\npath = "{tables / name}.csv"\nclients = 20\nrows = 5\n'
+        )
+        FEDERATION.write_new(folder.federation)
+    return open_member(folder)
 
 
-def agents(tables, *keys, **facts):
-    folder = Path(tempfile.mkdtemp(dir=tables))
-    return {site: agent(tables, folder / str(site), site, *keys, **facts) for site in range(SITES)}
+def agent(tables, path, site, **facts):
+    return agent_of(member(tables, path, site, **facts))
+
+
+def agents(tables, folder=None, **facts):
+    folder = folder or Path(tempfile.mkdtemp(dir=tables))
+    return {site: agent(tables, folder / str(site), site, **facts) for site in range(SITES)}
 
 
 def federated(tables, *keys, carrier=None, sites=None):
+    """A run that is ready to start, and its world: sites, a ledger, and a store that forgets."""
     setup = prepare(config(tables, "all", *keys))
-    sites = sites or agents(tables, *keys)
+    sites = sites or agents(tables)
+    plan = setup.plan
+    ledger = Ledger.create(
+        Path(tempfile.mkdtemp(dir=tables)) / "ledger.jsonl", {"config": plan.config.digest()}
+    )
+    opening = ledger.path.read_bytes().split(b"\n")[0]
+    form = ExampleForm.of(setup.federation.examples)
     coordinator = Coordinator(
         setup.algorithm,
-        client_directory(range(SITES)),
+        FEDERATION.directory(),
         carrier or Loopback({site: agent.answer for site, agent in sites.items()}),
-        office_identity("coordinator"),
-        FEDERATION,
-        RUN,
+        KEY_OF_COORDINATOR.identity,
+        bytes.fromhex(FEDERATION.digest()),
+        Declaration(opening, plan.config.toml(), form, setup.network.constants),
+        ledger,
+        least=plan.cost.limits.minimum,
         seconds=20.0,
     )
-    world = replace(shared_world(setup, Books(), Books(), ALONE), sites=coordinator)
+    world = replace(shared_world(setup, ledger, Books(), ALONE), sites=coordinator)
     return setup, world
 
 
@@ -183,14 +202,31 @@ def test_without_a_seed_no_two_runs_are_alike(tables):
     assert not torch.equal(first, second)
 
 
+class Noting:
+    """Sites whose sums are kept in a list."""
+
+    def __init__(self, sites):
+        self.sites, self.sums = sites, []
+
+    def gather(self):
+        self.sites.gather()
+
+    def sum(self, *question):
+        self.sums.append(self.sites.sum(*question))
+        return self.sums[-1]
+
+
 class Losing(Loopback):
-    """A carrier that treats what it carries as `fault` says: (message number, site, bytes)."""
+    """A carrier that treats messages of sums as `fault` says: (message number, site, bytes)."""
 
     def __init__(self, sites, fault):
         super().__init__(sites)
         self.fault, self.sent = fault, {}
 
     def send(self, site, data, deadline):
+        if Envelope.decode(data).kind == Kind.DECLARATION:
+            super().send(site, data, deadline)
+            return
         number = self.sent[site] = self.sent.get(site, -1) + 1
         changed = self.fault(number, site, data)
         if changed is not None:
@@ -204,22 +240,22 @@ def test_one_site_of_five_may_fail_in_any_exchange(tables, stage, fault):
     changed = {
         "lost": lambda data: None,
         "garbled": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
-        "swapped": lambda data: b"PF1" + data[35:],
+        "swapped": lambda data: data[:3] + data[35:],
         "cut": lambda data: data[:-9],
     }[fault]
 
     def faulty(number, site, data):
         return changed(data) if (number, site) == (stage, 2) else data
 
-    keys = ("cohort.sampler=full", "cohort.size=0", "privacy.noise_multiplier=1e-3")
-    sites = agents(tables, *keys, admit=lambda *_: None)
+    keys = ("cohort.sampler=full", "cohort.size=0")
+    sites = agents(tables)
     carrier = Losing({site: agent.answer for site, agent in sites.items()}, faulty)
     setup, world = federated(tables, *keys, carrier=carrier)
     simulated = prepare(config(tables, "all", *keys))
     (whole,) = played(simulated, shared_world(simulated, Books(), Books(), ALONE), rounds=1)
     (model,) = played(setup, world, rounds=1)
     counted = stage > 2  # its row had arrived
-    assert torch.allclose(model, whole, atol=1e-3) == counted
+    assert torch.equal(model, whole) == counted
 
 
 def test_too_few_sites_abort_the_round(tables):
@@ -255,15 +291,14 @@ def test_a_site_answers_one_question_of_an_exchange_and_only_its_coordinator(tab
 
 
 def test_what_a_policy_refuses_is_a_code_without_a_word(tables):
-    sites = agents(tables, limit=SpendingLimit(epsilon=0.01, delta=1e-3))
-    answers = []
+    sites, answers = agents(tables, epsilon=0.01), []
 
-    def kept(number, site, data):
+    def noted(number, site, data):
         answers.append(sites[site].answer(data))
-        return
 
+    carrier = Losing({site: agent.answer for site, agent in sites.items()}, noted)
     with pytest.raises(Aborted):
-        played(*federated(tables, carrier=Losing({}, kept), sites=sites), rounds=1)
+        played(*federated(tables, carrier=carrier, sites=sites), rounds=1)
     assert set(answers) == {bytes([Reply.DECLINED]) + b"budget"}
 
 
@@ -288,20 +323,10 @@ def test_a_site_that_fails_says_nothing_of_why(tables, monkeypatch):
     assert not any(b"p17" in answer for answer in answers)
 
 
-def reaching(sites):
-    """Elsewhere: these agents, over a loop-back carrier."""
-
-    def reach(setup, ledger):
-        return Coordinator(
-            setup.algorithm,
-            client_directory(range(SITES)),
-            Loopback({site: agent.answer for site, agent in sites.items()}),
-            office_identity("coordinator"),
-            FEDERATION,
-            RUN,
-            seconds=20.0,
-        )
-
+def reaching(sites, out):
+    """Elsewhere: these agents, over a loop-back carrier, of the run in the folder `out`."""
+    carrier = Loopback({site: agent.answer for site, agent in sites.items()})
+    reach = Reach(out / "config.toml", FEDERATION, KEY_OF_COORDINATOR, lambda _: carrier, 20.0, 0.0)
     return Elsewhere(NobodyHere(), reach)
 
 
@@ -310,23 +335,21 @@ def test_a_run_whose_coordinator_has_nobodys_data_is_the_simulated_one(tables, t
     keys = ("run.rounds=4", "run.evaluate_every=2")
     simulated = train(config(tables, "all", *keys), tmp_path / "here")
     nothing = config(tables, "nowhere", *keys)
-    federated = train(nothing, tmp_path / "there", elsewhere=reaching(agents(tables, *keys)))
+    elsewhere = reaching(agents(tables), tmp_path / "there")
+    federated = train(nothing, tmp_path / "there", elsewhere=elsewhere)
     assert federated.guarantee.epsilon == simulated.guarantee.epsilon
     assert federated.measures == simulated.measures
     first, second = (model(tmp_path / name) for name in ("here", "there"))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not audit(tmp_path / "there").problems
-    sites = agents(tables, *keys)
     further = resume(
-        tmp_path / "there",
-        lambda stored: stored.with_run(rounds=6),
-        elsewhere=reaching(sites),
+        tmp_path / "there", lambda stored: stored.with_run(rounds=6), elsewhere=elsewhere
     )
     assert further.charges == 6
 
 
 def test_a_coordinator_needs_a_public_test_set_and_masked_sums(tables, tmp_path):
-    elsewhere = reaching({})
+    elsewhere = reaching({}, tmp_path / "run")
     with pytest.raises(Refused, match="public test set"):
         train(config(tables, "nowhere", "data.test_path="), tmp_path / "run", elsewhere=elsewhere)
     plain = ("privacy.mechanism=gaussian", "secure.protocol=none")
@@ -363,11 +386,11 @@ class Killing(Loopback):
 def test_a_killed_agent_goes_on_from_what_it_committed(tables, tmp_path, sizing, when, after):
     """With each answer as if nothing had happened, and one receipt for each exchange."""
     keys = (f"privacy.sizing={sizing}", "secure.threat=lying")
-    sites = {site: agent(tables, tmp_path / str(site), site, *keys) for site in range(SITES)}
+    sites = {site: agent(tables, tmp_path / str(site), site) for site in range(SITES)}
     asked = {site: one.answer for site, one in sites.items()}
 
     def rebuilt():
-        return agent(tables, tmp_path / "2", 2, *keys).answer
+        return agent(tables, tmp_path / "2", 2).answer
 
     carrier = Killing(asked, rebuilt, when, after)
     models = played(*federated(tables, *keys, carrier=carrier, sites=sites), rounds=2)
@@ -382,30 +405,24 @@ def test_a_killed_agent_goes_on_from_what_it_committed(tables, tmp_path, sizing,
 def test_who_was_drawn_is_forgotten_with_the_process(tables, tmp_path):
     """A second exchange of a round would be over another cohort: the site has dropped out."""
     keys = ("client.objective=feddane",)
-    sites = {site: agent(tables, tmp_path / str(site), site, *keys) for site in range(SITES)}
+    sites = {site: agent(tables, tmp_path / str(site), site) for site in range(SITES)}
     asked = {site: one.answer for site, one in sites.items()}
 
     def rebuilt():
-        return agent(tables, tmp_path / "2", 2, *keys).answer
+        return agent(tables, tmp_path / "2", 2).answer
 
     carrier = Killing(asked, rebuilt, 5, after=False)
     setup, world = federated(tables, *keys, carrier=carrier, sites=sites)
-    sums = []
-    counted = world.sites.sum
-
-    class Noting:
-        def sum(self, *question):
-            sums.append(counted(*question))
-            return sums[-1]
-
-    played(setup, replace(world, sites=Noting()), rounds=1)
-    assert [total.survivors for total in sums] == [5, 4]
+    noting = Noting(world.sites)
+    played(setup, replace(world, sites=noting), rounds=1)
+    assert [total.survivors for total in noting.sums] == [5, 4]
 
 
 def test_receipts_agree_with_the_ledger(tables, tmp_path):
     keys = ("run.rounds=3",)
-    sites = {site: agent(tables, tmp_path / str(site), site, *keys) for site in range(SITES)}
-    train(config(tables, "nowhere", *keys), tmp_path / "run", elsewhere=reaching(sites))
+    sites = {site: agent(tables, tmp_path / str(site), site) for site in range(SITES)}
+    elsewhere = reaching(sites, tmp_path / "run")
+    train(config(tables, "nowhere", *keys), tmp_path / "run", elsewhere=elsewhere)
     ledger = Ledger.load(tmp_path / "run" / "ledger.jsonl")
     for site in range(SITES):
         receipts = Receipts.load(tmp_path / str(site) / "receipts.jsonl")
@@ -425,7 +442,7 @@ def test_a_damaged_state_answers_nothing_more(tables, tmp_path):
     carrier = Losing({site: one.answer for site, one in sites.items()}, kept)
     with pytest.raises(Aborted):
         played(*federated(tables, carrier=carrier, sites=sites), rounds=1)
-    state = tmp_path / "2" / "state" / "party"
+    (state,) = (tmp_path / "2" / "state").glob("*/party")
     state.write_bytes(state.read_bytes()[:-1])
     again = agent(tables, tmp_path / "2", 2)
     assert {read_answer(again.answer(data))[0] for data in seen} == {Reply.MALFORMED}
@@ -434,21 +451,18 @@ def test_a_damaged_state_answers_nothing_more(tables, tmp_path):
 def test_a_masked_row_leaves_at_its_time_and_other_messages_at_once(tables, tmp_path):
     """In every round alike, whoever was drawn; one that is late has dropped out."""
     sites, slept = agents(tables), []
-    for site, one in sites.items():
-        one.leaving = FixedTime(30.0, clock=lambda: 0.0, sleep=slept.append)
+    setup, world = federated(tables, sites=sites)
+    world.sites.gather()
+    for site, answering in sites.items():
+        (party,) = answering._parties.values()
+        party.leaving = FixedTime(30.0, clock=lambda: 0.0, sleep=slept.append)
         if site == 4:
             times = iter(range(0, 10_000, 40))
-            one.leaving = FixedTime(30.0, clock=lambda times=times: next(times), sleep=slept.append)
-    setup, world = federated(tables, sites=sites)
-    sums = []
-
-    class Noting:
-        def sum(self, *question):
-            sums.append(world.sites.sum(*question))
-            return sums[-1]
-
-    played(setup, replace(world, sites=Noting()), rounds=2)
-    assert [total.survivors for total in sums] == [4, 4]
+            late = {"clock": lambda times=times: next(times)}
+            party.leaving = FixedTime(30.0, **late, sleep=slept.append)
+    noting = Noting(world.sites)
+    played(setup, replace(world, sites=noting), rounds=2)
+    assert [total.survivors for total in noting.sums] == [4, 5]  # it was told of the run again
     assert slept == [30.0] * 8
 
 
@@ -466,30 +480,35 @@ def asked_again(tables, changed):
 
     carrier = Losing({site: one.answer for site, one in sites.items()}, noted)
     played(*federated(tables, carrier=carrier), rounds=1)
-    return read_answer(sites[0].answer(signed(changed(body_of(seen[0])))))
+    return read_answer(sites[0].answer(with_body(seen[0], changed)))
 
 
-def body_of(data):
-    return Envelope.decode(data).body
+def with_body(data, changed):
+    """A message of the coordinator's with another body."""
+    envelope = Envelope.decode(data)
+    other = replace(envelope, body=changed(envelope.body))
+    return other.signed(KEY_OF_COORDINATOR.identity).encode()
 
 
-def signed(body):
-    return Envelope(FEDERATION, RUN, Kind.QUESTION, body).signed(KEY_OF_COORDINATOR).encode()
+def parted(body):
+    """A question, what stands after it, and the invitation."""
+    reader = Reader(body)
+    question, since, lines = reader.sized(), reader.take(32), reader.sized()
+    return Question.decode(question), since + sized(lines), reader.rest()
 
 
 def in_another_session(body):
     """The same question with an invitation to a sum of its own: a second row of one cohort."""
-    reader = Reader(body)
-    question, invitation = reader.sized(), decode(reader.rest())
-    return sized(question) + encode(replace(invitation, session=b"s" * 32))
+    question, lines, invitation = parted(body)
+    other = replace(decode(invitation), session=b"s" * 32)
+    return sized(question.encode()) + lines + encode(other)
 
 
 def of_another_state(body):
     """The same model, and another rotation."""
-    reader = Reader(body)
-    question, invitation = Question.decode(reader.sized()), reader.rest()
+    question, lines, invitation = parted(body)
     state = {"rotation": question.state["rotation"] + 1}
-    return sized(replace(question, state=state).encode()) + invitation
+    return sized(replace(question, state=state).encode()) + lines + invitation
 
 
 @pytest.mark.parametrize("changed", [in_another_session, of_another_state])
@@ -521,11 +540,16 @@ def test_questions_of_another_form_are_refused_before_anybody_is_drawn(tables, f
         seen.append(data)
 
     monkeypatch.setattr(SiteWork, "row", lambda *_: pytest.fail("somebody was drawn"))
+    carrier = Losing({site: one.answer for site, one in sites.items()}, noted)
     with pytest.raises(Aborted):
-        played(*federated(tables, carrier=Losing({}, noted), sites=sites), rounds=1)
-    reader = Reader(body_of(seen[0]))
-    question, invitation = Question.decode(reader.sized()), reader.rest()
-    other = replace(question, exchange=OTHER_FORMS[form](question.exchange))
-    answer = read_answer(sites[0].answer(signed(sized(other.encode()) + invitation)))
+        played(*federated(tables, carrier=carrier, sites=sites), rounds=1)
+
+    def changed(body):
+        question, lines, invitation = parted(body)
+        other = replace(question, exchange=OTHER_FORMS[form](question.exchange))
+        return sized(other.encode()) + lines + invitation
+
+    answer = read_answer(sites[0].answer(with_body(seen[0], changed)))
     assert answer == (Reply.MALFORMED, b"")
-    assert not sites[0].admit.receipts.runs
+    (party,) = sites[0]._parties.values()
+    assert not party.admission.receipts.runs

@@ -17,7 +17,8 @@ from accounting.errors import LedgerBroken
 from accounting.events import Event, apart
 from accounting.guarantee import guarantee
 from accounting.releases import Gaussian, PoissonSampled, Separated, Skellam
-from privfed.deploy.files.receipts import Receipt, Receipts
+from privfed.deploy.files.receipt import Receipt
+from privfed.deploy.files.receipts import Receipts
 from privfed.deploy.policies.codes import Code, Declined
 from privfed.deploy.policies.policy import SpendingLimit
 from privfed.errors import Refused

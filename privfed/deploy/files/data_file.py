@@ -1,0 +1,81 @@
+"""`data.toml`: whose data a site holds, and how its table is read. No run says anything of this."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, ValidationError, field_validator
+
+from privfed.config.mistakes import mistakes
+from privfed.config.reading import read_toml
+from privfed.data.tables.delimited import known_encoding
+from privfed.deploy.files.keys import EXPECTED_NAME, NAME
+from privfed.errors import Refused
+from privfed.parts import Part
+
+
+class SiteTable(Part):
+    """A site's table, and bounds on it that are stated whoever is in it."""
+
+    population: str
+    """What these people are called: all that the site's receipts charge, is charged to them."""
+    path: str
+    """A CSV, Parquet or npz file."""
+    delimiter: str = Field(",", min_length=1, max_length=1)
+    decimal: Literal[".", ","] = "."
+    encoding: Annotated[str, AfterValidator(known_encoding)] = "utf-8"
+    clients: int = Field(ge=1, le=1_000_000_000)
+    """No more people than these: a round number above what the table will ever hold."""
+    rows: int = Field(ge=1, le=1_000_000)
+    """No more rows of one person than these count: of more, those that come first."""
+    device: str = "cpu"
+    """Where this site trains: "cpu", "cuda", or "auto"."""
+    threads: int = Field(1, ge=1, le=1024)
+    """How many processor cores it may take."""
+
+    @field_validator("population")
+    @classmethod
+    def _word(cls, name: str) -> str:
+        if not NAME.fullmatch(name):
+            raise ValueError(f"expected {EXPECTED_NAME}")
+        return name
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """What the file at `path` states. A path in it is relative to the file.
+
+        Raises `Refused` with every mistake in it.
+        """
+        document = read_toml(path, "data")
+        try:
+            table = cls.model_validate(document)
+        except ValidationError as error:
+            wrong = mistakes(error, "", document, cls)
+            reasons = "\n".join(f"{path}: {mistake.text}" for mistake in wrong)
+            raise Refused(reasons, key=wrong[0].key) from error
+        return table.model_copy(update={"path": str(path.parent.absolute() / table.path)})
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """The keys of a run's table that this one settles, and those that only a run's has."""
+        asked = {"path": self.path, "delimiter": self.delimiter, "decimal": self.decimal}
+        return {**asked, "encoding": self.encoding, "test_path": "", "site": ""}
+
+
+TEXT = """\
+# Whose data this site holds, and how its table is read. No run says anything of this. Another
+# table, of other people, has a folder of its own, with its own key. The first four are needed.
+format = 1
+
+# population = "stays"             # a name for these people
+# path = "/srv/hospital/stays.csv" # CSV or Parquet; from this folder, where it is not absolute
+# clients = 10_000                 # no more people than these, ever: a round number, not a count
+# rows = 200                       # no more rows of one person than these count
+# delimiter = ","
+# decimal = "."
+# encoding = "utf-8"
+# device = "cpu"                   # or "cuda"
+# threads = 1                      # processor cores that training may take
+"""
+"""The file that a new site fills in."""

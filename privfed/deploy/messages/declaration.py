@@ -1,0 +1,114 @@
+"""What a run is, as its coordinator declares it to a site before it asks anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from accounting import chain
+from accounting.documents import from_json
+from accounting.errors import LedgerBroken
+from privfed.data.federation import Examples
+from privfed.secure.frames import BadMessage, Reader, sized
+
+_TYPES = {"float32": torch.float32, "int64": torch.int64}
+
+
+@dataclass(frozen=True)
+class ExampleForm:
+    """What examples look like: of features and labels, the shape of each and its type."""
+
+    x: tuple[int, ...]
+    x_type: str
+    y: tuple[int, ...]
+    y_type: str
+    classes: int
+
+    @classmethod
+    def of(cls, examples: Examples) -> ExampleForm:
+        """The form of these."""
+        x, y = examples.x, examples.y
+        shapes = tuple(x.shape[1:]), tuple(y.shape[1:])
+        return cls(shapes[0], _name(x.dtype), shapes[1], _name(y.dtype), examples.classes)
+
+    def zeros(self, count: int) -> Examples:
+        """So many examples of this form, that are nobody's."""
+        x = torch.zeros((count, *self.x), dtype=_TYPES[self.x_type])
+        return Examples(x, torch.zeros((count, *self.y), dtype=_TYPES[self.y_type]), self.classes)
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A run: the first line of its ledger, its run file, and what its model does not train.
+
+    The first line cites the digest of the run file, and its hash names the run. `examples` is what
+    the model takes.
+    """
+
+    opening: bytes
+    text: str
+    examples: ExampleForm
+    constants: Mapping[str, Tensor]
+
+    @property
+    def run(self) -> bytes:
+        """The hash `[32]` of the ledger's first line. Raises `BadMessage`."""
+        return bytes.fromhex(self._first["hash"])
+
+    @property
+    def terms(self) -> Mapping[str, Any]:
+        """What the ledger's first line states. Raises `BadMessage`."""
+        return dict(self._first.get("terms", {}))
+
+    @property
+    def _first(self) -> chain.Link:
+        try:
+            (link,) = chain.following(chain.START, [self.opening], "a declaration")
+        except LedgerBroken as error:
+            raise BadMessage("wrong ledger", "a ledger that does not begin here") from error
+        return link
+
+    def encode(self) -> bytes:
+        """The byte form."""
+        form = self.examples
+        facts = {
+            "x": list(form.x),
+            "x_type": form.x_type,
+            "y": list(form.y),
+            "y_type": form.y_type,
+            "classes": form.classes,
+        }
+        tensors = {name: value.cpu().contiguous() for name, value in self.constants.items()}
+        parts = (self.opening, self.text.encode(), json.dumps(facts).encode())
+        return b"".join(map(sized, parts)) + save(tensors)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Declaration:
+        """The declaration that these bytes are. Raises `BadMessage`."""
+        reader = Reader(data)
+        try:
+            opening, text = reader.sized(), reader.sized().decode()
+            facts: Any = from_json(reader.sized().decode())
+            x, y = (tuple(map(int, facts[axis])) for axis in ("x", "y"))
+            x_type, y_type = (_known(facts[key]) for key in ("x_type", "y_type"))
+            form = ExampleForm(x, x_type, y, y_type, int(facts["classes"]))
+            return cls(opening, text, form, load(reader.rest()))
+        except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
+            raise BadMessage("wrong format", "bytes that are no declaration") from error
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _known(name: str) -> str:
+    if name not in _TYPES:
+        raise ValueError(name)
+    return name

@@ -1,0 +1,160 @@
+"""How a site joins a run that its coordinator declares: what is asked first, and what is made."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from privfed.config.config import Config, digest
+from privfed.data.federation import Federation
+from privfed.deploy.files.data_file import SiteTable
+from privfed.deploy.files.federation_file import FederationFile
+from privfed.deploy.files.keys import SiteKey
+from privfed.deploy.files.receipts import Receipts
+from privfed.deploy.files.run_state import RunState
+from privfed.deploy.files.site_folder import SiteFolder
+from privfed.deploy.messages.declaration import Declaration
+from privfed.deploy.policies.codes import Code, Declined, Refusal
+from privfed.deploy.policies.own_modules import outside_part
+from privfed.deploy.policies.policy import LocalPolicy
+from privfed.deploy.policies.policy_check import refusal
+from privfed.deploy.site.admission import Admission
+from privfed.deploy.site.fixed_time import FixedTime
+from privfed.deploy.site.people import load_people, nobody, with_people
+from privfed.deploy.site.rehearsal import rehearsed_seconds
+from privfed.deploy.site.run_party import RunParty
+from privfed.deploy.site.site_setup import bare_setup, site_config
+from privfed.deploy.site.site_work import SiteWork
+from privfed.errors import Refused
+from privfed.run.setup import Setup
+
+_log = logging.getLogger(__name__)
+"""A site's own log, which nobody else reads."""
+_MARGIN = 2.0
+"""The time to train is to be so many times what the largest cohort was rehearsed to take."""
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A site of a `federation`, by its `folder`, `key` and `receipts`."""
+
+    folder: SiteFolder
+    key: SiteKey
+    federation: FederationFile
+    receipts: Receipts
+
+    @property
+    def number(self) -> int:
+        """The site's number. Raises `Refused` where its key is none of the federation's."""
+        name = self.federation.name_of(self.key.public)
+        if name is None:
+            raise Refused(
+                f"{self.folder.federation} does not name this site's key; agree on one that does "
+                "(privfed federation add)"
+            )
+        return self.federation.order.index(name)
+
+    def join(self, declaration: Declaration) -> RunParty:
+        """The site's part in the declared run, from now on. Raises `Declined`."""
+        party = self._party(declaration)
+        self._state(declaration.run).declare(declaration.encode())
+        return party
+
+    def rejoin(self, run: bytes) -> RunParty | None:
+        """Its part in the `run` that was declared before; None where none was."""
+        declared = self._state(run).declared()
+        return self._party(Declaration.decode(declared)) if declared is not None else None
+
+    def accepted(self, text: str, declaration: Declaration) -> tuple[SiteTable, Setup]:
+        """The site's table, and plan and model of the run whose file is `text`. Raises `Declined`.
+
+        All of it rests on public facts: on the run, the policy, and what `data.toml` states.
+        """
+        policy, table = LocalPolicy.read(self.folder.policy), SiteTable.read(self.folder.data)
+        _refuse(outside_part(policy, text))
+        config = _built(text, table)
+        try:
+            setup = bare_setup(config, declaration)
+        except Refused as error:
+            raise Declined(Refusal(Code.PROOF, f"the run is refused: {error}")) from error
+        parameters = setup.network.shapes.length
+        _refuse(refusal(policy, config, self.federation, parameters, ["training"]))
+        if not policy.allow.simulation:
+            _refuse(too_slow(rehearsed_seconds(self.number, setup, table), config.secure.deadline))
+        return table, setup
+
+    def _party(self, declaration: Declaration) -> RunParty:
+        if declaration.terms.get("config") != (config := _digest(declaration.text)):
+            raise Declined(Refusal(Code.RUN, "the ledger was opened for another run file"))
+        table, setup = self.accepted(declaration.text, declaration)
+        state = self._state(declaration.run)
+        ledger = state.ledger()
+        ledger.extend(bytes(32), declaration.opening + b"\n")
+        admission = Admission(
+            setup,
+            self.receipts,
+            ledger,
+            LocalPolicy.read(self.folder.policy).budget,
+            self.federation.digest(),
+            declaration.run.hex(),
+            config,
+        )
+        return RunParty(
+            SiteWork(self.number, with_people(setup, self._people(setup, table, declaration))),
+            self.key.identity,
+            self.federation.directory(),
+            admission,
+            state.parties,
+            FixedTime(setup.plan.config.secure.deadline),
+        )
+
+    def _people(self, setup: Setup, table: SiteTable, declaration: Declaration) -> Federation:
+        """The site's people; nobody where its table cannot be read.
+
+        It then takes part with its noise alone: whether its data are as they should be is nobody
+        else's business (PRIVACY, section 9.1, S1).
+        """
+        config, form = setup.plan.config, declaration.examples
+        try:
+            return load_people(config, table, form, self.key.name, setup.streams)
+        except Exception as error:  # whatever a file holds
+            quoted = error.private if isinstance(error, Refused) else ""
+            _log.error("NOBODY OF THIS SITE COUNTS: its table is refused: %s %s", error, quoted)
+            return nobody(config, form)
+
+    def _state(self, run: bytes) -> RunState:
+        return RunState(self.folder.state / run.hex())
+
+
+def too_slow(rehearsed: float, deadline: float) -> Refusal | None:
+    """Why a cohort that takes `rehearsed` seconds does not fit; None where it does."""
+    if deadline >= _MARGIN * rehearsed > 0.0:
+        return None
+    return Refusal(
+        Code.DEADLINE,
+        f"secure.deadline is {deadline:g} s; the largest cohort of this site takes {rehearsed:.3g} "
+        f"s, of which {_MARGIN:g} times as much is to fit: when a row leaves would tell of who was "
+        "drawn",
+    )
+
+
+def _built(text: str, table: SiteTable) -> Config:
+    try:
+        return site_config(text, table)
+    except Declined:
+        raise
+    except Refused as error:
+        raise Declined(Refusal(Code.PROOF, f"the run file is refused: {error}")) from error
+
+
+def _digest(text: str) -> str:
+    """What a ledger states of a run file. Raises `Declined` where it is none."""
+    try:
+        return digest(text)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Declined(Refusal(Code.RUN, f"no run file: {error}")) from error
+
+
+def _refuse(reason: Refusal | None) -> None:
+    if reason is not None:
+        raise Declined(reason)

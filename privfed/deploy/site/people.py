@@ -1,0 +1,81 @@
+"""A site's own people, as its table holds them: the columns are the run's, the table is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from privfed.config.config import Config
+from privfed.data.federation import Federation
+from privfed.data.sites import Entries, entry_identities
+from privfed.deploy.files.data_file import SiteTable
+from privfed.deploy.messages.declaration import ExampleForm
+from privfed.errors import Refused
+from privfed.run.population import sites_of
+from privfed.run.setup import Setup
+from privfed.streams import Streams
+from privfed.vector import Indices
+
+
+def nobody(config: Config, form: ExampleForm, count: int = 0) -> Federation:
+    """A site without people; `count` made-up ones have an example each, to build a model by."""
+    return Federation(
+        form.zeros(count),
+        np.arange(count + 1, dtype=np.int64),
+        form.zeros(1),
+        stands_for=config.data.clients,
+        sites=np.zeros(count, dtype=np.int64),
+    )
+
+
+def load_people(
+    config: Config, table: SiteTable, form: ExampleForm, site: str, streams: Streams
+) -> Federation:
+    """The people of the `table` that the source of `config` reads, who are at `site` alone.
+
+    All of them are at the first site that this process knows of, which is this one. Of whoever has
+    more than `table.rows` rows, the first ones count. Raises `Refused` for a table
+    that is not as the run declares it, or as the site does.
+    """
+    examples = config.source.load(config.data.clients, streams)
+    if examples.owners is None:
+        raise Refused("data.client names no column: say whose a row is")
+    if ExampleForm.of(examples) != form:
+        raise Refused(
+            "the table gives examples of another form than the run's: its columns are others than "
+            "those that were declared, or are of another type",
+            private=f"{ExampleForm.of(examples)}; expected {form}",
+        )
+    clients = len(examples.clients)
+    if clients > table.clients:
+        raise Refused(
+            f"the table has more people than clients = {table.clients} in data.toml; raise it, and "
+            "start the site again"
+        )
+    first = np.flatnonzero(_places(examples.owners) < table.rows)
+    bounded = examples.take(first)
+    entries = Entries(examples.owners, np.zeros(clients, dtype=np.int64), np.arange(clients))
+    owners = examples.owners[first]
+    return replace(
+        Federation.of(bounded, owners, clients, form.zeros(1)),
+        identities=entry_identities(entries, examples.clients, (site,), sites_of(config)),
+        stands_for=config.data.clients,
+        sites=np.zeros(clients, dtype=np.int64),
+    )
+
+
+def with_people(setup: Setup, people: Federation) -> Setup:
+    """The same run over other people."""
+    here = people.to(setup.network.initial_params.device)
+    trainer = replace(setup.executor.trainer, federation=here)
+    return replace(setup, federation=here, executor=replace(setup.executor, trainer=trainer))
+
+
+def _places(owners: Indices) -> Indices:
+    """For each row `[N]`, how many rows of its owner come before it."""
+    order = np.argsort(owners, kind="stable")
+    counts = np.bincount(owners)
+    places = np.empty(len(owners), dtype=np.int64)
+    places[order] = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return places
