@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -9,6 +10,8 @@ from dataclasses import dataclass, field
 
 from privfed.deploy.carriers.flower.addresses import Addresses
 from privfed.deploy.carriers.flower.payload import NO_AGENT
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -49,10 +52,13 @@ class GridCarrier:
 
     def _carry(self, site: int, number: int, data: bytes, deadline: float) -> None:
         """Ask `site`, at another node where one came to nothing, until it answers or is late."""
+        began = time.monotonic()
         while (node := self.addresses.wait(site, deadline)) is not None:
             answer = self.addresses.mail.ask(node, data, deadline)
             if answer is not None:
                 self.addresses.doubt(site, answer == NO_AGENT)
                 self._arrived.put((site, number, answer))
+                took = time.monotonic() - began
+                _log.info("site %d: %d bytes, %d back, %.3f s", site, len(data), len(answer), took)
                 return
             self.addresses.forget(site, node)

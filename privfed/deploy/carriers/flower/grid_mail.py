@@ -15,7 +15,7 @@ from privfed.errors import public_text
 _log = logging.getLogger(__name__)
 _SPARE = 5.0
 """Seconds that a message lives longer than anybody waits for its reply: clocks differ."""
-_PAUSES = 0.05, 0.5
+_PAUSES = 0.05, 0.2
 """Seconds between two looks for a reply: at first, and at last."""
 
 
