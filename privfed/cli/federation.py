@@ -1,4 +1,4 @@
-"""The commands that agree on who takes part: `privfed federation new`, `add` and `check`."""
+"""The commands of who takes part: `privfed federation new`, `add`, `check` and `run`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privfed.cli.answering import answers_errors, print_json
+from privfed.cli.federation_run import run_federation
 from privfed.cli.options import FILE, JSON
 
 if TYPE_CHECKING:
@@ -18,7 +19,10 @@ FEDERATION_FILE = click.argument("file", metavar="FILE", type=FILE)
 
 @click.group("federation")
 def federation() -> None:
-    """Who takes part in a federation, as a file that all agree on."""
+    """Who takes part in a federation, as a file that all agree on, and a run over them."""
+
+
+federation.add_command(run_federation)
 
 
 @federation.command("new")

@@ -1,7 +1,9 @@
-"""The commands of a site: `privfed site init`, `key` and `receipts`."""
+"""The commands of a site: `privfed site init`, `key`, `check`, `serve` and `receipts`."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,11 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from privfed.cli.answering import answers_errors, print_json
-from privfed.cli.options import DIRECTORY, JSON
+from privfed.cli.options import ANYTHING, DIRECTORY, JSON
 
 if TYPE_CHECKING:
     from privfed.deploy.files.receipts import Receipts
     from privfed.deploy.policies.policy import SpendingLimit
+    from privfed.deploy.site.site_check import SiteCheck
 
 SITE_FOLDER = click.argument("directory", metavar="DIR", type=DIRECTORY)
 
@@ -53,6 +56,53 @@ def key_command(directory: Path) -> int:
     return 0
 
 
+@site.command("check")
+@SITE_FOLDER
+@click.argument("run_file", metavar="RUN.toml", type=ANYTHING)
+@JSON
+@answers_errors
+def check_site_command(directory: Path, run_file: Path, as_json: bool) -> int:
+    """Say whether the site would take part in a run, and what it would cost its people.
+
+    Its table is read as the run declares it, and the largest cohort that it may draw is rehearsed.
+    Nothing leaves the site, and nothing is charged. What is printed is about its own people.
+    """
+    from privfed.deploy.files.site_folder import SiteFolder
+    from privfed.deploy.site.open_site import open_member
+    from privfed.deploy.site.site_check import check_site
+
+    checked = check_site(open_member(SiteFolder(directory)), run_file)
+    if as_json:
+        return print_json(checked.to_json())
+    for line in _check_lines(checked):
+        click.echo(line)
+    return 0
+
+
+@site.command("serve")
+@SITE_FOLDER
+@answers_errors
+def serve_command(directory: Path) -> int:
+    """Answer at the site's socket until Ctrl-C, or until a service manager ends it.
+
+    What it declines, and why, is written to `log` in the site's folder, and to nobody else.
+    """
+    from privfed.deploy.files.site_folder import SiteFolder
+    from privfed.deploy.site.open_site import serving
+    from privfed.deploy.site.site_log import logging_to
+
+    folder = SiteFolder(directory)
+    with logging_to(folder.log), serving(folder) as member:
+        click.echo(
+            f"{member.key.name} of the federation {member.federation.name} answers at "
+            f"{folder.socket}; its log is {folder.log}",
+            err=True,
+        )
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
+    return 0
+
+
 @site.command("receipts")
 @SITE_FOLDER
 @JSON
@@ -75,6 +125,20 @@ def receipts_command(directory: Path, as_json: bool) -> int:
     for line in _lines(receipts, limit):
         click.echo(line)
     return 0
+
+
+def _check_lines(checked: SiteCheck) -> Iterator[str]:
+    """What people read of a check."""
+    from privfed.words import ceiling, number
+
+    yield "policy   this site takes part"
+    yield f"table    {checked.people:,} people, {checked.rows:,} rows that count"
+    spent = f"ε = {ceiling(checked.epsilon)} of {number(checked.budget)}, δ = {checked.delta:g}"
+    yield f"budget   {spent}, once the run is through, with all that was answered before"
+    yield (
+        f"time     the largest cohort of {checked.cohort:,} takes {checked.seconds:.2g} s of "
+        f"{number(checked.deadline)} s"
+    )
 
 
 def _lines(receipts: Receipts, limit: SpendingLimit) -> Iterator[str]:

@@ -146,6 +146,11 @@ class Config:
         return asked and (self.secured or self.mechanism.trust == "client")
 
     @property
+    def apart(self) -> bool:
+        """Whether clients are at sites on machines of their own, and none of them is here."""
+        return self.data.sites > 0 and self.data.site_partition == "none"
+
+    @property
     def hostile(self) -> int:
         """How many of a cohort are taken to be hostile: as declared, and no fewer than are expected
         where attackers are simulated, whose number may be drawn (such a run is a simulation).

@@ -127,7 +127,8 @@ class Plan:
             return "simulation: no cryptography ran in the secure sums"
         if self.config.source.real_people and not self.config.real_clients:
             return "simulation: examples of real clients were dealt to made-up ones"
-        if config.by_sites and config.source.real_people and not config.site_column:
+        known = config.site_column or config.apart
+        if config.by_sites and config.source.real_people and not known:
             return "simulation: real clients were dealt to made-up sites"
         if self.config.data.holdout == "examples":
             return "simulation: scored on examples of clients that train"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from privfed.config.config import Config
 from privfed.data.federation import Federation
 from privfed.data.population import populate
 from privfed.data.sites import Sites
+from privfed.errors import Refused
 from privfed.streams import Streams
 
 _FEW = 256
@@ -30,6 +33,12 @@ def represented(config: Config) -> bool:
 
 def load_population(config: Config, streams: Streams) -> Federation:
     """The clients and the test set that `config` names. Raises `Refused`."""
+    if config.apart:
+        raise Refused(
+            'data.site_partition is "none": clients are at sites on machines of their own, and '
+            "nobody is here; use `privfed federation run`, or simulate sites with another value",
+            key="data.site_partition",
+        )
     return _population(config, streams, config.data.clients)
 
 
@@ -40,9 +49,36 @@ def load_representatives(config: Config, streams: Streams) -> Federation:
     what they hold may have to be refused. Raises `Refused`.
     """
     clients = config.data.clients
+    if config.apart:
+        return load_nobody(config, streams)
     if clients <= _FEW or (config.source.real_people and config.partition.natural):
         return load_population(config, streams)
     return _population(config, streams, _FEW)
+
+
+def load_nobody(config: Config, streams: Streams) -> Federation:
+    """The public test set: one of its examples stands for all clients, who are elsewhere.
+
+    Raises `Refused` where there is none, or where no sums of sites are asked for.
+    """
+    if not config.by_sites or config.row_hiding is None:
+        raise Refused(
+            "a federation of sites on machines of their own sums what they send; declare "
+            'data.sites, and set secure.protocol = "masks"'
+        )
+    test = config.source.load_test(max(round(config.data.holdout_fraction), 1), streams)
+    if test is None:
+        raise Refused(
+            "a coordinator has no client's data to score a model on; name a public test set "
+            "(data.test_path of a table)"
+        )
+    return Federation(
+        test.take(np.zeros(1, dtype=np.int64)),
+        np.array([0, 1]),
+        test,
+        typical=float(len(test)) / max(config.data.clients, 1),
+        stands_for=config.data.clients,
+    ).with_root_set(config.aggregation.root)
 
 
 def _population(config: Config, streams: Streams, few: int) -> Federation:

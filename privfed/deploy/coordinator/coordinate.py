@@ -10,13 +10,13 @@ from accounting.ledger import Ledger
 from privfed.config.reading import load, restated
 from privfed.deploy.carriers.carrier import Carrier
 from privfed.deploy.coordinator.coordinator import Coordinator
-from privfed.deploy.coordinator.coordinator_setup import NobodyHere
 from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.messages.declaration import Declaration, ExampleForm
 from privfed.deploy.messages.hello import Greeter
 from privfed.errors import Refused
 from privfed.run.outcome import Observer, Outcome
+from privfed.run.population import load_nobody
 from privfed.run.resume import resume
 from privfed.run.setup import Setup
 from privfed.run.train import train
@@ -82,13 +82,19 @@ def coordinate(
         raise Refused(f"{key} is not the key of the coordinator that {federation} names")
     directory = RunDirectory(out)
     reach = Reach(directory.config.path, agreed, signing, connect, seconds, patience)
-    elsewhere = Elsewhere(NobodyHere(), reach)
+    elsewhere = Elsewhere(load_nobody, reach)
     config = load(run)
     if config.data.sites != len(agreed.sites):
         raise Refused(
             f"{run}: data.sites is {config.data.sites}, and {federation} names "
             f"{len(agreed.sites)} sites",
             key="data.sites",
+        )
+    if not (config.apart or config.site_column):
+        raise Refused(
+            f'{run}: data.site_partition is "{config.data.site_partition}", which makes sites up; '
+            'set it to "none": each client is at a site on a machine of its own',
+            key="data.site_partition",
         )
     if not directory.config.path.exists():
         return train(config, out, observers, elsewhere=elsewhere)

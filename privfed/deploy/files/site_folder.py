@@ -50,6 +50,11 @@ class SiteFolder:
         return self.path / "socket"
 
     @property
+    def log(self) -> Path:
+        """What it declined, and why; nobody else reads it."""
+        return self.path / "log"
+
+    @property
     def state(self) -> Path:
         """What it remembers of runs: never copied, never restored."""
         return self.path / "state"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from privfed.config.config import Config, digest
 from privfed.data.federation import Federation
@@ -13,7 +16,7 @@ from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.files.receipts import Receipts
 from privfed.deploy.files.run_state import RunState
 from privfed.deploy.files.site_folder import SiteFolder
-from privfed.deploy.messages.declaration import Declaration
+from privfed.deploy.messages.declaration import Declaration, ExampleForm
 from privfed.deploy.policies.codes import Code, Declined, Refusal
 from privfed.deploy.policies.own_modules import outside_part
 from privfed.deploy.policies.policy import LocalPolicy
@@ -65,28 +68,33 @@ class Membership:
         declared = self._state(run).declared()
         return self._party(Declaration.decode(declared)) if declared is not None else None
 
-    def accepted(self, text: str, declaration: Declaration) -> tuple[SiteTable, Setup]:
-        """The site's table, and plan and model of the run whose file is `text`. Raises `Declined`.
+    def accepted(
+        self, text: str, form: ExampleForm, constants: Mapping[str, Tensor] | None
+    ) -> tuple[SiteTable, Setup, float]:
+        """The site's table, plan and model of the run whose file is `text`, and its time to train.
 
-        All of it rests on public facts: on the run, the policy, and what `data.toml` states.
+        That is of the largest cohort, in seconds, as rehearsed. All of it rests on public facts: on
+        the run, the policy, and what `data.toml` states. Raises `Declined`.
         """
         policy, table = LocalPolicy.read(self.folder.policy), SiteTable.read(self.folder.data)
         _refuse(outside_part(policy, text))
-        config = _built(text, table)
+        config = built(text, table)
         try:
-            setup = bare_setup(config, declaration)
+            setup = bare_setup(config, form, constants)
         except Refused as error:
             raise Declined(Refusal(Code.PROOF, f"the run is refused: {error}")) from error
         parameters = setup.network.shapes.length
         _refuse(refusal(policy, config, self.federation, parameters, ["training"]))
+        seconds = rehearsed_seconds(self.number, setup, table)
         if not policy.allow.simulation:
-            _refuse(too_slow(rehearsed_seconds(self.number, setup, table), config.secure.deadline))
-        return table, setup
+            _refuse(too_slow(seconds, config.secure.deadline))
+        return table, setup, seconds
 
     def _party(self, declaration: Declaration) -> RunParty:
         if declaration.terms.get("config") != (config := _digest(declaration.text)):
             raise Declined(Refusal(Code.RUN, "the ledger was opened for another run file"))
-        table, setup = self.accepted(declaration.text, declaration)
+        facts = declaration.text, declaration.examples, declaration.constants
+        table, setup, _ = self.accepted(*facts)
         state = self._state(declaration.run)
         ledger = state.ledger()
         ledger.extend(bytes(32), declaration.opening + b"\n")
@@ -138,7 +146,8 @@ def too_slow(rehearsed: float, deadline: float) -> Refusal | None:
     )
 
 
-def _built(text: str, table: SiteTable) -> Config:
+def built(text: str, table: SiteTable) -> Config:
+    """The run file `text` as a site goes by it. Raises `Declined`."""
     try:
         return site_config(text, table)
     except Declined:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+
+from torch import Tensor
 
 from privfed.config.config import Config
 from privfed.config.reading import read_resolved
 from privfed.deploy.files.data_file import SiteTable
-from privfed.deploy.messages.declaration import Declaration, ExampleForm
+from privfed.deploy.messages.declaration import ExampleForm
 from privfed.deploy.policies.codes import Code, Declined, Refusal
 from privfed.deploy.site.people import nobody
 from privfed.run.prepare import prepare
@@ -36,12 +39,10 @@ def site_config(text: str, table: SiteTable) -> Config:
     )
 
 
-def bare_setup(config: Config, declaration: Declaration) -> Setup:
+def bare_setup(config: Config, form: ExampleForm, constants: Mapping[str, Tensor] | None) -> Setup:
     """Plan and model of the run, over somebody made up: what follows from public facts alone.
 
-    They are the same at every site. Raises `Refused`.
+    They are the same at every site. `constants` are what the model does not train, as they were
+    declared; None: as they are built here. Raises `Refused`.
     """
-    form: ExampleForm = declaration.examples
-    return prepare(
-        config, constants=declaration.constants, load=lambda config, _: nobody(config, form, 1)
-    )
+    return prepare(config, constants=constants, load=lambda config, _: nobody(config, form, 1))

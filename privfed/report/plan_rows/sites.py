@@ -14,7 +14,7 @@ _MADE_UP = {
     "size": "shares 1, 1/2, 1/3, … of the clients",
     "label": "by clients' labels",
 }
-"""How clients are dealt to sites that no column names."""
+"""How clients are dealt to sites that no column names, and that are made up."""
 
 
 def sites_row(config: Config) -> dict[str, str]:
@@ -23,7 +23,10 @@ def sites_row(config: Config) -> dict[str, str]:
     if not data.sites:
         return {}
     column = config.site_column
-    origin = f"column {column!r}" if column else f"made up: {_MADE_UP[data.site_partition]}"
+    if config.apart:
+        origin = "machines of their own"
+    else:
+        origin = f"column {column!r}" if column else f"made up: {_MADE_UP[data.site_partition]}"
     several = ""
     if data.sites_per_client > 1:
         several = f", a client at up to {data.sites_per_client}, of whose rows ε covers those there"

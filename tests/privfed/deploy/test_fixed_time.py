@@ -21,11 +21,10 @@ class Clock:
 
 
 def left_at(work, seconds=60.0):
+    """When an answer leaves that takes `work` seconds."""
     clock = Clock()
     leaving = FixedTime(seconds, clock, clock.sleep)
-    leaving.begin()
-    clock.now += work
-    leaving.wait()
+    assert leaving.answer(lambda: clock.sleep(work) or b"row") == b"row"
     return clock.now
 
 
@@ -38,23 +37,17 @@ def test_what_is_not_ready_in_time_does_not_leave():
         left_at(60.1)
 
 
-def test_a_question_of_another_process_is_late():
+def test_what_fails_says_so_no_sooner():
     clock = Clock()
-    with pytest.raises(Aborted, match="not ready in time"):
-        FixedTime(60.0, clock, clock.sleep).wait()
+
+    def failing():
+        clock.sleep(7.0)
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        FixedTime(60.0, clock, clock.sleep).answer(failing)
+    assert clock.now == 160.0
 
 
 def test_without_a_time_rows_leave_as_soon_as_they_can():
     assert left_at(5.0, seconds=0.0) == 105.0
-
-
-def test_a_row_that_left_may_be_sent_again_at_once():
-    clock = Clock()
-    leaving = FixedTime(60.0, clock, clock.sleep)
-    for _ in range(2):
-        leaving.begin()
-        began = clock.now
-        leaving.wait()
-        clock.now += 5
-        leaving.wait()
-        assert clock.now == began + 65

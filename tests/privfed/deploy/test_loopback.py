@@ -16,7 +16,6 @@ from privfed.config.reading import load
 from privfed.deploy.carriers.carrier import Loopback
 from privfed.deploy.coordinator.coordinate import Reach
 from privfed.deploy.coordinator.coordinator import Coordinator
-from privfed.deploy.coordinator.coordinator_setup import NobodyHere
 from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.files.receipts import Receipts
@@ -30,6 +29,7 @@ from privfed.deploy.site.site_work import SiteWork
 from privfed.errors import Refused
 from privfed.ranks import ALONE
 from privfed.round.round import run_round
+from privfed.run.population import load_nobody
 from privfed.run.prepare import prepare
 from privfed.run.resume import resume
 from privfed.run.train import train
@@ -327,7 +327,7 @@ def reaching(sites, out):
     """Elsewhere: these agents, over a loop-back carrier, of the run in the folder `out`."""
     carrier = Loopback({site: agent.answer for site, agent in sites.items()})
     reach = Reach(out / "config.toml", FEDERATION, KEY_OF_COORDINATOR, lambda _: carrier, 20.0, 0.0)
-    return Elsewhere(NobodyHere(), reach)
+    return Elsewhere(load_nobody, reach)
 
 
 def test_a_run_whose_coordinator_has_nobodys_data_is_the_simulated_one(tables, tmp_path):

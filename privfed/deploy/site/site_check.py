@@ -1,0 +1,93 @@
+"""What a site's operator asks before a run: would this site take part, and what would it cost?
+
+Nothing leaves the site for it, and nothing is charged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from accounting.events import apart
+from accounting.guarantee import guarantee
+from privfed.deploy.files.data_file import SiteTable
+from privfed.deploy.messages.declaration import ExampleForm
+from privfed.deploy.policies.codes import Declined
+from privfed.deploy.policies.own_modules import outside_part
+from privfed.deploy.policies.policy import LocalPolicy
+from privfed.deploy.site.joining import Membership
+from privfed.deploy.site.people import load_people
+from privfed.deploy.site.rehearsal import largest_cohort
+from privfed.deploy.site.site_setup import site_config
+from privfed.errors import Refused
+from privfed.run.prepare import streams_of
+
+
+@dataclass(frozen=True)
+class SiteCheck:
+    """A run in which a site would take part.
+
+    `people` and `rows` are of its own table: keep them. `epsilon` is what its people will have
+    spent at `delta` by the site's own count, once the run is through, of a `budget`. The largest
+    `cohort` that may be drawn here takes `seconds`, of a `deadline`.
+    """
+
+    people: int
+    rows: int
+    epsilon: float
+    budget: float
+    delta: float
+    cohort: int
+    seconds: float
+    deadline: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `privfed site check --json` prints."""
+        return asdict(self)
+
+
+def check_site(member: Membership, run: Path) -> SiteCheck:
+    """Hold the run file `run` against this site's table, policy and machine.
+
+    Raises `Refused` where the site would decline the run, or its table is not as the run declares.
+    """
+    try:
+        return _checked(member, run)
+    except Declined as declined:
+        reason = declined.refusal
+        raise Refused(f"this site declines {run}: {reason.code}: {reason.reason}") from declined
+
+
+def _checked(member: Membership, run: Path) -> SiteCheck:
+    policy, table = LocalPolicy.read(member.folder.policy), SiteTable.read(member.folder.data)
+    text = _text(run)
+    if reason := outside_part(policy, text):
+        raise Declined(reason)
+    config = site_config(text, table)
+    streams = streams_of(config)
+    form = ExampleForm.of(config.source.load(config.data.clients, streams))
+    people = load_people(config, table, form, member.key.name, streams)
+    _, setup, seconds = member.accepted(text, form, None)
+    plan, limit = setup.plan, policy.budget
+    charges = Counter(member.receipts.spending()) + Counter(apart({plan.event: config.run.rounds}))
+    return SiteCheck(
+        people=people.clients,
+        rows=len(people.examples),
+        epsilon=guarantee(charges, limit.delta).epsilon,
+        budget=limit.epsilon,
+        delta=limit.delta,
+        cohort=largest_cohort(setup, table.clients),
+        seconds=seconds,
+        deadline=config.secure.deadline,
+    )
+
+
+def _text(run: Path) -> str:
+    try:
+        return run.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise Refused(f"{run} does not exist; expected a run file (TOML)") from error
+    except (OSError, ValueError) as error:
+        raise Refused(f"{str(run)!r} cannot be read: {error}") from error
