@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,8 +82,9 @@ class Hospitals:
         self.programs.start(f"agent-{name}", [*PRIVFED, "site", "serve", str(self.site(name))])
 
     def serves(self, name: str) -> bool:
-        """Whether the agent of a site has its socket."""
-        return (self.site(name) / "socket").exists()
+        """Whether a site's agent takes questions; one that was killed leaves its socket there."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.site(name) / "socket")) == 0
 
     def _table(self, name: str) -> Path:
         return self.folder / f"{name}.csv"
