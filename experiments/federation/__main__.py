@@ -96,9 +96,9 @@ def _checked(federation: Loopback, tell: Account) -> tuple[str, ...]:
     audit = json.loads(
         federation.programs.call([*PRIVFED, "audit", str(hospitals.run), "--json"], 120)
     )
-    tell(f"privfed audit: ε = {audit['epsilon']:.4f} from {audit['rounds']} charges, its ledger whole")
+    tell(f"privfed audit: ε = {audit['epsilon']:.4f} from {audit['rounds']} charges")
     sites = {name: hospitals.site(name) for name in NAMES}
-    agreement = compare(hospitals.run / "ledger.jsonl", sites, set(seen.aborted))
+    agreement = compare(hospitals.run / "ledger.jsonl", sites, set(seen.over))
     tell("\n".join(agreement.lines()))
     took = seen.seconds_per_round()
     sent, back = seen.bytes_per_site(len(agreement.charged))
@@ -107,7 +107,10 @@ def _checked(federation: Loopback, tell: Account) -> tuple[str, ...]:
             f"{statistics.mean(took):.1f} s a round, of five exchanges; {DEADLINE:g} s of it are "
             f"for training"
         )
-    tell(f"an exchange with a site: {seen.seconds_per_exchange():.1f} s (median)")
+    tell(
+        f"an exchange with a site: {seen.seconds_per_exchange():.1f} s (median); the engine alone, "
+        f"for a greeting: {seen.seconds_per_greeting():.1f} s"
+    )
     tell(f"a round's bytes for each site: {sent:,.0f} there, {back:,.0f} back")
     return agreement.problems
 

@@ -21,24 +21,24 @@ class Agreement:
     """
 
     charged: tuple[int, ...]
-    aborted: tuple[int, ...]
+    unopened: tuple[int, ...]
     answered: Mapping[str, Mapping[int, int]]
     problems: tuple[str, ...]
 
     def lines(self) -> list[str]:
         """What people read of it."""
         shown = [f"the ledger has rounds {_listed(self.charged)}"]
-        if self.aborted:
-            shown[0] += f", of which {_listed(self.aborted)} aborted: charged, and never opened"
+        if self.unopened:
+            shown[0] += f", of which {_listed(self.unopened)} came to nothing: charged, not opened"
         for site, rounds in self.answered.items():
             shown.append(f"{site} has receipts of rounds {_listed(tuple(rounds))}")
         return [*shown, *(self.problems or ("no site answered what the ledger does not charge",))]
 
 
-def compare(ledger_path: Path, sites: Mapping[str, Path], aborted: set[int]) -> Agreement:
+def compare(ledger_path: Path, sites: Mapping[str, Path], opened: set[int]) -> Agreement:
     """The ledger against the receipts of the `sites`, whose folders are named.
 
-    A round that is not `aborted` needed every site. Every receipt is of a round that the ledger
+    A round whose sum was `opened` needed every site. Every receipt is of a round that the ledger
     charges, by the same event, and no exchange was answered twice.
     """
     ledger = Ledger.load(ledger_path)
@@ -56,10 +56,12 @@ def compare(ledger_path: Path, sites: Mapping[str, Path], aborted: set[int]) -> 
         places = [receipt.place for receipt in receipts]
         if len({*places}) < len(places):
             problems.append(f"{name} answered an exchange twice")
-        missing = {*events} - aborted - {*rounds}
+        missing = opened - {*rounds}
         problems += [f"{name} has no receipt of round {round}" for round in sorted(missing)]
         answered[name] = rounds
-    return Agreement(tuple(events), tuple(sorted(aborted)), answered, tuple(problems))
+    problems += [f"round {round} was never charged" for round in sorted(opened - {*events})]
+    unopened = tuple(sorted({*events} - opened))
+    return Agreement(tuple(events), unopened, answered, tuple(problems))
 
 
 def _receipts(path: Path) -> list[Receipt]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
@@ -46,6 +45,8 @@ class Engine:
     port: int = 0
     ports: dict[str, int] = field(default_factory=dict)
     """The Runtime API of each SuperNode."""
+    _joins: dict[str, int] = field(default_factory=dict)
+    """How often each SuperNode had joined before it was started last."""
 
     def __post_init__(self) -> None:
         self.authority = Authority.new(self.folder)
@@ -92,7 +93,9 @@ class Engine:
         if own_executor:
             command += ["--isolation", "process"]
             command += ["--superexec-auth-secret-file", str(self.secret)]
-        self._start(f"node-{name}", command)
+        node = f"node-{name}"
+        self._joins[node] = self._joined(node)
+        self._start(node, command)
 
     def start_executor(self, name: str, site: Path) -> None:
         """Start the executor of the `site` whose node is `name`."""
@@ -104,7 +107,7 @@ class Engine:
     def wait_for_nodes(self, *names: str) -> None:
         """Return when the SuperNodes are known to SuperLink. Raises `ProgramEnded`."""
         for node in (f"node-{name}" for name in names):
-            self._until(functools.partial(self._joined, node), node, "join")
+            self._until(lambda: self._joined(node) > self._joins[node], node, "join")  # noqa: B023
 
     def run(self, app: Path, **config: str) -> int:
         """Start the `app`, with other values of its configuration, and return the run's number."""
@@ -118,8 +121,9 @@ class Engine:
         listed = json.loads(self.programs.call(self._flwr("list", CONNECTION, "--format", "json")))
         return next(str(each["status"]) for each in listed["runs"] if int(each["run-id"]) == run)
 
-    def _joined(self, node: str) -> bool:
-        return "SuperNode ID" in self.programs.log(node)
+    def _joined(self, node: str) -> int:
+        """How often the SuperNode has joined, in all its lives."""
+        return self.programs.log(node).count("SuperNode ID")
 
     def _flwr(self, *words: str) -> list[str]:
         return [str(BIN / "flwr"), *words]

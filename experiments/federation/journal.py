@@ -46,6 +46,15 @@ class Journal:
         """Whether the run came to its end."""
         return any(what.startswith("done: ") for _, _, what in self.lines)
 
+    def exchanged(self) -> int:
+        """How many answers came since a round was over, or aborted, or a program began."""
+        count = 0
+        for _, _, what in self.lines:
+            if re.match(r"round \d+ (is over|aborted)|begins after|done: ", what):
+                count = 0
+            count += bool(_CARRIED.match(what))
+        return count
+
     def seconds_per_round(self) -> list[float]:
         """From one round's end to the next one's, where they are of one program and follow."""
         took, before = [], None
@@ -61,6 +70,11 @@ class Journal:
     def seconds_per_exchange(self) -> float:
         """The median time that bytes take to a site and its answer back, training included."""
         return statistics.median(float(match[4]) for match in self._carried())
+
+    def seconds_per_greeting(self) -> float:
+        """The median time to a node and back where the agent has nearly nothing to do."""
+        matches = (re.search(r"is at node \d+, after ([\d.]+) s", what) for *_, what in self.lines)
+        return statistics.median(float(match[1]) for match in matches if match)
 
     def bytes_per_site(self, rounds: int) -> tuple[float, float]:
         """Bytes to a site and back, each divided by the number of `rounds`."""

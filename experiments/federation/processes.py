@@ -85,10 +85,17 @@ class Programs:
         path = self.logs / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def kill(self, name: str) -> None:
-        """Kill the program, as a power cut would, and what it started with it."""
-        _signal_group(self._running[name].pid, signal.SIGKILL)
+    def kill(self, name: str, alone: bool = False) -> None:
+        """Kill the program, and what it started with it, as a power cut would, or it `alone`."""
+        (_signal if alone else _signal_group)(self._running[name].pid, signal.SIGKILL)
         self._running.pop(name).wait()
+
+    def kill_started(self, words: str) -> bool:
+        """Kill what has `words` in its command line among all that was started; false: nothing."""
+        victims = [pid for pid in self.left() if words.encode() in _command(pid)]
+        for pid in victims:
+            _signal(pid, signal.SIGKILL)
+        return bool(victims)
 
     def end(self, *names: str) -> None:
         """Have programs end by themselves; who does not in time is killed."""
@@ -149,6 +156,13 @@ def _environment(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:  # gone, or another user's
+        return b""
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
         return b""
 
 

@@ -109,7 +109,7 @@ class Addresses:
         return chosen
 
     def _greet(self, node: int) -> None:
-        hello = self.greeter.hello()
+        hello, began = self.greeter.hello(), time.monotonic()
         answer = self.mail.ask(node, hello, time.monotonic() + self.patience)
         site = None if answer is None else self.greeter.site_of(hello, answer)
         with self._changed:
@@ -120,5 +120,6 @@ class Addresses:
                 self._node_of[site] = node
                 self._doubtful.discard(site)
                 facts.pause = _PAUSES[0]
-                _log.info("site %d is at node %d", site, node)
+                took = time.monotonic() - began
+                _log.info("site %d is at node %d, after %.3f s", site, node, took)
             self._changed.notify_all()

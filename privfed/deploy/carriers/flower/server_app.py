@@ -21,6 +21,8 @@ from privfed.deploy.carriers.flower.grid_carrier import GridCarrier
 from privfed.deploy.carriers.flower.grid_mail import GridMail
 from privfed.deploy.coordinator.coordinate import coordinate
 from privfed.errors import Refused, public_text
+from privfed.plan.plan import Plan
+from privfed.run.forecast import Forecast
 from privfed.run.outcome import Observer, Outcome, RoundRecord
 from privfed.words import ceiling
 
@@ -71,6 +73,9 @@ class Settings:
 
 class Journal(Observer):
     """Writes of every round that it is over, or why it was not."""
+
+    def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
+        _log.info("begins after %d rounds", done)
 
     def after_round(self, round: int) -> None:
         _log.info("round %d is over", round)
