@@ -92,10 +92,14 @@ class Programs:
 
     def kill_started(self, words: str) -> bool:
         """Kill what has `words` in its command line among all that was started; false: nothing."""
-        victims = [pid for pid in self.left() if words.encode() in _command(pid)]
+        victims = self._with(words)
         for pid in victims:
             _signal(pid, signal.SIGKILL)
         return bool(victims)
+
+    def runs(self, words: str) -> bool:
+        """Whether anything that was started has `words` in its command line."""
+        return bool(self._with(words))
 
     def end(self, *names: str) -> None:
         """Have programs end by themselves; who does not in time is killed."""
@@ -113,6 +117,9 @@ class Programs:
         """The processes that were started here, or by what was, and still run."""
         wanted = f"{_MARK}={self.mark}".encode()
         return [pid for pid in _processes() if wanted in _environment(pid)]
+
+    def _with(self, words: str) -> list[int]:
+        return [pid for pid in self.left() if words.encode() in _command(pid)]
 
     def _end_all(self) -> None:
         self.end(*reversed(self._running))

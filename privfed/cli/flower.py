@@ -23,7 +23,9 @@ def flower() -> None:
 @click.option("--key", type=FILE, metavar="FILE", help="The coordinator's key; beside the file.")
 @click.option("--out", type=DIRECTORY, metavar="DIR", help="The run's folder; beside its file.")
 @answers_errors
-def new_command(app: Path, run: Path, federation: Path, key: Path | None, out: Path | None) -> int:
+def new_app_command(
+    app: Path, run: Path, federation: Path, key: Path | None, out: Path | None
+) -> int:
     """Write an app for `flwr run`: it names the run's files here, and copies none of them.
 
     Flower need not be installed to write it; where it runs, and at every site, it has to be. The

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from accounting.ledger import Ledger
 from privfed.deploy.carriers.flower.addresses import Addresses
 from privfed.deploy.carriers.flower.grid_carrier import GridCarrier
 from privfed.deploy.carriers.flower.grid_mail import GridMail
@@ -24,6 +25,7 @@ from privfed.errors import Refused, public_text
 from privfed.plan.plan import Plan
 from privfed.run.forecast import Forecast
 from privfed.run.outcome import Observer, Outcome, RoundRecord
+from privfed.store.run_directory import RunDirectory
 from privfed.words import ceiling
 
 _log = logging.getLogger("privfed.deploy.flower")
@@ -71,16 +73,24 @@ class Settings:
         return self.out.with_name(f"{self.out.name}.log")
 
 
-class Journal(Observer):
-    """Writes of every round that it is over, or why it was not."""
+@dataclass
+class WrittenRounds(Observer):
+    """Writes of every round that it is over, or why it was not, or that it was charged before."""
+
+    _charged: set[int] = field(default_factory=set)
+    """The rounds that are spent, and of which nothing more is to be said."""
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
-        _log.info("begins after %d rounds", done)
+        ledger = RunDirectory(path).ledger
+        self._charged |= {charge.round for charge in Ledger.load(ledger).charges}
+        _log.info("begins after %d rounds, with %d charged", done, len(self._charged))
 
     def after_round(self, round: int) -> None:
-        _log.info("round %d is over", round)
+        if round not in self._charged:
+            _log.info("round %d is over", round)
 
     def aborted(self, round: int, reason: str) -> None:
+        self._charged.add(round)
         _log.warning("round %d aborted: %s", round, reason)
 
     def after(self, record: RoundRecord) -> None:
@@ -116,7 +126,7 @@ def train_over(grid: Grid, settings: Settings) -> Outcome:
         lambda greeter: GridCarrier(Addresses(GridMail(grid), greeter)),
         seconds=settings.seconds,
         patience=settings.patience,
-        observers=(Journal(),),
+        observers=(WrittenRounds(),),
     )
 
 

@@ -54,7 +54,9 @@ def test_who_has_no_registered_key_or_no_tls_is_turned_away(programs):
     key = ("--auth-supernode-private-key", stranger)
     refused(programs, engine, "unregistered", *link, *roots, *key, words="2004")
     refused(programs, engine, "keyless", *link, *roots, words="2001")
-    refused(programs, engine, "plain", *link, "--insecure", words="disconnected")
+    refused(
+        programs, engine, "plain", *link, "--insecure", "--max-retries", "2", words="disconnected"
+    )
     (programs.logs / "other").mkdir()
     other = Engine(programs.logs / "other", programs).authority.root
     wrong = ("--root-certificates", str(other))
@@ -107,7 +109,9 @@ def kill_server(federation, site):
 
 
 def kill_link(federation, site):
+    """The server's process ends by itself when it notices."""
     federation.programs.kill("superlink", alone=True)
+    federation.wait(lambda: not federation.programs.runs("flwr-serverapp"), 60, "superlink")
     federation.engine.start_link()
 
 
@@ -155,12 +159,11 @@ def test_what_is_killed_at_a_dozen_moments_answers_nothing_twice_and_the_run_goe
 
 
 def going_on(federation, app, seen, what):
-    """Wait for what is `seen` of the run; start it again where it ended by an error."""
-    until = time.monotonic() + 300
-    errors = len(federation.journal().errors)
+    """Wait for what is `seen` of the run; start it again where no server's process is left."""
+    until, started = time.monotonic() + 300, time.monotonic()
     while not seen(federation.journal()):
         assert time.monotonic() < until, (what, federation.journal().lines[-12:])
-        if len(federation.journal().errors) > errors:
-            errors = len(federation.journal().errors)
+        if time.monotonic() - started > 20 and not federation.programs.runs("flwr-serverapp"):
             federation.engine.run(app)
+            started = time.monotonic()
         time.sleep(0.1)
