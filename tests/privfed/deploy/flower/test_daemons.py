@@ -109,10 +109,10 @@ def kill_server(federation, site):
 
 
 def kill_link(federation, site):
-    """The server's process ends by itself when it notices."""
+    """The server's process ends by itself when another SuperLink answers it."""
     federation.programs.kill("superlink", alone=True)
-    federation.wait(lambda: not federation.programs.runs("flwr-serverapp"), 60, "superlink")
     federation.engine.start_link()
+    federation.wait(lambda: not federation.programs.runs("flwr-serverapp"), 90, "superlink")
 
 
 VICTIMS = {"agent": kill_agent, "node": kill_node, "server": kill_server, "link": kill_link}

@@ -207,6 +207,13 @@ def test_a_message_that_the_engine_refuses_is_not_waited_for(agents, grid):
     assert exchange(carrying) == expected(0, 1, 2)
 
 
+def test_who_asks_is_told_at_once_that_the_engine_refuses(grid):
+    grid.refuse_push.add(20)
+    began = time.monotonic()
+    assert GridMail(grid).ask(20, b"abc", began + 10) is None
+    assert time.monotonic() - began < 1
+
+
 def test_a_node_of_nobody_is_greeted_and_never_asked(agents, grid):
     stranger = agents.folder / "stranger"
     grid.agents[99] = stranger
@@ -262,6 +269,29 @@ def test_a_node_that_dies_is_left_for_another_of_the_same_key(agents, grid):
     assert exchange(carrying, seconds=6.0) == expected(0, 1, 2)
     del grid.agents[20]
     assert exchange(carrying) == expected(0, 1, 2)
+
+
+@pytest.mark.parametrize("gone", ["node", "agent"])
+def test_of_two_nodes_with_a_key_the_other_takes_over(agents, grid, gone):
+    """Both were found at the start, and led to one site; then the one that was asked is gone."""
+    sockets = {20: "s1", 21: "other"}
+    grid.agents[21] = agents.start("other", 1)
+    carrying = carrier(agents, grid, patience=1.0)
+    assert exchange(carrying) == expected(0, 1, 2)
+    time.sleep(0.3)
+    agents.asked.clear()
+    assert exchange(carrying) == expected(0, 1, 2)
+    (asked,) = (node for node, name in sockets.items() if name in [n for n, _ in agents.asked])
+    if gone == "node":
+        grid.fault = lambda node, number, reply: [] if node == asked else [reply]
+        assert exchange(carrying, seconds=1.0) == expected(0, 2)
+    else:
+        agents.servers[sockets[asked]].close()
+        assert exchange(carrying) == expected(0, 2) | {1: NO_AGENT}
+        time.sleep(2.5)  # a node that led to a site that is found is not greeted at once
+        exchange(carrying)
+        time.sleep(0.3)
+    assert exchange(carrying, seconds=6.0) == expected(0, 1, 2)
 
 
 def test_a_node_without_an_agent_answers_at_once_and_is_asked_again_later(agents, grid):
