@@ -95,14 +95,18 @@ class Engine:
             command += ["--superexec-auth-secret-file", str(self.secret)]
         node = f"node-{name}"
         self._joins[node] = self._joined(node)
-        self._start(node, command)
+        self._start(node, command, FLWR_HOME=str(self.home(name)))
 
     def start_executor(self, name: str, site: Path) -> None:
         """Start the executor of the `site` whose node is `name`."""
         runtime = f"127.0.0.1:{self.ports[name]}"
         command = [sys.executable, "-m", "privfed", "flower", "executor", str(site)]
         command += ["--runtime", runtime, "--secret-file", str(self.secret)]
-        self._start(f"executor-{name}", command)
+        self._start(f"executor-{name}", command, FLWR_HOME=str(self.home(name)))
+
+    def home(self, name: str) -> Path:
+        """Where Flower unpacks the apps that it runs at a site, as on a machine of its own."""
+        return self.folder / f"flwr-{name}"
 
     def wait_for_nodes(self, *names: str) -> None:
         """Return when the SuperNodes are known to SuperLink. Raises `ProgramEnded`."""
@@ -128,9 +132,8 @@ class Engine:
     def _flwr(self, *words: str) -> list[str]:
         return [str(BIN / "flwr"), *words]
 
-    def _start(self, name: str, command: list[str]) -> None:
-        program = BIN / command[0]
-        self.programs.start(name, [str(program), *command[1:]])
+    def _start(self, name: str, command: list[str], **more: str) -> None:
+        self.programs.start(name, [str(BIN / command[0]), *command[1:]], **more)
 
     def _until(self, ready: Callable[[], bool], name: str, what: str) -> None:
         until = time.monotonic() + _READY
