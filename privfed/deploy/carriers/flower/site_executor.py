@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 _ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 _POLL, _AFTER_FAILURE, _HEARTBEAT = 0.1, 2.0, 15.0
 """Seconds between two looks for a task, after a look that failed, and between signs of life."""
+_AT_ONCE = 64
+"""Tasks in hand at most."""
 LEAST_SECRET = 16
 """Bytes of the shortest secret."""
 _HERE = ("127.0.0.1:", "localhost:", "[::1]:")
@@ -64,17 +66,22 @@ class SiteExecutor:
             )
 
     def serve(self, stop: threading.Event) -> None:
-        """Run tasks, one after the other, until `stop` is set. One that fails is logged."""
+        """Run tasks until `stop` is set, each in a thread. One that fails is logged.
+
+        A SuperNode that lost its SuperLink hands out a task without its message, which would be
+        waited for by the hour: nothing else waits for it.
+        """
+        slots = threading.BoundedSemaphore(_AT_ONCE)
         signed = SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods=_ACQUIRE)
         with self._client(signed) as client:
             while not stop.is_set():
                 try:
-                    token = self._acquired(client)
-                    if token:
-                        self._run(token)
+                    if token := self._acquired(client):
+                        slots.acquire()
+                        threading.Thread(target=self._run, args=(token, slots), daemon=True).start()
                     else:
                         stop.wait(_POLL)
-                except Exception as error:  # the engine's: a SuperNode that is down, or tired of it
+                except Exception as error:  # the engine's: a SuperNode that is down
                     _log.warning("the SuperNode at %s: %s", self.runtime, public_text(error))
                     stop.wait(_AFTER_FAILURE)
 
@@ -84,8 +91,17 @@ class SiteExecutor:
         answer = client.AcquireTask(wanted)
         return str(answer.token) if answer.HasField("task") else ""
 
-    def _run(self, token: str) -> None:
-        """Run one task. It ends as failed, in fixed words, where it cannot be run."""
+    def _run(self, token: str, slots: threading.BoundedSemaphore) -> None:
+        """Run one task, and give back its slot."""
+        try:
+            self._carry(token)
+        except BaseException as error:  # of the engine's errors, some are no `Exception`
+            _log.warning("a task was not carried: %s", public_text(error))
+        finally:
+            slots.release()
+
+    def _carry(self, token: str) -> None:
+        """Hand a task's bytes to the agent. It ends as failed, in fixed words, where it cannot."""
         with self._client(RuntimeTokenHttpInterceptor(token)) as client:
             with _alive(lambda: client.SendTaskHeartbeat(SendTaskHeartbeatRequest())):
                 try:

@@ -20,6 +20,8 @@ from experiments.federation.sites import PRIVFED
 
 pytestmark = pytest.mark.slow
 PATIENTS, ROUNDS = 360, 200
+QUICK = {"seconds": "25.0"}
+"""A dead node is noticed after so long."""
 
 
 @pytest.fixture
@@ -137,12 +139,12 @@ def test_what_is_killed_at_a_dozen_moments_answers_nothing_twice_and_the_run_goe
     federation.found(PATIENTS, seed=2)
     federation.start()
     app = federation.hospitals.declare(ROUNDS, PATIENTS, deadline=1.0)
-    federation.engine.run(app)
+    federation.engine.run(app, **QUICK)
     for turn, (victim, moment) in enumerate(MOMENTS):
         going_on(federation, app, lambda seen: seen.exchanged() >= moment, f"{victim} {moment}")  # noqa: B023
         VICTIMS[victim](federation, NAMES[turn % len(NAMES)])
         if victim in ("server", "link"):
-            federation.engine.run(app)
+            federation.engine.run(app, **QUICK)
         assert agreement(federation).problems == ()
     over = len(federation.journal().over)
     going_on(federation, app, lambda seen: len(seen.over) >= over + 2, "two more rounds")
@@ -163,6 +165,6 @@ def going_on(federation, app, seen, what):
     while not seen(federation.journal()):
         assert time.monotonic() < until, (what, federation.journal().lines[-12:])
         if time.monotonic() - started > 20 and not federation.programs.runs("flwr-serverapp"):
-            federation.engine.run(app)
+            federation.engine.run(app, **QUICK)
             started = time.monotonic()
         time.sleep(0.1)
