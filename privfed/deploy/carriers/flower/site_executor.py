@@ -17,11 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flwr.proto.runtime_pb2 import (
-    AcquireTaskRequest,
-    PushTaskOutputRequest,
-    SendTaskHeartbeatRequest,
-)
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
@@ -101,16 +97,15 @@ class SiteExecutor:
             slots.release()
 
     def _carry(self, token: str) -> None:
-        """Hand a task's bytes to the agent. It ends as failed, in fixed words, where it cannot."""
+        """Hand a task's bytes to the agent.
+
+        Where that fails, nothing more is said of the task: SuperNode, which does nothing else
+        meanwhile, answers with an error of its own when the task's signs of life end.
+        """
         with self._client(RuntimeTokenHttpInterceptor(token)) as client:
             with _alive(lambda: client.SendTaskHeartbeat(SendTaskHeartbeatRequest())):
-                try:
-                    message, context, _, _ = pull_task_input(client)
-                    push_message(client, carried(message, self.socket), context)
-                except Exception:
-                    failed = PushTaskOutputRequest(sub_status="failed", details="not carried")
-                    client.PushTaskOutput(failed)
-                    raise
+                message, context, _, _ = pull_task_input(client)
+                push_message(client, carried(message, self.socket), context)
             push_task_output(client, context, "completed", "")
 
     @contextmanager
