@@ -164,7 +164,7 @@ def going_on(federation, app, seen, what):
     until, started = time.monotonic() + 300, time.monotonic()
     while not seen(federation.journal()):
         assert time.monotonic() < until, (what, federation.journal().lines[-12:])
-        if time.monotonic() - started > 20 and not federation.programs.runs("flwr-serverapp"):
+        if time.monotonic() - started > 45 and not federation.programs.runs("flwr-serverapp"):
             federation.engine.run(app, **QUICK)
             started = time.monotonic()
         time.sleep(0.1)
