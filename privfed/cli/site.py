@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privfed.cli.answering import answers_errors, print_json
+from privfed.cli.answering import answers_errors, print_json, quotes_on_request
 from privfed.cli.options import ANYTHING, DIRECTORY, JSON
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def key_command(directory: Path) -> int:
 @SITE_FOLDER
 @click.argument("run_file", metavar="RUN.toml", type=ANYTHING)
 @JSON
-@answers_errors
+@quotes_on_request
 def check_site_command(directory: Path, run_file: Path, as_json: bool) -> int:
     """Say whether the site would take part in a run, and what it would cost its people.
 
@@ -136,8 +136,8 @@ def _check_lines(checked: SiteCheck) -> Iterator[str]:
     spent = f"ε = {ceiling(checked.epsilon)} of {number(checked.budget)}, δ = {checked.delta:g}"
     yield f"budget   {spent}, once the run is through, with all that was answered before"
     yield (
-        f"time     the largest cohort of {checked.cohort:,} takes {checked.seconds:.2g} s of "
-        f"{number(checked.deadline)} s"
+        f"time     the largest cohort of {checked.cohort:,} takes {checked.seconds:.2g} s, reading "
+        f"the table {checked.reading:.2g} s, of {number(checked.deadline)} s"
     )
 
 

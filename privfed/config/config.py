@@ -148,7 +148,7 @@ class Config:
     @property
     def apart(self) -> bool:
         """Whether clients are at sites on machines of their own, and none of them is here."""
-        return self.data.sites > 0 and self.data.site_partition == "none"
+        return self.data.sites > 0 and self.data.site_partition == "elsewhere"
 
     @property
     def hostile(self) -> int:

@@ -92,10 +92,10 @@ class Data(Part):
     counted. 0: there are none. A site may hold nobody."""
     sites_per_client: int = Field(1, ge=1, le=64)
     """At how many sites, at most, one client has rows: declared, and refused beyond it."""
-    site_partition: Literal["even", "size", "label", "none"] = "even"
+    site_partition: Literal["even", "size", "label", "elsewhere"] = "even"
     """Where no column says at which site a row is: "even": as many clients at each. "size": shares
     1, 1/2, 1/3, … of them. "label": by their most frequent label, so that sites' labels differ.
-    "none": clients are at sites on machines of their own (`privfed federation run`)."""
+    "elsewhere": clients are at sites on machines of their own (`privfed federation run`)."""
     whereabouts: ClassVar[frozenset[str]] = frozenset(
         {"sites", "sites_per_client", "site_partition"}
     )

@@ -35,7 +35,7 @@ class Sites:
 
     count: int
     per_client: int = 1
-    partition: Literal["even", "size", "label", "none"] = "even"
+    partition: Literal["even", "size", "label", "elsewhere"] = "even"
 
 
 NO_SITES = Sites(0)

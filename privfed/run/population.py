@@ -35,8 +35,8 @@ def load_population(config: Config, streams: Streams) -> Federation:
     """The clients and the test set that `config` names. Raises `Refused`."""
     if config.apart:
         raise Refused(
-            'data.site_partition is "none": clients are at sites on machines of their own, and '
-            "nobody is here; use `privfed federation run`, or simulate sites with another value",
+            'data.site_partition is "elsewhere": clients are at sites on machines of their own, '
+            "and none is here; use `privfed federation run`, or simulate sites with another value",
             key="data.site_partition",
         )
     return _population(config, streams, config.data.clients)
@@ -59,13 +59,8 @@ def load_representatives(config: Config, streams: Streams) -> Federation:
 def load_nobody(config: Config, streams: Streams) -> Federation:
     """The public test set: one of its examples stands for all clients, who are elsewhere.
 
-    Raises `Refused` where there is none, or where no sums of sites are asked for.
+    Raises `Refused` where there is none.
     """
-    if not config.by_sites or config.row_hiding is None:
-        raise Refused(
-            "a federation of sites on machines of their own sums what they send; declare "
-            'data.sites, and set secure.protocol = "masks"'
-        )
     test = config.source.load_test(max(round(config.data.holdout_fraction), 1), streams)
     if test is None:
         raise Refused(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accounting.ledger import Ledger
+from defenses.types import SumRule
+from privfed.config.config import Config
 from privfed.config.reading import load, restated
 from privfed.deploy.carriers.carrier import Carrier
 from privfed.deploy.coordinator.coordinator import Coordinator
@@ -21,6 +23,7 @@ from privfed.run.resume import resume
 from privfed.run.setup import Setup
 from privfed.run.train import train
 from privfed.run.world import Elsewhere
+from privfed.secure.masked.expected import Masking
 from privfed.store.run_directory import RunDirectory
 
 Connect = Callable[[Greeter], Carrier]
@@ -52,7 +55,7 @@ class Reach:
             bytes.fromhex(federation.digest()),
             Declaration(opening, declared, form, setup.network.constants),
             ledger,
-            least=setup.plan.cost.limits.minimum,
+            least=setup.plan.cost.limits.minimum if config.secured else 1,
             deadline=config.secure.deadline,
             seconds=self.seconds,
             patience=self.patience,
@@ -84,18 +87,36 @@ def coordinate(
     reach = Reach(directory.config.path, agreed, signing, connect, seconds, patience)
     elsewhere = Elsewhere(load_nobody, reach)
     config = load(run)
-    if config.data.sites != len(agreed.sites):
+    _refuse_other_runs(config, agreed, run)
+    if not directory.config.path.exists():
+        return train(config, out, observers, elsewhere=elsewhere)
+    return resume(out, lambda stored: restated(stored, run, ()), observers, elsewhere=elsewhere)
+
+
+def _refuse_other_runs(config: Config, federation: FederationFile, run: Path) -> None:
+    """Raises `Refused` for what no federation of sites on machines of their own runs."""
+    data = config.data
+    if data.sites != len(federation.sites):
         raise Refused(
-            f"{run}: data.sites is {config.data.sites}, and {federation} names "
-            f"{len(agreed.sites)} sites",
+            f"{run}: data.sites is {data.sites}, and the federation {federation.name} has "
+            f"{len(federation.sites)} sites",
             key="data.sites",
         )
     if not (config.apart or config.site_column):
         raise Refused(
-            f'{run}: data.site_partition is "{config.data.site_partition}", which makes sites up; '
-            'set it to "none": each client is at a site on a machine of its own',
+            f'{run}: data.site_partition is "{data.site_partition}", which makes sites up; set it '
+            'to "elsewhere": each client is at a site on a machine of its own',
             key="data.site_partition",
         )
-    if not directory.config.path.exists():
-        return train(config, out, observers, elsewhere=elsewhere)
-    return resume(out, lambda stored: restated(stored, run, ()), observers, elsewhere=elsewhere)
+    if config.secured and not isinstance(config.protocol, Masking):
+        raise Refused(
+            f"{run}: secure.protocol is {config.names['protocol']!r}, which sites on machines of "
+            'their own do not speak; use "masks", or "none" where the coordinator may see sums',
+            key="secure.protocol",
+        )
+    if not isinstance(config.rule, SumRule):
+        raise Refused(
+            f"{run}: aggregation.rule is {config.names['rule']!r}, which looks at single rows; "
+            "sites send sums alone",
+            key="aggregation.rule",
+        )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from accounting.ledger import Ledger
 from privfed.deploy.carriers.carrier import Carrier
-from privfed.deploy.coordinator.sum_session import SumSession
+from privfed.deploy.coordinator.sum_session import SumSession, begun
 from privfed.deploy.messages.declaration import Declaration
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply, read_answer
 from privfed.deploy.messages.questions import Question
@@ -21,8 +21,6 @@ from privfed.privacy.mechanism import BoundedSum, PublicState
 from privfed.round.algorithm import Algorithm
 from privfed.secure.frames import BadMessage, sized
 from privfed.secure.identities import Directory
-from privfed.secure.masked.messages import FromServer, Message, decode, encode
-from privfed.secure.masked.row_messages import Inbox
 from privfed.secure.summation import Aborted
 
 _log = logging.getLogger(__name__)
@@ -32,7 +30,7 @@ _AGAIN = 1.0
 
 @dataclass
 class Coordinator:
-    """Masked sums over the sites of a `directory`, which a `carrier` reaches.
+    """Sums over the sites of a `directory`, which a `carrier` reaches.
 
     Every message is signed with `key`, and bound to the `federation` (the hash of its file) and the
     run of the `declaration`, whose `ledger` the sites are shown as it grows: who was away is told
@@ -78,21 +76,32 @@ class Coordinator:
     def sum(self, round: int, number: int, exchange: Exchange, state: PublicState) -> BoundedSum:
         """The sum over all sites, with their noise. Raises `Aborted` where too few stay."""
         question = Question(round, number, exchange, state)
-        session = SumSession.begun(self.algorithm, self.directory, question)
+        session = begun(self.algorithm, self.directory, question)
         head, start = self.ledger.head(), sized(question.encode())
-        bodies = {
+        bodies: Mapping[int, bytes] = {
             site: start + seen + sized(self._lines(seen)) + session.invitation
             for site, seen in self._heads.items()
         }
-        answers = self._asked(Kind.QUESTION, bodies, self.seconds)
+        answers = self._stepped(session, Kind.QUESTION, bodies)
         self._heads = dict.fromkeys(answers, head)
-        self._take(session, answers)
-        for _ in range(4):
-            messages = session.server.proceed()
-            rows = any(isinstance(message, Inbox) for message in messages.values())
-            seconds = self.seconds + (self.deadline if rows else 0.0)
-            self._take(session, self._asked(Kind.STEP, _encoded(messages), seconds))
+        while bodies := session.proceed():
+            self._stepped(session, Kind.STEP, bodies)
         return session.total()
+
+    def _stepped(
+        self, session: SumSession, kind: Kind, bodies: Mapping[int, bytes]
+    ) -> Collection[int]:
+        """Ask sites, and hand on what they answer: those who answered what the sum can use."""
+        seconds = self.seconds + (self.deadline if session.awaits_rows else 0.0)
+        useful = []
+        for site, answer in self._answers(kind, bodies, seconds).items():
+            try:
+                session.handle(site, answer)
+            except Aborted as refused:  # it counts as dropped
+                self._lost(site, str(refused))
+            else:
+                useful.append(site)
+        return useful
 
     def _declare(self) -> None:
         """Tell those of the run who are not at hand; they answer with what they saw of it."""
@@ -101,7 +110,7 @@ class Coordinator:
             return
         body = self.declaration.encode()
         for site, head in self._answers(
-            Kind.DECLARATION, dict.fromkeys(absent, body), self.seconds
+            Kind.DECLARATION, dict.fromkeys(absent, body), self.seconds + self.deadline
         ).items():
             if self.ledger.holds(head):
                 self._heads[site] = head
@@ -115,16 +124,6 @@ class Coordinator:
         trail = [head.hash for head in self.ledger.trail()]
         lines = self.ledger.path.read_bytes().split(b"\n")[:-1]
         return b"".join(line + b"\n" for line in lines[trail.index(seen.hex()) + 1 :])
-
-    def _asked(self, kind: Kind, bodies: Mapping[int, bytes], seconds: float) -> dict[int, Message]:
-        """The protocol's messages among what sites answer to `bodies` in time."""
-        messages = {}
-        for site, body in self._answers(kind, bodies, seconds).items():
-            try:
-                messages[site] = decode(body)
-            except Aborted:
-                self._lost(site, "its answer is no message")
-        return messages
 
     def _answers(self, kind: Kind, bodies: Mapping[int, bytes], seconds: float) -> dict[int, bytes]:
         """What sites answer to `bodies` in time; who does not is away from now on."""
@@ -171,15 +170,3 @@ class Coordinator:
     def _reasons(self) -> str:
         """Who is away, and why, as the sites say it in fixed words."""
         return "; ".join(f"{self._name(site)}: {why}" for site, why in sorted(self._away.items()))
-
-    def _take(self, session: SumSession, answers: Mapping[int, Message]) -> None:
-        """Hand answers to the sum's server; who is refused by it counts as dropped."""
-        for site, message in answers.items():
-            try:
-                session.server.handle(site, message)
-            except Aborted as refused:
-                self._lost(site, str(refused))
-
-
-def _encoded(messages: Mapping[int, FromServer]) -> dict[int, bytes]:
-    return {site: encode(message) for site, message in messages.items()}

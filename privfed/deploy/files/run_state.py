@@ -26,11 +26,6 @@ class RunState:
         """What the site saw of the coordinator's ledger. Raises `Declined` where it was edited."""
         return LedgerCopy(self.folder / "ledger.jsonl")
 
-    def declared(self) -> bytes | None:
-        """The declaration that the site went by last; None where there was none."""
-        path = self.folder / "declaration"
-        return path.read_bytes() if path.exists() else None
-
     def declare(self, declaration: bytes) -> None:
         """Keep a declaration that the site goes by from now on, durably."""
         before = os.umask(0o077)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from privfed.deploy.files.keys import PublicKey, SiteKey
 from privfed.deploy.messages.declaration import Declaration
@@ -17,26 +17,24 @@ from privfed.secure.summation import Aborted
 
 _log = logging.getLogger(__name__)
 """A site's own log, which nobody else reads."""
-_AT_ONCE = 4
-"""Runs that are held in memory; what others left is on disk."""
 
 
 @dataclass
 class Agent:
     """A site with `key` in a `federation` (the hash of its file), whose `coordinator` it answers.
 
-    `join` makes its part in a run that is declared, or raises `Declined`; `rejoin` makes the one in
-    a run that was declared before, by its hash, and is None where none was. What the site answers
-    is one of the protocol's messages or a fixed word; why it declines or fails is in its own log
-    alone.
+    `join` makes its part in a run that is declared, or raises `Declined`; `parties` are those in
+    runs that were declared before, by their hashes: `at_once` of them at most. What the site
+    answers is one of the protocol's messages or a fixed word; why it declines or fails is in its
+    own log alone.
     """
 
     key: SiteKey
     coordinator: PublicKey
     federation: bytes
     join: Callable[[Declaration], RunParty]
-    rejoin: Callable[[bytes], RunParty | None]
-    _parties: dict[bytes, RunParty] = field(default_factory=dict, init=False, repr=False)
+    parties: dict[bytes, RunParty]
+    at_once: int
 
     def answer(self, data: bytes) -> bytes:
         """The bytes that answer these, whatever they are."""
@@ -73,22 +71,17 @@ class Agent:
         declaration = Declaration.decode(envelope.body)
         if declaration.run != envelope.run:
             raise BadMessage("wrong run", "a declaration of another run")
-        self._parties.pop(envelope.run, None)
-        return self._held(envelope.run, self.join(declaration))
+        self.parties.pop(envelope.run, None)
+        while len(self.parties) >= self.at_once:
+            del self.parties[next(iter(self.parties))]
+        party = self.parties[envelope.run] = self.join(declaration)
+        return party
 
     def _party(self, run: bytes) -> RunParty:
-        """The site's part in `run`. Raises `BadMessage` where it was never declared."""
-        if run in self._parties:
-            return self._parties[run]
-        if (party := self.rejoin(run)) is None:
+        """The site's part in `run`. Raises `BadMessage` where it has to be declared first."""
+        if run not in self.parties:
             raise BadMessage("wrong run", "a run that was not declared")
-        return self._held(run, party)
-
-    def _held(self, run: bytes, party: RunParty) -> RunParty:
-        while len(self._parties) >= _AT_ONCE:
-            del self._parties[next(iter(self._parties))]
-        self._parties[run] = party
-        return party
+        return self.parties[run]
 
 
 class _Unsigned(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,16 +24,22 @@ from privfed.deploy.policies.policy import LocalPolicy
 from privfed.deploy.policies.policy_check import refusal
 from privfed.deploy.site.admission import Admission
 from privfed.deploy.site.fixed_time import FixedTime
+from privfed.deploy.site.masked_parties import MaskedParties
+from privfed.deploy.site.party import MakesParties
 from privfed.deploy.site.people import load_people, nobody, with_people
+from privfed.deploy.site.plain_parties import PlainParties
 from privfed.deploy.site.rehearsal import rehearsed_seconds
 from privfed.deploy.site.run_party import RunParty
 from privfed.deploy.site.site_setup import bare_setup, site_config
 from privfed.deploy.site.site_work import SiteWork
-from privfed.errors import Refused
+from privfed.errors import Refused, public_text
 from privfed.run.setup import Setup
+from privfed.secure.frames import BadMessage
 
 _log = logging.getLogger(__name__)
 """A site's own log, which nobody else reads."""
+AT_ONCE = 4
+"""Runs that a site takes part in at once; a further one takes the place of the oldest."""
 _MARGIN = 2.0
 """The time to train is to be so many times what the largest cohort was rehearsed to take."""
 
@@ -58,23 +65,39 @@ class Membership:
         return self.federation.order.index(name)
 
     def join(self, declaration: Declaration) -> RunParty:
-        """The site's part in the declared run, from now on. Raises `Declined`."""
+        """The site's part in the declared run, from now on. Raises `Declined`.
+
+        It returns at the run's fixed time, so that nobody sees how long the table took to read.
+        """
+        began = time.monotonic()
         party = self._party(declaration)
         self._state(declaration.run).declare(declaration.encode())
+        if not party.leaving.hold(began):
+            _log.error("the table took longer to read than secure.deadline: a longer one is needed")
         return party
 
-    def rejoin(self, run: bytes) -> RunParty | None:
-        """Its part in the `run` that was declared before; None where none was."""
-        declared = self._state(run).declared()
-        return self._party(Declaration.decode(declared)) if declared is not None else None
+    def rejoined(self) -> dict[bytes, RunParty]:
+        """Its part in the runs that were declared last, by their hashes, before it answers again.
+
+        A run that it declines by now is left out, and has to be declared anew.
+        """
+        folders = self.folder.state.glob("*/declaration")
+        latest = sorted(folders, key=lambda path: path.stat().st_mtime)[-AT_ONCE:]
+        parties = {}
+        for path in latest:
+            try:
+                declaration = Declaration.decode(path.read_bytes())
+                parties[declaration.run] = self._party(declaration)
+            except (Declined, BadMessage) as error:
+                _log.warning("%s: not taken up again: %s", path.parent.name, public_text(error))
+        return parties
 
     def accepted(
         self, text: str, form: ExampleForm, constants: Mapping[str, Tensor] | None
-    ) -> tuple[SiteTable, Setup, float]:
-        """The site's table, plan and model of the run whose file is `text`, and its time to train.
+    ) -> tuple[SiteTable, Setup]:
+        """The site's table, and plan and model of the run whose file is `text`. Raises `Declined`.
 
-        That is of the largest cohort, in seconds, as rehearsed. All of it rests on public facts: on
-        the run, the policy, and what `data.toml` states. Raises `Declined`.
+        Both rest on public facts: on the run, the policy, and what `data.toml` states.
         """
         policy, table = LocalPolicy.read(self.folder.policy), SiteTable.read(self.folder.data)
         _refuse(outside_part(policy, text))
@@ -82,19 +105,29 @@ class Membership:
         try:
             setup = bare_setup(config, form, constants)
         except Refused as error:
-            raise Declined(Refusal(Code.PROOF, f"the run is refused: {error}")) from error
+            raise Declined(
+                Refusal(Code.PROOF, f"the run is refused: {public_text(error)}")
+            ) from error
         parameters = setup.network.shapes.length
         _refuse(refusal(policy, config, self.federation, parameters, ["training"]))
+        return table, setup
+
+    def rehearsed(self, table: SiteTable, setup: Setup) -> float:
+        """How many seconds the largest cohort takes here. Raises `Declined` where that is too long.
+
+        Unless the policy allows simulations, of whose rows anybody may know when they were ready.
+        """
         seconds = rehearsed_seconds(self.number, setup, table)
-        if not policy.allow.simulation:
-            _refuse(too_slow(seconds, config.secure.deadline))
-        return table, setup, seconds
+        if not LocalPolicy.read(self.folder.policy).allow.simulation:
+            _refuse(too_slow(seconds, setup.plan.config.secure.deadline))
+        return seconds
 
     def _party(self, declaration: Declaration) -> RunParty:
         if declaration.terms.get("config") != (config := _digest(declaration.text)):
             raise Declined(Refusal(Code.RUN, "the ledger was opened for another run file"))
         facts = declaration.text, declaration.examples, declaration.constants
-        table, setup, _ = self.accepted(*facts)
+        table, setup = self.accepted(*facts)
+        self.rehearsed(table, setup)
         state = self._state(declaration.run)
         ledger = state.ledger()
         ledger.extend(bytes(32), declaration.opening + b"\n")
@@ -107,14 +140,21 @@ class Membership:
             declaration.run.hex(),
             config,
         )
+        people = self._people(setup, table, declaration)
+        work = SiteWork(self.number, with_people(setup, people))
         return RunParty(
-            SiteWork(self.number, with_people(setup, self._people(setup, table, declaration))),
-            self.key.identity,
-            self.federation.directory(),
+            work,
+            self._parties(work),
             admission,
             state.parties,
             FixedTime(setup.plan.config.secure.deadline),
         )
+
+    def _parties(self, work: SiteWork) -> MakesParties:
+        """What makes the site's parties: of masked sums, or of sums that the coordinator sees."""
+        if work.setup.plan.config.secured:
+            return MaskedParties(work, self.key.identity, self.federation.directory())
+        return PlainParties(work)
 
     def _people(self, setup: Setup, table: SiteTable, declaration: Declaration) -> Federation:
         """The site's people; nobody where its table cannot be read.
@@ -134,15 +174,15 @@ class Membership:
         return RunState(self.folder.state / run.hex())
 
 
-def too_slow(rehearsed: float, deadline: float) -> Refusal | None:
-    """Why a cohort that takes `rehearsed` seconds does not fit; None where it does."""
-    if deadline >= _MARGIN * rehearsed > 0.0:
+def too_slow(seconds: float, deadline: float) -> Refusal | None:
+    """Why what takes so many seconds does not fit; None where it does."""
+    if deadline >= _MARGIN * seconds > 0.0:
         return None
     return Refusal(
         Code.DEADLINE,
-        f"secure.deadline is {deadline:g} s; the largest cohort of this site takes {rehearsed:.3g} "
-        f"s, of which {_MARGIN:g} times as much is to fit: when a row leaves would tell of who was "
-        "drawn",
+        f"secure.deadline is {deadline:g} s; reading the table, or training the largest cohort, "
+        f"takes {seconds:.3g} s here, of which {_MARGIN:g} times as much is to fit: else the time "
+        "of an answer would tell of who is in it",
     )
 
 
@@ -153,7 +193,13 @@ def built(text: str, table: SiteTable) -> Config:
     except Declined:
         raise
     except Refused as error:
-        raise Declined(Refusal(Code.PROOF, f"the run file is refused: {error}")) from error
+        raise Declined(
+            Refusal(Code.PROOF, f"the run file is refused: {public_text(error)}")
+        ) from error
+
+
+def _refused(what: str, error: Refused) -> Declined:
+    return Declined(Refusal(Code.PROOF, f"{what} is refused: {public_text(error)}"))
 
 
 def _digest(text: str) -> str:
@@ -161,7 +207,7 @@ def _digest(text: str) -> str:
     try:
         return digest(text)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Declined(Refusal(Code.RUN, f"no run file: {error}")) from error
+        raise Declined(Refusal(Code.RUN, f"no run file: {public_text(error)}")) from error
 
 
 def _refuse(reason: Refusal | None) -> None:

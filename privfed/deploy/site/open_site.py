@@ -13,7 +13,7 @@ from privfed.deploy.files.receipts import Receipts
 from privfed.deploy.files.site_folder import SiteFolder
 from privfed.deploy.policies.policy import LocalPolicy
 from privfed.deploy.site.agent import Agent
-from privfed.deploy.site.joining import Membership
+from privfed.deploy.site.joining import AT_ONCE, Membership
 from privfed.errors import Busy
 from privfed.store.folders import held_alone
 
@@ -35,14 +35,15 @@ def open_member(folder: SiteFolder) -> Membership:
 
 
 def agent_of(member: Membership) -> Agent:
-    """The agent that answers for a site."""
+    """The agent that answers for a site, with its part in runs that it was in."""
     federation = member.federation
     return Agent(
         member.key,
         federation.coordinator_key,
         bytes.fromhex(federation.digest()),
         member.join,
-        member.rejoin,
+        member.rejoined(),
+        AT_ONCE,
     )
 
 

@@ -7,25 +7,14 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
 from privfed.deploy.files.party_store import PartyStore
 from privfed.deploy.messages.questions import Question
 from privfed.deploy.site.admission import Admission
 from privfed.deploy.site.fixed_time import FixedTime
+from privfed.deploy.site.party import MakesParties, Party
 from privfed.deploy.site.site_work import SiteWork
-from privfed.errors import Refused
-from privfed.privacy.noise.shares import Layers
 from privfed.secure.frames import BadMessage, Reader
-from privfed.secure.identities import Directory
-from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.client_state import BadState
-from privfed.secure.masked.committed_party import CommittedParty
-from privfed.secure.masked.expected import Expected, Masking
-from privfed.secure.masked.layered_noise import ClientNoise
-from privfed.secure.masked.messages import decode
-from privfed.secure.masked.row_messages import Inbox
-from privfed.secure.summation import Session
 
 
 @dataclass
@@ -38,17 +27,16 @@ class RunParty:
 
     What the sum's party does is committed to `store`, and then to the receipts, before it is
     answered; a party that was killed goes on from there: the same bytes have the same answer, a row
-    that was asked for and did not leave is lost, and a state from before is refused. A masked row
-    leaves when `leaving` says, whoever was drawn.
+    that was asked for and did not leave is lost, and a state from before is refused. A row leaves
+    when `leaving` says, whoever was drawn.
     """
 
     work: SiteWork
-    identity: Ed25519PrivateKey
-    directory: Directory
+    parties: MakesParties
     admission: Admission
     store: PartyStore
     leaving: FixedTime
-    _party: CommittedParty | None = field(default=None, init=False, repr=False)
+    _party: Party | None = field(default=None, init=False, repr=False)
 
     @property
     def head(self) -> bytes:
@@ -66,19 +54,17 @@ class RunParty:
             self.admission.ledger.extend(asked.since, asked.lines)
             self.admission.charge(asked.question, digest)
             self.store.begin(body)
-            self._party = party = self._committing(self._client(asked.question))
-        return party.handle(asked.invitation)
+            self._party = party = self._party_of(asked.question)
+        return self._handled(party, asked.invitation)
 
     def step(self, body: bytes) -> bytes:
         """The answer to the next message of the sum in hand."""
         party = self._party or self._restored(None)
         if party is None:
             raise BadMessage("wrong type", "a step of a sum that was not begun")
-        if isinstance(decode(body), Inbox):
-            return self.leaving.answer(functools.partial(party.handle, body))
-        return party.handle(body)
+        return self._handled(party, body)
 
-    def _restored(self, body: bytes | None) -> CommittedParty | None:
+    def _restored(self, body: bytes | None) -> Party | None:
         """The party in hand as it was committed last; None where it is none of the question `body`.
 
         Any question is meant where none is given. Raises `BadMessage` for a state that is of no
@@ -89,45 +75,28 @@ class RunParty:
         if not self.admission.is_last(hashlib.sha256(last[0]).hexdigest()):
             return None
         try:
-            client = self._client(_Asked.decode(last[0]).question, last[1])
-            self._party = self._committing(client)
+            self._party = self._party_of(_Asked.decode(last[0]).question, last[1])
         except BadState as damaged:
             raise BadMessage("lost state", str(damaged)) from damaged
         return self._party
 
-    def _committing(self, client: MaskingClient) -> CommittedParty:
-        """The party of `client`, whose every commit is in the receipts before an answer leaves."""
+    def _party_of(self, question: Question, state: bytes | None = None) -> Party:
+        """The party of `question`, whose every commit is in the receipts before an answer leaves.
 
-        def commit(state: bytes) -> None:
+        It is new, or as of a `state`.
+        """
+
+        def commit(state: bytes, count: int) -> None:
             self.store.commit(state)
-            self.admission.committed(client.progress.commits)
+            self.admission.committed(count)
 
-        return CommittedParty(client, commit, self.admission.commits)
+        return self.parties(question, state, commit, self.admission.commits)
 
-    def _client(self, question: Question, state: bytes | None = None) -> MaskingClient:
-        """This site's party of the sum that answers `question`: new, or as of a `state`."""
-        work = self.work
-        summation, encoding = work.summation, work.encoding(question)
-        if not isinstance(summation.protocol, Masking):
-            raise Refused("secure.protocol: sites on machines of their own send masked sums")
-        codec = summation.codec(encoding, question.width(work.setup.algorithm))
-        about = (question.round, question.number, question.model_hash)
-        noise = None
-        if isinstance(encoding.noise, Layers):
-            keys = Session(*about, streams=work.setup.streams).layer_keys(work.site)
-            noise = ClientNoise(encoding.noise, keys)
-        terms = (
-            self.identity,
-            self.directory,
-            summation.protocol.within(summation.limits),
-            Expected(*about, codec),
-            functools.partial(work.row, question),
-            summation.limits,
-            noise,
-        )
-        if state is None:
-            return MaskingClient(work.site, *terms)
-        return MaskingClient.from_bytes(state, *terms)
+    def _handled(self, party: Party, message: bytes) -> bytes:
+        """Its answer: at the fixed time where it follows from clients' data."""
+        if party.sends_row(message):
+            return self.leaving.answer(functools.partial(party.handle, message))
+        return party.handle(message)
 
 
 class _Asked(NamedTuple):

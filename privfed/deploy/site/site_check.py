@@ -5,6 +5,7 @@ Nothing leaves the site for it, and nothing is charged.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,14 +15,14 @@ from accounting.events import apart
 from accounting.guarantee import guarantee
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
-from privfed.deploy.policies.codes import Declined
+from privfed.deploy.policies.codes import Code, Declined, Refusal
 from privfed.deploy.policies.own_modules import outside_part
 from privfed.deploy.policies.policy import LocalPolicy
-from privfed.deploy.site.joining import Membership
+from privfed.deploy.site.joining import Membership, too_slow
 from privfed.deploy.site.people import load_people
 from privfed.deploy.site.rehearsal import largest_cohort
 from privfed.deploy.site.site_setup import site_config
-from privfed.errors import Refused
+from privfed.errors import Refused, public_text
 from privfed.run.prepare import streams_of
 
 
@@ -31,7 +32,7 @@ class SiteCheck:
 
     `people` and `rows` are of its own table: keep them. `epsilon` is what its people will have
     spent at `delta` by the site's own count, once the run is through, of a `budget`. The largest
-    `cohort` that may be drawn here takes `seconds`, of a `deadline`.
+    `cohort` that may be drawn here takes `seconds`, the table `reading` seconds, of a `deadline`.
     """
 
     people: int
@@ -41,6 +42,7 @@ class SiteCheck:
     delta: float
     cohort: int
     seconds: float
+    reading: float
     deadline: float
 
     def to_json(self) -> dict[str, Any]:
@@ -56,8 +58,8 @@ def check_site(member: Membership, run: Path) -> SiteCheck:
     try:
         return _checked(member, run)
     except Declined as declined:
-        reason = declined.refusal
-        raise Refused(f"this site declines {run}: {reason.code}: {reason.reason}") from declined
+        reason = declined.refusal  # of public facts
+    raise Refused(f"this site declines {run}: {reason.code}: {reason.reason}")
 
 
 def _checked(member: Membership, run: Path) -> SiteCheck:
@@ -68,18 +70,27 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
     config = site_config(text, table)
     streams = streams_of(config)
     form = ExampleForm.of(config.source.load(config.data.clients, streams))
+    began = time.perf_counter()
     people = load_people(config, table, form, member.key.name, streams)
-    _, setup, seconds = member.accepted(text, form, None)
+    reading = time.perf_counter() - began
+    _, setup = member.accepted(text, form, None)
+    if not policy.allow.simulation and (slow := too_slow(reading, config.secure.deadline)):
+        raise Declined(slow)
     plan, limit = setup.plan, policy.budget
     charges = Counter(member.receipts.spending()) + Counter(apart({plan.event: config.run.rounds}))
+    spent = guarantee(charges, limit.delta).epsilon
+    if spent > limit.epsilon:
+        excess = f"the whole run would take epsilon to {spent:.4g}, of {limit.epsilon:g}"
+        raise Declined(Refusal(Code.BUDGET, f"{excess} (budget.epsilon), by this site's own count"))
     return SiteCheck(
         people=people.clients,
         rows=len(people.examples),
-        epsilon=guarantee(charges, limit.delta).epsilon,
+        epsilon=spent,
         budget=limit.epsilon,
         delta=limit.delta,
         cohort=largest_cohort(setup, table.clients),
-        seconds=seconds,
+        reading=reading,
+        seconds=member.rehearsed(table, setup),
         deadline=config.secure.deadline,
     )
 
@@ -90,4 +101,4 @@ def _text(run: Path) -> str:
     except FileNotFoundError as error:
         raise Refused(f"{run} does not exist; expected a run file (TOML)") from error
     except (OSError, ValueError) as error:
-        raise Refused(f"{str(run)!r} cannot be read: {error}") from error
+        raise Refused(f"{str(run)!r} cannot be read: {public_text(error)}") from error

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+from torch import Tensor
 
 from defenses.types import SumRule
 from privfed.deploy.messages.questions import Question, QuestionForm, rehearsed_questions
@@ -25,12 +26,13 @@ from privfed.round.updates import ClientUpdates
 from privfed.run.setup import Setup
 from privfed.run.world import HeldElsewhere, shared_world
 from privfed.sampling.cohort import Cohort
+from privfed.secure.dropout import Leaves
 from privfed.secure.encoded_accumulator import EncodedAccumulator
 from privfed.secure.encoded_sum import EncodedSummation
 from privfed.secure.frames import BadMessage
 from privfed.secure.site_sums import SiteSums
-from privfed.secure.summation import Aborted, Session
-from privfed.streams import Streams
+from privfed.secure.summation import Aborted, Accumulator, Session
+from privfed.vector import Indices
 
 
 @dataclass
@@ -48,7 +50,7 @@ class SiteWork:
     _updates: ClientUpdates | None = field(default=None, init=False, repr=False)
 
     @property
-    def summation(self) -> EncodedSummation:
+    def encoded_summation(self) -> EncodedSummation:
         """How rows become whole numbers, as all sites and the server know. Raises `Refused`."""
         summation = self.setup.algorithm.summation
         if not isinstance(summation, EncodedSummation):
@@ -73,30 +75,53 @@ class SiteWork:
         return self.setup.algorithm.mechanism.encoding(question.state)
 
     def row(self, question: Question) -> Integers:
-        """The site's sum `[m]` for an exchange, with its share of noise, but no layers of it."""
-        algorithm, updates = self.setup.algorithm, self._drawn(question)
-        if not isinstance(algorithm.rule, SumRule):
-            raise Refused("sites send sums alone; use a rule that sums suffice for")
-        session = Session(
+        """The site's sum `[m]` for an exchange, with its share of noise, but no layers of it.
+
+        It is of whole numbers, to be masked.
+        """
+        session = self._session(question, np.array([self.site]), np.empty(0, dtype=np.int64))
+        encoding, sent = self.encoding(question), _Kept()
+        codec = self.encoded_summation.codec(encoding, question.width(self.setup.algorithm))
+        share = None if isinstance(encoding.noise, Layers) else encoding.noise
+        sums = SiteSums(session, codec, sent, share)
+        self._add_rows(question, EncodedAccumulator(session, codec, encoding.bound, None, sums))
+        sums.total()
+        return sent.row
+
+    def plain_sum(self, question: Question) -> Tensor:
+        """The site's sum `[m]` for an exchange, as the coordinator sees it: with the site's own
+        noise, where it adds any.
+        """
+        sites = np.arange(self.setup.plan.config.data.sites)
+        leaves = np.where(sites == self.site, Leaves.NEVER, Leaves.BEFORE_SHARING)
+        session = self._session(question, sites, leaves)
+        algorithm, encoding = self.setup.algorithm, self.encoding(question)
+        accumulator = algorithm.summation.open(session, question.width(algorithm), encoding)
+        self._add_rows(question, accumulator)
+        return accumulator.close().total
+
+    def _session(self, question: Question, sites: Indices, leaves: Indices) -> Session:
+        """What the sum for `question` is bound to."""
+        return Session(
             question.round,
             question.number,
             question.model_hash,
-            np.array([self.site]),
-            streams=self.setup.streams,
+            sites,
+            leaves,
+            self.setup.streams,
             sites=np.full(self.setup.federation.clients, self.site),
             identities=self.setup.federation.people().identities,
         )
-        encoding, sent = self.encoding(question), _Kept()
-        codec = self.summation.codec(encoding, question.width(algorithm))
-        share = None if isinstance(encoding.noise, Layers) else encoding.noise
-        sums = SiteSums(session, codec, sent, share)
-        accumulator = EncodedAccumulator(session, codec, encoding.bound, None, sums)
+
+    def _add_rows(self, question: Question, accumulator: Accumulator) -> None:
+        """Train those who were drawn, and add their bounded rows."""
+        algorithm, updates = self.setup.algorithm, self._drawn(question)
+        if not isinstance(algorithm.rule, SumRule):
+            raise Refused("sites send sums alone; use a rule that sums suffice for")
         aggregation = BySums(algorithm.rule, updates)
         aggregation.state = question.state
         for ids, rows in aggregation.bounded(question.exchange, question.number, updates.cohort):
             accumulator.add(ids, rows)
-        sums.total()
-        return sent.row
 
     def _drawn(self, question: Question) -> ClientUpdates:
         """The clients of the question's round, drawn when it is asked about first."""
@@ -106,17 +131,21 @@ class SiteWork:
             algorithm = self.setup.algorithm
             bare = shared_world(self.setup, HeldElsewhere(), HeldElsewhere(), ALONE)
             world = replace(bare, executor=IsolatedTraining(self.setup.executor))
-            drawn = self._cohort(question.round, world.streams)
+            drawn = self._everybody(question) if self.everybody else self._cohort(question)
             state = TrainingState(question.exchange.broadcast["params"], {}, question.state)
             self._updates = ClientUpdates(algorithm, world, state, world.executor.answering(drawn))
         return self._updates
 
-    def _cohort(self, round: int, streams: Streams) -> Cohort:
-        """Those of the site's clients who are drawn in `round`, by coins of their own."""
-        algorithm, people = self.setup.algorithm, self.setup.federation.people()
-        equal = people.with_equal_sizes()
-        drawn = algorithm.sampler.sample(round, algorithm.clients, equal, streams)
-        return replace(drawn, clients=np.arange(len(people))) if self.everybody else drawn
+    def _cohort(self, question: Question) -> Cohort:
+        """Those of the site's clients who are drawn in the round, by coins of their own."""
+        algorithm, streams = self.setup.algorithm, self.setup.streams
+        people = self.setup.federation.people().with_equal_sizes()
+        return algorithm.sampler.sample(question.round, algorithm.clients, people, streams)
+
+    def _everybody(self, question: Question) -> Cohort:
+        algorithm, everybody = self.setup.algorithm, np.arange(self.setup.federation.clients)
+        divisor, witness = float(algorithm.sampler.size), algorithm.witness(question.round)
+        return Cohort(question.round, everybody, divisor, witness)
 
 
 class _Kept:

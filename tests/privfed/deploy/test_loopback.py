@@ -25,6 +25,7 @@ from privfed.deploy.messages.envelope import Envelope, Kind, Reply, read_answer
 from privfed.deploy.messages.questions import Question
 from privfed.deploy.site.fixed_time import FixedTime
 from privfed.deploy.site.open_site import agent_of, open_member
+from privfed.deploy.site.run_party import RunParty
 from privfed.deploy.site.site_work import SiteWork
 from privfed.errors import Refused
 from privfed.ranks import ALONE
@@ -52,7 +53,8 @@ ALLOWED = """
 epsilon = {epsilon}
 delta = 1e-3
 [require]
-mechanisms = ["skellam", "discrete_gaussian"]
+protocols = ["masks", "none"]
+mechanisms = ["skellam", "discrete_gaussian", "gaussian", "local_gaussian"]
 threat = "curious"
 sites = 2
 [allow]
@@ -184,6 +186,7 @@ KEYS = {
     "passes": ("aggregation.rule=geometric_median",),
     "two exchanges": ("client.objective=feddane",),
     "everybody": ("cohort.sampler=full", "cohort.size=0"),
+    "central": ("privacy.mechanism=gaussian",),
 }
 
 
@@ -303,10 +306,10 @@ def test_what_a_policy_refuses_is_a_code_without_a_word(tables):
 
 
 def test_a_site_that_fails_says_nothing_of_why(tables, monkeypatch):
-    def failing(work, question):
+    def failing(party, body):
         raise ValueError("patient p17 has 3 rows")
 
-    monkeypatch.setattr(SiteWork, "row", failing)
+    monkeypatch.setattr(RunParty, "question", failing)
     answers = []
 
     def noted(answer):
@@ -348,14 +351,28 @@ def test_a_run_whose_coordinator_has_nobodys_data_is_the_simulated_one(tables, t
     assert further.charges == 6
 
 
-def test_a_coordinator_needs_a_public_test_set_and_masked_sums(tables, tmp_path):
+def test_a_coordinator_needs_a_public_test_set(tables, tmp_path):
     elsewhere = reaching({}, tmp_path / "run")
     with pytest.raises(Refused, match="public test set"):
         train(config(tables, "nowhere", "data.test_path="), tmp_path / "run", elsewhere=elsewhere)
-    plain = ("privacy.mechanism=gaussian", "secure.protocol=none")
-    with pytest.raises(Refused, match=r"secure\.protocol"):
-        train(config(tables, "nowhere", *plain), tmp_path / "run", elsewhere=elsewhere)
     assert not (tmp_path / "run").exists()
+
+
+PLAIN = ("secure.protocol=none", "privacy.clip=1.0")
+SEEN = {
+    "central": ("privacy.mechanism=gaussian", *PLAIN),
+    "by sites": ("privacy.mechanism=local_gaussian", *PLAIN),
+}
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_sums_that_the_coordinator_sees_are_those_of_the_simulator(tables, name):
+    """Everybody is drawn: who is else, sites draw by coins of their own."""
+    keys = (*SEEN[name], "cohort.sampler=full", "cohort.size=0", "run.rounds=2")
+    simulated = prepare(config(tables, "all", *keys))
+    here = played(simulated, shared_world(simulated, Books(), Books(), ALONE), rounds=2)
+    there = played(*federated(tables, *keys), rounds=2)
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(here, there, strict=True))
 
 
 class Killing(Loopback):
@@ -381,7 +398,7 @@ class Killing(Loopback):
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("when", range(5))
+@pytest.mark.parametrize("when", range(6))
 @pytest.mark.parametrize("sizing", ["minimum", "layers"])
 def test_a_killed_agent_goes_on_from_what_it_committed(tables, tmp_path, sizing, when, after):
     """With each answer as if nothing had happened, and one receipt for each exchange."""
@@ -400,6 +417,28 @@ def test_a_killed_agent_goes_on_from_what_it_committed(tables, tmp_path, sizing,
     receipts = Receipts.load(tmp_path / "2" / "receipts.jsonl")
     assert [(run.rounds, run.exchanges) for run in receipts.runs] == [(2, 2)]
     assert receipts.spending() == {simulated.plan.event: 2}
+
+
+def test_a_site_that_is_killed_sends_the_same_sum_again_or_none(tables, tmp_path, monkeypatch):
+    """Where the coordinator sees sums: a fresh one would be of another cohort, with other noise."""
+    keys = (*SEEN["by sites"], "run.randomness=secret")
+    sites = agents(tables, tmp_path)
+    seen = []
+
+    def noted(number, site, data):
+        if site == 2:
+            seen.append((data, sites[2].answer(data)))
+        return data
+
+    carrier = Losing({site: one.answer for site, one in sites.items()}, noted)
+    played(*federated(tables, *keys, carrier=carrier), rounds=1)
+    ((question, answer),) = seen
+    assert agent(tables, tmp_path / "2", 2).answer(question) == answer
+    (state,) = (tmp_path / "2" / "state").glob("*/party")
+    for damaged in (lambda: state.write_bytes(b""), state.unlink):
+        damaged()
+        again = agent(tables, tmp_path / "2", 2).answer(question)
+        assert read_answer(again)[0] == Reply.MALFORMED
 
 
 def test_who_was_drawn_is_forgotten_with_the_process(tables, tmp_path):
@@ -454,7 +493,7 @@ def test_a_masked_row_leaves_at_its_time_and_other_messages_at_once(tables, tmp_
     setup, world = federated(tables, sites=sites)
     world.sites.gather()
     for site, answering in sites.items():
-        (party,) = answering._parties.values()
+        (party,) = answering.parties.values()
         party.leaving = FixedTime(30.0, clock=lambda: 0.0, sleep=slept.append)
         if site == 4:
             times = iter(range(0, 10_000, 40))
@@ -539,7 +578,7 @@ def test_questions_of_another_form_are_refused_before_anybody_is_drawn(tables, f
     def noted(number, site, data):
         seen.append(data)
 
-    monkeypatch.setattr(SiteWork, "row", lambda *_: pytest.fail("somebody was drawn"))
+    monkeypatch.setattr(SiteWork, "_cohort", lambda *_: pytest.fail("somebody was drawn"))
     carrier = Losing({site: one.answer for site, one in sites.items()}, noted)
     with pytest.raises(Aborted):
         played(*federated(tables, carrier=carrier, sites=sites), rounds=1)
@@ -551,5 +590,5 @@ def test_questions_of_another_form_are_refused_before_anybody_is_drawn(tables, f
 
     answer = read_answer(sites[0].answer(with_body(seen[0], changed)))
     assert answer == (Reply.MALFORMED, b"")
-    (party,) = sites[0]._parties.values()
+    (party,) = sites[0].parties.values()
     assert not party.admission.receipts.runs
