@@ -104,7 +104,7 @@ def _checked(federation: Loopback, tell: Account) -> tuple[str, ...]:
     sent, back = seen.bytes_per_site(len(agreement.charged))
     if took:
         tell(
-            f"{statistics.mean(took):.1f} s a round, of five exchanges; {DEADLINE:g} s of it are "
+            f"{statistics.mean(took):.1f} s a round, of five exchanges; {DEADLINE:g} s of it is "
             f"for training"
         )
     tell(
