@@ -7,7 +7,9 @@ ARGS ?=
 BIN = "$(VENV)"/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help train test test-slow reliability lint docs clean
+FLOWER_VENV ?= .venv-flower
+
+.PHONY: help train federation test test-slow reliability lint docs clean
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,6 +18,9 @@ help:  ## what there is
 
 train: $(VENV)/.run-ready  ## the default run: digits over 500 clients at epsilon 4
 	$(BIN)/python -m privfed train $(ARGS)
+
+federation: $(FLOWER_VENV)/.ready  ## three hospitals on this machine, carried by Flower
+	"$(FLOWER_VENV)"/bin/python -m experiments.federation $(ARGS)
 
 test: $(VENV)/.test-ready  ## the tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
@@ -37,7 +42,7 @@ docs: $(VENV)/.test-ready  ## this documentation, into docs/_build/html; warning
 		--fresh-env docs docs/_build/html $(ARGS)
 
 clean:  ## remove the environment and what was built
-	rm -rf "$(VENV)" docs/_build
+	rm -rf "$(VENV)" "$(FLOWER_VENV)" docs/_build
 
 $(VENV)/.made: constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("privfed needs Python 3.11 or newer; set PYTHON=") if sys.version_info < (3, 11) else None'
@@ -52,4 +57,13 @@ $(VENV)/.run-ready: $(VENV)/.made pyproject.toml
 $(VENV)/.test-ready: $(VENV)/.run-ready
 	$(PIP) --editable '.[dev]'
 	$(PIP) --no-deps byzfl==0.0.11  # rules are compared with it; it asks for more than they need
+	touch "$@"
+
+# Flower asks for older versions of two packages: an environment of its own.
+$(FLOWER_VENV)/.ready: constraints.flower.txt pyproject.toml
+	$(PYTHON) -m venv "$(FLOWER_VENV)"
+	"$(FLOWER_VENV)"/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.flower.txt torch
+	"$(FLOWER_VENV)"/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.flower.txt --editable '.[flower]'
 	touch "$@"

@@ -11,6 +11,7 @@ from privfed.cli.check import check_command
 from privfed.cli.declare import declare_command
 from privfed.cli.experiment import experiment_command
 from privfed.cli.federation import federation
+from privfed.cli.flower import flower
 from privfed.cli.parts import list_command
 from privfed.cli.program import CommandLine
 from privfed.cli.report import report_command
@@ -38,6 +39,7 @@ for command in (
     experiment_command,
     export_command,
     federation,
+    flower,
     list_command,
     predict_command,
     runs_command,

@@ -9,12 +9,13 @@ from pages.markdown import ROOT, table, within
 
 SHORT = re.compile(r"# (?P<title>.+)\n\n(?P<short>(?:> .+\n)+)\n")
 CLAIM = re.compile(r"\*(?P<claim>.+?)\* (?P<verdict>.+)")
+_NO_STUDIES = ("benchmarks", "federation")
 
 
 def folders() -> list[Path]:
-    """Those with a README, but the benchmarks."""
+    """Those with a README, but for what claims nothing."""
     readmes = sorted((ROOT / "experiments").glob("*/README.md"))
-    return [readme.parent for readme in readmes if readme.parent.name != "benchmarks"]
+    return [readme.parent for readme in readmes if readme.parent.name not in _NO_STUDIES]
 
 
 def in_short(folder: Path) -> tuple[str, str, str]:

@@ -1,0 +1,78 @@
+"""A federation on this machine that runs: its engine, its agents, and its runs, one by one."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.federation.engine import Engine
+from experiments.federation.hospitals import NAMES, write_tables
+from experiments.federation.journal import Journal
+from experiments.federation.processes import ProgramEnded, Programs
+from experiments.federation.sites import Hospitals
+
+_POLL = 0.25
+
+
+@dataclass
+class Loopback:
+    """Three hospitals, a coordinator, and Flower between them, under `folder`."""
+
+    folder: Path
+    programs: Programs
+    own_executor: bool = True
+
+    def found(self, patients: int, seed: int) -> str:
+        """Make tables, keys and certificates; return what the sites agreed on."""
+        write_tables(self.folder, patients, seed)
+        self.hospitals = Hospitals(self.folder, self.programs)
+        agreed = self.hospitals.found()
+        self.engine = Engine(self.folder, self.programs)
+        return agreed
+
+    def start(self) -> None:
+        """Start everything, and return when every site can be asked."""
+        self.engine.start_link()
+        for name in NAMES:
+            self.engine.register(name)
+            self.start_site(name)
+        self.engine.wait_for_nodes(*NAMES)
+        for name in NAMES:
+            self.wait(functools.partial(self.hospitals.serves, name), 60, f"agent-{name}")
+
+    def start_site(self, name: str) -> None:
+        """Start a site's agent and node, and what takes the node's tasks."""
+        self.hospitals.start_agent(name)
+        self.start_node(name)
+        if self.own_executor:
+            self.engine.start_executor(name, self.hospitals.site(name))
+
+    def start_node(self, name: str) -> None:
+        """Start a site's node."""
+        agent = f'agent="{self.hospitals.site(name)}/socket"'
+        more = () if self.own_executor else ("--node-config", agent)
+        self.engine.start_node(name, *more, own_executor=self.own_executor)
+
+    def journal(self) -> Journal:
+        """What the coordinator's log says now."""
+        path = self.hospitals.log
+        return Journal.read(path.read_text() if path.exists() else "")
+
+    def wait_for(self, seen: Callable[[Journal], object], seconds: float, what: str) -> Journal:
+        """The log when `seen` holds of it. Raises `ProgramEnded` where it never does."""
+        self.wait(lambda: bool(seen(self.journal())), seconds, what)
+        return self.journal()
+
+    def wait(self, ready: Callable[[], bool], seconds: float, what: str) -> None:
+        """Return when `ready` holds. Raises `ProgramEnded` where it does not in time."""
+        until = time.monotonic() + seconds
+        while not ready():
+            if time.monotonic() > until:
+                text = self.programs.log(what) or "\n".join(
+                    w for *_, w in self.journal().lines[-8:]
+                )
+                raise ProgramEnded(f"{what}: not within {seconds:g} s. {text[-1500:]}")
+            time.sleep(_POLL)

@@ -1,0 +1,132 @@
+"""The hospitals' folders, the federation that they agree on, and the run: by privfed's commands."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.federation.hospitals import BOUNDS, NAMES
+from experiments.federation.processes import Programs
+
+PRIVFED = (sys.executable, "-m", "privfed")
+
+
+@dataclass(frozen=True)
+class Hospitals:
+    """Folders of three sites and of their coordinator under `folder`, beside their tables."""
+
+    folder: Path
+    programs: Programs
+
+    @property
+    def federation(self) -> Path:
+        """Who takes part."""
+        return self.coordinator / "federation.toml"
+
+    @property
+    def coordinator(self) -> Path:
+        """The folder of who starts runs: a key, the federation, the run file, and its ledger."""
+        return self.folder / "office"
+
+    @property
+    def run(self) -> Path:
+        """The run's folder."""
+        return self.coordinator / "runs" / "run"
+
+    @property
+    def log(self) -> Path:
+        """What the coordinator's log has of the run."""
+        return self.run.with_name("run.log")
+
+    def site(self, name: str) -> Path:
+        """The folder of a site."""
+        return self.folder / name
+
+    def found(self) -> str:
+        """Make keys and folders, agree on a federation, and return its digest."""
+        keys = {}
+        for name in (*NAMES, "office"):
+            self._privfed("site", "init", self.site(name), "--name", name)
+            keys[name] = self._privfed("site", "key", self.site(name)).strip()
+        new = ("federation", "new", self.federation, "--name", "stays")
+        self._privfed(*new, "--coordinator", keys.pop("office"))
+        for name, key in keys.items():
+            self._privfed("federation", "add", self.federation, "--site", name, key)
+        for name in NAMES:
+            (self.site(name) / "federation.toml").write_text(self.federation.read_text())
+            (self.site(name) / "data.toml").write_text(_DATA.format(table=self._table(name)))
+        return self._privfed("federation", "check", self.federation)
+
+    def declare(self, rounds: int, patients: int, deadline: float) -> Path:
+        """Write the run file, and return the Flower app that carries it."""
+        features = ", ".join(f"{name} = {bounds}" for name, bounds in BOUNDS.items())
+        run, app = self.coordinator / "run.toml", self.folder / "app"
+        run.write_text(
+            _RUN.format(
+                rounds=rounds,
+                public=self._table("public"),
+                patients=patients,
+                cohort=round(0.3 * patients),
+                features=features,
+                deadline=deadline,
+            )
+        )
+        files = ("--run", run, "--federation", self.federation)
+        self._privfed("flower", "new", app, *files, "--key", self.coordinator / "key")
+        return app
+
+    def start_agent(self, name: str) -> None:
+        """Start the agent of a site."""
+        self.programs.start(f"agent-{name}", [*PRIVFED, "site", "serve", str(self.site(name))])
+
+    def serves(self, name: str) -> bool:
+        """Whether a site's agent takes questions; one that was killed leaves its socket there."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.site(name) / "socket")) == 0
+
+    def _table(self, name: str) -> Path:
+        return self.folder / f"{name}.csv"
+
+    def _privfed(self, *words: object) -> str:
+        return self.programs.call([*PRIVFED, *map(str, words)])
+
+
+_DATA = """\
+format = 1
+population = "stays"
+path = "{table}"
+clients = 200
+rows = 4
+"""
+_RUN = """\
+[run]
+rounds = {rounds}
+evaluate_every = 1
+[data]
+source = "table"
+path = "{public}"  # of the public alone: a site reads its own
+test_path = "{public}"
+client = "patient"
+site = "hospital"
+sites = 3
+clients = {patients}
+label = "readmitted"
+classes = 2
+features = {{ {features} }}
+[cohort]
+size = {cohort}
+[client]
+lr = 1.0
+[server]
+lr = 2.0
+[privacy]
+mechanism = "skellam"
+epsilon = 2.0
+delta = 1e-5
+[secure]
+protocol = "masks"
+threat = "lying"
+deadline = {deadline}
+"""

@@ -1,0 +1,1 @@
+"""Flower as carrier: its transport alone carries the bytes of a federation."""

@@ -1,0 +1,101 @@
+"""A Flower app that carries a run: three files, which hold paths and nothing secret.
+
+What runs is privfed as it is installed: the two modules of the app name it, and no more. Flower
+itself is not needed to write them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from accounting.durable import make_folder
+from privfed.config.reading import load
+from privfed.deploy.files.federation_file import FederationFile
+from privfed.errors import Refused
+
+PACKAGE = "privfed_app"
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
+SECONDS, PATIENCE = 60.0, 120.0
+"""How long a site has for an answer beside its training, and how long a round waits for sites."""
+
+
+@dataclass(frozen=True)
+class NewApp:
+    """A Flower app in a `folder` that must not exist, for a run whose files are named."""
+
+    folder: Path
+    run: Path
+    federation: Path
+    key: Path
+    out: Path
+
+    def write(self) -> None:
+        """Write the app. Raises `Refused`, writing nothing."""
+        if not _NAME.fullmatch(self.folder.name):
+            raise Refused(
+                f"an app of Flower's cannot be called {self.folder.name!r}; expected small "
+                "letters, digits and -, a letter first"
+            )
+        if self.folder.exists():
+            raise Refused(f"{self.folder} exists already; nothing was changed")
+        load(self.run)
+        FederationFile.read(self.federation)
+        if not self.key.is_file():
+            raise Refused(f"{self.key} is no file; name the coordinator's key (--key)")
+        package = self.folder / PACKAGE
+        make_folder(package)
+        (package / "__init__.py").write_text("", encoding="utf-8")
+        for end in ("server", "client"):
+            (package / f"{end}_app.py").write_text(_shim(end), encoding="utf-8")
+        (self.folder / "pyproject.toml").write_text(self._pyproject(), encoding="utf-8")
+
+    def _pyproject(self) -> str:
+        stated = {"run": self.run, "federation": self.federation, "key": self.key, "out": self.out}
+        lines = [f"{name} = {json.dumps(str(path.absolute()))}" for name, path in stated.items()]
+        return _PYPROJECT.format(
+            name=self.folder.name,
+            package=PACKAGE,
+            config="\n".join(lines),
+            seconds=SECONDS,
+            patience=PATIENCE,
+        )
+
+
+def _shim(end: str) -> str:
+    return (
+        f'"""privfed, as it is installed here, is the {end}\'s end."""\n\n'
+        f"from privfed.deploy.carriers.flower.{end}_app import app\n\n"
+        '__all__ = ["app"]\n'
+    )
+
+
+_PYPROJECT = """\
+# Carries a run of privfed: `flwr run . NAME`. Nothing of it is secret; every site may see it.
+# Whoever starts it sets FLWR_TELEMETRY_ENABLED=0, FLWR_DISABLE_UPDATE_CHECK=1 and
+# FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1: Flower's programs call home without.
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "{name}"
+version = "1.0.0"
+description = "Carries a run of privfed."
+license = "Apache-2.0"
+dependencies = []  # privfed[flower], where it runs
+
+[tool.flwr.app]
+publisher = "privfed"
+
+[tool.flwr.app.components]
+serverapp = "{package}.server_app:app"
+clientapp = "{package}.client_app:app"
+
+[tool.flwr.app.config]  # paths of the coordinator's machine, where SuperLink runs
+{config}
+seconds = {seconds}  # for each answer of a site, beside its training
+patience = {patience}  # that a round waits for enough sites
+"""

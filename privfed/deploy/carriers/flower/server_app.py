@@ -1,0 +1,152 @@
+"""The coordinator's end of Flower: `coordinate`, whose carrier is the grid of a run of Flower's.
+
+Flower does not resume: each `flwr run` is a new run of its own, and goes on with what lies in the
+run's folder. It drops what is printed, so what happens is written to a file beside that folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from accounting.ledger import Ledger
+from privfed.deploy.carriers.flower.addresses import Addresses
+from privfed.deploy.carriers.flower.grid_carrier import GridCarrier
+from privfed.deploy.carriers.flower.grid_mail import GridMail
+from privfed.deploy.coordinator.coordinate import coordinate
+from privfed.errors import Refused, public_text
+from privfed.plan.plan import Plan
+from privfed.run.forecast import Forecast
+from privfed.run.outcome import Observer, Outcome, RoundRecord
+from privfed.store.run_directory import RunDirectory
+from privfed.words import ceiling
+
+_log = logging.getLogger("privfed.deploy.flower")
+_PATHS, _SECONDS = ("run", "federation", "key", "out"), ("seconds", "patience")
+
+
+class RunFailed(Exception):
+    """A federated run ended by an error, which the coordinator's own log has."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What Flower's run configuration states: absolute paths of the coordinator's machine."""
+
+    run: Path
+    federation: Path
+    key: Path
+    out: Path
+    seconds: float
+    patience: float
+
+    @classmethod
+    def of(cls, stated: Mapping[str, Any]) -> Settings:
+        """What is `stated`, checked. Raises `Refused`."""
+        for name in _PATHS:
+            path = stated.get(name)
+            if not isinstance(path, str) or not Path(path).is_absolute():
+                raise Refused(
+                    f"{name} is {path!r} in Flower's run configuration; expected an absolute path "
+                    "of the coordinator's machine: Flower starts programs where it likes"
+                )
+        for name in _SECONDS:
+            seconds = stated.get(name)
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0:
+                raise Refused(
+                    f"{name} is {seconds!r} in Flower's run configuration; expected seconds above 0"
+                )
+        run, federation, key, out = (Path(stated[name]) for name in _PATHS)
+        seconds, patience = (float(stated[name]) for name in _SECONDS)
+        return cls(run, federation, key, out, seconds, patience)
+
+    @property
+    def log(self) -> Path:
+        """The file that says what happens: beside the run's folder, which a run alone may fill."""
+        return self.out.with_name(f"{self.out.name}.log")
+
+
+@dataclass
+class WrittenRounds(Observer):
+    """Writes of every round that it is over, or why it was not, or that it was charged before."""
+
+    _charged: set[int] = field(default_factory=set)
+    """The rounds that are spent, and of which nothing more is to be said."""
+
+    def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
+        ledger = RunDirectory(path).ledger
+        self._charged |= {charge.round for charge in Ledger.load(ledger).charges}
+        _log.info("begins after %d rounds, with %d charged", done, len(self._charged))
+
+    def after_round(self, round: int) -> None:
+        if round not in self._charged:
+            _log.info("round %d is over", round)
+
+    def aborted(self, round: int, reason: str) -> None:
+        self._charged.add(round)
+        _log.warning("round %d aborted: %s", round, reason)
+
+    def after(self, record: RoundRecord) -> None:
+        numbers = {k: v for k, v in record.public.items() if isinstance(v, int | float)}
+        _log.info("round %d: %s", record.round, ", ".join(f"{k} {v}" for k, v in numbers.items()))
+
+
+def main(grid: Grid, context: Context) -> None:
+    """Train, or go on, as the run configuration says. Raises `RunFailed`, whose text is fixed."""
+    try:
+        settings = Settings.of(context.run_config)
+    except Refused as refused:  # it quotes what whoever started the run typed
+        raise RunFailed(str(refused)) from None
+    with _logged(settings.log):
+        try:
+            outcome = train_over(grid, settings)
+        except BaseException as error:
+            _log.error("%s", " ".join(public_text(error).split()))
+            if not isinstance(error, Exception):
+                raise  # a signal: Flower ends the process
+            raise RunFailed("privfed stopped; the coordinator's log says why") from None
+        spent = f"ε = {ceiling(outcome.guarantee.epsilon)}, δ = {outcome.guarantee.delta:g}"
+        _log.info("done: %d rounds moved the model, %s", outcome.updates, spent)
+
+
+def train_over(grid: Grid, settings: Settings) -> Outcome:
+    """The run of `settings` over the nodes of `grid`. Raises `Refused` and `Broken`."""
+    return coordinate(
+        settings.run,
+        settings.federation,
+        settings.key,
+        settings.out,
+        lambda greeter: GridCarrier(Addresses(GridMail(grid), greeter)),
+        seconds=settings.seconds,
+        patience=settings.patience,
+        observers=(WrittenRounds(),),
+    )
+
+
+@contextlib.contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    """What privfed logs goes to the file at `path` as well, until the block ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("privfed")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(handler)
+        handler.close()
+
+
+app = ServerApp()
+app.main()(main)
