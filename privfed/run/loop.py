@@ -38,7 +38,7 @@ def play_to_end(
     run, privacy = setup.plan.config.run, setup.plan.config.privacy
     if setup.plan.budget is not None:
         ledger.gate = Gate(setup.plan.budget, privacy.delta, privacy.accountant, run.rounds)
-    ledger.reexecutes = run.randomness == "seeded"
+    ledger.reexecutes = run.randomness == "seeded" and elsewhere is None  # sites answer once
     begin = last_checkpoint(setup, directory, ledger)
     directory.metrics.cut(begin.round)
     directory.aborts.mend()

@@ -2,17 +2,19 @@
 
 A frame is its length in eight bytes, and so many bytes. A connection asks once. Whoever connects
 cannot hold up others for long, nor make the site keep more than a frame of the largest size for
-each of a few connections.
+each of a few connections, nor end it by taking all the files that its process may open.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import stat
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +25,15 @@ _LENGTH = struct.Struct("<Q")
 _LONGEST_PATH = 100
 """Bytes that systems take for a socket's path, some a few more."""
 _AT_ONCE = 4
-"""Connections that are read at once; others wait."""
+"""Connections whose questions are read, and in memory, at once; others wait."""
+_TAKEN = 64
+"""Connections that are open at once; others wait to be taken."""
 _WAITING = 64
 """Connections that may wait to be taken; more are turned away."""
+_SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED}
+"""Why a connection cannot be taken now, and another one may be later."""
+_MOMENT = 0.05
+"""Seconds until the next one is tried then."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,7 @@ class LocalServer:
     seconds: float = 30.0
     _asking: threading.Lock = field(default_factory=threading.Lock)
     _reading: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_AT_ONCE))
+    _places: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_TAKEN))
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
@@ -54,40 +63,53 @@ class LocalServer:
             with contextlib.suppress(OSError):  # of a socket that nobody is connected to
                 listener.shutdown(socket.SHUT_RDWR)
             listener.close()
+            self._places.release()  # the one that the thread has, or waits for
             thread.join()
             self.path.unlink(missing_ok=True)
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
+            self._places.acquire()
             try:
                 connection, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
+            except OSError as error:
+                if error.errno not in _SHORT:  # the listener was closed
+                    return
+                self._places.release()
+                time.sleep(_MOMENT)
+                continue
+            threading.Thread(target=self._taken, args=(connection,), daemon=True).start()
+
+    def _taken(self, connection: socket.socket) -> None:
+        try:
+            with connection, contextlib.suppress(OSError, ValueError):
+                self._converse(connection)
+        finally:
+            self._places.release()
 
     def _converse(self, connection: socket.socket) -> None:
         """One question and its answer; what is too long, too late or cut is not answered."""
-        with connection, contextlib.suppress(OSError, ValueError):
-            connection.settimeout(self.seconds)
-            if not self._reading.acquire(timeout=self.seconds):
-                return
-            try:
-                question = _read_frame(connection, self.most)
-            finally:
-                self._reading.release()
+        if not self._reading.acquire(timeout=self.seconds):
+            return
+        try:
+            question = _read_frame(connection, self.most, time.monotonic() + self.seconds)
             with self._asking:
                 answer = self.answer(question)
-            _write_frame(connection, answer)
+        finally:
+            self._reading.release()
+        connection.settimeout(self.seconds)
+        _write_frame(connection, answer)
 
 
 def ask(path: Path, question: bytes, seconds: float, most: int = 1 << 34) -> bytes:
     """What the server at the socket `path` answers. Raises `OSError`, also where it is late."""
+    until = time.monotonic() + seconds
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(seconds)
         connection.connect(str(path))
         _write_frame(connection, question)
         try:
-            return _read_frame(connection, most)
+            return _read_frame(connection, most, until)
         except ValueError as cut:
             raise ConnectionError(f"{path} did not answer") from cut
 
@@ -125,23 +147,29 @@ def _remove_stale(path: Path) -> None:
     raise Refused(f"{path}: another agent serves this site; stop it first")
 
 
-def _read_frame(connection: socket.socket, most: int) -> bytes:
-    """The bytes of the next frame. Raises `ValueError` where it is cut, or longer than `most`."""
-    (length,) = _LENGTH.unpack(_read(connection, _LENGTH.size))
+def _read_frame(connection: socket.socket, most: int, until: float) -> bytes:
+    """The bytes of the next frame.
+
+    Raises `ValueError` where it is cut, or longer than `most`, and `TimeoutError` where it is not
+    there `until` then (`time.monotonic`).
+    """
+    (length,) = _LENGTH.unpack(_read(connection, _LENGTH.size, until))
     if length > most:
         raise ValueError(f"a frame of {length} bytes; expected at most {most}")
-    return _read(connection, length)
+    return _read(connection, length, until)
 
 
-def _read(connection: socket.socket, count: int) -> bytes:
-    parts, left = [], count
-    while left:
+def _read(connection: socket.socket, count: int, until: float) -> bytes:
+    data = bytearray()
+    while left := count - len(data):
+        if (seconds := until - time.monotonic()) <= 0:
+            raise TimeoutError("a frame that did not arrive in time")
+        connection.settimeout(seconds)
         part = connection.recv(min(left, 1 << 20))
         if not part:
             raise ValueError("the connection ended within a frame")
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
+        data += part
+    return bytes(data)
 
 
 def _write_frame(connection: socket.socket, data: bytes) -> None:

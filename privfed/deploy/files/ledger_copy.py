@@ -6,7 +6,9 @@ one, has to show a site other lines than it saw before: it refuses them, and kee
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +29,8 @@ class LedgerCopy:
         data = self.path.read_bytes() if self.path.exists() else b""
         *lines, torn = data.split(b"\n")
         if torn:  # of a crash: nothing was answered for that line
-            durable.write_atomically(self.path, data[: len(data) - len(torn)])
+            with _for_nobody_else():
+                durable.write_atomically(self.path, data[: len(data) - len(torn)])
         self._lines = lines
         self._heads = [chain.START, *self._hashes(chain.START, lines)]
         self._ledger = self._read(lines)
@@ -69,12 +72,9 @@ class LedgerCopy:
 
     def _append(self, lines: bytes) -> None:
         """Append `lines`, durably, to a file that nobody else may read."""
-        mask = os.umask(0o077)
-        try:
+        with _for_nobody_else():
             durable.make_folder(self.path.parent, 0o700)
             durable.append(self.path, lines)
-        finally:
-            os.umask(mask)
 
     def _hashes(self, previous: str, lines: list[bytes]) -> list[str]:
         try:
@@ -89,6 +89,16 @@ class LedgerCopy:
             return Ledger(self.path, chain.following(chain.START, lines, self.path))
         except AccountingError as error:
             raise _declined(public_text(error)) from error
+
+
+@contextlib.contextmanager
+def _for_nobody_else() -> Iterator[None]:
+    """New files are readable by their owner alone."""
+    mask = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(mask)
 
 
 def _declined(reason: str) -> Declined:

@@ -58,6 +58,8 @@ class CommittedParty:
             )
         self._client, self._store, self._idle = client, store, True
         self._lost = client.progress.row_asked and client.step == _ORDER.index(Inbox)
+        if client.progress.commits > least:  # cut off before its owner wrote that down
+            store(client.to_bytes())
 
     @property
     def commits(self) -> int:

@@ -1,5 +1,9 @@
 """A site's socket: who may open it, and what floods and malformed bytes do."""
 
+import contextlib
+import os
+import resource
+import signal
 import socket
 import stat
 import struct
@@ -85,6 +89,90 @@ def test_who_says_nothing_holds_nobody_up(server):
             assert time.monotonic() < deadline
     for connection in silent:
         connection.close()
+
+
+def test_who_sends_a_byte_now_and_then_holds_nobody_up(server):
+    """A frame has its time as a whole: each byte of it has none of its own."""
+    over = threading.Event()
+
+    def drip():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.connect(str(server.path))
+            connection.sendall(struct.pack("<Q", 1000))
+            with contextlib.suppress(OSError):
+                while not over.wait(0.2):
+                    connection.sendall(b"x")
+
+    drips = [threading.Thread(target=drip) for _ in range(4)]
+    for each in drips:
+        each.start()
+    time.sleep(1.5)
+    try:
+        assert ask(server.path, b"abc", 5) == b"cba"
+    finally:
+        over.set()
+        for each in drips:
+            each.join()
+
+
+def test_questions_that_wait_to_be_answered_are_few(tmp_path):
+    """Of a flood of large frames, a few are in memory while one is answered."""
+    asked, go = [], threading.Event()
+
+    def answer(question):
+        go.wait(10)
+        return question[:1]
+
+    server = LocalServer(tmp_path / "socket", answer, most=1 << 20, seconds=0.5)
+    with server.serving():
+        flood = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(10)]
+        for connection in flood:
+            connection.settimeout(0.2)
+            connection.connect(str(server.path))
+            try:
+                connection.sendall(struct.pack("<Q", 1 << 20) + bytes(1 << 20))
+                asked.append(connection)
+            except TimeoutError:  # it is not read
+                pass
+        go.set()
+        for connection in flood:
+            connection.close()
+    assert 1 <= len(asked) <= 4
+
+
+def test_a_flood_of_connections_passes(tmp_path):
+    """Also one that takes all the files that a process may open."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    child = os.fork()
+    if not child:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (60, hard))
+        with LocalServer(tmp_path / "socket", lambda asked: asked, most=10, seconds=0.5).serving():
+            signal.pause()
+        os._exit(0)
+    try:
+        until = time.monotonic() + 10
+        while not (tmp_path / "socket").exists():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        flood = []
+        for _ in range(200):
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.setblocking(False)
+            with contextlib.suppress(OSError):  # turned away
+                connection.connect(str(tmp_path / "socket"))
+            flood.append(connection)
+        time.sleep(1.0)
+        for connection in flood:
+            connection.close()
+        while True:
+            try:
+                assert ask(tmp_path / "socket", b"abc", 2) == b"abc"
+                break
+            except OSError:
+                assert time.monotonic() < until
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_one_agent_serves_a_site(server):

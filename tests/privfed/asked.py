@@ -1,0 +1,87 @@
+"""Rounds over the agents of hospitals in this process, and messages that go wrong on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from hospitals import Hospitals, opened_for
+
+from accounting.ledger import Ledger
+from privfed.deploy.carriers.carrier import Asked, Carrier, Loopback
+from privfed.deploy.coordinator.coordinator import Coordinator
+from privfed.deploy.messages.declaration import Declaration, ExampleForm
+from privfed.deploy.messages.envelope import Envelope, Kind
+from privfed.ranks import ALONE
+from privfed.round.round import run_round
+from privfed.run.prepare import prepare
+from privfed.run.world import shared_world
+
+SUM = (Kind.QUESTION, Kind.STEP)
+"""The kinds of messages of which a sum is made."""
+_NUMBERS = count()
+
+
+class Books:
+    """A release store that forgets."""
+
+    def write(self, charge: Any, released: Any, state: Any) -> None:
+        pass
+
+
+class Asking:
+    """A run over sites that a carrier reaches, round by round, with a ledger of its own."""
+
+    def __init__(
+        self, made: Hospitals, carrier: Carrier, *keys: str, key: Any = None, **facts: Any
+    ) -> None:
+        self.setup = setup = prepare(made.config(*keys, table="all"))
+        path = made.root / f"asking{next(_NUMBERS)}.jsonl"
+        self.ledger = Ledger.create(path, opened_for(setup))
+        self.declaration = Declaration(
+            path.read_bytes().split(b"\n")[0],
+            setup.plan.config.toml(),
+            ExampleForm.of(setup.federation.examples),
+            setup.network.constants,
+        )
+        self.coordinator = Coordinator(
+            setup.algorithm,
+            made.federation.directory(),
+            carrier,
+            (key or made.key).identity,
+            bytes.fromhex(made.federation.digest()),
+            self.declaration,
+            self.ledger,
+            names=made.names,
+            **{"least": setup.plan.cost.limits.minimum, "seconds": 20.0, **facts},
+        )
+        world = shared_world(setup, self.ledger, Books(), ALONE)
+        self.world = replace(world, sites=self.coordinator)
+        self.state, self.round = setup.initial_state(), 0
+
+    def play(self, rounds: int = 1) -> None:
+        """So many rounds more. Raises as a round does."""
+        for _ in range(rounds):
+            self.round += 1
+            self.state = run_round(self.round, self.setup.algorithm, self.state, self.world)
+
+
+class Watched(Loopback):
+    """Sites that are asked by `ask` (site, message number of its sums, bytes); None: no answer."""
+
+    def __init__(
+        self, sites: Sequence[Asked], ask: Callable[[int, int, bytes], bytes | None]
+    ) -> None:
+        super().__init__(dict(enumerate(sites)))
+        self.ask, self.sent = ask, [-1] * len(sites)
+
+    def send(self, site: int, data: bytes, deadline: float) -> None:
+        if Envelope.decode(data).kind not in SUM:
+            super().send(site, data, deadline)
+            return
+        self.sent[site] += 1
+        answer = self.ask(site, self.sent[site], data)
+        if answer is not None:
+            self._arrived.append((site, answer))

@@ -1,0 +1,154 @@
+"""A site's people: whose rows count, and that nobody else learns what its table holds."""
+
+import csv
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from asked import Asking, Watched
+from hospitals import data_text, hospitals, stays, write_table
+
+from privfed.deploy.files.data_file import SiteTable
+from privfed.deploy.messages.envelope import Reply, read_answer
+from privfed.deploy.messages.questions import rehearsed_questions
+from privfed.deploy.site.people import load_people, nobody, with_people
+from privfed.deploy.site.site_work import SiteWork
+from privfed.errors import Refused
+
+
+@pytest.fixture
+def made(tmp_path):
+    return hospitals(tmp_path / "sites")
+
+
+def people(made, declaration, site=0):
+    member = made.member(site)
+    table, setup = member.accepted(declaration.text, declaration.examples, declaration.constants)
+    config = setup.plan.config
+    return load_people(config, table, declaration.examples, member.key.name, setup.streams)
+
+
+def rows_of(path):
+    with path.open() as file:
+        return [*csv.reader(file)][1:]
+
+
+def test_the_first_rows_of_a_person_count(made):
+    declaration, _ = made.declaration()
+    whole = people(made, declaration)
+    rng = np.random.default_rng(1)
+    rows = rows_of(made.table("h0"))
+    for patient in ("p0", "p3"):  # many rows more, among those of others
+        rows += stays(patient, "h0", 9, rng)
+    write_table(made.table("h0"), rows)
+    bounded = people(made, declaration)
+    assert bounded.clients == whole.clients
+    sizes = np.diff(bounded.offsets)
+    assert sizes.max() == 5 > np.diff(whole.offsets).max()
+    for client in range(whole.clients):
+        before = whole.examples.take(np.arange(*whole.offsets[client : client + 2]))
+        after = bounded.examples.take(np.arange(*bounded.offsets[client : client + 2]))
+        assert (after.x[: len(before)] == before.x).all()
+    made.folder(0).data.write_text(data_text(made.table("h0"), rows=1))
+    assert set(np.diff(people(made, declaration).offsets)) == {1}
+
+
+def test_they_stand_for_all_clients_of_the_run_and_are_at_this_site_alone(made):
+    declaration, _ = made.declaration()
+    here = people(made, declaration, site=2)
+    assert here.stands_for == made.patients
+    assert here.clients == made.patients // made.count
+    assert set(here.sites) == {0}
+
+
+SPOILED = {
+    "more people than are stated": lambda made: made.folder(0).data.write_text(
+        data_text(made.table("h0"), clients=3)
+    ),
+    "no file": lambda made: made.table("h0").unlink(),
+    "no table": lambda made: made.table("h0").write_bytes(b"\x00\xff\x00"),
+    "another column": lambda made: made.table("h0").write_text(
+        made.table("h0").read_text().replace("bmi", "weight", 1)
+    ),
+    "a value out of place": lambda made: made.table("h0").write_text(
+        made.table("h0").read_text() + "p99,h0,old,heavy,yes\n"
+    ),
+}
+EMPTY = {
+    "nobody at all": lambda made: write_table(made.table("h0"), []),
+}
+
+
+@pytest.mark.parametrize("case", SPOILED)
+def test_a_table_that_is_not_as_declared_is_refused(made, case):
+    declaration, _ = made.declaration()
+    SPOILED[case](made)
+    with pytest.raises((Refused, OSError)):
+        people(made, declaration)
+
+
+def test_examples_of_another_form_are_refused_without_a_word_of_them(made):
+    declaration, _ = made.declaration()
+    other = replace(declaration.examples, x=(3,))
+    member = made.member(0)
+    table, setup = member.accepted(declaration.text, declaration.examples, None)
+    with pytest.raises(Refused, match="another form") as refused:
+        load_people(setup.plan.config, table, other, "h0", setup.streams)
+    assert "(2,)" not in str(refused.value)
+
+
+def sizes_and_words(made, *keys):
+    """Of all answers of site 0 in a round: how it answers, and how long that is."""
+    seen = []
+
+    def ask(site, number, data):
+        answer = agents[site].answer(data)
+        if site == 0:
+            seen.append((read_answer(answer)[0], len(answer)))
+        return answer
+
+    agents = [made.agent(site) for site in range(made.count)]
+    Asking(made, Watched([agent.answer for agent in agents], ask), *keys).play()
+    return seen
+
+
+@pytest.mark.parametrize("case", {**SPOILED, **EMPTY})
+def test_a_site_without_its_table_takes_part_with_noise_alone(made, case):
+    """Nothing that leaves it says so."""
+    keys = ("cohort.sampler=full", "cohort.size=0")
+    before = sizes_and_words(made, *keys)
+    {**SPOILED, **EMPTY}[case](made)
+    assert sizes_and_words(made, *keys) == before
+    assert {reply for reply, _ in before} == {Reply.ANSWERED}
+
+
+def test_a_site_of_nobody_adds_its_share_of_noise(made):
+    declaration, _ = made.declaration("cohort.sampler=full", "cohort.size=0")
+    member = made.member(0)
+    _, setup = member.accepted(declaration.text, declaration.examples, None)
+    empty = with_people(setup, nobody(setup.plan.config, declaration.examples))
+    (question,) = rehearsed_questions(setup.algorithm, setup.network.shapes.length)
+    share = SiteWork(0, empty).encoding(question).noise
+    rows = [SiteWork(0, empty).row(replace(question, round=n)) for n in range(1, 201)]
+    drawn = np.concatenate(rows)
+    deviations = np.sqrt(2 / len(drawn))  # of a sample's variance, as a part of it
+    assert abs(drawn.var() / share.variance - 1) < 6 * deviations
+    assert abs(drawn.mean()) < 6 * np.sqrt(share.variance / len(drawn))
+
+
+def test_people_at_several_sites_are_known_by_their_own_names(made):
+    """And all rounds of the run are charged with its first: each may draw them."""
+    keys = ("data.sites_per_client=2", "privacy.noise_multiplier=3.0", "cohort.sampler=poisson")
+    rows = rows_of(made.table("h1"))
+    rows += [["p0", "h1", *row[2:]] for row in rows_of(made.table("h0")) if row[0] == "p0"]
+    write_table(made.table("h1"), rows)
+    every = rows_of(made.table("all"))
+    every += [["p0", "h1", *row[2:]] for row in every if row[0] == "p0"]
+    write_table(made.table("all"), every)
+    declaration, _ = made.declaration(*keys)
+    first, second = people(made, declaration, 0), people(made, declaration, 1)
+    assert (first.clients, second.clients) == (8, 9)
+    sizes_and_words(made, *keys)
+    lines = made.folder(0).receipts.read_text()
+    assert '"at_once":4' in lines
+    assert SiteTable.read(made.folder(0).data).population == "stays"

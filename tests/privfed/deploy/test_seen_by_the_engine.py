@@ -1,0 +1,83 @@
+"""What an engine's operator sees: when each answer leaves a site, and how large it is.
+
+Two sites that are alike but for their data answer one round after the other: one has nobody, of the
+other everybody is drawn, and trains for long. With a time to train (`secure.deadline`) sizes are
+equal and times cannot be told apart; without one the same test tells them apart at once.
+"""
+
+import time
+
+import numpy as np
+import pytest
+from asked import Asking, Watched
+from hospitals import data_text, hospitals, stays, write_table
+from scipy import stats
+
+from privfed.deploy.messages.envelope import Envelope, Kind
+from privfed.secure.masked.messages import decode
+from privfed.secure.masked.row_messages import Inbox
+
+EMPTY, FULL = 0, 1
+
+
+def seen(folder, rounds, deadline, cohort):
+    """The seconds `[rounds]` until the row left, and the sizes of all answers, of both sites."""
+    made = hospitals(folder, patients=400)
+    rng = np.random.default_rng(5)
+    every = [row for n in range(300) for row in stays(f"x{n}", "h1", 4, rng)]
+    write_table(made.table("h0"), every[:0])
+    write_table(made.table("h1"), every)
+    for site in range(made.count):
+        text = data_text(made.table(f"h{site}"), clients=400)
+        made.folder(site).data.write_text(text)
+    seconds, sizes = {EMPTY: [], FULL: []}, {EMPTY: [], FULL: []}
+
+    def ask(site, number, data):
+        began = time.perf_counter()
+        answer = agents[site].answer(data)
+        took = time.perf_counter() - began
+        if site in seconds:
+            sizes[site].append(len(answer))
+            if _asks_for_row(data):
+                seconds[site].append(took)
+        return answer
+
+    agents = [made.agent(site) for site in range(made.count)]
+    keys = (*cohort, "client.epochs=3", f"secure.deadline={deadline}", f"run.rounds={rounds}")
+    asking = Asking(made, Watched([agent.answer for agent in agents], ask), *keys)
+    asking.play(rounds)
+    return [np.array(seconds[site]) for site in (EMPTY, FULL)], sizes
+
+
+def _asks_for_row(data):
+    envelope = Envelope.decode(data)
+    return envelope.kind == Kind.STEP and isinstance(decode(envelope.body), Inbox)
+
+
+def told_apart(seconds):
+    """The probability of times so different, were they of one distribution."""
+    return float(stats.mannwhitneyu(*seconds).pvalue)
+
+
+EVERYBODY = ("cohort.sampler=full", "cohort.size=0")
+
+
+def test_without_a_time_to_train_an_operator_sees_whether_anybody_is_there(tmp_path):
+    seconds, sizes = seen(tmp_path / "sites", 12, 0, EVERYBODY)
+    assert told_apart(seconds) < 1e-4
+    assert sizes[EMPTY] == sizes[FULL]
+
+
+def test_with_a_time_to_train_they_are_within_the_same_moment(tmp_path):
+    seconds, sizes = seen(tmp_path / "sites", 4, 0.4, EVERYBODY)
+    assert sizes[EMPTY] == sizes[FULL]
+    assert all((each >= 0.4).all() for each in seconds)
+    assert abs(np.median(seconds[EMPTY]) - np.median(seconds[FULL])) < 0.1
+
+
+@pytest.mark.slow
+def test_with_a_time_to_train_times_cannot_be_told_apart(tmp_path):
+    """At 60 rounds, nobody against everybody."""
+    seconds, sizes = seen(tmp_path / "sites", 60, 0.4, EVERYBODY)
+    assert sizes[EMPTY] == sizes[FULL]
+    assert told_apart(seconds) > 1e-3
