@@ -73,7 +73,7 @@ def test_without_a_time_to_train_an_operator_sees_whether_anybody_is_there(tmp_p
 
 
 def test_with_a_time_to_train_they_are_within_the_same_moment(tmp_path):
-    seconds, sizes = seen(tmp_path / "sites", 4, 0.6, EVERYBODY)
+    seconds, sizes = seen(tmp_path / "sites", 3, 0.6, EVERYBODY)
     assert {*sizes[EMPTY]} == {*sizes[FULL]}
     assert all((each >= 0.6).all() for each in seconds)
     assert abs(np.median(seconds[EMPTY]) - np.median(seconds[FULL])) < 0.1
