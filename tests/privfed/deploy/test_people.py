@@ -74,6 +74,7 @@ SPOILED = {
         made.table("h0").read_text() + "p99,h0,old,heavy,yes\n"
     ),
 }
+EVERYBODY = ("cohort.sampler=full", "cohort.size=0")
 EMPTY = {
     "nobody at all": lambda made: write_table(made.table("h0"), []),
 }
@@ -112,18 +113,24 @@ def sizes_and_words(made, *keys):
     return seen
 
 
+@pytest.fixture(scope="module")
+def as_ever(tmp_path_factory):
+    """How a site answers whose table is as it should be."""
+    made = hospitals(tmp_path_factory.mktemp("people") / "sites")
+    return sizes_and_words(made, *EVERYBODY)
+
+
 @pytest.mark.parametrize("case", {**SPOILED, **EMPTY})
-def test_a_site_without_its_table_takes_part_with_noise_alone(made, case):
+def test_a_site_without_its_table_takes_part_with_noise_alone(made, case, as_ever):
     """Nothing that leaves it says so."""
-    keys = ("cohort.sampler=full", "cohort.size=0")
-    before = sizes_and_words(made, *keys)
     {**SPOILED, **EMPTY}[case](made)
-    assert sizes_and_words(made, *keys) == before
-    assert {reply for reply, _ in before} == {Reply.ANSWERED}
+    assert sizes_and_words(made, *EVERYBODY) == as_ever
+    assert {reply for reply, _ in as_ever} == {Reply.ANSWERED}
+    assert len(as_ever) == 5
 
 
 def test_a_site_of_nobody_adds_its_share_of_noise(made):
-    declaration, _ = made.declaration("cohort.sampler=full", "cohort.size=0")
+    declaration, _ = made.declaration(*EVERYBODY)
     member = made.member(0)
     _, setup = member.accepted(declaration.text, declaration.examples, None)
     empty = with_people(setup, nobody(setup.plan.config, declaration.examples))

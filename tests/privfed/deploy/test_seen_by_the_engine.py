@@ -20,13 +20,14 @@ from privfed.secure.masked.row_messages import Inbox
 from privfed.secure.summation import Aborted
 
 EMPTY, FULL = 0, 1
+EVERYBODY = ("cohort.sampler=full", "cohort.size=0")
 
 
-def seen(folder, rounds, deadline, cohort):
+def seen(folder, rounds, deadline, people=60):
     """The seconds `[rounds]` until the row left, and the sizes of all answers, of both sites."""
     made = hospitals(folder, patients=200)
     rng = np.random.default_rng(5)
-    every = [row for n in range(60) for row in stays(f"x{n}", "h1", 4, rng)]
+    every = [row for n in range(people) for row in stays(f"x{n}", "h1", 4, rng)]
     write_table(made.table("h0"), every[:0])
     write_table(made.table("h1"), every)
     for site in range(made.count):
@@ -45,7 +46,7 @@ def seen(folder, rounds, deadline, cohort):
         return answer
 
     agents = [made.agent(site) for site in range(made.count)]
-    keys = (*cohort, f"secure.deadline={deadline}", f"run.rounds={rounds}")
+    keys = (*EVERYBODY, f"secure.deadline={deadline}", f"run.rounds={rounds}")
     asking = Asking(made, Watched([agent.answer for agent in agents], ask), *keys)
     for _ in range(rounds):
         with contextlib.suppress(Aborted):  # on a machine that is busy with other things
@@ -63,17 +64,14 @@ def told_apart(seconds):
     return float(stats.mannwhitneyu(*seconds).pvalue)
 
 
-EVERYBODY = ("cohort.sampler=full", "cohort.size=0")
-
-
 def test_without_a_time_to_train_an_operator_sees_whether_anybody_is_there(tmp_path):
-    seconds, sizes = seen(tmp_path / "sites", 12, 0, EVERYBODY)
+    seconds, sizes = seen(tmp_path / "sites", 16, 0, people=150)
     assert told_apart(seconds) < 1e-4
     assert {*sizes[EMPTY]} == {*sizes[FULL]}
 
 
 def test_with_a_time_to_train_they_are_within_the_same_moment(tmp_path):
-    seconds, sizes = seen(tmp_path / "sites", 4, 0.6, EVERYBODY)
+    seconds, sizes = seen(tmp_path / "sites", 3, 0.6)
     assert {*sizes[EMPTY]} == {*sizes[FULL]}
     assert all((each >= 0.6).all() for each in seconds)
     assert abs(np.median(seconds[EMPTY]) - np.median(seconds[FULL])) < 0.1
@@ -82,6 +80,6 @@ def test_with_a_time_to_train_they_are_within_the_same_moment(tmp_path):
 @pytest.mark.slow
 def test_with_a_time_to_train_times_cannot_be_told_apart(tmp_path):
     """At 60 rounds, nobody against everybody."""
-    seconds, sizes = seen(tmp_path / "sites", 60, 0.6, EVERYBODY)
+    seconds, sizes = seen(tmp_path / "sites", 60, 0.6)
     assert {*sizes[EMPTY]} == {*sizes[FULL]}
     assert told_apart(seconds) > 1e-3
