@@ -93,7 +93,7 @@ KINDS = {
 def test_a_hundred_kills_at_random_times(tmp_path, keys):
     """Most of them are of sites: a coordinator has to live long enough to begin."""
     folder = tmp_path / "sites"
-    assert killed(folder, 60, each=0.4, keys=keys, limit=600.0, share=0.05) >= 50
+    assert killed(folder, 150, each=0.4, keys=keys, limit=600.0, share=0.05) >= 50
 
 
 @pytest.mark.parametrize("who", [2, "coordinator"])
