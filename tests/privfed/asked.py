@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from hospitals import Hospitals, opened_for
+from hospitals import SEALING, Hospitals, opened_for
 
 from accounting.ledger import Ledger
 from privfed.deploy.carriers.carrier import Asked, Carrier, Loopback
@@ -45,6 +45,7 @@ class Asking:
             setup.plan.config.toml(),
             ExampleForm.of(setup.federation.examples),
             setup.network.constants,
+            SEALING.public,
         )
         self.coordinator = Coordinator(
             setup.algorithm,
@@ -54,6 +55,7 @@ class Asking:
             bytes.fromhex(made.federation.digest()),
             self.declaration,
             self.ledger,
+            SEALING,
             names=made.names,
             **{"least": setup.plan.cost.limits.minimum, "seconds": 20.0, **facts},
         )

@@ -22,6 +22,7 @@ from privfed.deploy.site.joining import Membership
 from privfed.deploy.site.open_site import agent_of, open_member
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
+from privfed.secure.primitives import KeyPair, random_key
 
 POLICY = """
 [budget]
@@ -35,6 +36,10 @@ objectives = ["sgd", "fedprox", "feddane"]
 simulation = true
 """
 COLUMNS = ["patient", "hospital", "age", "bmi", "sick"]
+
+
+SEALING = KeyPair(random_key())
+"""The coordinator's key for sums that it sees."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,8 @@ class Hospitals:
         opening = path.read_bytes().split(b"\n")[0]
         form = ExampleForm.of(setup.federation.examples)
         text = setup.plan.config.toml()
-        return Declaration(opening, text, form, setup.network.constants), ledger
+        declared = Declaration(opening, text, form, setup.network.constants, SEALING.public)
+        return declared, ledger
 
     def signed(self, kind: Kind, run: bytes, body: bytes) -> bytes:
         """A message as the coordinator sends it."""
@@ -161,7 +167,8 @@ def opened_for(setup: Setup) -> dict[str, str]:
 
 def data_text(table: Path, clients: int = 20, rows: int = 5) -> str:
     """The text of a site's `data.toml`."""
-    return f'population = "stays"\npath = "{table}"\nclients = {clients}\nrows = {rows}\n'
+    people = f'population = "stays"\nclient = "patient"\nclients = {clients}\nrows = {rows}\n'
+    return f'{people}path = "{table}"\n'
 
 
 def write_table(path: Path, rows: list[list[object]]) -> None:

@@ -156,6 +156,12 @@ class Receipts:
         self._refuse_another_writer()
         if (head := self._head_of(receipt)) is not None:
             return head
+        self.refuse(receipt, limit, rounds)
+        self._append(receipt)
+        return self.head
+
+    def refuse(self, receipt: Receipt, limit: SpendingLimit, rounds: int = 1) -> None:
+        """Raises `Declined` where `receipt` cannot follow, or would spend more than `limit`."""
         if run := self._runs.get(receipt.run):
             run.refuse_replay(receipt)
         if not self.affords(limit, receipt, rounds):
@@ -166,8 +172,6 @@ class Receipts:
                     f"{limit.epsilon:g} at delta {limit.delta:g}, by this site's own count",
                 )
             )
-        self._append(receipt)
-        return self.head
 
     def committed(self, run: str, count: int) -> None:
         """Note, durably, how often the party of the last exchange of `run` has committed."""

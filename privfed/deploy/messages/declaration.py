@@ -63,16 +63,18 @@ class Declaration:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all that a run is and may not change, in 64 hexadecimal digits.
-
-        Raises `BadMessage` for a text that is no run file.
-        """
-        try:
-            about = digest(self.text)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadMessage("wrong run", "a text that is no run file") from error
-        parts = (about.encode(), self._form, save(dict(sorted(self.constants.items()))))
+        """SHA-256 of all that a run is and may not change, in 64 hexadecimal digits."""
+        constants = save(dict(sorted(self.constants.items())))
+        parts = (self.file_digest.encode(), self._form, constants)
         return hashlib.sha256(b"".join(map(sized, parts))).hexdigest()
+
+    @property
+    def file_digest(self) -> str:
+        """What a ledger states of the run file; empty where the text is none."""
+        try:
+            return digest(self.text)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return ""
 
     @property
     def run(self) -> bytes:

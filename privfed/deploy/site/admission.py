@@ -39,27 +39,42 @@ class Admission:
         `digest` is of all its bytes, so that an exchange is answered to one question only. The last
         one may come again, where no answer to it was committed: it is charged once.
         """
-        plan = self.setup.plan
-        run, parts = plan.config.run, plan.config.data.sites_per_client
-        self._refuse_uncharged(question, run.rounds)
-        receipt = Receipt(
-            federation=self.federation,
-            run=self.run,
-            round=question.round,
-            exchange=question.number,
-            model=question.model_hash.hex(),
-            question=digest,
-            config=self.config,
-            event=plan.event,
-            alone=plan.other,
-            at_once=run.rounds if parts > 1 else 0,
-            population=self.population,
-        )
+        rounds = self.setup.plan.config.run.rounds
+        self._refuse_uncharged(question, rounds)
+        receipt = self._receipt(question.round, question.number, question.model_hash.hex(), digest)
         last = self.receipts.last(self.run)
         if last is not None and receipt.place < last.place:
             reason = f"round {question.round}, exchange {question.number} is over"
             raise Declined(Refusal(Code.ROUND, reason))
-        self.receipts.charged(receipt, self.limit(), run.rounds)
+        self.receipts.charged(receipt, self.limit(), rounds)
+
+    def refuse_spent(self) -> None:
+        """Raises `Declined` where not even the run's next round may be charged.
+
+        So that whoever declares the run is told before it charges a round that nobody answers.
+        """
+        last, rounds = self.receipts.last(self.run), self.setup.plan.config.run.rounds
+        nothing = "0" * 64
+        following = self._receipt(last.round + 1 if last else 1, 0, nothing, nothing)
+        self.receipts.refuse(following, self.limit(), rounds)
+
+    def _receipt(self, round: int, exchange: int, model: str, question: str) -> Receipt:
+        """What an exchange of the run is charged."""
+        plan = self.setup.plan
+        rounds, parts = plan.config.run.rounds, plan.config.data.sites_per_client
+        return Receipt(
+            federation=self.federation,
+            run=self.run,
+            round=round,
+            exchange=exchange,
+            model=model,
+            question=question,
+            config=self.config,
+            event=plan.event,
+            alone=plan.other,
+            at_once=rounds if parts > 1 else 0,
+            population=self.population,
+        )
 
     def committed(self, count: int) -> None:
         """Note, durably, how often the party of the question in hand has committed."""

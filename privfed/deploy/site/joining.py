@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from privfed.config.config import Config, digest
+from privfed.config.config import Config
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import SiteKey
@@ -122,9 +122,8 @@ class Membership:
         return seconds
 
     def _party(self, declaration: Declaration) -> RunParty:
-        about = declaration.digest
-        if declaration.terms.get("config") != digest(declaration.text):
-            raise Declined(Refusal(Code.RUN, "the ledger was opened for another run file"))
+        if declaration.terms.get("config") != declaration.file_digest:
+            raise Declined(Refusal(Code.RUN, "the ledger was opened for another run file, or none"))
         facts = declaration.text, declaration.examples, declaration.constants
         table, setup = self.accepted(*facts)
         self.rehearsed(table, setup)
@@ -138,9 +137,10 @@ class Membership:
             lambda: LocalPolicy.read(self.folder.policy).budget,
             self.federation.digest(),
             declaration.run.hex(),
-            about,
+            declaration.digest,
             table.population,
         )
+        admission.refuse_spent()
         work = SiteWork(self.number, self._with_people(setup, table, declaration.examples))
         return RunParty(
             work,

@@ -156,17 +156,21 @@ def test_a_restarted_agent_rejoins_from_disk(made):
     assert sorted(declared) == [0, 1, 2]
 
 
-def test_four_runs_are_in_memory_and_the_others_come_back(made, agent):
+def test_four_runs_are_in_memory_and_the_others_are_to_be_declared_again(made, agent):
+    """Nor is their table read as they are asked: how long that takes would show."""
     runs = []
     for _ in range(6):
         declaration, _ = made.declaration()
         message = made.signed(Kind.DECLARATION, declaration.run, declaration.encode())
         assert read_answer(agent.answer(message)) == (Reply.ANSWERED, declaration.run)
         runs.append(declaration.run)
-        assert [*agent._parties] == runs[-4:]
+        assert [*agent.parties] == runs[-4:]
     for run in runs[:2]:
         assert agent.answer(made.signed(Kind.STEP, run, b"")) == bytes([Reply.MALFORMED])
-    assert [*agent._parties] == [*runs[-2:], *runs[:2]]
+    assert {*made.agent(0).parties} == {*runs[-4:]}  # after a restart
+    party = agent.parties[runs[-1]]
+    assert agent.answer(message) == bytes([Reply.ANSWERED]) + runs[-1]
+    assert agent.parties[runs[-1]] is party  # the same words again change nothing
 
 
 @pytest.fixture(scope="module")

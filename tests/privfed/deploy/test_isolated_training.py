@@ -54,7 +54,7 @@ def training(made):
     declaration, _ = made.declaration(*EVERYBODY)
     party = made.member(0).join(declaration)
     setup = party.work.setup
-    (question,) = rehearsed_questions(setup.algorithm, setup.network.shapes.length)
+    (question,) = rehearsed_questions(setup.algorithm, setup.network.initial_params)
     cohort = SiteWork(0, setup, everybody=True)._everybody(question)
     executor = replace(setup.executor, chunk=5)
     return executor, question.exchange, cohort

@@ -163,7 +163,9 @@ def test_all_mistakes_of_data_toml_come_at_once_and_a_missing_key_is_named(made,
 
 
 def test_a_path_is_relative_to_the_file_and_says_whose_the_rest_is(made, folder):
-    folder.data.write_text('population = "a"\npath = "../h0.csv"\nclients = 9\nrows = 2\n')
+    folder.data.write_text(
+        'population = "a"\nclient = "patient"\npath = "../h0.csv"\nclients = 9\nrows = 2\n'
+    )
     table = SiteTable.read(folder.data)
     assert table.path == str(folder.path / "../h0.csv")
     assert table.reading["site"] == table.reading["test_path"] == ""

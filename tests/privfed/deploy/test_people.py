@@ -134,7 +134,7 @@ def test_a_site_of_nobody_adds_its_share_of_noise(made):
     member = made.member(0)
     _, setup = member.accepted(declaration.text, declaration.examples, None)
     empty = with_people(setup, nobody(setup.plan.config, declaration.examples))
-    (question,) = rehearsed_questions(setup.algorithm, setup.network.shapes.length)
+    (question,) = rehearsed_questions(setup.algorithm, setup.network.initial_params)
     share = SiteWork(0, empty).encoding(question).noise
     rows = [SiteWork(0, empty).row(replace(question, round=n)) for n in range(1, 201)]
     drawn = np.concatenate(rows)

@@ -8,7 +8,7 @@ from privfed.config.reading import load
 from privfed.deploy.files.federation_file import agreed
 from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.policies.codes import Code
-from privfed.deploy.policies.own_modules import file_digest, outside_part
+from privfed.deploy.policies.own_modules import file_digest, outside_part, unlisted_model
 from privfed.deploy.policies.policy import TEXT, LocalPolicy
 from privfed.deploy.policies.policy_check import refusal
 from privfed.errors import Refused
@@ -64,6 +64,7 @@ def test_the_file_of_a_new_site_has_the_defaults(tmp_path):
             "objectives": ["sgd", "fedprox"],
             "models": ["logistic", "mlp"],
             "parameters": 10_000_000,
+            "deadline": 3600.0,
             "releases": ["training"],
             "simulation": False,
         },
@@ -270,17 +271,41 @@ def test_an_own_module_is_allowed_by_its_files_digest_before_it_runs(tmp_path, m
     assert declined(listed, named) is Code.MODEL
 
 
-def test_a_module_that_hands_on_another_ones_function_needs_both(tmp_path, monkeypatch):
+def test_a_module_that_hands_on_another_ones_function_is_refused(tmp_path, monkeypatch):
+    """Whatever it would import: what runs is not what its digest stands for."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     inner, outer = tmp_path / "inner_net_of_a_policy.py", tmp_path / "outer_net_of_a_policy.py"
     inner.write_text(OWN)
     outer.write_text(f"from {inner.stem} import net\n")
     named = f"model.name={outer.stem}:net"
-    outer_alone = ('"logistic", "mlp"]', f'"{file_digest(outer)}"]')
-    assert declined(policy(tmp_path, outer_alone), named) is Code.MODEL
     both = ('"logistic", "mlp"]', f'"{file_digest(outer)}", "{file_digest(inner)}"]')
-    assert declined(policy(tmp_path, both), named) is None
+    assert declined(policy(tmp_path, both), named) is Code.MODEL
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from torch import load",
+        "import torch\nload = torch.load",
+        "def load(): ...\nfrom torch import load",
+        "if True:\n    def load(): ...\n",
+        "def load(): ...\ndef load(): ...\n",
+        "class A:\n    def load(): ...\n",
+        "def load(:",
+    ],
+    ids=range(7),
+)
+def test_a_listed_file_is_listed_for_what_it_defines_itself(tmp_path, monkeypatch, text):
+    """A name that it only imports is somebody else's code, with arguments of the run's choice."""
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "listed_net_of_a_policy.py"
+    path.write_text(text)
+    listed = policy(tmp_path, ('"logistic", "mlp"]', f'"{file_digest(path)}"]'))
+    assert unlisted_model(listed, f"{path.stem}:load").code is Code.MODEL
+    path.write_text("def load(): ...\n")
+    listed = policy(tmp_path, ('"logistic", "mlp"]', f'"{file_digest(path)}"]'))
+    assert unlisted_model(listed, f"{path.stem}:load") is None
 
 
 @pytest.mark.parametrize(

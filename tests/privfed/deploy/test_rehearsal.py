@@ -113,7 +113,7 @@ def test_a_site_that_is_too_slow_declines_unless_simulations_are_allowed(made):
             made.member(0).join(declaration)
         assert declined.value.code == Code.DEADLINE
         assert "largest cohort" in declined.value.refusal.reason
-        enough, _ = made.declaration("secure.deadline=60")
+        enough, _ = made.declaration("secure.deadline=2")
         made.member(0).join(enough)
     finally:
         folder.policy.write_text(POLICY)

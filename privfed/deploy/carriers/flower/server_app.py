@@ -103,7 +103,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         settings = Settings.of(context.run_config)
     except Refused as refused:  # it quotes what whoever started the run typed
-        raise RunFailed(str(refused)) from None
+        raise RunFailed(public_text(refused)) from None
     with _logged(settings.log):
         try:
             outcome = train_over(grid, settings)
