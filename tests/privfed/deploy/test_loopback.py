@@ -27,7 +27,7 @@ from privfed.deploy.site.fixed_time import FixedTime
 from privfed.deploy.site.open_site import agent_of, open_member
 from privfed.deploy.site.run_party import RunParty
 from privfed.deploy.site.site_work import SiteWork
-from privfed.errors import Refused
+from privfed.errors import Busy, Refused
 from privfed.ranks import ALONE
 from privfed.round.round import run_round
 from privfed.run.population import load_nobody
