@@ -96,6 +96,7 @@ class Hospitals:
 _DATA = """\
 format = 1
 population = "stays"
+client = "patient"
 path = "{table}"
 clients = 200
 rows = 4
@@ -106,11 +107,11 @@ rounds = {rounds}
 evaluate_every = 1
 [data]
 source = "table"
-path = "{public}"  # of the public alone: a site reads its own
+path = "at the sites"
 test_path = "{public}"
 client = "patient"
-site = "hospital"
 sites = 3
+site_partition = "elsewhere"
 clients = {patients}
 label = "readmitted"
 classes = 2

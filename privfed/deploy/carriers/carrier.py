@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+NOBODY = b"\xff"
+"""What a carrier brings in the place of an answer where nobody can be asked; no site answers so."""
 Asked = Callable[[bytes], bytes]
 """A site: the bytes of its answer to the bytes of a message."""
 
@@ -12,7 +14,9 @@ Asked = Callable[[bytes], bytes]
 class Carrier(Protocol):
     """Carries bytes to sites and back, and may lose them, swap them, or hold them up.
 
-    Nothing rests on it: messages are signed, and bound to what they are about.
+    No sum and no charge rests on it: what they are made of is signed, and bound to what it is
+    about, and what the coordinator alone may see is sealed. That a site declines, or has seen some
+    line of the ledger, is not signed: a carrier can say so in its place, as it can lose its answer.
     """
 
     def send(self, site: int, data: bytes, deadline: float) -> None:

@@ -101,7 +101,7 @@ class LocalServer:
         _write_frame(connection, answer)
 
 
-def ask(path: Path, question: bytes, seconds: float, most: int = 1 << 34) -> bytes:
+def ask(path: Path, question: bytes, seconds: float, most: int = 1 << 30) -> bytes:
     """What the server at the socket `path` answers. Raises `OSError`, also where it is late."""
     until = time.monotonic() + seconds
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from privfed.deploy.carriers.carrier import NOBODY
 from privfed.deploy.carriers.local_socket import ask
 
 _log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class Sockets:
         """
         number = self._sent[site] = self._sent.get(site, 0) + 1
         if site not in self.paths:
-            self._arrived.put((site, number, b""))
+            self._arrived.put((site, number, NOBODY))
             return
         asking = (site, number, data, deadline)
         threading.Thread(target=self._ask, args=asking, daemon=True).start()
@@ -51,5 +52,5 @@ class Sockets:
             answer = ask(self.paths[site], data, max(0.01, deadline - time.monotonic()))
         except OSError as error:  # nobody listens, or is late
             _log.debug("%s: %s", self.paths[site], error)
-            answer = b""
+            answer = NOBODY
         self._arrived.put((site, number, answer))

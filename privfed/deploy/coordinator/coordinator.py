@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from accounting.ledger import Ledger
-from privfed.deploy.carriers.carrier import Carrier
+from privfed.deploy.carriers.carrier import NOBODY, Carrier
 from privfed.deploy.coordinator.sum_session import SumSession, begun
 from privfed.deploy.messages.declaration import Declaration
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply, read_answer
@@ -148,6 +148,9 @@ class Coordinator:
 
     def _read(self, site: int, data: bytes) -> bytes | None:
         """The body of a site's answer; None where it answers nothing, which is noted."""
+        if data == NOBODY:
+            self._lost(site, "no agent answers there")
+            return None
         try:
             reply, body = read_answer(data)
         except BadMessage:

@@ -1,18 +1,16 @@
 """A federation over a loop-back carrier: sites answer by bytes alone, as the simulator sums."""
 
-import csv
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from hospitals import POLICY, data_text, hospitals
 from small import model
 
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
-from privfed.config.reading import load
 from privfed.deploy.carriers.carrier import Loopback
 from privfed.deploy.coordinator.coordinate import Reach
 from privfed.deploy.coordinator.coordinator import Coordinator
@@ -49,67 +47,19 @@ FEDERATION = FederationFile(
     coordinator=str(KEY_OF_COORDINATOR.public),
     sites={name: str(key.public) for name, key in KEYS_OF_SITES.items()},
 )
-ALLOWED = """
-[budget]
-epsilon = {epsilon}
-delta = 1e-3
-[require]
+REQUIRED = """[require]
 protocols = ["masks", "none"]
-mechanisms = ["skellam", "discrete_gaussian", "gaussian", "local_gaussian"]
-threat = "curious"
-sites = 2
-[allow]
-objectives = ["sgd", "fedprox", "feddane"]
-simulation = {simulation}
-"""
+mechanisms = ["skellam", "discrete_gaussian", "gaussian", "local_gaussian"]"""
 
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory):
     """One table of all patients, and one of each hospital's."""
-    folder = tmp_path_factory.mktemp("tables")
-    rng = np.random.default_rng(0)
-    rows = []
-    for patient in range(PATIENTS):
-        for _ in range(rng.integers(1, 4)):
-            age, bmi = rng.uniform(18, 94), rng.uniform(15, 40)
-            rows.append([f"p{patient}", f"h{patient % SITES}", age, bmi, int(age + bmi > 82)])
-    for name in ("all", "public", *(f"h{site}" for site in range(SITES))):
-        with (folder / f"{name}.csv").open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["patient", "hospital", "age", "bmi", "sick"])
-            writer.writerows(row for row in rows if name in ("all", row[1]))
-            if name == "public":
-                writer.writerows([f"q{n}", "h0", 20 + n, 25, int(n > 37)] for n in range(60))
-    return folder
+    return hospitals(tmp_path_factory.mktemp("tables") / "sites", SITES, PATIENTS)
 
 
 def config(tables, name, *keys):
-    return load(
-        None,
-        [
-            "data.source=table",
-            f"data.path={tables / name}.csv",
-            f"data.test_path={tables / 'public'}.csv",
-            "data.client=patient",
-            "data.site=hospital",
-            f"data.sites={SITES}",
-            f"data.clients={PATIENTS}",
-            "data.label=sick",
-            "data.classes=2",
-            "data.features={age=[18,94],bmi=[11,42]}",
-            "cohort.size=16",
-            "privacy.mechanism=skellam",
-            "privacy.noise_multiplier=1.5",
-            "privacy.delta=1e-3",
-            "secure.protocol=masks",
-            "run.randomness=seeded",
-            "run.seed=3",
-            "run.trainer=stacked",
-            "run.chunk=8",
-            *keys,
-        ],
-    )
+    return tables.config("run.randomness=seeded", "run.seed=3", *keys, table=name)
 
 
 class Books:
@@ -131,18 +81,21 @@ def played(setup, world, rounds=ROUNDS):
     return models
 
 
-def member(tables, path, site, epsilon=1e300, simulation="true"):
+def policy(epsilon):
+    """What sites here allow: also sums that the coordinator sees."""
+    stated = POLICY.replace("epsilon = 1e300", f"epsilon = {epsilon}")
+    return stated.replace("[require]", REQUIRED)
+
+
+def member(tables, path, site, epsilon=1e300):
     """One site, as its process opens it: what it knows lies in the folder `path`."""
     folder, name = SiteFolder(path), f"h{site}"
     if not path.exists():
         folder.begin(name)
         folder.key.unlink()
         KEYS_OF_SITES[name].write(folder.key)
-        folder.policy.write_text(ALLOWED.format(epsilon=epsilon, simulation=simulation))
-        folder.data.write_text(
-            f'population = "stays"\npath = "{tables / name}.csv"\nclient = "patient"\n'
-            "clients = 20\nrows = 5\n"
-        )
+        folder.policy.write_text(policy(epsilon))
+        folder.data.write_text(data_text(tables.table(name)))
         FEDERATION.write_new(folder.federation)
     return open_member(folder)
 
@@ -152,7 +105,7 @@ def agent(tables, path, site, **facts):
 
 
 def agents(tables, folder=None, **facts):
-    folder = folder or Path(tempfile.mkdtemp(dir=tables))
+    folder = folder or Path(tempfile.mkdtemp(dir=tables.root))
     return {site: agent(tables, folder / str(site), site, **facts) for site in range(SITES)}
 
 
@@ -162,7 +115,7 @@ def federated(tables, *keys, carrier=None, sites=None):
     sites = sites or agents(tables)
     plan = setup.plan
     ledger = Ledger.create(
-        Path(tempfile.mkdtemp(dir=tables)) / "ledger.jsonl", {"config": plan.config.digest()}
+        Path(tempfile.mkdtemp(dir=tables.root)) / "ledger.jsonl", {"config": plan.config.digest()}
     )
     opening = ledger.path.read_bytes().split(b"\n")[0]
     form, sealing = ExampleForm.of(setup.federation.examples), KeyPair(random_key())

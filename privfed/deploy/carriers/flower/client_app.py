@@ -11,7 +11,8 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from privfed.deploy.carriers.flower.payload import ACTION, NO_AGENT, carried_bytes, carrying
+from privfed.deploy.carriers.carrier import NOBODY
+from privfed.deploy.carriers.flower.payload import ACTION, carried_bytes, carrying
 from privfed.deploy.carriers.local_socket import ask
 
 _LONGEST = 3600.0
@@ -19,12 +20,12 @@ _LONGEST = 3600.0
 
 
 def carried(message: Message, socket: Path) -> Message:
-    """The reply to `message`: what the agent at `socket` answers to its bytes, or `NO_AGENT`."""
+    """The reply to `message`: what the agent at `socket` answers to its bytes, or `NOBODY`."""
     try:
         seconds = min(max(float(message.metadata.ttl), 1.0), _LONGEST)
         answer = ask(socket, carried_bytes(message), seconds)
     except Exception:  # its text would be the server's to read
-        answer = NO_AGENT
+        answer = NOBODY
     return Message(carrying(answer), reply_to=message)
 
 

@@ -8,8 +8,8 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from privfed.deploy.carriers.carrier import NOBODY
 from privfed.deploy.carriers.flower.addresses import Addresses
-from privfed.deploy.carriers.flower.payload import NO_AGENT
 
 _log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ class GridCarrier:
 
     Each message has a thread, which is abandoned at its deadline: the engine may hold it longer.
     What arrives after the next message to the same site was sent is dropped. A node that answers,
-    but has no agent, answers `NO_AGENT` in the site's place, so that nobody waits for it.
+    but has no agent, answers `NOBODY` in the site's place, so that nobody waits for it.
     """
 
     addresses: Addresses
@@ -56,7 +56,7 @@ class GridCarrier:
         while (node := self.addresses.wait(site, deadline)) is not None:
             answer = self.addresses.mail.ask(node, data, deadline)
             if answer is not None:
-                self.addresses.doubt(site, answer == NO_AGENT)
+                self.addresses.doubt(site, answer == NOBODY)
                 self._arrived.put((site, number, answer))
                 took = time.monotonic() - began
                 _log.info("site %d: %d bytes, %d back, %.3f s", site, len(data), len(answer), took)

@@ -7,8 +7,6 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 ACTION = "privfed"
 """What a client's app is asked for."""
 MESSAGE_TYPE = f"query.{ACTION}"
-NO_AGENT = b"\xff"
-"""What stands for the answer of an agent that could not be asked; no site answers so."""
 _RECORD, _NAME, _TYPE, _FORM = "privfed", "b", "uint8", "raw"
 
 

@@ -11,10 +11,11 @@ pytest.importorskip("flwr", reason="Flower is not installed: privfed[flower]")
 from flower_grid import LoopbackGrid, changed, failed
 from flwr.app import Array, ArrayRecord, RecordDict
 
+from privfed.deploy.carriers.carrier import NOBODY
 from privfed.deploy.carriers.flower.addresses import Addresses
 from privfed.deploy.carriers.flower.grid_carrier import GridCarrier
 from privfed.deploy.carriers.flower.grid_mail import GridMail
-from privfed.deploy.carriers.flower.payload import NO_AGENT, carried_bytes
+from privfed.deploy.carriers.flower.payload import carried_bytes
 from privfed.deploy.carriers.flower.payload import carrying as content
 from privfed.deploy.carriers.local_socket import LocalServer
 from privfed.deploy.files.federation_file import FederationFile
@@ -287,7 +288,7 @@ def test_of_two_nodes_with_a_key_the_other_takes_over(agents, grid, gone):
         assert exchange(carrying, seconds=1.0) == expected(0, 2)
     else:
         agents.servers[sockets[asked]].close()
-        assert exchange(carrying) == expected(0, 2) | {1: NO_AGENT}
+        assert exchange(carrying) == expected(0, 2) | {1: NOBODY}
         time.sleep(2.5)  # a node that led to a site that is found is not greeted at once
         exchange(carrying)
         time.sleep(0.3)
@@ -299,7 +300,7 @@ def test_a_node_without_an_agent_answers_at_once_and_is_asked_again_later(agents
     assert exchange(carrying) == expected(0, 1, 2)
     agents.servers["s1"].close()
     began = time.monotonic()
-    assert exchange(carrying, seconds=20) == expected(0, 2) | {1: NO_AGENT}
+    assert exchange(carrying, seconds=20) == expected(0, 2) | {1: NOBODY}
     assert time.monotonic() - began < 2
     agents.start("s1", 1)
     assert exchange(carrying) == expected(0, 1, 2)
@@ -339,7 +340,7 @@ def test_what_fails_at_a_site_leaves_it_as_one_fixed_code(agents, grid, monkeypa
     carrying = carrier(agents, grid)
     assert exchange(carrying) == expected(0, 1, 2)
     monkeypatch.setattr(client_app, "ask", failing)
-    assert exchange(carrying) == dict.fromkeys(range(3), NO_AGENT)
+    assert exchange(carrying) == dict.fromkeys(range(3), NOBODY)
 
 
 def test_bytes_are_packed_as_they_are():

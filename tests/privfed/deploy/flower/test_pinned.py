@@ -84,6 +84,7 @@ class Tasks:
 
     def __init__(self, monkeypatch, failing=()):
         self.waiting, self.begun, self.pushed, self.ended = ["one", "two", "three"], [], [], []
+        self.lock = threading.Lock()
         self.release, self.stop, self.failing = threading.Event(), threading.Event(), failing
         monkeypatch.setattr(SiteExecutor, "_acquired", lambda executor, client: self.acquired())
         monkeypatch.setattr(site_executor, "_POLL", 0.01)
@@ -100,8 +101,9 @@ class Tasks:
         return ""
 
     def pull(self, client):
-        self.begun.append(len(self.begun))
-        number = self.begun[-1]
+        with self.lock:  # two tasks may begin at once
+            number = len(self.begun)
+            self.begun.append(number)
         if number == 0:
             self.release.wait(10)
         if number in self.failing:
