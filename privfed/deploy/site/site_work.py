@@ -122,8 +122,12 @@ class SiteWork:
         aggregation = BySums(algorithm.rule, updates)
         aggregation.state = question.state
         torch.set_flush_denormal(True)  # whoever chooses the model would choose how long it takes
-        for ids, rows in aggregation.bounded(question.exchange, question.number, updates.cohort):
-            accumulator.add(ids, rows)
+        try:
+            cohort = updates.cohort
+            for ids, rows in aggregation.bounded(question.exchange, question.number, cohort):
+                accumulator.add(ids, rows)
+        finally:
+            torch.set_flush_denormal(False)
 
     def _drawn(self, question: Question) -> ClientUpdates:
         """The clients of the question's round, drawn when it is asked about first."""

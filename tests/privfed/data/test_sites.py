@@ -467,7 +467,10 @@ def test_a_column_of_sites_that_is_not_there_is_refused():
         (["data.sites=2", "data.sites_per_client=3"], "is 3, but there are 2 sites"),
         (["data.sites=10001"], "data.sites is 10001; expected a number of at most 10000"),
         (["data.sites=100", "data.sites_per_client=65"], "at most 64"),
-        (["data.sites=2", "data.site_partition=odd"], "expected 'even', 'size' or 'label'"),
+        (
+            ["data.sites=2", "data.site_partition=odd"],
+            "expected 'even', 'size', 'label' or 'elsewhere'",
+        ),
         (["data.site=hospital"], "data.site is not a known key"),
     ],
 )
