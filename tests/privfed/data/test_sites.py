@@ -471,9 +471,6 @@ def test_a_column_of_sites_that_is_not_there_is_refused():
             ["data.sites=2", "data.site_partition=odd"],
             "expected 'even', 'size', 'label' or 'elsewhere'",
         ),
-            ["data.sites=2", "data.site_partition=odd"],
-            "expected 'even', 'size', 'label' or 'elsewhere'",
-        ),
         (["data.site=hospital"], "data.site is not a known key"),
     ],
 )
