@@ -73,10 +73,17 @@ def refuse_repeated_names(names: Sequence[str], table: str) -> None:
         )
 
 
-def read_columns(path: Path, numbers: Called, words: Called, dialect: Dialect) -> Columns:
+def read_columns(
+    path: Path,
+    numbers: Called,
+    words: Called,
+    dialect: Dialect,
+    among: np.ndarray | None = None,
+) -> Columns:
     """The columns `numbers` and `words`, all of which the file has.
 
-    Raises `Refused` for a file that cannot be read, and for cells of another kind.
+    Of a CSV or Parquet file only rows that are `among` `[N]` those are looked at. Raises `Refused`
+    for a file that cannot be read, and for cells of another kind.
     """
     with _readable(path, dialect):
         if path.suffix.lower() == ".npz":
@@ -88,7 +95,8 @@ def read_columns(path: Path, numbers: Called, words: Called, dialect: Dialect) -
             table = parquet.read_table(path, columns=[*numbers, *words], memory_map=True)
         else:
             table = delimited.read_csv(path, numbers, words, dialect)
-        return arrow_columns(table, numbers, words, str(path), dialect)
+        rows = table if among is None else table.filter(among)
+        return arrow_columns(rows, numbers, words, str(path), dialect)
 
 
 def arrow_columns(

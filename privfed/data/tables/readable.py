@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from privfed.data.tables.arrow import as_arrow, table_names
 from privfed.data.tables.columns import (
     Called,
@@ -75,6 +77,16 @@ class TableFile:
         delimiter = delimiter_of(self.path, self.dialect.encoding) if len(names) == 1 else None
         divided = f"(they seem to be divided by {delimiter!r}: set data.delimiter)"
         return f" {divided}" if delimiter else ""
+
+
+@dataclass(frozen=True)
+class TableRows(TableFile):
+    """The same of the rows that are `among` `[N]` those of a CSV or Parquet file."""
+
+    among: np.ndarray
+
+    def read(self, numbers: Called, words: Called) -> Columns:
+        return read_columns(self.path, numbers, words, self.dialect, self.among)
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,9 @@ from privfed.deploy.site.admission import Admission
 from privfed.deploy.site.fixed_time import FixedTime
 from privfed.deploy.site.masked_parties import MaskedParties
 from privfed.deploy.site.party import MakesParties
-from privfed.deploy.site.people import load_people, nobody, with_people
+from privfed.deploy.site.people import nobody, site_people, with_people
 from privfed.deploy.site.plain_parties import PlainParties
+from privfed.deploy.site.readable_people import readable_examples
 from privfed.deploy.site.rehearsal import rehearsed_seconds
 from privfed.deploy.site.run_party import RunParty
 from privfed.deploy.site.site_setup import bare_setup, site_config
@@ -158,14 +159,17 @@ class Membership:
         return PlainParties(work, self.key, declaration.run, declaration.sealing)
 
     def _with_people(self, setup: Setup, table: SiteTable, form: ExampleForm) -> Setup:
-        """The run over the site's people; over nobody where its table cannot be read.
+        """The run over the site's people; over nobody where its table cannot be read at all.
 
         It then takes part with its noise alone: whether its data are as they should be is nobody
         else's business (PRIVACY, section 9.1, S1).
         """
         config = setup.plan.config
         try:
-            people = load_people(config, table, form, self.key.name, setup.streams)
+            read = readable_examples(config.parts["source"], table)
+            people = site_people(read.examples, config, table, form, self.key.name)
+            if read.left_out:
+                _log.error("%d PEOPLE DO NOT COUNT, as %s", read.left_out, read.reason)
             return with_people(setup, people)
         except Exception as error:  # whatever a file holds
             quoted = error.private if isinstance(error, Refused) else ""

@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from privfed.config.config import Config
-from privfed.data.federation import Federation
+from privfed.data.federation import Examples, Federation
 from privfed.data.sites import Entries, entry_identities
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
 from privfed.errors import Refused
 from privfed.run.population import sites_of
 from privfed.run.setup import Setup
-from privfed.streams import Streams
 from privfed.vector import Indices
 
 
@@ -29,16 +28,15 @@ def nobody(config: Config, form: ExampleForm, count: int = 0) -> Federation:
     )
 
 
-def load_people(
-    config: Config, table: SiteTable, form: ExampleForm, site: str, streams: Streams
+def site_people(
+    examples: Examples, config: Config, table: SiteTable, form: ExampleForm, site: str
 ) -> Federation:
-    """The people of the `table` that the source of `config` reads, who are at `site` alone.
+    """The people of a site's `examples`, which were read from its `table`, who are at `site` alone.
 
     All of them are at the first site that this process knows of, which is this one. Of whoever has
     more than `table.rows` rows, the first ones count. Raises `Refused` for a table
     that is not as the run declares it, or as the site does.
     """
-    examples = config.source.load(config.data.clients, streams)
     if examples.owners is None:
         raise Refused("data.client names no column: say whose a row is")
     if ExampleForm.of(examples) != form:

@@ -19,7 +19,7 @@ from privfed.deploy.policies.codes import Code, Declined, Refusal
 from privfed.deploy.policies.own_modules import outside_part
 from privfed.deploy.policies.policy import LocalPolicy
 from privfed.deploy.site.joining import Membership, too_slow
-from privfed.deploy.site.people import load_people
+from privfed.deploy.site.people import site_people
 from privfed.deploy.site.rehearsal import largest_cohort
 from privfed.deploy.site.site_setup import site_config
 from privfed.errors import Refused, public_text
@@ -68,10 +68,10 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
     if reason := outside_part(policy, text):
         raise Declined(reason)
     config = site_config(text, table)
-    streams = streams_of(config)
-    form = ExampleForm.of(config.source.load(config.data.clients, streams))
     began = time.perf_counter()
-    people = load_people(config, table, form, member.key.name, streams)
+    examples = config.source.load(config.data.clients, streams_of(config))
+    form = ExampleForm.of(examples)
+    people = site_people(examples, config, table, form, member.key.name)
     reading = time.perf_counter() - began
     _, setup = member.accepted(text, form, None)
     if not policy.allow.simulation and (slow := too_slow(reading, config.secure.deadline)):

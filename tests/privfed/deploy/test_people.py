@@ -5,13 +5,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from asked import Asking, Watched
-from hospitals import data_text, hospitals, stays, write_table
+from hospitals import COLUMNS, data_text, hospitals, stays, write_table
+from pyarrow import csv as pyarrow_csv
+from pyarrow import parquet
 
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.envelope import Reply, read_answer
 from privfed.deploy.messages.questions import rehearsed_questions
-from privfed.deploy.site.people import load_people, nobody, with_people
+from privfed.deploy.site import readable_people as site_readable_people
+from privfed.deploy.site.people import nobody, site_people, with_people
+from privfed.deploy.site.readable_people import readable_examples
 from privfed.deploy.site.site_work import SiteWork
 from privfed.errors import Refused
 
@@ -25,7 +30,8 @@ def people(made, declaration, site=0):
     member = made.member(site)
     table, setup = member.accepted(declaration.text, declaration.examples, declaration.constants)
     config = setup.plan.config
-    return load_people(config, table, declaration.examples, member.key.name, setup.streams)
+    examples = config.source.load(config.data.clients, setup.streams)
+    return site_people(examples, config, table, declaration.examples, member.key.name)
 
 
 def rows_of(path):
@@ -93,9 +99,81 @@ def test_examples_of_another_form_are_refused_without_a_word_of_them(made):
     other = replace(declaration.examples, x=(3,))
     member = made.member(0)
     table, setup = member.accepted(declaration.text, declaration.examples, None)
+    named = replace(declaration.examples.zeros(1), owners=np.zeros(1, dtype=int), clients=("p",))
     with pytest.raises(Refused, match="another form") as refused:
-        load_people(setup.plan.config, table, other, "h0", setup.streams)
+        site_people(named, setup.plan.config, table, other, "h0")
     assert "(2,)" not in str(refused.value)
+
+
+SPOILED_CELLS = {
+    "no number": ("age", "old"),
+    "empty": ("bmi", ""),
+    "no label": ("sick", "7"),
+    "infinite": ("age", "nan"),
+}
+
+
+def spoil(path, patients, column, cell):
+    """Put `cell` into the first row of each of the `patients`."""
+    rows, place = rows_of(path), COLUMNS.index(column)
+    for patient in patients:
+        next(row for row in rows if row[0] == patient)[place] = cell
+    write_table(path, rows)
+
+
+@pytest.mark.parametrize("case", SPOILED_CELLS)
+@pytest.mark.parametrize("patients", [("p3",), ("p0", "p3", "p12", "p21")], ids=len)
+def test_who_cannot_be_read_is_left_out_and_nobody_else(made, case, patients):
+    """One person's cell would else take all others out of the sum."""
+    declaration, _ = made.declaration()
+    member = made.member(0)
+    table, setup = member.accepted(declaration.text, declaration.examples, None)
+    source = setup.plan.config.source
+    whole = readable_examples(source, table)
+    assert (whole.left_out, whole.reason) == (0, "")
+    spoil(made.table("h0"), patients, *SPOILED_CELLS[case])
+    with pytest.raises(Refused):
+        source.load(1, setup.streams)
+    read = readable_examples(source, table)
+    assert read.left_out == len(patients)
+    assert "h0.csv" in read.reason
+    left = [n for n, name in enumerate(whole.examples.clients) if name not in patients]
+    expected = whole.examples.take(np.flatnonzero(np.isin(whole.examples.owners, left)))
+    assert torch.equal(read.examples.x, expected.x)
+    assert torch.equal(read.examples.y, expected.y)
+    assert [read.examples.clients[n] for n in read.examples.owners] == [
+        whole.examples.clients[n] for n in expected.owners
+    ]
+
+
+def test_rows_of_a_parquet_file_are_left_out_too(made, tmp_path):
+    table = pyarrow_csv.read_csv(made.table("h0"))
+    ages = table.column("age").to_numpy().copy()
+    first = table.column("patient").to_pylist()[0]
+    ages[0] = np.nan
+    path = made.table("h0").with_suffix(".parquet")
+    parquet.write_table(table.set_column(2, "age", [ages]), path)
+    made.folder(0).data.write_text(data_text(path))
+    declaration, _ = made.declaration()
+    site, setup = made.member(0).accepted(declaration.text, declaration.examples, None)
+    read = readable_examples(setup.plan.config.source, site)
+    assert read.left_out == 1
+    assert first not in read.examples.clients
+
+
+def test_where_nobody_can_be_read_or_too_many_cannot_a_table_is_refused(made, monkeypatch):
+    declaration, _ = made.declaration()
+    table, setup = made.member(0).accepted(declaration.text, declaration.examples, None)
+    source = setup.plan.config.source
+    patients = {row[0] for row in rows_of(made.table("h0"))}
+    spoil(made.table("h0"), sorted(patients)[1::2], "age", "old")
+    monkeypatch.setattr(site_readable_people, "_MOST", 5)
+    with pytest.raises(Refused, match="too many people"):
+        readable_examples(source, table)
+    monkeypatch.undo()
+    spoil(made.table("h0"), patients, "age", "old")
+    with pytest.raises(Refused, match=r"h0\.csv"):
+        readable_examples(source, table)
 
 
 def sizes_and_words(made, *keys):
