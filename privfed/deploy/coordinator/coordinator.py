@@ -25,6 +25,8 @@ from privfed.secure.primitives import KeyPair
 from privfed.secure.summation import Aborted
 
 _log = logging.getLogger(__name__)
+_HINTS = {Reply.UNSIGNED: "(it has agreed on another federation file)"}
+"""What a reply means, where it has no word of its own."""
 _AGAIN = 1.0
 """Seconds until a site that is away is asked again."""
 
@@ -160,7 +162,8 @@ class Coordinator:
             return body
         word = body[:32].decode("ascii", "replace")
         shown = word if reply == Reply.DECLINED and word.isidentifier() else ""
-        self._lost(site, f"{reply.name.lower()} {shown}".strip())
+        hint = _HINTS.get(reply, shown)
+        self._lost(site, f"{reply.name.lower()} {hint}".strip())
         return None
 
     def _lost(self, site: int, why: str) -> None:
