@@ -5,16 +5,22 @@ would tell of both (PRIVACY, section 9.1, S1). So it waits until `seconds` are o
 the run that is large enough for the largest cohort. Where work was not done by then, the site has
 dropped out, which is to be rare enough to be charged, or never: rehearse it
 (`privfed.deploy.site.rehearsal`). Reading a site's table takes longer the more it holds, too.
+
+A machine that has just worked wakes up some microseconds sooner or later than one that has slept.
+So an answer leaves a little later than that, by a part of `seconds` that is drawn afresh.
 """
 
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from privfed.secure.summation import Aborted
+
+_random = random.SystemRandom()
 
 
 class Late(Aborted):
@@ -26,6 +32,8 @@ class FixedTime:
     """Answers leave `seconds` after they were asked for; 0: at once, where nobody looks."""
 
     seconds: float
+    blur: float = 0.02
+    """An answer leaves up to this part of `seconds` later, uniformly."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
@@ -47,5 +55,6 @@ class FixedTime:
             return True
         passed = self.clock() - began
         times = max(1, math.ceil(passed / self.seconds))
-        self.sleep(times * self.seconds - passed)
+        blur = self.blur * self.seconds * _random.random()
+        self.sleep(times * self.seconds - passed + blur)
         return times == 1

@@ -1,6 +1,8 @@
 """When rows leave a site: at one time, whoever was drawn."""
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from privfed.deploy.site.fixed_time import FixedTime
 from privfed.secure.summation import Aborted
@@ -23,7 +25,7 @@ class Clock:
 def left_at(work, seconds=60.0):
     """When an answer leaves that takes `work` seconds."""
     clock = Clock()
-    leaving = FixedTime(seconds, clock, clock.sleep)
+    leaving = FixedTime(seconds, 0.0, clock, clock.sleep)
     assert leaving.answer(lambda: clock.sleep(work) or b"row") == b"row"
     return clock.now
 
@@ -45,9 +47,24 @@ def test_what_fails_says_so_no_sooner():
         raise ValueError
 
     with pytest.raises(ValueError):
-        FixedTime(60.0, clock, clock.sleep).answer(failing)
+        FixedTime(60.0, 0.0, clock, clock.sleep).answer(failing)
     assert clock.now == 160.0
 
 
 def test_without_a_time_rows_leave_as_soon_as_they_can():
     assert left_at(5.0, seconds=0.0) == 105.0
+
+
+def test_an_answer_leaves_at_a_time_that_is_blurred_alike_whatever_was_to_do():
+    """By more than a machine's own microseconds, and by nothing that anybody's data decide."""
+
+    def left(work):
+        clock = Clock()
+        FixedTime(60.0, 0.02, clock, clock.sleep).answer(lambda: clock.sleep(work) or b"row")
+        return clock.now - 160.0
+
+    times = np.array([[left(work) for _ in range(400)] for work in (0.0, 59.0)])
+    assert times.min() >= 0.0
+    assert times.max() <= 1.2
+    for each in times:
+        assert stats.kstest(each / 1.2, "uniform").pvalue > 1e-6

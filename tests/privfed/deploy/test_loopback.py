@@ -456,11 +456,11 @@ def test_a_masked_row_leaves_at_its_time_and_other_messages_at_once(tables, tmp_
     world.sites.gather()
     for site, answering in sites.items():
         (party,) = answering.parties.values()
-        party.leaving = FixedTime(30.0, clock=lambda: 0.0, sleep=slept.append)
+        party.leaving = FixedTime(30.0, 0.0, clock=lambda: 0.0, sleep=slept.append)
         if site == 4:
             times = iter(range(0, 10_000, 40))
             late = {"clock": lambda times=times: next(times)}
-            party.leaving = FixedTime(30.0, **late, sleep=slept.append)
+            party.leaving = FixedTime(30.0, 0.0, **late, sleep=slept.append)
     noting = Noting(world.sites)
     played(setup, replace(world, sites=noting), rounds=2)
     assert [total.survivors for total in noting.sums] == [4, 4]
