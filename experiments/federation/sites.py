@@ -100,6 +100,7 @@ client = "patient"
 path = "{table}"
 clients = 200
 rows = 4
+reading = 1.0
 """
 _RUN = """\
 [run]

@@ -73,17 +73,10 @@ def refuse_repeated_names(names: Sequence[str], table: str) -> None:
         )
 
 
-def read_columns(
-    path: Path,
-    numbers: Called,
-    words: Called,
-    dialect: Dialect,
-    among: np.ndarray | None = None,
-) -> Columns:
+def read_columns(path: Path, numbers: Called, words: Called, dialect: Dialect) -> Columns:
     """The columns `numbers` and `words`, all of which the file has.
 
-    Of a CSV or Parquet file only rows that are `among` `[N]` those are looked at. Raises `Refused`
-    for a file that cannot be read, and for cells of another kind.
+    Raises `Refused` for a file that cannot be read, and for cells of another kind.
     """
     with _readable(path, dialect):
         if path.suffix.lower() == ".npz":
@@ -95,8 +88,21 @@ def read_columns(
             table = parquet.read_table(path, columns=[*numbers, *words], memory_map=True)
         else:
             table = delimited.read_csv(path, numbers, words, dialect)
-        rows = table if among is None else table.filter(among)
-        return arrow_columns(rows, numbers, words, str(path), dialect)
+        return arrow_columns(table, numbers, words, str(path), dialect)
+
+
+def read_rows(path: Path, names: Sequence[str], dialect: Dialect) -> pyarrow.Table:
+    """The columns `names` of a CSV or Parquet file as they are, a CSV's as text.
+
+    Rows of a CSV that have too few cells, or too many, are left out. Raises `Refused` for a file
+    that cannot be read.
+    """
+    with _readable(path, dialect):
+        if path.suffix.lower() in _PARQUET:
+            from pyarrow import parquet
+
+            return parquet.read_table(path, columns=[*names])
+        return delimited.read_csv(path, (), names, dialect, skips=True)
 
 
 def arrow_columns(

@@ -109,19 +109,26 @@ def encoding_of(sample: Path) -> str:
 
 
 def csv_header(path: Path, dialect: Dialect) -> list[str]:
-    """The names in the first row, which are private."""
+    """The names in the first row, which are private; other rows are not looked at."""
     from pyarrow import csv
 
-    one_thread = csv.ReadOptions(use_threads=False, encoding=dialect.encoding)  # knows the row
-    with csv.open_csv(path, one_thread, _parsing(dialect)) as reader:
+    one_thread = csv.ReadOptions(use_threads=False, encoding=dialect.encoding)
+    with csv.open_csv(path, one_thread, _parsing(dialect, skips=True)) as reader:
         names: list[str] = reader.schema.names
     return names
 
 
 def read_csv(
-    path: Path, numbers: Iterable[str], words: Iterable[str], dialect: Dialect
+    path: Path,
+    numbers: Iterable[str],
+    words: Iterable[str],
+    dialect: Dialect,
+    skips: bool = False,
 ) -> pyarrow.Table:
-    """The columns `numbers` and `words`; all are words where a cell of `numbers` is no number."""
+    """The columns `numbers` and `words`; all are words where a cell of `numbers` is no number.
+
+    It `skips` rows that have too few cells, or too many, where it is asked to.
+    """
     import pyarrow
     from pyarrow import csv
 
@@ -136,7 +143,7 @@ def read_csv(
             decimal_point=dialect.decimal,
         )
         reading = csv.ReadOptions(use_threads=threads, encoding=dialect.encoding)
-        return csv.read_csv(path, reading, _parsing(dialect), convert)
+        return csv.read_csv(path, reading, _parsing(dialect, skips), convert)
 
     try:
         return parsed(types, threads=True)
@@ -146,10 +153,13 @@ def read_csv(
         return parsed(dict.fromkeys(types, pyarrow.string()) if words_only else types, False)
 
 
-def _parsing(dialect: Dialect) -> Any:
+def _parsing(dialect: Dialect, skips: bool = False) -> Any:
     from pyarrow import csv
 
-    return csv.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True)
+    handler = (lambda row: "skip") if skips else None
+    return csv.ParseOptions(
+        delimiter=dialect.delimiter, newlines_in_values=True, invalid_row_handler=handler
+    )
 
 
 _PROBLEM = re.compile(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +16,7 @@ from privfed.data.tables.columns import (
     arrow_columns,
     column_names,
     read_columns,
+    read_rows,
     refuse_repeated_names,
 )
 from privfed.data.tables.delimited import Dialect, delimiter_of
@@ -81,12 +82,25 @@ class TableFile:
 
 @dataclass(frozen=True)
 class TableRows(TableFile):
-    """The same of the rows that are `among` `[N]` those of a CSV or Parquet file."""
+    """The same of the rows that are `among` `[N]` those of a CSV or Parquet file; None: of all.
 
-    among: np.ndarray
+    What was `read_before` is not read again.
+    """
+
+    among: np.ndarray | None = None
+    read_before: dict[tuple[str, ...], pyarrow.Table] = field(default_factory=dict)
+
+    def only(self, among: np.ndarray) -> TableRows:
+        """Some of its rows."""
+        return replace(self, among=among)
 
     def read(self, numbers: Called, words: Called) -> Columns:
-        return read_columns(self.path, numbers, words, self.dialect, self.among)
+        names = (*numbers, *words)
+        if names not in self.read_before:
+            self.read_before[names] = read_rows(self.path, names, self.dialect)
+        table = self.read_before[names]
+        rows = table if self.among is None else table.filter(self.among)
+        return arrow_columns(rows, numbers, words, str(self.path), self.dialect)
 
 
 @dataclass(frozen=True)

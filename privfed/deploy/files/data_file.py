@@ -21,7 +21,7 @@ class SiteTable(Part):
     population: str
     """What these people are called: all that the site's receipts charge, is charged to them."""
     path: str
-    """A CSV, Parquet or npz file."""
+    """A CSV or Parquet file."""
     delimiter: str = Field(",", min_length=1, max_length=1)
     decimal: Literal[".", ","] = "."
     encoding: Annotated[str, AfterValidator(known_encoding)] = "utf-8"
@@ -33,6 +33,9 @@ class SiteTable(Part):
     """No more people than these: a round number above what the table will ever hold."""
     rows: int = Field(ge=1, le=1_000_000)
     """No more rows of one person than these count: of more, those that come first."""
+    reading: float = Field(5.0, gt=0, le=3600)
+    """Seconds after which the answer to a run's declaration leaves, in which the table is read:
+    else the time would tell what is in it."""
     device: str = "cpu"
     """Where this site trains: "cpu", "cuda", or "auto"."""
     threads: int = Field(1, ge=1, le=1024)
@@ -60,12 +63,23 @@ class SiteTable(Part):
             raise Refused(reasons, key=wrong[0].key) from error
         return table.model_copy(update={"path": str(path.parent.absolute() / table.path)})
 
+    @field_validator("path")
+    @classmethod
+    def _has_rows(cls, path: str) -> str:
+        if Path(path).suffix.lower() == ".npz":
+            raise ValueError("expected a CSV or Parquet file, whose rows can be read one by one")
+        return path
+
     @property
-    def reading(self) -> dict[str, Any]:
-        """The keys of a run's table that this one settles, and those that only a run's has."""
+    def settled(self) -> dict[str, Any]:
+        """The keys of a run's table that this one settles, and those that only a run's has.
+
+        Numbers beyond their bounds are clipped, whatever the run says: else it could ask by its
+        bounds whether somebody is beyond them, and take all others' rows out.
+        """
         asked = {"path": self.path, "delimiter": self.delimiter, "decimal": self.decimal}
         asked |= {"encoding": self.encoding, "client": self.client}
-        return {**asked, "test_path": "", "site": ""}
+        return {**asked, "test_path": "", "site": "", "outside": "clip"}
 
 
 TEXT = """\
@@ -82,6 +96,7 @@ format = 1
 # delimiter = ","
 # decimal = "."
 # encoding = "utf-8"
+# reading = 5.0                    # seconds in which the table is read, as a run is declared
 # device = "cpu"                   # or "cuda"
 # threads = 1                      # processor cores that training may take
 """

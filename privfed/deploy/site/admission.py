@@ -54,9 +54,10 @@ class Admission:
         So that whoever declares the run is told before it charges a round that nobody answers.
         """
         last, rounds = self.receipts.last(self.run), self.setup.plan.config.run.rounds
-        nothing = "0" * 64
-        following = self._receipt(last.round + 1 if last else 1, 0, nothing, nothing)
-        self.receipts.refuse(following, self.limit(), rounds)
+        following, nothing = last.round + 1 if last else 1, "0" * 64
+        if following <= rounds:
+            receipt = self._receipt(following, 0, nothing, nothing)
+            self.receipts.refuse(receipt, self.limit(), rounds)
 
     def _receipt(self, round: int, exchange: int, model: str, question: str) -> Receipt:
         """What an exchange of the run is charged."""

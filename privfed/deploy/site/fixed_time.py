@@ -16,11 +16,15 @@ import math
 import random
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
+from typing import TypeVar
 
 from privfed.secure.summation import Aborted
 
 _random = random.SystemRandom()
+Work = TypeVar("Work")
 
 
 class Late(Aborted):
@@ -58,3 +62,18 @@ class FixedTime:
         blur = self.blur * self.seconds * _random.random()
         self.sleep(times * self.seconds - passed + blur)
         return times == 1
+
+
+def within(seconds: float, work: Callable[[], Work]) -> Work:
+    """What `work` returns, or raises, `seconds` from now and no sooner.
+
+    Raises `Late` then where it takes longer; what it does is not ended, and comes to nothing.
+    """
+    until, pool = time.monotonic() + seconds, ThreadPoolExecutor(1)
+    try:
+        return pool.submit(work).result(seconds)
+    except FutureTimeout as error:
+        raise Late("the table could not be read in time; raise reading in data.toml") from error
+    finally:
+        pool.shutdown(wait=False)
+        time.sleep(max(0.0, until - time.monotonic()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,7 +21,7 @@ from privfed.deploy.policies.own_modules import outside_part
 from privfed.deploy.policies.policy import LocalPolicy
 from privfed.deploy.policies.policy_check import refusal
 from privfed.deploy.site.admission import Admission
-from privfed.deploy.site.fixed_time import FixedTime
+from privfed.deploy.site.fixed_time import FixedTime, within
 from privfed.deploy.site.masked_parties import MaskedParties
 from privfed.deploy.site.party import MakesParties
 from privfed.deploy.site.people import nobody, site_people, with_people
@@ -67,13 +66,11 @@ class Membership:
     def join(self, declaration: Declaration) -> RunParty:
         """The site's part in the declared run, from now on. Raises `Declined`.
 
-        It returns at the run's fixed time, so that nobody sees how long the table took to read.
+        It returns when `reading` of data.toml is over, in which the table is read: who cannot be
+        read by then does not count, and nobody sees how long that took.
         """
-        began = time.monotonic()
-        party = self._party(declaration)
+        party = self._party(declaration, new=True)
         self._state(declaration.run).declare(declaration.encode())
-        if not party.leaving.hold(began):
-            _log.error("the table took longer to read than secure.deadline: a longer one is needed")
         return party
 
     def rejoined(self) -> dict[bytes, RunParty]:
@@ -87,7 +84,7 @@ class Membership:
         for path in latest:
             try:
                 declaration = Declaration.decode(path.read_bytes())
-                parties[declaration.run] = self._party(declaration)
+                parties[declaration.run] = self._party(declaration, new=False)
             except (Declined, BadMessage) as error:
                 _log.warning("%s: not taken up again: %s", path.parent.name, public_text(error))
         return parties
@@ -122,7 +119,7 @@ class Membership:
             _refuse(too_slow(seconds, setup.plan.config.secure.deadline))
         return seconds
 
-    def _party(self, declaration: Declaration) -> RunParty:
+    def _party(self, declaration: Declaration, new: bool) -> RunParty:
         if declaration.terms.get("config") != declaration.file_digest:
             raise Declined(Refusal(Code.RUN, "the ledger was opened for another run file, or none"))
         facts = declaration.text, declaration.examples, declaration.constants
@@ -141,7 +138,8 @@ class Membership:
             declaration.digest,
             table.population,
         )
-        admission.refuse_spent()
+        if new:
+            admission.refuse_spent()
         work = SiteWork(self.number, self._with_people(setup, table, declaration.examples))
         return RunParty(
             work,
@@ -165,12 +163,17 @@ class Membership:
         else's business (PRIVACY, section 9.1, S1).
         """
         config = setup.plan.config
-        try:
+        held = not LocalPolicy.read(self.folder.policy).allow.simulation
+
+        def reading() -> Setup:
             read = readable_examples(config.parts["source"], table)
             people = site_people(read.examples, config, table, form, self.key.name)
             if read.left_out:
                 _log.error("%d PEOPLE DO NOT COUNT, as %s", read.left_out, read.reason)
             return with_people(setup, people)
+
+        try:
+            return within(table.reading, reading) if held else reading()
         except Exception as error:  # whatever a file holds
             quoted = error.private if isinstance(error, Refused) else ""
             _log.error("NOBODY OF THIS SITE COUNTS: its table is refused: %s %s", error, quoted)

@@ -46,11 +46,6 @@ def site_people(
             private=f"{ExampleForm.of(examples)}; expected {form}",
         )
     clients = len(examples.clients)
-    if clients > table.clients:
-        raise Refused(
-            f"the table has more people than clients = {table.clients} in data.toml; raise it, and "
-            "start the site again"
-        )
     first = np.flatnonzero(_places(examples.owners) < table.rows)
     bounded = examples.take(first)
     entries = Entries(examples.owners, np.zeros(clients, dtype=np.int64), np.arange(clients))

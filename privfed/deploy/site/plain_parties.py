@@ -76,7 +76,8 @@ class PlainParties:
         """The party of the sum that answers `question`. Raises `BadState` for a stale `state`."""
         if state == b"":
             raise BadState("damaged", "an empty state")
-        if (state is None and least) or (state == _BEGUN and least > 1):
+        counted = {None: 0, _BEGUN: 1, _OVER: 3}.get(state, 2)
+        if counted < least:
             raise BadState("stale", f"a state from before the last of {least} commits")
         return PlainParty(self, question, state, commit, least)
 

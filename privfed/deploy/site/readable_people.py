@@ -15,14 +15,11 @@ import numpy as np
 
 from privfed.data.federation import Examples
 from privfed.data.tables.delimited import Dialect
-from privfed.data.tables.readable import Readable, TableFile, TableRows
+from privfed.data.tables.readable import Readable, TableRows
 from privfed.deploy.files.data_file import SiteTable
 from privfed.errors import Refused, public_text
 from privfed.parts import Part
 from privfed.vector import Indices
-
-_MOST = 400
-"""How often a table is read, at most, to find whose rows cannot be."""
 
 
 @runtime_checkable
@@ -46,43 +43,43 @@ class Readings(NamedTuple):
 def readable_examples(source: Part, table: SiteTable) -> Readings:
     """What the `source` makes of a site's `table`.
 
-    Raises `Refused` where nobody's rows can be read, or so many people's cannot that finding them
-    would take too long.
+    A row of a CSV that has too few cells, or too many, is nobody's, and left out. Raises `Refused`
+    where nobody's rows can be read.
     """
     if not isinstance(source, _ReadsTables):
         raise Refused("the run's data are no table; a site has a table")
-    file = TableFile(Path(table.path), source.dialect)
+    rows = TableRows(Path(table.path), source.dialect)
     try:
-        return Readings(source.load_from(file), 0, "")
+        return Readings(source.load_from(rows), 0, "")
     except Refused as error:
         reason = public_text(error)
-    codes = file.read({}, {table.client: repr(table.client)}).words[table.client].codes
+    codes = rows.read({}, {table.client: repr(table.client)}).words[table.client].codes
     people = np.unique(codes[codes >= 0])
+    place = np.searchsorted(people, codes)
+
+    def of(some: Indices) -> np.ndarray:
+        chosen = np.zeros(len(people) + 1, dtype=bool)
+        chosen[some] = True
+        return chosen[place] & (codes >= 0)
 
     def reads(some: Indices) -> bool:
         try:
-            source.load_from(TableRows(file.path, file.dialect, np.isin(codes, some)))
+            source.load_from(rows.only(of(some)))
         except Refused:
             return False
         return True
 
-    good = _good(people, reads)
+    good = _good(np.arange(len(people)), reads)
     if not len(good):
         raise Refused(reason)
-    among = TableRows(file.path, file.dialect, np.isin(codes, good))
-    return Readings(source.load_from(among), len(people) - len(good), reason)
+    return Readings(source.load_from(rows.only(of(good))), len(people) - len(good), reason)
 
 
 def _good(people: Indices, reads: Callable[[Indices], bool]) -> Indices:
-    """Those of `people` whose rows can be read: halves that cannot are halved again.
-
-    Raises `Refused` where that takes too often.
-    """
-    waiting, good, count = [people], [np.empty(0, dtype=people.dtype)], 0
+    """Those of `people` whose rows can be read: halves that cannot are halved again."""
+    waiting, good = [people], [np.empty(0, dtype=np.int64)]
     while waiting:
         some = waiting.pop()
-        if (count := count + 1) > _MOST:
-            raise Refused("the rows of too many people cannot be read")
         if reads(some):
             good.append(some)
         elif len(some) > 1:

@@ -18,7 +18,7 @@ from privfed.deploy.messages.declaration import ExampleForm
 from privfed.deploy.policies.codes import Code, Declined, Refusal
 from privfed.deploy.policies.own_modules import outside_part
 from privfed.deploy.policies.policy import LocalPolicy
-from privfed.deploy.site.joining import Membership, too_slow
+from privfed.deploy.site.joining import Membership
 from privfed.deploy.site.people import site_people
 from privfed.deploy.site.rehearsal import largest_cohort
 from privfed.deploy.site.site_setup import site_config
@@ -74,8 +74,16 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
     people = site_people(examples, config, table, form, member.key.name)
     reading = time.perf_counter() - began
     _, setup = member.accepted(text, form, None)
-    if not policy.allow.simulation and (slow := too_slow(reading, config.secure.deadline)):
-        raise Declined(slow)
+    if people.clients > table.clients:
+        raise Refused(
+            f"the table has more people than clients = {table.clients} in "
+            f"{member.folder.data}; raise it"
+        )
+    if 2 * reading > table.reading:
+        raise Refused(
+            f"reading the table takes {reading:.2g} s; set reading in {member.folder.data} to at "
+            f"least {4 * reading:.2g}, twice what it takes where some rows cannot be read"
+        )
     plan, limit = setup.plan, policy.budget
     charges = Counter(member.receipts.spending()) + Counter(apart({plan.event: config.run.rounds}))
     spent = guarantee(charges, limit.delta).epsilon

@@ -28,7 +28,7 @@ def site_config(text: str, table: SiteTable) -> Config:
     """
     config = read_resolved(text, "the run")
     source = config.parts["source"]
-    if not {*table.reading} <= {*type(source).model_fields}:
+    if not {*table.settled} <= {*type(source).model_fields}:
         raise Declined(Refusal(Code.SOURCE, "the run's data are no table; a site has a table"))
     if config.data.sites_per_client < table.sites_per_client:
         raise Declined(
@@ -38,7 +38,7 @@ def site_config(text: str, table: SiteTable) -> Config:
                 f"have rows at {table.sites_per_client} sites",
             )
         )
-    there: Any = _with_keys(source, table.reading)
+    there: Any = _with_keys(source, table.settled)
     return replace(
         config,
         source=there,

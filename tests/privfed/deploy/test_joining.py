@@ -168,4 +168,4 @@ def test_a_path_is_relative_to_the_file_and_says_whose_the_rest_is(made, folder)
     )
     table = SiteTable.read(folder.data)
     assert table.path == str(folder.path / "../h0.csv")
-    assert table.reading["site"] == table.reading["test_path"] == ""
+    assert table.settled["site"] == table.settled["test_path"] == ""

@@ -1,22 +1,25 @@
 """A site's people: whose rows count, and that nobody else learns what its table holds."""
 
 import csv
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from asked import Asking, Watched
-from hospitals import COLUMNS, data_text, hospitals, stays, write_table
+from hospitals import COLUMNS, POLICY, data_text, hospitals, stays, write_table
 from pyarrow import csv as pyarrow_csv
 from pyarrow import parquet
 
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.envelope import Reply, read_answer
 from privfed.deploy.messages.questions import rehearsed_questions
-from privfed.deploy.site import readable_people as site_readable_people
+from privfed.deploy.site import joining
+from privfed.deploy.site.fixed_time import Late, within
 from privfed.deploy.site.people import nobody, site_people, with_people
 from privfed.deploy.site.readable_people import readable_examples
+from privfed.deploy.site.site_check import check_site
 from privfed.deploy.site.site_work import SiteWork
 from privfed.errors import Refused
 
@@ -68,9 +71,6 @@ def test_they_stand_for_all_clients_of_the_run_and_are_at_this_site_alone(made):
 
 
 SPOILED = {
-    "more people than are stated": lambda made: made.folder(0).data.write_text(
-        data_text(made.table("h0"), clients=3)
-    ),
     "no file": lambda made: made.table("h0").unlink(),
     "no table": lambda made: made.table("h0").write_bytes(b"\x00\xff\x00"),
     "another column": lambda made: made.table("h0").write_text(
@@ -161,19 +161,73 @@ def test_rows_of_a_parquet_file_are_left_out_too(made, tmp_path):
     assert first not in read.examples.clients
 
 
-def test_where_nobody_can_be_read_or_too_many_cannot_a_table_is_refused(made, monkeypatch):
+def test_where_nobody_can_be_read_a_table_is_refused_and_half_of_them_never_take_the_others_out(
+    made,
+):
     declaration, _ = made.declaration()
     table, setup = made.member(0).accepted(declaration.text, declaration.examples, None)
     source = setup.plan.config.source
-    patients = {row[0] for row in rows_of(made.table("h0"))}
-    spoil(made.table("h0"), sorted(patients)[1::2], "age", "old")
-    monkeypatch.setattr(site_readable_people, "_MOST", 5)
-    with pytest.raises(Refused, match="too many people"):
-        readable_examples(source, table)
-    monkeypatch.undo()
+    patients = sorted({row[0] for row in rows_of(made.table("h0"))})
+    spoil(made.table("h0"), patients[1::2], "age", "old")
+    read = readable_examples(source, table)
+    assert {*read.examples.clients} == {*patients[::2]}
     spoil(made.table("h0"), patients, "age", "old")
     with pytest.raises(Refused, match=r"h0\.csv"):
         readable_examples(source, table)
+
+
+def test_a_row_of_another_length_is_nobodys(made):
+    declaration, _ = made.declaration()
+    table, setup = made.member(0).accepted(declaration.text, declaration.examples, None)
+    source = setup.plan.config.source
+    whole = readable_examples(source, table)
+    with made.table("h0").open("a") as file:
+        file.write("p3,h0\np0,h0,1,2,3,4,5\n")
+    read = readable_examples(source, table)
+    assert torch.equal(read.examples.x, whole.examples.x)
+    assert read.examples.clients == whole.examples.clients
+
+
+def test_a_run_cannot_ask_by_its_bounds_who_is_there(made):
+    """Cells beyond them are clipped at a site, whatever the run says of them."""
+    declaration, _ = made.declaration("data.outside=refuse")
+    spoil(made.table("h0"), ("p0", "p3"), "age", "1000")
+    table, setup = made.member(0).accepted(declaration.text, declaration.examples, None)
+    assert setup.plan.config.source.outside == "clip"
+    assert readable_examples(setup.plan.config.source, table).left_out == 0
+
+
+def test_more_people_than_are_stated_count_all_the_same(made):
+    """One more would else take all others out; a check refuses the table before it is served."""
+    declaration, _ = made.declaration()
+    whole = people(made, declaration)
+    made.folder(0).data.write_text(data_text(made.table("h0"), clients=3))
+    assert people(made, declaration).clients == whole.clients > 3
+    with pytest.raises(Refused, match="more people than clients = 3"):
+        check_site(made.member(0), made.run_file(table="h0"))
+
+
+@pytest.mark.parametrize("patients", [(), ("p0", "p3")], ids=len)
+def test_reading_a_table_takes_one_time_whatever_it_holds(made, patients, monkeypatch):
+    """Where nothing is simulated; and what is not read by then counts for nobody."""
+    folder = made.folder(0)
+    folder.policy.write_text(POLICY.replace("simulation = true", "simulation = false"))
+    folder.data.write_text(data_text(made.table("h0")) + "reading = 0.8\n")
+    spoil(made.table("h0"), patients, "age", "old")
+    declaration, _ = made.declaration("secure.deadline=30")
+    began = time.monotonic()
+    held = []
+    monkeypatch.setattr(joining, "within", lambda *facts: held.append(facts) or within(*facts))
+    party = made.member(0).join(declaration)
+    assert time.monotonic() - began >= 0.8
+    assert [seconds for seconds, _ in held] == [0.8]
+    assert party.work.setup.federation.clients == 8 - len(patients)
+    monkeypatch.setattr(joining, "readable_examples", lambda *_: time.sleep(2))
+    began = time.monotonic()
+    with pytest.raises(Late):
+        within(0.3, lambda: time.sleep(2))
+    assert 0.3 <= time.monotonic() - began < 1.5
+    assert made.member(0).join(declaration).work.setup.federation.clients == 0
 
 
 def sizes_and_words(made, *keys):
