@@ -95,15 +95,17 @@ def serve_command(directory: Path) -> int:
 
     folder = SiteFolder(directory)
     torch.set_flush_denormal(True)  # before there are threads, which do as this one does
-    with logging_to(folder.log), serving(folder) as member:
-        click.echo(
-            f"{member.key.name} of the federation {member.federation.name} answers at "
-            f"{folder.socket}; its log is {folder.log}",
-            err=True,
-        )
-        with contextlib.suppress(KeyboardInterrupt):
-            threading.Event().wait()
-    torch.set_flush_denormal(False)
+    try:
+        with logging_to(folder.log), serving(folder) as member:
+            click.echo(
+                f"{member.key.name} of the federation {member.federation.name} answers at "
+                f"{folder.socket}; its log is {folder.log}",
+                err=True,
+            )
+            with contextlib.suppress(KeyboardInterrupt):
+                threading.Event().wait()
+    finally:
+        torch.set_flush_denormal(False)
     return 0
 
 

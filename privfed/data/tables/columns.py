@@ -42,10 +42,11 @@ class Columns:
     words: dict[str, Words]
 
 
-def column_names(path: Path, dialect: Dialect) -> list[str]:
+def column_names(path: Path, dialect: Dialect, skips: bool = False) -> list[str]:
     """The names of the columns in order, which are private.
 
-    Raises `Refused` where there is no column, or two of one name.
+    It `skips` rows of a CSV that have too few cells, or too many, where it is asked to. Raises
+    `Refused` where there is no column, or two of one name.
     """
     with _readable(path, dialect):
         if path.suffix.lower() == ".npz":
@@ -55,7 +56,7 @@ def column_names(path: Path, dialect: Dialect) -> list[str]:
 
             names = list(parquet.read_schema(path).names)
         else:
-            names = delimited.csv_header(path, dialect)
+            names = delimited.csv_header(path, dialect, skips)
     if not names:
         raise Refused(f"data: {path} has no column")
     refuse_repeated_names(names, str(path))

@@ -108,12 +108,12 @@ def encoding_of(sample: Path) -> str:
     return _ENCODINGS[-1]  # in which every byte is a letter
 
 
-def csv_header(path: Path, dialect: Dialect) -> list[str]:
-    """The names in the first row, which are private; other rows are not looked at."""
+def csv_header(path: Path, dialect: Dialect, skips: bool = False) -> list[str]:
+    """The names in the first row, which are private. `skips` is as in `read_csv`."""
     from pyarrow import csv
 
-    one_thread = csv.ReadOptions(use_threads=False, encoding=dialect.encoding)
-    with csv.open_csv(path, one_thread, _parsing(dialect, skips=True)) as reader:
+    one_thread = csv.ReadOptions(use_threads=False, encoding=dialect.encoding)  # knows the row
+    with csv.open_csv(path, one_thread, _parsing(dialect, skips)) as reader:
         names: list[str] = reader.schema.names
     return names
 

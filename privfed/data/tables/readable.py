@@ -94,6 +94,9 @@ class TableRows(TableFile):
         """Some of its rows."""
         return replace(self, among=among)
 
+    def names(self) -> list[str]:
+        return column_names(self.path, self.dialect, skips=True)
+
     def read(self, numbers: Called, words: Called) -> Columns:
         names = (*numbers, *words)
         if names not in self.read_before:
