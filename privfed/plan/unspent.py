@@ -72,8 +72,10 @@ def _solved_noise(plan: Plan, cost: RoundCost) -> float:
     """The noise multiplier that the budget asks for at this cost; infinite where none is enough."""
     config, before = plan.config, plan.before.spending
     budget, delta = config.privacy.epsilon or 0.0, config.privacy.delta
+    training = config.run.rounds - (plan.beside.count if plan.beside else 0)
+    also = plan.beside.spending if plan.beside else None
     try:
-        return cost.solve(config.run.rounds, budget, delta, config.privacy.accountant, before)
+        return cost.solve(training, budget, delta, config.privacy.accountant, before, also)
     except AccountingError:
         return math.inf
 

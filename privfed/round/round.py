@@ -63,7 +63,7 @@ def charge_then_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Ch
         return charge, Cohort(round, nobody, float(sampler.size), algorithm.witness(round))
     people = world.people if sampler.reads_sizes else world.people.with_equal_sizes()
     people = people if algorithm.sites else replace(people, sites=None)
-    return charge, sampler.sample(round, algorithm.clients, people, world.streams)
+    return charge, algorithm.draw(round, people, world.streams)
 
 
 def refuse_uncharged(round: int, number: int, algorithm: Algorithm) -> None:

@@ -8,15 +8,22 @@ from dataclasses import replace
 
 from privfed.config.config import Config
 from privfed.data.federation import Federation
+from privfed.data.held_back import with_held_back
 from privfed.errors import Refused
 from privfed.local.autotune import Speed, fastest
 from privfed.local.byzantine import Attackers, targeted
+from privfed.local.client_measures import ClientMeasures
 from privfed.local.executor import LocalExecutor
+from privfed.local.measurement import Measurement
 from privfed.local.per_example import PerExample
 from privfed.local.trainer import LocalTrainer
+from privfed.measures.groups import Groups
+from privfed.models.form import Form
 from privfed.models.network import Network
+from privfed.plan.evaluation_cost import row_of
 from privfed.plan.plan import Plan
 from privfed.privacy.mechanism import Mechanism
+from privfed.round.algorithm import Algorithm
 from privfed.run.setup import Setup
 from privfed.secure.aborts import refuse_population
 from privfed.secure.limits import Limits
@@ -30,6 +37,9 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
     """
     config, algorithm = plan.config, plan.algorithm()
     _refuse_other_people(plan, federation)
+    evaluation, measures = None, None
+    if plan.evaluation:
+        evaluation, measures, federation = _evaluation(plan.evaluation, federation, network)
     algorithm.encoding_factor(network.shapes.length)  # refuses a codec that cannot hold the sums
     if config.client_mechanism.private:
         PerExample(network).verify(*federation.examples.made_up(3))  # refuses what mixes examples
@@ -42,7 +52,8 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
         federation=federation,
         network=network,
         algorithm=algorithm,
-        executor=_executor(plan, trainer, speed, streams, attackers),
+        evaluation=evaluation,
+        executor=replace(_executor(plan, trainer, speed, streams, attackers), measures=measures),
         streams=streams,
         speed=speed,
         scoring_seconds=scoring_seconds,
@@ -70,6 +81,22 @@ def _refuse_full_sums(limits: Limits, federation: Federation) -> None:
             "at sites, and there are more, so that sums over sites might not hold them; raise "
             "data.clients"
         )
+
+
+def _evaluation(
+    plan: Plan, federation: Federation, network: Network
+) -> tuple[Algorithm, ClientMeasures, Federation]:
+    """What happens in rounds that evaluate, how clients score, and the people as they train.
+
+    Raises `Refused` for measures that do not suit the labels.
+    """
+    form, evaluation = Form.of(federation.examples), plan.config.evaluation
+    row, groups = row_of(plan.config, form), Groups.by(evaluation.group, form)
+    algorithm = plan.algorithm(evaluates=True)
+    algorithm = replace(algorithm, objective=Measurement(length=row.length))
+    algorithm.encoding_factor(network.shapes.length)  # refuses a codec that cannot hold the sums
+    training, scored = with_held_back(federation, evaluation.holdout)
+    return algorithm, ClientMeasures(scored, network, row, groups), training
 
 
 def _seconds_to_score(network: Network, federation: Federation) -> float:

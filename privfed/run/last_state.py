@@ -32,9 +32,10 @@ def state_from_releases(
             "the directory was edited"
         )
     released = stored.released
-    if len(released) < setup.algorithm.exchanges:
+    algorithm = setup.algorithm_in(charge.round)
+    if len(released) < algorithm.exchanges:
         return None
-    after = replay(setup.algorithm, charge.round, state, released)
+    after = replay(algorithm, charge.round, state, released)
     return replace(after, mechanism=stored.mechanism)
 
 

@@ -16,6 +16,7 @@ from privfed.data.source import KeptByUser
 from privfed.errors import Refused
 from privfed.models.pretrained import start_files
 from privfed.models.recipes import Weighted
+from privfed.plan.plan import Plan
 from privfed.plan.prior_spending import Priors
 from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.run.setup import Setup
@@ -105,8 +106,21 @@ def _against(setup: Setup) -> dict[str, Any]:
     against = plan.config.against
     return {
         "against": against,
-        "other": {"against": OTHER_PARTY[against], "event": plan.other.to_json()},
+        "other": {
+            "against": OTHER_PARTY[against],
+            "event": plan.other.to_json(),
+            **_other_of_evaluation(plan),
+        },
     }
+
+
+def _other_of_evaluation(plan: Plan) -> dict[str, Any]:
+    """The same of rounds in which clients evaluate, with the event that the headline counts."""
+    evaluation = plan.evaluation
+    if evaluation is None or evaluation.other is None:
+        return {}
+    charged, beside = evaluation.event.to_json(), evaluation.other.to_json()
+    return {"evaluation": [{"charged": charged, "event": beside}]}
 
 
 def _sites(setup: Setup) -> dict[str, Any]:

@@ -78,7 +78,8 @@ class Loop:
 
     def play(self, now: Checkpoint) -> tuple[Checkpoint, bool]:
         """Every round after `now`: where they ended, and whether that was at the budget."""
-        run, constants = self.setup.plan.config.run, self.setup.network.digest()
+        config, constants = self.setup.plan.config, self.setup.network.digest()
+        run = config.run
         self.rank_zero.begin(self.setup)
         for round in range(now.round + 1, run.rounds + 1):
             try:
@@ -86,13 +87,16 @@ class Loop:
             except BudgetExceeded:
                 self.rank_zero.end()
                 return now, True
-            updates = now.updates + (state is not None)
+            trained = state is not None and round not in config.evaluation_rounds
+            updates = now.updates + trained
             now = Checkpoint(round, updates, state or now.state, self.ledger.head())
             _refuse_not_finite(now)
             self._tell(now)
             if round % run.checkpoint_every == 0 or round == run.rounds:
                 _refuse_changed(self.setup, constants)
                 self.save(now)
+            if self.recorder.stopping.over:
+                break
         self.rank_zero.end()
         return now, False
 
@@ -118,7 +122,9 @@ class Loop:
             return after
         self.rank_zero.announce(round, state)
         try:
-            self.rank_zero.known = run_round(round, self.setup.algorithm, state, self.world)
+            self.rank_zero.known = run_round(
+                round, self.setup.algorithm_in(round), state, self.world
+            )
         except Aborted as aborted:
             self._note(round, str(aborted))
             return None
@@ -134,8 +140,9 @@ class Loop:
 
     def _tell(self, now: Checkpoint) -> None:
         """Evaluate the round where it is one of those, and tell of it."""
-        run, counts = self.setup.plan.config.run, self.tally.take() if self.tally else {}
-        if now.round % run.evaluate_every == 0 or now.round == run.rounds:
+        config, counts = self.setup.plan.config, self.tally.take() if self.tally else {}
+        regular = now.round % config.run.evaluate_every == 0 or now.round == config.run.rounds
+        if regular or now.round in config.evaluation_rounds:
             record = self.recorder.record(now, counts)
             for observer in self.observers:
                 observer.after(record)
@@ -173,6 +180,9 @@ def _outcome(
         },
         constant=recorder.constant(end),
         divergence=recorder.divergence,
+        evaluations=int(end.state.evaluation.get("count", 0)),
+        charged_measures=recorder.last_charged(end.state),
+        stopped_early=recorder.stopping.over,
     )
 
 

@@ -12,6 +12,7 @@ from privfed.plan.refusals.attacks import attack_refusals
 from privfed.plan.refusals.canaries import canary_refusals
 from privfed.plan.refusals.client_states import client_state_refusals
 from privfed.plan.refusals.draws import draw_by_sizes, unproven_draw
+from privfed.plan.refusals.evaluation import evaluation_refusals
 from privfed.plan.refusals.rules import rule_refusals
 from privfed.plan.refusals.run_files import ledger_heads_that_can_be_remade, measures_lost_on_resume
 from privfed.plan.refusals.schedules import rates_of_zero
@@ -43,6 +44,7 @@ _IN_ORDER: tuple[Callable[[Config], Iterator[str]], ...] = (
     secure_sum_refusals,
     site_refusals,
     canary_refusals,
+    evaluation_refusals,
 )
 
 
