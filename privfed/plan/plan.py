@@ -85,9 +85,19 @@ class Plan:
             sites_per_client=config.data.sites_per_client,
         )
 
+    @property
+    def training_rounds(self) -> int:
+        """How many of all rounds train."""
+        return self.config.run.rounds - (self.beside.count if self.beside else 0)
+
     def spending(self, rounds: int) -> Spending:
         """What the first `rounds` rounds are charged."""
         return self._charged(rounds, self.event, self.evaluation.event if self.evaluation else None)
+
+    def spending_of_any(self, rounds: int) -> Spending:
+        """What any so many `rounds` are charged at most, whichever they are."""
+        most = self.spending(self.config.run.rounds)
+        return {event: min(rounds, count) for event, count in most.items()}
 
     def _charged(self, rounds: int, training: Event, evaluating: Event | None) -> Spending:
         """How often both events are charged in the first `rounds` rounds."""

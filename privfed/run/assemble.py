@@ -18,6 +18,7 @@ from privfed.local.measurement import Measurement
 from privfed.local.per_example import PerExample
 from privfed.local.trainer import LocalTrainer
 from privfed.measures.groups import Groups
+from privfed.measures.row import Row
 from privfed.models.form import Form
 from privfed.models.network import Network
 from privfed.plan.evaluation_cost import row_of
@@ -39,7 +40,10 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
     _refuse_other_people(plan, federation)
     evaluation, measures = None, None
     if plan.evaluation:
-        evaluation, measures, federation = _evaluation(plan.evaluation, federation, network)
+        form = Form.of(federation.examples)
+        evaluation, row, groups = evaluation_of(plan.evaluation, form, network)
+        federation, scored = with_held_back(federation, config.evaluation.holdout)
+        measures = ClientMeasures(scored, network, row, groups)
     algorithm.encoding_factor(network.shapes.length)  # refuses a codec that cannot hold the sums
     if config.client_mechanism.private:
         PerExample(network).verify(*federation.examples.made_up(3))  # refuses what mixes examples
@@ -83,20 +87,16 @@ def _refuse_full_sums(limits: Limits, federation: Federation) -> None:
         )
 
 
-def _evaluation(
-    plan: Plan, federation: Federation, network: Network
-) -> tuple[Algorithm, ClientMeasures, Federation]:
-    """What happens in rounds that evaluate, how clients score, and the people as they train.
+def evaluation_of(plan: Plan, form: Form, network: Network) -> tuple[Algorithm, Row, Groups]:
+    """What happens in rounds that evaluate, as their own `plan` has it, and what clients' rows are.
 
-    Raises `Refused` for measures that do not suit the labels.
+    Raises `Refused` for measures that do not suit the labels of this `form`.
     """
-    form, evaluation = Form.of(federation.examples), plan.config.evaluation
-    row, groups = row_of(plan.config, form), Groups.by(evaluation.group, form)
+    row, groups = row_of(plan.config, form), Groups.by(plan.config.evaluation.group, form)
     algorithm = plan.algorithm(evaluates=True)
     algorithm = replace(algorithm, objective=Measurement(length=row.length))
     algorithm.encoding_factor(network.shapes.length)  # refuses a codec that cannot hold the sums
-    training, scored = with_held_back(federation, evaluation.holdout)
-    return algorithm, ClientMeasures(scored, network, row, groups), training
+    return algorithm, row, groups
 
 
 def _seconds_to_score(network: Network, federation: Federation) -> float:

@@ -57,7 +57,7 @@ def play_to_end(
     loop.save(end)
     if canaries:
         canaries.end(end.state.params - setup.network.initial_params)
-    outcome = _outcome(setup, directory, ledger, recorder, end, stopped)
+    outcome = outcome_of(setup, directory, ledger, recorder, end, stopped)
     directory.write_summary(outcome.to_json())
     return outcome
 
@@ -150,7 +150,7 @@ class Loop:
             observer.after_round(now.round)
 
 
-def _outcome(
+def outcome_of(
     setup: Setup,
     directory: RunDirectory,
     ledger: Ledger,
@@ -158,6 +158,7 @@ def _outcome(
     end: Checkpoint,
     stopped: bool,
 ) -> Outcome:
+    """How the run ended at `end`, `stopped` at its budget or not."""
     plan, privacy = setup.plan, setup.plan.config.privacy
     return Outcome(
         plan=plan,
