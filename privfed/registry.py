@@ -142,7 +142,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "measure": {
         "accuracy": "privfed.measures.accuracy:Accuracy",
         "loss": "privfed.measures.mean_loss:MeanLoss",
-        "auc": "privfed.measures.auc:Auc",
+        "auc": "privfed.measures.auc:AreaUnderCurve",
         "calibration": "privfed.measures.calibration:Calibration",
         "recall_at_k": "privfed.measures.recall_at_k:RecallAtK",
         "mean_absolute_error": "privfed.measures.mean_absolute_error:MeanAbsoluteError",
@@ -185,6 +185,7 @@ CONTRACTS = {
     "before": "defenses.weighing:PreAggregator",
     "attack": "attacks.types:Attack",
     "protocol": "privfed.secure.summation:SumProtocol",
+    "measure": "privfed.measures.measure:Measure",
     "watcher": "privfed.run.watch.watcher:Watcher",
 }
 """What parts of a kind have to declare: refusals, plans and reports rest on it, never on names."""

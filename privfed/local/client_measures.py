@@ -10,7 +10,7 @@ from torch import Tensor
 
 from privfed.data.federation import Federation
 from privfed.measures.groups import Groups
-from privfed.measures.row import Row
+from privfed.measures.measure_row import MeasureRow
 from privfed.models.network import Network
 from privfed.vector import Indices
 
@@ -21,7 +21,7 @@ class ClientMeasures:
 
     federation: Federation
     network: Network
-    row: Row
+    row: MeasureRow
     groups: Groups
 
     def rows(self, ids: Indices, params: Tensor, round: int) -> Tensor:

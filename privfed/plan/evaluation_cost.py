@@ -10,7 +10,7 @@ from defenses.mean import Mean
 from privfed.config.config import Config
 from privfed.local.measurement import Measurement
 from privfed.measures.groups import Groups
-from privfed.measures.row import Row
+from privfed.measures.measure_row import MeasureRow
 from privfed.measures.scoring import Scoring
 from privfed.models.form import Form
 from privfed.plan.round_cost import RoundCost, round_cost
@@ -63,10 +63,10 @@ def evaluation_cost(config: Config, form: Form | None = None) -> EvaluationCost 
     )
 
 
-def row_of(config: Config, form: Form) -> Row:
+def row_of(config: Config, form: Form) -> MeasureRow:
     """What a client's row of measures is made of. Raises `Refused`."""
     groups = Groups.by(config.evaluation.group, form).names
-    return Row.of(config.measures, Scoring(form, config.loss), groups)
+    return MeasureRow.of(config.measures, Scoring(form, config.loss), groups)
 
 
 def as_evaluation(config: Config, form: Form | None = None) -> Config:

@@ -18,7 +18,7 @@ from privfed.local.measurement import Measurement
 from privfed.local.per_example import PerExample
 from privfed.local.trainer import LocalTrainer
 from privfed.measures.groups import Groups
-from privfed.measures.row import Row
+from privfed.measures.measure_row import MeasureRow
 from privfed.models.form import Form
 from privfed.models.network import Network
 from privfed.plan.evaluation_cost import row_of
@@ -87,7 +87,7 @@ def _refuse_full_sums(limits: Limits, federation: Federation) -> None:
         )
 
 
-def evaluation_of(plan: Plan, form: Form, network: Network) -> tuple[Algorithm, Row, Groups]:
+def evaluation_of(plan: Plan, form: Form, network: Network) -> tuple[Algorithm, MeasureRow, Groups]:
     """What happens in rounds that evaluate, as their own `plan` has it, and what clients' rows are.
 
     Raises `Refused` for measures that do not suit the labels of this `form`.

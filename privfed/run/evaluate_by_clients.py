@@ -1,6 +1,6 @@
 """One more charged release of a run that has ended, or not: its clients evaluate its model.
 
-*What is released*: the noised average of rows of measures (`privfed.measures.row`), each clipped to
+*What is released*: the noised average of rows of measures (`privfed.measures.measure_row`), each clipped to
 norm 1, of a cohort drawn for this by the run's sampler. *Unit, relation and sampler* are the run's.
 It is one event in the run's own ledger, charged before anybody is drawn, as every round is; the
 noise is such that this event alone spends the ε that is asked for, and the run's budget, where the
