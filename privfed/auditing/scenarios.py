@@ -82,9 +82,6 @@ class TakesEverybody:
     derives_size: ClassVar[bool] = False
     constants: ClassVar[tuple[str, ...]] = ()
 
-    def independent(self, size: int = 0) -> TakesEverybody:
-        return self
-
     def of(self, clients: int) -> TakesEverybody:
         return self
 

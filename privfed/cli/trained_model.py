@@ -61,7 +61,7 @@ def evaluate_command(
     if federated != (epsilon is not None):
         raise Refused("--federated and --epsilon go together: what clients release has to be paid")
     if federated and epsilon is not None:
-        from privfed.run.evaluate_by_clients import evaluate_by_clients
+        from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
 
         if data is not None or predictions:
             raise Refused("--federated is about the run's own clients; leave out the other options")

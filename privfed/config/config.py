@@ -30,7 +30,7 @@ from privfed.config.sections import (
     Client,
     CohortKeys,
     Data,
-    Evaluation,
+    EvaluationKeys,
     Privacy,
     Run,
     Secure,
@@ -96,7 +96,7 @@ class Config:
     secure: Secure
     attackers: AttackKeys
     audit: Audit
-    evaluation: Evaluation
+    evaluation: EvaluationKeys
     stop: Stop
     budget: Budget
     devices: Devices

@@ -202,7 +202,7 @@ class Audit(Part):
     """Of the lower bounds on epsilon."""
 
 
-class Evaluation(Part):
+class EvaluationKeys(Part):
     by: Literal["test", "clients"] = "test"
     """Who scores the model: nobody's data but the public "test" set; or "clients" as well, on
     examples that they hold back, in rounds of their own, which are charged (`privfed.measures`)."""
@@ -288,7 +288,7 @@ SECTIONS = {
     "secure": Section("secure", Secure, {"protocol": ("protocol", "none")}),
     "attack": Section("attackers", AttackKeys, {"name": ("attack", "none")}),
     "audit": Section("audit", Audit, {}),
-    "evaluation": Section("evaluation", Evaluation, {}),
+    "evaluation": Section("evaluation", EvaluationKeys, {}),
     "stop": Section("stop", Stop, {}),
     "budget": Section("budget", Budget, {}),
     "devices": Section("devices", Devices, {}),

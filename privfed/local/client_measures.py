@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from privfed.data.federation import Federation
-from privfed.measures.groups import Groups
+from privfed.measures.groups import ExampleGroups
 from privfed.measures.measure_row import MeasureRow
 from privfed.models.network import Network
 from privfed.vector import Indices
@@ -22,7 +22,7 @@ class ClientMeasures:
     federation: Federation
     network: Network
     row: MeasureRow
-    groups: Groups
+    groups: ExampleGroups
 
     def rows(self, ids: Indices, params: Tensor, round: int) -> Tensor:
         """The rows `[c, m]` of clients `ids` `[c]` about the model `params` `[d]` in `round`.

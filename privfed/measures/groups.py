@@ -19,7 +19,7 @@ _NONE = "none of these"
 
 
 @dataclass(frozen=True)
-class Groups:
+class ExampleGroups:
     """The `names` of groups, and where an example says which is its own.
 
     `columns` are those of its features, one for each group but the last, which is everybody of
@@ -30,7 +30,7 @@ class Groups:
     columns: slice | None = None
 
     @classmethod
-    def by(cls, column: str, form: Form) -> Groups:
+    def by(cls, column: str, form: Form) -> ExampleGroups:
         """The groups that `column` makes, a category of a table or "label"; "" makes none.
 
         Raises `Refused` where it makes no groups.

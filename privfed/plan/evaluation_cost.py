@@ -9,12 +9,13 @@ from accounting.events import Event, Spending
 from defenses.mean import Mean
 from privfed.config.config import Config
 from privfed.local.measurement import Measurement
-from privfed.measures.groups import Groups
+from privfed.measures.groups import ExampleGroups
 from privfed.measures.measure_row import MeasureRow
 from privfed.measures.scoring import Scoring
 from privfed.models.form import Form
 from privfed.plan.round_cost import RoundCost, round_cost
 from privfed.sampling.cohort import Witness
+from privfed.sampling.independent import independent_draw
 from privfed.server.unmoved import Unmoved
 
 ROW_NORM = 1.0
@@ -63,9 +64,9 @@ def evaluation_cost(config: Config, form: Form | None = None) -> EvaluationCost 
     )
 
 
-def row_of(config: Config, form: Form) -> MeasureRow:
+def measure_row_of(config: Config, form: Form) -> MeasureRow:
     """What a client's row of measures is made of. Raises `Refused`."""
-    groups = Groups.by(config.evaluation.group, form).names
+    groups = ExampleGroups.by(config.evaluation.group, form).names
     return MeasureRow.of(config.measures, Scoring(form, config.loss), groups)
 
 
@@ -80,12 +81,12 @@ def as_evaluation(config: Config, form: Form | None = None) -> Config:
     evaluation = config.evaluation
     return replace(
         config,
-        objective=Measurement(length=row_of(config, form).length if form else 0),
+        objective=Measurement(length=measure_row_of(config, form).length if form else 0),
         optimizer=Unmoved(),
         rule=Mean(),
         aggregation=config.aggregation.model_copy(update={"before": [], "silo_weights": []}),
         mechanism=config.mechanism.with_clip(ROW_NORM),
-        sampler=config.sampler.independent(evaluation.size).of(config.data.clients),
+        sampler=independent_draw(config.sampler, evaluation.size, config.data.clients),
         evaluation=evaluation.model_copy(update={"by": "test"}),
         noise_multiplier=None,
         admitted=0,

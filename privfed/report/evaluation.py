@@ -9,7 +9,7 @@ from rich.table import Table
 
 from privfed.report.outcome import beside_constant
 from privfed.report.tables import rows
-from privfed.run.evaluate_by_clients import ClientEvaluation
+from privfed.run.evaluation.evaluate_by_clients import ClientEvaluation
 from privfed.trained.evaluate import Evaluation
 from privfed.trained.personalise import Personalised
 from privfed.words import ceiling, measure

@@ -17,11 +17,10 @@ from privfed.local.executor import LocalExecutor
 from privfed.local.measurement import Measurement
 from privfed.local.per_example import PerExample
 from privfed.local.trainer import LocalTrainer
-from privfed.measures.groups import Groups
-from privfed.measures.measure_row import MeasureRow
+from privfed.measures.groups import ExampleGroups
 from privfed.models.form import Form
 from privfed.models.network import Network
-from privfed.plan.evaluation_cost import row_of
+from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.plan import Plan
 from privfed.privacy.mechanism import Mechanism
 from privfed.round.algorithm import Algorithm
@@ -40,10 +39,8 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
     _refuse_other_people(plan, federation)
     evaluation, measures = None, None
     if plan.evaluation:
-        form = Form.of(federation.examples)
-        evaluation, row, groups = evaluation_of(plan.evaluation, form, network)
         federation, scored = with_held_back(federation, config.evaluation.holdout)
-        measures = ClientMeasures(scored, network, row, groups)
+        evaluation, measures = evaluation_of(plan.evaluation, scored, network)
     algorithm.encoding_factor(network.shapes.length)  # refuses a codec that cannot hold the sums
     if config.client_mechanism.private:
         PerExample(network).verify(*federation.examples.made_up(3))  # refuses what mixes examples
@@ -87,16 +84,20 @@ def _refuse_full_sums(limits: Limits, federation: Federation) -> None:
         )
 
 
-def evaluation_of(plan: Plan, form: Form, network: Network) -> tuple[Algorithm, MeasureRow, Groups]:
-    """What happens in rounds that evaluate, as their own `plan` has it, and what clients' rows are.
+def evaluation_of(
+    plan: Plan, scored: Federation, network: Network
+) -> tuple[Algorithm, ClientMeasures]:
+    """What happens in rounds that evaluate, as their own `plan` has it, and how clients score.
 
-    Raises `Refused` for measures that do not suit the labels of this `form`.
+    They do so on what they have in `scored`. Raises `Refused` for measures that do not suit labels.
     """
-    row, groups = row_of(plan.config, form), Groups.by(plan.config.evaluation.group, form)
+    form = Form.of(scored.examples)
+    row = measure_row_of(plan.config, form)
+    groups = ExampleGroups.by(plan.config.evaluation.group, form)
     algorithm = plan.algorithm(evaluates=True)
     algorithm = replace(algorithm, objective=Measurement(length=row.length))
     algorithm.encoding_factor(network.shapes.length)  # refuses a codec that cannot hold the sums
-    return algorithm, row, groups
+    return algorithm, ClientMeasures(scored, network, row, groups)
 
 
 def _seconds_to_score(network: Network, federation: Federation) -> float:

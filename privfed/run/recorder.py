@@ -12,14 +12,14 @@ from privfed.data.federation import Federation
 from privfed.measures.estimate import Estimate
 from privfed.round.algorithm import TrainingState
 from privfed.round.tally import Tally
-from privfed.run.charged_measures import charged_measures, in_metrics
 from privfed.run.constant_baseline import Baseline
 from privfed.run.divergence import Divergence
+from privfed.run.evaluation.charged_measures import charged_measures, in_metrics
+from privfed.run.evaluation.stopping import stopping_of
 from privfed.run.forecast import Forecast
 from privfed.run.heterogeneity import measure_clients
 from privfed.run.outcome import RoundRecord
 from privfed.run.setup import Setup
-from privfed.run.stopping import stopping_of
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 

@@ -115,13 +115,6 @@ class Sampler(Protocol):
     """What the rule of a draw follows from: "clients", "size", their quotient "rate" alone, or keys
     of the sampler itself."""
 
-    def independent(self, size: int = 0) -> Sampler:
-        """The rule for rounds that are charged one by one: no draw hangs together with another.
-
-        Cohorts are of `size`, where that is not 0.
-        """
-        ...
-
     def of(self, clients: int) -> Self:
         """The sampler with what follows from `clients` declared filled in.
 

@@ -7,7 +7,7 @@ multiplier z; the unit is one client with all its examples.
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar, Self, cast
+from typing import ClassVar, Self
 
 import numpy as np
 from pydantic import Field
@@ -16,7 +16,7 @@ from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from accounting.releases import PoissonSampled, Separated, TruncatedPoisson, WithoutReplacement
 from privfed.errors import Refused
 from privfed.parts import Part
-from privfed.sampling.cohort import Cohort, People, Sampler, Witness
+from privfed.sampling.cohort import Cohort, People, Witness
 from privfed.streams import Streams, coins
 from privfed.vector import Indices
 
@@ -31,9 +31,6 @@ class SizedSampler(Part):
     shares_places: ClassVar[bool] = False
     derives_size: ClassVar[bool] = False
     constants: ClassVar[tuple[str, ...]] = ("clients", "size")
-
-    def independent(self, size: int = 0) -> Sampler:
-        return cast("Sampler", self.model_copy(update={"size": size}) if size else self)
 
     def of(self, clients: int) -> Self:
         return self
@@ -192,9 +189,6 @@ class Cyclic(SizedSampler):
     """In how many rounds a client takes part once."""
     size: int = Field(0, ge=0)
     """The size follows from data.clients and the separation."""
-
-    def independent(self, size: int = 0) -> Sampler:
-        return cast("Sampler", Full(size=size))
 
     def of(self, clients: int) -> Self:
         expected, left = divmod(clients, self.separation)

@@ -31,6 +31,7 @@ NO_PARTS = {  # a key of the part's own has words that some part is named by, to
     ("privfed/grid/default_measure.py", "loss"),
     ("privfed/local/objectives/fedprox.py", "loss"),
     ("privfed/local/trainer.py", "loss"),
+    ("privfed/run/evaluation/stopping.py", "loss"),
     ("privfed/store/round_logs.py", "loss"),
     ("privfed/words.py", "accuracy"),
 }

@@ -33,7 +33,8 @@ def _end_without_evaluation(config: Config) -> Iterator[str]:
 
 def _chosen_size(config: Config) -> Iterator[str]:
     """The cohort's size follows from the sampler (`derives_size`)."""
-    if config.evaluation.size and config.sampler.independent().derives_size:
+    everybody = config.sampler.remembers or config.sampler.derives_size
+    if config.evaluation.size and everybody:
         yield (
             f"evaluation.size is {config.evaluation.size}, but where cohort.sampler = "
             f"{config.names['sampler']!r}, all clients evaluate; set it to 0"

@@ -1,7 +1,8 @@
 """One more charged release of a run that has ended, or not: its clients evaluate its model.
 
-*What is released*: the noised average of rows of measures (`privfed.measures.measure_row`), each clipped to
-norm 1, of a cohort drawn for this by the run's sampler. *Unit, relation and sampler* are the run's.
+*What is released*: the noised average of rows of measures (`privfed.measures.measure_row`), each
+clipped to norm 1, of a cohort drawn for this by the run's sampler. *Unit, relation and sampler* are
+the run's.
 It is one event in the run's own ledger, charged before anybody is drawn, as every round is; the
 noise is such that this event alone spends the ε that is asked for, and the run's budget, where the
 composition is above it, is raised to that, which the ledger states.
@@ -19,14 +20,13 @@ from accounting.events import Event
 from accounting.guarantee import guarantee, spent
 from accounting.ledger import Ledger
 from privfed.errors import Refused
-from privfed.local.client_measures import ClientMeasures
 from privfed.measures.estimate import Estimate
 from privfed.models.form import Form
 from privfed.plan.evaluation_cost import as_evaluation
 from privfed.plan.plan import refuse, solve_plan
 from privfed.round.round import run_round
 from privfed.run.assemble import evaluation_of
-from privfed.run.charged_measures import charged_measures
+from privfed.run.evaluation.charged_measures import charged_measures
 from privfed.run.last_state import last_checkpoint
 from privfed.run.loop import outcome_of
 from privfed.run.lost_private import refuse_lost
@@ -95,8 +95,9 @@ def _for_one_evaluation(setup: Setup, epsilon: float, keys: Mapping[str, Any]) -
         )
     if setup.algorithm.witness(1).separation > 1:
         raise Refused(
-            f"cohort.sampler = {config.names['sampler']!r} counts the rounds that train, and one of "
-            'another kind among them would not be; set evaluation.by = "clients" before a run starts'
+            f"cohort.sampler = {config.names['sampler']!r} counts the rounds that train, and one "
+            'of another kind among them would not be; set evaluation.by = "clients" before a run '
+            "starts"
         )
     stated = {**config.evaluation.model_dump(), **keys, "by": "clients", "every": 2}
     wanted = replace(
@@ -113,8 +114,7 @@ def _for_one_evaluation(setup: Setup, epsilon: float, keys: Mapping[str, Any]) -
     plan = solve_plan(evaluating, length=evaluating.objective.layout(0).length, form=form)
     earlier = setup.executor.measures
     scored = earlier.federation if earlier else setup.federation
-    algorithm, row, groups = evaluation_of(plan, form, setup.network)
-    measures = ClientMeasures(scored, setup.network, row, groups)
+    algorithm, measures = evaluation_of(plan, scored, setup.network)
     return replace(
         setup,
         plan=replace(setup.plan, config=replace(config, evaluation=wanted.evaluation)),

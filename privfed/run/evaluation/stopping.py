@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from privfed.run.charged_measures import PREFIX
+from privfed.run.evaluation.charged_measures import PREFIX
 from privfed.run.setup import Setup
 
 
