@@ -1,6 +1,7 @@
 """A site's people: whose rows count, and that nobody else learns what its table holds."""
 
 import csv
+import threading
 import time
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.envelope import Reply, read_answer
 from privfed.deploy.messages.questions import rehearsed_questions
 from privfed.deploy.site import joining
-from privfed.deploy.site.fixed_time import Late, within
+from privfed.deploy.site.fixed_time import FixedTime
 from privfed.deploy.site.people import nobody, site_people, with_people
 from privfed.deploy.site.readable_people import readable_examples
 from privfed.deploy.site.site_check import check_site
@@ -216,18 +217,64 @@ def test_reading_a_table_takes_one_time_whatever_it_holds(made, patients, monkey
     spoil(made.table("h0"), patients, "age", "old")
     declaration, _ = made.declaration("secure.deadline=30")
     began = time.monotonic()
-    held = []
-    monkeypatch.setattr(joining, "within", lambda *facts: held.append(facts) or within(*facts))
+    held, cut_off = [], FixedTime.cut_off
+    monkeypatch.setattr(
+        FixedTime,
+        "cut_off",
+        lambda leaving, *work: held.append(leaving.seconds) or cut_off(leaving, *work),
+    )
     party = made.member(0).join(declaration)
     assert time.monotonic() - began >= 0.8
-    assert [seconds for seconds, _ in held] == [0.8]
+    assert held == [0.8]
     assert party.work.setup.federation.clients == 8 - len(patients)
-    monkeypatch.setattr(joining, "readable_examples", lambda *_: time.sleep(2))
+
+
+def test_a_table_that_takes_longer_is_nobodys_at_the_same_time(made, monkeypatch, caplog):
+    folder = made.folder(0)
+    folder.policy.write_text(POLICY.replace("simulation = true", "simulation = false"))
+    folder.data.write_text(data_text(made.table("h0")) + "reading = 0.3\n")
+    declaration, _ = made.declaration("secure.deadline=30")
+    over = threading.Event()
+    monkeypatch.setattr(joining, "readable_examples", lambda *_: over.wait(20))
     began = time.monotonic()
-    with pytest.raises(Late):
-        within(0.3, lambda: time.sleep(2))
-    assert 0.3 <= time.monotonic() - began < 1.5
-    assert made.member(0).join(declaration).work.setup.federation.clients == 0
+    party = made.member(0).join(declaration)
+    assert 0.3 <= time.monotonic() - began < 15
+    over.set()
+    assert party.work.setup.federation.clients == 0
+    assert "reading = 0.3 s" in caplog.text
+
+
+@pytest.mark.parametrize("case", ["as ever", "some out", "no file", "late"])
+def test_nothing_that_hangs_on_a_table_is_done_after_the_answers_time(
+    made, case, monkeypatch, caplog
+):
+    """Neither its people nor a line of the log: how long that takes would be seen."""
+    folder = made.folder(0)
+    folder.policy.write_text(POLICY.replace("simulation = true", "simulation = false"))
+    folder.data.write_text(data_text(made.table("h0")) + "reading = 0.5\n")
+    declaration, _ = made.declaration("secure.deadline=30")
+    over = threading.Event()
+    if case == "some out":
+        spoil(made.table("h0"), ("p0",), "age", "old")
+    elif case == "no file":
+        made.table("h0").unlink()
+    elif case == "late":
+        monkeypatch.setattr(joining, "readable_examples", lambda *_: over.wait(20))
+    cut_off, after = FixedTime.cut_off, []
+
+    def noted(leaving, *work):
+        setup = cut_off(leaving, *work)
+        after.append((setup.federation.clients, len(caplog.records)))
+        monkeypatch.setattr(joining, "with_people", lambda *_: pytest.fail("after its time"))
+        return setup
+
+    monkeypatch.setattr(FixedTime, "cut_off", noted)
+    party = made.member(0).join(declaration)
+    clients = {"as ever": 8, "some out": 7}.get(case, 0)
+    assert after == [(clients, case != "as ever")]
+    assert party.work.setup.federation.clients == clients
+    assert len(caplog.records) == (case != "as ever")
+    over.set()
 
 
 def sizes_and_words(made, *keys):
