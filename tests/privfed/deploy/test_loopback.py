@@ -212,10 +212,10 @@ def test_one_site_of_five_may_fail_in_any_exchange(tables, stage, fault):
     carrier = Losing({site: agent.answer for site, agent in sites.items()}, faulty)
     setup, world = federated(tables, *keys, carrier=carrier)
     simulated = prepare(config(tables, "all", *keys))
-    (whole,) = played(simulated, shared_world(simulated, Books(), Books(), ALONE), rounds=1)
+    (expected,) = played(simulated, shared_world(simulated, Books(), Books(), ALONE), rounds=1)
     (model,) = played(setup, world, rounds=1)
     counted = stage > 2  # its row had arrived
-    assert torch.equal(model, whole) == counted
+    assert torch.equal(model, expected) == counted
 
 
 def test_too_few_sites_abort_the_round(tables):
@@ -384,8 +384,8 @@ def test_a_killed_agent_goes_on_from_what_it_committed(tables, tmp_path, sizing,
     carrier = Killing(asked, rebuilt, when, after)
     models = played(*federated(tables, *keys, carrier=carrier, sites=sites), rounds=2)
     simulated = prepare(config(tables, "all", *keys))
-    whole = played(simulated, shared_world(simulated, Books(), Books(), ALONE), rounds=2)
-    assert all(torch.equal(first, second) for first, second in zip(models, whole, strict=True))
+    expected = played(simulated, shared_world(simulated, Books(), Books(), ALONE), rounds=2)
+    assert all(torch.equal(first, second) for first, second in zip(models, expected, strict=True))
     receipts = Receipts.load(tmp_path / "2" / "receipts.jsonl")
     assert [(run.rounds, run.exchanges) for run in receipts.runs] == [(2, 2)]
     assert receipts.spending() == {simulated.plan.event: 2}

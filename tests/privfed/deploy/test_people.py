@@ -45,18 +45,18 @@ def rows_of(path):
 
 def test_the_first_rows_of_a_person_count(made):
     declaration, _ = made.declaration()
-    whole = people(made, declaration)
+    unspoiled = people(made, declaration)
     rng = np.random.default_rng(1)
     rows = rows_of(made.table("h0"))
     for patient in ("p0", "p3"):  # many rows more, among those of others
         rows += stays(patient, "h0", 9, rng)
     write_table(made.table("h0"), rows)
     bounded = people(made, declaration)
-    assert bounded.clients == whole.clients
+    assert bounded.clients == unspoiled.clients
     sizes = np.diff(bounded.offsets)
-    assert sizes.max() == 5 > np.diff(whole.offsets).max()
-    for client in range(whole.clients):
-        before = whole.examples.take(np.arange(*whole.offsets[client : client + 2]))
+    assert sizes.max() == 5 > np.diff(unspoiled.offsets).max()
+    for client in range(unspoiled.clients):
+        before = unspoiled.examples.take(np.arange(*unspoiled.offsets[client : client + 2]))
         after = bounded.examples.take(np.arange(*bounded.offsets[client : client + 2]))
         assert (after.x[: len(before)] == before.x).all()
     made.folder(0).data.write_text(data_text(made.table("h0"), rows=1))
@@ -130,20 +130,20 @@ def test_who_cannot_be_read_is_left_out_and_nobody_else(made, case, patients):
     member = made.member(0)
     table, setup = member.accepted(declaration.text, declaration.examples, None)
     source = setup.plan.config.source
-    whole = readable_examples(source, table)
-    assert (whole.left_out, whole.reason) == (0, "")
+    unspoiled = readable_examples(source, table)
+    assert (unspoiled.left_out, unspoiled.reason) == (0, "")
     spoil(made.table("h0"), patients, *SPOILED_CELLS[case])
     with pytest.raises(Refused):
         source.load(1, setup.streams)
     read = readable_examples(source, table)
     assert read.left_out == len(patients)
     assert "h0.csv" in read.reason
-    left = [n for n, name in enumerate(whole.examples.clients) if name not in patients]
-    expected = whole.examples.take(np.flatnonzero(np.isin(whole.examples.owners, left)))
+    left = [n for n, name in enumerate(unspoiled.examples.clients) if name not in patients]
+    expected = unspoiled.examples.take(np.flatnonzero(np.isin(unspoiled.examples.owners, left)))
     assert torch.equal(read.examples.x, expected.x)
     assert torch.equal(read.examples.y, expected.y)
     assert [read.examples.clients[n] for n in read.examples.owners] == [
-        whole.examples.clients[n] for n in expected.owners
+        unspoiled.examples.clients[n] for n in expected.owners
     ]
 
 
@@ -181,12 +181,12 @@ def test_a_row_of_another_length_is_nobodys(made):
     declaration, _ = made.declaration()
     table, setup = made.member(0).accepted(declaration.text, declaration.examples, None)
     source = setup.plan.config.source
-    whole = readable_examples(source, table)
+    unspoiled = readable_examples(source, table)
     with made.table("h0").open("a") as file:
         file.write("p3,h0\np0,h0,1,2,3,4,5\n")
     read = readable_examples(source, table)
-    assert torch.equal(read.examples.x, whole.examples.x)
-    assert read.examples.clients == whole.examples.clients
+    assert torch.equal(read.examples.x, unspoiled.examples.x)
+    assert read.examples.clients == unspoiled.examples.clients
 
 
 def test_a_run_cannot_ask_by_its_bounds_who_is_there(made):
@@ -201,9 +201,9 @@ def test_a_run_cannot_ask_by_its_bounds_who_is_there(made):
 def test_more_people_than_are_stated_count_all_the_same(made):
     """One more would else take all others out; a check refuses the table before it is served."""
     declaration, _ = made.declaration()
-    whole = people(made, declaration)
+    unspoiled = people(made, declaration)
     made.folder(0).data.write_text(data_text(made.table("h0"), clients=3))
-    assert people(made, declaration).clients == whole.clients > 3
+    assert people(made, declaration).clients == unspoiled.clients > 3
     with pytest.raises(Refused, match="more people than clients = 3"):
         check_site(made.member(0), made.run_file(table="h0"))
 

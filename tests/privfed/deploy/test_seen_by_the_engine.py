@@ -59,14 +59,14 @@ def _asks_for_row(data):
     return envelope.kind == Kind.STEP and isinstance(decode(envelope.body), Inbox)
 
 
-def told_apart(seconds):
+def p_value_of_equal_times(seconds):
     """The probability of times so different, were they of one distribution."""
     return float(stats.mannwhitneyu(*seconds).pvalue)
 
 
 def test_without_a_time_to_train_an_operator_sees_whether_anybody_is_there(tmp_path):
     seconds, sizes = times_and_sizes(tmp_path / "sites", 16, 0, people=150)
-    assert told_apart(seconds) < 1e-4
+    assert p_value_of_equal_times(seconds) < 1e-4
     assert {*sizes[EMPTY]} == {*sizes[FULL]}
 
 
@@ -82,4 +82,4 @@ def test_with_a_time_to_train_times_cannot_be_told_apart(tmp_path):
     """At 60 rounds, nobody against everybody."""
     seconds, sizes = times_and_sizes(tmp_path / "sites", 60, 0.6)
     assert {*sizes[EMPTY]} == {*sizes[FULL]}
-    assert told_apart(seconds) > 1e-3
+    assert p_value_of_equal_times(seconds) > 1e-3

@@ -55,7 +55,7 @@ def test_parties_that_are_rebuilt_before_every_message_say_the_same(monkeypatch,
 @pytest.mark.parametrize("setting", [Setting(), LAYERED], ids=["bare", "layers"])
 def test_a_party_that_is_killed_goes_on_or_has_dropped_out(setting, commit, when):
     """Alone, and with another that drops out: then too few are left where its row was lost."""
-    whole, lost = setting.ids, (commit, when) in LOST
+    lost = (commit, when) in LOST
     for leave in ((), ((23, "Inbox"),)):
         sites = everybody(setting, {8: {commit: when}})
         outcome = played(setting, sites, leave)
@@ -66,7 +66,7 @@ def test_a_party_that_is_killed_goes_on_or_has_dropped_out(setting, commit, when
         if len(gone) == 2:
             assert outcome.total is None
             continue
-        stay = [who for who in whole if who not in gone]
+        stay = [who for who in setting.ids if who not in gone]
         assert outcome.survivors == len(stay)
         if not setting.layers:
             assert outcome.total == setting.sum_of(stay).tolist()
