@@ -32,9 +32,8 @@ def run_round(
     """Round number `round`, from `state` to the next.
 
     Raises `BudgetExceeded`, or `Busy` where sites are away, with nothing charged and nobody drawn.
-    What else it raises leaves the
-    round charged: `Aborted` consumes it, and `Refused` stands for a part that asks for more than
-    was charged, or a release that is not finite.
+    What else it raises leaves the round charged: `Aborted` consumes it, and `Refused` stands for a
+    part that asks for more than was charged, or a release that is not finite.
     """
     charge, drawn = world.ranks.first(lambda: charge_then_draw(round, algorithm, world))
     cohort = world.executor.answering(drawn)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from defenses.types import SumRule
 from privfed.deploy.messages.questions import Question, QuestionForm, rehearsed_questions
+from privfed.deploy.site.denormals import flushed_denormals
 from privfed.deploy.site.isolated_training import IsolatedTraining
 from privfed.errors import Refused
 from privfed.privacy.integers import Integers
@@ -81,7 +81,7 @@ class SiteWork:
         It is of whole numbers, to be masked.
         """
         session = self._session(question, np.array([self.site]), np.empty(0, dtype=np.int64))
-        encoding, sent = self.encoding(question), _Kept()
+        encoding, sent = self.encoding(question), _Outbox()
         codec = self.encoded_summation.codec(encoding, question.width(self.setup.algorithm))
         share = None if isinstance(encoding.noise, Layers) else encoding.noise
         sums = SiteSums(session, codec, sent, share)
@@ -121,13 +121,10 @@ class SiteWork:
             raise Refused("sites send sums alone; use a rule that sums suffice for")
         aggregation = BySums(algorithm.rule, updates)
         aggregation.state = question.state
-        torch.set_flush_denormal(True)  # whoever chooses the model would choose how long it takes
-        try:
+        with flushed_denormals():
             cohort = updates.cohort
             for ids, rows in aggregation.bounded(question.exchange, question.number, cohort):
                 accumulator.add(ids, rows)
-        finally:
-            torch.set_flush_denormal(False)
 
     def _drawn(self, question: Question) -> ClientUpdates:
         """The clients of the question's round, drawn when it is asked about first."""
@@ -154,8 +151,8 @@ class SiteWork:
         return Cohort(question.round, everybody, divisor, witness)
 
 
-class _Kept:
-    """A channel that keeps the one row that a site sends."""
+class _Outbox:
+    """A channel that holds the row that a site sends."""
 
     largest = float("inf")
 

@@ -64,11 +64,11 @@ def training(made):
 def test_exactly_those_who_fail_count_zero(training, bad):
     executor, exchange, cohort = training
     assert len(cohort.clients) == 12
-    whole = rows_of(IsolatedTraining(executor), exchange, cohort)
+    healthy = rows_of(IsolatedTraining(executor), exchange, cohort)
     failed = rows_of(IsolatedTraining(Failing(executor, frozenset(bad))), exchange, cohort)
-    assert {*failed} == {*whole} == {*range(12)}
+    assert {*failed} == {*healthy} == {*range(12)}
     for client in range(12):
-        (row, weight), (before, before_weight) = failed[client], whole[client]
+        (row, weight), (before, before_weight) = failed[client], healthy[client]
         assert row.shape == before.shape
         assert row.dtype == before.dtype
         if client in bad:

@@ -1,5 +1,6 @@
 """A federation over a loop-back carrier: sites answer by bytes alone, as the simulator sums."""
 
+import contextlib
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -211,10 +212,10 @@ def test_one_site_of_five_may_fail_in_any_exchange(tables, stage, fault):
     carrier = Losing({site: agent.answer for site, agent in sites.items()}, faulty)
     setup, world = federated(tables, *keys, carrier=carrier)
     simulated = prepare(config(tables, "all", *keys))
-    (whole,) = played(simulated, shared_world(simulated, Books(), Books(), ALONE), rounds=1)
+    (expected,) = played(simulated, shared_world(simulated, Books(), Books(), ALONE), rounds=1)
     (model,) = played(setup, world, rounds=1)
     counted = stage > 2  # its row had arrived
-    assert torch.equal(model, whole) == counted
+    assert torch.equal(model, expected) == counted
 
 
 def test_too_few_sites_abort_the_round(tables):
@@ -227,17 +228,26 @@ def test_too_few_sites_abort_the_round(tables):
         played(*federated(tables, carrier=carrier), rounds=1)
 
 
+def messages_to(site, sites, tables, *keys, rounds=1, first=None):
+    """All messages of sums that reach `site` in so many rounds; of each, no site gets more than the
+    `first` ones, and the rounds then abort.
+    """
+    messages = []
+
+    def noted(number, to, data):
+        if to == site:
+            messages.append(data)
+        return data if first is None or number < first else None
+
+    carrier = Losing({number: one.answer for number, one in sites.items()}, noted)
+    with contextlib.nullcontext() if first is None else pytest.raises(Aborted):
+        played(*federated(tables, *keys, carrier=carrier, sites=sites), rounds=rounds)
+    return messages
+
+
 def test_a_site_answers_one_question_of_an_exchange_and_only_its_coordinator(tables):
-    sites, seen = agents(tables), []
-
-    def kept(number, site, data):
-        if site == 0:
-            seen.append(data)
-        return data
-
-    carrier = Losing({site: agent.answer for site, agent in sites.items()}, kept)
-    played(*federated(tables, carrier=carrier), rounds=2)
-    asked = sites[0].answer
+    sites = agents(tables)
+    seen, asked = messages_to(0, sites, tables, rounds=2), sites[0].answer
     assert read_answer(asked(seen[0])) == (Reply.DECLINED, b"round")  # a round that is over
     assert read_answer(asked(seen[5])) == (Reply.MALFORMED, b"")  # a sum that is over
     assert read_answer(asked(seen[7])) == (Reply.MALFORMED, b"")  # a step that is over
@@ -374,8 +384,8 @@ def test_a_killed_agent_goes_on_from_what_it_committed(tables, tmp_path, sizing,
     carrier = Killing(asked, rebuilt, when, after)
     models = played(*federated(tables, *keys, carrier=carrier, sites=sites), rounds=2)
     simulated = prepare(config(tables, "all", *keys))
-    whole = played(simulated, shared_world(simulated, Books(), Books(), ALONE), rounds=2)
-    assert all(torch.equal(first, second) for first, second in zip(models, whole, strict=True))
+    expected = played(simulated, shared_world(simulated, Books(), Books(), ALONE), rounds=2)
+    assert all(torch.equal(first, second) for first, second in zip(models, expected, strict=True))
     receipts = Receipts.load(tmp_path / "2" / "receipts.jsonl")
     assert [(run.rounds, run.exchanges) for run in receipts.runs] == [(2, 2)]
     assert receipts.spending() == {simulated.plan.event: 2}
@@ -432,17 +442,7 @@ def test_receipts_agree_with_the_ledger(tables, tmp_path):
 
 def test_a_damaged_state_answers_nothing_more(tables, tmp_path):
     """What it answered is not known: a fresh party of the same sum would be a second one."""
-    sites = {site: agent(tables, tmp_path / str(site), site) for site in range(SITES)}
-    seen = []
-
-    def kept(number, site, data):
-        if site == 2:
-            seen.append(data)
-        return data if number < 2 else None
-
-    carrier = Losing({site: one.answer for site, one in sites.items()}, kept)
-    with pytest.raises(Aborted):
-        played(*federated(tables, carrier=carrier, sites=sites), rounds=1)
+    seen = messages_to(2, agents(tables, tmp_path), tables, first=2)
     (state,) = (tmp_path / "2" / "state").glob("*/party")
     state.write_bytes(state.read_bytes()[:-1])
     again = agent(tables, tmp_path / "2", 2)
@@ -472,16 +472,9 @@ def asked_again(tables, changed):
 
     Its masked row had left. The coordinator signs both.
     """
-    sites, seen = agents(tables), []
-
-    def noted(number, site, data):
-        if site == 0:
-            seen.append(data)
-        return data
-
-    carrier = Losing({site: one.answer for site, one in sites.items()}, noted)
-    played(*federated(tables, carrier=carrier), rounds=1)
-    return read_answer(sites[0].answer(with_body(seen[0], changed)))
+    sites = agents(tables)
+    question, *_ = messages_to(0, sites, tables)
+    return read_answer(sites[0].answer(with_body(question, changed)))
 
 
 def with_body(data, changed):
@@ -535,22 +528,16 @@ OTHER_FORMS = {
 @pytest.mark.parametrize("form", OTHER_FORMS)
 def test_questions_of_another_form_are_refused_before_anybody_is_drawn(tables, form, monkeypatch):
     """Whoever is drawn would fail on some of them, and so show that somebody was."""
-    sites, seen = agents(tables), []
-
-    def noted(number, site, data):
-        seen.append(data)
-
     monkeypatch.setattr(SiteWork, "_cohort", lambda *_: pytest.fail("somebody was drawn"))
-    carrier = Losing({site: one.answer for site, one in sites.items()}, noted)
-    with pytest.raises(Aborted):
-        played(*federated(tables, carrier=carrier, sites=sites), rounds=1)
+    sites = agents(tables)
+    (asked,) = messages_to(0, sites, tables, first=0)
 
     def changed(body):
         question, lines, invitation = parted(body)
         other = replace(question, exchange=OTHER_FORMS[form](question.exchange))
         return sized(other.encode()) + lines + invitation
 
-    answer = read_answer(sites[0].answer(with_body(seen[0], changed)))
+    answer = read_answer(sites[0].answer(with_body(asked, changed)))
     assert answer == (Reply.MALFORMED, b"")
     (party,) = sites[0].parties.values()
     assert not party.admission.receipts.runs
