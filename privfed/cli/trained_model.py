@@ -10,7 +10,6 @@ import click
 
 from privfed.cli.answering import print_answer, print_json, quotes_on_request
 from privfed.cli.options import FILE, JSON, RUN_DIRECTORY, data_overrides, quoted
-from privfed.config.overrides import evaluation_keys
 from privfed.errors import Refused
 from privfed.visible import visible
 
@@ -61,6 +60,7 @@ def evaluate_command(
     if federated != (epsilon is not None):
         raise Refused("--federated and --epsilon go together: what clients release has to be paid")
     if federated and epsilon is not None:
+        from privfed.config.overrides import evaluation_keys
         from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
 
         if data is not None or predictions:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from privfed.data.mapped import Mapped
+from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.models.form import Form
 from privfed.vector import Indices
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LABEL = "label"
 """What names the class of an example instead of a column."""

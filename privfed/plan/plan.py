@@ -107,8 +107,17 @@ class Plan:
 
     def event_in(self, round: int) -> Event:
         """What `round` is charged."""
-        evaluates = self.evaluation and round in self.config.evaluation_rounds
-        return self.evaluation.event if self.evaluation and evaluates else self.event
+        return self._of_kind(round).event
+
+    def other_in(self, round: int) -> Event | None:
+        """What `round` is charged against the party that the budget does not gate."""
+        return self._of_kind(round).other
+
+    def _of_kind(self, round: int) -> Plan:
+        """The plan of rounds of the kind of `round`."""
+        if self.evaluation and round in self.config.evaluation_rounds:
+            return self.evaluation
+        return self
 
     def examples(self, rounds: int) -> Guarantee | None:
         """What holds for one example of a silo that takes part in all of `rounds`.

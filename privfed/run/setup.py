@@ -37,6 +37,11 @@ class Setup:
     targeted: Examples | None = None
     """Test examples as attackers feed them in, labelled as they want them read."""
 
+    @property
+    def algorithms(self) -> tuple[Algorithm, ...]:
+        """What happens in the rounds of each kind."""
+        return (self.algorithm, self.evaluation) if self.evaluation else (self.algorithm,)
+
     def algorithm_in(self, round: int) -> Algorithm:
         """What happens in `round`."""
         if self.evaluation and round in self.plan.config.evaluation_rounds:

@@ -48,7 +48,7 @@ class Asking:
             SEALING.public,
         )
         self.coordinator = Coordinator(
-            setup.algorithm,
+            setup.algorithm_in,
             made.federation.directory(),
             carrier,
             (key or made.key).identity,

@@ -43,7 +43,7 @@ class Coordinator:
     seconds.
     """
 
-    algorithm: Algorithm
+    algorithm_in: Callable[[int], Algorithm]
     directory: Directory
     carrier: Carrier
     key: Ed25519PrivateKey
@@ -81,7 +81,7 @@ class Coordinator:
         """The sum over all sites, with their noise. Raises `Aborted` where too few stay."""
         question = Question(round, number, exchange, state)
         facts = self.declaration.run, self.sealing
-        session = begun(self.algorithm, self.directory, question, *facts)
+        session = begun(self.algorithm_in(round), self.directory, question, *facts)
         head, start = self.ledger.head(), sized(question.encode())
         bodies: Mapping[int, bytes] = {
             site: start + since + sized(self._lines(since)) + session.invitation

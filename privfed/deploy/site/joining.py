@@ -24,7 +24,7 @@ from privfed.deploy.site.admission import Admission
 from privfed.deploy.site.fixed_time import FixedTime
 from privfed.deploy.site.masked_parties import MaskedParties
 from privfed.deploy.site.party import MakesParties
-from privfed.deploy.site.people import nobody, site_people, with_people
+from privfed.deploy.site.people import nobody, site_people
 from privfed.deploy.site.plain_parties import PlainParties
 from privfed.deploy.site.readable_people import readable_examples
 from privfed.deploy.site.rehearsal import rehearsed_seconds
@@ -104,7 +104,7 @@ class Membership:
         except Refused as error:
             raise _refused("the run", error) from error
         parameters = setup.network.shapes.length
-        _refuse(refusal(policy, config, self.federation, parameters, ["training"]))
+        _refuse(refusal(policy, config, self.federation, parameters))
         return table, setup
 
     def rehearsed(self, table: SiteTable, setup: Setup) -> float:
@@ -162,7 +162,7 @@ class Membership:
         it returns; a simulation returns at once.
         """
         config = setup.plan.config
-        empty = with_people(setup, nobody(config, form))
+        empty = setup.over(nobody(config, form))
 
         def reading() -> Setup:
             try:
@@ -174,7 +174,7 @@ class Membership:
                 return empty
             if read.left_out:
                 _log.error("%d PEOPLE DO NOT COUNT, as %s", read.left_out, read.reason)
-            return with_people(setup, people)
+            return setup.over(people)
 
         def late() -> Setup:
             _log.error(

@@ -13,7 +13,6 @@ from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
 from privfed.errors import Refused
 from privfed.run.population import sites_of
-from privfed.run.setup import Setup
 
 
 def nobody(config: Config, form: ExampleForm, count: int = 0) -> Federation:
@@ -55,10 +54,3 @@ def site_people(
         stands_for=config.data.clients,
         sites=np.zeros(clients, dtype=np.int64),
     )
-
-
-def with_people(setup: Setup, people: Federation) -> Setup:
-    """The same run over other people."""
-    here = people.to(setup.network.initial_params.device)
-    trainer = replace(setup.executor.trainer, federation=here)
-    return replace(setup, federation=here, executor=replace(setup.executor, trainer=trainer))

@@ -10,10 +10,9 @@ from asked import Asking, Watched
 from hospitals import hospitals
 
 from privfed.deploy.messages.envelope import Reply, read_answer
-from privfed.deploy.messages.questions import rehearsed_questions
 from privfed.deploy.site import site_work
 from privfed.deploy.site.isolated_training import IsolatedTraining
-from privfed.deploy.site.site_work import SiteWork
+from privfed.deploy.site.site_work import SiteWork, questions_of_each_kind
 
 EVERYBODY = ("cohort.sampler=full", "cohort.size=0")
 
@@ -54,7 +53,7 @@ def training(made):
     declaration, _ = made.declaration(*EVERYBODY)
     party = made.member(0).join(declaration)
     setup = party.work.setup
-    (question,) = rehearsed_questions(setup.algorithm, setup.network.initial_params)
+    (question,) = questions_of_each_kind(setup)
     cohort = SiteWork(0, setup, everybody=True)._everybody(question)
     executor = replace(setup.executor, chunk=5)
     return executor, question.exchange, cohort

@@ -121,7 +121,7 @@ def federated(tables, *keys, carrier=None, sites=None):
     opening = ledger.path.read_bytes().split(b"\n")[0]
     form, sealing = ExampleForm.of(setup.federation.examples), KeyPair(random_key())
     coordinator = Coordinator(
-        setup.algorithm,
+        setup.algorithm_in,
         FEDERATION.directory(),
         carrier or Loopback({site: agent.answer for site, agent in sites.items()}),
         KEY_OF_COORDINATOR.identity,

@@ -15,14 +15,14 @@ from pyarrow import parquet
 
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.envelope import Reply, read_answer
-from privfed.deploy.messages.questions import rehearsed_questions
 from privfed.deploy.site import joining
 from privfed.deploy.site.fixed_time import FixedTime
-from privfed.deploy.site.people import nobody, site_people, with_people
+from privfed.deploy.site.people import nobody, site_people
 from privfed.deploy.site.readable_people import readable_examples
 from privfed.deploy.site.site_check import check_site
-from privfed.deploy.site.site_work import SiteWork
+from privfed.deploy.site.site_work import SiteWork, questions_of_each_kind
 from privfed.errors import Refused
+from privfed.run.setup import Setup
 
 
 @pytest.fixture
@@ -265,7 +265,7 @@ def test_nothing_that_hangs_on_a_table_is_done_after_the_answers_time(
     def noted(leaving, *work):
         setup = cut_off(leaving, *work)
         after.append((setup.federation.clients, len(caplog.records)))
-        monkeypatch.setattr(joining, "with_people", lambda *_: pytest.fail("after its time"))
+        monkeypatch.setattr(Setup, "over", lambda *_: pytest.fail("after its time"))
         return setup
 
     monkeypatch.setattr(FixedTime, "cut_off", noted)
@@ -312,8 +312,8 @@ def test_a_site_of_nobody_adds_its_share_of_noise(made):
     declaration, _ = made.declaration(*EVERYBODY)
     member = made.member(0)
     _, setup = member.accepted(declaration.text, declaration.examples, None)
-    empty = with_people(setup, nobody(setup.plan.config, declaration.examples))
-    (question,) = rehearsed_questions(setup.algorithm, setup.network.initial_params)
+    empty = setup.over(nobody(setup.plan.config, declaration.examples))
+    (question,) = questions_of_each_kind(setup)
     share = SiteWork(0, empty).encoding(question).noise
     rows = [SiteWork(0, empty).row(replace(question, round=n)) for n in range(1, 201)]
     drawn = np.concatenate(rows)
