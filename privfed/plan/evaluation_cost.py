@@ -48,8 +48,8 @@ class EvaluationCost:
         return {self.event(noise): self.count} if self.count else {}
 
 
-def evaluation_cost(config: Config, form: Form | None = None) -> EvaluationCost | None:
-    """The cost of the rounds that evaluate examples of this `form`; None where none does.
+def evaluation_cost(config: Config, length: int = 0) -> EvaluationCost | None:
+    """The cost of the rounds that evaluate, with rows of `length` measures; None where none does.
 
     Raises `Refused`.
     """
@@ -57,8 +57,7 @@ def evaluation_cost(config: Config, form: Form | None = None) -> EvaluationCost 
     count = rounds.among(config.run.rounds)
     if not rounds.every:
         return None
-    evaluating = as_evaluation(config, form)
-    length = evaluating.objective.layout(0).length
+    evaluating = as_evaluation(config, length)
     return EvaluationCost(
         evaluating, round_cost(evaluating, length), count, _ratio(config, evaluating, count)
     )
@@ -70,18 +69,18 @@ def measure_row_of(config: Config, form: Form) -> MeasureRow:
     return MeasureRow.of(config.measures, Scoring(form, config.loss), groups)
 
 
-def as_evaluation(config: Config, form: Form | None = None) -> Config:
-    """The configuration whose rounds are those of `config` that evaluate examples of this `form`.
+def as_evaluation(config: Config, length: int = 0) -> Config:
+    """The configuration whose rounds are those of `config` that evaluate.
 
     A client sends a row of measures instead of an update. It is clipped, summed, noised and drawn
     by the same parts, but the sum is an average, nothing adapts to norms, and draws and noise of
-    different rounds do not hang together. Without a form nobody knows how long a row is, which
-    matters to noise that clients share. Raises `Refused`.
+    different rounds do not hang together. The `length` of a row matters to noise that clients
+    share. Raises `Refused`.
     """
     evaluation = config.evaluation
     return replace(
         config,
-        objective=Measurement(length=measure_row_of(config, form).length if form else 0),
+        objective=Measurement(length=length),
         optimizer=Unmoved(),
         rule=Mean(),
         aggregation=config.aggregation.model_copy(update={"before": [], "silo_weights": []}),

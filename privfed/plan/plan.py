@@ -20,7 +20,6 @@ from accounting.releases import Unprotected
 from defenses.types import RowRule, SumRule
 from privfed.config.config import Config
 from privfed.errors import Refused
-from privfed.models.form import Form
 from privfed.plan.evaluation_cost import EvaluationCost, as_evaluation, evaluation_cost
 from privfed.plan.prior_spending import NOTHING, Priors, examples_guarantee, other_guarantee
 from privfed.plan.refusals import refusals
@@ -188,23 +187,22 @@ def refuse(config: Config) -> None:
         raise Refused("\n".join(reasons))
 
 
-def plan(config: Config, before: Priors = NOTHING, length: int = 0) -> Plan:
+def plan(config: Config, before: Priors = NOTHING, length: int = 0, measures: int = 0) -> Plan:
     """Refuse what has no proof, and solve for the noise. Raises `Refused`, with every reason."""
     refuse(config)
-    return solve_plan(config, before, length)
+    return solve_plan(config, before, length, measures)
 
 
 def solve_plan(
-    config: Config, before: Priors = NOTHING, length: int = 0, form: Form | None = None
+    config: Config, before: Priors = NOTHING, length: int = 0, measures: int = 0
 ) -> Plan:
     """The plan of a configuration that nothing is refused of: its noise, and all that it costs.
 
     What the runs `before` this one spent counts. Noise that clients share depends on the `length`
-    of a message, and where they evaluate on the `form` of examples. Raises `Refused` where no noise
-    is enough.
+    of a message, and of a row of `measures`. Raises `Refused` where no noise is enough.
     """
     cost, privacy = round_cost(config, length), config.privacy
-    beside = evaluation_cost(config, form)
+    beside = evaluation_cost(config, measures)
     with _accounted(cost):
         noise = _noise(config, cost, beside, before.spending)
         planned = _of_cost(config, cost, noise, before)

@@ -15,6 +15,7 @@ from privfed.models.build import build_network
 from privfed.models.form import Form
 from privfed.models.network import Network
 from privfed.models.precision import mixed
+from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.plan import Plan, plan, refuse, solve_plan
 from privfed.plan.prior_spending import NOTHING, Priors
 from privfed.plan.rule import message_length
@@ -73,8 +74,10 @@ def plan_with_length(config: Config, before: Priors = NOTHING) -> Plan:
 
 def _solved(config: Config, before: Priors, federation: Federation, network: Network) -> Plan:
     """The plan of a run whose messages are as long as these examples and this model make them."""
-    length = message_length(config, network.shapes.length)
-    return solve_plan(config, before, length, Form.of(federation.examples))
+    length, measures = message_length(config, network.shapes.length), 0
+    if config.evaluation_rounds.every:
+        measures = measure_row_of(config, Form.of(federation.examples)).length
+    return solve_plan(config, before, length, measures)
 
 
 def streams_of(config: Config) -> Streams:

@@ -67,7 +67,9 @@ class Asking:
         """So many rounds more. Raises as a round does."""
         for _ in range(rounds):
             self.round += 1
-            self.state = run_round(self.round, self.setup.algorithm, self.state, self.world)
+            self.state = run_round(
+                self.round, self.setup.algorithm_in(self.round), self.state, self.world
+            )
 
 
 class Watched(Loopback):

@@ -22,7 +22,7 @@ from accounting.ledger import Ledger
 from privfed.errors import Refused
 from privfed.measures.estimate import Estimate
 from privfed.models.form import Form
-from privfed.plan.evaluation_cost import as_evaluation
+from privfed.plan.evaluation_cost import as_evaluation, measure_row_of
 from privfed.plan.plan import refuse, solve_plan
 from privfed.round.round import run_round
 from privfed.run.assemble import evaluation_of
@@ -109,9 +109,8 @@ def _for_one_evaluation(setup: Setup, epsilon: float, keys: Mapping[str, Any]) -
         admitted=0,
     )
     refuse(wanted)
-    form = Form.of(setup.federation.examples)
-    evaluating = as_evaluation(wanted, form).with_run(rounds=1)
-    plan = solve_plan(evaluating, length=evaluating.objective.layout(0).length, form=form)
+    length = measure_row_of(wanted, Form.of(setup.federation.examples)).length
+    plan = solve_plan(as_evaluation(wanted, length).with_run(rounds=1), length=length)
     earlier = setup.executor.measures
     scored = earlier.federation if earlier else setup.federation
     algorithm, measures = evaluation_of(plan, scored, setup.network)

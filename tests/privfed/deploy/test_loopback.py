@@ -74,11 +74,12 @@ class Books:
 
 
 def played(setup, world, rounds=ROUNDS):
-    """The models after each round."""
+    """The models after each round, and what clients' last evaluation released."""
     state, models = setup.initial_state(), []
     for round in range(1, rounds + 1):
-        state = run_round(round, setup.algorithm, state, world)
-        models.append(state.params.clone())
+        state = run_round(round, setup.algorithm_in(round), state, world)
+        released = state.evaluation.get("released", torch.zeros(0))
+        models.append(torch.cat([state.params, released]))
     return models
 
 
@@ -144,6 +145,7 @@ KEYS = {
     "two exchanges": ("client.objective=feddane",),
     "everybody": ("cohort.sampler=full", "cohort.size=0"),
     "central": ("privacy.mechanism=gaussian",),
+    "evaluation": ("evaluation.by=clients", "evaluation.every=2", "run.rounds=4"),
 }
 
 
@@ -153,7 +155,8 @@ def test_a_seeded_federation_is_the_simulator_bit_for_bit(tables, name):
     here = played(simulated, shared_world(simulated, Books(), Books(), ALONE))
     there = played(*federated(tables, *KEYS[name]))
     assert all(torch.equal(first, second) for first, second in zip(here, there, strict=True))
-    assert not torch.equal(here[0], here[1])
+    assert not torch.equal(here[0], here[1][: len(here[0])]) or name == "evaluation"
+    assert (len(here[1]) > len(here[0])) == (name == "evaluation")
 
 
 def test_without_a_seed_no_two_runs_are_alike(tables):
@@ -430,7 +433,7 @@ def test_who_was_drawn_is_forgotten_with_the_process(tables, tmp_path):
 
 
 def test_receipts_agree_with_the_ledger(tables, tmp_path):
-    keys = ("run.rounds=3",)
+    keys = ("run.rounds=4", "evaluation.by=clients", "evaluation.every=2")
     sites = {site: agent(tables, tmp_path / str(site), site) for site in range(SITES)}
     elsewhere = reaching(sites, tmp_path / "run")
     train(config(tables, "nowhere", *keys), tmp_path / "run", elsewhere=elsewhere)
@@ -438,6 +441,7 @@ def test_receipts_agree_with_the_ledger(tables, tmp_path):
     for site in range(SITES):
         receipts = Receipts.load(tmp_path / str(site) / "receipts.jsonl")
         assert dict(receipts.spending()) == dict(ledger.spending)
+    assert sorted(ledger.spending.values()) == [2, 2]  # rounds that train, and that evaluate
 
 
 def test_a_damaged_state_answers_nothing_more(tables, tmp_path):
