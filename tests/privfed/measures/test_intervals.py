@@ -60,7 +60,7 @@ def test_an_interval_covers(kind, name, clients, rate, deviation):
     ((true, estimates),) = repeated(kind, (name,), clients, rate, deviation).values()
     assert coverage(true, estimates) >= 0.93
     ideal = 1.96 * estimates[:, 0].std()
-    assert half_width(estimates) < (4 if name == "calibration" else 2.5) * ideal
+    assert half_width(estimates) < 2.5 * ideal
 
 
 @pytest.mark.parametrize("clients, rate, deviation", SETTINGS)
