@@ -8,10 +8,10 @@ from privfed.deferred import torch
 from privfed.measures.measure_row import MeasureRow
 
 _DRAWS = 20
-"""How many made-up sums a forecast is the mean of."""
+"""How many made-up sums a width is the mean over."""
 
 
-def forecast(
+def half_widths(
     row: MeasureRow, clients: float, deviation: float, confidence: float = 0.95
 ) -> dict[str, float]:
     """Half the width of each measure's interval, by its title, that noise alone would leave.

@@ -5,21 +5,21 @@ import pytest
 import torch
 from scorings import DIGITS, MEASURES, SCORINGS, SUITED, people
 
-from privfed.measures.forecast import forecast
+from privfed.measures.half_widths import half_widths
 from privfed.measures.measure_row import MeasureRow
 from privfed.parts import find
 
 
 def test_500_clients_know_the_accuracy_to_two_points():
     row = MeasureRow.of([MEASURES["accuracy"]], DIGITS)
-    assert forecast(row, 500, 5.4)["accuracy"] == pytest.approx(0.019, abs=0.001)
-    assert forecast(row, 5000, 5.4)["accuracy"] == pytest.approx(0.0019, abs=0.0001)
+    assert half_widths(row, 500, 5.4)["accuracy"] == pytest.approx(0.019, abs=0.001)
+    assert half_widths(row, 5000, 5.4)["accuracy"] == pytest.approx(0.0019, abs=0.0001)
 
 
 @pytest.mark.parametrize("kind", SUITED)
-def test_a_forecast_is_near_what_comes(kind):
+def test_a_width_is_near_what_comes(kind):
     row = MeasureRow.of([MEASURES[name] for name in SUITED[kind]], SCORINGS[kind])
-    expected = forecast(row, 2000, 5.0)
+    expected = half_widths(row, 2000, 5.0)
     total = people(kind, 2000, most=6).rows(row).sum(0)
     rng, widths = np.random.default_rng(4), {title: [] for title in expected}
     for _ in range(20):
@@ -39,4 +39,4 @@ def test_own_measures_are_parts_like_any_other():
     sure = crowd.outputs.double().softmax(-1).amax(-1).numpy()
     expected = np.average(sure, weights=1 / np.repeat(sizes, sizes))
     assert each.value == pytest.approx(expected)
-    assert forecast(row, 500, 5.4).keys() == {"sureness", "accuracy"}
+    assert half_widths(row, 500, 5.4).keys() == {"sureness", "accuracy"}
