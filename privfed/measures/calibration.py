@@ -10,7 +10,7 @@ from pydantic import Field
 from privfed.deferred import F, torch
 from privfed.measures.accuracy import per_position
 from privfed.measures.estimate import Estimate, NoisedSum
-from privfed.measures.measure import Measure
+from privfed.measures.measure import Measure, with_slack
 from privfed.measures.scoring import Scoring
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ class Calibration(Measure):
     """The expected calibration error (Naeini, Cooper and Hauskrecht 2015), in bins of confidence.
 
     Confidence is the probability of the predicted class, and its bins are of equal width from
-    1 / classes to 1. An example's gap is 1 - confidence where it is right, -confidence where not;
-    it says (gap, in its bin; 1 - gap^2), whose norm is at most 1, as that of a mean of such is. The
-    error is the sum over bins of |gaps added up|, over the count of examples.
+    1 / classes to 1. An example's gap is 1 - confidence where it is right, -confidence where not,
+    and what it says is its gap, in its bin, and 0 in all others. The error is the sum over bins of
+    |gaps added up|, over the count of examples. Of a client's mean its slack is sent, too.
     """
 
     lower_is_better: ClassVar[bool] = True
@@ -41,7 +41,7 @@ class Calibration(Measure):
         return "" if several else "two or more classes"
 
     def columns(self, scoring: Scoring) -> int:
-        return self.bins + 1
+        return self.bins
 
     def vectors(self, outputs: Tensor, y: Tensor, scoring: Scoring) -> Tensor:
         """An answer that is no probability counts as sure and wrong: gap -1."""
@@ -53,9 +53,11 @@ class Calibration(Measure):
         gap = ((prediction == y) & valid).double() - confidence
         cell = ((confidence - least) / (1 - least) * self.bins).long().clamp(max=self.bins - 1)
         cells = F.one_hot(cell, self.bins).double() * gap[..., None]
-        every = torch.cat([cells, 1 - gap[..., None].square()], -1)
-        columns = [per_position(column, y, scoring) for column in every.unbind(-1)]
+        columns = [per_position(column, y, scoring) for column in cells.unbind(-1)]
         return torch.stack(columns, 1)
+
+    def parts(self, means: Tensor) -> Tensor:
+        return with_slack(means)
 
     def estimate(self, noised: NoisedSum, scoring: Scoring) -> Estimate:
         """sum_b |D_b| / S, of which noise would make too much: see `_estimated`."""

@@ -79,6 +79,15 @@ def refuse_unsuited(measure: Measure, scoring: Scoring) -> None:
         )
 
 
+def with_slack(means: Tensor) -> Tensor:
+    """(m, 1 - |m|^2) for clients' means m `[c, k]` of norm at most 1: `[c, k + 1]`.
+
+    Its norm is sqrt(1 - |m|^2 + |m|^4) <= 1: the last number, by which the server learns how much
+    clients differ, adds nothing to the sensitivity.
+    """
+    return torch.cat([means, 1 - means.square().sum(1, keepdim=True)], 1)
+
+
 def within_unit(vectors: Tensor) -> Tensor:
     """`vectors` `[n, k]` in float64, shortened to norm 1 where longer; not finite ones are 0."""
     vectors = vectors.double()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _MOST = 64
-"""How many labels the loss of a guess is looked at, at most."""
+"""How many labels a guess is looked at beside, at most."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,12 @@ class Scoring:
             return torch.ones(len(y), dtype=torch.bool, device=y.device)
         return (y != NO_LABEL).flatten(1).any(1)
 
-    def guess_loss(self) -> float:
-        """The loss of the best constant answer where every label is as frequent as any other."""
+    def guess(self) -> tuple[Tensor, Tensor]:
+        """The best constant answer, beside labels of which none is more frequent.
+
+        Outputs `[n, *positions, width]` and labels y `[n, *]` of up to 64 examples, which are
+        nobody's, and of one position where they are sequences.
+        """
         form, loss = self.form, self.loss
         width = loss.width(form.empty())
         if form.classified:
@@ -66,4 +70,10 @@ class Scoring:
             y = torch.tensor([least, 1.0])[:, None].expand(2, form.classes)
         outputs = loss.minimiser(y, width).float()
         some = y[:: -(-len(y) // _MOST)]
-        return float(loss.losses(outputs.expand(len(some), -1), some).double().mean())
+        if self.sequences:
+            return outputs.expand(len(some), 1, -1), some[:, None]
+        return outputs.expand(len(some), -1), some
+
+    def guess_loss(self) -> float:
+        """The mean loss of `guess`."""
+        return float(self.loss.losses(*self.guess()).double().mean())
