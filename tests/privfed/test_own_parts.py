@@ -39,6 +39,7 @@ TOYS = {
     "attack": ("attack.name=toys:Doubling", "attack.fraction=0.25"),
     "before": ('aggregation.before=["toys:Untouched"]', *OPEN),
     "protocol": ("secure.protocol=toys:Counted", *EVERYBODY),
+    "measure": ("evaluation.by=clients", "evaluation.every=7", 'evaluation.measures=["toys:Sureness"]'),
     "watcher": ('run.watch=["toys:Counting"]',),
 }
 CASES = {**TOYS, "rule on rows": ("aggregation.rule=toys:FirstRow", *OPEN)}

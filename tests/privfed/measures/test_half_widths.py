@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 from scorings import DIGITS, MEASURES, SCORINGS, SUITED, people
-from toys import Sureness
 
 from privfed.measures.half_widths import half_widths
 from privfed.measures.measure_row import MeasureRow
+from privfed.parts import find
 
 
 def test_500_clients_know_the_accuracy_to_two_points():
@@ -31,7 +31,7 @@ def test_a_width_is_near_what_comes(kind):
 
 
 def test_own_measures_are_parts_like_any_other():
-    measure = Sureness()
+    measure = find("measure", "toys:Sureness", "evaluation.measures")()
     row = MeasureRow.of([measure, MEASURES["accuracy"]], DIGITS)
     crowd = people("digits", 40)
     each = row.estimates(crowd.rows(row).sum(0), 0.0, 1.0)[""]["sureness"]

@@ -6,6 +6,8 @@ from scorings import BINARY, DIGITS, MEASURES, NUMBER, SCORINGS, SUITED, TAGS, T
 from privfed.errors import Refused
 from privfed.measures.measure_row import MeasureRow
 from privfed.measures.recall_at_k import RecallAtK
+from privfed.parts import find
+from privfed.registry import BUILT_IN
 
 UNSUITED = [
     (kind, name) for kind, names in SUITED.items() for name in MEASURES if name not in names
@@ -34,3 +36,10 @@ def test_no_measures_and_one_twice_are_refused():
         MeasureRow.of([], DIGITS)
     with pytest.raises(Refused, match="'accuracy' more than once"):
         MeasureRow.of([MEASURES["accuracy"]] * 2, DIGITS)
+
+
+def test_every_measure_is_named():
+    named = {
+        find("measure", name, "evaluation.measures")().title(NUMBER) for name in BUILT_IN["measure"]
+    }
+    assert named == {*MEASURES}
