@@ -82,6 +82,8 @@ class Loop:
         run = config.run
         self.rank_zero.begin(self.setup)
         for round in range(now.round + 1, run.rounds + 1):
+            if self.recorder.stopping.over:
+                break
             try:
                 state = self._state_after(round, now.state)
             except BudgetExceeded:
@@ -95,8 +97,6 @@ class Loop:
             if round % run.checkpoint_every == 0 or round == run.rounds:
                 _refuse_changed(self.setup, constants)
                 self.save(now)
-            if self.recorder.stopping.over:
-                break
         self.rank_zero.end()
         return now, False
 

@@ -19,6 +19,8 @@ from typing import Any
 from accounting.events import Event
 from accounting.guarantee import guarantee, spent
 from accounting.ledger import Ledger
+from privfed.config.assembly import assembled
+from privfed.config.overrides import assign
 from privfed.errors import Refused
 from privfed.measures.estimate import Estimate
 from privfed.models.form import Form
@@ -99,15 +101,13 @@ def _for_one_evaluation(setup: Setup, epsilon: float, keys: Mapping[str, Any]) -
             'of another kind among them would not be; set evaluation.by = "clients" before a run '
             "starts"
         )
-    stated = {**config.evaluation.model_dump(), **keys, "by": "clients", "every": 2}
-    wanted = replace(
-        config,
-        evaluation=type(config.evaluation).model_validate(stated),
-        run=config.run.model_copy(update={"rounds": 2}),
-        privacy=config.privacy.model_copy(update={"epsilon": epsilon, "noise_multiplier": None}),
-        noise_multiplier=None,
-        admitted=0,
-    )
+    raw = config.raw()
+    asked = {**keys, "by": "clients", "every": 2}
+    for key, value in asked.items():
+        assign(raw, f"evaluation.{key}", value)
+    assign(raw, "privacy.epsilon", epsilon)
+    assign(raw, "run.rounds", 2)
+    wanted = assembled(raw)
     refuse(wanted)
     length = measure_row_of(wanted, Form.of(setup.federation.examples)).length
     plan = solve_plan(as_evaluation(wanted, length).with_run(rounds=1), length=length)
