@@ -134,6 +134,19 @@ class Run:
         evaluation = evaluate(self._near, () if other is None else other_rows(other), to)
         return Answer(evaluation.to_json(), evaluation_table(evaluation, to), evaluation)
 
+    def evaluate_by_clients(self, epsilon: float, **keys: Any) -> Answer:
+        """Let the run's clients score the model in one more round, charged `epsilon` by itself.
+
+        `keys` are those of [evaluation]: `measures`, `group`, `size`. The charge is in this run's
+        ledger: `privfed evaluate --federated`.
+        """
+        from privfed.report.evaluation import clients_table
+        from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
+
+        wanted = {key: plain(value) for key, value in keys.items()}
+        scored = evaluate_by_clients(self._near, float(epsilon), wanted)
+        return Answer(scored.to_json(), clients_table(scored), scored)
+
     def predict(self, rows: Any, out: str | Path | None = None) -> Any:
         """Predict `rows`, with labels or without: a table of the same library, a row per row.
 

@@ -39,7 +39,7 @@ def plan_table(
         {
             **_training_rows(plan, forecast),
             **privacy_rows(plan, forecast),
-            **evaluation_rows(plan),
+            **evaluation_rows(plan, forecast),
             **secure_rows(plan, forecast),
             **_cost_rows(plan, forecast),
             **beside_rows(config.against, *plan.also(config.run.rounds)),

@@ -17,6 +17,7 @@ from privfed.report.console import written
 from privfed.report.live.line import Status, status_line
 from privfed.report.live.pace import Pace
 from privfed.report.plan import plan_table
+from privfed.run.evaluation.charged_measures import PREFIX
 from privfed.run.forecast import Forecast
 from privfed.run.outcome import RoundRecord
 from privfed.words import ceiling, measure, number
@@ -130,9 +131,14 @@ def abort_line(round: int, reason: str) -> str:
 
 
 def measures_line(record: RoundRecord, budget: float | None) -> str:
-    """The first measure of an evaluation, and ε spent of the budget."""
+    """The first measure of an evaluation, what clients measured first, and ε of the budget."""
     name, value = next(iter(record.public.items()))
-    return f"{name} {measure(name, value)}  {epsilon_of_budget(record, budget)}"
+    charged = next((key for key in record.public if f"{key}_low" in record.public), None)
+    by_clients = ""
+    if charged is not None:
+        title = charged.removeprefix(PREFIX)
+        by_clients = f"  clients' {title} {measure(title, record.public[charged])}"
+    return f"{name} {measure(name, value)}{by_clients}  {epsilon_of_budget(record, budget)}"
 
 
 def epsilon_of_budget(record: RoundRecord, budget: float | None) -> str:

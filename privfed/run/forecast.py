@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from defenses.types import SumRule
 from privfed.local.batches import steps
 from privfed.plan.plan import Plan
+from privfed.run.evaluation.charged_measures import expected_widths
 from privfed.run.setup import Setup
 
 _NUMBER = 4
@@ -46,6 +48,8 @@ class Forecast:
     encoded: float
     aborts: float
     step: float | None
+    half_widths: Mapping[str, float] = field(default_factory=dict)
+    """Half the width of the interval of each measure that clients make, which noise will leave."""
     unstacked: str | None = None
     """Why clients are trained one after the other, where that was not chosen for its speed."""
 
@@ -133,4 +137,5 @@ def forecast(setup: Setup) -> Forecast:
         aborts=setup.plan.cost.aborts,
         step=algorithm.grid_step(d),
         unstacked=setup.speed.unstacked,
+        half_widths=expected_widths(setup),
     )

@@ -10,12 +10,14 @@ from privfed.report.outcome import beside_constant
 from privfed.report.page.blocks import Block, Chapter, Facts, Figures, Paragraph, Picture
 from privfed.report.page.drawing import Axes, Line, lines_picture
 from privfed.report.page.run_facts import PageFacts
+from privfed.run.evaluation.charged_measures import PREFIX
 
 
 def learning_chapter(facts: PageFacts) -> Chapter:
     """How the run ended, and a picture of each measure."""
     blocks: list[Block] = [Facts(_rows(facts)) if facts.summary else Paragraph(_NOT_ENDED)]
     blocks += [picture for name in facts.measures if (picture := _picture(name, facts))]
+    blocks += [picture for name in _charged(facts) if (picture := _clients_picture(name, facts))]
     if facts.aborts:
         blocks.append(_aborts(facts.aborts))
     return Chapter("learning", "What was learned", blocks)
@@ -30,10 +32,14 @@ def _rows(facts: PageFacts) -> dict[str, str]:
     measures = {name: summary[name] for name in facts.measures if name in summary}
     scores = {name: beside_constant(name, measures, constant) for name in measures}
     rounds = f"{summary.get('rounds')} moved the model, {summary.get('charges')} were charged"
+    if summary.get("evaluations"):
+        rounds += f", {summary['evaluations']} evaluated by clients"
     if summary.get("aborted"):
         rounds += f", {summary['aborted']} aborted"
     if summary.get("stopped_at_budget"):
         rounds += "; stopped at the budget"
+    if summary.get("stopped_early"):
+        rounds += "; stopped early"
     return {**scores, "scored on": _scored_on(summary), "rounds": rounds, **_warning(summary)}
 
 
@@ -60,6 +66,28 @@ def _picture(name: str, facts: PageFacts) -> Picture | None:
     place = facts.measures.index(name)
     return lines_picture(
         f"measure-{place}", title, Axes("round", name, level=level), [Line(name, points)]
+    )
+
+
+def _charged(facts: PageFacts) -> list[str]:
+    """What clients measured, by the names that metrics have."""
+    named = (key for line in facts.rounds for key in line if f"{key}_low" in line)
+    return list(dict.fromkeys(named))
+
+
+def _clients_picture(name: str, facts: PageFacts) -> Picture | None:
+    """What clients measured by round, between the ends of its interval."""
+    labels = {name: "estimate", f"{name}_low": "low", f"{name}_high": "high"}
+    lines = [
+        Line(label, [(line["round"], line[key]) for line in facts.rounds if key in line])
+        for key, label in labels.items()
+    ]
+    title = name.removeprefix(PREFIX)
+    return lines_picture(
+        f"clients-{_charged(facts).index(name)}",
+        f"{title.capitalize()} by round, as clients measured it: noised, and charged",
+        Axes("round", title),
+        lines,
     )
 
 

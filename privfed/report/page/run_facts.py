@@ -20,6 +20,7 @@ from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.plan import Plan, solve_plan
 from privfed.plan.rule import message_length
 from privfed.privacy.shared_noise import PARTY_WORDS
+from privfed.run.evaluation.charged_measures import PREFIX
 from privfed.run.forecast import RoundForecast, round_exchange
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import unpack
@@ -68,7 +69,8 @@ class PageFacts:
     def measures(self) -> list[str]:
         """The measures of its loss by name, the first the one to look at, and the loss last."""
         known = {"format", "round", "epsilon", "clip", "simulation_only", "attack_success"}
-        return list(dict.fromkeys(key for line in self.rounds for key in line if key not in known))
+        keys = dict.fromkeys(key for line in self.rounds for key in line if key not in known)
+        return [key for key in keys if not key.startswith(PREFIX)]
 
     def simulation(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
         """What no ε covers of an evaluated round."""

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from accounting.accountants import ACCOUNTANTS
 from accounting.curves import Curve, over_delta, over_rounds
-from privfed.report.page.blocks import Block, Chapter, Paragraph
+from accounting.guarantee import guarantee
+from privfed.report.page.blocks import Block, Chapter, Figures, Paragraph
 from privfed.report.page.drawing import Axes, Line, lines_picture
 from privfed.report.page.run_facts import PageFacts
 from privfed.words import ceiling
@@ -36,7 +37,26 @@ def spending_chapter(facts: PageFacts) -> Chapter:
         ),
     )
     drawn: list[Block] = [picture for picture in pictures if picture]
-    return Chapter("epsilon", "What was spent", [_words(facts), *drawn])
+    return Chapter("epsilon", "What was spent", [_words(facts), *_parts(facts), *drawn])
+
+
+def _parts(facts: PageFacts) -> list[Block]:
+    """What each kind of release would have spent by itself, where there are several."""
+    charged = facts.ledger.run_spending
+    if len(charged) < 2:
+        return []
+    delta, evaluating = float(facts.ledger.terms["delta"]), facts.plan and facts.plan.evaluation
+    lines = [
+        [
+            "evaluation by clients" if evaluating and event == evaluating.event else "training",
+            str(count),
+            ceiling(guarantee({event: count}, delta).epsilon),
+        ]
+        for event, count in charged.items()
+    ]
+    columns = ["part", "charges", f"ε by itself, at δ = {delta:g}"]
+    caption = "Parts of the run; what was spent is their composition, less than their sum"
+    return [Figures(caption, columns, lines, frozenset({1, 2}))]
 
 
 def _words(facts: PageFacts) -> Paragraph:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from privfed.plan.budget_shares import budget_shares
 from privfed.plan.plan import Plan
+from privfed.run.forecast import Forecast
 from privfed.words import ceiling
 
 
-def evaluation_rows(plan: Plan) -> dict[str, str]:
+def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     """What clients measure, how often, and what each part of the run would spend alone."""
     config = plan.config
     pairs: dict[str, str] = {}
@@ -19,6 +20,11 @@ def evaluation_rows(plan: Plan) -> dict[str, str]:
         pairs["evaluation"] = (
             f"by clients, every {every} rounds: {', '.join(keys.measures)}{groups}, by "
             f"{plan.evaluation.config.sampler.size} expected{noised}"
+        )
+    if forecast.half_widths and plan.mechanism.private:
+        widths = (f"{name} ± {width:.2g}" for name, width in forecast.half_widths.items())
+        pairs["intervals"] = (
+            f"noise will leave about {', '.join(widths)} at {config.evaluation.confidence:.0%}"
         )
     if plan.evaluation is not None and plan.mechanism.private:
         pairs["parts"] = "alone, " + ", ".join(

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from privfed.measures.estimate import Estimate
+from privfed.measures.half_widths import half_widths
+from privfed.round.algorithm import Algorithm
 from privfed.run.setup import Setup
 
 PREFIX = "clients_"
@@ -21,14 +23,10 @@ def charged_measures(setup: Setup, released: Tensor) -> Mapping[str, Estimate]:
     algorithm, measures = setup.evaluation, setup.executor.measures
     if algorithm is None or measures is None:
         return {}
-    size = int(algorithm.sampler.size)
-    deviation = 0.0
-    if algorithm.mechanism.private:
-        factor = algorithm.mechanism.noise_on_update(size)
-        deviation = factor * algorithm.encoding_factor(0) * float(algorithm.mechanism.clip)
+    size = float(algorithm.sampler.size)
     by_group = measures.row.estimates(
         released.double() * size,
-        deviation,
+        _deviation(algorithm),
         algorithm.witness(1).rate,
         setup.plan.config.evaluation.confidence,
     )
@@ -37,6 +35,24 @@ def charged_measures(setup: Setup, released: Tensor) -> Mapping[str, Estimate]:
         for group, estimates in by_group.items()
         for name, estimate in estimates.items()
     }
+
+
+def expected_widths(setup: Setup) -> dict[str, float]:
+    """Half the width of each measure's interval that noise will leave, before anybody is asked."""
+    algorithm, measures = setup.evaluation, setup.executor.measures
+    if algorithm is None or measures is None:
+        return {}
+    confidence, size = setup.plan.config.evaluation.confidence, float(algorithm.sampler.size)
+    return half_widths(measures.row, size, _deviation(algorithm), confidence)
+
+
+def _deviation(algorithm: Algorithm) -> float:
+    """The deviation of the noise on each number of a sum of rows."""
+    mechanism = algorithm.mechanism
+    if not mechanism.private:
+        return 0.0
+    factor = mechanism.noise_on_update(round(float(algorithm.sampler.size)))
+    return factor * algorithm.encoding_factor(0) * float(mechanism.clip)
 
 
 def in_metrics(estimates: Mapping[str, Estimate]) -> dict[str, float]:
