@@ -15,11 +15,13 @@ from typing import Any
 
 from accounting.errors import Unaccountable
 from accounting.releases import (
+    Noise,
     PoissonSampled,
     Release,
     Repeated,
     Separated,
     SeveralSites,
+    noise_of,
     number,
     release_from_json,
 )
@@ -72,6 +74,11 @@ class Event:
         if isinstance(self.release, RepeatAndSelect):
             return tuple(release for release, _ in self.release.of)
         return (self.release,)
+
+    @property
+    def noise(self) -> Noise | None:
+        """The noise of a round; None where there is none. That of a choice is its runs' first."""
+        return noise_of(self.releases[0])
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Event:

@@ -23,6 +23,7 @@ from privfed.errors import Refused
 from privfed.plan.prior_spending import NOTHING, Priors, examples_guarantee, other_guarantee
 from privfed.plan.refusals import refusals
 from privfed.plan.round_cost import RoundCost, round_cost
+from privfed.plan.run_spending import solved_noise, spending_of
 from privfed.privacy.mechanism import Mechanism
 from privfed.privacy.shared_noise import OTHER_PARTY, shares_noise
 from privfed.round.algorithm import Algorithm
@@ -159,7 +160,7 @@ def solve_plan(config: Config, before: Priors = NOTHING, length: int = 0) -> Pla
         mechanism, event = cost.mechanism.at(noise), cost.event(noise)
         _refuse_unsound(config, mechanism, event)
         refuse_unaccountable(event, privacy.accountant)
-        spending = Counter(before.spending) + Counter({event: config.run.rounds})
+        spending = Counter(before.spending) + Counter(spending_of(config, event))
         promised = guarantee(spending, privacy.delta, privacy.accountant)
         if not _goes_on(config):
             _refuse_nothing_left(spending, promised, privacy.accountant)
@@ -199,7 +200,7 @@ def _noise(config: Config, cost: RoundCost, earlier: Spending) -> float | None:
         return privacy.noise_multiplier
     if config.noise_multiplier is not None or privacy.epsilon is None:
         return config.noise_multiplier
-    return cost.solve(rounds, privacy.epsilon, privacy.delta, privacy.accountant, earlier)
+    return solved_noise(config, cost, earlier)
 
 
 def _weighs_by_examples(config: Config, rule: SumRule | RowRule) -> bool:
