@@ -230,6 +230,11 @@ def _notes(charges: Sequence[CellCharges], uncounted: int) -> Iterator[str]:
         yield "clients that any of these cells declares public are not covered"
     elif public:
         yield f"{len(public)} clients that any of these cells declared public are not covered"
+    if len(cells) > 1 and any(entry.sources for entry in charges):
+        yield (
+            "a cell's own ε does not cover that it was chosen among these: state this one, or "
+            "choose with tune.private = true"
+        )
     if uncovered := composition(charges).uncovered:
         yield f"what the starting model tells of the same people is not covered (it is {uncovered})"
     if uncounted:

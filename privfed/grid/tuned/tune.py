@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -192,5 +192,7 @@ def _tuned(places: Places, proposal: Proposal, ledger: Ledger) -> Tuned:
     outcome["combination"] = {
         key: stored[section].get(name) for key, (section, _, name) in places_of.items()
     }
-    bound = spent(ledger, privacy.delta, privacy.accountant)
+    bound = replace(
+        spent(ledger, privacy.delta, privacy.accountant), uncovered=proposal.guarantee.uncovered
+    )
     return Tuned(places.best, places.ledger, proposal, outcome, bound)
