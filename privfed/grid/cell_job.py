@@ -87,7 +87,8 @@ def _trained(job: Job, path: Path) -> Outcome:
 
 
 def _config(job: Job) -> Config:
-    return replace(assembled(job.raw), chosen=job.chosen)
+    config = assembled(job.raw)
+    return replace(config, chosen=job.chosen) if job.chosen else config
 
 
 def _store(folder: Path, result: Result) -> Result:

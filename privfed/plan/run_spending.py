@@ -33,7 +33,7 @@ def solved_noise(config: Config, cost: RoundCost, earlier: Spending) -> float:
         return cost.solve(rounds, privacy.epsilon, privacy.delta, privacy.accountant, earlier)
     repetitions = config.chosen.repetitions
 
-    def whole(z: float) -> Event:
+    def choice(z: float) -> Event:
         return best_of(run_spending(cost.event(z), rounds), repetitions)
 
-    return noise_multiplier(whole, 1, privacy.epsilon, privacy.delta, privacy.accountant, earlier)
+    return noise_multiplier(choice, 1, privacy.epsilon, privacy.delta, privacy.accountant, earlier)

@@ -14,7 +14,7 @@ from privfed.grid.tuned.proposal import Proposal
 from privfed.run.ledger_terms import mark_counted
 
 
-def charged(proposal: Proposal, path: Path) -> Ledger:
+def charge_tuning(proposal: Proposal, path: Path) -> Ledger:
     """The ledger at `path` with the charge of this tuning, made now where it is not there.
 
     Raises `Refused` where it is of another tuning, and `BudgetExceeded` as a run would.

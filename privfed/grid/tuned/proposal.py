@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from accounting.errors import AccountingError
 from accounting.events import Event
 from accounting.guarantee import Guarantee, guarantee
 from accounting.repetitions import Repetitions
@@ -138,10 +137,7 @@ def propose(files: Files, grid: Grid) -> Proposal:
     assert grid.tune is not None
     combinations = tuple(cells(files.grid, grid))
     expected = grid.tune.candidates or _EACH * len(combinations)
-    try:
-        repetitions = Repetitions.with_mean(grid.tune.shape, expected)
-    except AccountingError as error:
-        raise Refused(f"tune.candidates: {error}") from error
+    repetitions = Repetitions.with_mean(grid.tune.shape, expected)
     proposals = [_of_one(grid, cell, combinations, repetitions) for cell in combinations]
     first, *others = proposals
     for cell, other in zip(combinations[1:], others, strict=True):
@@ -169,10 +165,7 @@ def _of_one(
         raise Refused(f"{dict(cell.values)}: {cell.refusal}")
     config = replace(cell.config, chosen=Chosen(repetitions))
     before = priors(config)
-    try:
-        setup = prepare(config, before, load=load_representatives)
-    except Refused as refusal:
-        raise Refused(f"{dict(cell.values)}: {refusal}") from refusal
+    setup = prepare(config, before, load=load_representatives)
     plan = setup.plan
     (event,) = spending_of(plan.config, plan.event)
     seconds = forecast(setup).seconds

@@ -32,7 +32,7 @@ from privfed.grid.cell_results import STOPPED, WAITING, Result
 from privfed.grid.process_pool import Died, Ended, work
 from privfed.grid.results import DONE, FAILED, REFUSED, Files, number_or_none
 from privfed.grid.tuned.candidates import Candidate, candidates
-from privfed.grid.tuned.charge import charged
+from privfed.grid.tuned.charge import charge_tuning
 from privfed.grid.tuned.proposal import Proposal
 from privfed.grid.tuned.release import release
 from privfed.store.folders import held_alone
@@ -108,7 +108,7 @@ def tune(files: Files, proposal: Proposal, processes: int) -> Tuned:
     places.private.chmod(0o700)
     taken = Refused(f"{files.folder} is being tuned by another process; wait for it to end")
     with held_alone(places.private, taken):
-        ledger = charged(proposal, places.ledger)
+        ledger = charge_tuning(proposal, places.ledger)
         if not places.best.exists():
             drawn = candidates(proposal, _key(proposal, places, ledger))
             chosen = Chosen(proposal.repetitions, ledger.charges[0].hash)
