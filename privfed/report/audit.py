@@ -50,7 +50,7 @@ def audit_table(audit: RunAudit) -> Table:
             f"of this, ε = {ceiling(audit.alone.epsilon)} is this run's own; earlier runs: "
             f"{', '.join(facts['prior'])}"
         )
-    pairs |= chosen_row(facts["chosen"] is not None)
+    pairs |= chosen_row("chosen" in audit.terms)
     pairs |= budget_rows(audit.budgets)
     pairs |= start_row(audit.guarantee, _start(facts)) if audit.guarantee else {}
     pairs |= disjoint_row(facts["disjoint"] or ())

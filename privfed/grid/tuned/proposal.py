@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -167,6 +168,11 @@ def _of_one(
     before = priors(config)
     setup = prepare(config, before, load=load_representatives)
     plan = setup.plan
+    if plan.guarantee.epsilon == math.inf:
+        raise Refused(
+            f"{dict(cell.values)}: no accountant bounds a choice among such runs; add noise or, "
+            "with earlier runs, use a mechanism and a sampler that RDP bounds"
+        )
     (event,) = spending_of(plan.config, plan.event)
     seconds = forecast(setup).seconds
     return Proposal(combinations, repetitions, plan, before, event, *_score(grid, setup), seconds)

@@ -1,7 +1,7 @@
 """A tuning that is charged, from its proposal to the release of the best run.
 
 ```text
-charge     one line in GRID/ledger.jsonl, durable, before anything is drawn
+charge     one line in GRID/tuning.jsonl, durable, before anything is drawn
 draw       the number of candidates and each one's combination    candidates.py
 train      each of them under GRID/private/ (0700), in any order, resumed after a crash
 release    GRID/best: the run with the best score, and nothing of the others    release.py
@@ -53,8 +53,8 @@ class Places:
 
     @property
     def ledger(self) -> Path:
-        """The ledger with the one charge."""
-        return self.grid / "ledger.jsonl"
+        """The ledger with the one charge; not called as a run's is, since this folder is none."""
+        return self.grid / "tuning.jsonl"
 
     @property
     def private(self) -> Path:

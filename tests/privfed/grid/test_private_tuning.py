@@ -92,7 +92,7 @@ def test_the_best_leaves_and_its_epsilon_covers_the_choice(tmp_path, monkeypatch
     number(monkeypatch, 5)
     path = write(tmp_path, TUNED, BUDGET)
     done = tuned(path)
-    ledger, best = Ledger.load(tmp_path / "ledger.jsonl"), tmp_path / "best"
+    ledger, best = Ledger.load(tmp_path / "tuning.jsonl"), tmp_path / "best"
     (charge,) = ledger.charges
     audited, terms = audit(best), Ledger.load(best / "ledger.jsonl").terms
     assert audited.problems == ()
@@ -118,7 +118,7 @@ def test_nothing_of_the_others_lies_outside_private(tmp_path, monkeypatch):
     path = write(tmp_path, TUNED, BUDGET)
     tuned(path)
     assert {file.parts[0] for file in public(tmp_path)} == {
-        "best", "ledger.jsonl", "base.toml", "grid.toml",
+        "best", "tuning.jsonl", "base.toml", "grid.toml",
     }  # fmt: skip
     private = tmp_path / "private"
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
@@ -129,7 +129,7 @@ def test_nothing_of_the_others_lies_outside_private(tmp_path, monkeypatch):
     shown = b"".join((tmp_path / file).read_bytes() for file in public(tmp_path))
     assert sum(each.encode() in shown for each in ids) == 1
     assert b"candidates/" not in shown
-    lines = (tmp_path / "ledger.jsonl").read_text().splitlines()
+    lines = (tmp_path / "tuning.jsonl").read_text().splitlines()
     kinds = [json.loads(line)["type"] for line in lines]
     assert kinds == ["open", "define", "charge"], "one line, whatever their number"
 
@@ -142,7 +142,7 @@ def test_what_is_public_has_the_same_form_whatever_the_number(tmp_path, monkeypa
     listed = sorted(str(file) for file in public(tmp_path))
     assert listed == [
         "base.toml", "best/checkpoint.safetensors", "best/config.toml", "best/ledger.jsonl",
-        "best/metrics.jsonl", "best/report/summary.json", "grid.toml", "ledger.jsonl",
+        "best/metrics.jsonl", "best/report/summary.json", "grid.toml", "tuning.jsonl",
     ]  # fmt: skip
     trained = [file.stat().st_mtime for file in tmp_path.glob("private/candidates/*/run/*")]
     dates = [file.stat().st_mtime for file in (tmp_path / "best").rglob("*") if file.is_file()]
@@ -153,7 +153,7 @@ def test_it_is_charged_before_anything_is_drawn(tmp_path, monkeypatch):
     seen = []
 
     def drawn(proposal, key):
-        seen.append(len(Ledger.load(tmp_path / "ledger.jsonl").charges))
+        seen.append(len(Ledger.load(tmp_path / "tuning.jsonl").charges))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tuning, "candidates", drawn)
@@ -176,7 +176,7 @@ def test_a_tuning_that_was_cut_off_goes_on_with_the_same_candidates(tmp_path, mo
     monkeypatch.setattr(tuning, "work", cut)
     with pytest.raises(KeyboardInterrupt):
         tuned(path)
-    ledger, key = (tmp_path / "ledger.jsonl").read_bytes(), (tmp_path / "private/key").read_bytes()
+    ledger, key = (tmp_path / "tuning.jsonl").read_bytes(), (tmp_path / "private/key").read_bytes()
     folder = tmp_path / "private/candidates"
     before = {path: path.read_bytes() for path in folder.rglob("result.json")}
     assert len(before) == 2
@@ -190,7 +190,7 @@ def test_a_tuning_that_was_cut_off_goes_on_with_the_same_candidates(tmp_path, mo
     monkeypatch.setattr(tuning, "work", rest)
     tuned(path)
     assert ran == ["000003", "000004"]
-    assert (tmp_path / "ledger.jsonl").read_bytes() == ledger
+    assert (tmp_path / "tuning.jsonl").read_bytes() == ledger
     assert (tmp_path / "private/key").read_bytes() == key
     assert all(path.read_bytes() == content for path, content in before.items())
     ran.clear()
@@ -254,7 +254,7 @@ def test_where_all_fail_nothing_leaves_and_the_charge_stays(tmp_path, monkeypatc
     with pytest.raises(Refused, match="nothing is released") as refused:
         tuned(path)
     assert "someone" not in str(refused.value)
-    assert len(Ledger.load(tmp_path / "ledger.jsonl").charges) == 1
+    assert len(Ledger.load(tmp_path / "tuning.jsonl").charges) == 1
     assert not (tmp_path / "best").exists()
 
 
@@ -327,7 +327,7 @@ def test_an_earlier_run_is_counted_once_and_marked_once(tmp_path, monkeypatch):
     audited = audit(tmp_path / "after/best")
     assert audited.problems == ()
     assert 8.9 < audited.guarantee.epsilon == done.guarantee.epsilon <= 9.0
-    assert len(Ledger.load(tmp_path / "after/ledger.jsonl").spending) == 2
+    assert len(Ledger.load(tmp_path / "after/tuning.jsonl").spending) == 2
 
 
 def test_a_chosen_run_goes_no_further(tmp_path, monkeypatch):
@@ -354,6 +354,7 @@ def test_the_epsilon_of_a_single_run_is_no_claim_of_the_chosen_one(tmp_path, mon
 REFUSED = {
     "no noise": ('mechanism = "none"', "", "have no noise"),
     "infinite": ("epsilon = inf", "", "have no noise"),
+    "noise of zero": ("noise_multiplier = 0.0", "", "no accountant bounds"),
     "other rounds": ("", '"run.rounds" = [4, 5]', "one and the same"),
     "other cohort": ("", '"cohort.size" = [4, 5]', "one and the same"),
     "other people": ("", '"data.size_mean" = [1.0, 2.0]', "one and the same"),
@@ -368,7 +369,7 @@ def test_what_has_no_proof_is_refused_before_it_is_charged(tmp_path, keys, over,
     base = BUDGET.replace("epsilon = 4.0", keys) if keys else BUDGET
     with pytest.raises(Refused, match=why):
         tuned(write(tmp_path, grid, base))
-    assert not (tmp_path / "ledger.jsonl").exists()
+    assert not (tmp_path / "tuning.jsonl").exists()
 
 
 @pytest.mark.parametrize(
@@ -427,7 +428,7 @@ def test_the_command_says_what_it_costs_and_never_how_many_were_tried(tmp_path, 
     assert facts["expected_candidates"] == pytest.approx(4.0)
     assert facts["each_tried"] == pytest.approx(1 - 0.25 * (2 / 3) / (1 - 0.75 * 2 / 3))
     assert facts["epsilon_of_one_run"] < facts["epsilon"] <= 4.0
-    assert not (tmp_path / "ledger.jsonl").exists()
+    assert not (tmp_path / "tuning.jsonl").exists()
     assert "choosing makes it" in run(path, "--dry-run").output
     done = run(path, "--json")
     assert done.exit_code == 0, done.output
@@ -436,6 +437,11 @@ def test_the_command_says_what_it_costs_and_never_how_many_were_tried(tmp_path, 
     assert said["epsilon"] == facts["epsilon"]
     assert 6 not in said.values()
     assert run(path, "--retry").exit_code == 2
+    listed = json.loads(CliRunner().invoke(main, ["runs", str(tmp_path), "--json"]).output)
+    assert [row["run"] for row in listed["rows"]] == [str(tmp_path / "best")]
+    page = tmp_path / "best/report/page.html"
+    assert CliRunner().invoke(main, ["report", said["best"]]).exit_code == 0
+    assert "covers that it was chosen" in page.read_text()
     assert "covers that it was chosen" in CliRunner().invoke(main, ["audit", said["best"]]).output
 
 
@@ -444,7 +450,15 @@ def test_a_measure_that_is_none_is_refused_before_it_is_charged(tmp_path):
     path = write(tmp_path, grid, BUDGET)
     with pytest.raises(Refused, match="acuracy"):
         tuned(path)
-    assert not (tmp_path / "ledger.jsonl").exists()
+    assert not (tmp_path / "tuning.jsonl").exists()
+
+
+def test_noise_that_is_fixed_has_the_epsilon_that_it_has(tmp_path, monkeypatch):
+    number(monkeypatch, 2)
+    done = tuned(write(tmp_path, TUNED, BASE))
+    assert done.outcome["noise_multiplier"] == 2.0
+    assert done.proposal.single.epsilon < done.guarantee.epsilon < 10.0
+    assert audit(tmp_path / "best").guarantee.epsilon == done.guarantee.epsilon
 
 
 def test_a_clip_may_be_chosen_since_it_changes_no_event(tmp_path):
