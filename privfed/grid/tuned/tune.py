@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -116,6 +117,7 @@ def tune(files: Files, proposal: Proposal, processes: int) -> Tuned:
             best = drawn[_best(proposal, results)]
             run = places.candidates / best.folder / "run"
             release(run, places.best, places.private / "best")
+        os.utime(places.ledger)  # its date and the best run's would tell how long it took
     return _tuned(places, proposal, ledger)
 
 

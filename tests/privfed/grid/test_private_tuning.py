@@ -146,7 +146,17 @@ def test_what_is_public_has_the_same_form_whatever_the_number(tmp_path, monkeypa
     ]  # fmt: skip
     trained = [file.stat().st_mtime for file in tmp_path.glob("private/candidates/*/run/*")]
     dates = [file.stat().st_mtime for file in (tmp_path / "best").rglob("*") if file.is_file()]
-    assert min(dates) >= max(trained), "dates of the best run's files tell when all ended"
+    dates.append((tmp_path / "tuning.jsonl").stat().st_mtime)
+    assert min(dates) >= max(trained), "dates of what is released tell when all ended, only"
+
+
+def test_the_ledger_of_a_tuning_says_nothing_of_the_number(tmp_path, monkeypatch):
+    seeded, written = BUDGET.replace("[run]", '[run]\nrandomness = "seeded"'), set()
+    for count in (1, 2, 9):
+        number(monkeypatch, count)
+        tuned(write(tmp_path / str(count), TUNED, seeded))
+        written.add((tmp_path / str(count) / "tuning.jsonl").read_bytes())
+    assert len(written) == 1
 
 
 def test_it_is_charged_before_anything_is_drawn(tmp_path, monkeypatch):
