@@ -2,90 +2,35 @@
 
 import json
 import stat
+import subprocess
+import sys
+import time
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 from grids import BASE, in_process, write
+from private_tunings import BUDGET, TUNED, number, proposed, public, scored, tuned
 from scipy.stats import binom, chi2
 
 import privfed
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
-from accounting.repetitions import Repetitions
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
-from privfed.config.assembly import assembled
-from privfed.config.chosen import Chosen
-from privfed.config.overrides import assign
-from privfed.config.reading import read_raw
 from privfed.errors import Broken, Refused
 from privfed.grid.cell_results import STOPPED
-from privfed.grid.load import load_grid
 from privfed.grid.process_pool import Died, Ended, Started
-from privfed.grid.results import DONE, FAILED, Files
+from privfed.grid.results import FAILED
 from privfed.grid.tuned import tune as tuning
 from privfed.grid.tuned.candidates import candidates
-from privfed.grid.tuned.proposal import propose
-from privfed.plan.refusals.choice import choice_refusals
 from privfed.run.resume import resume
-
-BUDGET = BASE.replace("noise_multiplier = 2.0", "epsilon = 4.0")
-TUNED = """
-base = "base.toml"
-[tune]
-private = true
-candidates = 4
-[tune.over]
-"client.lr" = [0.03, 0.1, 0.3]
-"""
 
 
 @pytest.fixture(autouse=True)
 def quick(request, monkeypatch):
     if "slow" not in request.keywords:
         monkeypatch.setattr(tuning, "work", in_process)
-
-
-def proposed(path):
-    files = Files(path, path.parent)
-    return files, propose(files, load_grid(path))
-
-
-def tuned(path):
-    files, proposal = proposed(path)
-    return tuning.tune(files, proposal, 1)
-
-
-def number(monkeypatch, count):
-    """Make the secret number of candidates `count`."""
-    monkeypatch.setattr("accounting.repetitions.Repetitions.number", lambda law, bits: count)
-
-
-def scored(*outcomes):
-    """Candidates that end with these scores, or as these results say, in order; none is trained."""
-    left = iter(outcomes)
-
-    def do(jobs):
-        for job in jobs:
-            yield Started(job)
-            ended = next(left)
-            if isinstance(ended, float):
-                ended = {"status": DONE, "outcome": {"accuracy": ended}}
-            yield Ended(job, ended)
-
-    return lambda do_job, jobs, count: do(jobs)
-
-
-def public(folder):
-    """All files that are not under a private/ of the tuning."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder) for path in files if not _under_private(folder, path)}
-
-
-def _under_private(folder, path):
-    return "private" in path.relative_to(folder).parts
 
 
 def test_the_best_leaves_and_its_epsilon_covers_the_choice(tmp_path, monkeypatch):
@@ -361,69 +306,6 @@ def test_the_epsilon_of_a_single_run_is_no_claim_of_the_chosen_one(tmp_path, mon
     assert any("config.toml" in problem for problem in audit(tmp_path / "best").problems)
 
 
-REFUSED = {
-    "no noise": ('mechanism = "none"', "", "have no noise"),
-    "infinite": ("epsilon = inf", "", "have no noise"),
-    "noise of zero": ("noise_multiplier = 0.0", "", "no accountant bounds"),
-    "other rounds": ("", '"run.rounds" = [4, 5]', "one and the same"),
-    "other cohort": ("", '"cohort.size" = [4, 5]', "one and the same"),
-    "other people": ("", '"data.size_mean" = [1.0, 2.0]', "one and the same"),
-    "a key that is none": ("", '"client.rate" = [1.0]', "client"),
-    "a run that is refused": ("", '"client.lr" = [-1.0]', "client.lr"),
-}
-
-
-@pytest.mark.parametrize("keys, over, why", REFUSED.values(), ids=REFUSED)
-def test_what_has_no_proof_is_refused_before_it_is_charged(tmp_path, keys, over, why):
-    grid = TUNED if not over else TUNED[: TUNED.index('"client.lr"')] + over
-    base = BUDGET.replace("epsilon = 4.0", keys) if keys else BUDGET
-    with pytest.raises(Refused, match=why):
-        tuned(write(tmp_path, grid, base))
-    assert not (tmp_path / "tuning.jsonl").exists()
-
-
-@pytest.mark.parametrize(
-    "section, why",
-    [
-        ('[data]\nholdout = "examples"\n', "holdout"),
-        ('[run]\nheads = "heads.jsonl"\n', "run.heads"),
-        ('[run]\nwatch = ["csv"]\n', "run.watch"),
-        ("[audit]\ncanaries = 30\n", "canaries"),
-        ('[secure]\nprotocol = "masks"\n[privacy]\nmechanism = "skellam"\n', "second guarantee"),
-        ("[client.privacy]\nmechanism = 'dp_sgd'\nnoise_multiplier = 1.0\n", "examples of silos"),
-    ],
-    ids=["scored on members", "heads", "watchers", "canaries", "shared noise", "silos"],
-)
-def test_what_the_charge_leaves_out_is_refused(tmp_path, section, why):
-    write(tmp_path, TUNED, BUDGET)
-    (tmp_path / "further.toml").write_text(section)
-    raw = read_raw(tmp_path / "base.toml")
-    for name, keys in read_raw(tmp_path / "further.toml").items():
-        for key, value in keys.items():
-            assign(raw, f"{name}.{key}", value)
-    config = assembled(raw)
-    assert not [*choice_refusals(config)]
-    config = replace(config, chosen=Chosen(Repetitions.with_mean(1.0, 4.0)))
-    assert any(why in reason for reason in choice_refusals(config))
-
-
-@pytest.mark.parametrize(
-    "grid, why",
-    [
-        (TUNED + '[grid]\n"privacy.epsilon" = [1.0]\n', "is about several"),
-        (TUNED + '[[method]]\nname = "a"\n', "is about several"),
-        ("seeds = [0, 1]\n" + TUNED, "the one seed"),
-        (TUNED.replace("candidates", "seeds = [3]\ncandidates"), "the one seed"),
-        (TUNED.replace("candidates = 4", "candidates = 0.5"), "expected 1 or more"),
-        (TUNED.replace("private = true\n", ""), "is for tune.private = true"),
-    ],
-    ids=["grid", "methods", "seeds", "tuning seeds", "fewer than one", "not private"],
-)
-def test_contradictory_grids_are_refused(tmp_path, grid, why):
-    with pytest.raises(Refused, match=why):
-        load_grid(write(tmp_path, grid, BUDGET))
-
-
 def run(path, *words):
     return CliRunner().invoke(main, ["experiment", str(path), "--jobs", "1", *words])
 
@@ -453,14 +335,6 @@ def test_the_command_says_what_it_costs_and_never_how_many_were_tried(tmp_path, 
     assert CliRunner().invoke(main, ["report", said["best"]]).exit_code == 0
     assert "covers that it was chosen" in page.read_text()
     assert "covers that it was chosen" in CliRunner().invoke(main, ["audit", said["best"]]).output
-
-
-def test_a_measure_that_is_none_is_refused_before_it_is_charged(tmp_path):
-    grid = TUNED.replace("candidates = 4", 'candidates = 4\nby = "acuracy"')
-    path = write(tmp_path, grid, BUDGET)
-    with pytest.raises(Refused, match="acuracy"):
-        tuned(path)
-    assert not (tmp_path / "tuning.jsonl").exists()
 
 
 def test_noise_that_is_fixed_has_the_epsilon_that_it_has(tmp_path, monkeypatch):
@@ -493,3 +367,26 @@ def test_from_python(tmp_path, monkeypatch):
     done = privfed.experiment(path)
     assert done.epsilon == ahead.epsilon
     assert str(tmp_path / "best") in str(done)
+
+
+@pytest.mark.slow
+def test_what_was_killed_goes_on_to_the_same_end(tmp_path):
+    """A process that is killed in the middle of candidates, held against one that is not."""
+    seeded = BUDGET.replace("[run]", '[run]\nrandomness = "seeded"').replace(
+        "rounds = 4", "rounds = 60"
+    )
+    paths = [write(tmp_path / name, TUNED, seeded) for name in ("cut", "through")]
+    command = [sys.executable, "-m", "privfed", "experiment", "--jobs", "1"]
+    with subprocess.Popen([*command, str(paths[0])], stderr=subprocess.DEVNULL) as process:
+        until = time.monotonic() + 60
+        while not [*paths[0].parent.glob("private/candidates/*/run/releases/*")]:
+            assert time.monotonic() < until
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+    assert not (paths[0].parent / "best").exists()
+    for path in paths:
+        subprocess.run([*command, str(path)], check=True, capture_output=True)
+    for name in ("tuning.jsonl", "best/checkpoint.safetensors", "best/metrics.jsonl"):
+        first, second = ((path.parent / name).read_bytes() for path in paths)
+        assert first == second, name
