@@ -14,7 +14,6 @@ from privfed.grid.cells import Cell
 from privfed.grid.tuned.proposal import Proposal
 from privfed.streams import Keys, Streams
 
-_STREAM = "candidates"
 _WORD = 64
 
 
@@ -29,11 +28,11 @@ class Candidate:
 def candidates(proposal: Proposal, key: bytes | None) -> list[Candidate]:
     """All candidates, in the order in which they were drawn; `key` is None for a simulation."""
     streams = Streams(proposal.config.run.seed, simulated=proposal.seeded, key=key)
-    count = proposal.repetitions.number(_whole_number(streams.at(_STREAM), BITS))
+    count = proposal.repetitions.number(_whole_number(streams.at("candidates"), BITS))
     drawn = []
     for place in range(1, count + 1):
         # 128 bits: the remainder favours no combination by more than 2^-64.
-        word = _whole_number(streams.at(_STREAM, place), 2 * _WORD)
+        word = _whole_number(streams.at("candidates", place), 2 * _WORD)
         cell = proposal.cells[word % len(proposal.cells)]
         drawn.append(Candidate(cell, cell.name if proposal.seeded else f"{place:06d}"))
     return list({candidate.folder: candidate for candidate in drawn}.values())

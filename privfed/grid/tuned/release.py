@@ -5,11 +5,11 @@ It is written anew: its files are dated when all candidates ended, its place nam
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 from accounting import durable
+from accounting.documents import from_json
 from privfed.store.run_directory import RunDirectory
 
 
@@ -21,7 +21,7 @@ def release(run: Path, to: Path, by_way_of: Path) -> None:
     shutil.rmtree(by_way_of, ignore_errors=True)
     _copy(run, by_way_of)
     copied = RunDirectory(by_way_of)
-    summary = json.loads(copied.summary.read_text(encoding="utf-8"))
+    summary = from_json(copied.summary.read_text(encoding="utf-8"))
     copied.write_summary({**summary, "run": str(to)})
     by_way_of.rename(to)
     durable.sync_folder(to.resolve().parent)

@@ -14,7 +14,6 @@ on with the same candidates.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Sequence
@@ -188,7 +187,7 @@ def _best(proposal: Proposal, results: Sequence[Result]) -> int:
 def _tuned(places: Places, proposal: Proposal, ledger: Ledger) -> Tuned:
     """What was released, as its files say."""
     directory, privacy = RunDirectory.open(places.best), proposal.config.privacy
-    outcome = json.loads(directory.summary.read_text(encoding="utf-8"))
+    outcome = from_json(directory.summary.read_text(encoding="utf-8"))
     stored = directory.config.read().values()
     places_of = {key: key.rpartition(".") for key in proposal.cells[0].values}
     outcome["combination"] = {
