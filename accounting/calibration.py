@@ -28,8 +28,11 @@ def noise_multiplier(
     delta: float,
     accountant: str = TIGHTEST,
     prior: Spending | None = None,
+    besides: Callable[[float], Spending] | None = None,
 ) -> float:
     """The noise z at which `prior` and `rounds` times `event(z)` spend at most `epsilon`.
+
+    So do they together with what follows from z `besides`, where anything does.
 
     `event` is the mechanism's own event as a function of z, so that calibration, charge and gate
     account for the same thing. The answer errs on the private side only: the epsilon it gives is
@@ -43,7 +46,8 @@ def noise_multiplier(
     refuse_unaccountable(event(1.0), accountant)
 
     def total(z: float) -> Spending:
-        return Counter(prior or {}) + Counter({event(z): rounds})
+        together = Counter(prior or {}) + Counter({event(z): rounds})
+        return together + Counter(besides(z)) if besides else together
 
     def spent(z: float) -> float:
         return guarantee(total(z), delta, accountant).epsilon

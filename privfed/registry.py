@@ -139,13 +139,25 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "bfv": "privfed.secure.homomorphic.protocol:Bfv",
         "ckks": "privfed.secure.homomorphic.protocol:Ckks",
     },
+    "measure": {
+        "accuracy": "privfed.measures.accuracy:Accuracy",
+        "loss": "privfed.measures.mean_loss:MeanLoss",
+        "auc": "privfed.measures.auc:AreaUnderCurve",
+        "calibration": "privfed.measures.calibration:Calibration",
+        "recall_at_k": "privfed.measures.recall_at_k:RecallAtK",
+        "mean_absolute_error": "privfed.measures.mean_absolute_error:MeanAbsoluteError",
+    },
     "watcher": {
         "csv": "privfed.run.watch.csv_files:Csv",
         "tensorboard": "privfed.run.watch.tensorboard:TensorBoard",
     },
 }
 
-LISTS = {"before": "aggregation.before", "watcher": "run.watch"}
+LISTS = {
+    "before": "aggregation.before",
+    "measure": "evaluation.measures",
+    "watcher": "run.watch",
+}
 """Kinds of which a run has a list of parts, and where a run file names them."""
 
 GIVEN: dict[str, dict[str, str]] = {
@@ -173,6 +185,7 @@ CONTRACTS = {
     "before": "defenses.weighing:PreAggregator",
     "attack": "attacks.types:Attack",
     "protocol": "privfed.secure.summation:SumProtocol",
+    "measure": "privfed.measures.measure:Measure",
     "watcher": "privfed.run.watch.watcher:Watcher",
 }
 """What parts of a kind have to declare: refusals, plans and reports rest on it, never on names."""

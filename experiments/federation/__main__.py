@@ -53,7 +53,7 @@ def main() -> int:
     folder.mkdir(mode=0o700, exist_ok=True)
     try:
         with Programs(folder, environment(folder)) as programs:
-            problems = _told(Loopback(folder, programs, not asked.shim), asked.rounds)
+            problems = _problems(Loopback(folder, programs, not asked.shim), asked.rounds)
         return 1 if problems else 0
     except KeyboardInterrupt:
         print("interrupted; nothing is left running", file=sys.stderr)
@@ -63,53 +63,53 @@ def main() -> int:
             shutil.rmtree(folder)
 
 
-def _told(federation: Loopback, rounds: int) -> tuple[str, ...]:
-    """The whole story; returns what does not fit together."""
+def _problems(federation: Loopback, rounds: int) -> tuple[str, ...]:
+    """What does not fit together, after all of the story."""
     tell = Account()
     tell(f"three hospitals of {PATIENTS} made-up patients agree on a federation:")
-    tell(federation.found(PATIENTS, SEED))
+    tell(federation.agree(PATIENTS, SEED))
     federation.start()
     tell("Flower runs with TLS and node keys; every hospital has its agent and its node")
     app = federation.hospitals.declare(rounds, PATIENTS, DEADLINE)
     run = federation.engine.run(app, patience="5.0")
     tell(f"flwr run: {run}")
-    federation.wait_for(lambda seen: 1 in seen.over, 90, "the first round")
+    federation.wait_for(lambda log: 1 in log.over, 90, "the first round")
     tell("round 1 is over")
     federation.programs.kill(f"agent-{LOST}")
     tell(f"the agent of {LOST} is killed; of three with a curious one nobody may drop out")
-    seen = federation.wait_for(lambda seen: seen.aborted and seen.errors, 90, "the end of the run")
-    for round, why in seen.aborted.items():
+    log = federation.wait_for(lambda log: log.aborted and log.errors, 90, "the end of the run")
+    for round, why in log.aborted.items():
         tell(f"round {round} aborted: {why}")
-    tell(f"the run ended: {seen.errors[-1]}")
+    tell(f"the run ended: {log.errors[-1]}")
     federation.hospitals.start_agent(LOST)
     federation.wait(lambda: federation.hospitals.serves(LOST), 30, f"agent-{LOST}")
     again = federation.engine.run(app)
     tell(f"{LOST} is back; flwr run: {again}")
-    seen = federation.wait_for(lambda seen: seen.done, 150, "the run")
-    tell(seen.lines[-1][2])
+    log = federation.wait_for(lambda log: log.done, 150, "the run")
+    tell(log.lines[-1][2])
     return _checked(federation, tell)
 
 
 def _checked(federation: Loopback, tell: Account) -> tuple[str, ...]:
     """Audit the ledger, hold it against every site's receipts, and tell what it took."""
-    hospitals, seen = federation.hospitals, federation.journal()
+    hospitals, log = federation.hospitals, federation.journal()
     audit = json.loads(
         federation.programs.call([*PRIVFED, "audit", str(hospitals.run), "--json"], 120)
     )
     tell(f"privfed audit: ε = {audit['epsilon']:.4f} from {audit['rounds']} charges")
     sites = {name: hospitals.site(name) for name in NAMES}
-    agreement = compare(hospitals.run / "ledger.jsonl", sites, set(seen.over))
+    agreement = compare(hospitals.run / "ledger.jsonl", sites, set(log.over))
     tell("\n".join(agreement.lines()))
-    took = seen.seconds_per_round()
-    sent, back = seen.bytes_per_site(len(agreement.charged))
+    took = log.seconds_per_round()
+    sent, back = log.bytes_per_site(len(agreement.charged))
     if took:
         tell(
             f"{statistics.mean(took):.1f} s a round, of five exchanges; {DEADLINE:g} s of it is "
             f"for training"
         )
     tell(
-        f"an exchange with a site: {seen.seconds_per_exchange():.1f} s (median); the engine alone, "
-        f"for a greeting: {seen.seconds_per_greeting():.1f} s"
+        f"an exchange with a site: {log.seconds_per_exchange():.1f} s (median); the engine alone, "
+        f"for a greeting: {log.seconds_per_greeting():.1f} s"
     )
     tell(f"a round's bytes for each site: {sent:,.0f} there, {back:,.0f} back")
     return agreement.problems

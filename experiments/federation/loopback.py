@@ -25,11 +25,11 @@ class Loopback:
     programs: Programs
     own_executor: bool = True
 
-    def found(self, patients: int, seed: int) -> str:
+    def agree(self, patients: int, seed: int) -> str:
         """Make tables, keys and certificates; return what the sites agreed on."""
         write_tables(self.folder, patients, seed)
         self.hospitals = Hospitals(self.folder, self.programs)
-        agreed = self.hospitals.found()
+        agreed = self.hospitals.agree()
         self.engine = Engine(self.folder, self.programs)
         return agreed
 
@@ -61,9 +61,9 @@ class Loopback:
         path = self.hospitals.log
         return Journal.read(path.read_text() if path.exists() else "")
 
-    def wait_for(self, seen: Callable[[Journal], object], seconds: float, what: str) -> Journal:
-        """The log when `seen` holds of it. Raises `ProgramEnded` where it never does."""
-        self.wait(lambda: bool(seen(self.journal())), seconds, what)
+    def wait_for(self, ready: Callable[[Journal], object], seconds: float, what: str) -> Journal:
+        """The log when `ready` holds of it. Raises `ProgramEnded` where it never does."""
+        self.wait(lambda: bool(ready(self.journal())), seconds, what)
         return self.journal()
 
     def wait(self, ready: Callable[[], bool], seconds: float, what: str) -> None:

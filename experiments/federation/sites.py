@@ -44,7 +44,7 @@ class Hospitals:
         """The folder of a site."""
         return self.folder / name
 
-    def found(self) -> str:
+    def agree(self) -> str:
         """Make keys and folders, agree on a federation, and return its digest."""
         keys = {}
         for name in (*NAMES, "office"):

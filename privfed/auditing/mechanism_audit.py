@@ -19,7 +19,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from privfed.auditing.release_tests import claimed_points, measured_noise, score
 from privfed.auditing.scenarios import Scenario, at_noise_of, plan_of_mechanism, scenarios_of
 from privfed.config.config import Config
 from privfed.errors import Refused
+from privfed.plan.plan import Plan
 from privfed.round.algorithm import Algorithm
 from privfed.streams import Streams
 
@@ -77,12 +78,15 @@ class MechanismAudit:
     confidence: float
     releases: int
     event: Event
+    evaluation: MechanismAudit | None = None
+    """The same of rounds in which clients evaluate, where there are any."""
 
     @property
     def p_value(self) -> float:
         """The smallest of all tests' p-values, times their number."""
         smallest = min([self.noise_p_value, *(test.verdict.p_value for test in self.tested)])
-        return min(1.0, smallest * (len(self.tested) + 1))
+        alone = min(1.0, smallest * (len(self.tested) + 1))
+        return min(1.0, 2 * min(alone, self.evaluation.p_value)) if self.evaluation else alone
 
     @property
     def refuted(self) -> bool:
@@ -100,6 +104,7 @@ class MechanismAudit:
             "sampler": self.event.sampler,
             "noise": {"measured_over_charged": self.noise, "p_value": self.noise_p_value},
             "scenes": [test.to_json() for test in self.tested],
+            **({"evaluation": self.evaluation.to_json()} if self.evaluation else {}),
         }
 
 
@@ -115,7 +120,15 @@ def audit_mechanism(config: Config, releases: int | None = None) -> MechanismAud
             "privacy: this configuration claims no finite epsilon, so there is nothing to test; "
             "set privacy.mechanism, and privacy.epsilon or privacy.noise_multiplier above 0"
         )
-    algorithm, scenarios = scenarios_of(planned)
+    audited = _examined(planned, releases)
+    if planned.evaluation is None:
+        return audited
+    return replace(audited, evaluation=_examined(planned.evaluation, releases))
+
+
+def _examined(planned: Plan, releases: int | None) -> MechanismAudit:
+    """The test of rounds as they are `planned`."""
+    (algorithm, scenarios), config = scenarios_of(planned), planned.config
     count = releases or _affordable(algorithm, scenarios)
     return examine(algorithm, scenarios, count, config.privacy.delta, config.audit.confidence)
 

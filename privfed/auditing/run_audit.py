@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from accounting.errors import AccountingError, LedgerBroken
-from accounting.events import CHANGE, Event, Spending
+from accounting.events import CHANGE, Spending
 from accounting.guarantee import CHOICES, Guarantee, guarantee, spent
 from accounting.ledger import Ledger
 from accounting.releases import (
@@ -35,7 +35,7 @@ from privfed.auditing.opacus_check import CROSS_CHECKS, opacus_epsilon
 from privfed.auditing.run_files import RunFiles, read_run_files
 from privfed.auditing.silo_audit import audit_silos
 from privfed.errors import MISPLACED, Broken, Refused, public_text
-from privfed.plan.prior_spending import Priors, other_guarantee
+from privfed.plan.prior_spending import Priors, charged_under, other_guarantee
 from privfed.store.kept_heads import charges_since, check_heads
 from privfed.store.run_directory import RunDirectory, path_of
 
@@ -177,7 +177,7 @@ def _other(ledger: Ledger, before: Priors, charges: int) -> Guarantee | None:
     stated = ledger.terms.get("other")
     if stated is None:
         return None
-    spending, against = {Event.from_json(stated["event"]): charges}, str(stated["against"])
+    spending, against = charged_under(ledger, "other", charges), str(stated["against"])
     return other_guarantee(spending, against, before.runs, ledger.terms["delta"], before.uncovered)
 
 

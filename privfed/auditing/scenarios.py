@@ -105,7 +105,7 @@ def plan_of_mechanism(config: Config) -> Plan:
     """The plan of `config` for updates of `LENGTH` numbers; of a secure sum, its arithmetic."""
     if config.secured:
         config = overridden(config, ["secure.simulate=arithmetic"])
-    return plan(config, length=message_length(config, LENGTH))
+    return plan(config, length=message_length(config, LENGTH), measures=LENGTH)
 
 
 def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:

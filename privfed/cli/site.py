@@ -87,25 +87,21 @@ def serve_command(directory: Path) -> int:
 
     What it declines, and why, is written to `log` in the site's folder, and to nobody else.
     """
-    import torch
-
     from privfed.deploy.files.site_folder import SiteFolder
+    from privfed.deploy.site.denormals import flushed_denormals
     from privfed.deploy.site.open_site import serving
     from privfed.deploy.site.site_log import logging_to
 
     folder = SiteFolder(directory)
-    torch.set_flush_denormal(True)  # before there are threads, which do as this one does
-    try:
-        with logging_to(folder.log), serving(folder) as member:
-            click.echo(
-                f"{member.key.name} of the federation {member.federation.name} answers at "
-                f"{folder.socket}; its log is {folder.log}",
-                err=True,
-            )
-            with contextlib.suppress(KeyboardInterrupt):
-                threading.Event().wait()
-    finally:
-        torch.set_flush_denormal(False)
+    # Denormals are flushed before there are threads, which do as this one does.
+    with flushed_denormals(), logging_to(folder.log), serving(folder) as member:
+        click.echo(
+            f"{member.key.name} of the federation {member.federation.name} answers at "
+            f"{folder.socket}; its log is {folder.log}",
+            err=True,
+        )
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
     return 0
 
 

@@ -17,7 +17,13 @@ from privfed.visible import visible
 @click.command("evaluate")
 @RUN_DIRECTORY
 @click.option("--data", metavar="PATH", help="Other data of the same form: short for data.path.")
-@data_overrides("Other data.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="SECTION.key=value",
+    help="Other data: data.key; with --federated what is measured: evaluation.key.",
+)
 @click.option("--predictions", type=FILE, help="CSV to write.")
 @click.option(
     "--personalise",
@@ -25,6 +31,8 @@ from privfed.visible import visible
     metavar="EPOCHS",
     help="Fine-tune on half of each client's examples, score on the other: a simulation.",
 )
+@click.option("--federated", is_flag=True, help="The run's clients score it, once, charged.")
+@click.option("--epsilon", type=float, help="What that release spends by itself.")
 @JSON
 @quotes_on_request
 def evaluate_command(
@@ -33,10 +41,12 @@ def evaluate_command(
     overrides: tuple[str, ...],
     predictions: Path | None,
     personalise: int | None,
+    federated: bool,
+    epsilon: float | None,
     as_json: bool,
 ) -> int:
     """Score a trained model: on the run's own test examples, or on another data source."""
-    from privfed.report.evaluation import evaluation_table, personal_table
+    from privfed.report.evaluation import clients_table, evaluation_table, personal_table
     from privfed.trained import personalise as fine_tuning
     from privfed.trained.evaluate import evaluate
 
@@ -47,6 +57,16 @@ def evaluate_command(
             )
         tuned = fine_tuning.personalise(directory, personalise)
         return print_answer(tuned, lambda: personal_table(tuned), as_json)
+    if federated != (epsilon is not None):
+        raise Refused("--federated and --epsilon go together: what clients release has to be paid")
+    if federated and epsilon is not None:
+        from privfed.config.overrides import evaluation_keys
+        from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
+
+        if data is not None or predictions:
+            raise Refused("--federated is about the run's own clients; leave out the other options")
+        scored = evaluate_by_clients(directory, epsilon, evaluation_keys(overrides))
+        return print_answer(scored, lambda: clients_table(scored), as_json)
     other_data = [*([f"data.path={quoted(data)}"] if data is not None else []), *overrides]
     evaluation = evaluate(directory, other_data, predictions)
     return print_answer(evaluation, lambda: evaluation_table(evaluation, predictions), as_json)

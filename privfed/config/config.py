@@ -27,12 +27,15 @@ from privfed.config.sections import (
     Aggregation,
     AttackKeys,
     Audit,
+    Budget,
     Client,
     CohortKeys,
     Data,
+    EvaluationKeys,
     Privacy,
     Run,
     Secure,
+    Stop,
 )
 from privfed.data.partition import Partition
 from privfed.data.partitions.shift import Shift
@@ -40,6 +43,7 @@ from privfed.data.source import NamesSites, Source
 from privfed.errors import Refused
 from privfed.local.dp_sgd import ClientMechanism, ExamplePrivacy, protects_examples
 from privfed.local.objective import Objective
+from privfed.measures.measure import Measure
 from privfed.models.loss import Loss
 from privfed.models.recipes import Model, Weighted
 from privfed.models.start import Start
@@ -49,6 +53,7 @@ from privfed.privacy.shared_noise import SharedNoise, shares_noise
 from privfed.sampling.availability import Availability
 from privfed.sampling.cohort import Sampler
 from privfed.sampling.devices import Devices
+from privfed.sampling.evaluation_rounds import EvaluationRounds
 from privfed.schedules import Schedule
 from privfed.secure.summation import RowHiding, SumProtocol, shows_no_row
 from privfed.server.optimizer import ServerOptimizer
@@ -95,6 +100,9 @@ class Config:
     secure: Secure
     attackers: AttackKeys
     audit: Audit
+    evaluation: EvaluationKeys
+    stop: Stop
+    budget: Budget
     devices: Devices
 
     source: Source
@@ -170,6 +178,12 @@ class Config:
         return self.source.site if isinstance(self.source, NamesSites) else ""
 
     @property
+    def evaluation_rounds(self) -> EvaluationRounds:
+        """Which rounds clients evaluate in."""
+        every = self.evaluation.every or self.run.evaluate_every
+        return EvaluationRounds(every if self.evaluation.by == "clients" else 0)
+
+    @property
     def void(self) -> bool:
         """Whether attackers read raw updates, so that others' rows depend on a member's data."""
         return self.attacked and Knowledge.ALL_HONEST in self.attack.knows
@@ -217,6 +231,12 @@ class Config:
         values = self.aggregation.model_dump()
         parts = [find("before", name, "aggregation.before") for name in self.aggregation.before]
         return tuple(part(**{key: values[key] for key in part.model_fields}) for part in parts)
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """What clients measure where they evaluate. Raises `Refused` for a name nobody knows."""
+        names = self.evaluation.measures
+        return tuple(find("measure", name, "evaluation.measures")() for name in names)
 
     def with_run(self, **changes: Any) -> Config:
         """The same with other values in `[run]`."""

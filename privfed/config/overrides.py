@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from accounting.documents import from_toml
@@ -58,3 +59,13 @@ def _value(text: str) -> Any:
         return float(text)  # .5 and 1. are no TOML, but everybody means a number
     except ValueError:
         return text
+
+
+def evaluation_keys(assignments: Iterable[str]) -> dict[str, Any]:
+    """The keys of [evaluation] that `--set evaluation.key=value` assign. Raises `Refused`."""
+    raw: Raw = {}
+    for assignment in assignments:
+        override(raw, assignment)
+    if others := raw.keys() - {"evaluation"}:
+        raise Refused(f"--federated takes keys of [evaluation] alone; leave out {min(others)}")
+    return raw.get("evaluation", {})

@@ -202,6 +202,45 @@ class Audit(Part):
     """Of the lower bounds on epsilon."""
 
 
+class EvaluationKeys(Part):
+    by: Literal["test", "clients"] = "test"
+    """Who scores the model: nobody's data but the public "test" set; or "clients" as well, on
+    examples that they hold back, in rounds of their own, which are charged (`privfed.measures`)."""
+    every: int = Field(0, ge=0)
+    """Every so many rounds, one evaluates by clients instead of training; run.rounds is a multiple
+    of it. 0: as often as run.evaluate_every says."""
+    measures: list[str] = ["accuracy"]
+    """What clients measure; their one noise covers all of it."""
+    group: str = ""
+    """A declared column of categories, or "label": every measure for each of its groups, too."""
+    holdout: float = Field(0.2, ge=0, lt=1)
+    """The part of its examples that each client holds back to score on, evenly over them; 0: it
+    scores on all those that it trains on."""
+    size: int = Field(0, ge=0)
+    """The expected cohort that evaluates; 0: as many as train."""
+    confidence: float = Field(0.95, ge=0.5, lt=1)
+    """Of the intervals."""
+
+    @field_validator("measures")
+    @classmethod
+    def _once(cls, measures: list[str]) -> list[str]:
+        if not measures or len(set(measures)) < len(measures):
+            raise ValueError("expected at least one name, and each once")
+        return measures
+
+
+class Stop(Part):
+    patience: int = Field(0, ge=0)
+    """So many evaluations in a row without a better one end the run; 0: none does."""
+    by: str = ""
+    """The measure that has to get better; "": the first one."""
+
+
+class Budget(Part):
+    evaluation: float = Field(0.05, gt=0, lt=1)
+    """The part of the run's variance budget (of all its 1/z²) that evaluation by clients takes."""
+
+
 @dataclass(frozen=True)
 class Section:
     """Keys of its own, and the parts named in it: naming key -> (kind, default name).
@@ -249,6 +288,9 @@ SECTIONS = {
     "secure": Section("secure", Secure, {"protocol": ("protocol", "none")}),
     "attack": Section("attackers", AttackKeys, {"name": ("attack", "none")}),
     "audit": Section("audit", Audit, {}),
+    "evaluation": Section("evaluation", EvaluationKeys, {}),
+    "stop": Section("stop", Stop, {}),
+    "budget": Section("budget", Budget, {}),
     "devices": Section("devices", Devices, {}),
 }
 

@@ -202,13 +202,18 @@ def _dealt_out(owners: Indices, identities: Indices, sites: Sites, streams: Stre
     """The entry of each example `[N]`: each goes to any of its owner's, whoever else there is."""
     if sites.per_client == 1:
         return owners
-    order = np.argsort(owners, kind="stable")
-    counts = np.bincount(owners, minlength=len(identities))
-    place = np.empty(len(owners), dtype=np.int64)
-    place[order] = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-    numbers = identities[owners] + place * _APART
+    numbers = identities[owners] + places_among_owners(owners) * _APART
     words = streams.at("sites/examples", 0, numbers).per_client(1)[:, 0]
     return owners * sites.per_client + np.floor(uniforms(words) * sites.per_client).astype(np.int64)
+
+
+def places_among_owners(owners: Indices) -> Indices:
+    """For each example `[N]`, how many of its owner's come before it."""
+    order = np.argsort(owners, kind="stable")
+    counts = np.bincount(owners)
+    places = np.empty(len(owners), dtype=np.int64)
+    places[order] = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return places
 
 
 def entry_identities(

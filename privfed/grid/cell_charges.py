@@ -140,7 +140,7 @@ def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
         **({"colluders": plan.cost.limits.colluders} if plan.cost.limits.sites else {}),
         **({"examples": {"delta": dp.delta}} if dp else {}),
     }
-    spending = apart({plan.event: rounds})
+    spending = apart(plan.spending(rounds))
     run = Prior("", slot, "", spending, examples, lineage=before.lineage)
     public = None if config.data.holdout == "clients" else before.public
     whose, sources = people_of(cell, config), _sources(config)

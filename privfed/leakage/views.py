@@ -89,7 +89,12 @@ def noise_for(plan: Plan, epsilon: float) -> float:
     privacy = config.privacy
     try:
         multiplier = plan.cost.solve(
-            config.run.rounds, epsilon, privacy.delta, privacy.accountant, plan.before.spending
+            plan.training_rounds,
+            epsilon,
+            privacy.delta,
+            privacy.accountant,
+            plan.before.spending,
+            plan.beside.spending if plan.beside else None,
         )
     except AccountingError as error:
         raise Refused(f"--epsilon {epsilon:g}: {error}") from error

@@ -13,6 +13,7 @@ from torch import Tensor
 from privfed.data.federation import Federation
 from privfed.local.batches import steps
 from privfed.local.byzantine import Attackers
+from privfed.local.client_measures import ClientMeasures
 from privfed.local.exchange import Broadcast, Chunk, Exchange
 from privfed.local.objective import ClientState
 from privfed.local.silos import PrivateSilos
@@ -43,6 +44,8 @@ class LocalExecutor:
     attackers: Attackers | None = None
     poisoned: Federation | None = None
     """The population as byzantine clients train on it, where they poison their examples."""
+    measures: ClientMeasures | None = None
+    """How clients score a model, in runs where they do."""
     ranks: Ranks = field(default_factory=Alone)
     unordered: bool = False
     """Whether ranks may take clients as they come: the sums of rows are the same in any order."""
@@ -56,6 +59,9 @@ class LocalExecutor:
         return replace(cohort, clients=cohort.clients[here])
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
+        if exchange.task == "measure" and self.measures:
+            yield from self._measured(exchange, cohort, self.measures)
+            return
         if exchange.task not in ("train", "gradient"):
             raise ValueError(f"this executor does not know the task {exchange.task!r}")
         lr = self.trainer.lr * self.schedule.factor(cohort.round)
@@ -71,6 +77,14 @@ class LocalExecutor:
             times[torch.from_numpy(np.searchsorted(cohort.clients, chunk.ids))] += 1
             yield chunk
         refuse_miscounted(self.ranks, times)
+
+    def _measured(
+        self, exchange: Exchange, cohort: Cohort, measures: ClientMeasures
+    ) -> Iterator[Chunk]:
+        """The cohort's rows of measures: each client weighs the same."""
+        for ids in self._chunks_of(cohort.clients, f"{cohort.round}/{exchange.task}"):
+            rows = measures.rows(ids, exchange.broadcast["params"], cohort.round)
+            yield Chunk(ids, rows, rows.new_ones(len(rows)))
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
         """The clients that train on their own examples, and those on poisoned ones."""

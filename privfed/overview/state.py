@@ -18,6 +18,8 @@ def state_of(facts: RunFacts) -> str:
         return INTERRUPTED
     if facts.summary.get("stopped_at_budget") is True:
         return STOPPED
+    if facts.summary.get("stopped_early") is True:
+        return ENDED
     rounds = planned_rounds(facts)
     return INTERRUPTED if rounds is not None and facts.charges < rounds else ENDED
 

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 
 from accounting.errors import AccountingError
 from accounting.events import Event, Spending
-from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable
+from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable, unbounded
 from accounting.ledger import BudgetChange
 from accounting.releases import Unprotected
 from defenses.types import RowRule, SumRule
 from privfed.config.config import Config
 from privfed.errors import Refused
+from privfed.plan.evaluation_cost import EvaluationCost, as_evaluation, evaluation_cost
 from privfed.plan.prior_spending import NOTHING, Priors, examples_guarantee, other_guarantee
 from privfed.plan.refusals import refusals
 from privfed.plan.round_cost import RoundCost, round_cost
@@ -50,6 +51,10 @@ class Plan:
     by_examples: bool
     other: Event | None = None
     """Distributed noise has two guarantees: the event of the one that the budget does not gate."""
+    evaluation: Plan | None = None
+    """The rounds in which clients evaluate, as a plan of their own; None where they do not."""
+    beside: EvaluationCost | None = None
+    """What these cost, as a function of the noise of training."""
     before: Priors = field(default_factory=Priors, hash=False)
     budgets: tuple[BudgetChange, ...] = ()
     """How the budget changed since the run began."""
@@ -59,8 +64,8 @@ class Plan:
         """The epsilon that the gate holds, None where noise was fixed instead or there is none."""
         return self.config.privacy.epsilon if self.mechanism.private else None
 
-    def algorithm(self) -> Algorithm:
-        """What happens each round."""
+    def algorithm(self, evaluates: bool = False) -> Algorithm:
+        """What happens each round, be it one that trains or one that `evaluates`."""
         config = self.config
         return Algorithm(
             objective=config.objective,
@@ -74,9 +79,50 @@ class Plan:
             schedule=config.server_schedule,
             dropout=config.cohort.dropout,
             aborts=self.cost.telling_aborts,
+            evaluates=evaluates,
+            evaluation_rounds=config.evaluation_rounds,
             sites=self.cost.limits.sites,
             sites_per_client=config.data.sites_per_client,
         )
+
+    @property
+    def training_rounds(self) -> int:
+        """How many of all rounds train."""
+        return self.config.run.rounds - (self.beside.count if self.beside else 0)
+
+    def spending(self, rounds: int) -> Spending:
+        """What the first `rounds` rounds are charged."""
+        return self._charged(rounds, self.event, self.evaluation.event if self.evaluation else None)
+
+    @property
+    def spent(self) -> Spending:
+        """What all rounds together spend: what they are charged, or a choice that covers it."""
+        return spending_of(self.config, self.spending(self.config.run.rounds))
+
+    def spending_of_any(self, rounds: int) -> Spending:
+        """What any so many `rounds` are charged at most, whichever they are."""
+        most = self.spending(self.config.run.rounds)
+        return {event: min(rounds, count) for event, count in most.items()}
+
+    def _charged(self, rounds: int, training: Event, evaluating: Event | None) -> Spending:
+        """How often both events are charged in the first `rounds` rounds."""
+        count = self.config.evaluation_rounds.among(rounds)
+        charged = Counter({training: rounds - count})
+        return charged + Counter({evaluating: count}) if evaluating else charged
+
+    def event_in(self, round: int) -> Event:
+        """What `round` is charged."""
+        return self._of_kind(round).event
+
+    def other_in(self, round: int) -> Event | None:
+        """What `round` is charged against the party that the budget does not gate."""
+        return self._of_kind(round).other
+
+    def _of_kind(self, round: int) -> Plan:
+        """The plan of rounds of the kind of `round`."""
+        if self.evaluation and round in self.config.evaluation_rounds:
+            return self.evaluation
+        return self
 
     def examples(self, rounds: int) -> Guarantee | None:
         """What holds for one example of a silo that takes part in all of `rounds`.
@@ -94,7 +140,9 @@ class Plan:
         if self.other is None:
             return None
         against, delta = OTHER_PARTY[self.config.against], self.config.privacy.delta
-        spending, before = {self.other: rounds}, self.before
+        before = self.before
+        beside = self.evaluation.other if self.evaluation else None
+        spending = self._charged(rounds, self.other, beside)
         return other_guarantee(spending, against, before.runs, delta, before.uncovered)
 
     def also(self, rounds: int) -> tuple[Guarantee | None, Guarantee | None]:
@@ -138,42 +186,58 @@ class Plan:
 
 def refuse(config: Config) -> None:
     """Raises `Refused`, with every reason, for what has no proof or cannot be; reads no data."""
-    if reasons := list(refusals(config)):
+    reasons = list(refusals(config))
+    if not reasons and config.evaluation_rounds.every:
+        reasons = [f"rounds that evaluate: {reason}" for reason in refusals(as_evaluation(config))]
+    if reasons:
         raise Refused("\n".join(reasons))
 
 
-def plan(config: Config, before: Priors = NOTHING, length: int = 0) -> Plan:
+def plan(config: Config, before: Priors = NOTHING, length: int = 0, measures: int = 0) -> Plan:
     """Refuse what has no proof, and solve for the noise. Raises `Refused`, with every reason."""
     refuse(config)
-    return solve_plan(config, before, length)
+    return solve_plan(config, before, length, measures)
 
 
-def solve_plan(config: Config, before: Priors = NOTHING, length: int = 0) -> Plan:
+def solve_plan(
+    config: Config, before: Priors = NOTHING, length: int = 0, measures: int = 0
+) -> Plan:
     """The plan of a configuration that nothing is refused of: its noise, and all that it costs.
 
     What the runs `before` this one spent counts. Noise that clients share depends on the `length`
-    of a message. Raises `Refused` where no noise is enough.
+    of a message, and of a row of `measures`. Raises `Refused` where no noise is enough.
     """
     cost, privacy = round_cost(config, length), config.privacy
+    beside = evaluation_cost(config, measures)
     with _accounted(cost):
-        noise = _noise(config, cost, before.spending)
-        mechanism, event = cost.mechanism.at(noise), cost.event(noise)
-        _refuse_unsound(config, mechanism, event)
-        refuse_unaccountable(event, privacy.accountant)
-        spending = Counter(before.spending) + Counter(spending_of(config, event))
+        noise = _noise(config, cost, beside, before.spending)
+        planned = _of_cost(config, cost, noise, before)
+        if beside:
+            evaluating = _of_cost(beside.config, beside.cost, beside.noise(noise), before)
+            planned = replace(planned, evaluation=evaluating, beside=beside)
+        spending = Counter(before.spending) + Counter(planned.spent)
         promised = guarantee(spending, privacy.delta, privacy.accountant)
         if not _goes_on(config):
             _refuse_nothing_left(spending, promised, privacy.accountant)
+    return replace(
+        planned,
+        guarantee=replace(promised, uncovered=before.uncovered, against=config.against),
+    )
+
+
+def _of_cost(config: Config, cost: RoundCost, noise: float | None, before: Priors) -> Plan:
+    """The plan of rounds of this `cost` at the noise multiplier `noise`, which guarantees nothing
+    yet. Raises `Refused` for what no accountant bounds.
+    """
+    mechanism, event = cost.mechanism.at(noise), cost.event(noise)
+    _refuse_unsound(config, mechanism, event)
+    refuse_unaccountable(event, config.privacy.accountant)
     return Plan(
         config=replace(config, noise_multiplier=noise, admitted=cost.limits.admitted),
         cost=cost,
         mechanism=mechanism,
         event=event,
-        guarantee=replace(
-            promised,
-            uncovered=before.uncovered,
-            against=config.against,
-        ),
+        guarantee=unbounded({event: 1}, config.privacy.delta, "these rounds are part of a run"),
         noise_multiplier=noise,
         by_examples=_weighs_by_examples(config, cost.rule),
         other=cost.other(noise),
@@ -186,7 +250,9 @@ def _goes_on(config: Config) -> bool:
     return config.noise_multiplier is not None and config.privacy.epsilon is not None
 
 
-def _noise(config: Config, cost: RoundCost, earlier: Spending) -> float | None:
+def _noise(
+    config: Config, cost: RoundCost, beside: EvaluationCost | None, earlier: Spending
+) -> float | None:
     """The noise multiplier: as fixed, as solved for before, or as the budget asks for."""
     privacy, rounds = config.privacy, config.run.rounds
     if not _goes_on(config):
@@ -200,7 +266,7 @@ def _noise(config: Config, cost: RoundCost, earlier: Spending) -> float | None:
         return privacy.noise_multiplier
     if config.noise_multiplier is not None or privacy.epsilon is None:
         return config.noise_multiplier
-    return solved_noise(config, cost, earlier)
+    return solved_noise(config, cost, beside, earlier)
 
 
 def _weighs_by_examples(config: Config, rule: SumRule | RowRule) -> bool:

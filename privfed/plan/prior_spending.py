@@ -231,10 +231,21 @@ def _joint_bound(together: Spending, delta: float, missing: str) -> Guarantee:
         return unbounded(together, delta, "what these runs guarantee differs in its relation")
 
 
-def charged_under(ledger: Ledger, key: str) -> Spending:
-    """What the run of `ledger` was charged beside its headline, by the event stated under `key`."""
+def charged_under(ledger: Ledger, key: str, charges: int | None = None) -> Spending:
+    """What the run of `ledger` was charged beside its headline, by the events stated under `key`.
+
+    It is that of the first `charges`, or of all. Rounds in which clients evaluate have an event of
+    their own, stated with the one that they are charged in the headline.
+    """
     stated = ledger.terms.get(key)
-    return {} if stated is None else {Event.from_json(stated["event"]): len(ledger.charges)}
+    if stated is None:
+        return {}
+    beside = Event.from_json(stated["event"])
+    of = {
+        Event.from_json(each["charged"]): Event.from_json(each["event"])
+        for each in stated.get("evaluation", [])
+    }
+    return Counter(of.get(charge.event, beside) for charge in ledger.charges[:charges])
 
 
 def total(spendings: Iterable[Spending]) -> Spending:

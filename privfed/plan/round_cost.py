@@ -6,6 +6,7 @@ Planning, calibration, forecasts and views all ask here, so that they cannot dis
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from accounting.calibration import noise_multiplier
@@ -76,14 +77,16 @@ class RoundCost:
         delta: float,
         accountant: str,
         prior: Spending | None = None,
+        besides: Callable[[float], Spending] | None = None,
     ) -> float:
-        """The noise multiplier with which `rounds` rounds after `prior` spend at most `epsilon`.
+        """The noise multiplier with which `rounds` rounds after `prior` spend at most `epsilon`,
+        together with what follows from it `besides`.
 
         An infinite epsilon needs none. Raises `AccountingError`.
         """
         if epsilon == math.inf:
             return 0.0
-        return noise_multiplier(self.event, rounds, epsilon, delta, accountant, prior)
+        return noise_multiplier(self.event, rounds, epsilon, delta, accountant, prior, besides)
 
 
 def round_cost(config: Config, length: int = 0) -> RoundCost:

@@ -63,6 +63,6 @@ def site_guarantee(plan: Plan, answers: int) -> SiteGuarantee:
 def _bound(plan: Plan, answers: int) -> Guarantee:
     """The composition of `answers` rounds with all that earlier runs spent, as the budget's is."""
     privacy, before = plan.config.privacy, plan.before
-    spending = Counter(before.spending) + Counter({plan.event: answers})
+    spending = Counter(before.spending) + Counter(plan.spending_of_any(answers))
     spent = guarantee(spending, privacy.delta, privacy.accountant)
     return replace(spent, against=plan.config.against, uncovered=before.uncovered)

@@ -70,10 +70,11 @@ def _cost_of_aborts(plan: Plan) -> str:
 
 def _solved_noise(plan: Plan, cost: RoundCost) -> float:
     """The noise multiplier that the budget asks for at this cost; infinite where none is enough."""
-    config, before = plan.config, plan.before.spending
-    budget, delta = config.privacy.epsilon or 0.0, config.privacy.delta
+    privacy, before = plan.config.privacy, plan.before.spending
+    rounds, budget = plan.training_rounds, privacy.epsilon or 0.0
+    also = plan.beside.spending if plan.beside else None
     try:
-        return cost.solve(config.run.rounds, budget, delta, config.privacy.accountant, before)
+        return cost.solve(rounds, budget, privacy.delta, privacy.accountant, before, also)
     except AccountingError:
         return math.inf
 
@@ -81,6 +82,8 @@ def _solved_noise(plan: Plan, cost: RoundCost) -> float:
 def _more_rounds(plan: Plan) -> str:
     """How many rounds would use what is left, at this noise, in words."""
     privacy, rounds, before = plan.config.privacy, plan.config.run.rounds, plan.before.spending
+    if plan.evaluation is not None:
+        return "raise run.rounds"
     try:
         most = most_rounds(
             plan.event, privacy.epsilon or 0.0, privacy.delta, privacy.accountant, before

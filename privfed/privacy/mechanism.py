@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,6 +127,9 @@ class MechanismPart(Part):
     def in_parts(self, parts: int) -> Self:
         return self
 
+    def with_clip(self, clip: float) -> Mechanism:
+        return cast("Mechanism", self)
+
     def init(self) -> PublicState:
         return {}
 
@@ -196,6 +199,12 @@ class Mechanism(Protocol):
         """The mechanism for clients whose rows come in `parts`, each clipped to so much less.
 
         Its noise multiplier is then relative to the clip of one part.
+        """
+        ...
+
+    def with_clip(self, clip: float) -> Mechanism:
+        """The mechanism for other rows, clipped to `clip`: it follows nobody's norms, and its noise
+        hangs together with no other round's.
         """
         ...
 

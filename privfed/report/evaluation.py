@@ -9,8 +9,10 @@ from rich.table import Table
 
 from privfed.report.outcome import beside_constant
 from privfed.report.tables import rows
+from privfed.run.evaluation.evaluate_by_clients import ClientEvaluation
 from privfed.trained.evaluate import Evaluation
 from privfed.trained.personalise import Personalised
+from privfed.words import ceiling, measure
 
 
 def evaluation_table(evaluation: Evaluation, predictions: Path | None) -> Table:
@@ -23,6 +25,27 @@ def evaluation_table(evaluation: Evaluation, predictions: Path | None) -> Table:
         pairs["note"] = evaluation.note
     if predictions:
         pairs["predictions"] = str(predictions)
+    return rows(pairs)
+
+
+def clients_table(evaluation: ClientEvaluation) -> Table:
+    """What clients measured, each with its interval, and what it cost."""
+    pairs = {
+        name: f"{measure(name, estimate.value)} ({measure(name, estimate.low)} to "
+        f"{measure(name, estimate.high)} at {evaluation.confidence:.0%})"
+        for name, estimate in evaluation.measures.items()
+    }
+    held = (
+        "all their examples, which they trained on"
+        if evaluation.on_trained
+        else ("examples that they hold back")
+    )
+    pairs["scored on"] = held
+    pairs["ε"] = (
+        f"{ceiling(evaluation.alone)} for this alone; the run has spent "
+        f"{ceiling(evaluation.epsilon)} at δ = {evaluation.delta:g}"
+    )
+    pairs["model"] = f"{evaluation.path}, charged as round {evaluation.round}"
     return rows(pairs)
 
 

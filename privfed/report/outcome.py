@@ -40,6 +40,7 @@ def outcome_table(outcome: Outcome) -> Table:
     return rows(
         {
             name: f"{score} on {_scored_on(outcome)}",
+            **_clients_rows(outcome),
             **_attack_row(outcome),
             "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}"
             + (" (nominal)" if plan.simulation else "")
@@ -74,6 +75,16 @@ def _scored_on(outcome: Outcome) -> str:
     return f"{outcome.test_examples} public test examples"
 
 
+def _clients_rows(outcome: Outcome) -> dict[str, str]:
+    """What clients measured last, each with its interval."""
+    confidence = outcome.plan.config.evaluation.confidence
+    return {
+        f"clients' {name}": f"{measure(name, estimate.value)} ({measure(name, estimate.low)} to "
+        f"{measure(name, estimate.high)} at {confidence:.0%}), on what they hold back"
+        for name, estimate in outcome.charged_measures.items()
+    }
+
+
 def _attack_row(outcome: Outcome) -> dict[str, str]:
     """How often attackers with a target met it."""
     success = outcome.measures.get("attack_success")
@@ -93,7 +104,9 @@ def spent_rounds(outcome: Outcome) -> str:
     """How many rounds moved the model, and what became of the others."""
     rounds = f"{outcome.updates} of {outcome.plan.config.run.rounds}"
     aborted = len(outcome.aborts)
-    lost = outcome.charges - outcome.updates - aborted
+    lost = outcome.charges - outcome.updates - outcome.evaluations - aborted
+    if outcome.evaluations:
+        rounds += f" ({outcome.evaluations} evaluated by clients)"
     if lost > 0:
         rounds += f" ({lost} charged but interrupted before its release)"
     if aborted:
@@ -101,6 +114,8 @@ def spent_rounds(outcome: Outcome) -> str:
         rounds += f" ({aborted} charged but aborted, mostly: {why})"
     if not outcome.updates and outcome.charges:
         rounds += " — the model is as it was at the start"
+    if outcome.stopped_early:
+        rounds += " — stopped early: none of the last evaluations was better (stop.patience)"
     if outcome.stopped_at_budget:
         rounds += (
             " — stopped at the budget; to go on, resume with a larger privacy.epsilon "

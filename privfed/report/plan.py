@@ -12,6 +12,7 @@ from privfed.plan.plan import Plan
 from privfed.plan.rule import rule_in_words
 from privfed.plan.site_guarantee import SiteGuarantee
 from privfed.plan.unspent import unspent
+from privfed.report.plan_rows.evaluation import evaluation_rows
 from privfed.report.plan_rows.privacy import nominal_rows, privacy_rows
 from privfed.report.plan_rows.sites import site_guarantee_row, sites_row
 from privfed.report.plan_rows.sums import secure_rows
@@ -38,6 +39,7 @@ def plan_table(
         {
             **_training_rows(plan, forecast),
             **privacy_rows(plan, forecast),
+            **evaluation_rows(plan),
             **secure_rows(plan, forecast),
             **_cost_rows(plan, forecast),
             **beside_rows(config.against, *plan.also(config.run.rounds)),

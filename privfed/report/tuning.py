@@ -9,6 +9,7 @@ from rich.table import Table
 
 from privfed.grid.pictures.figures import text
 from privfed.grid.tuned.proposal import Proposal
+from privfed.grid.tuned.score import score_of
 from privfed.grid.tuned.tune import Tuned
 from privfed.report.plan_rows.privacy import nominal_rows
 from privfed.report.tables import accountant_epsilons, counted, rows, start_row
@@ -54,7 +55,7 @@ def tuned_table(tuned: Tuned) -> Table:
         {
             "best": str(tuned.path),
             "chosen": ", ".join(f"{key} = {text(value)}" for key, value in combination),
-            name: measured(name, tuned.outcome[name]),
+            name: measured(name, score_of(tuned.outcome, name) or 0.0),
             "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}, choosing included{nominal}",
             "noise": f"multiplier {number(tuned.outcome['noise_multiplier'])}",
             "ledger": f"{tuned.ledger} (one charge)",

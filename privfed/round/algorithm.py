@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from accounting.events import Event
@@ -11,13 +11,15 @@ from defenses.types import RowRule, SumRule
 from privfed.deferred import torch
 from privfed.local.objective import Cohorts, Memory, Objective
 from privfed.privacy.mechanism import Mechanism, PublicState
-from privfed.sampling.cohort import Sampler, Witness
+from privfed.sampling.cohort import Cohort, People, Sampler, Witness
+from privfed.sampling.evaluation_rounds import EvaluationRounds
 from privfed.sampling.site_coins import over_several_sites
 from privfed.schedules import CONSTANT, Schedule
 from privfed.secure.aborts import round_event
 from privfed.secure.summation import Summation
 from privfed.server.optimizer import ServerOptimizer
 from privfed.server.optimizer import State as ServerState
+from privfed.streams import Streams
 from privfed.vector import Layout
 
 if TYPE_CHECKING:
@@ -46,6 +48,10 @@ class Algorithm:
     aborts: float = 0.0
     """At least the probability that a round aborts for all to see (`privfed.secure.aborts`), where
     that tells who was drawn."""
+    evaluates: bool = False
+    """Whether its rounds measure the model by clients, and leave it as it is."""
+    evaluation_rounds: EvaluationRounds = field(default_factory=lambda: EvaluationRounds(0))
+    """Which rounds of the run are of that kind."""
     sites: int = 0
     """How many sites are the parties of sums; 0: clients are."""
     sites_per_client: int = 1
@@ -66,6 +72,16 @@ class Algorithm:
         """The rule by which the cohort of `round` is drawn."""
         witness = self.sampler.witness(round, self.clients)
         return over_several_sites(witness, self.sites_per_client)
+
+    def draw(self, round: int, people: People, streams: Streams) -> Cohort:
+        """The cohort of `round`.
+
+        A sampler whose draws hang together counts the rounds of its kind alone: a client who takes
+        part in every b-th round that trains does so also where every b-th of all rounds evaluates.
+        """
+        turn = self.evaluation_rounds.turn(round) if self.sampler.remembers else round
+        cohort = self.sampler.sample(turn, self.clients, people, streams)
+        return replace(cohort, round=round)
 
     @property
     def fixed_divisor(self) -> bool:
@@ -127,3 +143,5 @@ class TrainingState:
     objective: Memory = field(default_factory=dict)
     rule: Memory = field(default_factory=dict)
     attack: Memory = field(default_factory=dict)
+    evaluation: Memory = field(default_factory=dict)
+    """What the last evaluation by clients released, and how evaluations went before it."""

@@ -74,7 +74,7 @@ class BySums:
 
     def _noised(self, total: BoundedSum, divisor: float, number: int) -> tuple[Tensor, PublicState]:
         updates = self._updates
-        noise = updates.world.noise(updates.cohort.round, number)
+        noise = updates.world.noise(updates.algorithm, updates.cohort.round, number)
         mechanism = updates.algorithm.mechanism
         released, state = mechanism.release(total, divisor, noise, self.state)
         return released.cpu(), state

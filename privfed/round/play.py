@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from privfed.local.exchange import Exchange
@@ -15,6 +16,20 @@ Play = Generator[Exchange, Tensor, TrainingState]
 
 def play(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
     """A round by its exchanges: yields each, is sent its release, returns the next state."""
+    return (_evaluation if algorithm.evaluates else _training)(algorithm, round, state)
+
+
+def _evaluation(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
+    """A round in which clients measure the model, which stays as it is."""
+    layout = algorithm.objective.layout(len(state.params))
+    released = yield Exchange("measure", {"params": state.params}, layout)
+    before = int(state.evaluation.get("count", 0))
+    counts = {"round": torch.tensor(round), "count": torch.tensor(before + 1)}
+    return replace(state, evaluation={"released": released, **counts})
+
+
+def _training(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
+    """A round that trains, and moves the model."""
     params, rule, objective = state.params, algorithm.rule, algorithm.objective
     extra = yield from objective.prelude(params, state.objective)
     layout = objective.layout(len(params))

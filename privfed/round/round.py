@@ -32,9 +32,8 @@ def run_round(
     """Round number `round`, from `state` to the next.
 
     Raises `BudgetExceeded`, or `Busy` where sites are away, with nothing charged and nobody drawn.
-    What else it raises leaves the
-    round charged: `Aborted` consumes it, and `Refused` stands for a part that asks for more than
-    was charged, or a release that is not finite.
+    What else it raises leaves the round charged: `Aborted` consumes it, and `Refused` stands for a
+    part that asks for more than was charged, or a release that is not finite.
     """
     charge, drawn = world.ranks.first(lambda: charge_then_draw(round, algorithm, world))
     cohort = world.executor.answering(drawn)
@@ -63,7 +62,7 @@ def charge_then_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Ch
         return charge, Cohort(round, nobody, float(sampler.size), algorithm.witness(round))
     people = world.people if sampler.reads_sizes else world.people.with_equal_sizes()
     people = people if algorithm.sites else replace(people, sites=None)
-    return charge, sampler.sample(round, algorithm.clients, people, world.streams)
+    return charge, algorithm.draw(round, people, world.streams)
 
 
 def refuse_uncharged(round: int, number: int, algorithm: Algorithm) -> None:

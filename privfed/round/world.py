@@ -17,6 +17,7 @@ from privfed.local.objective import ClientState
 from privfed.privacy.mechanism import BoundedSum, PublicState
 from privfed.privacy.noise.correlated import Correlated
 from privfed.ranks import Alone, Ranks
+from privfed.round.algorithm import Algorithm
 from privfed.sampling.cohort import People
 from privfed.streams import Keys, Streams
 
@@ -85,8 +86,8 @@ class World:
     ranks: Ranks = field(default_factory=Alone)
     """Who plays this run together: the first charges, draws, adds noise and writes."""
 
-    def noise(self, round: int, number: int) -> Keys:
+    def noise(self, algorithm: Algorithm, round: int, number: int) -> Keys:
         """The randomness of the release of exchange `number`."""
-        if self.correlated:
-            return self.correlated.at(round)
+        if self.correlated and algorithm.mechanism.remembers:
+            return self.correlated.at(algorithm.evaluation_rounds.turn(round))
         return self.streams.at(f"noise/{number}", round)

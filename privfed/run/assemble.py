@@ -8,15 +8,22 @@ from dataclasses import replace
 
 from privfed.config.config import Config
 from privfed.data.federation import Federation
+from privfed.data.held_back import with_held_back
 from privfed.errors import Refused
 from privfed.local.autotune import Speed, fastest
 from privfed.local.byzantine import Attackers, targeted
+from privfed.local.client_measures import ClientMeasures
 from privfed.local.executor import LocalExecutor
+from privfed.local.measurement import Measurement
 from privfed.local.per_example import PerExample
 from privfed.local.trainer import LocalTrainer
+from privfed.measures.groups import ExampleGroups
+from privfed.models.form import Form
 from privfed.models.network import Network
+from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.plan import Plan
 from privfed.privacy.mechanism import Mechanism
+from privfed.round.algorithm import Algorithm
 from privfed.run.setup import Setup
 from privfed.secure.aborts import refuse_population
 from privfed.secure.limits import Limits
@@ -30,6 +37,10 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
     """
     config, algorithm = plan.config, plan.algorithm()
     _refuse_other_people(plan, federation)
+    evaluation, measures = None, None
+    if plan.evaluation:
+        federation, scored = with_held_back(federation, config.evaluation.holdout)
+        evaluation, measures = evaluation_of(plan.evaluation, scored, network)
     algorithm.encoding_factor(network.shapes.length)  # refuses a codec that cannot hold the sums
     if config.client_mechanism.private:
         PerExample(network).verify(*federation.examples.made_up(3))  # refuses what mixes examples
@@ -42,7 +53,8 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
         federation=federation,
         network=network,
         algorithm=algorithm,
-        executor=_executor(plan, trainer, speed, streams, attackers),
+        evaluation=evaluation,
+        executor=replace(_executor(plan, trainer, speed, streams, attackers), measures=measures),
         streams=streams,
         speed=speed,
         scoring_seconds=scoring_seconds,
@@ -70,6 +82,22 @@ def _refuse_full_sums(limits: Limits, federation: Federation) -> None:
             "at sites, and there are more, so that sums over sites might not hold them; raise "
             "data.clients"
         )
+
+
+def evaluation_of(
+    plan: Plan, scored: Federation, network: Network
+) -> tuple[Algorithm, ClientMeasures]:
+    """What happens in rounds that evaluate, as their own `plan` has it, and how clients score.
+
+    They do so on what they have in `scored`. Raises `Refused` for measures that do not suit labels.
+    """
+    form = Form.of(scored.examples)
+    row = measure_row_of(plan.config, form)
+    groups = ExampleGroups.by(plan.config.evaluation.group, form)
+    algorithm = plan.algorithm(evaluates=True)
+    algorithm = replace(algorithm, objective=Measurement(length=row.length))
+    algorithm.encoding_factor(network.shapes.length)  # refuses a codec that cannot hold the sums
+    return algorithm, ClientMeasures(scored, network, row, groups)
 
 
 def _seconds_to_score(network: Network, federation: Federation) -> float:

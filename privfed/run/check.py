@@ -9,6 +9,7 @@ from accounting.events import CHANGE
 from accounting.guarantee import stated
 from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.config import Config
+from privfed.plan.budget_shares import budget_shares
 from privfed.plan.plan import Plan
 from privfed.plan.site_guarantee import SiteGuarantee, site_guarantee
 from privfed.plan.unspent import unspent
@@ -41,6 +42,7 @@ class Check:
             "accountants": bound.by_accountant,
             "event": plan.event.to_json(),
             "budget": plan.budget,
+            "parts": {share.part: share.to_json() for share in budget_shares(plan)},
             "unspent": left.to_json() if (left := unspent(plan)) else None,
             "noise_multiplier": plan.noise_multiplier,
             "sensitivity": _sensitivity(plan, self.forecast),

@@ -16,8 +16,8 @@ from privfed.data.source import KeptByUser
 from privfed.errors import Refused
 from privfed.models.pretrained import start_files
 from privfed.models.recipes import Weighted
+from privfed.plan.plan import Plan
 from privfed.plan.prior_spending import Priors
-from privfed.plan.run_spending import spending_of
 from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.run.setup import Setup
 from privfed.store.run_directory import RunDirectory
@@ -104,7 +104,7 @@ def _chosen(setup: Setup) -> dict[str, Any]:
     plan = setup.plan
     if plan.config.chosen is None:
         return {}
-    (event,) = spending_of(plan.config, plan.event)
+    (event,) = plan.spent
     return {"chosen": {"event": event.to_json(), "charge": plan.config.chosen.charge}}
 
 
@@ -116,8 +116,21 @@ def _against(setup: Setup) -> dict[str, Any]:
     against = plan.config.against
     return {
         "against": against,
-        "other": {"against": OTHER_PARTY[against], "event": plan.other.to_json()},
+        "other": {
+            "against": OTHER_PARTY[against],
+            "event": plan.other.to_json(),
+            **_other_of_evaluation(plan),
+        },
     }
+
+
+def _other_of_evaluation(plan: Plan) -> dict[str, Any]:
+    """The same of rounds in which clients evaluate, with the event that the headline counts."""
+    evaluation = plan.evaluation
+    if evaluation is None or evaluation.other is None:
+        return {}
+    charged, beside = evaluation.event.to_json(), evaluation.other.to_json()
+    return {"evaluation": [{"charged": charged, "event": beside}]}
 
 
 def _sites(setup: Setup) -> dict[str, Any]:

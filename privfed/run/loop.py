@@ -58,7 +58,7 @@ def play_to_end(
     loop.save(end)
     if canaries:
         canaries.end(end.state.params - setup.network.initial_params)
-    outcome = _outcome(setup, directory, ledger, recorder, end, stopped)
+    outcome = outcome_of(setup, directory, ledger, recorder, end, stopped)
     directory.write_summary(outcome.to_json())
     return outcome
 
@@ -79,15 +79,19 @@ class Loop:
 
     def play(self, now: Checkpoint) -> tuple[Checkpoint, bool]:
         """Every round after `now`: where they ended, and whether that was at the budget."""
-        run, constants = self.setup.plan.config.run, self.setup.network.digest()
+        config, constants = self.setup.plan.config, self.setup.network.digest()
+        run = config.run
         self.rank_zero.begin(self.setup)
         for round in range(now.round + 1, run.rounds + 1):
+            if self.recorder.stopping.over:
+                break
             try:
                 state = self._state_after(round, now.state)
             except BudgetExceeded:
                 self.rank_zero.end()
                 return now, True
-            updates = now.updates + (state is not None)
+            trained = state is not None and round not in config.evaluation_rounds
+            updates = now.updates + trained
             now = Checkpoint(round, updates, state or now.state, self.ledger.head())
             _refuse_not_finite(now)
             self._tell(now)
@@ -119,7 +123,9 @@ class Loop:
             return after
         self.rank_zero.announce(round, state)
         try:
-            self.rank_zero.known = run_round(round, self.setup.algorithm, state, self.world)
+            self.rank_zero.known = run_round(
+                round, self.setup.algorithm_in(round), state, self.world
+            )
         except Aborted as aborted:
             self._note(round, str(aborted))
             return None
@@ -135,8 +141,9 @@ class Loop:
 
     def _tell(self, now: Checkpoint) -> None:
         """Evaluate the round where it is one of those, and tell of it."""
-        run, counts = self.setup.plan.config.run, self.tally.take() if self.tally else {}
-        if now.round % run.evaluate_every == 0 or now.round == run.rounds:
+        config, counts = self.setup.plan.config, self.tally.take() if self.tally else {}
+        regular = now.round % config.run.evaluate_every == 0 or now.round == config.run.rounds
+        if regular or now.round in config.evaluation_rounds:
             record = self.recorder.record(now, counts)
             for observer in self.observers:
                 observer.after(record)
@@ -144,7 +151,7 @@ class Loop:
             observer.after_round(now.round)
 
 
-def _outcome(
+def outcome_of(
     setup: Setup,
     directory: RunDirectory,
     ledger: Ledger,
@@ -152,6 +159,7 @@ def _outcome(
     end: Checkpoint,
     stopped: bool,
 ) -> Outcome:
+    """How the run ended at `end`, `stopped` at its budget or not."""
     plan, privacy = setup.plan, setup.plan.config.privacy
     return Outcome(
         plan=plan,
@@ -174,6 +182,9 @@ def _outcome(
         },
         constant=recorder.constant(end),
         divergence=recorder.divergence,
+        evaluations=int(end.state.evaluation.get("count", 0)),
+        charged_measures=recorder.last_charged(end.state),
+        stopped_early=recorder.stopping.over,
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from accounting.guarantee import Guarantee, stated
+from privfed.measures.estimate import Estimate
 from privfed.plan.plan import ON_TRAINED, Plan
 from privfed.run.divergence import Divergence
 from privfed.run.forecast import Forecast
@@ -74,6 +75,8 @@ class Outcome:
     `charges` all that were paid for, `aborts` those whose secure sum was aborted, and why;
     `guarantee` covers all charges and what earlier runs over the same population had spent.
     `public` counts clients declared public; `test_shared`: clients of the test set trained too.
+    `evaluations` counts rounds in which clients evaluated, and `charged_measures` is what the last
+    of them told; `stopped_early` that the run ended since none of the last was better.
     """
 
     plan: Plan
@@ -90,6 +93,9 @@ class Outcome:
     aborts: Mapping[int, str] = field(default_factory=dict)
     constant: Mapping[str, float] = field(default_factory=dict)
     divergence: Divergence = field(default_factory=Divergence)
+    evaluations: int = 0
+    charged_measures: Mapping[str, Estimate] = field(default_factory=dict)
+    stopped_early: bool = False
 
     @property
     def note(self) -> str | None:
@@ -132,6 +138,8 @@ class Outcome:
             "budget": self.plan.budget,
             "budgets": [asdict(change) for change in self.plan.budgets],
             "stopped_at_budget": self.stopped_at_budget,
+            "stopped_early": self.stopped_early,
+            **self._evaluated(),
             "simulation": self.plan.simulation is not None,
             "note": self.note,
             "test_shared": self.test_shared,
@@ -140,3 +148,10 @@ class Outcome:
             "ledger_head": self.ledger_head,
             "run": str(self.path),
         }
+
+    def _evaluated(self) -> dict[str, Any]:
+        """What clients measured last, where they did."""
+        if not self.evaluations:
+            return {}
+        measures = {name: asdict(estimate) for name, estimate in self.charged_measures.items()}
+        return {"evaluations": self.evaluations, "clients": measures}

@@ -12,8 +12,10 @@ from privfed.config.config import Config
 from privfed.data.federation import Federation
 from privfed.errors import Refused
 from privfed.models.build import build_network
+from privfed.models.form import Form
 from privfed.models.network import Network
 from privfed.models.precision import mixed
+from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.plan import Plan, plan, refuse, solve_plan
 from privfed.plan.prior_spending import NOTHING, Priors
 from privfed.plan.rule import message_length
@@ -52,7 +54,7 @@ def prepare(
     network = _build(config, federation, streams, device, constants)
     if solved is None:
         _refuse_other_examples(config, federation, streams)
-        solved = solve_plan(config, before, message_length(config, network.shapes.length))
+        solved = _solved(config, before, federation, network)
     return assemble(solved, federation, network, streams)
 
 
@@ -67,7 +69,15 @@ def plan_with_length(config: Config, before: Priors = NOTHING) -> Plan:
     streams = streams_of(config)
     federation = _load(config, streams, load_representatives)
     network = _build(config, federation, streams, torch.device("cpu"), None)
-    return solve_plan(config, before, message_length(config, network.shapes.length))
+    return _solved(config, before, federation, network)
+
+
+def _solved(config: Config, before: Priors, federation: Federation, network: Network) -> Plan:
+    """The plan of a run whose messages are as long as these examples and this model make them."""
+    length, measures = message_length(config, network.shapes.length), 0
+    if config.evaluation_rounds.every:
+        measures = measure_row_of(config, Form.of(federation.examples)).length
+    return solve_plan(config, before, length, measures)
 
 
 def streams_of(config: Config) -> Streams:

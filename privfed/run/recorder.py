@@ -9,9 +9,13 @@ from typing import Any
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from privfed.data.federation import Federation
+from privfed.measures.estimate import Estimate
+from privfed.round.algorithm import TrainingState
 from privfed.round.tally import Tally
 from privfed.run.constant_baseline import Baseline
 from privfed.run.divergence import Divergence
+from privfed.run.evaluation.charged_measures import charged_measures, in_metrics
+from privfed.run.evaluation.stopping import stopping_of
 from privfed.run.forecast import Forecast
 from privfed.run.heterogeneity import measure_clients
 from privfed.run.outcome import RoundRecord
@@ -37,6 +41,9 @@ class Recorder:
         self._setup, self._directory, self._ledger, self._tally = setup, directory, ledger, tally
         self._baseline = Baseline(setup.network.loss)
         self._baseline.go_on(directory.metrics.losses(), self._population(begin).test)
+        self.stopping = stopping_of(setup)
+        for measures in directory.metrics.by_round(dict).values():
+            self.stopping = self.stopping.after(measures)
 
     def record(self, now: Checkpoint, counts: Mapping[str, Any]) -> RoundRecord:
         """Evaluate the checkpoint, and write the line of its round.
@@ -51,7 +58,10 @@ class Recorder:
         measures = self.measures(now)
         diverging = self._baseline.judge(now.round, measures["loss"], population.test)
         warning = self.divergence.sentence(setup.plan.mechanism.private) if diverging else ""
-        public = {**measures, **_released_clip(now), "epsilon": self._epsilon(now)}
+        fresh = int(now.state.evaluation.get("round", 0)) == now.round
+        charged = in_metrics(self.last_charged(now.state)) if fresh else {}
+        public = {**measures, **charged, **_released_clip(now), "epsilon": self._epsilon(now)}
+        self.stopping = self.stopping.after(public)
         record = RoundRecord(now.round, public, simulation, warning)
         self._write(record)
         return record
@@ -63,6 +73,11 @@ class Recorder:
         if self._setup.targeted is not None:
             measures["attack_success"] = network.evaluate(params, self._setup.targeted)["accuracy"]
         return measures
+
+    def last_charged(self, state: TrainingState) -> Mapping[str, Estimate]:
+        """What clients measured last; nothing where they never did."""
+        released = state.evaluation.get("released")
+        return {} if released is None else charged_measures(self._setup, released)
 
     def constant(self, now: Checkpoint) -> Mapping[str, float]:
         """The measures of the best answer that looks at nothing."""

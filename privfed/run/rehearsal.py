@@ -62,7 +62,7 @@ def rehearse(
         state = setup.initial_state()
         for round in range(1, (rounds or config.run.rounds) + 1):
             try:
-                state = run_round(round, setup.algorithm, state, world)
+                state = run_round(round, setup.algorithm_in(round), state, world)
             except Aborted:  # the round is consumed, and the model stays as it was
                 if world.states:
                     world.states.discard()

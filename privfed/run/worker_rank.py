@@ -64,7 +64,7 @@ def follow(ranks: Ranks) -> None:
         round, fresh = announced
         state = on(device, fresh) if fresh is not None else state
         try:
-            state = run_round(round, setup.algorithm, state, world)
+            state = run_round(round, setup.algorithm_in(round), state, world)
         except BudgetExceeded:
             continue
 
@@ -92,6 +92,7 @@ def on(device: torch.device, state: TrainingState) -> TrainingState:
         moved(state.objective),
         moved(state.rule),
         moved(state.attack),
+        moved(state.evaluation),
     )
 
 

@@ -13,7 +13,7 @@ from privfed.round.algorithm import TrainingState
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import CPU, misfits_are_broken, pack, under, unpack
 
-_KINDS = ("server", "mechanism", "objective", "rule", "attack")
+_KINDS = ("server", "mechanism", "objective", "rule", "attack", "evaluation")
 """The states beside the model, in the order of the fields of `TrainingState`."""
 
 

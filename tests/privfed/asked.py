@@ -48,7 +48,7 @@ class Asking:
             SEALING.public,
         )
         self.coordinator = Coordinator(
-            setup.algorithm,
+            setup.algorithm_in,
             made.federation.directory(),
             carrier,
             (key or made.key).identity,
@@ -67,7 +67,9 @@ class Asking:
         """So many rounds more. Raises as a round does."""
         for _ in range(rounds):
             self.round += 1
-            self.state = run_round(self.round, self.setup.algorithm, self.state, self.world)
+            self.state = run_round(
+                self.round, self.setup.algorithm_in(self.round), self.state, self.world
+            )
 
 
 class Watched(Loopback):

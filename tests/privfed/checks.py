@@ -131,6 +131,7 @@ def the_charge_is_durable_before_anybody_is_drawn(folder) -> None:
         def __init__(self, sampler) -> None:
             self._sampler = sampler
             self.size, self.reads_sizes = sampler.size, sampler.reads_sizes
+            self.remembers = sampler.remembers
 
         def witness(self, *args):
             return self._sampler.witness(*args)

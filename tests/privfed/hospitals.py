@@ -32,6 +32,7 @@ delta = 1e-3
 threat = "curious"
 sites = 2
 [allow]
+releases = ["training", "evaluation"]
 objectives = ["sgd", "fedprox", "feddane"]
 simulation = true
 """

@@ -47,6 +47,13 @@ def test_every_part_is_found_where_it_was(kind):
 UNMOVED = {
     "privfed.local.dp_sgd",
     *(f"privfed.server.{name}" for name in ("fedavg", "fedavgm", "adaptive")),
+    *(
+        f"privfed.measures.{name}"
+        for name in (
+            *("accuracy", "mean_loss", "auc", "calibration"),
+            *("recall_at_k", "mean_absolute_error"),
+        )
+    ),
     *(f"privfed.run.watch.{name}" for name in ("csv_files", "tensorboard")),  # newer than the rooms
 }
 

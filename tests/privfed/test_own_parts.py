@@ -16,6 +16,7 @@ from privfed.registry import BUILT_IN, LISTS
 
 OPEN = ("privacy.mechanism=none",)
 EVERYBODY = ("cohort.sampler=full", "cohort.size=0")
+BY_CLIENTS = ("evaluation.by=clients", "evaluation.every=7")
 TOYS = {
     "source": ("data.source=toys:Stripes", "data.clients=20"),
     "partition": ("data.partition=toys:InTurn",),
@@ -39,6 +40,7 @@ TOYS = {
     "attack": ("attack.name=toys:Doubling", "attack.fraction=0.25"),
     "before": ('aggregation.before=["toys:Untouched"]', *OPEN),
     "protocol": ("secure.protocol=toys:Counted", *EVERYBODY),
+    "measure": (*BY_CLIENTS, 'evaluation.measures=["toys:Sureness"]'),
     "watcher": ('run.watch=["toys:Counting"]',),
 }
 CASES = {**TOYS, "rule on rows": ("aggregation.rule=toys:FirstRow", *OPEN)}

@@ -27,6 +27,13 @@ NO_PARTS = {  # a key of the part's own has words that some part is named by, to
     ("attacks/fang.py", "krum"),
     ("privfed/leakage/reconstruct.py", "cosine"),
     ("privfed/report/console.py", "Text"),
+    # what a loss, an objective or a line of metrics calls a number
+    ("privfed/grid/default_measure.py", "loss"),
+    ("privfed/local/objectives/fedprox.py", "loss"),
+    ("privfed/local/trainer.py", "loss"),
+    ("privfed/run/evaluation/stopping.py", "loss"),
+    ("privfed/store/round_logs.py", "loss"),
+    ("privfed/words.py", "accuracy"),
 }
 SILOS = (
     *("data.setting=cross_silo", "privacy.mechanism=none", "client.privacy.mechanism=dp_sgd"),

@@ -15,6 +15,7 @@ from attacks.types import Attack, Knowledge
 from defenses.types import RowRule, SumRule
 from defenses.weighing import PreAggregator
 from privfed.data.federation import Examples
+from privfed.measures.mean_measure import MeanMeasure
 from privfed.parts import Part
 from privfed.privacy.clipping import clip_rows, on_grid
 from privfed.privacy.mechanism import Encoding, MechanismPart, require_bounded
@@ -348,3 +349,20 @@ class Counting(Observer):
 
     def after_round(self, round):
         self.rounds += 1
+
+
+class Sureness(MeanMeasure):
+    """A measure: how likely the model finds what it predicts, right or not."""
+
+    def title(self, scoring):
+        return "sureness"
+
+    def lacks(self, scoring):
+        return "" if scoring.form.classified else "classes"
+
+    def bounds(self, scoring):
+        return 0.0, 1.0
+
+    def values(self, outputs, y, scoring):
+        likely = scoring.loss.expectation(outputs, scoring.form.meaning).amax(-1)
+        return likely.flatten(1).mean(1) if scoring.sequences else likely

@@ -185,6 +185,9 @@ COLUMNS: Mapping[str, Columns] = {
     },
     "before": {f"mixtures it makes of {ROWS} rows": lambda part: str(part().left(ROWS))},
     "attack": {"does": _does, "reads": _reads, "a run's ε": _guarantee},
+    "measure": {
+        "better": lambda part: "lower" if part.lower_is_better else "higher",
+    },
     "protocol": {
         "who sees what": lambda part: part.seen,
         "opens sums, and adds central noise": lambda part: part.opener,

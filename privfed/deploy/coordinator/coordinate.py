@@ -50,7 +50,7 @@ class Reach:
         sealing = KeyPair(random_key())
         declared = self.config.read_text(encoding="utf-8")
         return Coordinator(
-            setup.algorithm,
+            setup.algorithm_in,
             federation.directory(),
             self.connect(Greeter(federation, self.key.identity)),
             self.key.identity,

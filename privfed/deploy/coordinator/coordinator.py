@@ -43,7 +43,7 @@ class Coordinator:
     seconds.
     """
 
-    algorithm: Algorithm
+    algorithm_in: Callable[[int], Algorithm]
     directory: Directory
     carrier: Carrier
     key: Ed25519PrivateKey
@@ -81,11 +81,11 @@ class Coordinator:
         """The sum over all sites, with their noise. Raises `Aborted` where too few stay."""
         question = Question(round, number, exchange, state)
         facts = self.declaration.run, self.sealing
-        session = begun(self.algorithm, self.directory, question, *facts)
+        session = begun(self.algorithm_in(round), self.directory, question, *facts)
         head, start = self.ledger.head(), sized(question.encode())
         bodies: Mapping[int, bytes] = {
-            site: start + seen + sized(self._lines(seen)) + session.invitation
-            for site, seen in self._heads.items()
+            site: start + since + sized(self._lines(since)) + session.invitation
+            for site, since in self._heads.items()
         }
         answers = self._stepped(session, Kind.QUESTION, bodies)
         self._heads = dict.fromkeys(answers, head)
@@ -124,11 +124,11 @@ class Coordinator:
                 self._away[site] = "it saw lines that this ledger does not have"
                 _log.warning("%s: %s", self._name(site), self._away[site])
 
-    def _lines(self, seen: bytes) -> bytes:
-        """The ledger's lines after the one of hash `seen`."""
+    def _lines(self, since: bytes) -> bytes:
+        """The ledger's lines after the one of hash `since`."""
         trail = [head.hash for head in self.ledger.trail()]
         lines = self.ledger.path.read_bytes().split(b"\n")[:-1]
-        return b"".join(line + b"\n" for line in lines[trail.index(seen.hex()) + 1 :])
+        return b"".join(line + b"\n" for line in lines[trail.index(since.hex()) + 1 :])
 
     def _answers(self, kind: Kind, bodies: Mapping[int, bytes], seconds: float) -> dict[int, bytes]:
         """What sites answer to `bodies` in time; who does not is away from now on."""

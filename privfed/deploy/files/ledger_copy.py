@@ -56,10 +56,10 @@ class LedgerCopy:
         if torn or since.hex() not in self._heads:
             raise _declined("lines that follow none that was seen")
         start = self._heads.index(since.hex())
-        seen = self._lines[start:]
-        if seen[: len(lines)] != lines[: len(seen)]:
+        known = self._lines[start:]
+        if known[: len(lines)] != lines[: len(known)]:
             raise _declined("other lines than were seen before")
-        new = lines[len(seen) :]
+        new = lines[len(known) :]
         if not new:
             return
         heads, ledger = self._hashes(self._heads[-1], new), self._read([*self._lines, *new])

@@ -15,7 +15,7 @@ from torch import Tensor
 from accounting.documents import from_json
 from privfed.local.exchange import Exchange
 from privfed.privacy.mechanism import PublicState
-from privfed.round.algorithm import Algorithm
+from privfed.round.algorithm import Algorithm, TrainingState
 from privfed.round.by_sums import model_hash
 from privfed.round.play import Conversation, play
 from privfed.secure.frames import BadMessage, Reader, sized
@@ -34,17 +34,16 @@ class QuestionForm:
     shapes: Mapping[str, Shape]
 
 
-def rehearsed_questions(algorithm: Algorithm, params: Tensor) -> tuple[Question, ...]:
-    """A round's questions about a model of `params` `[d]`.
+def rehearsed_questions(algorithm: Algorithm, state: TrainingState, round: int) -> list[Question]:
+    """The questions of a `round` that begins at `state`.
 
     As the round's play asks them, whatever is released: their forms hang on public constants alone.
     """
-    state = algorithm.initial_state(params)
-    conversation, questions = Conversation(play(algorithm, 1, state)), []
+    conversation, questions = Conversation(play(algorithm, round, state)), []
     for number, exchange in enumerate(conversation):
-        questions.append(Question(1, number, exchange, state.mechanism))
+        questions.append(Question(round, number, exchange, state.mechanism))
         conversation.answer(torch.zeros(exchange.layout.length + algorithm.rule.extra))
-    return tuple(questions)
+    return questions
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,6 @@ class _Request:
     config: Config
     federation: FederationFile
     parameters: int
-    releases: Collection[str]
 
     def name(self, kind: str) -> str:
         """By what name the catalogue knows the part of `kind`, however the run spelt it."""
@@ -48,17 +47,16 @@ def refusal(
     config: Config,
     federation: FederationFile,
     parameters: int,
-    releases: Collection[str],
 ) -> Refusal | None:
     """Why a site of `federation` with this `policy` declines the run `config`; None if it does not.
 
-    The run trains `parameters` numbers and asks for `releases`. The code is that of the first
-    reason, and all reasons are in the private text. It rests on the policy and on public facts of
-    the run alone, so that declining tells nothing of anybody's data. A run file that came from
-    elsewhere is looked at by `own_modules.outside_part` before it is built; what a round costs is
-    held against the budget by `privfed.deploy.files.receipts`.
+    The run trains `parameters` numbers. The code is that of the first reason, and all reasons are
+    in the private text. It rests on the policy and on public facts of the run alone, so that
+    declining tells nothing of anybody's data. A run file that came from elsewhere is looked at by
+    `own_modules.outside_part` before it is built; what a round costs is held against the budget by
+    `privfed.deploy.files.receipts`.
     """
-    request = _Request(policy, config, federation, parameters, releases)
+    request = _Request(policy, config, federation, parameters)
     reasons = [reason for check in _IN_ORDER for reason in check(request)]
     if not reasons:
         return None
@@ -70,7 +68,12 @@ def _parts(request: _Request) -> Reasons:
     for kind in request.config.parts:
         if kind != "model" and request.name(kind) not in {**BUILT_IN[kind], **GIVEN.get(kind, {})}:
             yield Code.PART, f"{kind}: {request.name(kind)} is a part from outside"
-    listed = {"before": request.config.aggregation.before, "watcher": request.config.run.watch}
+    config = request.config
+    listed = {
+        "before": config.aggregation.before,
+        "measure": config.evaluation.measures,
+        "watcher": config.run.watch,
+    }
     for kind, key in LISTS.items():
         for name in listed[kind]:
             if name not in BUILT_IN[kind]:
@@ -218,7 +221,8 @@ def _deadline(request: _Request) -> Reasons:
 
 def _releases(request: _Request) -> Reasons:
     allowed = request.policy.allow.releases
-    for release in request.releases:
+    asked = ["training", *(["evaluation"] if request.config.evaluation_rounds.every else [])]
+    for release in asked:
         if release not in allowed:
             yield Code.RELEASE, _not_listed("the release", release, "allow.releases", allowed)
 

@@ -71,8 +71,8 @@ class Admission:
             model=model,
             question=question,
             config=self.config,
-            event=plan.event,
-            alone=plan.other,
+            event=plan.event_in(round),
+            alone=plan.other_in(round),
             at_once=rounds if parts > 1 else 0,
             population=self.population,
         )
@@ -93,7 +93,7 @@ class Admission:
 
     def _refuse_uncharged(self, question: Question, rounds: int) -> None:
         """Raises `Declined` for a round or an exchange that no charge of this run is for."""
-        exchanges = self.setup.algorithm.exchanges
+        exchanges = self.setup.algorithm_in(question.round).exchanges
         if not (1 <= question.round <= rounds and 0 <= question.number < exchanges):
             reason = (
                 f"round {question.round}, exchange {question.number}; the run has {rounds} rounds "
@@ -101,6 +101,6 @@ class Admission:
             )
             raise Declined(Refusal(Code.ROUND, reason))
         charge = self.ledger.ledger.charged(question.round)
-        if charge is None or charge.event != self.setup.plan.event:
+        if charge is None or charge.event != self.setup.plan.event_in(question.round):
             reason = f"the coordinator's ledger states no such charge of round {question.round}"
             raise Declined(Refusal(Code.LEDGER, reason))

@@ -72,7 +72,7 @@ class Agent:
         if declaration.run != envelope.run:
             raise BadMessage("wrong run", "a declaration of another run")
         last = self.parties.get(envelope.run)
-        if last is not None and last.declared == declaration.encode():
+        if last is not None and last.declaration == declaration.encode():
             return last
         party = self.join(declaration)
         self.parties.pop(envelope.run, None)

@@ -4,7 +4,8 @@ Training takes longer the more clients were drawn, and the more rows they have: 
 would tell of both (PRIVACY, section 9.1, S1). So it waits until `seconds` are over, a constant of
 the run that is large enough for the largest cohort. Where work was not done by then, the site has
 dropped out, which is to be rare enough to be charged, or never: rehearse it
-(`privfed.deploy.site.rehearsal`). Reading a site's table takes longer the more it holds, too.
+(`privfed.deploy.site.rehearsal`). Reading a site's table takes longer the more it holds, too: it is
+given up at that time, since who is not read by then does not count.
 
 A machine that has just worked wakes up some microseconds sooner or later than one that has slept.
 So an answer leaves a little later than that, by a part of `seconds` that is drawn afresh.
@@ -33,7 +34,10 @@ class Late(Aborted):
 
 @dataclass(frozen=True)
 class FixedTime:
-    """Answers leave `seconds` after they were asked for; 0: at once, where nobody looks."""
+    """What follows from data leaves `seconds` after it was asked for; 0: at once.
+
+    An answer that took longer than that never leaves, and a table that did is nobody's.
+    """
 
     seconds: float
     blur: float = 0.02
@@ -46,34 +50,35 @@ class FixedTime:
 
         Raises `Late` where it took longer, once so much time is over for a further time.
         """
+        if not self.seconds:
+            return work()
         began = self.clock()
         try:
             return work()
         finally:
-            if not self.hold(began):
+            passed = self.clock() - began
+            times = max(1, math.ceil(passed / self.seconds))
+            self._wait(times * self.seconds - passed)
+            if times > 1:
                 raise Late("the sum was not ready in time, and does not leave")
 
-    def hold(self, began: float) -> bool:
-        """Wait until a whole number of times `seconds` after `began`; whether that is once."""
+    def cut_off(self, work: Callable[[], Work], late: Callable[[], Work]) -> Work:
+        """What `work` returns, or raises, no sooner and no later; what `late` does if it is not.
+
+        What `work` still does then is not ended, and comes to nothing.
+        """
         if not self.seconds:
-            return True
-        passed = self.clock() - began
-        times = max(1, math.ceil(passed / self.seconds))
+            return work()
+        began, pool = self.clock(), ThreadPoolExecutor(1)
+        try:
+            return pool.submit(work).result(self.seconds)
+        except FutureTimeout:
+            return late()
+        finally:
+            pool.shutdown(wait=False)
+            self._wait(self.seconds - (self.clock() - began))
+
+    def _wait(self, seconds: float) -> None:
+        """Sleep so long, and up to the blur longer."""
         blur = self.blur * self.seconds * _random.random()
-        self.sleep(times * self.seconds - passed + blur)
-        return times == 1
-
-
-def within(seconds: float, work: Callable[[], Work]) -> Work:
-    """What `work` returns, or raises, `seconds` from now and no sooner.
-
-    Raises `Late` then where it takes longer; what it does is not ended, and comes to nothing.
-    """
-    until, pool = time.monotonic() + seconds, ThreadPoolExecutor(1)
-    try:
-        return pool.submit(work).result(seconds)
-    except FutureTimeout as error:
-        raise Late("the table could not be read in time; raise reading in data.toml") from error
-    finally:
-        pool.shutdown(wait=False)
-        time.sleep(max(0.0, until - time.monotonic()))
+        self.sleep(max(0.0, seconds + blur))

@@ -21,10 +21,10 @@ from privfed.deploy.policies.own_modules import outside_part
 from privfed.deploy.policies.policy import LocalPolicy
 from privfed.deploy.policies.policy_check import refusal
 from privfed.deploy.site.admission import Admission
-from privfed.deploy.site.fixed_time import FixedTime, within
+from privfed.deploy.site.fixed_time import FixedTime
 from privfed.deploy.site.masked_parties import MaskedParties
 from privfed.deploy.site.party import MakesParties
-from privfed.deploy.site.people import nobody, site_people, with_people
+from privfed.deploy.site.people import nobody, site_people
 from privfed.deploy.site.plain_parties import PlainParties
 from privfed.deploy.site.readable_people import readable_examples
 from privfed.deploy.site.rehearsal import rehearsed_seconds
@@ -102,11 +102,9 @@ class Membership:
         try:
             setup = bare_setup(config, form, constants)
         except Refused as error:
-            raise Declined(
-                Refusal(Code.PROOF, f"the run is refused: {public_text(error)}")
-            ) from error
+            raise _refused("the run", error) from error
         parameters = setup.network.shapes.length
-        _refuse(refusal(policy, config, self.federation, parameters, ["training"]))
+        _refuse(refusal(policy, config, self.federation, parameters))
         return table, setup
 
     def rehearsed(self, table: SiteTable, setup: Setup) -> float:
@@ -160,24 +158,34 @@ class Membership:
         """The run over the site's people; over nobody where its table cannot be read at all.
 
         It then takes part with its noise alone: whether its data are as they should be is nobody
-        else's business (PRIVACY, section 9.1, S1).
+        else's business (PRIVACY, section 9.1, S1). All that hangs on them is over, logged too, once
+        it returns; a simulation returns at once.
         """
         config = setup.plan.config
-        held = not LocalPolicy.read(self.folder.policy).allow.simulation
+        empty = setup.over(nobody(config, form))
 
         def reading() -> Setup:
-            read = readable_examples(config.parts["source"], table)
-            people = site_people(read.examples, config, table, form, self.key.name)
+            try:
+                read = readable_examples(config.parts["source"], table)
+                people = site_people(read.examples, config, table, form, self.key.name)
+            except Exception as error:  # whatever a file holds
+                quoted = error.private if isinstance(error, Refused) else ""
+                _log.error("NOBODY OF THIS SITE COUNTS: its table is refused: %s %s", error, quoted)
+                return empty
             if read.left_out:
                 _log.error("%d PEOPLE DO NOT COUNT, as %s", read.left_out, read.reason)
-            return with_people(setup, people)
+            return setup.over(people)
 
-        try:
-            return within(table.reading, reading) if held else reading()
-        except Exception as error:  # whatever a file holds
-            quoted = error.private if isinstance(error, Refused) else ""
-            _log.error("NOBODY OF THIS SITE COUNTS: its table is refused: %s %s", error, quoted)
-            return with_people(setup, nobody(config, form))
+        def late() -> Setup:
+            _log.error(
+                "NOBODY OF THIS SITE COUNTS: its table takes longer than reading = %g s in "
+                "data.toml; raise it",
+                table.reading,
+            )
+            return empty
+
+        simulation = LocalPolicy.read(self.folder.policy).allow.simulation
+        return FixedTime(0.0 if simulation else table.reading).cut_off(reading, late)
 
     def _state(self, run: bytes) -> RunState:
         return RunState(self.folder.state / run.hex())
@@ -189,9 +197,9 @@ def too_slow(seconds: float, deadline: float) -> Refusal | None:
         return None
     return Refusal(
         Code.DEADLINE,
-        f"secure.deadline is {deadline:g} s; reading the table, or training the largest cohort, "
-        f"takes {seconds:.3g} s here, of which {_MARGIN:g} times as much is to fit: else the time "
-        "of an answer would tell of who is in it",
+        f"secure.deadline is {deadline:g} s; training the largest cohort takes {seconds:.3g} s "
+        f"here, and {_MARGIN:g} times as much is to fit: else the time of an answer would tell of "
+        "who is in it",
     )
 
 
@@ -202,9 +210,7 @@ def built(text: str, table: SiteTable) -> Config:
     except Declined:
         raise
     except Refused as error:
-        raise Declined(
-            Refusal(Code.PROOF, f"the run file is refused: {public_text(error)}")
-        ) from error
+        raise _refused("the run file", error) from error
 
 
 def _refused(what: str, error: Refused) -> Declined:

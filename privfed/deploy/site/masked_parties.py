@@ -62,7 +62,7 @@ class MaskedParties:
         summation, encoding = work.encoded_summation, work.encoding(question)
         if not isinstance(summation.protocol, Masking):
             raise Refused("secure.protocol: sites on machines of their own send masked sums")
-        codec = summation.codec(encoding, question.width(work.setup.algorithm))
+        codec = summation.codec(encoding, work.width(question))
         about = (question.round, question.number, question.model_hash)
         noise = None
         if isinstance(encoding.noise, Layers):

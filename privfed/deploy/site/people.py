@@ -8,13 +8,11 @@ import numpy as np
 
 from privfed.config.config import Config
 from privfed.data.federation import Examples, Federation
-from privfed.data.sites import Entries, entry_identities
+from privfed.data.sites import Entries, entry_identities, places_among_owners
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
 from privfed.errors import Refused
 from privfed.run.population import sites_of
-from privfed.run.setup import Setup
-from privfed.vector import Indices
 
 
 def nobody(config: Config, form: ExampleForm, count: int = 0) -> Federation:
@@ -46,7 +44,7 @@ def site_people(
             private=f"{ExampleForm.of(examples)}; expected {form}",
         )
     clients = len(examples.clients)
-    first = np.flatnonzero(_places(examples.owners) < table.rows)
+    first = np.flatnonzero(places_among_owners(examples.owners) < table.rows)
     bounded = examples.take(first)
     entries = Entries(examples.owners, np.zeros(clients, dtype=np.int64), np.arange(clients))
     owners = examples.owners[first]
@@ -56,19 +54,3 @@ def site_people(
         stands_for=config.data.clients,
         sites=np.zeros(clients, dtype=np.int64),
     )
-
-
-def with_people(setup: Setup, people: Federation) -> Setup:
-    """The same run over other people."""
-    here = people.to(setup.network.initial_params.device)
-    trainer = replace(setup.executor.trainer, federation=here)
-    return replace(setup, federation=here, executor=replace(setup.executor, trainer=trainer))
-
-
-def _places(owners: Indices) -> Indices:
-    """For each row `[N]`, how many rows of its owner come before it."""
-    order = np.argsort(owners, kind="stable")
-    counts = np.bincount(owners)
-    places = np.empty(len(owners), dtype=np.int64)
-    places[order] = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return places

@@ -16,9 +16,7 @@ from scipy import stats
 
 from privfed.data.federation import Federation
 from privfed.deploy.files.data_file import SiteTable
-from privfed.deploy.messages.questions import rehearsed_questions
-from privfed.deploy.site.people import with_people
-from privfed.deploy.site.site_work import SiteWork
+from privfed.deploy.site.site_work import SiteWork, questions_of_each_kind
 from privfed.run.setup import Setup
 
 _NEVER = 1e-12
@@ -41,9 +39,9 @@ def rehearsed_seconds(
     """How long an exchange takes about the largest cohort of a site, with a row at each bound."""
     largest = largest_cohort(setup, table.clients)
     people = min(largest, _CHUNKS * setup.executor.chunk)
-    work = SiteWork(site, with_people(setup, _made_up(setup, people, table.rows)), everybody=True)
+    work = SiteWork(site, setup.over(_made_up(setup, people, table.rows)), everybody=True)
     longest = 0.0
-    for question in rehearsed_questions(setup.algorithm, setup.network.initial_params):
+    for question in questions_of_each_kind(setup):
         began = clock()
         rehearsed = work.row if setup.plan.config.secured else work.plain_sum
         rehearsed(question)

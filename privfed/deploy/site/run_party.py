@@ -36,8 +36,8 @@ class RunParty:
     admission: Admission
     store: PartyStore
     leaving: FixedTime
-    declared: bytes = b""
-    """The declaration that it goes by."""
+    declaration: bytes
+    """The byte form of the declaration that it goes by: the same bytes are no other run."""
     _party: Party | None = field(default=None, init=False, repr=False)
 
     @property

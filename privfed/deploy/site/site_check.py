@@ -85,7 +85,7 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
             f"least {4 * reading:.2g}, twice what it takes where some rows cannot be read"
         )
     plan, limit = setup.plan, policy.budget
-    charges = Counter(member.receipts.spending()) + Counter(apart({plan.event: config.run.rounds}))
+    charges = Counter(member.receipts.spending()) + Counter(apart(plan.spending(config.run.rounds)))
     spent = guarantee(charges, limit.delta).epsilon
     if spent > limit.epsilon:
         excess = f"the whole run would take epsilon to {spent:.4g}, of {limit.epsilon:g}"

@@ -6,22 +6,23 @@ site's own clients alone. What leaves is a sum of whole numbers with the site's 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from defenses.types import SumRule
 from privfed.deploy.messages.questions import Question, QuestionForm, rehearsed_questions
+from privfed.deploy.site.denormals import flushed_denormals
 from privfed.deploy.site.isolated_training import IsolatedTraining
 from privfed.errors import Refused
 from privfed.privacy.integers import Integers
 from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import Layers
 from privfed.ranks import ALONE
-from privfed.round.algorithm import TrainingState
+from privfed.round.algorithm import Algorithm, TrainingState
 from privfed.round.by_sums import BySums
 from privfed.round.updates import ClientUpdates
 from privfed.run.setup import Setup
@@ -34,6 +35,18 @@ from privfed.secure.frames import BadMessage
 from privfed.secure.site_sums import SiteSums
 from privfed.secure.summation import Aborted, Accumulator, Session
 from privfed.vector import Indices
+
+
+def questions_of_each_kind(setup: Setup) -> list[Question]:
+    """The questions of a round of each kind that a run has, about its first model."""
+    rounds, state = setup.plan.config.evaluation_rounds, setup.initial_state()
+    return [
+        question
+        for algorithm in setup.algorithms
+        for question in rehearsed_questions(
+            algorithm, state, rounds.every if algorithm.evaluates else 1
+        )
+    ]
 
 
 @dataclass
@@ -59,21 +72,32 @@ class SiteWork:
         return summation
 
     @cached_property
-    def forms(self) -> tuple[QuestionForm, ...]:
-        """What each exchange of a round looks like."""
-        params = self.setup.network.initial_params
-        return tuple(each.form for each in rehearsed_questions(self.setup.algorithm, params))
+    def forms(self) -> Mapping[bool, tuple[QuestionForm, ...]]:
+        """What each exchange looks like, of rounds that evaluate (True) and of those that train."""
+        forms: dict[bool, tuple[QuestionForm, ...]] = {False: (), True: ()}
+        for question in questions_of_each_kind(self.setup):
+            forms[self._algorithm(question).evaluates] += (question.form,)
+        return forms
 
     def refuse_other_form(self, question: Question) -> None:
         """Raises `BadMessage` for a question that this run does not ask."""
-        if not 0 <= question.number < len(self.forms):
+        forms = self.forms[self._algorithm(question).evaluates]
+        if not 0 <= question.number < len(forms):
             raise BadMessage("wrong exchange", "an exchange that no round of this run has")
-        if question.form != self.forms[question.number]:
+        if question.form != forms[question.number]:
             raise BadMessage("wrong form", "a question of another form than this run's")
+
+    def width(self, question: Question) -> int:
+        """The length of a bounded row that answers."""
+        return question.width(self._algorithm(question))
+
+    def _algorithm(self, question: Question) -> Algorithm:
+        """What happens in the question's round."""
+        return self.setup.algorithm_in(question.round)
 
     def encoding(self, question: Question) -> Encoding:
         """What the sum that answers is opened for."""
-        return self.setup.algorithm.mechanism.encoding(question.state)
+        return self._algorithm(question).mechanism.encoding(question.state)
 
     def row(self, question: Question) -> Integers:
         """The site's sum `[m]` for an exchange, with its share of noise, but no layers of it.
@@ -81,8 +105,8 @@ class SiteWork:
         It is of whole numbers, to be masked.
         """
         session = self._session(question, np.array([self.site]), np.empty(0, dtype=np.int64))
-        encoding, sent = self.encoding(question), _Kept()
-        codec = self.encoded_summation.codec(encoding, question.width(self.setup.algorithm))
+        encoding, sent = self.encoding(question), _Outbox()
+        codec = self.encoded_summation.codec(encoding, self.width(question))
         share = None if isinstance(encoding.noise, Layers) else encoding.noise
         sums = SiteSums(session, codec, sent, share)
         self._add_rows(question, EncodedAccumulator(session, codec, encoding.bound, None, sums))
@@ -96,8 +120,8 @@ class SiteWork:
         sites = np.arange(self.setup.plan.config.data.sites)
         leaves = np.where(sites == self.site, Leaves.NEVER, Leaves.BEFORE_SHARING)
         session = self._session(question, sites, leaves)
-        algorithm, encoding = self.setup.algorithm, self.encoding(question)
-        accumulator = algorithm.summation.open(session, question.width(algorithm), encoding)
+        algorithm, encoding = self._algorithm(question), self.encoding(question)
+        accumulator = algorithm.summation.open(session, self.width(question), encoding)
         self._add_rows(question, accumulator)
         return accumulator.close().total
 
@@ -116,25 +140,22 @@ class SiteWork:
 
     def _add_rows(self, question: Question, accumulator: Accumulator) -> None:
         """Train those who were drawn, and add their bounded rows."""
-        algorithm, updates = self.setup.algorithm, self._drawn(question)
+        algorithm, updates = self._algorithm(question), self._drawn(question)
         if not isinstance(algorithm.rule, SumRule):
             raise Refused("sites send sums alone; use a rule that sums suffice for")
         aggregation = BySums(algorithm.rule, updates)
         aggregation.state = question.state
-        torch.set_flush_denormal(True)  # whoever chooses the model would choose how long it takes
-        try:
+        with flushed_denormals():
             cohort = updates.cohort
             for ids, rows in aggregation.bounded(question.exchange, question.number, cohort):
                 accumulator.add(ids, rows)
-        finally:
-            torch.set_flush_denormal(False)
 
     def _drawn(self, question: Question) -> ClientUpdates:
         """The clients of the question's round, drawn when it is asked about first."""
         if self._updates is None or self._updates.cohort.round != question.round:
             if question.number > 0:
                 raise Aborted("the round's clients were drawn before a restart, and are forgotten")
-            algorithm = self.setup.algorithm
+            algorithm = self._algorithm(question)
             bare = shared_world(self.setup, HeldElsewhere(), HeldElsewhere(), ALONE)
             world = replace(bare, executor=IsolatedTraining(self.setup.executor))
             drawn = self._everybody(question) if self.everybody else self._cohort(question)
@@ -144,18 +165,17 @@ class SiteWork:
 
     def _cohort(self, question: Question) -> Cohort:
         """Those of the site's clients who are drawn in the round, by coins of their own."""
-        algorithm, streams = self.setup.algorithm, self.setup.streams
         people = self.setup.federation.people().with_equal_sizes()
-        return algorithm.sampler.sample(question.round, algorithm.clients, people, streams)
+        return self._algorithm(question).draw(question.round, people, self.setup.streams)
 
     def _everybody(self, question: Question) -> Cohort:
-        algorithm, everybody = self.setup.algorithm, np.arange(self.setup.federation.clients)
+        algorithm, everybody = self._algorithm(question), np.arange(self.setup.federation.clients)
         divisor, witness = float(algorithm.sampler.size), algorithm.witness(question.round)
         return Cohort(question.round, everybody, divisor, witness)
 
 
-class _Kept:
-    """A channel that keeps the one row that a site sends."""
+class _Outbox:
+    """A channel that holds the row that a site sends."""
 
     largest = float("inf")
 

@@ -5,7 +5,7 @@ ledger. *Mechanism*: K runs, K drawn from a public law and secret; each draws on
 `tune.over` uniformly, with replacement, and trains it afresh. *Sensitivity, relation, unit and
 sampler*: those of a run. *Charged*: one event, `accounting.private_selection` of what each run
 spends, which has to be the same for every combination: a bound on each is then one on their
-mixture. The score reads public examples and the released model: post-processing.
+mixture. The score is post-processing (`privfed.grid.tuned.score`).
 (Papernot & Steinke 2022, Theorem 2; Koskela, Redberg & Wang 2024.)
 """
 
@@ -26,16 +26,14 @@ from privfed.config.chosen import Chosen
 from privfed.config.config import Config
 from privfed.errors import Refused
 from privfed.grid.cells import Cell, cells
-from privfed.grid.default_measure import tuning_measure
 from privfed.grid.grid import Grid
 from privfed.grid.results import Files
+from privfed.grid.tuned.score import score
 from privfed.plan.plan import Plan
 from privfed.plan.prior_spending import Priors
-from privfed.plan.run_spending import run_spending, spending_of
 from privfed.run.forecast import forecast
 from privfed.run.population import load_representatives
 from privfed.run.prepare import prepare
-from privfed.run.setup import Setup
 
 _EACH = 3.0
 """How many candidates there are on average for each combination, unless it is configured."""
@@ -73,7 +71,7 @@ class Proposal:
     def single(self) -> Guarantee:
         """What a single run with the same noise would guarantee by itself."""
         privacy = self.config.privacy
-        alone = run_spending(self.plan.event, self.config.run.rounds)
+        alone = self.plan.spending(self.config.run.rounds)
         return guarantee(alone, privacy.delta, privacy.accountant)
 
     @property
@@ -162,6 +160,7 @@ def _of_one(
     grid: Grid, cell: Cell, combinations: tuple[Cell, ...], repetitions: Repetitions
 ) -> Proposal:
     """The proposal as it looks from one of its combinations, without its people."""
+    assert grid.tune is not None
     if cell.config is None:
         raise Refused(f"{dict(cell.values)}: {cell.refusal}")
     config = replace(cell.config, chosen=Chosen(repetitions))
@@ -173,22 +172,8 @@ def _of_one(
             f"{dict(cell.values)}: no accountant bounds a choice among such runs; add noise or, "
             "with earlier runs, use a mechanism and a sampler that RDP bounds"
         )
-    (event,) = spending_of(plan.config, plan.event)
+    (event,) = plan.spent
     seconds = forecast(setup).seconds
-    return Proposal(combinations, repetitions, plan, before, event, *_score(grid, setup), seconds)
-
-
-def _score(grid: Grid, setup: Setup) -> tuple[str, bool]:
-    """The measure to choose by, and whether less is better. Raises `Refused` for no measure."""
-    assert grid.tune is not None
-    network = setup.network
-    measure, lower = tuning_measure(grid.tune.by, grid.tune.lower_is_better, network.loss)
-    known = {network.loss.measure, "loss"}
-    if measure not in known:
-        known |= {*network.evaluate(network.initial_params, setup.federation.test)}
-    if measure not in known:
-        raise Refused(
-            f"tune.by is {measure!r}, which is no measure; expected one of "
-            f"{', '.join(sorted(known))}"
-        )
-    return measure, lower
+    return Proposal(
+        combinations, repetitions, plan, before, event, *score(grid.tune, setup), seconds
+    )

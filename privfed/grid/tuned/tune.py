@@ -30,11 +30,12 @@ from privfed.errors import Refused
 from privfed.grid.cell_job import Job, run_cell
 from privfed.grid.cell_results import STOPPED, WAITING, Result
 from privfed.grid.process_pool import Died, Ended, work
-from privfed.grid.results import DONE, FAILED, REFUSED, Files, number_or_none
+from privfed.grid.results import DONE, FAILED, REFUSED, Files
 from privfed.grid.tuned.candidates import Candidate, candidates
 from privfed.grid.tuned.charge import charge_tuning
 from privfed.grid.tuned.proposal import Proposal
 from privfed.grid.tuned.release import release
+from privfed.grid.tuned.score import score_of
 from privfed.store.folders import held_alone
 from privfed.store.private_key import PrivateKey
 from privfed.store.run_directory import RunDirectory
@@ -88,7 +89,7 @@ class Tuned:
         return {
             "best": str(self.path),
             "measure": measure,
-            measure: self.outcome.get(measure),
+            measure: score_of(self.outcome, measure),
             "chosen": self.outcome["combination"],
             **values,
             "epsilon": self.guarantee.epsilon,
@@ -173,7 +174,7 @@ def _ended(result: Any) -> Result:
 def _best(proposal: Proposal, results: Sequence[Result]) -> int:
     """The place of the best result; one without a score is the worst. Raises `Refused`."""
     worst = math.inf if proposal.lower else -math.inf
-    scores = [number_or_none(each.get("outcome", {}).get(proposal.measure)) for each in results]
+    scores = [score_of(each.get("outcome", {}), proposal.measure) for each in results]
     filled = [worst if score is None else score for score in scores]
     best = proposal.better(filled)
     if filled[best] == worst:

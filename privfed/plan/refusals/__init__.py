@@ -13,6 +13,7 @@ from privfed.plan.refusals.canaries import canary_refusals
 from privfed.plan.refusals.choice import choice_refusals
 from privfed.plan.refusals.client_states import client_state_refusals
 from privfed.plan.refusals.draws import draw_by_sizes, unproven_draw
+from privfed.plan.refusals.evaluation import evaluation_refusals
 from privfed.plan.refusals.rules import rule_refusals
 from privfed.plan.refusals.run_files import ledger_heads_that_can_be_remade, measures_lost_on_resume
 from privfed.plan.refusals.schedules import rates_of_zero
@@ -45,6 +46,7 @@ _IN_ORDER: tuple[Callable[[Config], Iterator[str]], ...] = (
     site_refusals,
     canary_refusals,
     choice_refusals,
+    evaluation_refusals,
 )
 
 

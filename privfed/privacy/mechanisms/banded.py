@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,11 @@ from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,
     Encoding,
+    Mechanism,
     PublicState,
     require_bounded,
 )
+from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.noised import NoisedMechanism
 from privfed.privacy.noise.correlated import Correlated, CorrelatedKeys
 from privfed.sampling.cohort import Witness
@@ -86,6 +88,9 @@ class Banded(NoisedMechanism):
             )
         noise = Gaussian(self._noise() / CHANGE[witness.relation])
         return Event(witness.sampled(noise), witness.sampler, witness.relation)
+
+    def with_clip(self, clip: float) -> Mechanism:
+        return cast("Mechanism", CentralGaussian(clip=clip))
 
     def coefficients(self) -> NDArray[np.float64]:
         """C `[bands]`: c_j = c_{j-1} (2 j - 1) / (2 j)."""

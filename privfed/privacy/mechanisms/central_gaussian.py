@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, cast
 
 from pydantic import Field
 
@@ -17,6 +17,7 @@ from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,
     Encoding,
+    Mechanism,
     PublicState,
     Setting,
     require_bounded,
@@ -102,6 +103,9 @@ class CentralGaussian(NoisedMechanism):
             )
         noise = same_cohort(multiplier / CHANGE[witness.relation], exchanges)
         return Event(witness.sampled(noise), witness.sampler, witness.relation)
+
+    def with_clip(self, clip: float) -> Mechanism:
+        return cast("Mechanism", CentralGaussian(clip=clip))
 
     def resolved(self, setting: Setting) -> Self:
         """The mechanism with the `count_noise` that follows from the expected cohort's size."""

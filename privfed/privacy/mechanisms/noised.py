@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, Self, cast
 
 from pydantic import Field
 
-from privfed.privacy.mechanism import MechanismPart
+from privfed.privacy.mechanism import Mechanism, MechanismPart
 
 
 class _Calibrated(Protocol):
@@ -30,6 +30,9 @@ class NoisedMechanism(MechanismPart):
 
     def in_parts(self, parts: int) -> Self:
         return self.model_copy(update={"clip": self.clip / parts}) if parts > 1 else self
+
+    def with_clip(self, clip: float) -> Mechanism:
+        return cast("Mechanism", self.model_copy(update={"clip": clip, "noise_multiplier": None}))
 
     def _noise(self: _Calibrated) -> float:
         """The noise multiplier. Raises `ValueError` before calibration."""

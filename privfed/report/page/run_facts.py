@@ -16,6 +16,7 @@ from privfed.auditing.run_audit import audit
 from privfed.config.config import Config
 from privfed.errors import Broken, PrivfedError, Refused
 from privfed.json_text import with_numbers
+from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.plan import Plan, solve_plan
 from privfed.plan.rule import message_length
 from privfed.privacy.shared_noise import PARTY_WORDS
@@ -111,7 +112,10 @@ def _planned(directory: RunDirectory) -> tuple[Plan | None, RoundForecast | None
     if not parameters:
         return None, None
     try:
-        plan = solve_plan(config, length=message_length(config, parameters))
+        form, measures = directory.checkpoint.form(), 0
+        if config.evaluation_rounds.every and form is not None:
+            measures = measure_row_of(config, form).length
+        plan = solve_plan(config, length=message_length(config, parameters), measures=measures)
         return plan, round_exchange(plan, parameters)
     except (PrivfedError, AccountingError):
         return None, None

@@ -35,6 +35,7 @@ from privfed.secure.masked.messages import Message, decode, encode
 from privfed.secure.masked.roster_messages import Invitation, Roster
 from privfed.secure.masked.row_messages import Inbox
 from privfed.secure.masked.unmasking_messages import Survivors, Votes
+from privfed.secure.primitives import KEY
 
 _ORDER: tuple[type[Message], ...] = (Invitation, Roster, Inbox, Survivors, Votes)
 
@@ -96,7 +97,7 @@ class CommittedParty:
         """Commit that it answers nothing more, not even what it answered last."""
         self._client.end()
         self._lost = True
-        self._commit(replace(self._client.progress, question=b"", answer=b""))
+        self._commit(replace(self._client.progress, question=bytes(KEY), answer=b""))
 
     def _claim_the_row(self, asked: Message) -> None:
         """Commit that the row is asked for, where `asked` leads to that."""

@@ -208,10 +208,10 @@ def test_garbage_that_the_coordinator_signed_has_a_fixed_answer(made, joined, ki
     """Also what begins as a message that it sent: no receipt is written, and nobody is drawn."""
     agent, asking, messages = joined
     if data.draw(st.booleans()):
-        whole = Envelope.decode(data.draw(st.sampled_from(messages))).body
-        at = data.draw(st.integers(0, len(whole) - 1))
-        body = whole[:at] + data.draw(st.sampled_from([b"", body, whole[at + 1 :]]))
-        if body == whole:
+        sent = Envelope.decode(data.draw(st.sampled_from(messages))).body
+        at = data.draw(st.integers(0, len(sent) - 1))
+        body = sent[:at] + data.draw(st.sampled_from([b"", body, sent[at + 1 :]]))
+        if body == sent:
             return
     before = receipts(made)
     answer = agent.answer(made.signed(kind, asking.declaration.run, body))

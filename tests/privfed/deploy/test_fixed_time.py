@@ -1,5 +1,7 @@
 """When rows leave a site: at one time, whoever was drawn."""
 
+import threading
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -68,3 +70,29 @@ def test_an_answer_leaves_at_a_time_that_is_blurred_alike_whatever_was_to_do():
     assert times.max() <= 1.2
     for each in times:
         assert stats.kstest(each / 1.2, "uniform").pvalue > 1e-6
+
+
+def test_what_is_cut_off_leaves_at_the_same_time_as_what_is_not():
+    clock, over = Clock(), threading.Event()
+    leaving = FixedTime(0.05, 0.0, clock, clock.sleep)
+    assert leaving.cut_off(lambda: "read", lambda: "late") == "read"
+    assert clock.now == pytest.approx(100.05)
+    assert leaving.cut_off(lambda: over.wait(20), lambda: "late") == "late"
+    over.set()
+    assert clock.now == pytest.approx(100.10)
+    with pytest.raises(ValueError):
+        leaving.cut_off(lambda: int("x"), lambda: "late")
+    assert clock.now == pytest.approx(100.15)
+    assert FixedTime(0.0).cut_off(lambda: "read", lambda: "late") == "read"
+
+
+def test_when_a_table_was_read_is_blurred_as_a_sum_is():
+    clock = Clock()
+    leaving = FixedTime(60.0, 0.02, clock, clock.sleep)
+    times = []
+    for _ in range(200):
+        began = clock.now
+        leaving.cut_off(lambda: clock.sleep(59.0), lambda: None)
+        times.append(clock.now - began - 60.0)
+    assert min(times) >= 0.0
+    assert stats.kstest(np.array(times) / 1.2, "uniform").pvalue > 1e-6

@@ -10,10 +10,9 @@ from asked import Asking, Watched
 from hospitals import hospitals
 
 from privfed.deploy.messages.envelope import Reply, read_answer
-from privfed.deploy.messages.questions import rehearsed_questions
 from privfed.deploy.site import site_work
 from privfed.deploy.site.isolated_training import IsolatedTraining
-from privfed.deploy.site.site_work import SiteWork
+from privfed.deploy.site.site_work import SiteWork, questions_of_each_kind
 
 EVERYBODY = ("cohort.sampler=full", "cohort.size=0")
 
@@ -54,7 +53,7 @@ def training(made):
     declaration, _ = made.declaration(*EVERYBODY)
     party = made.member(0).join(declaration)
     setup = party.work.setup
-    (question,) = rehearsed_questions(setup.algorithm, setup.network.initial_params)
+    (question,) = questions_of_each_kind(setup)
     cohort = SiteWork(0, setup, everybody=True)._everybody(question)
     executor = replace(setup.executor, chunk=5)
     return executor, question.exchange, cohort
@@ -64,11 +63,11 @@ def training(made):
 def test_exactly_those_who_fail_count_zero(training, bad):
     executor, exchange, cohort = training
     assert len(cohort.clients) == 12
-    whole = rows_of(IsolatedTraining(executor), exchange, cohort)
+    healthy = rows_of(IsolatedTraining(executor), exchange, cohort)
     failed = rows_of(IsolatedTraining(Failing(executor, frozenset(bad))), exchange, cohort)
-    assert {*failed} == {*whole} == {*range(12)}
+    assert {*failed} == {*healthy} == {*range(12)}
     for client in range(12):
-        (row, weight), (before, before_weight) = failed[client], whole[client]
+        (row, weight), (before, before_weight) = failed[client], healthy[client]
         assert row.shape == before.shape
         assert row.dtype == before.dtype
         if client in bad:

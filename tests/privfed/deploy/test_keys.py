@@ -46,12 +46,18 @@ def test_damaged_and_missing_keys_are_named_and_not_quoted(tmp_path, key):
     with pytest.raises(KeyUnusable, match="No such file"):
         SiteKey.read(path)
     key.write(path)
-    whole = path.read_bytes()
-    for damaged in (b"", whole[:-3], whole.replace(b"secret", b"public"), b"\xff" * 70, b"a " * 99):
+    intact = path.read_bytes()
+    for damaged in (
+        b"",
+        intact[:-3],
+        intact.replace(b"secret", b"public"),
+        b"\xff" * 70,
+        b"a " * 99,
+    ):
         path.write_bytes(damaged)
         with pytest.raises(KeyUnusable) as error:
             SiteKey.read(path)
-        assert whole.decode().split(":")[1][:20] not in str(error.value)
+        assert intact.decode().split(":")[1][:20] not in str(error.value)
     assert error.value.exit_code == 5
 
 

@@ -1,5 +1,6 @@
 """A federation over a loop-back carrier: sites answer by bytes alone, as the simulator sums."""
 
+import contextlib
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -73,11 +74,12 @@ class Books:
 
 
 def played(setup, world, rounds=ROUNDS):
-    """The models after each round."""
+    """The models after each round, and what clients' last evaluation released."""
     state, models = setup.initial_state(), []
     for round in range(1, rounds + 1):
-        state = run_round(round, setup.algorithm, state, world)
-        models.append(state.params.clone())
+        state = run_round(round, setup.algorithm_in(round), state, world)
+        released = state.evaluation.get("released", torch.zeros(0))
+        models.append(torch.cat([state.params, released]))
     return models
 
 
@@ -120,7 +122,7 @@ def federated(tables, *keys, carrier=None, sites=None):
     opening = ledger.path.read_bytes().split(b"\n")[0]
     form, sealing = ExampleForm.of(setup.federation.examples), KeyPair(random_key())
     coordinator = Coordinator(
-        setup.algorithm,
+        setup.algorithm_in,
         FEDERATION.directory(),
         carrier or Loopback({site: agent.answer for site, agent in sites.items()}),
         KEY_OF_COORDINATOR.identity,
@@ -143,6 +145,7 @@ KEYS = {
     "two exchanges": ("client.objective=feddane",),
     "everybody": ("cohort.sampler=full", "cohort.size=0"),
     "central": ("privacy.mechanism=gaussian",),
+    "evaluation": ("evaluation.by=clients", "evaluation.every=2", "run.rounds=4"),
 }
 
 
@@ -152,7 +155,8 @@ def test_a_seeded_federation_is_the_simulator_bit_for_bit(tables, name):
     here = played(simulated, shared_world(simulated, Books(), Books(), ALONE))
     there = played(*federated(tables, *KEYS[name]))
     assert all(torch.equal(first, second) for first, second in zip(here, there, strict=True))
-    assert not torch.equal(here[0], here[1])
+    assert not torch.equal(here[0], here[1][: len(here[0])]) or name == "evaluation"
+    assert (len(here[1]) > len(here[0])) == (name == "evaluation")
 
 
 def test_without_a_seed_no_two_runs_are_alike(tables):
@@ -211,10 +215,10 @@ def test_one_site_of_five_may_fail_in_any_exchange(tables, stage, fault):
     carrier = Losing({site: agent.answer for site, agent in sites.items()}, faulty)
     setup, world = federated(tables, *keys, carrier=carrier)
     simulated = prepare(config(tables, "all", *keys))
-    (whole,) = played(simulated, shared_world(simulated, Books(), Books(), ALONE), rounds=1)
+    (expected,) = played(simulated, shared_world(simulated, Books(), Books(), ALONE), rounds=1)
     (model,) = played(setup, world, rounds=1)
     counted = stage > 2  # its row had arrived
-    assert torch.equal(model, whole) == counted
+    assert torch.equal(model, expected) == counted
 
 
 def test_too_few_sites_abort_the_round(tables):
@@ -227,17 +231,26 @@ def test_too_few_sites_abort_the_round(tables):
         played(*federated(tables, carrier=carrier), rounds=1)
 
 
+def messages_to(site, sites, tables, *keys, rounds=1, first=None):
+    """All messages of sums that reach `site` in so many rounds; of each, no site gets more than the
+    `first` ones, and the rounds then abort.
+    """
+    messages = []
+
+    def noted(number, to, data):
+        if to == site:
+            messages.append(data)
+        return data if first is None or number < first else None
+
+    carrier = Losing({number: one.answer for number, one in sites.items()}, noted)
+    with contextlib.nullcontext() if first is None else pytest.raises(Aborted):
+        played(*federated(tables, *keys, carrier=carrier, sites=sites), rounds=rounds)
+    return messages
+
+
 def test_a_site_answers_one_question_of_an_exchange_and_only_its_coordinator(tables):
-    sites, seen = agents(tables), []
-
-    def kept(number, site, data):
-        if site == 0:
-            seen.append(data)
-        return data
-
-    carrier = Losing({site: agent.answer for site, agent in sites.items()}, kept)
-    played(*federated(tables, carrier=carrier), rounds=2)
-    asked = sites[0].answer
+    sites = agents(tables)
+    seen, asked = messages_to(0, sites, tables, rounds=2), sites[0].answer
     assert read_answer(asked(seen[0])) == (Reply.DECLINED, b"round")  # a round that is over
     assert read_answer(asked(seen[5])) == (Reply.MALFORMED, b"")  # a sum that is over
     assert read_answer(asked(seen[7])) == (Reply.MALFORMED, b"")  # a step that is over
@@ -374,8 +387,8 @@ def test_a_killed_agent_goes_on_from_what_it_committed(tables, tmp_path, sizing,
     carrier = Killing(asked, rebuilt, when, after)
     models = played(*federated(tables, *keys, carrier=carrier, sites=sites), rounds=2)
     simulated = prepare(config(tables, "all", *keys))
-    whole = played(simulated, shared_world(simulated, Books(), Books(), ALONE), rounds=2)
-    assert all(torch.equal(first, second) for first, second in zip(models, whole, strict=True))
+    expected = played(simulated, shared_world(simulated, Books(), Books(), ALONE), rounds=2)
+    assert all(torch.equal(first, second) for first, second in zip(models, expected, strict=True))
     receipts = Receipts.load(tmp_path / "2" / "receipts.jsonl")
     assert [(run.rounds, run.exchanges) for run in receipts.runs] == [(2, 2)]
     assert receipts.spending() == {simulated.plan.event: 2}
@@ -420,7 +433,7 @@ def test_who_was_drawn_is_forgotten_with_the_process(tables, tmp_path):
 
 
 def test_receipts_agree_with_the_ledger(tables, tmp_path):
-    keys = ("run.rounds=3",)
+    keys = ("run.rounds=4", "evaluation.by=clients", "evaluation.every=2")
     sites = {site: agent(tables, tmp_path / str(site), site) for site in range(SITES)}
     elsewhere = reaching(sites, tmp_path / "run")
     train(config(tables, "nowhere", *keys), tmp_path / "run", elsewhere=elsewhere)
@@ -428,21 +441,12 @@ def test_receipts_agree_with_the_ledger(tables, tmp_path):
     for site in range(SITES):
         receipts = Receipts.load(tmp_path / str(site) / "receipts.jsonl")
         assert dict(receipts.spending()) == dict(ledger.spending)
+    assert sorted(ledger.spending.values()) == [2, 2]  # rounds that train, and that evaluate
 
 
 def test_a_damaged_state_answers_nothing_more(tables, tmp_path):
     """What it answered is not known: a fresh party of the same sum would be a second one."""
-    sites = {site: agent(tables, tmp_path / str(site), site) for site in range(SITES)}
-    seen = []
-
-    def kept(number, site, data):
-        if site == 2:
-            seen.append(data)
-        return data if number < 2 else None
-
-    carrier = Losing({site: one.answer for site, one in sites.items()}, kept)
-    with pytest.raises(Aborted):
-        played(*federated(tables, carrier=carrier, sites=sites), rounds=1)
+    seen = messages_to(2, agents(tables, tmp_path), tables, first=2)
     (state,) = (tmp_path / "2" / "state").glob("*/party")
     state.write_bytes(state.read_bytes()[:-1])
     again = agent(tables, tmp_path / "2", 2)
@@ -472,16 +476,9 @@ def asked_again(tables, changed):
 
     Its masked row had left. The coordinator signs both.
     """
-    sites, seen = agents(tables), []
-
-    def noted(number, site, data):
-        if site == 0:
-            seen.append(data)
-        return data
-
-    carrier = Losing({site: one.answer for site, one in sites.items()}, noted)
-    played(*federated(tables, carrier=carrier), rounds=1)
-    return read_answer(sites[0].answer(with_body(seen[0], changed)))
+    sites = agents(tables)
+    question, *_ = messages_to(0, sites, tables)
+    return read_answer(sites[0].answer(with_body(question, changed)))
 
 
 def with_body(data, changed):
@@ -535,22 +532,16 @@ OTHER_FORMS = {
 @pytest.mark.parametrize("form", OTHER_FORMS)
 def test_questions_of_another_form_are_refused_before_anybody_is_drawn(tables, form, monkeypatch):
     """Whoever is drawn would fail on some of them, and so show that somebody was."""
-    sites, seen = agents(tables), []
-
-    def noted(number, site, data):
-        seen.append(data)
-
     monkeypatch.setattr(SiteWork, "_cohort", lambda *_: pytest.fail("somebody was drawn"))
-    carrier = Losing({site: one.answer for site, one in sites.items()}, noted)
-    with pytest.raises(Aborted):
-        played(*federated(tables, carrier=carrier, sites=sites), rounds=1)
+    sites = agents(tables)
+    (asked,) = messages_to(0, sites, tables, first=0)
 
     def changed(body):
         question, lines, invitation = parted(body)
         other = replace(question, exchange=OTHER_FORMS[form](question.exchange))
         return sized(other.encode()) + lines + invitation
 
-    answer = read_answer(sites[0].answer(with_body(seen[0], changed)))
+    answer = read_answer(sites[0].answer(with_body(asked, changed)))
     assert answer == (Reply.MALFORMED, b"")
     (party,) = sites[0].parties.values()
     assert not party.admission.receipts.runs

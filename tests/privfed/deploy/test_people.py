@@ -1,6 +1,7 @@
 """A site's people: whose rows count, and that nobody else learns what its table holds."""
 
 import csv
+import threading
 import time
 from dataclasses import replace
 
@@ -14,14 +15,14 @@ from pyarrow import parquet
 
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.envelope import Reply, read_answer
-from privfed.deploy.messages.questions import rehearsed_questions
 from privfed.deploy.site import joining
-from privfed.deploy.site.fixed_time import Late, within
-from privfed.deploy.site.people import nobody, site_people, with_people
+from privfed.deploy.site.fixed_time import FixedTime
+from privfed.deploy.site.people import nobody, site_people
 from privfed.deploy.site.readable_people import readable_examples
 from privfed.deploy.site.site_check import check_site
-from privfed.deploy.site.site_work import SiteWork
+from privfed.deploy.site.site_work import SiteWork, questions_of_each_kind
 from privfed.errors import Refused
+from privfed.run.setup import Setup
 
 
 @pytest.fixture
@@ -44,18 +45,18 @@ def rows_of(path):
 
 def test_the_first_rows_of_a_person_count(made):
     declaration, _ = made.declaration()
-    whole = people(made, declaration)
+    unspoiled = people(made, declaration)
     rng = np.random.default_rng(1)
     rows = rows_of(made.table("h0"))
     for patient in ("p0", "p3"):  # many rows more, among those of others
         rows += stays(patient, "h0", 9, rng)
     write_table(made.table("h0"), rows)
     bounded = people(made, declaration)
-    assert bounded.clients == whole.clients
+    assert bounded.clients == unspoiled.clients
     sizes = np.diff(bounded.offsets)
-    assert sizes.max() == 5 > np.diff(whole.offsets).max()
-    for client in range(whole.clients):
-        before = whole.examples.take(np.arange(*whole.offsets[client : client + 2]))
+    assert sizes.max() == 5 > np.diff(unspoiled.offsets).max()
+    for client in range(unspoiled.clients):
+        before = unspoiled.examples.take(np.arange(*unspoiled.offsets[client : client + 2]))
         after = bounded.examples.take(np.arange(*bounded.offsets[client : client + 2]))
         assert (after.x[: len(before)] == before.x).all()
     made.folder(0).data.write_text(data_text(made.table("h0"), rows=1))
@@ -129,20 +130,20 @@ def test_who_cannot_be_read_is_left_out_and_nobody_else(made, case, patients):
     member = made.member(0)
     table, setup = member.accepted(declaration.text, declaration.examples, None)
     source = setup.plan.config.source
-    whole = readable_examples(source, table)
-    assert (whole.left_out, whole.reason) == (0, "")
+    unspoiled = readable_examples(source, table)
+    assert (unspoiled.left_out, unspoiled.reason) == (0, "")
     spoil(made.table("h0"), patients, *SPOILED_CELLS[case])
     with pytest.raises(Refused):
         source.load(1, setup.streams)
     read = readable_examples(source, table)
     assert read.left_out == len(patients)
     assert "h0.csv" in read.reason
-    left = [n for n, name in enumerate(whole.examples.clients) if name not in patients]
-    expected = whole.examples.take(np.flatnonzero(np.isin(whole.examples.owners, left)))
+    left = [n for n, name in enumerate(unspoiled.examples.clients) if name not in patients]
+    expected = unspoiled.examples.take(np.flatnonzero(np.isin(unspoiled.examples.owners, left)))
     assert torch.equal(read.examples.x, expected.x)
     assert torch.equal(read.examples.y, expected.y)
     assert [read.examples.clients[n] for n in read.examples.owners] == [
-        whole.examples.clients[n] for n in expected.owners
+        unspoiled.examples.clients[n] for n in expected.owners
     ]
 
 
@@ -180,12 +181,12 @@ def test_a_row_of_another_length_is_nobodys(made):
     declaration, _ = made.declaration()
     table, setup = made.member(0).accepted(declaration.text, declaration.examples, None)
     source = setup.plan.config.source
-    whole = readable_examples(source, table)
+    unspoiled = readable_examples(source, table)
     with made.table("h0").open("a") as file:
         file.write("p3,h0\np0,h0,1,2,3,4,5\n")
     read = readable_examples(source, table)
-    assert torch.equal(read.examples.x, whole.examples.x)
-    assert read.examples.clients == whole.examples.clients
+    assert torch.equal(read.examples.x, unspoiled.examples.x)
+    assert read.examples.clients == unspoiled.examples.clients
 
 
 def test_a_run_cannot_ask_by_its_bounds_who_is_there(made):
@@ -200,9 +201,9 @@ def test_a_run_cannot_ask_by_its_bounds_who_is_there(made):
 def test_more_people_than_are_stated_count_all_the_same(made):
     """One more would else take all others out; a check refuses the table before it is served."""
     declaration, _ = made.declaration()
-    whole = people(made, declaration)
+    unspoiled = people(made, declaration)
     made.folder(0).data.write_text(data_text(made.table("h0"), clients=3))
-    assert people(made, declaration).clients == whole.clients > 3
+    assert people(made, declaration).clients == unspoiled.clients > 3
     with pytest.raises(Refused, match="more people than clients = 3"):
         check_site(made.member(0), made.run_file(table="h0"))
 
@@ -216,18 +217,64 @@ def test_reading_a_table_takes_one_time_whatever_it_holds(made, patients, monkey
     spoil(made.table("h0"), patients, "age", "old")
     declaration, _ = made.declaration("secure.deadline=30")
     began = time.monotonic()
-    held = []
-    monkeypatch.setattr(joining, "within", lambda *facts: held.append(facts) or within(*facts))
+    held, cut_off = [], FixedTime.cut_off
+    monkeypatch.setattr(
+        FixedTime,
+        "cut_off",
+        lambda leaving, *work: held.append(leaving.seconds) or cut_off(leaving, *work),
+    )
     party = made.member(0).join(declaration)
     assert time.monotonic() - began >= 0.8
-    assert [seconds for seconds, _ in held] == [0.8]
+    assert held == [0.8]
     assert party.work.setup.federation.clients == 8 - len(patients)
-    monkeypatch.setattr(joining, "readable_examples", lambda *_: time.sleep(2))
+
+
+def test_a_table_that_takes_longer_is_nobodys_at_the_same_time(made, monkeypatch, caplog):
+    folder = made.folder(0)
+    folder.policy.write_text(POLICY.replace("simulation = true", "simulation = false"))
+    folder.data.write_text(data_text(made.table("h0")) + "reading = 0.3\n")
+    declaration, _ = made.declaration("secure.deadline=30")
+    over = threading.Event()
+    monkeypatch.setattr(joining, "readable_examples", lambda *_: over.wait(20))
     began = time.monotonic()
-    with pytest.raises(Late):
-        within(0.3, lambda: time.sleep(2))
-    assert 0.3 <= time.monotonic() - began < 1.5
-    assert made.member(0).join(declaration).work.setup.federation.clients == 0
+    party = made.member(0).join(declaration)
+    assert 0.3 <= time.monotonic() - began < 15
+    over.set()
+    assert party.work.setup.federation.clients == 0
+    assert "reading = 0.3 s" in caplog.text
+
+
+@pytest.mark.parametrize("case", ["as ever", "some out", "no file", "late"])
+def test_nothing_that_hangs_on_a_table_is_done_after_the_answers_time(
+    made, case, monkeypatch, caplog
+):
+    """Neither its people nor a line of the log: how long that takes would be seen."""
+    folder = made.folder(0)
+    folder.policy.write_text(POLICY.replace("simulation = true", "simulation = false"))
+    folder.data.write_text(data_text(made.table("h0")) + "reading = 0.5\n")
+    declaration, _ = made.declaration("secure.deadline=30")
+    over = threading.Event()
+    if case == "some out":
+        spoil(made.table("h0"), ("p0",), "age", "old")
+    elif case == "no file":
+        made.table("h0").unlink()
+    elif case == "late":
+        monkeypatch.setattr(joining, "readable_examples", lambda *_: over.wait(20))
+    cut_off, after = FixedTime.cut_off, []
+
+    def noted(leaving, *work):
+        setup = cut_off(leaving, *work)
+        after.append((setup.federation.clients, len(caplog.records)))
+        monkeypatch.setattr(Setup, "over", lambda *_: pytest.fail("after its time"))
+        return setup
+
+    monkeypatch.setattr(FixedTime, "cut_off", noted)
+    party = made.member(0).join(declaration)
+    clients = {"as ever": 8, "some out": 7}.get(case, 0)
+    assert after == [(clients, case != "as ever")]
+    assert party.work.setup.federation.clients == clients
+    assert len(caplog.records) == (case != "as ever")
+    over.set()
 
 
 def sizes_and_words(made, *keys):
@@ -265,8 +312,8 @@ def test_a_site_of_nobody_adds_its_share_of_noise(made):
     declaration, _ = made.declaration(*EVERYBODY)
     member = made.member(0)
     _, setup = member.accepted(declaration.text, declaration.examples, None)
-    empty = with_people(setup, nobody(setup.plan.config, declaration.examples))
-    (question,) = rehearsed_questions(setup.algorithm, setup.network.initial_params)
+    empty = setup.over(nobody(setup.plan.config, declaration.examples))
+    (question,) = questions_of_each_kind(setup)
     share = SiteWork(0, empty).encoding(question).noise
     rows = [SiteWork(0, empty).row(replace(question, round=n)) for n in range(1, 201)]
     drawn = np.concatenate(rows)

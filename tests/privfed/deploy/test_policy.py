@@ -45,8 +45,8 @@ def policy(tmp_path, *changes):
     return LocalPolicy.read(path)
 
 
-def declined(given, *overrides, federation=THREE, parameters=650, releases=("training",)):
-    answer = refusal(given, load(None, [*RUN, *overrides]), federation, parameters, releases)
+def declined(given, *overrides, federation=THREE, parameters=650):
+    answer = refusal(given, load(None, [*RUN, *overrides]), federation, parameters)
     return answer and answer.code
 
 
@@ -160,7 +160,7 @@ def test_what_asks_for_more_is_declined_unless_the_policy_allows_it(tmp_path, ca
 
 def test_central_noise_under_masks_is_allowed_by_its_name_alone(tmp_path):
     masked = "privacy.mechanism=gaussian"
-    answer = refusal(LocalPolicy(), load(None, [*RUN, masked]), THREE, 1, ())
+    answer = refusal(LocalPolicy(), load(None, [*RUN, masked]), THREE, 1)
     assert answer.code is Code.MECHANISM
     assert "sums that it sees" in answer.reason
     assert declined(policy(tmp_path, GAUSSIAN), masked) is None
@@ -169,16 +169,16 @@ def test_central_noise_under_masks_is_allowed_by_its_name_alone(tmp_path):
 @pytest.mark.parametrize("way", ["privacy.epsilon=inf", "privacy.mechanism=none"])
 def test_no_policy_affords_a_run_without_noise(tmp_path, way):
     assert declined(policy(tmp_path, SIMULATE), way) in (Code.BUDGET, Code.MECHANISM)
-    answer = refusal(LocalPolicy(), load(None, [*RUN, way]), THREE, 1, ())
+    answer = refusal(LocalPolicy(), load(None, [*RUN, way]), THREE, 1)
     assert "its epsilon is infinite" in answer.reason
 
 
 def test_fixed_noise_is_counted_by_receipts_and_none_is_not(tmp_path):
     config = load(None, RUN)
     fixed = config.privacy.model_copy(update={"epsilon": None, "noise_multiplier": 0.7})
-    assert refusal(LocalPolicy(), replace(config, privacy=fixed), THREE, 1, ()) is None
+    assert refusal(LocalPolicy(), replace(config, privacy=fixed), THREE, 1) is None
     none = fixed.model_copy(update={"noise_multiplier": 0.0})
-    answer = refusal(LocalPolicy(), replace(config, privacy=none), THREE, 1, ())
+    answer = refusal(LocalPolicy(), replace(config, privacy=none), THREE, 1)
     assert answer.code is Code.BUDGET
 
 
@@ -209,9 +209,10 @@ def test_the_largest_model_and_the_releases(tmp_path):
     given = policy(tmp_path, ("parameters = 10_000_000", "parameters = 650"))
     assert declined(given) is None
     assert declined(given, parameters=651) is Code.PARAMETERS
-    assert declined(given, releases=("training", "evaluation")) is Code.RELEASE
+    by_clients = ("evaluation.by=clients", "run.rounds=20")
+    assert declined(given, *by_clients) is Code.RELEASE
     both = policy(tmp_path, ('releases = ["training"]', 'releases = ["training", "evaluation"]'))
-    assert declined(both, releases=("training", "evaluation")) is None
+    assert declined(both, *by_clients) is None
 
 
 def test_what_has_no_proof_is_declined(tmp_path):
@@ -226,15 +227,24 @@ def test_parts_count_by_what_they_are_however_they_are_spelt(tmp_path):
 
 
 def test_the_code_is_of_the_first_reason_and_the_text_has_all(tmp_path):
-    config = load(None, [*RUN, "run.randomness=seeded", "privacy.delta=1e-4", "model.name=cnn"])
-    answer = refusal(LocalPolicy(), config, THREE, 20_000_000, ("statistics",))
+    config = load(
+        None,
+        [
+            *RUN,
+            "run.randomness=seeded",
+            "privacy.delta=1e-4",
+            "model.name=cnn",
+            "evaluation.by=clients",
+        ],
+    )
+    answer = refusal(LocalPolicy(), config, THREE, 20_000_000)
     assert answer.code is Code.SIMULATION
     for part in (
         "seeded",
         "privacy.delta is 0.0001",
         "model.name is cnn",
         "20000000",
-        "statistics",
+        "evaluation",
     ):
         assert part in answer.reason
 

@@ -202,19 +202,19 @@ def test_no_epsilon_covers_events_of_different_meaning(path):
 
 def test_a_torn_line_was_never_answered(path):
     charged(path, receipt(1), receipt(2))
-    whole = path.read_bytes()
+    intact = path.read_bytes()
     charged(path, receipt(3))
-    last = path.read_bytes()[len(whole) :]
+    last = path.read_bytes()[len(intact) :]
     for cut in (1, len(last) // 2, len(last) - 1):
-        path.write_bytes(whole + last[:cut])
+        path.write_bytes(intact + last[:cut])
         looked = Receipts.load(path)
         assert looked.torn
         assert looked.spending() == {EVENT: 2}
         with pytest.raises(LedgerBroken, match="start the site again"):
             looked.charged(receipt(3), PLENTY)
-        assert path.read_bytes() == whole + last[:cut]
+        assert path.read_bytes() == intact + last[:cut]
         book = Receipts.recover(path)
-        assert path.read_bytes() == whole
+        assert path.read_bytes() == intact
         book.charged(receipt(3, model="c"), PLENTY)
     path.chmod(0o600)
     path.write_bytes(last[:9])
@@ -312,7 +312,7 @@ for round in range(start, start + 100_000):
 
 def test_a_killed_process_has_charged_all_that_it_said(path):
     """What was printed after `charged` is in the file; at most one more line is."""
-    start, said = 1, 0
+    start, printed_in_all = 1, 0
     for _ in range(3):
         process = subprocess.Popen(
             [sys.executable, "-c", CHARGE, str(path), str(start), str(Path(__file__).parent)],
@@ -325,9 +325,9 @@ def test_a_killed_process_has_charged_all_that_it_said(path):
         printed += [int(line) for line in process.stdout.read().splitlines(keepends=False)]
         process.wait()
         process.stdout.close()
-        said += len(printed) - 1
+        printed_in_all += len(printed) - 1
         book = Receipts.recover(path)
         (run,) = book.runs
         assert run.last_round in (printed[-1], printed[-1] + 1)
         start = run.last_round + 1
-    assert said <= run.rounds <= said + 3
+    assert printed_in_all <= run.rounds <= printed_in_all + 3

@@ -7,6 +7,7 @@ from hospitals import POLICY, hospitals
 from scipy import stats
 
 from privfed.deploy.policies.codes import Code, Declined
+from privfed.deploy.site.denormals import flushed_denormals, flushes_denormals
 from privfed.deploy.site.joining import too_slow
 from privfed.deploy.site.rehearsal import largest_cohort, rehearsed_seconds
 from privfed.deploy.site.site_work import SiteWork
@@ -91,6 +92,16 @@ def test_nothing_of_the_table_is_read_for_it(made, monkeypatch):
         made.table("away").rename(made.table("h0"))
     people = min(largest_cohort(setup, 20), 2 * 8)
     assert trained == [(people, people * 5, True)] * 2
+
+
+def test_a_rehearsal_leaves_denormals_flushed_in_an_agent_that_flushes_them(made):
+    """An agent rehearses its last runs as it starts, in the thread that starts all others."""
+    table, setup = accepted(made)
+    with flushed_denormals():
+        rehearsed_seconds(0, setup, table)
+        assert flushes_denormals()
+    rehearsed_seconds(0, setup, table)
+    assert not flushes_denormals()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ EMPTY, FULL = 0, 1
 EVERYBODY = ("cohort.sampler=full", "cohort.size=0")
 
 
-def seen(folder, rounds, deadline, people=60):
+def times_and_sizes(folder, rounds, deadline, people=60):
     """The seconds `[rounds]` until the row left, and the sizes of all answers, of both sites."""
     made = hospitals(folder, patients=200)
     rng = np.random.default_rng(5)
@@ -59,19 +59,19 @@ def _asks_for_row(data):
     return envelope.kind == Kind.STEP and isinstance(decode(envelope.body), Inbox)
 
 
-def told_apart(seconds):
+def p_value_of_equal_times(seconds):
     """The probability of times so different, were they of one distribution."""
     return float(stats.mannwhitneyu(*seconds).pvalue)
 
 
 def test_without_a_time_to_train_an_operator_sees_whether_anybody_is_there(tmp_path):
-    seconds, sizes = seen(tmp_path / "sites", 16, 0, people=150)
-    assert told_apart(seconds) < 1e-4
+    seconds, sizes = times_and_sizes(tmp_path / "sites", 16, 0, people=150)
+    assert p_value_of_equal_times(seconds) < 1e-4
     assert {*sizes[EMPTY]} == {*sizes[FULL]}
 
 
 def test_with_a_time_to_train_they_are_within_the_same_moment(tmp_path):
-    seconds, sizes = seen(tmp_path / "sites", 3, 0.6)
+    seconds, sizes = times_and_sizes(tmp_path / "sites", 3, 0.6)
     assert {*sizes[EMPTY]} == {*sizes[FULL]}
     assert all((each >= 0.6).all() for each in seconds)
     assert abs(np.median(seconds[EMPTY]) - np.median(seconds[FULL])) < 0.1
@@ -80,6 +80,6 @@ def test_with_a_time_to_train_they_are_within_the_same_moment(tmp_path):
 @pytest.mark.slow
 def test_with_a_time_to_train_times_cannot_be_told_apart(tmp_path):
     """At 60 rounds, nobody against everybody."""
-    seconds, sizes = seen(tmp_path / "sites", 60, 0.6)
+    seconds, sizes = times_and_sizes(tmp_path / "sites", 60, 0.6)
     assert {*sizes[EMPTY]} == {*sizes[FULL]}
-    assert told_apart(seconds) > 1e-3
+    assert p_value_of_equal_times(seconds) > 1e-3

@@ -24,6 +24,7 @@ from privfed.grid.process_pool import Died, Ended, Started
 from privfed.grid.results import FAILED
 from privfed.grid.tuned import tune as tuning
 from privfed.grid.tuned.candidates import candidates
+from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
 from privfed.run.resume import resume
 
 
@@ -343,6 +344,32 @@ def test_noise_that_is_fixed_has_the_epsilon_that_it_has(tmp_path, monkeypatch):
     assert done.outcome["noise_multiplier"] == 2.0
     assert done.proposal.single.epsilon < done.guarantee.epsilon < 10.0
     assert audit(tmp_path / "best").guarantee.epsilon == done.guarantee.epsilon
+
+
+def test_the_score_may_be_what_clients_measured_and_was_charged(tmp_path, monkeypatch):
+    number(monkeypatch, 4)
+    words = '[evaluation]\nby = "clients"\nevery = 2\n[budget]\nevaluation = 0.3\n'
+    done = tuned(write(tmp_path, TUNED, BUDGET + words))
+    assert done.proposal.measure == "clients_accuracy"
+    scores = [
+        json.loads((each / "result.json").read_text())["outcome"]["clients"]["accuracy"]["value"]
+        for each in (tmp_path / "private/candidates").iterdir()
+    ]
+    assert done.to_json()["clients_accuracy"] == max(scores)
+    (choice,) = Ledger.load(tmp_path / "tuning.jsonl").run_spending
+    assert [count for _, count in choice.release.of] == [2, 2], "training and evaluation"
+    audited = audit(tmp_path / "best")
+    assert audited.problems == ()
+    assert 3.99 < audited.guarantee.epsilon == done.guarantee.epsilon <= 4.0
+
+
+def test_a_chosen_run_is_not_evaluated_for_more(tmp_path, monkeypatch):
+    number(monkeypatch, 1)
+    tuned(write(tmp_path, TUNED, BUDGET))
+    before = (tmp_path / "best/ledger.jsonl").read_bytes()
+    with pytest.raises(Refused, match="chosen among others"):
+        evaluate_by_clients(tmp_path / "best", 0.5, {})
+    assert (tmp_path / "best/ledger.jsonl").read_bytes() == before
 
 
 def test_a_clip_may_be_chosen_since_it_changes_no_event(tmp_path):

@@ -1,5 +1,6 @@
 """Parties of a masked sum that are killed at any moment go on, or have dropped out; never twice."""
 
+import contextlib
 import functools
 import random
 from dataclasses import replace
@@ -14,6 +15,7 @@ from privfed.secure.masked import messages as wire
 from privfed.secure.masked.client_state import BadState
 from privfed.secure.masked.committed_party import CommittedParty
 from privfed.secure.masked.shamir import share
+from privfed.secure.summation import Aborted
 
 LAYERED = Setting(layers=Layers(50.0, 0.25, 1))
 ROW, MASKED = 3, 4
@@ -53,7 +55,7 @@ def test_parties_that_are_rebuilt_before_every_message_say_the_same(monkeypatch,
 @pytest.mark.parametrize("setting", [Setting(), LAYERED], ids=["bare", "layers"])
 def test_a_party_that_is_killed_goes_on_or_has_dropped_out(setting, commit, when):
     """Alone, and with another that drops out: then too few are left where its row was lost."""
-    whole, lost = setting.ids, (commit, when) in LOST
+    lost = (commit, when) in LOST
     for leave in ((), ((23, "Inbox"),)):
         sites = everybody(setting, {8: {commit: when}})
         outcome = played(setting, sites, leave)
@@ -64,7 +66,7 @@ def test_a_party_that_is_killed_goes_on_or_has_dropped_out(setting, commit, when
         if len(gone) == 2:
             assert outcome.total is None
             continue
-        stay = [who for who in whole if who not in gone]
+        stay = [who for who in setting.ids if who not in gone]
         assert outcome.survivors == len(stay)
         if not setting.layers:
             assert outcome.total == setting.sum_of(stay).tolist()
@@ -167,6 +169,25 @@ def test_who_refused_a_message_has_left_in_every_life():
             party.handle(true)
         assert party.handle(outcome.questions[8, "Invitation"]), "what left may go again"
     assert len(site.states[-1]) < len(last), "without secrets"
+
+
+def test_an_ended_party_answers_nothing_in_any_life():
+    """Neither what it answered last nor another step: its state says so to whoever reads it."""
+    setting = Setting()
+    sites = everybody(setting)
+    outcome = played(setting, sites)
+    for step in range(len(STEPS)):
+        site = Site(setting, 8)
+        for name in STEPS[: step + 1]:
+            with contextlib.suppress(Aborted):  # of other keys than this life's
+                site.ask(outcome.questions[8, name])
+        site.party.end()
+        restored = site.started()
+        assert restored.commits == site.party.commits == len(site.states)
+        for party in (site.party, restored):
+            for name in STEPS:
+                with pytest.raises(BadMessage, match="answered already"):
+                    party.handle(outcome.questions[8, name])
 
 
 def test_a_party_whose_state_is_not_stored_answers_nothing():

@@ -71,8 +71,8 @@ def ledger(tmp_path):
 
 
 def test_receipts_that_agree_and_all_ways_in_which_they_do_not(ledger, tmp_path):
-    whole, away = answered(tmp_path / "whole", (1, 2, 3)), answered(tmp_path / "away", (1, 3))
-    held = compare(ledger, {"whole": whole, "away": away}, opened={1, 3})
+    present, away = answered(tmp_path / "present", (1, 2, 3)), answered(tmp_path / "away", (1, 3))
+    held = compare(ledger, {"present": present, "away": away}, opened={1, 3})
     assert held.problems == ()
     assert held.unopened == (2,)
     assert "no site answered" in held.lines()[-1]

@@ -68,7 +68,7 @@ def test_who_has_no_registered_key_or_no_tls_is_turned_away(programs):
 @pytest.mark.parametrize("own_executor", [True, False])
 def test_a_run_with_and_without_executors_of_the_sites(programs, own_executor):
     federation = Loopback(programs.logs, programs, own_executor)
-    federation.found(PATIENTS, seed=1)
+    federation.agree(PATIENTS, seed=1)
     federation.start()
     app = federation.hospitals.declare(2, PATIENTS, deadline=1.0)
     federation.engine.run(app)
@@ -136,7 +136,7 @@ MOMENTS = [
 
 def test_what_is_killed_at_a_dozen_moments_answers_nothing_twice_and_the_run_goes_on(programs):
     federation = Loopback(programs.logs, programs)
-    federation.found(PATIENTS, seed=2)
+    federation.agree(PATIENTS, seed=2)
     federation.start()
     app = federation.hospitals.declare(ROUNDS, PATIENTS, deadline=1.0)
     federation.engine.run(app, **QUICK)

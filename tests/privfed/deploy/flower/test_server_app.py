@@ -38,7 +38,7 @@ class Here:
 def hospitals(tmp_path):
     write_tables(tmp_path, patients=60, seed=3)
     hospitals = Hospitals(tmp_path, Here())
-    hospitals.found()
+    hospitals.agree()
     for name in NAMES:  # the time at which rows leave is for real programs to show
         policy = hospitals.site(name) / "policy.toml"
         policy.write_text(policy.read_text().replace("simulation = false", "simulation = true"))

@@ -1,0 +1,39 @@
+"""How far predicted numbers are from the labels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from privfed.measures.mean_measure import MeanMeasure
+from privfed.measures.scoring import Scoring
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class MeanAbsoluteError(MeanMeasure):
+    """How far a predicted number is from the label, in the label's units, cut at a public bound.
+
+    Predictions and labels lie within the declared bounds of the label, so that without a `clip` of
+    its own nothing is cut; a smaller one has less noise.
+    """
+
+    lower_is_better: ClassVar[bool] = True
+    clip: float = Field(0.0, ge=0)
+    """The bound of an example's error, in the label's units; 0: the width of its bounds."""
+
+    def title(self, scoring: Scoring) -> str:
+        return "mean_absolute_error"
+
+    def lacks(self, scoring: Scoring) -> str:
+        return "" if scoring.numbers else "a number to predict (squared_error)"
+
+    def bounds(self, scoring: Scoring) -> tuple[float, float]:
+        return 0.0, self.clip or 2 * scoring.form.scale
+
+    def values(self, outputs: Tensor, y: Tensor, scoring: Scoring) -> Tensor:
+        meaning = scoring.form.meaning
+        label = y.squeeze(-1).double() * meaning.scale + meaning.shift
+        return (scoring.loss.expectation(outputs, meaning).double() - label).abs()

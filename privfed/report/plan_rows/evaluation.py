@@ -1,0 +1,31 @@
+"""What people see of rounds in which clients evaluate, and of an early end, before a run begins."""
+
+from __future__ import annotations
+
+from privfed.plan.budget_shares import budget_shares
+from privfed.plan.plan import Plan
+from privfed.words import ceiling
+
+
+def evaluation_rows(plan: Plan) -> dict[str, str]:
+    """What clients measure, how often, and what each part of the run would spend alone."""
+    config = plan.config
+    pairs: dict[str, str] = {}
+    if plan.evaluation is not None:
+        every, keys = config.evaluation_rounds.every, config.evaluation
+        groups = f", by {keys.group}" if keys.group else ""
+        noise = plan.evaluation.noise_multiplier
+        noised = "" if noise is None else f"; noise multiplier {ceiling(noise)}"
+        pairs["evaluation"] = (
+            f"by clients, every {every} rounds: {', '.join(keys.measures)}{groups}, by "
+            f"{plan.evaluation.config.sampler.size} expected{noised}"
+        )
+    if plan.evaluation is not None and plan.mechanism.private:
+        pairs["parts"] = "alone, " + ", ".join(
+            f"{share.rounds} rounds of {share.part} would spend ε = {ceiling(share.epsilon)}"
+            for share in budget_shares(plan)
+        )
+    if config.stop.patience:
+        by = config.stop.by or "the first measure"
+        pairs["stop"] = f"after {config.stop.patience} evaluations without a better one, by {by}"
+    return pairs

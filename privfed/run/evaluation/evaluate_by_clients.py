@@ -1,0 +1,174 @@
+"""One more charged release of a run that has ended, or not: its clients evaluate its model.
+
+*What is released*: the noised average of rows of measures (`privfed.measures.measure_row`), each
+clipped to norm 1, of a cohort drawn for this by the run's sampler. *Unit, relation and sampler* are
+the run's.
+It is one event in the run's own ledger, charged before anybody is drawn, as every round is; the
+noise is such that this event alone spends the ε that is asked for, and the run's budget, where the
+composition is above it, is raised to that, which the ledger states.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from accounting.events import Event
+from accounting.guarantee import guarantee, spent
+from accounting.ledger import Ledger
+from privfed.config.assembly import assembled
+from privfed.config.overrides import assign
+from privfed.errors import Refused
+from privfed.measures.estimate import Estimate
+from privfed.models.form import Form
+from privfed.plan.evaluation_cost import as_evaluation, measure_row_of
+from privfed.plan.plan import refuse, solve_plan
+from privfed.round.round import run_round
+from privfed.run.assemble import evaluation_of
+from privfed.run.evaluation.charged_measures import charged_measures
+from privfed.run.last_state import last_checkpoint
+from privfed.run.loop import outcome_of
+from privfed.run.lost_private import refuse_lost
+from privfed.run.recorder import Recorder
+from privfed.run.resume import reassemble
+from privfed.run.setup import Setup
+from privfed.run.world import build_world
+from privfed.store.checkpoint import Checkpoint
+from privfed.store.run_directory import RunDirectory
+
+_ROUNDED = 1e-9
+"""The part by which a raised budget is above what is spent, for other machines' rounding."""
+
+
+@dataclass(frozen=True)
+class ClientEvaluation:
+    """What clients measured of the model at `path`, in `round`, and what the run has spent now.
+
+    `alone` is the epsilon of this release by itself, `epsilon` that of all the run's charges.
+    """
+
+    path: Path
+    round: int
+    measures: Mapping[str, Estimate]
+    confidence: float
+    alone: float
+    epsilon: float
+    delta: float
+    on_trained: bool
+    """Whether clients scored on examples that they trained on, too."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `privfed evaluate --federated --json` prints."""
+        return {**asdict(self), "path": str(self.path)}
+
+
+def evaluate_by_clients(
+    run: Path | RunDirectory, epsilon: float, keys: Mapping[str, Any]
+) -> ClientEvaluation:
+    """Charge and play one round in which clients score the model of `run`, for `epsilon` alone.
+
+    `keys` are those of [evaluation]. Raises `Refused`, having charged nothing, where the run claims
+    nothing, has been counted by another, or the combination has no proof.
+    """
+    directory = RunDirectory.open(run)
+    with directory.locked():
+        directory.recover()
+        directory.refuse_if_counted()
+        config = directory.config.read()
+        setup, ledger = reassemble(config, directory)
+        refuse_lost(setup, directory, ledger)
+        evaluating = _for_one_evaluation(setup, epsilon, keys)
+        return _evaluated(evaluating, setup, directory, ledger)
+
+
+def _for_one_evaluation(setup: Setup, epsilon: float, keys: Mapping[str, Any]) -> Setup:
+    """The run with one more round, in which its clients evaluate. Raises `Refused`."""
+    config = setup.plan.config
+    if not config.mechanism.private:
+        raise Refused("this run is not private: no epsilon bounds what its clients release")
+    if config.chosen:
+        raise Refused(
+            "this run was chosen among others, and what was charged for that covers its rounds and "
+            'no more; set evaluation.by = "clients" before it is tuned'
+        )
+    if setup.plan.other is not None or config.apart:
+        raise Refused(
+            "what clients evaluate after the run would have to be stated in its ledger from the "
+            "beginning, where clients share the noise or are at sites elsewhere; set "
+            'evaluation.by = "clients" before it starts'
+        )
+    if setup.algorithm.witness(1).separation > 1:
+        raise Refused(
+            f"cohort.sampler = {config.names['sampler']!r} counts the rounds that train, and one "
+            'of another kind among them would not be; set evaluation.by = "clients" before a run '
+            "starts"
+        )
+    raw = config.raw()
+    asked = {**keys, "by": "clients", "every": 2}
+    for key, value in asked.items():
+        assign(raw, f"evaluation.{key}", value)
+    assign(raw, "privacy.epsilon", epsilon)
+    assign(raw, "run.rounds", 2)
+    wanted = assembled(raw)
+    refuse(wanted)
+    length = measure_row_of(wanted, Form.of(setup.federation.examples)).length
+    plan = solve_plan(as_evaluation(wanted, length).with_run(rounds=1), length=length)
+    earlier = setup.executor.measures
+    scored = earlier.federation if earlier else setup.federation
+    algorithm, measures = evaluation_of(plan, scored, setup.network)
+    return replace(
+        setup,
+        plan=replace(setup.plan, config=replace(config, evaluation=wanted.evaluation)),
+        evaluation=algorithm,
+        executor=replace(setup.executor, measures=measures),
+    )
+
+
+def _evaluated(
+    evaluating: Setup, setup: Setup, directory: RunDirectory, ledger: Ledger
+) -> ClientEvaluation:
+    """Charge, draw, sum, release and store; then write down what it tells."""
+    begin = last_checkpoint(setup, directory, ledger)
+    last = ledger.charges[-1].round if ledger.charges else 0
+    if begin.round < last:
+        raise Refused(
+            f"{directory.path} was interrupted in round {last}; go on with it first: privfed train "
+            f"--resume {directory.path}"
+        )
+    algorithm, round = evaluating.evaluation, last + 1
+    assert algorithm is not None
+    event, privacy = algorithm.event(round), setup.plan.config.privacy
+    _raise_budget(setup, ledger, event)
+    world = build_world(evaluating, directory, ledger, begin)
+    state = run_round(round, algorithm, begin.state, world)
+    end = Checkpoint(round, begin.updates, state, ledger.head())
+    end.save(directory, setup.network)
+    recorder = Recorder(evaluating, directory, ledger, None, end)
+    recorder.record(end, {})
+    outcome = outcome_of(evaluating, directory, ledger, recorder, end, stopped=False)
+    directory.write_summary(outcome.to_json())
+    return ClientEvaluation(
+        path=directory.path,
+        round=round,
+        measures=charged_measures(evaluating, state.evaluation["released"]),
+        confidence=evaluating.plan.config.evaluation.confidence,
+        alone=guarantee({event: 1}, privacy.delta, privacy.accountant).epsilon,
+        epsilon=spent(ledger, privacy.delta, privacy.accountant).epsilon,
+        delta=privacy.delta,
+        on_trained=setup.executor.measures is None,
+    )
+
+
+def _raise_budget(setup: Setup, ledger: Ledger, event: Event) -> None:
+    """State, where this release takes the run above its budget, what it is from now on."""
+    privacy, budget = setup.plan.config.privacy, setup.plan.budget
+    together = {**ledger.spending, event: ledger.spending.get(event, 0) + 1}
+    total = guarantee(together, privacy.delta, privacy.accountant).epsilon
+    if total == math.inf:
+        raise Refused("no epsilon bounds this release together with what the run has spent")
+    if budget is not None and total > budget:
+        held = budget if ledger.budget is None else ledger.budget
+        ledger.change_budget(held, total * (1 + _ROUNDED), event)
