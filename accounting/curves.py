@@ -9,6 +9,7 @@ import numpy as np
 
 from accounting.accountants import ACCOUNTANTS, epsilon
 from accounting.events import Event, Spending
+from accounting.ledger import Ledger
 
 Curve = list[tuple[float, dict[str, float | None]]]
 """Points, and the epsilon of every accountant at each (None: it has no bound)."""
@@ -24,6 +25,12 @@ def over_rounds(prior: Spending, events: Sequence[Event], delta: float, points: 
         done = count
         curve.append((count, _by_accountant(total, delta)))
     return curve
+
+
+def spent_by(ledger: Ledger) -> list[Event]:
+    """What the run of `ledger` spent, oldest first: each round, or its choice among others."""
+    events = [charge.event for charge in ledger.charges]
+    return events if ledger.chosen is None else [ledger.chosen] * bool(events)
 
 
 def over_delta(spending: Spending, delta: float, points: int = 13) -> Curve:

@@ -15,14 +15,18 @@ from typing import Any
 
 from accounting.errors import Unaccountable
 from accounting.releases import (
+    Noise,
     PoissonSampled,
     Release,
     Repeated,
     Separated,
     SeveralSites,
+    noise_of,
     number,
     release_from_json,
 )
+from accounting.repeat_and_select import RepeatAndSelect
+from accounting.repetitions import Repetitions
 
 ADD_REMOVE = "add/remove"
 """Two populations are neighbours when one holds exactly one client more."""
@@ -46,7 +50,7 @@ class Event:
     exactly. It costs delta (`accounting.slack`).
     """
 
-    release: Release
+    release: Release | RepeatAndSelect
     sampler: str
     relation: str = ADD_REMOVE
     unit: str = "client"
@@ -64,11 +68,23 @@ class Event:
             **({"slack": self.slack} if self.slack else {}),
         }
 
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """The single releases that it is made of: one, or those of each run to choose from."""
+        if isinstance(self.release, RepeatAndSelect):
+            return tuple(release for release, _ in self.release.of)
+        return (self.release,)
+
+    @property
+    def noise(self) -> Noise | None:
+        """The noise of a round; None where there is none. That of a choice is its runs' first."""
+        return noise_of(self.releases[0])
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Event:
         """The event that `to_json` wrote. Raises `Unaccountable` where it is not one."""
         try:
-            release = release_from_json(data["release"])
+            release = _release(data["release"])
             names = {key: data[key] for key in ("sampler", "relation", "unit")}
             slack = data.get("slack", 0.0)
         except (KeyError, TypeError) as error:
@@ -76,6 +92,12 @@ class Event:
         if not all(isinstance(name, str) for name in names.values()):
             raise Unaccountable(f"sampler, relation and unit are {names}; expected words")
         return cls(release=release, **names, slack=slack)
+
+
+def _release(data: Mapping[str, Any]) -> Release | RepeatAndSelect:
+    if data["kind"] == RepeatAndSelect.kind:
+        return RepeatAndSelect.from_json(data)
+    return release_from_json(data)
 
 
 Spending = Mapping[Event, int]
@@ -104,3 +126,34 @@ def apart(spending: Spending) -> Spending:
             case _:
                 total[event] += count
     return total
+
+
+def best_of(spending: Spending, repetitions: Repetitions) -> Event:
+    """The event of releasing the best of a random number of runs, each of which spends `spending`.
+
+    The runs' aborts and nearly exact draws happen in each of them: slack counts E[K] times. Raises
+    `Unaccountable` where the parts of a run protect different things.
+    """
+    meanings = {(event.unit, event.relation) for event in spending}
+    if len(meanings) != 1:
+        raise Unaccountable(f"events of different meaning cannot be composed: {sorted(meanings)}")
+    (unit, relation) = meanings.pop()
+    each = apart(spending)
+    runs = RepeatAndSelect(_by_release(each), repetitions)
+    slack = repetitions.mean * sum(event.slack * count for event, count in each.items())
+    sampler = ", ".join(sorted({event.sampler for event in spending}))
+    return Event(runs, sampler, relation, unit, min(1.0, slack))
+
+
+def within(spending: Spending, selection: RepeatAndSelect) -> bool:
+    """Whether `spending` is a part of what each run of `selection` spends."""
+    most = dict(selection.of)
+    return all(count <= most.get(release, 0) for release, count in _by_release(apart(spending)))
+
+
+def _by_release(spending: Spending) -> tuple[tuple[Any, int], ...]:
+    """How often each release happened, in an order that hangs on nothing else."""
+    counts: Counter[Any] = Counter()
+    for event, count in spending.items():
+        counts[event.release] += count
+    return tuple(sorted(counts.items(), key=repr))

@@ -26,6 +26,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from accounting import chain, durable
+from accounting.choice import Choice
 from accounting.errors import AccountingError, BudgetExceeded, LedgerBroken
 from accounting.events import Event, Spending
 from accounting.heads import Head, HeadsFile, place_of
@@ -69,6 +70,7 @@ class Ledger:
         self._budgets: list[BudgetChange] = []
         self._prior: Counter[Event] = Counter()
         self._charged: Counter[Event] = Counter()
+        self._choice = Choice()
         self._hashes: list[str] = []
         self._terms: Mapping[str, Any] = {}
         for line, link in enumerate(links, start=1):
@@ -144,7 +146,12 @@ class Ledger:
     @property
     def run_spending(self) -> Spending:
         """How often each distinct event was charged by this ledger's run."""
-        return MappingProxyType(self._charged)
+        return MappingProxyType(self._choice.spent(self._charged))
+
+    @property
+    def chosen(self) -> Event | None:
+        """The event of choosing this run among others (`accounting.choice`); None without."""
+        return self._choice.event
 
     @property
     def prior(self) -> Spending:
@@ -154,12 +161,12 @@ class Ledger:
     @property
     def spending(self) -> Spending:
         """All that the population has spent: `prior` and `run_spending`."""
-        return MappingProxyType(self._prior + self._charged)
+        return MappingProxyType(self._prior + self._choice.spent(self._charged))
 
     def spending_until(self, round: int) -> Spending:
         """The charges of the rounds up to `round`, and `prior`, whatever was charged after."""
         past = Counter(charge.event for charge in self._charges if charge.round <= round)
-        return self._prior + past
+        return self._prior + self._choice.spent(past)
 
     def head(self) -> bytes:
         """The hash of the last line. Kept elsewhere, it shows a cut end (`holds`)."""
@@ -193,7 +200,8 @@ class Ledger:
         """
         if self._charges and round <= self._charges[-1].round:
             return self._charged_before(round, event)
-        if self.gate and not self.gate.affords(self.spending, event):
+        added = self._choice.added(event, self._charged)
+        if added and self.gate and not self.gate.affords(self.spending, added):
             raise BudgetExceeded(
                 f"round {round} would take epsilon above {self.gate.epsilon:g} "
                 f"at delta {self.gate.delta:g}"
@@ -269,6 +277,7 @@ class Ledger:
                     )
                 self._terms = link["terms"]
                 self._prior = _prior(link["terms"])
+                self._choice = Choice.stated(link["terms"])
             case "define" if link["id"] == len(self._events):
                 self._events.append(Event.from_json(link["event"]))
                 if "budget" in link:
@@ -279,6 +288,7 @@ class Ledger:
                 event = self._events[link["event"]]
                 self._charges.append(Charge(link["round"], event, link["hash"]))
                 self._charged[event] += 1
+                self._choice.refuse_beyond(self._charged)
             case kind:
                 raise LedgerBroken(f"a line of type {kind!r} and these values is not expected here")
         self._hashes.append(link["hash"])

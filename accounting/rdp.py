@@ -18,6 +18,7 @@ from accounting.integer_noise import (
     skellam_divergence,
 )
 from accounting.poisson_sampling import poisson_sampled
+from accounting.private_selection import selected_divergences
 from accounting.releases import (
     DiscreteGaussians,
     Gaussian,
@@ -28,10 +29,13 @@ from accounting.releases import (
     TruncatedPoisson,
     WithoutReplacement,
 )
+from accounting.repeat_and_select import RepeatAndSelect
 from accounting.several_sites import split
 from accounting.without_replacement import wor_divergence
 
-Known = Gaussian | IntegerNoise | PoissonSampled | SeveralSites | WithoutReplacement
+Known = (
+    Gaussian | IntegerNoise | PoissonSampled | SeveralSites | WithoutReplacement | RepeatAndSelect
+)
 
 _ROUNDING = 1e-12
 """What is added to every order's divergence, per event. Against 50-digit arithmetic the library's
@@ -65,6 +69,10 @@ def _curve(release: Known, few: tuple[float, ...] | None = None) -> tuple[np.nda
     """Orders and the release's Renyi divergences, rounded up; at `few` orders, or the library's."""
     accountant = library.RdpAccountant(few)
     match release:
+        case RepeatAndSelect(of=releases, repetitions=repetitions):
+            once = np.sum([count * _curve(part, few)[1] for part, count in releases], axis=0)
+            chosen = selected_divergences(accountant.orders, once, repetitions)
+            return accountant.orders, chosen + _ROUNDING
         case SeveralSites(sites=sites):
             orders, parts = _curve(split(release), few)
             return orders, sites * parts

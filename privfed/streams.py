@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PRIVATE = frozenset({"cohort", "noise", "rule"})
-KEPT = frozenset({"slots", "matrix", "canaries"})
+KEPT = frozenset({"slots", "matrix", "canaries", "candidates"})
 PUBLIC = frozenset(
     {
         *("init", "shuffle", "root", "measure", "personal"),  # training

@@ -89,6 +89,7 @@ class RunAudit:
             "against": self.terms.get("against"),
             "note": self.terms.get("note"),
             "guarantee": self.terms.get("guarantee"),
+            "chosen": self.terms.get("chosen"),
             **{name: getattr(self.canaries, name, None) for name in _CANARY_FIGURES},
             "canaries": self.canaries.to_json() if self.canaries else None,
             "ledger_head": self.ledger_head,

@@ -12,7 +12,7 @@ from scipy.special import chdtr
 from accounting.errors import AccountingError
 from accounting.events import CHANGE, Event
 from accounting.guarantee import guarantee
-from accounting.releases import PoissonSampled, Repeated, SeveralSites, noise_of
+from accounting.releases import PoissonSampled, Repeated, SeveralSites
 from accounting.two_sample import Claim
 from privfed.auditing.scenarios import AIMED, LENGTH
 from privfed.round.algorithm import Algorithm
@@ -85,7 +85,7 @@ def measured_noise(released: Numbers, algorithm: Algorithm, event: Event) -> tup
     Gaussians: chi-squared, with a degree less for the mean of every number. Raises `ValueError` for
     an event without noise.
     """
-    noise = noise_of(event.release)
+    noise = event.noise
     if noise is None:
         raise ValueError("an event without noise claims nothing")
     parts = event.release.count if isinstance(event.release, Repeated) else 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,6 @@ from accounting.releases import (
     SeveralSites,
     TruncatedPoisson,
     WithoutReplacement,
-    noise_of,
 )
 from privfed.auditing.audited_run import RunAudit
 from privfed.auditing.canaries.evidence import Evidence
@@ -107,13 +107,17 @@ def _accounted(
         against=terms.get("against", ""),
         uncovered=before.uncovered,
     )
-    problems = [*lower_claims(files, ledger), *uncounted_charges(terms), *_crossed(bound)]
+    problems = [
+        *lower_claims(files, ledger),
+        *uncounted_charges(terms),
+        *(() if ledger.chosen else _crossed(bound)),  # of a choice neither bound is exact
+    ]
     examples, foreign = audit_silos(directory, ledger, before)
     problems += [*foreign, *lower_example_claims(files, examples)]
     problems += lower_other_claims(files, partial(_other, ledger, before))
     alone = guarantee(ledger.run_spending, terms["delta"], accountant) if ledger.prior else bound
     canaries = _canaries(directory, ledger, alone)
-    noise_multiplier, sampling_rate = _noise_and_rate(ledger.run_spending)
+    noise_multiplier, sampling_rate = _noise_and_rate(Counter(c.event for c in ledger.charges))
     return RunAudit(
         path=directory.path,
         guarantee=bound,
@@ -185,7 +189,7 @@ def _noise_and_rate(spending: Spending) -> tuple[float | None, float | None]:
     if len(spending) != 1:
         return None, None
     (event,) = spending
-    noise = noise_of(event.release)
+    noise = event.noise
     z = None if noise is None else noise.noise_multiplier * CHANGE[event.relation]
     match event.release:
         case PoissonSampled(rate=q) | TruncatedPoisson(rate=q) | SeveralSites(rate=q):

@@ -21,7 +21,6 @@ from accounting.releases import (
     SeveralSites,
     TruncatedPoisson,
     WithoutReplacement,
-    noise_of,
 )
 from defenses.mean import Mean
 from privfed.auditing.site_view import SeenWithColluders
@@ -168,7 +167,7 @@ def _seen_of_sites(algorithm: Algorithm, planned: Plan) -> tuple[Algorithm, int]
 
 def at_noise_of(scenario: Scenario, algorithm: Algorithm) -> Algorithm:
     """`algorithm` with the noise of `scenario`: where that is strong, a test sees little."""
-    noise = noise_of(algorithm.event(1).release)
+    noise = algorithm.event(1).noise
     if not scenario.weak or noise is None or noise.noise_multiplier <= _WEAK:
         return algorithm
     factor = _WEAK / noise.noise_multiplier

@@ -46,6 +46,10 @@ def experiment_command(
     grid, files = load_grid(grid_file), Files(grid_file, out or grid_file.parent)
     screen = console(as_json)
     processes = jobs or os.cpu_count() or 1
+    if grid.tunes_privately:
+        if plot or retry:
+            raise Refused("tune.private = true tries no candidate again, and has nothing to draw")
+        return _tune(screen, files, grid, processes, dry_run, as_json)
     if dry_run:
         return _look_ahead(screen, files, grid, processes, retry, as_json)
     try:
@@ -54,6 +58,26 @@ def experiment_command(
         return _run(screen, files, grid, processes, retry, as_json)
     except KeyboardInterrupt as error:
         return report_error(error, "what is done is kept; the same command goes on")
+
+
+def _tune(
+    screen: Console, files: Files, grid: Grid, processes: int, dry_run: bool, as_json: bool
+) -> int:
+    """Choose a run privately, or say what that would cost; how many are tried is never shown."""
+    from privfed.grid.tuned.proposal import propose
+    from privfed.grid.tuned.tune import tune
+    from privfed.report.tuning import proposal_table, tuned_table
+
+    proposal = propose(files, grid)
+    screen.print(proposal_table(proposal, processes))
+    if dry_run:
+        return print_json(proposal.to_json()) if as_json else 0
+    try:
+        tuned = tune(files, proposal, processes)
+    except KeyboardInterrupt as error:
+        return report_error(error, "the same command goes on with the same candidates")
+    screen.print("", tuned_table(tuned), sep="\n")
+    return print_json(tuned.to_json()) if as_json else 0
 
 
 def _look_ahead(

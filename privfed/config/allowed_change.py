@@ -20,6 +20,11 @@ def allowed_change(stored: Config, wanted: Config) -> Config:
             f"--resume: run.rounds is {wanted.run.rounds}, but this run was started with "
             f"{stored.run.rounds}; rounds may only go up"
         )
+    if stored.chosen and wanted.run.rounds != stored.run.rounds:
+        raise Refused(
+            "--resume: this run was chosen among others, and its ε covers the rounds that all of "
+            "them had; start a new run, with privacy.prior and model.init this one"
+        )
     before, after = _flat(stored), _flat(wanted)
     changed = [
         f"{key} was {before.get(key)!r} and is now {after.get(key)!r}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from pydantic import ValidationError
@@ -46,7 +45,7 @@ def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
     parts["sampler"] = parts["sampler"].of(sections["data"].clients)
     sections["privacy"] = _one_budget(sections["privacy"])
     del sections[""]
-    return Config(**sections, **parts, names=names, given=given, **asdict(solved))
+    return Config(**sections, **parts, names=names, given=given, **vars(solved))
 
 
 def named(raw: Raw, kind: str) -> type[Any]:

@@ -20,6 +20,7 @@ import tomli_w
 from accounting.documents import from_toml
 from attacks.types import Attack, Knowledge
 from defenses.types import Rule
+from privfed.config.chosen import Chosen
 from privfed.config.sections import (
     FORMAT,
     SECTIONS,
@@ -67,6 +68,7 @@ class Resolved:
 
     noise_multiplier: float | None = None
     admitted: int = 0
+    chosen: Chosen | None = None
 
     @classmethod
     def read(cls, stated: Any) -> Resolved:
@@ -74,7 +76,8 @@ class Resolved:
         kinds = {"noise_multiplier": float, "admitted": int}
         stated = stated if isinstance(stated, dict) else {}
         usable = {k: stated[k] for k, of in kinds.items() if type(stated.get(k)) is of}
-        return cls(**{k: value for k, value in usable.items() if 0 <= value < math.inf})
+        usable = {k: value for k, value in usable.items() if 0 <= value < math.inf}
+        return cls(**usable, chosen=Chosen.from_json(stated.get("chosen")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +85,9 @@ class Config:
     """A resolved run: its sections' own keys, its parts, and by which names these were asked for.
 
     `noise_multiplier` is what calibration found, None before, and `admitted` the smallest cohort
-    that a secure sum begins with, where that was solved for; a resume keeps both. `given` are the
-    classes of parts that were passed as classes rather than named, by kind.
+    that a secure sum begins with, where that was solved for; a resume keeps both. `chosen` says
+    that the run is one of several to choose from. `given` are the classes of parts that were passed
+    as classes rather than named, by kind.
     """
 
     run: Run
@@ -122,11 +126,12 @@ class Config:
     given: Mapping[str, type[Part]] = field(default_factory=dict)
     noise_multiplier: float | None = None
     admitted: int = 0
+    chosen: Chosen | None = None
 
     @property
     def resolved(self) -> Resolved:
         """What a plan solved for."""
-        return Resolved(self.noise_multiplier, self.admitted)
+        return Resolved(self.noise_multiplier, self.admitted, self.chosen)
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -260,7 +265,9 @@ class Config:
         nested["client"] = {**values["client"], "privacy": nested.pop("client.privacy")}
         if self.noise_multiplier is not None:
             admitted = {"admitted": self.admitted} if self.admitted else {}
-            nested["resolved"] = {"noise_multiplier": self.noise_multiplier, **admitted}
+            chosen = {"chosen": self.chosen.to_json()} if self.chosen else {}
+            solved = {"noise_multiplier": self.noise_multiplier, **admitted, **chosen}
+            nested["resolved"] = solved
         return tomli_w.dumps(nested)
 
     def digest(self) -> str:

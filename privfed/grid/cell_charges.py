@@ -69,7 +69,7 @@ class CellCharges:
 
 
 def _lacks_noise(spending: Spending) -> bool:
-    noises = [noise_of(event.release) for event in spending]
+    noises = [noise_of(release) for event in spending for release in event.releases]
     return any(noise is None or noise.noise_multiplier == 0.0 for noise in noises)
 
 

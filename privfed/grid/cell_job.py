@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accounting.durable import make_folder, write_atomically
 from accounting.errors import AccountingError
 from privfed.config.assembly import assembled
-from privfed.config.config import Raw
+from privfed.config.chosen import Chosen
+from privfed.config.config import Config, Raw
 from privfed.errors import Broken, Busy, PrivfedError, public_text
 from privfed.grid.cell_results import STOPPED, WAITING, Result
 from privfed.grid.results import DONE, FAILED, REFUSED
@@ -37,6 +38,8 @@ class Job:
     folder: str
     afresh: bool
     """Whether a run directory that is broken is set aside, and the cell trained again."""
+    chosen: Chosen | None = None
+    """What charges the choice among this run and others; None for a run that stands alone."""
 
 
 def run_cell(job: Job) -> Result:
@@ -72,7 +75,7 @@ def run_cell(job: Job) -> Result:
 def _trained(job: Job, path: Path) -> Outcome:
     """Train from the start, or from where the run was cut off."""
     if not (path / "config.toml").exists():
-        return train(assembled(job.raw), path)
+        return train(_config(job), path)
     try:
         return resume(path, lambda stored: stored)
     except (Broken, AccountingError):
@@ -80,7 +83,12 @@ def _trained(job: Job, path: Path) -> Outcome:
             raise
     number = sum(1 for _ in path.parent.glob("run.broken-*")) + 1
     path.rename(path.with_name(f"run.broken-{number}"))  # what it was charged stays to be read
-    return train(assembled(job.raw), path)
+    return train(_config(job), path)
+
+
+def _config(job: Job) -> Config:
+    config = assembled(job.raw)
+    return replace(config, chosen=job.chosen) if job.chosen else config
 
 
 def _store(folder: Path, result: Result) -> Result:

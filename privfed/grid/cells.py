@@ -61,7 +61,8 @@ def cells(path: Path, grid: Grid) -> list[Cell]:
     Raises `Refused` where no cell is left, or every one is refused for its configuration.
     """
     base = _base(path, grid)
-    seeds = grid.tune.seeds if grid.tune else grid.seeds
+    on_others = grid.tune is not None and not grid.tune.private
+    seeds = grid.tune.seeds if grid.tune and on_others else grid.seeds
     return _distinct(
         path,
         [

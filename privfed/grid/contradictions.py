@@ -46,11 +46,38 @@ def _refuse_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
         raise Refused(f"{path}: {both} is varied by the grid and tuned; keep one of them")
     if not grid.tuned_keys:
         raise Refused(f"{path}: [tune] names nothing to tune; set tune.over, or remove it")
+    if tuning.private:
+        _refuse_private_tuning(path, grid, tuning)
+        return
+    if only := sorted({"candidates", "shape"} & tuning.model_fields_set):
+        raise Refused(
+            f"{path}: tune.{only[0]} is for tune.private = true; leave it out, or set that"
+        )
     if again := sorted(set(tuning.seeds) & set(grid.seeds)):
         raise Refused(
             f"{path}: seeds {again} are both tuned and measured on, which flatters what is "
             "tuned most; give tune.seeds others"
         )
+
+
+def _refuse_private_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
+    """A private choice releases one run: nothing varies beside what it chooses."""
+    beside = {
+        "[grid]": grid.grid, "[[method]]": grid.method, "[[exclude]]": grid.exclude,
+        "[[figure]]": grid.figure,
+    }  # fmt: skip
+    if others := [name for name, keys in beside.items() if keys]:
+        raise Refused(
+            f"{path}: tune.private = true releases the best run alone, and {', '.join(others)} is "
+            "about several; put the keys to choose in tune.over, and leave the others out"
+        )
+    if len(grid.seeds) != 1 or "seeds" in tuning.model_fields_set:
+        raise Refused(
+            f"{path}: tune.private = true chooses one run over the people of the one seed in "
+            "seeds = [...]; name one there, and leave tune.seeds out"
+        )
+    if 0.0 < tuning.candidates < 1.0:
+        raise Refused(f"{path}: tune.candidates is {tuning.candidates:g}; expected 1 or more")
 
 
 def _refuse_exclusion(path: Path, grid: Grid, number: int, exclusion: Values) -> None:

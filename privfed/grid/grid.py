@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from accounting.repetitions import MOST_EXPECTED
 from privfed.grid.pictures.figures import Figure
 from privfed.parts import Part
 
@@ -41,6 +42,14 @@ class Tuning(Part):
     """The measure to choose by; empty: the loss's own."""
     lower_is_better: bool | None = None
     """Whether less of it is better; left out: as the measure has it."""
+    private: bool = False
+    """Whether choosing is charged: of a secret, random number of runs the best alone is released
+    (`privfed.grid.tuned`). `privacy.epsilon` is then what the whole of it spends."""
+    candidates: float = Field(0.0, ge=0.0, le=MOST_EXPECTED)
+    """How many runs there are on average; 0: three for each combination of `over`."""
+    shape: float = Field(1.0, ge=0.0, le=10.0)
+    """The law of their number: 1 geometric, 0 logarithmic, between and above them truncated
+    negative binomial."""
 
 
 class Grid(Part):
@@ -78,6 +87,11 @@ class Grid(Part):
         if self.tune is None:
             return []
         return list(dict.fromkeys([*self.tune.over, *(k for m in self.method for k in m.tune)]))
+
+    @property
+    def tunes_privately(self) -> bool:
+        """Whether the best of a random number of runs is all that is released."""
+        return self.tune is not None and self.tune.private
 
     @property
     def columns(self) -> list[str]:

@@ -18,6 +18,11 @@ from privfed.grid.cell_charges import CellCharges
 from privfed.grid.composition import composition, still_to_charge
 from privfed.plan.prior_spending import examples_guarantee
 
+NOT_CHOSEN = (
+    "a cell's own ε does not cover that it was chosen among these: state the joint one, or choose "
+    "with tune.private = true"
+)
+"""A note on cells over real people, of which somebody may take the best."""
 _UNIT = "unit (client column)"
 """The term in which cells about other clients of the same data differ."""
 _MEANING = {
@@ -230,6 +235,8 @@ def _notes(charges: Sequence[CellCharges], uncounted: int) -> Iterator[str]:
         yield "clients that any of these cells declares public are not covered"
     elif public:
         yield f"{len(public)} clients that any of these cells declared public are not covered"
+    if len(cells) > 1 and any(entry.sources for entry in charges):
+        yield NOT_CHOSEN
     if uncovered := composition(charges).uncovered:
         yield f"what the starting model tells of the same people is not covered (it is {uncovered})"
     if uncounted:

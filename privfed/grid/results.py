@@ -32,6 +32,7 @@ _NO_MEASURE = {
     "note",
     "public_clients",
     "start",
+    "chosen",
     "guarantees",
     "disjoint",
     "budget",

@@ -24,6 +24,7 @@ from privfed.plan.evaluation_cost import EvaluationCost, as_evaluation, evaluati
 from privfed.plan.prior_spending import NOTHING, Priors, examples_guarantee, other_guarantee
 from privfed.plan.refusals import refusals
 from privfed.plan.round_cost import RoundCost, round_cost
+from privfed.plan.run_spending import solved_noise, spending_of
 from privfed.privacy.mechanism import Mechanism
 from privfed.privacy.shared_noise import OTHER_PARTY, shares_noise
 from privfed.round.algorithm import Algorithm
@@ -92,6 +93,11 @@ class Plan:
     def spending(self, rounds: int) -> Spending:
         """What the first `rounds` rounds are charged."""
         return self._charged(rounds, self.event, self.evaluation.event if self.evaluation else None)
+
+    @property
+    def spent(self) -> Spending:
+        """What all rounds together spend: what they are charged, or a choice that covers it."""
+        return spending_of(self.config, self.spending(self.config.run.rounds))
 
     def spending_of_any(self, rounds: int) -> Spending:
         """What any so many `rounds` are charged at most, whichever they are."""
@@ -209,7 +215,7 @@ def solve_plan(
         if beside:
             evaluating = _of_cost(beside.config, beside.cost, beside.noise(noise), before)
             planned = replace(planned, evaluation=evaluating, beside=beside)
-        spending = Counter(before.spending) + Counter(planned.spending(config.run.rounds))
+        spending = Counter(before.spending) + Counter(planned.spent)
         promised = guarantee(spending, privacy.delta, privacy.accountant)
         if not _goes_on(config):
             _refuse_nothing_left(spending, promised, privacy.accountant)
@@ -249,7 +255,6 @@ def _noise(
 ) -> float | None:
     """The noise multiplier: as fixed, as solved for before, or as the budget asks for."""
     privacy, rounds = config.privacy, config.run.rounds
-    training = rounds - (beside.count if beside else 0)
     if not _goes_on(config):
         if cost.limits.sites:
             refuse_sites_that_stop(cost.aborts)
@@ -261,14 +266,7 @@ def _noise(
         return privacy.noise_multiplier
     if config.noise_multiplier is not None or privacy.epsilon is None:
         return config.noise_multiplier
-    return cost.solve(
-        training,
-        privacy.epsilon,
-        privacy.delta,
-        privacy.accountant,
-        earlier,
-        beside.spending if beside else None,
-    )
+    return solved_noise(config, cost, beside, earlier)
 
 
 def _weighs_by_examples(config: Config, rule: SumRule | RowRule) -> bool:

@@ -8,13 +8,17 @@ from collections.abc import Sequence
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from privfed.errors import Refused
 from privfed.python.answer import Answer
 from privfed.python.plain import as_path, from_here
 from privfed.python.training import load
 from privfed.python.watching import is_shown
+
+if TYPE_CHECKING:
+    from privfed.grid.grid import Grid
+    from privfed.grid.results import Files
 
 
 def calibrate(
@@ -129,6 +133,8 @@ def experiment(
     path = Path(grid)
     loaded, files = load_grid(path), Files(path, Path(out) if out is not None else path.parent)
     processes = jobs or os.cpu_count() or 1
+    if loaded.tunes_privately:
+        return _tuned(files, loaded, processes, dry_run)
     if dry_run:
         planned = cells(files.grid, loaded)
         ahead = outlook(files, loaded, planned, retry)
@@ -141,6 +147,19 @@ def experiment(
     figures = draw_all(files, loaded.figure, loaded.axes, loaded.columns)
     facts = {**done.to_json(), "rows": _rows(files.table), "figures": list(map(str, figures))}
     return Answer(facts, experiment_table(done), done)
+
+
+def _tuned(files: Files, grid: Grid, processes: int, dry_run: bool) -> Answer:
+    """A private tuning, or what it would cost."""
+    from privfed.grid.tuned.proposal import propose
+    from privfed.grid.tuned.tune import tune
+    from privfed.report.tuning import proposal_table, tuned_table
+
+    proposal = propose(files, grid)
+    if dry_run:
+        return Answer(proposal.to_json(), proposal_table(proposal, processes), proposal)
+    tuned = tune(files, proposal, processes)
+    return Answer(tuned.to_json(), tuned_table(tuned), tuned)
 
 
 def _rows(table: Path) -> list[dict[str, Any]]:

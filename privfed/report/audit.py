@@ -15,6 +15,7 @@ from privfed.report.tables import (
     accountant_epsilons,
     beside_rows,
     budget_rows,
+    chosen_row,
     disjoint_row,
     head_line,
     rows,
@@ -49,6 +50,7 @@ def audit_table(audit: RunAudit) -> Table:
             f"of this, ε = {ceiling(audit.alone.epsilon)} is this run's own; earlier runs: "
             f"{', '.join(facts['prior'])}"
         )
+    pairs |= chosen_row("chosen" in audit.terms)
     pairs |= budget_rows(audit.budgets)
     pairs |= start_row(audit.guarantee, _start(facts)) if audit.guarantee else {}
     pairs |= disjoint_row(facts["disjoint"] or ())

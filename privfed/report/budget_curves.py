@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from accounting.accountants import ACCOUNTANTS
-from accounting.curves import Curve, over_delta, over_rounds
+from accounting.curves import Curve, over_delta, over_rounds, spent_by
 from accounting.durable import write_atomically
 from accounting.ledger import Ledger
 from privfed.errors import Refused
@@ -23,9 +23,8 @@ def draw_curves(ledger: Ledger, path: Path) -> dict[str, Curve]:
     if path.suffix not in KINDS:
         raise Refused(f"--plot {path}: expected a name that ends in {', '.join(KINDS)}")
     delta = float(ledger.terms["delta"])
-    events = [charge.event for charge in ledger.charges]
     curves = {
-        "rounds": over_rounds(ledger.prior, events, delta),
+        "rounds": over_rounds(ledger.prior, spent_by(ledger), delta),
         "delta": over_delta(ledger.spending, delta),
     }
     finite = [e for curve in curves.values() for _, by in curve for e in by.values() if _finite(e)]

@@ -51,6 +51,12 @@ def accountant_epsilons(by_accountant: Mapping[str, float | None]) -> str:
     return ", ".join(f"{name} {ceiling(value)}" for name, value in by_accountant.items())
 
 
+def chosen_row(chosen: bool) -> dict[str, str]:
+    """A note on what the epsilon of a run covers that was chosen among others."""
+    text = "the best of a secret number of candidates; ε covers that it was chosen"
+    return {"chosen": text} if chosen else {}
+
+
 def beside_rows(
     against: str, examples: Guarantee | None, other: Guarantee | None
 ) -> dict[str, str]:

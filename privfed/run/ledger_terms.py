@@ -45,16 +45,16 @@ def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> N
         directory.write_attackers(setup.attackers.to_json())
 
 
-def mark_counted(before: Priors, directory: RunDirectory) -> None:
+def mark_counted(before: Priors, by: Path) -> None:
     """Before the ledger cites them: from here on the counted runs may not spend more.
 
-    Another run that lies where one of them was is left alone. Raises `Refused` where one did so
-    since it was read. A crash after this leaves a mark too many.
+    `by` is the folder that counts them. Another run that lies where one of them was is left alone.
+    Raises `Refused` where one did so since it was read. A crash after this leaves a mark too many.
     """
     for prior in before.runs:
         there = RunDirectory(Path(prior.path))
         if terms_at(there.ledger).get("id") == prior.run:
-            there.mark_counted_by(directory.path.resolve())
+            there.mark_counted_by(by.resolve())
     refuse_grown(before)
 
 
@@ -77,6 +77,7 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         "randomness": "seeded" if seeded else "secret",
         "note": plan.simulation,
         **({"guarantee": plan.void} if plan.void else {}),
+        **_chosen(setup),
         **_attack(config),
         **({"canaries": config.audit.canaries} if config.audit.canaries else {}),
         "arithmetic": plan.mechanism.arithmetic,
@@ -96,6 +97,15 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         **({"code": code} if (code := passed_code(config)) else {}),
         **({"examples": examples} if (examples := _examples(setup)) else {}),
     }
+
+
+def _chosen(setup: Setup) -> dict[str, Any]:
+    """Of a run that is one of several to choose from: the event of the choice, and its charge."""
+    plan = setup.plan
+    if plan.config.chosen is None:
+        return {}
+    (event,) = plan.spent
+    return {"chosen": {"event": event.to_json(), "charge": plan.config.chosen.charge}}
 
 
 def _against(setup: Setup) -> dict[str, Any]:

@@ -37,7 +37,8 @@ def play_to_end(
     """Play from the last checkpoint to the last round, or to the budget."""
     run, privacy = setup.plan.config.run, setup.plan.config.privacy
     if setup.plan.budget is not None:
-        ledger.gate = Gate(setup.plan.budget, privacy.delta, privacy.accountant, run.rounds)
+        stride = 1 if ledger.chosen else run.rounds
+        ledger.gate = Gate(setup.plan.budget, privacy.delta, privacy.accountant, stride)
     ledger.reexecutes = run.randomness == "seeded" and elsewhere is None  # sites answer once
     begin = last_checkpoint(setup, directory, ledger)
     directory.metrics.cut(begin.round)

@@ -144,6 +144,7 @@ class Outcome:
             "note": self.note,
             "test_shared": self.test_shared,
             "guarantee": self.plan.void,
+            "chosen": chosen.to_json() if (chosen := self.plan.config.chosen) else None,
             "ledger_head": self.ledger_head,
             "run": str(self.path),
         }

@@ -77,7 +77,8 @@ def reassemble(
         refuse_grown(before)
     else:
         before = priors(wanted)
-        mark_counted(before, directory)
+        if wanted.chosen is None:
+            mark_counted(before, directory.path)
     constants = directory.constants.read() if directory.checkpoint.exists() else None
     setup = prepare(wanted, before, constants, load)
     if stored is None or not stored.opened:

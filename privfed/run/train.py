@@ -46,7 +46,8 @@ def train(
         RunDirectory.create(out)  # once more, now that nobody else can begin here
         directory.config.write(setup.plan.config)
         write_companions(setup, before, directory)
-        mark_counted(before, directory)
+        if config.chosen is None:  # marks would tell how many candidates there were
+            mark_counted(before, directory.path)
         ledger = Ledger.create(directory.ledger, terms(setup, before, directory))
         keep_heads(ledger, config.run.heads)
         Checkpoint.first(setup.initial_state(), ledger.head()).save(directory, setup.network)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from accounting.events import CHANGE, Event
-from accounting.releases import PoissonSampled, Separated, noise_of
+from accounting.releases import PoissonSampled, Separated
 from privfed.auditing.canaries.log import CanaryRecord
 from privfed.config.config import Config
 from privfed.plan.rule import rule_of
@@ -56,7 +56,7 @@ def likelihood_ratios(record: CanaryRecord, event: Event, scale: Scale) -> Numbe
     deviation, without what releases have in common. Under Poisson sampling it took part by a coin
     of each round; under a separation of b rounds, in one of b slots.
     """
-    noise = noise_of(event.release)
+    noise = event.noise
     z = noise.noise_multiplier * CHANGE[event.relation] if noise else 1.0
     z = max(z, 1e-3)
     if scale.factor is None:

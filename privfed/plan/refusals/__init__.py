@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from privfed.config.config import Config
 from privfed.plan.refusals.attacks import attack_refusals
 from privfed.plan.refusals.canaries import canary_refusals
+from privfed.plan.refusals.choice import choice_refusals
 from privfed.plan.refusals.client_states import client_state_refusals
 from privfed.plan.refusals.draws import draw_by_sizes, unproven_draw
 from privfed.plan.refusals.evaluation import evaluation_refusals
@@ -44,6 +45,7 @@ _IN_ORDER: tuple[Callable[[Config], Iterator[str]], ...] = (
     secure_sum_refusals,
     site_refusals,
     canary_refusals,
+    choice_refusals,
     evaluation_refusals,
 )
 

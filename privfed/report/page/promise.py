@@ -11,7 +11,13 @@ from privfed.plan.proof import proof_in_words
 from privfed.privacy.shared_noise import PARTY_WORDS
 from privfed.report.page.blocks import Block, BulletList, Chapter, Facts, Paragraph, Quotation
 from privfed.report.page.run_facts import PageFacts
-from privfed.report.tables import accountant_epsilons, budget_rows, disjoint_row, two_sided
+from privfed.report.tables import (
+    accountant_epsilons,
+    budget_rows,
+    chosen_row,
+    disjoint_row,
+    two_sided,
+)
 from privfed.words import ceiling, number
 
 _TRUSTED = {
@@ -99,6 +105,7 @@ def _terms(facts: PageFacts) -> dict[str, str]:
         **against,
         "budget": number(facts.ledger.budget) if facts.ledger.budget else "none",
         **budget_rows(audit.budgets),
+        **chosen_row("chosen" in audit.terms),
         **_earlier(facts),
         **disjoint_row(tuple(run["run"] for run in audit.terms.get("disjoint", ()))),
     }

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from accounting.accountants import ACCOUNTANTS
-from accounting.curves import Curve, over_delta, over_rounds
+from accounting.curves import Curve, over_delta, over_rounds, spent_by
 from accounting.guarantee import guarantee
 from privfed.report.page.blocks import Block, Chapter, Figures, Paragraph
 from privfed.report.page.drawing import Axes, Line, lines_picture
@@ -18,8 +18,7 @@ def spending_chapter(facts: PageFacts) -> Chapter:
     """Two pictures, or why there is nothing to draw."""
     ledger = facts.ledger
     delta = float(ledger.terms["delta"])
-    events = [charge.event for charge in ledger.charges]
-    rounds = over_rounds(ledger.prior, events, delta)
+    rounds = over_rounds(ledger.prior, spent_by(ledger), delta)
     budget = ledger.budget
     level = ("budget", budget) if budget and math.isfinite(budget) else None
     pictures = (

@@ -13,7 +13,6 @@ from accounting.releases import (
     SeveralSites,
     TruncatedPoisson,
     WithoutReplacement,
-    noise_of,
 )
 from privfed.plan.plan import Plan
 from privfed.plan.proof import proof_in_words
@@ -117,7 +116,7 @@ def _signal_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 def _event(plan: Plan) -> str:
     """One round's release in words; z is over the change that one client can make."""
     release = plan.event.release
-    noise = noise_of(release)
+    noise = plan.event.noise
     if noise is None:
         return f"per round one {release.kind} release"
     change = CHANGE[plan.event.relation]

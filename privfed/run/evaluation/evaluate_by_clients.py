@@ -89,6 +89,11 @@ def _for_one_evaluation(setup: Setup, epsilon: float, keys: Mapping[str, Any]) -
     config = setup.plan.config
     if not config.mechanism.private:
         raise Refused("this run is not private: no epsilon bounds what its clients release")
+    if config.chosen:
+        raise Refused(
+            "this run was chosen among others, and what was charged for that covers its rounds and "
+            'no more; set evaluation.by = "clients" before it is tuned'
+        )
     if setup.plan.other is not None or config.apart:
         raise Refused(
             "what clients evaluate after the run would have to be stated in its ledger from the "

@@ -126,7 +126,8 @@ def test_a_grid_over_people_forecasts_and_states_one_epsilon(tmp_path, monkeypat
     assert (found["cells"], ahead["cells"]) == (4, 4)
     assert not found["at_most"]
     assert "factor" in found["groups"][0]["meaning"]
-    (note,) = found["notes"]
+    note, chosen = found["notes"]
+    assert chosen == joint.NOT_CHOSEN
     assert note.endswith("clients that any of these cells declared public are not covered")
     assert 0 < int(note.split()[0]) <= 12
     for row in [*table(path), *read_table(tmp_path / "grid.summary.csv")]:
@@ -212,7 +213,7 @@ def test_what_no_composition_is_over_stands_in_groups(tmp_path, event, terms, di
     assert second.against == terms.get("against", "")
     columns = found.columns(cells[5].name)
     assert (columns["joint_epsilon"], columns["joint_cells"]) == (second.epsilon, 2)
-    assert columns["joint_note"] == f"these cells differ in {differ}"
+    assert columns["joint_note"] == f"these cells differ in {differ}; {joint.NOT_CHOSEN}"
     shown = printed(path, found)
     assert f"no one ε is over all 6 cells: they differ in {differ}" in shown
     assert "over 4 cells" in shown
@@ -368,7 +369,8 @@ def test_runs_of_other_grids_are_named_and_not_counted(tmp_path):
     rest = of(people(tmp_path, SEEDS.replace("[0, 1, 2]", "[0]")))
     (found,) = together(rest, tmp_path)
     assert found.epsilon == epsilon(e=6)
-    (note,) = found.notes
+    chosen, note = found.notes
+    assert chosen == joint.NOT_CHOSEN
     assert note.startswith("4 runs under cells/ about the same people are none of these cells")
 
 

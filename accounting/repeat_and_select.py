@@ -1,0 +1,38 @@
+"""The best of a random number of runs as one release, which a ledger states and accounts for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from accounting.errors import Unaccountable
+from accounting.releases import Release, release_from_json
+from accounting.repetitions import Repetitions
+
+
+@dataclass(frozen=True)
+class RepeatAndSelect:
+    """The best of a random number of runs, each of which makes all the releases of `of`.
+
+    `of` holds pairs of a release and how often a run makes it. Only the best run leaves, and how
+    many there were stays secret (`accounting.private_selection`).
+    """
+
+    of: tuple[tuple[Release, int], ...]
+    repetitions: Repetitions
+    kind: ClassVar[str] = "repeat_and_select"
+
+    def __post_init__(self) -> None:
+        if not self.of or any(type(count) is not int or count < 1 for _, count in self.of):
+            raise Unaccountable(f"a run's releases are {self.of!r}; expected some, with counts")
+
+    def to_json(self) -> dict[str, Any]:
+        of = [[release.to_json(), count] for release, count in self.of]
+        return {"kind": self.kind, "of": of, **self.repetitions.to_json()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RepeatAndSelect:
+        """The release that `to_json` wrote. Raises as `release_from_json` does."""
+        of = tuple((release_from_json(release), count) for release, count in data["of"])
+        return cls(of, Repetitions(data["shape"], data["gamma"]))

@@ -1,0 +1,1 @@
+"""What choosing among eight rates costs where the choice is charged."""

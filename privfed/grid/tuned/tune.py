@@ -1,0 +1,200 @@
+"""A tuning that is charged, from its proposal to the release of the best run.
+
+```text
+charge     one line in GRID/tuning.jsonl, durable, before anything is drawn
+draw       the number of candidates and each one's combination    candidates.py
+train      each of them under GRID/private/ (0700), in any order, resumed after a crash
+release    GRID/best: the run with the best score, and nothing of the others    release.py
+```
+
+A candidate that fails has the worst score, and is never tried again: trying until it works would
+change what is chosen from. What the machine is in trouble with ends nothing: the same command goes
+on with the same candidates.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from accounting.documents import from_json
+from accounting.durable import make_folder
+from accounting.guarantee import Guarantee, spent
+from accounting.ledger import Ledger
+from privfed.config.chosen import Chosen
+from privfed.errors import Refused
+from privfed.grid.cell_job import Job, run_cell
+from privfed.grid.cell_results import STOPPED, WAITING, Result
+from privfed.grid.process_pool import Died, Ended, work
+from privfed.grid.results import DONE, FAILED, REFUSED, Files
+from privfed.grid.tuned.candidates import Candidate, candidates
+from privfed.grid.tuned.charge import charge_tuning
+from privfed.grid.tuned.proposal import Proposal
+from privfed.grid.tuned.release import release
+from privfed.grid.tuned.score import score_of
+from privfed.store.folders import held_alone
+from privfed.store.private_key import PrivateKey
+from privfed.store.run_directory import RunDirectory
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a tuning lies in the folder `grid`. Everything but `best` and `ledger` is private."""
+
+    grid: Path
+
+    @property
+    def best(self) -> Path:
+        """The directory of the run that is released."""
+        return self.grid / "best"
+
+    @property
+    def ledger(self) -> Path:
+        """The ledger with the one charge; not called as a run's is, since this folder is none."""
+        return self.grid / "tuning.jsonl"
+
+    @property
+    def private(self) -> Path:
+        """The folder that nobody else may read.
+
+        The candidates lie one level further down: who may not read a folder can still see how many
+        folders are in it.
+        """
+        return self.grid / "private"
+
+    @property
+    def candidates(self) -> Path:
+        """A folder for each candidate."""
+        return self.private / "candidates"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A tuning that ended: the run at `path`, by its score, and what choosing it guarantees."""
+
+    path: Path
+    ledger: Path
+    proposal: Proposal
+    outcome: dict[str, Any]
+    guarantee: Guarantee
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `privfed experiment --json` prints."""
+        values = {key: self.outcome.get(key) for key in ("epsilon", "delta", "unit", "relation")}
+        measure = self.proposal.measure
+        return {
+            "best": str(self.path),
+            "measure": measure,
+            measure: score_of(self.outcome, measure),
+            "chosen": self.outcome["combination"],
+            **values,
+            "epsilon": self.guarantee.epsilon,
+            "ledger": str(self.ledger),
+            "simulation": self.proposal.plan.simulation is not None,
+        }
+
+
+def tune(files: Files, proposal: Proposal, processes: int) -> Tuned:
+    """Charge, draw, train what is left of the candidates, and release the best.
+
+    Raises `Refused` where another process is at it, where the machine is in trouble, and where no
+    candidate has a score; `BudgetExceeded` where earlier runs left too little.
+    """
+    places = Places(files.folder)
+    make_folder(places.private, 0o700)
+    places.private.chmod(0o700)
+    taken = Refused(f"{files.folder} is being tuned by another process; wait for it to end")
+    with held_alone(places.private, taken):
+        ledger = charge_tuning(proposal, places.ledger)
+        if not places.best.exists():
+            drawn = candidates(proposal, _key(proposal, places, ledger))
+            chosen = Chosen(proposal.repetitions, ledger.charges[0].hash)
+            results = _trained(drawn, places, chosen, processes)
+            best = drawn[_best(proposal, results)]
+            run = places.candidates / best.folder / "run"
+            release(run, places.best, places.private / "best")
+        os.utime(places.ledger)  # its date and the best run's would tell how long it took
+    return _tuned(places, proposal, ledger)
+
+
+def _key(proposal: Proposal, places: Places, ledger: Ledger) -> bytes | None:
+    """The secret that all draws follow from: drawn where no candidate can have begun."""
+    if proposal.seeded:
+        return None
+    fresh = not places.candidates.exists()
+    key = PrivateKey(places.private / "key").read_or_draw(str(ledger.terms["id"]), fresh)
+    make_folder(places.candidates, 0o700)
+    return key
+
+
+def _trained(
+    drawn: Sequence[Candidate], places: Places, chosen: Chosen, processes: int
+) -> list[Result]:
+    """How each candidate ended. Raises `Refused` where one has not, for the machine's sake."""
+    results = {each.folder: _result(places.candidates / each.folder) for each in drawn}
+    jobs = [
+        Job(
+            each.folder, each.cell.config.values(), str(places.candidates / each.folder), False,
+            chosen,
+        )
+        for each in drawn
+        if results[each.folder] is None and each.cell.config is not None
+    ]  # fmt: skip
+    for event in work(run_cell, jobs, processes):
+        if isinstance(event, Ended):
+            results[event.job.name] = _ended(event.result)
+    return [results[each.folder] or {} for each in drawn]
+
+
+def _result(folder: Path) -> Result | None:
+    """How a candidate ended; None where it has still to run."""
+    try:
+        result = from_json((folder / "result.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    ended = isinstance(result, dict) and result.get("status") in (DONE, REFUSED, FAILED)
+    return result if ended else None
+
+
+def _ended(result: Any) -> Result:
+    """`result`, where the candidate ended by itself."""
+    if isinstance(result, Died) or result["status"] in (STOPPED, WAITING):
+        why = str(result) if isinstance(result, Died) else result["reason"]
+        raise Refused(
+            f"a candidate was cut off: {why}; nothing is lost or released: mend that, and the same "
+            "command goes on"
+        )
+    return dict(result)
+
+
+def _best(proposal: Proposal, results: Sequence[Result]) -> int:
+    """The place of the best result; one without a score is the worst. Raises `Refused`."""
+    worst = math.inf if proposal.lower else -math.inf
+    scores = [score_of(each.get("outcome", {}), proposal.measure) for each in results]
+    filled = [worst if score is None else score for score in scores]
+    best = proposal.better(filled)
+    if filled[best] == worst:
+        raise Refused(
+            "no candidate ended with a score, so nothing is released; what was charged stays "
+            "charged. Why they failed lies under private/, and may tell of the people"
+        )
+    return best
+
+
+def _tuned(places: Places, proposal: Proposal, ledger: Ledger) -> Tuned:
+    """What was released, as its files say."""
+    directory, privacy = RunDirectory.open(places.best), proposal.config.privacy
+    outcome = from_json(directory.summary.read_text(encoding="utf-8"))
+    stored = directory.config.read().values()
+    places_of = {key: key.rpartition(".") for key in proposal.cells[0].values}
+    outcome["combination"] = {
+        key: stored[section].get(name) for key, (section, _, name) in places_of.items()
+    }
+    bound = replace(
+        spent(ledger, privacy.delta, privacy.accountant), uncovered=proposal.guarantee.uncovered
+    )
+    return Tuned(places.best, places.ledger, proposal, outcome, bound)
