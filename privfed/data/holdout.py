@@ -43,10 +43,13 @@ def held_out(
 ) -> HoldoutSplit:
     """Split `pool` by the rule `holdout`, with `fraction` as the share to set apart.
 
-    A `declared` test set of clients that train (a published split by example) is taken as it is by
-    "examples", a simulation, and where nobody is `protected`. Raises `Refused` where the test set
-    would not be public, or one side would be empty.
+    By "none" the test set is empty, and everybody is protected. A `declared` test set of clients
+    that train (a published split by example) is taken as it is by "examples", a simulation, and
+    where nobody is `protected`. Raises `Refused` where the test set would not be public, or one
+    side would be empty.
     """
+    if holdout == "none":
+        return HoldoutSplit(pool, pool.take(np.empty(0, dtype=np.int64)))
     overlap = sorted({*pool.clients} & {*declared.clients}) if declared is not None else []
     if declared is not None and overlap and (holdout == "examples" or not protected):
         return HoldoutSplit(pool, declared, shared=True)

@@ -35,11 +35,9 @@ def outcome_table(outcome: Outcome) -> Table:
     """How a run ended; no epsilon without what it means."""
     plan, bound = outcome.plan, outcome.guarantee
     event, config = plan.event, plan.config
-    name = next(iter(outcome.measures))
-    score = beside_constant(name, outcome.measures, outcome.constant)
     return rows(
         {
-            name: f"{score} on {_scored_on(outcome)}",
+            **_test_row(outcome),
             **_clients_rows(outcome),
             **_attack_row(outcome),
             "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}"
@@ -61,6 +59,15 @@ def outcome_table(outcome: Outcome) -> Table:
             **nominal_rows(plan),
         }
     )
+
+
+def _test_row(outcome: Outcome) -> dict[str, str]:
+    """The first measure on the test set, where there is one."""
+    if not outcome.test_examples:
+        return {}
+    name = next(iter(outcome.measures))
+    score = beside_constant(name, outcome.measures, outcome.constant)
+    return {name: f"{score} on {_scored_on(outcome)}"}
 
 
 def _scored_on(outcome: Outcome) -> str:

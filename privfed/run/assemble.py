@@ -44,6 +44,7 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
     algorithm.encoding_factor(network.shapes.length)  # refuses a codec that cannot hold the sums
     if config.client_mechanism.private:
         PerExample(network).verify(*federation.examples.made_up(3))  # refuses what mixes examples
+    public = len(federation.test) > 0
     scoring_seconds = _seconds_to_score(network, federation)
     trainer = _trainer(config, federation, network)
     speed = fastest(trainer, config.sampler.size, config.run.trainer, config.run.chunk)
@@ -59,7 +60,7 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
         speed=speed,
         scoring_seconds=scoring_seconds,
         attackers=attackers,
-        targeted=targeted(attackers.attack, federation.test) if attackers else None,
+        targeted=targeted(attackers.attack, federation.test) if attackers and public else None,
     )
 
 
@@ -102,6 +103,8 @@ def evaluation_of(
 
 def _seconds_to_score(network: Network, federation: Federation) -> float:
     """What scoring a model takes. Raises `Refused` for a test set that cannot be scored."""
+    if not len(federation.test):
+        return 0.0
     began = time.perf_counter()
     network.evaluate(network.initial_params, federation.test)
     return (time.perf_counter() - began) * federation.test_scale

@@ -143,7 +143,7 @@ class Loop:
         """Evaluate the round where it is one of those, and tell of it."""
         config, counts = self.setup.plan.config, self.tally.take() if self.tally else {}
         regular = now.round % config.run.evaluate_every == 0 or now.round == config.run.rounds
-        if regular or now.round in config.evaluation_rounds:
+        if (regular and self.recorder.public) or now.round in config.evaluation_rounds:
             record = self.recorder.record(now, counts)
             for observer in self.observers:
                 observer.after(record)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from privfed.config.config import Config
-from privfed.data.federation import Federation
+from privfed.data.federation import Examples, Federation
 from privfed.data.population import populate
 from privfed.data.sites import Sites
+from privfed.data.sources.declared_example import declared_example
+from privfed.data.sources.declared_table import DeclaredTable
 from privfed.errors import Refused
 from privfed.streams import Streams
 
@@ -57,23 +59,41 @@ def load_representatives(config: Config, streams: Streams) -> Federation:
 
 
 def load_nobody(config: Config, streams: Streams) -> Federation:
-    """The public test set: one of its examples stands for all clients, who are elsewhere.
+    """The public test set, and one example that stands for all clients, who are elsewhere.
 
-    Raises `Refused` where there is none.
+    It is one of the test set's, or, where clients evaluate and there is none, made up by what is
+    declared. Raises `Refused` where it cannot be.
     """
     test = config.source.load_test(max(round(config.data.holdout_fraction), 1), streams)
-    if test is None:
+    if config.data.holdout == "none":
+        example, typical = _declared(config), None
+        test = example.take(np.empty(0, dtype=np.int64))
+    elif test is None:
         raise Refused(
             "a coordinator has no client's data to score a model on; name a public test set "
-            "(data.test_path of a table)"
+            '(data.test_path of a table), or let clients evaluate: data.holdout = "none" and '
+            'evaluation.by = "clients"'
         )
+    else:
+        example = test.take(np.zeros(1, dtype=np.int64))
+        typical = float(len(test)) / max(config.data.clients, 1)
     return Federation(
-        test.take(np.zeros(1, dtype=np.int64)),
+        example,
         np.array([0, 1]),
         test,
-        typical=float(len(test)) / max(config.data.clients, 1),
+        typical=typical,
         stands_for=config.data.clients,
     ).with_root_set(config.aggregation.root)
+
+
+def _declared(config: Config) -> Examples:
+    """An example as the source declares it. Raises `Refused` where it declares none."""
+    if not isinstance(config.source, DeclaredTable):
+        raise Refused(
+            f'data.holdout is "none", and data.source = {config.names["source"]!r} declares nothing '
+            "of what an example is; name a public test set"
+        )
+    return declared_example(config.source)
 
 
 def _population(config: Config, streams: Streams, few: int) -> Federation:

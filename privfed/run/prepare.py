@@ -90,7 +90,8 @@ def _load(config: Config, streams: Streams, load: Loader) -> Federation:
     federation = load(config, streams)
     config.sampler.fits(federation.population_size, config.data.clients)
     for examples in (federation.examples, federation.test):
-        config.loss.width(examples)  # refuses labels that do not fit
+        if len(examples):
+            config.loss.width(examples)  # refuses labels that do not fit
     return federation
 
 

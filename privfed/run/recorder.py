@@ -40,7 +40,10 @@ class Recorder:
     ) -> None:
         self._setup, self._directory, self._ledger, self._tally = setup, directory, ledger, tally
         self._baseline = Baseline(setup.network.loss)
-        self._baseline.go_on(directory.metrics.losses(), self._population(begin).test)
+        self.public = len(setup.federation.test) > 0
+        """Whether there is a public test set."""
+        if self.public:
+            self._baseline.go_on(directory.metrics.losses(), self._population(begin).test)
         self.stopping = stopping_of(setup)
         for measures in directory.metrics.by_round(dict).values():
             self.stopping = self.stopping.after(measures)
@@ -55,8 +58,9 @@ class Recorder:
         if setup.plan.config.run.client_measures:
             trainer = replace(setup.executor.trainer, federation=population)
             simulation |= measure_clients(trainer, now.state.params)
-        measures = self.measures(now)
-        diverging = self._baseline.judge(now.round, measures["loss"], population.test)
+        measures, diverging = self.measures(now), False
+        if self.public:
+            diverging = self._baseline.judge(now.round, measures["loss"], population.test)
         warning = self.divergence.sentence(setup.plan.mechanism.private) if diverging else ""
         fresh = int(now.state.evaluation.get("round", 0)) == now.round
         charged = in_metrics(self.last_charged(now.state)) if fresh else {}
@@ -67,8 +71,13 @@ class Recorder:
         return record
 
     def measures(self, now: Checkpoint) -> dict[str, float]:
-        """The model on the public test set; where an attack has a target, how often it is met."""
+        """The model on the public test set; where an attack has a target, how often it is met.
+
+        Without such a set it is what clients measured last.
+        """
         network, params = self._setup.network, now.state.params
+        if not self.public:
+            return {name: each.value for name, each in self.last_charged(now.state).items()}
         measures = network.evaluate(params, self._population(now).test)
         if self._setup.targeted is not None:
             measures["attack_success"] = network.evaluate(params, self._setup.targeted)["accuracy"]
@@ -80,7 +89,9 @@ class Recorder:
         return {} if released is None else charged_measures(self._setup, released)
 
     def constant(self, now: Checkpoint) -> Mapping[str, float]:
-        """The measures of the best answer that looks at nothing."""
+        """The measures of the best answer that looks at nothing, on a public test set."""
+        if not self.public:
+            return {}
         return self._baseline.on(self._population(now).test)
 
     @property

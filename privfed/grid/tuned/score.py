@@ -30,7 +30,7 @@ def score(tuning: Tuning, setup: Setup) -> tuple[str, bool]:
     network = setup.network
     measure, lower = tuning_measure(by, tuning.lower_is_better, network.loss)
     known = {network.loss.measure, "loss"}
-    if measure not in known:
+    if measure not in known and len(setup.federation.test):
         known |= {*network.evaluate(network.initial_params, setup.federation.test)}
     if measure not in known:
         names = [*charged, *sorted(known)]

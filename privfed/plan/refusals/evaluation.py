@@ -15,6 +15,11 @@ def evaluation_refusals(config: Config) -> Iterator[str]:
         yield from _single_examples(config)
         yield from _untested_canaries(config)
         yield from _charged_at_once(config)
+    elif config.data.holdout == "none":
+        yield (
+            'data.holdout is "none", and nothing would say how good the model is; use '
+            'evaluation.by = "clients", which is charged, or name a public test set'
+        )
     if config.stop.patience:
         yield from _uncharged_stop(config)
         yield from _unknown_measure(config)

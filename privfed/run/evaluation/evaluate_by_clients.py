@@ -141,7 +141,7 @@ def _evaluated(
     algorithm, round = evaluating.evaluation, last + 1
     assert algorithm is not None
     event, privacy = algorithm.event(round), setup.plan.config.privacy
-    _raise_budget(setup, ledger, event)
+    _raise_budget(setup, ledger, event, directory)
     world = build_world(evaluating, directory, ledger, begin)
     state = run_round(round, algorithm, begin.state, world)
     end = Checkpoint(round, begin.updates, state, ledger.head())
@@ -162,7 +162,7 @@ def _evaluated(
     )
 
 
-def _raise_budget(setup: Setup, ledger: Ledger, event: Event) -> None:
+def _raise_budget(setup: Setup, ledger: Ledger, event: Event, directory: RunDirectory) -> None:
     """State, where this release takes the run above its budget, what it is from now on."""
     privacy, budget = setup.plan.config.privacy, setup.plan.budget
     together = {**ledger.spending, event: ledger.spending.get(event, 0) + 1}
@@ -171,4 +171,6 @@ def _raise_budget(setup: Setup, ledger: Ledger, event: Event) -> None:
         raise Refused("no epsilon bounds this release together with what the run has spent")
     if budget is not None and total > budget:
         held = budget if ledger.budget is None else ledger.budget
-        ledger.change_budget(held, total * (1 + _ROUNDED), event)
+        raised = total * (1 + _ROUNDED)
+        ledger.change_budget(held, raised, event)
+        directory.config.change(setup.plan.config.run.rounds, raised)

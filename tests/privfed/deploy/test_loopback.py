@@ -326,6 +326,18 @@ def test_a_run_whose_coordinator_has_nobodys_data_is_the_simulated_one(tables, t
     assert further.charges == 6
 
 
+def test_a_coordinator_without_any_data_is_told_by_clients_how_good_the_model_is(tables, tmp_path):
+    keys = ("data.holdout=none", "evaluation.by=clients", "evaluation.every=2")
+    keys = (*keys, "data.test_path=", "privacy.noise_multiplier=0.5", "run.rounds=4")
+    elsewhere = reaching(agents(tables), tmp_path / "there")
+    outcome = train(config(tables, "nowhere", *keys), tmp_path / "there", elsewhere=elsewhere)
+    assert (outcome.updates, outcome.evaluations, outcome.test_examples) == (2, 2, 0)
+    accuracy = outcome.charged_measures["accuracy"]
+    assert 0 <= accuracy.low <= accuracy.value <= accuracy.high <= 1
+    assert outcome.measures == {"accuracy": accuracy.value}
+    assert not audit(tmp_path / "there").problems
+
+
 def test_a_coordinator_needs_a_public_test_set(tables, tmp_path):
     elsewhere = reaching({}, tmp_path / "run")
     with pytest.raises(Refused, match="public test set"):
