@@ -457,6 +457,21 @@ def test_rows_of_measures_have_a_clip_of_their_own():
     assert (evaluating.mechanism.clip, evaluating.mechanism.adaptive) == (1.0, False)
 
 
+def test_without_anything_public_clients_alone_tell(tmp_path):
+    path = tmp_path / "run"
+    outcome = trained(path, *BY_CLIENTS, "data.holdout=none")
+    assert outcome.test_examples == 0
+    assert outcome.measures == {"accuracy": outcome.charged_measures["accuracy"].value}
+    lines = [json.loads(t) for t in (path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [4, 8]
+    assert lines[1]["accuracy"] == lines[1]["clients_accuracy"] == outcome.measures["accuracy"]
+    assert run("report", path).exit_code == 0
+    assert "--federated" in run("evaluate", path).output
+    assert resume(path, lambda config: config.with_run(rounds=12)).evaluations == 3
+    with pytest.raises(Refused, match="how good the model is"):
+        plan(small("data.holdout=none"))
+
+
 def test_it_stops_where_clients_measure_nothing_better(tmp_path):
     keys = ("evaluation.every=2", "run.rounds=40", "stop.patience=2", "client.lr=0.0")
     outcome = trained(tmp_path / "run", *BY_CLIENTS, *keys)
