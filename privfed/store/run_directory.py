@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from accounting import durable
+from accounting.documents import from_json
 from privfed.errors import Broken, Busy, Refused
 from privfed.json_text import dump
 from privfed.local.client_states import SETTLED
@@ -148,6 +149,14 @@ class RunDirectory:
     def write_attackers(self, attackers: Mapping[str, Any]) -> None:
         """Say of a simulation who attacks."""
         durable.write_atomically(self._attackers, (dump(dict(attackers), indent=1) + "\n").encode())
+
+    def stopped_at_budget(self) -> bool:
+        """Whether the summary says that the run stopped at its budget; not where there is none."""
+        if not self.summary.exists():
+            return False
+        with contextlib.suppress(ValueError, AttributeError):
+            return from_json(self.summary.read_text("utf-8")).get("stopped_at_budget") is True
+        return False
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Say how the run ended."""

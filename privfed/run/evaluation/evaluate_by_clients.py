@@ -2,10 +2,9 @@
 
 *What is released*: the noised average of rows of measures (`privfed.measures.measure_row`), each
 clipped to norm 1, of a cohort drawn for this by the run's sampler. *Unit, relation and sampler* are
-the run's.
-It is one event in the run's own ledger, charged before anybody is drawn, as every round is; the
-noise is such that this event alone spends the ε that is asked for, and the run's budget, where the
-composition is above it, is raised to that, which the ledger states.
+the run's. It is one event in the run's own ledger, charged before anybody is drawn, as every round
+is; the noise is such that this event alone spends the ε that is asked for, and the run's budget,
+where the composition is above it, is raised to that, which the ledger states.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ from privfed.run.recorder import Recorder
 from privfed.run.resume import reassemble
 from privfed.run.setup import Setup
 from privfed.run.world import build_world
+from privfed.secure.summation import Aborted
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 
@@ -130,7 +130,10 @@ def _for_one_evaluation(setup: Setup, epsilon: float, keys: Mapping[str, Any]) -
 def _evaluated(
     evaluating: Setup, setup: Setup, directory: RunDirectory, ledger: Ledger
 ) -> ClientEvaluation:
-    """Charge, draw, sum, release and store; then write down what it tells."""
+    """Charge, draw, sum, release and store; then write down what it tells.
+
+    The checkpoint goes first, as if the round had been lost: after a crash, or an abort, it is.
+    """
     begin = last_checkpoint(setup, directory, ledger)
     last = ledger.charges[-1].round if ledger.charges else 0
     if begin.round < last:
@@ -142,13 +145,19 @@ def _evaluated(
     assert algorithm is not None
     event, privacy = algorithm.event(round), setup.plan.config.privacy
     _raise_budget(setup, ledger, event, directory)
+    Checkpoint(round, begin.updates, begin.state, ledger.head()).save(directory, setup.network)
     world = build_world(evaluating, directory, ledger, begin)
-    state = run_round(round, algorithm, begin.state, world)
+    try:
+        state = run_round(round, algorithm, begin.state, world)
+    except Aborted as aborted:
+        directory.aborts.note(round, str(aborted))
+        raise Refused(f"round {round} was charged, and its sum aborted: {aborted}") from aborted
     end = Checkpoint(round, begin.updates, state, ledger.head())
     end.save(directory, setup.network)
     recorder = Recorder(evaluating, directory, ledger, None, end)
     recorder.record(end, {})
-    outcome = outcome_of(evaluating, directory, ledger, recorder, end, stopped=False)
+    stopped = directory.stopped_at_budget()
+    outcome = outcome_of(evaluating, directory, ledger, recorder, end, stopped)
     directory.write_summary(outcome.to_json())
     return ClientEvaluation(
         path=directory.path,

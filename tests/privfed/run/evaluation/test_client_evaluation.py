@@ -30,6 +30,7 @@ from privfed.plan.plan import plan
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.ranks import ALONE
 from privfed.round.round import run_round
+from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
 from privfed.run.population import load_population
 from privfed.run.prepare import prepare
 from privfed.run.resume import resume
@@ -402,6 +403,21 @@ def test_one_more_evaluation_is_charged_to_the_run(tmp_path):
     assert after.updates == 9  # rounds 1 to 7, 9 and 10
     assert not audit(path).problems
     assert answer["on_trained"]
+
+
+def test_a_crash_in_it_is_spent_and_the_run_goes_on(tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    trained(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Releases, "write", lambda *_: (_ for _ in ()).throw(Crash()))
+        with pytest.raises(Crash):
+            evaluate_by_clients(path, 0.5, {})
+    assert len(Ledger.load(path / "ledger.jsonl").charges) == 8
+    assert not audit(path).problems
+    assert evaluate_by_clients(path, 0.5, {}).round == 9
+    after = resume(path, lambda config: config.with_run(rounds=10))
+    assert (after.updates, after.charges, after.evaluations) == (8, 10, 1)
+    assert not audit(path).problems
 
 
 BUDGET_RUN = ("run.randomness=secret",)
