@@ -1,0 +1,192 @@
+"""From a run file to the run that releases statistics: one round, over all clients, of counts.
+
+The population, the relation, the mechanism and the secure sum are the run file's, so that its
+training and this release compose; clip, noise, model and cohort are this release's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accounting.events import ADD_REMOVE, REPLACE_ONE
+from privfed.config.assembly import assembled, named
+from privfed.config.config import Config, Raw
+from privfed.config.reading import as_written
+from privfed.data.sources.declared_table import DeclaredTable
+from privfed.data.sources.table import Table
+from privfed.errors import Refused
+from privfed.statistics.count_model import CountModel
+from privfed.statistics.described_table import ROWS_PER_CLIENT, DescribedTable
+
+_OF_TRAINING = {
+    *("epsilon", "noise_multiplier", "prior", "disjoint"),
+    *("clip", "adaptive_clip", "clip_quantile", "clip_rate", "count_noise"),
+}
+"""Keys of [privacy] that are about training: the norm is 1, and the budget is this release's."""
+_OF_ROUNDS = {
+    *("rounds", "evaluate_every", "checkpoint_every", "precision", "trainer", "chunk"),
+    *("simulation_metrics", "client_measures", "watch", "heads"),
+}
+"""Keys of [run] that are about many rounds, or about models."""
+_OF_TABLE = {"path", "client", "site", "delimiter", "decimal", "encoding", "test_path", "missing_words"}
+_OF_COHORTS = {"capacity", "minimum", "admitted"}
+_SAMPLERS = {ADD_REMOVE: "poisson", REPLACE_ONE: "fixed_size"}
+"""By whose rule everybody takes part, under these relations; under another, "full"."""
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What a description costs, and what it asks: `columns` beside those that are declared.
+
+    `delta` None: the run file's. Of columns not declared words fall into `buckets`, and their
+    first `letters` bytes are read.
+    """
+
+    epsilon: float
+    delta: float | None = None
+    columns: tuple[str, ...] = ()
+    rows_per_client: int = ROWS_PER_CLIENT
+    buckets: int = 32
+    letters: int = 12
+
+
+def description_of(run_file: Path, overrides: Iterable[str], asking: Asking) -> Config:
+    """The configuration of the run that describes the people of a run file. Raises `Refused`."""
+    raw = as_written(run_file, overrides)
+    data = raw.get("data", {})
+    _refuse_others(raw, data)
+    source = _source(data, asking)
+    described = DescribedTable.model_validate(source)
+    clients = data.get("clients", 0)
+    people = {"population", "clients", "holdout", "holdout_fraction", "setting"}
+    people |= {"sites", "sites_per_client", "site_partition", "partition"}
+    return assembled(
+        {
+            "run": {**_without(raw.get("run", {}), _OF_ROUNDS), "rounds": 1, "evaluate_every": 1},
+            "data": {
+                **{key: data[key] for key in people if key in data},
+                **source,
+                "source": "described_table",
+            },
+            "model": {
+                "name": "counts",
+                "loss": "added",
+                "stretches": CountModel.stretched(described.asked.amplitudes.tolist()),
+            },
+            "client": {"lr": 1.0, "epochs": 1, "batch_size": 1},
+            "server": {"optimizer": "fedavg", "lr": 1.0},
+            "cohort": {**_everybody(raw, clients), **_dropout(raw)},
+            "privacy": {**_privacy(raw), "epsilon": asking.epsilon, **_delta(asking)},
+            "secure": _without(raw.get("secure", {}), _OF_COHORTS),
+        }
+    )
+
+
+def _refuse_others(raw: Raw, data: Mapping[str, Any]) -> None:
+    """Raises `Refused` for people of whom no release of statistics would be one over clients."""
+    source = named(raw, "source")
+    if not issubclass(source, Table):
+        given = issubclass(source, DeclaredTable)
+        why = "was passed in Python: write it to a file" if given else "has no columns by name"
+        raise Refused(
+            f"data.source is {data.get('source', 'digits')!r}, which {why}; statistics are those "
+            'of the columns of a table (data.source = "table")',
+            key="data.source",
+        )
+    if not data.get("client"):
+        raise Refused(
+            "data.client is missing: statistics are released over clients, and nobody says whose a "
+            "row is; name the column of clients",
+            key="data.client",
+        )
+    if not data.get("population"):
+        raise Refused(
+            "data.population is missing: name these people, so that training counts what their "
+            "description spent (privacy.prior)",
+            key="data.population",
+        )
+    if data.get("partition", "") not in ("", "natural") or data.get("holdout") == "examples":
+        key = "data.holdout" if data.get("holdout") == "examples" else "data.partition"
+        raise Refused(
+            f"{key} makes a simulation of real clients' rows; leave it out: a description is of "
+            "the clients whom the table names",
+            key=key,
+        )
+    if not named(raw, "mechanism").private:
+        raise Refused(
+            'privacy.mechanism is "none"; a description is released with noise: name a mechanism',
+            key="privacy.mechanism",
+        )
+
+
+def _source(data: Mapping[str, Any], asking: Asking) -> dict[str, Any]:
+    """What is asked: of columns that the run file declares, and of others by name."""
+    values = {name: [*each] for name, each in data.get("categories", {}).items()}
+    ranges = {_plain_name(name): [*bounds] for name, bounds in data.get("features", {}).items()}
+    labels = data.get("label", [])
+    label = labels if isinstance(labels, str) else ""
+    if label and data.get("labels"):
+        values[label] = [*data["labels"]]
+    elif label and data.get("classes"):
+        values[label] = [*range(data["classes"])]
+    elif label and data.get("label_bounds"):
+        ranges[label] = [*data["label_bounds"]]
+    dates = dict(data.get("dates", {}))
+    declared = {*values, *ranges, *dates}
+    return {
+        **{key: data[key] for key in _OF_TABLE if key in data},
+        "columns": [name for name in dict.fromkeys(asking.columns) if name not in declared],
+        "ranges": {name: [float(low), float(high)] for name, (low, high) in ranges.items()},
+        "dates": dates,
+        "values": values,
+        "rows_per_client": asking.rows_per_client,
+        "buckets": asking.buckets,
+        "letters": asking.letters,
+    }
+
+
+def _plain_name(pattern: str) -> str:
+    """The one column that a key of [data.features] names. Raises `Refused` for a pattern."""
+    name = pattern.replace("[[]", "[").replace("[*]", "*").replace("[?]", "?")
+    if any(mark in pattern.replace("[[]", "").replace("[*]", "").replace("[?]", "") for mark in "*?["):
+        raise Refused(
+            f"data.features: {pattern!r} is a pattern; a description asks for columns by name, as "
+            "how many there are is to be public: name each column, or leave it out",
+            key="data.features",
+        )
+    return name
+
+
+def _everybody(raw: Raw, clients: int) -> dict[str, Any]:
+    """The sampler by which all clients take part, under the relation of the run file's."""
+    cohort = raw.get("cohort", {})
+    sampler = named(raw, "sampler")
+    keys = {key: cohort[key] for key in cohort if key in sampler.model_fields}
+    relation = sampler.model_validate(keys).of(clients).witness(1, clients).relation
+    name = _SAMPLERS.get(relation, "full")
+    return {"sampler": name} if name == "full" else {"sampler": name, "size": clients}
+
+
+def _dropout(raw: Raw) -> dict[str, Any]:
+    return {key: value for key, value in raw.get("cohort", {}).items() if key == "dropout"}
+
+
+def _privacy(raw: Raw) -> dict[str, Any]:
+    """[privacy] of the run file, as far as it is about people and who adds the noise."""
+    keys = _without(raw.get("privacy", {}), _OF_TRAINING)
+    mechanism = named(raw, "mechanism")
+    if not mechanism.remembers:
+        return keys
+    own = mechanism.model_fields.keys()  # of noise that hangs together over rounds: here is one
+    return {key: value for key, value in keys.items() if key not in {*own, "mechanism"}}
+
+
+def _delta(asking: Asking) -> dict[str, float]:
+    return {} if asking.delta is None else {"delta": asking.delta}
+
+
+def _without(section: Mapping[str, Any], keys: set[str]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key not in keys}
