@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from privfed.statistics.questions import ColumnQuestion
 from privfed.vector import Indices
 
-SIZES = (*range(1, 17), *(2**power + 1 for power in range(4, 24)))
+SIZES = (*range(1, 17), *(2**power + 1 for power in range(4, 13)))
 """The least numbers of rows of the cells in which clients' numbers of rows are counted."""
 
 

@@ -28,9 +28,9 @@ _OF_TRAINING = {
 """Keys of [privacy] that are about training: the norm is 1, and the budget is this release's."""
 _OF_ROUNDS = {
     *("rounds", "evaluate_every", "checkpoint_every", "precision", "trainer", "chunk"),
-    *("simulation_metrics", "client_measures", "watch", "heads"),
+    *("simulation_metrics", "client_measures", "watch", "heads", "workers"),
 }
-"""Keys of [run] that are about many rounds, or about models."""
+"""Keys of [run] that are about many rounds, about models, or about processes."""
 _OF_TABLE = {"path", "client", "site", "delimiter", "decimal", "encoding", "test_path", "missing_words"}
 _OF_COHORTS = {"capacity", "minimum", "admitted"}
 _SAMPLERS = {ADD_REMOVE: "poisson", REPLACE_ONE: "fixed_size"}
@@ -79,7 +79,7 @@ def description_of(run_file: Path, overrides: Iterable[str], asking: Asking) -> 
             "client": {"lr": 1.0, "epochs": 1, "batch_size": 1},
             "server": {"optimizer": "fedavg", "lr": 1.0},
             "cohort": {**_everybody(raw, clients), **_dropout(raw)},
-            "privacy": {**_privacy(raw), "epsilon": asking.epsilon, **_delta(asking)},
+            "privacy": {**_privacy(raw), "clip": 1.0, "epsilon": asking.epsilon, **_delta(asking)},
             "secure": _without(raw.get("secure", {}), _OF_COHORTS),
         }
     )

@@ -185,4 +185,6 @@ def _closest(values: Reals, total: float) -> Reals:
     falling = np.sort(values)[::-1]
     excess = (np.cumsum(falling) - total) / np.arange(1, len(values) + 1)
     threshold = excess[np.flatnonzero(falling > excess)[-1]]
-    return np.maximum(values - threshold, 0.0)
+    closest = np.maximum(values - threshold, 0.0)
+    closest[closest < 1e-9 * total] = 0.0
+    return np.asarray(closest * (total / closest.sum()))
