@@ -6,7 +6,7 @@ more; the folder that was charged stands in `privacy.prior`.
 
 from __future__ import annotations
 
-from pathlib import Path
+import math
 from typing import Any
 
 from privfed.data.declaring.declaration import Declaration, SampleSites, declared_run
@@ -22,6 +22,7 @@ from privfed.data.tables.dates import Dates, iso_date
 from privfed.data.tables.delimited import Dialect
 from privfed.errors import Refused
 from privfed.statistics.statistics_file import ColumnTold, NumbersTold, Statistics
+from privfed.words import ceiling
 
 _MOST_CLASSES = 17
 """Whole numbers from 0 have cells of their own up to the one before."""
@@ -29,10 +30,10 @@ _RARE = 0.05
 """Of a column of numbers, so few words may be no numbers."""
 
 
-def declare_described(statistics: Statistics, label: str, folder: Path) -> str:
+def declare_described(statistics: Statistics, label: str) -> str:
     """The run file for the people whom `statistics` describe, to predict the column `label`.
 
-    `folder` is the run that was charged. Raises `Refused` where nothing is known of the label.
+    Raises `Refused` where nothing is known of the label.
     """
     column = statistics.column(label)
     if column is None:
@@ -51,16 +52,23 @@ def declare_described(statistics: Statistics, label: str, folder: Path) -> str:
         sites=_sites(data),
         known=_known(statistics),
     )
-    cost = f"epsilon {statistics.epsilon} (delta {statistics.delta:g})"
+    epsilon = math.inf if statistics.epsilon == "inf" else statistics.epsilon
+    cost = f"epsilon {ceiling(epsilon)}, delta {statistics.delta:g}"
     header = [
-        f"# Written from statistics that were released at {cost}, which privacy.prior counts.",
+        f"# Written from statistics that were released at {cost},",
+        "# which privacy.prior counts.",
         "# Bounds hold what was seen through the noise: what lies beyond is clipped, and rare",
         "# values count as no category. The budget below is for the description and training.",
     ]
+    return declared_run(header, declared, _sections(statistics))
+
+
+def _sections(statistics: Statistics) -> dict[str, dict[str, Any]]:
+    """Beside [data]: what has to be as it was there, so that both releases compose."""
     seed = {"seed": statistics.seed} if statistics.seed else {}
     seeded = {"randomness": "seeded"} if statistics.randomness == "seeded" else {}
-    privacy = {"delta": statistics.delta, "mechanism": statistics.mechanism, "prior": [str(folder)]}
-    return declared_run(header, declared, {"run": {**seeded, **seed}, "privacy": privacy})
+    privacy = {"delta": statistics.delta, **statistics.privacy, "prior": [statistics.run]}
+    return {"run": {**seeded, **seed}, "privacy": privacy, "secure": statistics.secure}
 
 
 def _known(statistics: Statistics) -> dict[str, Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from accounting.guarantee import spent
 from accounting.ledger import Ledger
 from privfed.config.config import Config
 from privfed.errors import Refused
+from privfed.parts import Part
 from privfed.plan.plan import Plan, solve_plan
 from privfed.plan.rule import message_length
 from privfed.run.outcome import Observer
@@ -109,11 +111,34 @@ def _stated(
         rows_of_clients=sizes,
         columns=sums.columns(),
         data={key: value for key, value in config.values()["data"].items() if key in _DECLARED},
+        privacy={
+            "mechanism": config.names["mechanism"],
+            **_set(config.mechanism, _OF_MECHANISM),
+            **_set(config.privacy, {"accountant", "against"}),
+        },
+        secure={
+            **({"protocol": config.names["protocol"]} if config.secured else {}),
+            **_set(config.secure, type(config.secure).model_fields),
+            **_set(config.protocol, type(config.protocol).model_fields),
+        },
         randomness=config.run.randomness,
         seed=config.run.seed,
     )
 
 
+def _set(part: Part, keys: Collection[str]) -> dict[str, Any]:
+    """Those of the `keys` that are not at their defaults."""
+    values = part.model_dump(mode="json", exclude_none=True)
+    fields = type(part).model_fields
+    return {
+        key: value
+        for key, value in values.items()
+        if key in keys and value != fields[key].default
+    }
+
+
+_OF_MECHANISM = {"sizing", "noise_sampler", "tolerance"}
+"""Keys of mechanisms that are not about training."""
 _DECLARED = (
     *("path", "client", "site", "delimiter", "decimal", "encoding", "missing_words", "population"),
     *("clients", "sites", "sites_per_client", "test_path", "holdout", "holdout_fraction", "dates"),

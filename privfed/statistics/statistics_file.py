@@ -79,7 +79,8 @@ class Statistics(Part):
 
     `rows_of_clients` counts clients by their numbers of rows, of which `rows_per_client` counted at
     most. `noise` is the deviation on each coordinate of the sum, in norms of a client's vector.
-    `data`, `randomness` and `seed` are those of the `run` that released it.
+    `data`, `privacy`, `secure`, `randomness` and `seed` are those of the `run` that released it, and
+    a run on these people needs the same.
     """
 
     format: Literal[1] = 1
@@ -99,6 +100,8 @@ class Statistics(Part):
     rows_of_clients: list[CellCount]
     columns: list[ColumnTold]
     data: dict[str, Any]
+    privacy: dict[str, Any]
+    secure: dict[str, Any]
     randomness: str
     seed: int
 
