@@ -37,7 +37,9 @@ def declare_command(
         raise Refused("expected a public SAMPLE of the table, or --from STATISTICS: one of them")
     if described is not None:
         if client or site or path or delimiter or encoding:
-            raise Refused("--from states whose rows there are and how they are written; only add --label")
+            raise Refused(
+                "--from states whose rows there are and how they are written; only add --label"
+            )
         declared, open_keys = _of_statistics(described, label), "cohort.size"
     else:
         from privfed.data.declaring.declare import declare

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from privfed.data.tables.dates import iso_date
 from privfed.report.tables import rows
-from privfed.statistics.statistics_file import STATISTICS, ColumnTold, Estimate, Statistics
+from privfed.statistics.statistics_file import STATISTICS, ColumnStatistics, Estimate, Statistics
 from privfed.words import ceiling
 
 _MOST_VALUES = 6
@@ -38,7 +38,7 @@ def statistics_tables(statistics: Statistics) -> tuple[Table, Table]:
     return columns, rows(facts)
 
 
-def _cells(column: ColumnTold) -> Sequence[str]:
+def _cells(column: ColumnStatistics) -> Sequence[str]:
     """A row of the table."""
     numbers, values = column.numbers, column.values
     shown = [
@@ -48,17 +48,17 @@ def _cells(column: ColumnTold) -> Sequence[str]:
     more = [f"{len(values) - _MOST_VALUES} more"] if len(values) > _MOST_VALUES else []
     if column.unnamed and column.unnamed.low:
         more.append(f"not read {_counted(column.unnamed)}")
-    told = ["—"] * 4
+    summary = ["—"] * 4
     if numbers is not None:
         day = iso_date if column.kind == "dates" else _number
         low, high = numbers.range
-        told = [
+        summary = [
             f"{day(low)} to {day(high)}",
             day(numbers.mean.value),
             _number(numbers.deviation.value),
             day(numbers.quantiles["0.5"].value),
         ]
-    return [column.name, _share(column.missing), *told, ", ".join([*shown, *more]) or "—"]
+    return [column.name, _share(column.missing), *summary, ", ".join([*shown, *more]) or "—"]
 
 
 def _counted(count: Estimate) -> str:

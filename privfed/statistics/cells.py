@@ -76,7 +76,7 @@ class Cells:
 def geometric_cells(others: int) -> Cells:
     """Cells for all numbers, after `others` nodes at the top."""
     octaves = [_octave(power) for power in range(LEAST, LARGEST)]
-    mirrored = [[(-high, -low) for low, high in _eighths(p)][::-1] for p in range(LEAST, LARGEST)]
+    mirrored = [_mirrored(power) for power in range(LEAST, LARGEST)]
     tiny, huge = 2.0**LEAST, 2.0**LARGEST
     return _grown(
         [
@@ -106,8 +106,13 @@ def _eighths(power: int) -> list[Cell]:
     return [*itertools.pairwise(edges)]
 
 
+def _mirrored(power: int) -> list[Node]:
+    """The same on the other side of zero."""
+    return [(-high, -low) for low, high in reversed(_eighths(power))]
+
+
 def _octave(power: int) -> list[Node]:
-    """The same, where small whole numbers are cells of their own."""
+    """The cells from 2^power to twice that, where small whole numbers have their own."""
     cells: list[Node] = []
     for low, high in _eighths(power):
         if low == round(low) <= _POINTS:
@@ -117,7 +122,7 @@ def _octave(power: int) -> list[Node]:
     return cells
 
 
-def _by(size: int, nodes: Sequence[Node]) -> list[Node]:
+def _by(size: int, nodes: Sequence[Node | list[Node]]) -> list[Node]:
     """`nodes`, so many together."""
     return [[*nodes[start : start + size]] for start in range(0, len(nodes), size)]
 

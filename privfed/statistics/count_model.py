@@ -10,18 +10,16 @@ drawn, bounded, summed and noised by the same code, and audited and composed as 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import torch
 from pydantic import Field
+from torch import Tensor, nn
 
 from privfed.data.federation import Examples, Meaning
-from privfed.deferred import nn, torch
 from privfed.models.losses.scored import ScoredLoss
 from privfed.models.task import Task
 from privfed.parts import Part
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Stretch = Annotated[list[float], Field(min_length=2, max_length=2)]
 

@@ -21,7 +21,7 @@ from privfed.data.declaring.labels import LabelKind
 from privfed.data.tables.dates import Dates, iso_date
 from privfed.data.tables.delimited import Dialect
 from privfed.errors import Refused
-from privfed.statistics.statistics_file import ColumnTold, NumbersTold, Statistics
+from privfed.statistics.statistics_file import ColumnStatistics, NumberStatistics, Statistics
 from privfed.words import ceiling
 
 _MOST_CLASSES = 17
@@ -84,7 +84,7 @@ def _sites(data: dict[str, Any]) -> SampleSites | None:
     return SampleSites(data["site"], data["sites"], data["sites_per_client"])
 
 
-def _kind(column: ColumnTold, data: dict[str, Any]) -> ColumnKind:
+def _kind(column: ColumnStatistics, data: dict[str, Any]) -> ColumnKind:
     """What a column is, and why: by most of its rows."""
     numbers, words = column.numbers, column.words.value
     if column.kind == "values":
@@ -98,7 +98,8 @@ def _kind(column: ColumnTold, data: dict[str, Any]) -> ColumnKind:
         if low == high:
             return LeftOutColumn(f"{low:g} wherever anything was seen", (low - 1.0, high + 1.0))
         odd = tuple(each.value for each in column.values if not each.cut)
-        why = f"{1 - numbers.outside.value:.0%} of its numbers seen here, mean {numbers.mean.value:.4g}"
+        part = 1 - numbers.outside.value
+        why = f"{part:.0%} of its numbers seen here, mean {numbers.mean.value:.4g}"
         why += f"; {column.missing.value:.0%} empty" if column.missing.value >= 0.005 else ""
         return NumericColumn(why, (low, high), numbers.quantiles["0.5"].value, odd)
     values = [each.value for each in column.values if not each.cut]
@@ -111,7 +112,7 @@ def _kind(column: ColumnTold, data: dict[str, Any]) -> ColumnKind:
     return CategoryColumn(why, sorted(values), True)
 
 
-def _date_column(numbers: NumbersTold | None, dates: Dates) -> ColumnKind:
+def _date_column(numbers: NumberStatistics | None, dates: Dates) -> ColumnKind:
     """The dates that were seen; those that were declared, where none was."""
     if numbers is None:
         return DateColumn("as it was asked for", dates.first, dates.last, dates.format, dates.first)
@@ -120,7 +121,7 @@ def _date_column(numbers: NumbersTold | None, dates: Dates) -> ColumnKind:
     return DateColumn(f"dates seen from {first} to {last}", first, last, dates.format, middle)
 
 
-def _label(column: ColumnTold) -> LabelKind:
+def _label(column: ColumnStatistics) -> LabelKind:
     """What the label is. Raises `Refused` where nothing was seen of it."""
     values, numbers = [each.value for each in column.values if not each.cut], column.numbers
     if column.kind == "values" and values == [str(n) for n in range(len(values))]:
@@ -144,7 +145,7 @@ def _label(column: ColumnTold) -> LabelKind:
     )
 
 
-def _whole_classes(numbers: NumbersTold) -> int:
+def _whole_classes(numbers: NumberStatistics) -> int:
     """How many classes from 0 there are, where nearly all numbers are small whole ones; else 0."""
     total = numbers.count.value
     points = [cell for cell in numbers.histogram if cell.low == cell.high and cell.low is not None]
@@ -155,6 +156,4 @@ def _whole_classes(numbers: NumbersTold) -> int:
 
 
 def _classes(declared: dict[str, Any], classes: int, why: str) -> LabelKind:
-    return LabelKind(
-        declared, "binary_cross_entropy" if classes == 2 else "cross_entropy", why
-    )
+    return LabelKind(declared, "binary_cross_entropy" if classes == 2 else "cross_entropy", why)

@@ -118,23 +118,22 @@ def _stated(
         },
         secure={
             **({"protocol": config.names["protocol"]} if config.secured else {}),
-            **_set(config.secure, type(config.secure).model_fields),
-            **_set(config.protocol, type(config.protocol).model_fields),
+            **_set(config.secure),
+            **_set(config.protocol),
         },
         randomness=config.run.randomness,
         seed=config.run.seed,
     )
 
 
-def _set(part: Part, keys: Collection[str]) -> dict[str, Any]:
-    """Those of the `keys` that are not at their defaults."""
+def _set(part: object, keys: Collection[str] | None = None) -> dict[str, Any]:
+    """Those of the `keys` of a part (None: of all) that are not at their defaults."""
+    assert isinstance(part, Part)
     values = part.model_dump(mode="json", exclude_none=True)
     fields = type(part).model_fields
-    return {
-        key: value
-        for key, value in values.items()
-        if key in keys and value != fields[key].default
-    }
+    chosen = values.keys() if keys is None else values.keys() & {*keys}
+    changed = {key for key in chosen if values[key] != fields[key].default}
+    return {key: value for key, value in values.items() if key in changed}
 
 
 _OF_MECHANISM = {"sizing", "noise_sampler", "tolerance"}

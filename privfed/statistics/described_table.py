@@ -74,7 +74,9 @@ class DescribedTable(Part):
             raise ValueError(f"{twice[0]!r} is named twice; expected each column once")
         for name, (low, high) in self.ranges.items():
             if not low < high:
-                raise ValueError(f"the bounds of {name!r} are [{low:g}, {high:g}]; expected low < high")
+                raise ValueError(
+                    f"the bounds of {name!r} are [{low:g}, {high:g}]; expected low < high"
+                )
         return self
 
     @property
@@ -109,18 +111,22 @@ class DescribedTable(Part):
         refuse_absent([("columns", q.name) for q in asked.questions], names, table)
         refuse_absent(holders, names, table)
         described = [question.name for question in asked.questions]
-        columns = table.read({}, {name: repr(name) for name in [*described, *dict(holders).values()]})
+        columns = table.read(
+            {}, {name: repr(name) for name in [*described, *dict(holders).values()]}
+        )
         if not columns.rows:
             raise Refused(f"data: {table} holds no row")
         rules = CellRules(str(table), "clip", self.missing_words)
         owners, people = rules.owners(columns.words[self.client], repr(self.client))
-        sites, names_of_sites = np.zeros_like(owners), ("",)
+        sites, names_of_sites = np.zeros_like(owners), people[:1]
         if self.site:
             sites, names_of_sites = rules.sites(columns.words[self.site], repr(self.site))
         entries, whose = np.unique(owners * len(names_of_sites) + sites, return_inverse=True)
         of_person, at_site = np.divmod(entries, len(names_of_sites))
         numbers = np.array([client_number(name) for name in people])[of_person]
-        chosen, clients_of = chosen_rows(whose, _order(whose, numbers, streams), self.rows_per_client)
+        chosen, clients_of = chosen_rows(
+            whose, _order(whose, numbers, streams), self.rows_per_client
+        )
         places = [q.places(columns.words[q.name], self.dialect) for q in asked.questions]
         x = asked.of_clients(places, chosen, clients_of, np.bincount(whose))
         examples = _examples(x)

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accounting.events import ADD_REMOVE, REPLACE_ONE
+from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from privfed.config.assembly import assembled, named
 from privfed.config.config import Config, Raw
 from privfed.config.reading import as_written
-from privfed.data.sources.declared_table import DeclaredTable
-from privfed.data.sources.table import Table
 from privfed.errors import Refused
+from privfed.parts import find
 from privfed.statistics.count_model import CountModel
 from privfed.statistics.described_table import ROWS_PER_CLIENT, DescribedTable
 
@@ -31,10 +30,19 @@ _OF_ROUNDS = {
     *("simulation_metrics", "client_measures", "watch", "heads", "workers"),
 }
 """Keys of [run] that are about many rounds, about models, or about processes."""
-_OF_TABLE = {"path", "client", "site", "delimiter", "decimal", "encoding", "test_path", "missing_words"}
+_OF_TABLE = {
+    "path",
+    "client",
+    "site",
+    "delimiter",
+    "decimal",
+    "encoding",
+    "test_path",
+    "missing_words",
+}
 _OF_COHORTS = {"capacity", "minimum", "admitted"}
-_SAMPLERS = {ADD_REMOVE: "poisson", REPLACE_ONE: "fixed_size"}
-"""By whose rule everybody takes part, under these relations; under another, "full"."""
+_SAMPLERS = {ADD_REMOVE: "poisson", REPLACE_ONE: "fixed_size", ZERO_OUT: "full"}
+"""By whose rule everybody takes part, under these relations."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +96,8 @@ def description_of(run_file: Path, overrides: Iterable[str], asking: Asking) -> 
 def _refuse_others(raw: Raw, data: Mapping[str, Any]) -> None:
     """Raises `Refused` for people of whom no release of statistics would be one over clients."""
     source = named(raw, "source")
-    if not issubclass(source, Table):
-        given = issubclass(source, DeclaredTable)
+    if not {"path", "client", "delimiter"} <= source.model_fields.keys():
+        given = hasattr(source, "kept_by_user")
         why = "was passed in Python: write it to a file" if given else "has no columns by name"
         raise Refused(
             f"data.source is {data.get('source', 'digits')!r}, which {why}; statistics are those "
@@ -151,7 +159,9 @@ def _source(data: Mapping[str, Any], asking: Asking) -> dict[str, Any]:
 def _plain_name(pattern: str) -> str:
     """The one column that a key of [data.features] names. Raises `Refused` for a pattern."""
     name = pattern.replace("[[]", "[").replace("[*]", "*").replace("[?]", "?")
-    if any(mark in pattern.replace("[[]", "").replace("[*]", "").replace("[?]", "") for mark in "*?["):
+    if any(
+        mark in pattern.replace("[[]", "").replace("[*]", "").replace("[?]", "") for mark in "*?["
+    ):
         raise Refused(
             f"data.features: {pattern!r} is a pattern; a description asks for columns by name, as "
             "how many there are is to be public: name each column, or leave it out",
@@ -166,8 +176,9 @@ def _everybody(raw: Raw, clients: int) -> dict[str, Any]:
     sampler = named(raw, "sampler")
     keys = {key: cohort[key] for key in cohort if key in sampler.model_fields}
     relation = sampler.model_validate(keys).of(clients).witness(1, clients).relation
-    name = _SAMPLERS.get(relation, "full")
-    return {"sampler": name} if name == "full" else {"sampler": name, "size": clients}
+    everybody = _SAMPLERS[relation]
+    derived = find("sampler", everybody, "cohort.sampler").derives_size
+    return {"sampler": everybody, "size": 0 if derived else clients}
 
 
 def _dropout(raw: Raw) -> dict[str, Any]:

@@ -17,8 +17,15 @@ from privfed.statistics.questions import (
     ValuesAsked,
 )
 from privfed.statistics.spelling import ReadWord
-from privfed.statistics.statistics_file import CellCount, ColumnTold, Estimate, ValueCount
-from privfed.statistics.tree import AgreeingCounts, Reals, Tree, agreeing, measured_total, nonnegative
+from privfed.statistics.statistics_file import CellCount, ColumnStatistics, Estimate, ValueCount
+from privfed.statistics.tree import (
+    AgreeingCounts,
+    Reals,
+    Tree,
+    agreeing,
+    measured_total,
+    nonnegative,
+)
 
 _EXACT_SIZES = 16
 """Up to so many rows, clients are counted by their exact number."""
@@ -48,18 +55,18 @@ class Sums:
 
     def rows(self) -> tuple[float, float]:
         """How many rows counted, and the variance: every question tells it, and so do clients."""
-        told = []
+        totals = []
         for number, question in enumerate(self.asked.questions):
             counts, deviations = self.part(number)
             nodes = len(question.tree)
             total, variance = measured_total(question.tree, counts[:nodes], deviations[:nodes] ** 2)
-            told.append((float(total), variance))
+            totals.append((float(total), variance))
         if self.asked.rows <= _EXACT_SIZES:
             counts, deviations = self.part(len(self.asked.questions))
             counted = np.minimum(SIZES, self.asked.rows)
-            told.append((float(counted @ counts), float(counted**2 @ deviations**2)))
-        weights = np.array([1.0 / max(variance, 1e-18) for _, variance in told])
-        return float(weights @ [total for total, _ in told] / weights.sum()), 1.0 / weights.sum()
+            totals.append((float(counted @ counts), float(counted**2 @ deviations**2)))
+        weights = np.array([1.0 / max(variance, 1e-18) for _, variance in totals])
+        return float(weights @ [total for total, _ in totals] / weights.sum()), 1.0 / weights.sum()
 
     def clients(self) -> tuple[Estimate, list[CellCount]]:
         """How many clients there are, and how many of them have how many rows.
@@ -87,7 +94,7 @@ class Sums:
         ]
         return interval(float(shown.sum()), total, variance**0.5, 0.0), cells
 
-    def columns(self) -> list[ColumnTold]:
+    def columns(self) -> list[ColumnStatistics]:
         """What is known of each column."""
         total, variance = self.rows()
         columns = []
@@ -97,7 +104,7 @@ class Sums:
             measured, spread = counts[:nodes], deviations[:nodes]
             agreed = agreeing(question.tree, measured, spread**2, total, variance)
             column = Column(question, agreed, nonnegative(question.tree, agreed.counts), total)
-            columns.append(column.told(counts, deviations))
+            columns.append(column.summary(counts, deviations))
         return columns
 
 
@@ -110,18 +117,18 @@ class Column:
     counts: Reals
     total: float
 
-    def told(self, measured: Reals, deviations: Reals) -> ColumnTold:
+    def summary(self, measured: Reals, deviations: Reals) -> ColumnStatistics:
         """All that is known of it, from what was `measured` `[length]` with these `deviations`."""
         question, nodes = self.question, len(self.question.tree)
         if isinstance(question, ValuesAsked):
-            return self._told("values", values=self._declared(question))
+            return self._summary("values", values=self._declared(question))
         if not isinstance(question, NumbersAsked):
             raise TypeError(f"nobody knows what to make of a {type(question).__name__}")
         numbers = CountedNumbers(
             question.cells, self.agreed, self.counts, measured[:nodes], deviations[:nodes]
-        ).told()
+        ).summary()
         if question.spelling is None:
-            return self._told("dates" if question.dates else "numbers", numbers=numbers)
+            return self._summary("dates" if question.dates else "numbers", numbers=numbers)
         read = question.spelling.read(measured[nodes:], float(deviations[-1]))
         values = [
             ValueCount(
@@ -131,7 +138,7 @@ class Column:
             )
             for word in sorted(read, key=lambda word: -word.count)
         ]
-        return self._told("open", numbers=numbers, values=values, unnamed=self._unnamed(read))
+        return self._summary("open", numbers=numbers, values=values, unnamed=self._unnamed(read))
 
     def _unnamed(self, read: Sequence[ReadWord]) -> Estimate:
         """How many words there are beside those that were `read`."""
@@ -141,10 +148,10 @@ class Column:
         high = words + TWO_SIDED * deviation - sum(word.low for word in read)
         return Estimate(value=value, low=min(max(low, 0.0), value), high=max(high, value))
 
-    def _told(self, kind: str, **parts: object) -> ColumnTold:
-        blank = {"numbers": None, "values": [], "unnamed": None}
+    def _summary(self, kind: str, **parts: object) -> ColumnStatistics:
+        blank: dict[str, object] = {"numbers": None, "values": [], "unnamed": None}
         shares = {"missing": self._share(MISSING_NODE), "words": self._share(OTHER_NODE)}
-        return ColumnTold.model_validate(
+        return ColumnStatistics.model_validate(
             {"name": self.question.name, "kind": kind, **shares, **blank, **parts}
         )
 

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from privfed.statistics.cells import Cells
-from privfed.statistics.statistics_file import CellCount, Estimate, NumbersTold
+from privfed.statistics.statistics_file import CellCount, Estimate, NumberStatistics
 from privfed.statistics.tree import AgreeingCounts, Reals
 
 PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
 TWO_SIDED = float(norm.isf(0.025))
 """Deviations on either side of an estimate that make an interval of 95 %."""
-_SEEN = 0.025
+_SEEN = 0.01
 """The probability that any node is taken to be seen in which nobody is."""
 
 
@@ -41,14 +41,14 @@ class CountedNumbers:
     measured: Reals
     deviations: Reals
 
-    def told(self) -> NumbersTold | None:
+    def summary(self) -> NumberStatistics | None:
         """All that is known; None where no numbers are seen through the noise."""
         limits = seen_range(self.cells, self.measured, self.deviations)
         total = float(self.counts[self.cells.nodes].sum())
         if limits is None or total <= 0.0:
             return None
         mean, deviation = self._moments(limits)
-        return NumbersTold(
+        return NumberStatistics(
             count=self._count(self.cells.nodes, total),
             range=limits,
             outside=self._outside(limits, total),
@@ -96,9 +96,7 @@ class CountedNumbers:
         wider = float(norm.isf(0.025 / len(within) ** 2)) / TWO_SIDED
         return interval(value, value + estimate / total, wider * deviation / total, 0.0, 1.0)
 
-    def _quantile(
-        self, probability: float, total: float, limits: tuple[float, float]
-    ) -> Estimate:
+    def _quantile(self, probability: float, total: float, limits: tuple[float, float]) -> Estimate:
         """The number below which this part of all lies, which are clipped to `limits`.
 
         Its interval joins all cells where it may lie: those whose left end has no more than this
@@ -151,9 +149,7 @@ class CountedNumbers:
         )
 
 
-def seen_range(
-    cells: Cells, measured: Reals, deviations: Reals
-) -> tuple[float, float] | None:
+def seen_range(cells: Cells, measured: Reals, deviations: Reals) -> tuple[float, float] | None:
     """The range of all nodes in which numbers are seen through the noise; None where in none.
 
     A node is seen whose count exceeds what noise alone reaches with probability `_SEEN` in any of
@@ -174,9 +170,9 @@ def seen_range(
     top = cells.tree.depths == 0
     if not seen[top].any():
         return None
-    ends = cells.lows[1], cells.highs[-2]
-    low, high = (float(np.clip(end, *ends)) for end in (below[top].min(), above[top].max()))
-    return without_last_bits(low), without_last_bits(high)
+    ends = float(cells.lows[1]), float(cells.highs[-2])
+    first, last = float(below[top].min()), float(above[top].max())
+    return without_last_bits(max(first, ends[0])), without_last_bits(min(last, ends[1]))
 
 
 def interval(

@@ -33,9 +33,12 @@ MISSING_NODE, OTHER_NODE = 0, 1
 
 
 class ColumnQuestion(Protocol):
-    """What is asked of the column `name`."""
+    """What is asked of one column."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The column's."""
+        ...
 
     @property
     def tree(self) -> Tree:
@@ -100,8 +103,8 @@ class NumbersAsked:
     """Of a column of numbers: how many lie in each public cell.
 
     `bounds` are its range, where that is declared; `dates` says how dates are written that are
-    counted as days since 1970, where the column is one of dates. `spelling` writes other words, where
-    nothing is declared of the column.
+    counted as days since 1970, where the column is one of dates. `spelling` writes other words,
+    where nothing is declared of the column.
     """
 
     name: str
@@ -144,7 +147,7 @@ class NumbersAsked:
     def places(self, words: Words, dialect: Dialect) -> Indices:
         numbers, missing = self._numbers(words.values, dialect)
         table = np.full((len(numbers) + 1, self.width), -1, dtype=np.int64)
-        known = np.isfinite(numbers) | np.isinf(numbers)
+        known = ~np.isnan(numbers)
         leaves = self.cells.of(numbers[known])
         table[np.flatnonzero(known), : self._depth] = self.tree.paths(leaves, self._depth)
         for row in np.flatnonzero(~known):

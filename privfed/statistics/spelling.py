@@ -64,7 +64,9 @@ class Spelling:
     def places(self, word: str) -> Indices:
         """The counts that `word` adds 1 to `[positions]`."""
         bucket, symbols = self._written(word.encode("utf-8", "replace")[: self.letters])
-        return np.asarray((bucket * self.positions + np.arange(self.positions)) * _SYMBOLS + symbols)
+        return np.asarray(
+            (bucket * self.positions + np.arange(self.positions)) * _SYMBOLS + symbols
+        )
 
     def read(self, sums: Reals, deviation: float) -> list[ReadWord]:
         """The words in noised `sums` `[length]`, of which each has noise of this `deviation`."""
@@ -92,9 +94,7 @@ class Spelling:
                 return letters[:length]
         return None
 
-    def _counted(
-        self, sums: Reals, written: Sequence[bytes], deviation: float
-    ) -> list[ReadWord]:
+    def _counted(self, sums: Reals, written: Sequence[bytes], deviation: float) -> list[ReadWord]:
         """The counts of words in a bucket's `sums`, at positions that none shares with another.
 
         Words that were not read can only add there, and no more than the bucket holds beside those

@@ -1,4 +1,4 @@
-"""The file `statistics.json`: what a release told of each column, what it cost, and how it was asked."""
+"""The file `statistics.json`: what a release says of each column, and what it cost."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ValueCount(Part):
     cut: bool = False
 
 
-class NumbersTold(Part):
+class NumberStatistics(Part):
     """What is known of the numbers in a column.
 
     All follows from one `histogram`. `range` holds all cells where numbers are seen through the
@@ -58,7 +58,7 @@ class NumbersTold(Part):
     histogram: list[CellCount]
 
 
-class ColumnTold(Part):
+class ColumnStatistics(Part):
     """What is known of the column `name`: the parts of rows where it is empty or holds other words.
 
     `numbers` is None where none are seen through the noise. `values` are those that were declared,
@@ -69,7 +69,7 @@ class ColumnTold(Part):
     kind: Literal["open", "numbers", "dates", "values"]
     missing: Estimate
     words: Estimate
-    numbers: NumbersTold | None
+    numbers: NumberStatistics | None
     values: list[ValueCount]
     unnamed: Estimate | None
 
@@ -78,9 +78,9 @@ class Statistics(Part):
     """A release of statistics: its columns, about `rows` rows of `clients` clients, and its cost.
 
     `rows_of_clients` counts clients by their numbers of rows, of which `rows_per_client` counted at
-    most. `noise` is the deviation on each coordinate of the sum, in norms of a client's vector.
-    `data`, `privacy`, `secure`, `randomness` and `seed` are those of the `run` that released it, and
-    a run on these people needs the same.
+    most. `noise` is the deviation on each coordinate of the sum, of vectors of norm 1 at most.
+    `data`, `privacy`, `secure`, `randomness` and `seed` are those of the `run` that released it,
+    and a run on these people needs the same.
     """
 
     format: Literal[1] = 1
@@ -98,14 +98,14 @@ class Statistics(Part):
     clients: Estimate
     rows: Estimate
     rows_of_clients: list[CellCount]
-    columns: list[ColumnTold]
+    columns: list[ColumnStatistics]
     data: dict[str, Any]
     privacy: dict[str, Any]
     secure: dict[str, Any]
     randomness: str
     seed: int
 
-    def column(self, name: str) -> ColumnTold | None:
+    def column(self, name: str) -> ColumnStatistics | None:
         """The column of that name; None where it was not asked for."""
         return next((column for column in self.columns if column.name == name), None)
 
@@ -122,7 +122,9 @@ def read_statistics(path: Path) -> Statistics:
     try:
         stated = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise Refused(f"{file} does not exist; expected the {STATISTICS} of `privfed describe`") from None
+        raise Refused(
+            f"{file} does not exist; expected the {STATISTICS} of `privfed describe`"
+        ) from None
     except (OSError, ValueError) as error:
         raise Refused(f"{file} cannot be read: {public_text(error)}", str(error)) from None
     if isinstance(stated, dict) and stated.get("format", _FORMAT) != _FORMAT:

@@ -111,7 +111,7 @@ class AgreeingCounts:
 
 
 def _parted(weights: Reals, partial: Reals, first: Indices) -> tuple[Reals, Reals]:
-    """The variance that siblings add where their sum is known `[f]`, and that sum's weight `[f, p]`.
+    """What siblings add to the variance of their known sum `[f]`, and that sum's weight `[f, p]`.
 
     What is known of siblings, less their share of its sum, is independent of the sum.
     """
@@ -148,7 +148,7 @@ def agreeing(
 
 
 def _upwards(tree: Tree, counts: Reals, variances: Reals) -> tuple[Reals, Reals]:
-    """Each node's count as it and all below it tell `[..., n]`, and the variances of these `[n]`."""
+    """Each node's count as it and all below it have it `[..., n]`, and their variances `[n]`."""
     known, partial = counts.copy(), np.maximum(variances, 1e-18)
     for nodes, first, parents in reversed(tree.families):
         sums = np.add.reduceat(known[..., nodes], first, axis=-1)

@@ -185,22 +185,26 @@ def _data_section(declared: Declaration) -> list[str]:
     lines += [_line(key, value) for key, value in label.declared.items()]
     if words := declared.odd_words():
         lines.append(_line("missing_words", words, "empty too, but where they are declared"))
-    if declared.known:
-        lines += [_line(key, value) for key, value in declared.known.items()]
-    else:
-        lines.append(_line("clients", 0, "required: about how many there are, a public constant"))
-    if declared.sites:
-        lines += _site_counts(declared.sites)
-    if declared.client and not declared.known:
-        lines.append(_line("holdout", "clients", 'or test_path = "a public table.csv"'))
-        if declared.path:
-            lines.append(_line("population", _population_name(declared.path)))
+    lines += _people(declared)
     for name, rows in declared.tables().items():
         lines += ["", f"[data.{name}]"]
         whys = (
             {} if name == "missing" else {declared.key(n): c.why for n, c in declared.kinds.items()}
         )
         lines += [_line(key, value, whys.get(key, "")) for key, value in rows]
+    return lines
+
+
+def _people(declared: Declaration) -> list[str]:
+    """The lines that say how many there are, and which of them are public."""
+    sites = _site_counts(declared.sites) if declared.sites else []
+    if declared.known:
+        return [_line(key, value) for key, value in declared.known.items()] + sites
+    lines = [_line("clients", 0, "required: about how many there are, a public constant"), *sites]
+    if declared.client:
+        lines.append(_line("holdout", "clients", 'or test_path = "a public table.csv"'))
+        if declared.path:
+            lines.append(_line("population", _population_name(declared.path)))
     return lines
 
 
