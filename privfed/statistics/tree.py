@@ -68,8 +68,6 @@ class Tree:
         lengths = self.depths + 1
         for nodes, first, parents in reversed(self.families):
             lengths[parents] = np.maximum.reduceat(lengths[nodes], first)
-        for nodes, _, _ in self.families:
-            lengths[nodes] = lengths[self.parents[nodes]]
         return lengths
 
     def paths(self, leaves: Indices, width: int) -> Indices:
