@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from privfed.config.assembly import assembled, named
 from privfed.config.config import Config, Raw
+from privfed.config.mistakes import mistakes
 from privfed.config.reading import as_written
 from privfed.errors import Refused
 from privfed.parts import find
@@ -67,7 +70,7 @@ def description_of(run_file: Path, overrides: Iterable[str], asking: Asking) -> 
     data = raw.get("data", {})
     _refuse_others(raw, data)
     source = _source(data, asking)
-    described = DescribedTable.model_validate(source)
+    described = _validated(DescribedTable, "data", source)
     clients = data.get("clients", 0)
     people = {"population", "clients", "holdout", "holdout_fraction", "setting"}
     people |= {"sites", "sites_per_client", "site_partition", "partition"}
@@ -116,6 +119,11 @@ def _refuse_others(raw: Raw, data: Mapping[str, Any]) -> None:
             "description spent (privacy.prior)",
             key="data.population",
         )
+    if not data.get("clients"):
+        raise Refused(
+            "data.clients is missing: declare about how many clients there are, a public constant",
+            key="data.clients",
+        )
     if data.get("partition", "") not in ("", "natural") or data.get("holdout") == "examples":
         key = "data.holdout" if data.get("holdout") == "examples" else "data.partition"
         raise Refused(
@@ -132,28 +140,47 @@ def _refuse_others(raw: Raw, data: Mapping[str, Any]) -> None:
 
 def _source(data: Mapping[str, Any], asking: Asking) -> dict[str, Any]:
     """What is asked: of columns that the run file declares, and of others by name."""
-    values = {name: [*each] for name, each in data.get("categories", {}).items()}
-    ranges = {_plain_name(name): [*bounds] for name, bounds in data.get("features", {}).items()}
+    values = dict(_by_column(data, "categories"))
+    ranges = {_plain_name(name): each for name, each in _by_column(data, "features").items()}
     labels = data.get("label", [])
     label = labels if isinstance(labels, str) else ""
     if label and data.get("labels"):
-        values[label] = [*data["labels"]]
+        values[label] = data["labels"]
     elif label and data.get("classes"):
-        values[label] = [*range(data["classes"])]
+        values[label] = [*range(int(data["classes"]))]
     elif label and data.get("label_bounds"):
-        ranges[label] = [*data["label_bounds"]]
-    dates = dict(data.get("dates", {}))
+        ranges[label] = data["label_bounds"]
+    dates = dict(_by_column(data, "dates"))
     declared = {*values, *ranges, *dates}
     return {
         **{key: data[key] for key in _OF_TABLE if key in data},
         "columns": [name for name in dict.fromkeys(asking.columns) if name not in declared],
-        "ranges": {name: [float(low), float(high)] for name, (low, high) in ranges.items()},
+        "ranges": ranges,
         "dates": dates,
         "values": values,
         "rows_per_client": asking.rows_per_client,
         "buckets": asking.buckets,
         "letters": asking.letters,
     }
+
+
+def _by_column(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """What is declared by column. Raises `Refused` for anything else."""
+    stated = data.get(key, {})
+    if not isinstance(stated, Mapping):
+        raise Refused(
+            f"data.{key} is {stated!r}; expected a section [data.{key}]", key=f"data.{key}"
+        )
+    return stated
+
+
+def _validated(model: type[Any], section: str, keys: Mapping[str, Any]) -> Any:
+    """The part `model` with these keys of a section. Raises `Refused` with what is wrong."""
+    try:
+        return model.model_validate(keys)
+    except ValidationError as error:
+        wrong = [each.text for each in mistakes(error, section, keys, model)]
+        raise Refused("\n".join(wrong)) from None
 
 
 def _plain_name(pattern: str) -> str:
@@ -175,7 +202,7 @@ def _everybody(raw: Raw, clients: int) -> dict[str, Any]:
     cohort = raw.get("cohort", {})
     sampler = named(raw, "sampler")
     keys = {key: cohort[key] for key in cohort if key in sampler.model_fields}
-    relation = sampler.model_validate(keys).of(clients).witness(1, clients).relation
+    relation = _validated(sampler, "cohort", keys).of(clients).witness(1, clients).relation
     everybody = _SAMPLERS[relation]
     derived = find("sampler", everybody, "cohort.sampler").derives_size
     return {"sampler": everybody, "size": 0 if derived else clients}

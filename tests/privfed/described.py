@@ -34,7 +34,8 @@ def folk(clients=CLIENTS, seed=0):
 def run_file(folder, *lines, clients=CLIENTS, sections="", columns=None):
     """A run file over `folk`, in a folder, with further `lines` in [data]."""
     table = written(folder / "folk.csv", **(columns or folk(clients)))
-    written(folder / "public.csv", **folk(5, seed=9))
+    public = folk(5, seed=9)
+    written(folder / "public.csv", **{**public, "person": [f"q{n}" for n in public["person"]]})
     path = folder / "run.toml"
     path.write_text(
         "\n".join(
@@ -70,7 +71,9 @@ def words(values):
     known, codes = np.unique([str(value) for value in values], return_inverse=True)
     texts = [str(value) for value in known]
     codes = codes.astype(np.int64)
-    return Words(np.where(np.isin(codes, [texts.index("")] if "" in texts else []), -1, codes), texts)
+    return Words(
+        np.where(np.isin(codes, [texts.index("")] if "" in texts else []), -1, codes), texts
+    )
 
 
 def asked(rows=1, buckets=4, letters=6):

@@ -1,4 +1,4 @@
-"""What is read from noised sums: right without noise, in its intervals with noise, and consistent."""
+"""What is read from noised sums: right without noise, within intervals with it, and consistent."""
 
 import numpy as np
 import pytest
@@ -75,7 +75,9 @@ def test_without_noise_all_is_right(people):
 
 def test_dates_and_flags(people):
     sums = sums_of(
-        (NumbersAsked("seen", (18262.0, 18628.0), "iso"), NumbersAsked("ill")), people, ("seen", "ill")
+        (NumbersAsked("seen", (18262.0, 18628.0), "iso"), NumbersAsked("ill")),
+        people,
+        ("seen", "ill"),
     )
     seen, ill = sums.columns()
     assert seen.kind == "dates"

@@ -19,8 +19,10 @@ def sums(counts, spelling=SPELLING):
 def test_a_word_adds_to_every_position_once():
     places = SPELLING.places("Berlin")
     assert len({*places.tolist()}) == SPELLING.positions
-    assert {*(places // (SPELLING.positions * 16)).tolist()} == {places[0] // (SPELLING.positions * 16)}
-    assert (0 <= places).all()
+    assert {*(places // (SPELLING.positions * 16)).tolist()} == {
+        places[0] // (SPELLING.positions * 16)
+    }
+    assert (places >= 0).all()
     assert (places < SPELLING.length).all()
 
 
@@ -47,13 +49,15 @@ def test_a_rare_word_beside_frequent_ones_is_not_made_up():
 
 def test_words_of_one_bucket_are_read_one_after_the_other():
     spelling = Spelling(buckets=1, letters=6)
-    read = {word.word: word.count for word in spelling.read(sums({"one": 900, "two": 300}, spelling), 0)}
+    read = {
+        word.word: word.count for word in spelling.read(sums({"one": 900, "two": 300}, spelling), 0)
+    }
     assert read == {"one": pytest.approx(900, rel=0.02), "two": pytest.approx(300, rel=0.06)}
 
 
 def test_intervals_of_counts_hold_what_is_there():
-    rng, covered = np.random.default_rng(1), {word: 0 for word in COUNTS}
-    total, reads = sums(COUNTS), {word: 0 for word in COUNTS}
+    rng, covered = np.random.default_rng(1), dict.fromkeys(COUNTS, 0)
+    total, reads = sums(COUNTS), dict.fromkeys(COUNTS, 0)
     for _ in range(200):
         for word in SPELLING.read(total + rng.normal(0, 20, SPELLING.length), 20.0):
             name = next((each for each in COUNTS if each.startswith(word.word)), None)
