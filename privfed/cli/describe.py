@@ -24,8 +24,20 @@ from privfed.errors import Refused
     show_default=True,
     help="How many rows of a client count, at most.",
 )
-@click.option("--buckets", type=click.IntRange(1, 4096), default=32, show_default=True)
-@click.option("--letters", type=click.IntRange(1, 64), default=12, show_default=True)
+@click.option(
+    "--buckets",
+    type=click.IntRange(1, 4096),
+    default=32,
+    show_default=True,
+    help="Into how many words fall that are not declared.",
+)
+@click.option(
+    "--letters",
+    type=click.IntRange(1, 64),
+    default=12,
+    show_default=True,
+    help="How many of their first bytes are read.",
+)
 @click.option("--out", type=ANYTHING, help="A new folder, or a file.json beside it.")
 @JSON
 @quotes_on_request

@@ -57,9 +57,7 @@ def statistics_of(path: Path) -> Statistics:
     if not isinstance(config.source, DescribedTable):
         raise Refused(f"{path} is a run that trained a model; expected one of `privfed describe`")
     tensors, about = unpack(directory.checkpoint.path)
-    if not about["updates"]:
-        how = "was charged, and its sum aborted" if ledger.charges else "was not charged yet"
-        raise Refused(f"{path} holds no release: it {how}; see `privfed train --resume {path}`")
+    _refuse_other_releases(path, int(about["updates"]), len(ledger.charges))
     average = under(tensors, "model/")["counts"].double().numpy()
     asked, divisor = config.source.asked, float(config.sampler.size)
     plan = solve_plan(config, length=message_length(config, asked.length))
@@ -69,6 +67,26 @@ def statistics_of(path: Path) -> Statistics:
     statistics = _stated(config, plan, ledger, sums, noise, path)
     write_statistics(path / STATISTICS, statistics)
     return statistics
+
+
+def _refuse_other_releases(path: Path, updates: int, charges: int) -> None:
+    """Raises `Refused` for a run that released nothing, or more than one vector."""
+    if not charges:
+        raise Refused(
+            f"{path} was interrupted before anything was charged; go on with it by `privfed train "
+            f"--resume {path}`, and read it again"
+        )
+    if not updates:
+        raise Refused(
+            f"{path} was charged, and released nothing: its sum aborted, or it was interrupted, "
+            "and what it cost is spent. Describe again into a new folder, and name both in "
+            "privacy.prior"
+        )
+    if updates > 1:
+        raise Refused(
+            f"{path} went on for {updates} rounds, whose sums are one model now; a description is "
+            "one round: start a new one"
+        )
 
 
 def noise_on_sum(plan: Plan, length: int) -> float:

@@ -124,7 +124,7 @@ def _refuse_others(raw: Raw, data: Mapping[str, Any]) -> None:
             "data.clients is missing: declare about how many clients there are, a public constant",
             key="data.clients",
         )
-    if data.get("partition", "") not in ("", "natural") or data.get("holdout") == "examples":
+    if named(raw, "partition").deals or data.get("holdout") == "examples":
         key = "data.holdout" if data.get("holdout") == "examples" else "data.partition"
         raise Refused(
             f"{key} makes a simulation of real clients' rows; leave it out: a description is of "
@@ -218,8 +218,10 @@ def _privacy(raw: Raw) -> dict[str, Any]:
     mechanism = named(raw, "mechanism")
     if not mechanism.remembers:
         return keys
-    own = mechanism.model_fields.keys()  # of noise that hangs together over rounds: here is one
-    return {key: value for key, value in keys.items() if key not in {*own, "mechanism"}}
+    of_mechanism = (
+        mechanism.model_fields.keys()
+    )  # of noise that hangs together over rounds: here is one
+    return {key: value for key, value in keys.items() if key not in {*of_mechanism, "mechanism"}}
 
 
 def _delta(asking: Asking) -> dict[str, float]:

@@ -92,7 +92,7 @@ class ValuesAsked:
         place = {value: OTHER_NODE + 1 + n for n, value in enumerate(self.values)}
         missing = dialect.missing - place.keys()
         nodes = [
-            MISSING_NODE if value in missing else place.get(value, OTHER_NODE)
+            MISSING_NODE if value in missing else place.get(_plain(value, dialect), OTHER_NODE)
             for value in words.values
         ]
         return np.array([*nodes, MISSING_NODE])[words.codes][:, None]
@@ -168,6 +168,12 @@ class NumbersAsked:
             return np.array([days[0] if days else math.nan for days in parsed]), missing
         numbers = np.array([_number(value, dialect) for value in values], dtype=np.float64)
         return numbers, missing
+
+
+def _plain(value: str, dialect: Dialect) -> str:
+    """A whole number as it is declared, however a column writes it; any other word as it is."""
+    number = _number(value, dialect)
+    return f"{number:.0f}" if abs(number) < 1e15 and number == round(number) else value
 
 
 def _number(value: str, dialect: Dialect) -> float:

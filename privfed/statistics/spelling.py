@@ -103,10 +103,10 @@ class Spelling:
         """
         symbols = np.array([self._written(word)[1] for word in written]).reshape(-1, self.positions)
         counts, bounds = [], []
-        for number, own in enumerate(symbols):
-            alone = ~(np.delete(symbols, number, axis=0) == own).any(0)
+        for number, written_as in enumerate(symbols):
+            alone = ~(np.delete(symbols, number, axis=0) == written_as).any(0)
             alone = alone if alone.any() else np.ones_like(alone)
-            held = sums[np.arange(self.positions), own]
+            held = sums[np.arange(self.positions), written_as]
             checks = held[-_CHECKS:][alone[-_CHECKS:]]
             counts.append(float((checks if len(checks) else held[alone]).mean()))
             bounds.append((float(held[alone].mean()), deviation / math.sqrt(alone.sum())))

@@ -52,6 +52,7 @@ def sets(overrides):
     [
         ((), ADD_REMOVE, 1.0),
         (("cohort.sampler=truncated_poisson",), ADD_REMOVE, 1.0),
+        (("privacy.adaptive_clip=true", "privacy.clip=3.0"), ADD_REMOVE, 1.0),
         (("cohort.sampler=fixed_size",), REPLACE_ONE, 0.5),
         (("cohort.sampler=full", "cohort.size=0"), ZERO_OUT, 1.0),
         (
@@ -203,6 +204,17 @@ def load_text(folder, text):
     return load(path)
 
 
+def test_a_declaration_keeps_who_adds_the_noise(tmp_path):
+    keys = ("secure.protocol=masks", "privacy.mechanism=skellam", "secure.threshold=0.6")
+    described(tmp_path, *sets((*keys, "secure.bits=40")))
+    text = run("declare", "--from", tmp_path / "out", "--label", "sex").stdout
+    config = load_text(tmp_path, text)
+    assert config.names["mechanism"] == "skellam"
+    assert config.names["protocol"] == "masks"
+    assert config.protocol.threshold == 0.6
+    assert config.protocol.bits == 40
+
+
 def test_sites_sum_what_they_hold(tmp_path):
     file = run_file(tmp_path, 'site = "ward"', "sites = 4")
     answer = described(
@@ -212,7 +224,10 @@ def test_sites_sum_what_they_hold(tmp_path):
     stated = json.loads(answer.stdout)
     assert stated["relation"] == ADD_REMOVE
     assert abs(stated["clients"]["value"] - CLIENTS) < 30
-    assert stated["data"]["site"] == "ward"
+    config = load_text(
+        tmp_path, run("declare", "--from", tmp_path / "out", "--label", "sex").stdout
+    )
+    assert (config.source.site, config.data.sites) == ("ward", 4)
 
 
 def test_public_clients_are_not_described(tmp_path):
@@ -309,6 +324,29 @@ def test_a_run_that_trained_is_no_description(tmp_path):
     assert answer.exit_code == 2
     assert "trained a model" in answer.output
     assert run("describe", tmp_path / "run", "--epsilon", "1").exit_code == 2
+
+
+def test_a_description_that_went_on_is_no_description(tmp_path):
+    described(tmp_path)
+    again = ("--set", "run.rounds=2", "--set", "privacy.epsilon=9")
+    assert run("train", "--resume", tmp_path / "out", *again).exit_code == 0
+    answer = run("describe", tmp_path / "out")
+    assert answer.exit_code == 2
+    assert "went on for 2 rounds" in answer.output
+
+
+def test_a_charge_without_a_release_is_spent(tmp_path, monkeypatch):
+    """A crash between the two: nothing is read, and nothing is charged again."""
+    from privfed.store.releases import Releases
+
+    def crashes(*_):
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Releases, "write", crashes)
+        assert described(tmp_path).exit_code != 0
+    assert run("describe", tmp_path / "out").exit_code == 2
+    assert len(Ledger.load(tmp_path / "out" / "ledger.jsonl").charges) == 1
 
 
 def test_tables_say_what_was_released(tmp_path):
