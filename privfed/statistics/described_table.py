@@ -15,6 +15,7 @@ from privfed.data.sources.declared_table import Bounds
 from privfed.data.sources.table import origins_of_file
 from privfed.data.tables.absent import refuse_absent
 from privfed.data.tables.cells import CellRules
+from privfed.data.tables.columns import Columns
 from privfed.data.tables.dates import Dates
 from privfed.data.tables.delimited import Dialect, known_encoding
 from privfed.data.tables.readable import TableFile
@@ -106,48 +107,41 @@ class DescribedTable(Part):
 
     def load(self, clients: int, streams: Streams) -> Examples:
         """One example for each client (at each of its sites): the counts that its rows add to."""
-        table, asked, holders = TableFile(Path(self.path), self.dialect), self.asked, self._holders
-        names = table.names()
-        refuse_absent([("columns", q.name) for q in asked.questions], names, table)
-        refuse_absent(holders, names, table)
-        described = [question.name for question in asked.questions]
-        columns = table.read(
-            {}, {name: repr(name) for name in [*described, *dict(holders).values()]}
-        )
-        if not columns.rows:
-            raise Refused(f"data: {table} holds no row")
+        table, asked = TableFile(Path(self.path), self.dialect), self.asked
+        columns = self._columns(table)
         rules = CellRules(str(table), "clip", self.missing_words)
         owners, people = rules.owners(columns.words[self.client], repr(self.client))
-        sites, names_of_sites = np.zeros_like(owners), people[:1]
+        sites, site_names = np.zeros_like(owners), tuple[str, ...]()
         if self.site:
-            sites, names_of_sites = rules.sites(columns.words[self.site], repr(self.site))
-        entries, whose = np.unique(owners * len(names_of_sites) + sites, return_inverse=True)
-        of_person, at_site = np.divmod(entries, len(names_of_sites))
-        numbers = np.array([client_number(name) for name in people])[of_person]
-        chosen, clients_of = chosen_rows(
-            whose, _order(whose, numbers, streams), self.rows_per_client
-        )
+            sites, site_names = rules.sites(columns.words[self.site], repr(self.site))
+        count = max(len(site_names), 1)
+        entries, whose = np.unique(owners * count + sites, return_inverse=True)
+        persons, at = np.divmod(entries, count)
+        numbers = np.array([client_number(name) for name in people])[persons]
+        order = _order(whose, numbers, streams)
+        chosen, clients_of = chosen_rows(whose, order, self.rows_per_client)
         places = [q.places(columns.words[q.name], self.dialect) for q in asked.questions]
         x = asked.of_clients(places, chosen, clients_of, np.bincount(whose))
-        examples = _examples(x)
-        return replace(
-            examples,
-            owners=of_person,
-            clients=people,
-            sites=at_site if self.site else None,
-            site_names=names_of_sites if self.site else (),
-        )
+        examples = replace(_examples(x), owners=persons, clients=people)
+        return replace(examples, sites=at, site_names=site_names) if self.site else examples
+
+    def _columns(self, table: TableFile) -> Columns:
+        """All columns that are asked for, and those that say whose a row is. Raises `Refused`."""
+        keys = {"columns": self.columns, "features": self.ranges, "dates": self.dates}
+        keys |= {"categories": self.values, "client": [self.client]}
+        keys |= {"site": [self.site]} if self.site else {}
+        asked = [(key, name) for key, names in keys.items() for name in names]
+        refuse_absent(asked, table.names(), table)
+        columns = table.read({}, {name: repr(name) for _, name in asked})
+        if not columns.rows:
+            raise Refused(f"data: {table} holds no row")
+        return columns
 
     def load_test(self, clients: int, streams: Streams) -> Examples | None:
         """One made-up example, where a public table is declared: statistics are scored on none."""
         if not self.test_path:
             return None
         return _examples(np.full((1, self.asked.width), -1, dtype=np.int64))
-
-    @property
-    def _holders(self) -> list[tuple[str, str]]:
-        """Keys and columns that say whose a row is, and where."""
-        return [("client", self.client), *([("site", self.site)] if self.site else [])]
 
 
 def _order(whose: Indices, numbers: Indices, streams: Streams) -> np.ndarray:

@@ -20,6 +20,7 @@ from privfed.config.mistakes import mistakes
 from privfed.config.reading import as_written
 from privfed.errors import Refused
 from privfed.parts import find
+from privfed.statistics.columns_asked import source_asked
 from privfed.statistics.count_model import CountModel
 from privfed.statistics.described_table import ROWS_PER_CLIENT, DescribedTable
 
@@ -33,17 +34,13 @@ _OF_ROUNDS = {
     *("simulation_metrics", "client_measures", "watch", "heads", "workers"),
 }
 """Keys of [run] that are about many rounds, about models, or about processes."""
-_OF_TABLE = {
-    "path",
-    "client",
-    "site",
-    "delimiter",
-    "decimal",
-    "encoding",
-    "test_path",
-    "missing_words",
-}
 _OF_COHORTS = {"capacity", "minimum", "admitted"}
+"""Keys of [secure] that are about the size of a training cohort."""
+_OF_PEOPLE = (
+    *("population", "clients", "holdout", "holdout_fraction", "setting", "partition"),
+    *("sites", "sites_per_client", "site_partition"),
+)
+"""Keys of [data] that say who the people are."""
 _SAMPLERS = {ADD_REMOVE: "poisson", REPLACE_ONE: "fixed_size", ZERO_OUT: "full"}
 """By whose rule everybody takes part, under these relations."""
 
@@ -69,16 +66,18 @@ def description_of(run_file: Path, overrides: Iterable[str], asking: Asking) -> 
     raw = as_written(run_file, overrides)
     data = raw.get("data", {})
     _refuse_others(raw, data)
-    source = _source(data, asking)
+    source = {
+        **source_asked(data, asking.columns),
+        "rows_per_client": asking.rows_per_client,
+        "buckets": asking.buckets,
+        "letters": asking.letters,
+    }
     described = _validated(DescribedTable, "data", source)
-    clients = data.get("clients", 0)
-    people = {"population", "clients", "holdout", "holdout_fraction", "setting"}
-    people |= {"sites", "sites_per_client", "site_partition", "partition"}
     return assembled(
         {
             "run": {**_without(raw.get("run", {}), _OF_ROUNDS), "rounds": 1, "evaluate_every": 1},
             "data": {
-                **{key: data[key] for key in people if key in data},
+                **{key: data[key] for key in _OF_PEOPLE if key in data},
                 **source,
                 "source": "described_table",
             },
@@ -89,7 +88,7 @@ def description_of(run_file: Path, overrides: Iterable[str], asking: Asking) -> 
             },
             "client": {"lr": 1.0, "epochs": 1, "batch_size": 1},
             "server": {"optimizer": "fedavg", "lr": 1.0},
-            "cohort": {**_everybody(raw, clients), **_dropout(raw)},
+            "cohort": _everybody(raw, data["clients"]),
             "privacy": {**_privacy(raw), "clip": 1.0, "epsilon": asking.epsilon, **_delta(asking)},
             "secure": _without(raw.get("secure", {}), _OF_COHORTS),
         }
@@ -138,42 +137,6 @@ def _refuse_others(raw: Raw, data: Mapping[str, Any]) -> None:
         )
 
 
-def _source(data: Mapping[str, Any], asking: Asking) -> dict[str, Any]:
-    """What is asked: of columns that the run file declares, and of others by name."""
-    values = dict(_by_column(data, "categories"))
-    ranges = {_plain_name(name): each for name, each in _by_column(data, "features").items()}
-    labels = data.get("label", [])
-    label = labels if isinstance(labels, str) else ""
-    if label and data.get("labels"):
-        values[label] = data["labels"]
-    elif label and data.get("classes"):
-        values[label] = [*range(int(data["classes"]))]
-    elif label and data.get("label_bounds"):
-        ranges[label] = data["label_bounds"]
-    dates = dict(_by_column(data, "dates"))
-    declared = {*values, *ranges, *dates}
-    return {
-        **{key: data[key] for key in _OF_TABLE if key in data},
-        "columns": [name for name in dict.fromkeys(asking.columns) if name not in declared],
-        "ranges": ranges,
-        "dates": dates,
-        "values": values,
-        "rows_per_client": asking.rows_per_client,
-        "buckets": asking.buckets,
-        "letters": asking.letters,
-    }
-
-
-def _by_column(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """What is declared by column. Raises `Refused` for anything else."""
-    stated = data.get(key, {})
-    if not isinstance(stated, Mapping):
-        raise Refused(
-            f"data.{key} is {stated!r}; expected a section [data.{key}]", key=f"data.{key}"
-        )
-    return stated
-
-
 def _validated(model: type[Any], section: str, keys: Mapping[str, Any]) -> Any:
     """The part `model` with these keys of a section. Raises `Refused` with what is wrong."""
     try:
@@ -181,20 +144,6 @@ def _validated(model: type[Any], section: str, keys: Mapping[str, Any]) -> Any:
     except ValidationError as error:
         wrong = [each.text for each in mistakes(error, section, keys, model)]
         raise Refused("\n".join(wrong)) from None
-
-
-def _plain_name(pattern: str) -> str:
-    """The one column that a key of [data.features] names. Raises `Refused` for a pattern."""
-    name = pattern.replace("[[]", "[").replace("[*]", "*").replace("[?]", "?")
-    if any(
-        mark in pattern.replace("[[]", "").replace("[*]", "").replace("[?]", "") for mark in "*?["
-    ):
-        raise Refused(
-            f"data.features: {pattern!r} is a pattern; a description asks for columns by name, as "
-            "how many there are is to be public: name each column, or leave it out",
-            key="data.features",
-        )
-    return name
 
 
 def _everybody(raw: Raw, clients: int) -> dict[str, Any]:
@@ -205,11 +154,8 @@ def _everybody(raw: Raw, clients: int) -> dict[str, Any]:
     relation = _validated(sampler, "cohort", keys).of(clients).witness(1, clients).relation
     everybody = _SAMPLERS[relation]
     derived = find("sampler", everybody, "cohort.sampler").derives_size
-    return {"sampler": everybody, "size": 0 if derived else clients}
-
-
-def _dropout(raw: Raw) -> dict[str, Any]:
-    return {key: value for key, value in raw.get("cohort", {}).items() if key == "dropout"}
+    dropout = {key: cohort[key] for key in cohort if key == "dropout"}
+    return {"sampler": everybody, "size": 0 if derived else clients, **dropout}
 
 
 def _privacy(raw: Raw) -> dict[str, Any]:
@@ -218,10 +164,8 @@ def _privacy(raw: Raw) -> dict[str, Any]:
     mechanism = named(raw, "mechanism")
     if not mechanism.remembers:
         return keys
-    of_mechanism = (
-        mechanism.model_fields.keys()
-    )  # of noise that hangs together over rounds: here is one
-    return {key: value for key, value in keys.items() if key not in {*of_mechanism, "mechanism"}}
+    # Its noise hangs together over rounds, of which there is one here.
+    return _without(keys, {*mechanism.model_fields, "mechanism"})
 
 
 def _delta(asking: Asking) -> dict[str, float]:

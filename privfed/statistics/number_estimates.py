@@ -164,12 +164,12 @@ def seen_range(cells: Cells, measured: Reals, deviations: Reals) -> tuple[float,
     for nodes, first, parents in reversed(cells.tree.families):
         low = np.minimum.reduceat(below[nodes], first)
         high = np.maximum.reduceat(above[nodes], first)
-        known = seen[parents] & np.isfinite(low)
+        known = np.isfinite(low)
         below[parents] = np.where(known, low, below[parents])
         above[parents] = np.where(known, high, above[parents])
-    top = cells.tree.depths == 0
-    if not seen[top].any():
+    if not seen.any():
         return None
+    top = cells.tree.depths == 0
     ends = float(cells.lows[1]), float(cells.highs[-2])
     first, last = float(below[top].min()), float(above[top].max())
     return without_last_bits(max(first, ends[0])), without_last_bits(min(last, ends[1]))

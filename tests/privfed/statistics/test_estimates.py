@@ -165,9 +165,11 @@ def test_intervals_without_their_noise_would_not(people):
     """A planted fault: intervals for half of the noise."""
     rng, hits = np.random.default_rng(3), []
     questions = (NumbersAsked("weight", (40.0, 104.0)), as_values("sex", ["f", "m"]))
+    question = Asked(questions, 1)
+    total = vectors(question, [people[name] for name in ("weight", "sex")], np.arange(CLIENTS))
+    total = total.sum(0)
     for _ in range(150):
-        sums = sums_of(questions, people, ("weight", "sex"), rng, 5.0)
-        half = Sums(sums.asked, sums.counts, sums.deviations / 2)
+        half = Sums.of(question, total + rng.normal(0, 5.0, len(total)), 2.5)
         hits.append(held(half.columns()[1].values[0].count, (people["sex"] == "f").sum()))
     assert np.mean(hits) < 0.85
 
