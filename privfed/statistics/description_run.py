@@ -90,7 +90,7 @@ def description_of(run_file: Path, overrides: Iterable[str], asking: Asking) -> 
             "server": {"optimizer": "fedavg", "lr": 1.0},
             "cohort": _everybody(raw, data["clients"]),
             "privacy": {**_privacy(raw), "clip": 1.0, "epsilon": asking.epsilon, **_delta(asking)},
-            "secure": _without(raw.get("secure", {}), _OF_COHORTS),
+            "secure": _secure(raw, data),
         }
     )
 
@@ -135,6 +135,13 @@ def _refuse_others(raw: Raw, data: Mapping[str, Any]) -> None:
             'privacy.mechanism is "none"; a description is released with noise: name a mechanism',
             key="privacy.mechanism",
         )
+    if raw.get("aggregation", {}).get("byzantine") and named(raw, "mechanism").trust == "sum":
+        raise Refused(
+            "aggregation.byzantine expects hostile clients, who would add none of the noise that "
+            "clients make up together, and a sum of statistics tolerates none of them; describe "
+            "with noise that a server adds, or that each client adds for itself",
+            key="aggregation.byzantine",
+        )
 
 
 def _validated(model: type[Any], section: str, keys: Mapping[str, Any]) -> Any:
@@ -166,6 +173,15 @@ def _privacy(raw: Raw) -> dict[str, Any]:
         return keys
     # Its noise hangs together over rounds, of which there is one here.
     return _without(keys, {*mechanism.model_fields, "mechanism"})
+
+
+def _secure(raw: Raw, data: Mapping[str, Any]) -> dict[str, Any]:
+    """[secure] of the run file, but for how many clients a training cohort has.
+
+    Where sites are the parties, they are the same ones, and so is how many of them have to stay.
+    """
+    by_sites = bool(data.get("sites")) and raw.get("secure", {}).get("parties") != "clients"
+    return _without(raw.get("secure", {}), _OF_COHORTS - ({"minimum"} if by_sites else set()))
 
 
 def _delta(asking: Asking) -> dict[str, float]:

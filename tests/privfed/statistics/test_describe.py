@@ -250,23 +250,27 @@ def test_a_file_may_be_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "lines", "reason"),
+    ("words", "reason"),
     [
-        (("--column", "nobody"), (), "has no column 'nobody'"),
-        (("--column", "person"), (), "is named twice"),
-        (("--set", "data.source=digits"), (), "has no columns by name"),
-        (("--set", 'data.population=""'), (), "data.population is missing"),
-        (("--set", 'data.client=""'), (), "data.client is missing"),
-        (("--set", "privacy.mechanism=none"), (), "released with noise"),
-        (("--set", 'data.partition="iid"'), (), "makes a simulation"),
-        (("--set", 'data.holdout="examples"'), (), "makes a simulation"),
-        (("--set", 'data.features={ "w*" = [0, 1] }'), (), "is a pattern"),
-        (("--set", "data.features={ weight = [1, 1] }"), (), "expected low < high"),
-        (("--set", 'data.path="gone.csv"'), (), "does not exist"),
-        (("--set", "cohort.size=1000"), (), "at most all clients"),
+        (("--column", "nobody"), "has no column 'nobody'"),
+        (("--column", "person"), "is named twice"),
+        (("--set", "data.source=digits"), "has no columns by name"),
+        (("--set", 'data.population=""'), "data.population is missing"),
+        (("--set", 'data.client=""'), "data.client is missing"),
+        (("--set", "privacy.mechanism=none"), "released with noise"),
+        (("--set", 'data.partition="iid"'), "makes a simulation"),
+        (("--set", 'data.holdout="examples"'), "makes a simulation"),
+        (("--set", 'data.features={ "w*" = [0, 1] }'), "is a pattern"),
+        (("--set", "data.features={ weight = [1, 1] }"), "expected low < high"),
+        (("--set", 'data.path="gone.csv"'), "does not exist"),
+        (("--set", "cohort.size=1000"), "at most all clients"),
+        (
+            tuple(sets((*MASKS, "privacy.mechanism=skellam", "aggregation.byzantine=2"))),
+            "tolerates none of them",
+        ),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_charged(tmp_path, words, lines, reason):
+def test_what_cannot_be_is_refused_before_anything_is_charged(tmp_path, words, reason):
     answer = described(tmp_path, *words)
     assert answer.exit_code == 2, answer.output
     assert reason in " ".join(answer.output.split())
