@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
 from accounting import durable
+from accounting.documents import from_json
 from privfed.errors import Refused, public_text
 from privfed.json_text import dump
 from privfed.parts import Part
@@ -120,7 +120,8 @@ def read_statistics(path: Path) -> Statistics:
     """What a file at `path` states, or that in a folder. Raises `Refused` for any other file."""
     file = path / STATISTICS if path.is_dir() else path
     try:
-        stated = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        stated = from_json(text)
     except FileNotFoundError:
         raise Refused(
             f"{file} does not exist; expected the {STATISTICS} of `privfed describe`"
@@ -132,7 +133,7 @@ def read_statistics(path: Path) -> Statistics:
             f"{file} has format = {stated['format']!r}; this version of privfed reads {_FORMAT}"
         )
     try:
-        return Statistics.model_validate_json(json.dumps(stated))
+        return Statistics.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         at = ".".join(map(str, first["loc"]))
