@@ -161,11 +161,18 @@ LISTS = {
 """Kinds of which a run has a list of parts, and where a run file names them."""
 
 GIVEN: dict[str, dict[str, str]] = {
-    "source": {"given_table": "privfed.data.sources.given_table:GivenTable"},
-    "model": {"given_module": "privfed.models.given_module:GivenModule"},
+    "source": {
+        "given_table": "privfed.data.sources.given_table:GivenTable",
+        "described_table": "privfed.statistics.described_table:DescribedTable",
+    },
+    "model": {
+        "given_module": "privfed.models.given_module:GivenModule",
+        "counts": "privfed.statistics.count_model:CountModel",
+    },
+    "loss": {"added": "privfed.statistics.count_model:Added"},
 }
-"""Parts around objects that were passed in Python: the configuration of such a run names them, and
-nobody writes them into a run file."""
+"""Parts around objects that were passed in Python, and those of a release of statistics: the
+configuration of such a run names them, and nobody writes them into a run file."""
 
 CONTRACTS = {
     "source": "privfed.data.source:Source",

@@ -9,6 +9,7 @@ from privfed.cli.audit import audit_command
 from privfed.cli.calibrate import calibrate_command
 from privfed.cli.check import check_command
 from privfed.cli.declare import declare_command
+from privfed.cli.describe import describe_command
 from privfed.cli.experiment import experiment_command
 from privfed.cli.federation import federation
 from privfed.cli.flower import flower
@@ -35,6 +36,7 @@ for command in (
     check_command,
     compare_command,
     declare_command,
+    describe_command,
     evaluate_command,
     experiment_command,
     export_command,

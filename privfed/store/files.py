@@ -19,6 +19,7 @@ FILES = {
     "report/simulation.csv": "beside it, what no epsilon covers, where a simulation opted in",
     "report/tensorboard/": 'both as events, where `run.watch` has "tensorboard"',
     "report/page.html": "a page about the run, by `privfed report`",
+    "statistics.json": "what a description says of its people, by `privfed describe`",
     "counted_by.txt": "runs that count what this one spent; it may then spend no more",
     "private/": "secret, mode 0700, never to be published or copied for a second run",
     "private/key": "the secret that slots, correlated noise and canaries follow from",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,8 @@ class Declaration:
     clients: int = 0
     """How many different clients the sample has."""
     sites: SampleSites | None = None
+    known: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of [data] that nobody has to fill in: of people who were described, not sampled."""
 
     def section(self) -> dict[str, Any]:
         """The section [data] of a run file, by key."""
@@ -109,9 +111,25 @@ def run_file(sample: str, declared: Declaration) -> str:
         f"# Read off {_plain(sample)}, a public sample. Check every bound and value before",
         "# you train: what private data hold beyond them is clipped, or counts as no category.",
         "# Leave out what is not known yet when the label is to be predicted.",
+    ]
+    return declared_run(lines, declared, {})
+
+
+def declared_run(
+    header: Sequence[str], declared: Declaration, before: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """The run file under the comments `header`: [data], and what is left to fill in.
+
+    What is known `before` stands in [run], [privacy] and [secure], by section.
+    """
+    known = declared.known.get("clients")
+    size = f"required: how many of {known} clients" if known else "required: how many clients"
+    lines = [
+        *header,
         *left_out_comments(declared),
         "",
         "format = 1",
+        *_section("run", before.get("run", {})),
         "",
         *_data_section(declared),
         "",
@@ -119,13 +137,18 @@ def run_file(sample: str, declared: Declaration) -> str:
         f"loss = {_value(declared.label_kind.loss)}",
         "",
         "[cohort]",
-        _line("size", 0, "required: how many clients a round asks, expected"),
-        "",
-        "[privacy]",
-        "epsilon = 4.0",
-        _line("delta", 1e-4, "below 1 / clients"),
+        _line("size", 0, f"{size} a round asks, expected"),
+        *_section("privacy", {"epsilon": 4.0, "delta": 1e-4, **before.get("privacy", {})}),
+        *_section("secure", before.get("secure", {})),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _section(name: str, keys: Mapping[str, Any]) -> list[str]:
+    """The lines of a section beside [data]; none where nothing stands in it."""
+    whys = {"delta": "below 1 / clients"}
+    lines = [_line(key, value, whys.get(key, "")) for key, value in keys.items()]
+    return ["", f"[{name}]", *lines] if lines else []
 
 
 def left_out_comments(declared: Declaration) -> list[str]:
@@ -144,7 +167,8 @@ def _data_section(declared: Declaration) -> list[str]:
     lines = ["[data]"]
     lines += ['source = "table"', _line("path", declared.path)] if declared.path else []
     if declared.client:
-        why = f"whose a row is: the unit of privacy; {declared.clients} in the sample"
+        counted = f"; {declared.clients} in the sample" if declared.clients else ""
+        why = f"whose a row is: the unit of privacy{counted}"
         lines.append(_line("client", declared.client, why))
     else:
         lines.append(_line("partition", "iid", "rows are dealt to made-up clients: a simulation"))
@@ -161,19 +185,26 @@ def _data_section(declared: Declaration) -> list[str]:
     lines += [_line(key, value) for key, value in label.declared.items()]
     if words := declared.odd_words():
         lines.append(_line("missing_words", words, "empty too, but where they are declared"))
-    lines.append(_line("clients", 0, "required: about how many there are, a public constant"))
-    if declared.sites:
-        lines += _site_counts(declared.sites)
-    if declared.client:
-        lines.append(_line("holdout", "clients", 'or test_path = "a public table.csv"'))
-        if declared.path:
-            lines.append(_line("population", _population_name(declared.path)))
+    lines += _people(declared)
     for name, rows in declared.tables().items():
         lines += ["", f"[data.{name}]"]
         whys = (
             {} if name == "missing" else {declared.key(n): c.why for n, c in declared.kinds.items()}
         )
         lines += [_line(key, value, whys.get(key, "")) for key, value in rows]
+    return lines
+
+
+def _people(declared: Declaration) -> list[str]:
+    """The lines that say how many there are, and which of them are public."""
+    sites = _site_counts(declared.sites) if declared.sites else []
+    if declared.known:
+        return [_line(key, value) for key, value in declared.known.items()] + sites
+    lines = [_line("clients", 0, "required: about how many there are, a public constant"), *sites]
+    if declared.client:
+        lines.append(_line("holdout", "clients", 'or test_path = "a public table.csv"'))
+        if declared.path:
+            lines.append(_line("population", _population_name(declared.path)))
     return lines
 
 

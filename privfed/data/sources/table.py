@@ -55,8 +55,7 @@ class Table(DeclaredTable):
 
     def sources(self, seed: int) -> tuple[str, ...]:
         """The client column, wherever the table lies; and its rows, whoever is a client."""
-        place = hashlib.sha256(str(Path(self.path).resolve()).encode()).hexdigest()
-        return (f"table: {self.client}", f"table at {place[:16]}")
+        return origins_of_file(self.client, self.path)
 
     def load(self, clients: int, streams: Streams) -> Examples:
         return self.load_from(self._file(self.path))
@@ -77,3 +76,9 @@ class Table(DeclaredTable):
 
     def _file(self, path: str) -> TableFile:
         return TableFile(Path(path), self.dialect)
+
+
+def origins_of_file(client: str, path: str) -> tuple[str, ...]:
+    """Where the examples of a table in a file come from: its client column, and its place."""
+    place = hashlib.sha256(str(Path(path).resolve()).encode()).hexdigest()
+    return (f"table: {client}", f"table at {place[:16]}")

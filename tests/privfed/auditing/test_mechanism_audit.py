@@ -18,6 +18,7 @@ from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.round.world import World
 from privfed.sampling.cohort import Cohort
 from privfed.sampling.samplers import Poisson
+from privfed.statistics.description_run import Asking, description_of
 
 BASE = ("data.clients=20", "cohort.size=10", "privacy.noise_multiplier=1.0", "privacy.clip=0.4")
 MASKS = (
@@ -216,3 +217,18 @@ def test_in_secret_mode_every_release_draws_afresh():
     told = audited.to_json()
     assert [one["scene"] for one in told["scenes"]] == [one.scenario for one in audited.tested]
     assert set(told["scenes"][0]) >= {"epsilon", "delta", "epsilon_lower_bound", "p_value"}
+
+
+@pytest.mark.parametrize("name", ["central", "skellam"])
+def test_a_description_keeps_its_claim(name, tmp_path):
+    from described import run_file
+
+    overrides = SHIPPED[name] if name == "skellam" else ()
+    asking = Asking(2.0, None, ("age",))
+    chosen = [each for each in overrides if not each.startswith(("data.clients", "run."))]
+    config = description_of(run_file(tmp_path, clients=12), chosen, asking)
+    algorithm, scenarios = scenarios_of(plan_of_mechanism(config))
+    assert not judged(algorithm, scenarios, 60).refuted
+    if name == "central":  # a planted fault: every client is counted twice
+        twice = WeighsClipped(**algorithm.mechanism.model_dump())
+        assert judged(replace(algorithm, mechanism=twice), scenarios[1:2], 800).refuted

@@ -1,0 +1,102 @@
+"""The command that releases statistics of a federation: `privfed describe`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from privfed.cli.answering import print_json, quotes_on_request
+from privfed.cli.options import ANYTHING, JSON, OVERRIDES
+from privfed.errors import Refused
+
+
+@click.command("describe")
+@click.argument("run_file", metavar="RUN.toml", type=ANYTHING)
+@OVERRIDES
+@click.option("--epsilon", type=click.FloatRange(0, min_open=True), help="What it may cost.")
+@click.option("--delta", type=click.FloatRange(0, 1, True, True), help="Default: privacy.delta.")
+@click.option("--column", "columns", multiple=True, help="A column that is not declared.")
+@click.option(
+    "--rows-per-client",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="How many rows of a client count, at most.",
+)
+@click.option(
+    "--buckets",
+    type=click.IntRange(1, 4096),
+    default=32,
+    show_default=True,
+    help="Into how many words fall that are not declared.",
+)
+@click.option(
+    "--letters",
+    type=click.IntRange(1, 64),
+    default=12,
+    show_default=True,
+    help="How many of their first bytes are read.",
+)
+@click.option("--out", type=ANYTHING, help="A new folder, or a file.json beside it.")
+@JSON
+@quotes_on_request
+def describe_command(
+    run_file: Path,
+    overrides: tuple[str, ...],
+    epsilon: float | None,
+    delta: float | None,
+    columns: tuple[str, ...],
+    rows_per_client: int,
+    buckets: int,
+    letters: int,
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Release statistics of all clients' columns, charged once. Of a folder: read it again."""
+    from privfed.report.console import console
+    from privfed.report.statistics import statistics_tables
+    from privfed.statistics.describe import describe, statistics_of
+    from privfed.statistics.description_run import Asking
+
+    if run_file.is_dir():
+        _refuse_more(epsilon, out, columns, overrides)
+        statistics = statistics_of(run_file)
+    else:
+        if epsilon is None:
+            raise Refused("--epsilon is missing: what this release may cost, as 0.5", key="epsilon")
+        asking = Asking(epsilon, delta, columns, rows_per_client, buckets, letters)
+        folder, file = _places(out)
+        statistics = describe(run_file, overrides, asking, folder)
+        if file is not None:
+            from privfed.statistics.statistics_file import write_statistics
+
+            write_statistics(file, statistics)
+    if as_json:
+        return print_json(statistics.model_dump(mode="json"))
+    console(False).print(*statistics_tables(statistics), sep="\n")
+    return 0
+
+
+def _places(out: Path | None) -> tuple[Path, Path | None]:
+    """The folder of the run, and a file beside it where `out` names one. Raises `Refused`."""
+    if out is None:
+        from privfed.store.folders import new_folder
+
+        return new_folder("statistics"), None
+    if out.suffix.lower() != ".json":
+        return out, None
+    if out.exists():
+        raise Refused(f"--out {out} exists; nothing was changed. Name a new file, or a new folder")
+    return out.with_suffix(""), out
+
+
+def _refuse_more(
+    epsilon: float | None, out: Path | None, columns: tuple[str, ...], overrides: tuple[str, ...]
+) -> None:
+    """Raises `Refused` where a folder is read again, and anything is asked for besides."""
+    if epsilon is not None or out or columns or overrides:
+        raise Refused(
+            "RUN.toml is a folder, whose release is read again as it is; name a run file to "
+            "release something else"
+        )

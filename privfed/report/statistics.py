@@ -1,0 +1,75 @@
+"""What people see of released statistics: a row for each column, and what they cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from privfed.data.tables.dates import iso_date
+from privfed.report.tables import rows
+from privfed.statistics.statistics_file import STATISTICS, ColumnStatistics, Estimate, Statistics
+from privfed.words import ceiling
+
+_MOST_VALUES = 6
+
+
+def statistics_tables(statistics: Statistics) -> tuple[Table, Table]:
+    """The columns, and what the release is and costs. An interval is of 95 %."""
+    columns = Table(box=None, header_style="cyan")
+    for header in ("column", "empty", "range seen", "mean", "deviation", "median", "values"):
+        columns.add_column(header, overflow="fold")
+    for column in statistics.columns:
+        columns.add_row(*(Text(cell) for cell in _cells(column)))
+    epsilon = math.inf if statistics.epsilon == "inf" else statistics.epsilon
+    facts = {
+        "clients": f"{_counted(statistics.clients)}; {_counted(statistics.rows)} rows counted, at "
+        f"most {statistics.rows_per_client} of each",
+        "ε": f"{ceiling(epsilon)} at δ = {statistics.delta:g}"
+        + (" (nominal)" if statistics.note else ""),
+        "unit": f"{statistics.unit}, {statistics.relation}, by {statistics.mechanism} noise",
+        "ledger head": f"{statistics.ledger_head} at 1 charges",
+        "statistics": f"{statistics.run}/{STATISTICS}",
+        "next": f"privfed declare --from {statistics.run} --label COLUMN",
+        **({"note": statistics.note} if statistics.note else {}),
+    }
+    return columns, rows(facts)
+
+
+def _cells(column: ColumnStatistics) -> Sequence[str]:
+    """A row of the table."""
+    numbers, values = column.numbers, column.values
+    shown = [
+        f"{each.value}{'…' if each.cut else ''} {_counted(each.count)}"
+        for each in values[:_MOST_VALUES]
+    ]
+    more = [f"{len(values) - _MOST_VALUES} more"] if len(values) > _MOST_VALUES else []
+    if column.unnamed and column.unnamed.low:
+        more.append(f"not read {_counted(column.unnamed)}")
+    summary = ["—"] * 4
+    if numbers is not None:
+        day = iso_date if column.kind == "dates" else _number
+        low, high = numbers.range
+        summary = [
+            f"{day(low)} to {day(high)}",
+            day(numbers.mean.value),
+            _number(numbers.deviation.value),
+            day(numbers.quantiles["0.5"].value),
+        ]
+    return [column.name, _share(column.missing), *summary, ", ".join([*shown, *more]) or "—"]
+
+
+def _counted(count: Estimate) -> str:
+    """A count and its interval: 120 (80 to 160)."""
+    ends = (count.low or 0.0, count.value if count.high is None else count.high)
+    return f"{count.value:.0f} ({ends[0]:.0f} to {ends[1]:.0f})"
+
+
+def _share(share: Estimate) -> str:
+    return f"{share.value:.1%} (to {share.high or 0.0:.1%})"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"

@@ -1,0 +1,188 @@
+"""What is asked of a column, from public facts alone: into which counts each of its cells goes.
+
+A cell adds 1 to every node on its way through a tree: that it is missing, that it is a word, or
+which number it is. What is known of a column beforehand (a range, the form of its dates, its
+values) is declared in the run file; of any other column numbers fall into geometric cells, and
+words are written into a few public buckets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfed.data.tables.cells import as_text
+from privfed.data.tables.conversion import parsed_number
+from privfed.data.tables.dates import ISO, parsed_days
+from privfed.data.tables.delimited import Dialect
+from privfed.data.tables.words import Words
+from privfed.errors import Refused
+from privfed.statistics.cells import Cells, geometric_cells, uniform_cells
+from privfed.statistics.spelling import Spelling
+from privfed.statistics.tree import Tree
+from privfed.vector import Indices
+
+MISSING_NODE, OTHER_NODE = 0, 1
+"""The nodes of empty cells, and of words that are nothing that was asked for."""
+
+
+class ColumnQuestion(Protocol):
+    """What is asked of one column."""
+
+    @property
+    def name(self) -> str:
+        """The column's."""
+        ...
+
+    @property
+    def tree(self) -> Tree:
+        """The counts that have to agree, which come first."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """How many counts there are in all."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """To how many counts a cell adds 1, at most."""
+        ...
+
+    @property
+    def amplitudes(self) -> NDArray[np.float64]:
+        """What a cell really adds to each count `[length]`: of L2 norm 1 over all, at most."""
+        ...
+
+    def places(self, words: Words, dialect: Dialect) -> Indices:
+        """The counts of each cell `[N, width]`, -1 for none."""
+        ...
+
+
+@dataclass(frozen=True)
+class ValuesAsked:
+    """Of a column whose `values` are declared: how often each of them stands there."""
+
+    name: str
+    values: tuple[str, ...]
+
+    @cached_property
+    def tree(self) -> Tree:
+        return Tree.flat(OTHER_NODE + 1 + len(self.values))
+
+    @property
+    def length(self) -> int:
+        return len(self.tree)
+
+    @property
+    def width(self) -> int:
+        return 1
+
+    @property
+    def amplitudes(self) -> NDArray[np.float64]:
+        return np.ones(self.length)
+
+    def places(self, words: Words, dialect: Dialect) -> Indices:
+        place = {value: OTHER_NODE + 1 + n for n, value in enumerate(self.values)}
+        missing = dialect.missing - place.keys()
+        nodes = [
+            MISSING_NODE if value in missing else place.get(_plain(value, dialect), OTHER_NODE)
+            for value in words.values
+        ]
+        return np.array([*nodes, MISSING_NODE])[words.codes][:, None]
+
+
+@dataclass(frozen=True)
+class NumbersAsked:
+    """Of a column of numbers: how many lie in each public cell.
+
+    `bounds` are its range, where that is declared; `dates` says how dates are written that are
+    counted as days since 1970, where the column is one of dates. `spelling` writes other words,
+    where nothing is declared of the column.
+    """
+
+    name: str
+    bounds: tuple[float, float] | None = None
+    dates: str = ""
+    spelling: Spelling | None = None
+
+    @cached_property
+    def cells(self) -> Cells:
+        """Where numbers are counted."""
+        others = OTHER_NODE + 1
+        return uniform_cells(*self.bounds, others) if self.bounds else geometric_cells(others)
+
+    @property
+    def tree(self) -> Tree:
+        return self.cells.tree
+
+    @property
+    def length(self) -> int:
+        return len(self.tree) + (self.spelling.length if self.spelling else 0)
+
+    @property
+    def _depth(self) -> int:
+        return int(self.tree.depths.max()) + 1
+
+    @property
+    def width(self) -> int:
+        return max(self._depth, 1 + (self.spelling.positions if self.spelling else 0))
+
+    @property
+    def amplitudes(self) -> NDArray[np.float64]:
+        """A number's way through the tree is of norm 1, and so is a word with its letters."""
+        ways = 1.0 / np.sqrt(self.tree.path_lengths)
+        if self.spelling is None:
+            return np.asarray(ways)
+        ways[OTHER_NODE] = math.sqrt(1.0 / 3.0)
+        letters = math.sqrt(2.0 / 3.0 / self.spelling.positions)
+        return np.concatenate([ways, np.full(self.spelling.length, letters)])
+
+    def places(self, words: Words, dialect: Dialect) -> Indices:
+        numbers, missing = self._numbers(words.values, dialect)
+        table = np.full((len(numbers) + 1, self.width), -1, dtype=np.int64)
+        known = ~np.isnan(numbers)
+        leaves = self.cells.of(numbers[known])
+        table[np.flatnonzero(known), : self._depth] = self.tree.paths(leaves, self._depth)
+        for row in np.flatnonzero(~known):
+            table[row, 0] = MISSING_NODE if missing[row] else OTHER_NODE
+            if self.spelling and not missing[row]:
+                letters = self.spelling.places(words.values[row])
+                table[row, 1 : 1 + len(letters)] = len(self.tree) + letters
+        table[-1, 0] = MISSING_NODE
+        return np.asarray(table[words.codes])
+
+    def _numbers(
+        self, values: Sequence[str], dialect: Dialect
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """The number of each word, NaN where it is none, and whether it counts as empty."""
+        missing = np.array([value in dialect.missing for value in values], dtype=bool)
+        if self.dates:
+            parsed = [parsed_days([value], self.dates or ISO) for value in values]
+            return np.array([days[0] if days else math.nan for days in parsed]), missing
+        numbers = np.array([_number(value, dialect) for value in values], dtype=np.float64)
+        return numbers, missing
+
+
+def _plain(value: str, dialect: Dialect) -> str:
+    """A whole number as it is declared, however a column writes it; any other word as it is."""
+    number = _number(value, dialect)
+    return f"{number:.0f}" if abs(number) < 1e15 and number == round(number) else value
+
+
+def _number(value: str, dialect: Dialect) -> float:
+    try:
+        return parsed_number(value, dialect, "")
+    except Refused:
+        return math.nan
+
+
+def as_values(name: str, values: Collection[object]) -> ValuesAsked:
+    """The question for a column with these declared `values`, as a file writes them."""
+    return ValuesAsked(name, tuple(as_text(value) for value in values))
