@@ -184,6 +184,11 @@ class Config:
         return EvaluationRounds(every if self.evaluation.by == "clients" else 0)
 
     @property
+    def nothing_public(self) -> bool:
+        """Whether no example is public, so that clients alone say how good the model is."""
+        return self.data.holdout == "none"
+
+    @property
     def void(self) -> bool:
         """Whether attackers read raw updates, so that others' rows depend on a member's data."""
         return self.attacked and Knowledge.ALL_HONEST in self.attack.knows

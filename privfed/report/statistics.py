@@ -10,7 +10,12 @@ from rich.text import Text
 
 from privfed.data.tables.dates import iso_date
 from privfed.report.tables import rows
-from privfed.statistics.statistics_file import STATISTICS, ColumnStatistics, Estimate, Statistics
+from privfed.statistics.statistics_file import (
+    STATISTICS,
+    ColumnStatistics,
+    StatedEstimate,
+    Statistics,
+)
 from privfed.words import ceiling
 
 _MOST_VALUES = 6
@@ -61,13 +66,13 @@ def _cells(column: ColumnStatistics) -> Sequence[str]:
     return [column.name, _share(column.missing), *summary, ", ".join([*shown, *more]) or "—"]
 
 
-def _counted(count: Estimate) -> str:
+def _counted(count: StatedEstimate) -> str:
     """A count and its interval: 120 (80 to 160)."""
     ends = (count.low or 0.0, count.value if count.high is None else count.high)
     return f"{count.value:.0f} ({ends[0]:.0f} to {ends[1]:.0f})"
 
 
-def _share(share: Estimate) -> str:
+def _share(share: StatedEstimate) -> str:
     return f"{share.value:.1%} (to {share.high or 0.0:.1%})"
 
 

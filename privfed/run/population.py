@@ -65,7 +65,7 @@ def load_nobody(config: Config, streams: Streams) -> Federation:
     declared. Raises `Refused` where it cannot be.
     """
     test = config.source.load_test(max(round(config.data.holdout_fraction), 1), streams)
-    if config.data.holdout == "none":
+    if config.nothing_public:
         example, typical = _declared(config), None
         test = example.take(np.empty(0, dtype=np.int64))
     elif test is None:

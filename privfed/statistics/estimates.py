@@ -17,7 +17,12 @@ from privfed.statistics.questions import (
     ValuesAsked,
 )
 from privfed.statistics.spelling import ReadWord
-from privfed.statistics.statistics_file import CellCount, ColumnStatistics, Estimate, ValueCount
+from privfed.statistics.statistics_file import (
+    CellCount,
+    ColumnStatistics,
+    StatedEstimate,
+    ValueCount,
+)
 from privfed.statistics.tree import (
     AgreeingCounts,
     Reals,
@@ -68,7 +73,7 @@ class Sums:
         weights = np.array([1.0 / max(variance, 1e-18) for _, variance in totals])
         return float(weights @ [total for total, _ in totals] / weights.sum()), 1.0 / weights.sum()
 
-    def clients(self) -> tuple[Estimate, list[CellCount]]:
+    def clients(self) -> tuple[StatedEstimate, list[CellCount]]:
         """How many clients there are, and how many of them have how many rows.
 
         Where a single row of each counts, all that tells the number of rows tells that of clients.
@@ -133,20 +138,20 @@ class Column:
         values = [
             ValueCount(
                 value=word.word,
-                count=Estimate(value=word.count, low=word.low, high=word.high),
+                count=StatedEstimate(value=word.count, low=word.low, high=word.high),
                 cut=word.cut,
             )
             for word in sorted(read, key=lambda word: -word.count)
         ]
         return self._summary("open", numbers=numbers, values=values, unnamed=self._unnamed(read))
 
-    def _unnamed(self, read: Sequence[ReadWord]) -> Estimate:
+    def _unnamed(self, read: Sequence[ReadWord]) -> StatedEstimate:
         """How many words there are beside those that were `read`."""
         (words,), (deviation,) = self.agreed.linear(self._weights(OTHER_NODE))
         value = max(self.counts[OTHER_NODE] - sum(word.count for word in read), 0.0)
         low = words - TWO_SIDED * deviation - sum(word.high for word in read)
         high = words + TWO_SIDED * deviation - sum(word.low for word in read)
-        return Estimate(value=value, low=min(max(low, 0.0), value), high=max(high, value))
+        return StatedEstimate(value=value, low=min(max(low, 0.0), value), high=max(high, value))
 
     def _summary(self, kind: str, **parts: object) -> ColumnStatistics:
         blank: dict[str, object] = {"numbers": None, "values": [], "unnamed": None}
@@ -158,10 +163,10 @@ class Column:
     def _weights(self, node: int) -> Reals:
         return np.eye(1, len(self.question.tree), node)
 
-    def _share(self, node: int) -> Estimate:
+    def _share(self, node: int) -> StatedEstimate:
         """The part of rows that `node` at the top counts."""
         if self.total <= 0.0:
-            return Estimate(value=0.0, low=0.0, high=1.0)
+            return StatedEstimate(value=0.0, low=0.0, high=1.0)
         value = float(np.clip(self.counts[node] / self.total, 0.0, 1.0))
         weights = self._weights(node) - value * self.question.tree.is_leaf
         (estimate,), (deviation,) = self.agreed.linear(weights)

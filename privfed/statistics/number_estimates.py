@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from privfed.statistics.cells import Cells
-from privfed.statistics.statistics_file import CellCount, Estimate, NumberStatistics
+from privfed.statistics.statistics_file import CellCount, NumberStatistics, StatedEstimate
 from privfed.statistics.tree import AgreeingCounts, Reals
 
 PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -64,7 +64,7 @@ class CountedNumbers:
         of_nodes[:, self.cells.nodes] = weights
         return self.agreed.linear(of_nodes)
 
-    def _count(self, nodes: NDArray[np.int64], value: float) -> Estimate:
+    def _count(self, nodes: NDArray[np.int64], value: float) -> StatedEstimate:
         weights = np.zeros((1, len(self.cells.tree)))
         weights[0, nodes] = 1.0
         (estimate,), (deviation,) = self.agreed.linear(weights)
@@ -83,7 +83,7 @@ class CountedNumbers:
             for cell, estimate, deviation in zip(held, estimates, deviations, strict=True)
         ]
 
-    def _outside(self, limits: tuple[float, float], total: float) -> Estimate:
+    def _outside(self, limits: tuple[float, float], total: float) -> StatedEstimate:
         """The part of numbers in cells beyond the range.
 
         Noise chose the range, too: the interval holds for all ranges that it might have chosen, by
@@ -96,7 +96,9 @@ class CountedNumbers:
         wider = float(norm.isf(0.025 / len(within) ** 2)) / TWO_SIDED
         return interval(value, value + estimate / total, wider * deviation / total, 0.0, 1.0)
 
-    def _quantile(self, probability: float, total: float, limits: tuple[float, float]) -> Estimate:
+    def _quantile(
+        self, probability: float, total: float, limits: tuple[float, float]
+    ) -> StatedEstimate:
         """The number below which this part of all lies, which are clipped to `limits`.
 
         Its interval joins all cells where it may lie: those whose left end has no more than this
@@ -110,7 +112,7 @@ class CountedNumbers:
         first, last = min(possible.min(initial=cell), cell), max(possible.max(initial=cell), cell)
         ends = value, float(self.cells.lows[first]), float(self.cells.highs[last])
         value, low, high = (without_last_bits(min(max(end, limits[0]), limits[1])) for end in ends)
-        return Estimate(value=value, low=low, high=high)
+        return StatedEstimate(value=value, low=low, high=high)
 
     def _at(self, position: float) -> tuple[float, int]:
         """The number at `position` in order, and its cell, as if numbers were spread evenly."""
@@ -121,7 +123,7 @@ class CountedNumbers:
         part = (position - (ends[cell] - counts[cell])) / counts[cell] if counts[cell] else 0.0
         return low + min(max(part, 0.0), 1.0) * (high - low), cell
 
-    def _moments(self, limits: tuple[float, float]) -> tuple[Estimate, Estimate]:
+    def _moments(self, limits: tuple[float, float]) -> tuple[StatedEstimate, StatedEstimate]:
         """Mean and standard deviation of the numbers clipped to `limits`.
 
         The sums of least and largest values that the cells allow bound both. The interval of the
@@ -134,7 +136,7 @@ class CountedNumbers:
         mean = float(counts @ middles / total)
         ends, deviations = self._linear(np.stack([lows - mean, highs - mean]))
         low, high = _ends(mean + ends / total, deviations / total)
-        estimate = Estimate(value=mean, low=max(low, limits[0]), high=min(high, limits[1]))
+        estimate = StatedEstimate(value=mean, low=max(low, limits[0]), high=min(high, limits[1]))
         nearest = np.maximum(np.maximum(lows - mean, mean - highs), 0.0) ** 2
         farthest = np.maximum(np.abs(lows - mean), np.abs(highs - mean)) ** 2
         ends, deviations = self._linear(np.stack([nearest, farthest]))
@@ -142,7 +144,7 @@ class CountedNumbers:
         off = max(mean - low, high - mean)
         width = limits[1] - limits[0]
         spread = math.sqrt(float(counts @ (middles - mean) ** 2 / total))
-        return estimate, Estimate(
+        return estimate, StatedEstimate(
             value=spread,
             low=min(math.sqrt(max(least - off**2, 0.0)), spread),
             high=max(min(math.sqrt(max(most, 0.0)), width), spread),
@@ -177,11 +179,11 @@ def seen_range(cells: Cells, measured: Reals, deviations: Reals) -> tuple[float,
 
 def interval(
     value: float, estimate: float, deviation: float, least: float, most: float = math.inf
-) -> Estimate:
+) -> StatedEstimate:
     """The `value` with the interval around the unbiased `estimate`, widened to hold the value."""
     low, high = estimate - TWO_SIDED * deviation, estimate + TWO_SIDED * deviation
     low, high = (float(np.clip(end, least, most)) for end in (min(low, value), max(high, value)))
-    return Estimate(value=float(np.clip(value, least, most)), low=low, high=high)
+    return StatedEstimate(value=float(np.clip(value, least, most)), low=low, high=high)
 
 
 def without_last_bits(value: float) -> float:

@@ -17,7 +17,7 @@ STATISTICS = "statistics.json"
 _FORMAT = 1
 
 
-class Estimate(Part):
+class StatedEstimate(Part):
     """A `value` and its interval, of 95 %; None is an end that is not bounded."""
 
     value: float
@@ -30,14 +30,14 @@ class CellCount(Part):
 
     low: float | None
     high: float | None
-    count: Estimate
+    count: StatedEstimate
 
 
 class ValueCount(Part):
     """How often `value` stands in a column; of a word that is `cut`, more letters may follow."""
 
     value: str
-    count: Estimate
+    count: StatedEstimate
     cut: bool = False
 
 
@@ -49,12 +49,12 @@ class NumberStatistics(Part):
     probability) are those of the numbers clipped to the range.
     """
 
-    count: Estimate
+    count: StatedEstimate
     range: tuple[float, float]
-    outside: Estimate
-    mean: Estimate
-    deviation: Estimate
-    quantiles: dict[str, Estimate]
+    outside: StatedEstimate
+    mean: StatedEstimate
+    deviation: StatedEstimate
+    quantiles: dict[str, StatedEstimate]
     histogram: list[CellCount]
 
 
@@ -67,11 +67,11 @@ class ColumnStatistics(Part):
 
     name: str
     kind: Literal["open", "numbers", "dates", "values"]
-    missing: Estimate
-    words: Estimate
+    missing: StatedEstimate
+    words: StatedEstimate
     numbers: NumberStatistics | None
     values: list[ValueCount]
-    unnamed: Estimate | None
+    unnamed: StatedEstimate | None
 
 
 class Statistics(Part):
@@ -95,8 +95,8 @@ class Statistics(Part):
     ledger_head: str
     run: str
     noise: float
-    clients: Estimate
-    rows: Estimate
+    clients: StatedEstimate
+    rows: StatedEstimate
     rows_of_clients: list[CellCount]
     columns: list[ColumnStatistics]
     data: dict[str, Any]

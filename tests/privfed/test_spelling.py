@@ -27,6 +27,9 @@ NO_PARTS = {  # a key of the part's own has words that some part is named by, to
     ("attacks/fang.py", "krum"),
     ("privfed/leakage/reconstruct.py", "cosine"),
     ("privfed/report/console.py", "Text"),
+    # data.holdout, where nothing is public
+    ("privfed/config/config.py", "none"),
+    ("privfed/data/holdout.py", "none"),
     # what a loss, an objective or a line of metrics calls a number
     ("privfed/grid/default_measure.py", "loss"),
     ("privfed/local/objectives/fedprox.py", "loss"),

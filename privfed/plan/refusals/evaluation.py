@@ -15,7 +15,7 @@ def evaluation_refusals(config: Config) -> Iterator[str]:
         yield from _single_examples(config)
         yield from _untested_canaries(config)
         yield from _charged_at_once(config)
-    elif config.data.holdout == "none":
+    elif config.nothing_public:
         yield (
             'data.holdout is "none", and nothing would say how good the model is; use '
             'evaluation.by = "clients", which is charged, or name a public test set'

@@ -151,7 +151,9 @@ def _evaluated(
         state = run_round(round, algorithm, begin.state, world)
     except Aborted as aborted:
         directory.aborts.note(round, str(aborted))
-        raise Refused(f"round {round} was charged, and its sum aborted: {aborted}") from aborted
+        raise Refused(
+            f"round {round} was charged, and its sum aborted: aborts.jsonl says why"
+        ) from aborted
     end = Checkpoint(round, begin.updates, state, ledger.head())
     end.save(directory, setup.network)
     recorder = Recorder(evaluating, directory, ledger, None, end)
