@@ -82,8 +82,8 @@ class Data(Part):
     """A name for these people: runs of one name can be composed."""
     holdout: Literal["test", "clients", "examples", "none"] = "test"
     """What is public and scored on: "test" examples of the source, a part of the "clients", or a
-    part of every client's "examples", which is a simulation. "none": nothing is, and clients
-    evaluate (`evaluation.by`)."""
+    part of every client's "examples", which is a simulation. "none": nothing is, and who wants to
+    know how good a model is asks clients (`evaluation.by`)."""
     holdout_fraction: float = Field(0.2, gt=0, lt=1)
     """That part, where the source has no test set of its own."""
     setting: Literal["cross_device", "cross_silo"] = "cross_device"

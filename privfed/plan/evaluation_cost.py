@@ -87,7 +87,6 @@ def as_evaluation(config: Config, length: int = 0) -> Config:
         mechanism=config.mechanism.with_clip(ROW_NORM),
         sampler=independent_draw(config.sampler, evaluation.size, config.data.clients),
         evaluation=evaluation.model_copy(update={"by": "test"}),
-        data=config.data.model_copy(update={"holdout": "test"}),
         stop=config.stop.model_copy(update={"patience": 0}),
         noise_multiplier=None,
         admitted=0,

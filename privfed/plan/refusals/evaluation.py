@@ -15,12 +15,8 @@ def evaluation_refusals(config: Config) -> Iterator[str]:
         yield from _single_examples(config)
         yield from _untested_canaries(config)
         yield from _charged_at_once(config)
-    elif config.nothing_public:
-        yield (
-            'data.holdout is "none", and nothing would say how good the model is; use '
-            'evaluation.by = "clients", which is charged, or name a public test set'
-        )
     if config.stop.patience:
+        yield from _nothing_measured(config)
         yield from _uncharged_stop(config)
         yield from _unknown_measure(config)
 
@@ -72,6 +68,15 @@ def _charged_at_once(config: Config) -> Iterator[str]:
             f"data.sites_per_client is {config.data.sites_per_client}, so that a site charges all "
             "rounds at once, as rounds of one kind; with "
             'data.site_partition = "elsewhere" use evaluation.by = "test"'
+        )
+
+
+def _nothing_measured(config: Config) -> Iterator[str]:
+    """There is no test set, and no client is asked."""
+    if config.nothing_public and config.evaluation.by == "test":
+        yield (
+            f'stop.patience is {config.stop.patience}, and with data.holdout = "none" nothing is '
+            'measured; use evaluation.by = "clients", which is charged, or a public test set'
         )
 
 

@@ -484,8 +484,18 @@ def test_without_anything_public_clients_alone_tell(tmp_path):
     assert run("report", path).exit_code == 0
     assert "--federated" in run("evaluate", path).output
     assert resume(path, lambda config: config.with_run(rounds=12)).evaluations == 3
-    with pytest.raises(Refused, match="how good the model is"):
-        plan(small("data.holdout=none"))
+    with pytest.raises(Refused, match="nothing is measured"):
+        plan(small("data.holdout=none", "stop.patience=2"))
+
+
+def test_without_anything_public_a_run_may_be_evaluated_when_it_has_ended(tmp_path):
+    path = tmp_path / "run"
+    outcome = trained(path, "data.holdout=none")
+    assert (outcome.measures, outcome.updates) == ({}, 7)
+    result = run("evaluate", path, "--federated", "--epsilon", 1, "--json")
+    assert 0 <= json.loads(result.stdout)["measures"]["accuracy"]["value"] <= 1
+    assert run("report", path).exit_code == 0
+    assert not audit(path).problems
 
 
 def test_it_stops_where_clients_measure_nothing_better(tmp_path):
