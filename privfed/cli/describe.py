@@ -14,7 +14,11 @@ from privfed.errors import Refused
 @click.command("describe")
 @click.argument("run_file", metavar="RUN.toml", type=ANYTHING)
 @OVERRIDES
-@click.option("--epsilon", type=click.FloatRange(0, min_open=True), help="What it may cost.")
+@click.option(
+    "--epsilon",
+    type=click.FloatRange(0, min_open=True),
+    help="What it may cost; default: the share budget.statistics.",
+)
 @click.option("--delta", type=click.FloatRange(0, 1, True, True), help="Default: privacy.delta.")
 @click.option("--column", "columns", multiple=True, help="A column that is not declared.")
 @click.option(
@@ -63,8 +67,6 @@ def describe_command(
         _refuse_more(epsilon, out, columns, overrides)
         statistics = statistics_of(run_file)
     else:
-        if epsilon is None:
-            raise Refused("--epsilon is missing: what this release may cost, as 0.5", key="epsilon")
         asking = Asking(epsilon, delta, columns, rows_per_client, buckets, letters)
         folder, file = _places(out)
         statistics = describe(run_file, overrides, asking, folder)

@@ -240,6 +240,9 @@ class Stop(Part):
 class Budget(Part):
     evaluation: float = Field(0.05, gt=0, lt=1)
     """The part of the run's variance budget (of all its 1/z²) that evaluation by clients takes."""
+    statistics: float = Field(0.0, ge=0, lt=1)
+    """The part of all that a description of the same people takes before the run (`privfed
+    describe`); 0: it is told what it may cost."""
 
 
 @dataclass(frozen=True)

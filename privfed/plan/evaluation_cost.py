@@ -104,11 +104,13 @@ def _ratio(config: Config, evaluating: Config, count: int) -> float:
     each is charged its own event.
     """
     share, training = config.budget.evaluation, config.run.rounds - count
-    weights = [_weight(each.sampler.witness(1, each.data.clients)) for each in (evaluating, config)]
+    weights = [
+        variance_weight(each.sampler.witness(1, each.data.clients)) for each in (evaluating, config)
+    ]
     taken = weights[0] * count * (1 - share)
     return math.sqrt(taken / (weights[1] * share * training))
 
 
-def _weight(witness: Witness) -> float:
+def variance_weight(witness: Witness) -> float:
     """What a round takes of the variance budget at a noise multiplier of one."""
     return witness.rate if witness.separation > 1 else witness.rate**2

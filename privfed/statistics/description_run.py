@@ -7,7 +7,7 @@ training and this release compose; clip, noise, model and cohort are this releas
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from privfed.parts import find
 from privfed.statistics.columns_asked import source_asked
 from privfed.statistics.count_model import CountModel
 from privfed.statistics.described_table import ROWS_PER_CLIENT, DescribedTable
+from privfed.statistics.share import epsilon_of_share
 
 _OF_TRAINING = {
     *("epsilon", "noise_multiplier", "prior", "disjoint"),
@@ -49,11 +50,11 @@ _SAMPLERS = {ADD_REMOVE: "poisson", REPLACE_ONE: "fixed_size", ZERO_OUT: "full"}
 class Asking:
     """What a description costs, and what it asks: `columns` beside those that are declared.
 
-    `delta` None: the run file's. Of columns not declared words fall into `buckets`, and their
-    first `letters` bytes are read.
+    `epsilon` None: the share that the run file states. `delta` None: the run file's. Of columns not
+    declared words fall into `buckets`, and their first `letters` bytes are read.
     """
 
-    epsilon: float
+    epsilon: float | None
     delta: float | None = None
     columns: tuple[str, ...] = ()
     rows_per_client: int = ROWS_PER_CLIENT
@@ -73,6 +74,10 @@ def description_of(run_file: Path, overrides: Iterable[str], asking: Asking) -> 
         "letters": asking.letters,
     }
     described = _validated(DescribedTable, "data", source)
+    epsilon = asking.epsilon
+    if epsilon is None:
+        costing = description_of(run_file, overrides, replace(asking, epsilon=1.0))
+        epsilon = epsilon_of_share(raw, costing)
     return assembled(
         {
             "run": {**_without(raw.get("run", {}), _OF_ROUNDS), "rounds": 1, "evaluate_every": 1},
@@ -89,7 +94,7 @@ def description_of(run_file: Path, overrides: Iterable[str], asking: Asking) -> 
             "client": {"lr": 1.0, "epochs": 1, "batch_size": 1},
             "server": {"optimizer": "fedavg", "lr": 1.0},
             "cohort": _everybody(raw, data["clients"]),
-            "privacy": {**_privacy(raw), "clip": 1.0, "epsilon": asking.epsilon, **_delta(asking)},
+            "privacy": {**_privacy(raw), "clip": 1.0, "epsilon": epsilon, **_delta(asking)},
             "secure": _secure(raw, data),
         }
     )

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from scipy.stats import chi2
 from tables import written
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
+from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from accounting.releases import noise_of
 from privfed.config.reading import load
@@ -138,6 +140,29 @@ def test_training_counts_what_the_description_spent(tmp_path):
     assert uncounted["noise_multiplier"] < outcome["noise_multiplier"]
     audited = json.loads(run("audit", tmp_path / "trained", "--json").stdout)
     assert audited["epsilon"] == pytest.approx(outcome["epsilon"])
+
+
+def test_a_share_of_the_budget_is_that_of_the_variance_budget(tmp_path):
+    """Noise of training and description as the share has them spend the budget together."""
+    path = run_file(tmp_path, sections="[run]\nrounds = 20\n[budget]\nstatistics = 0.2")
+    answer = run("describe", path, "--out", tmp_path / "out", "--json")
+    assert answer.exit_code == 0, answer.output
+    planned = plan(RunDirectory.open(tmp_path / "out").config.read())
+    alone = guarantee(planned.spending(1), 1e-3).epsilon
+    assert json.loads(answer.stdout)["epsilon"] == pytest.approx(alone)
+    rate, share = 0.5, 0.2
+    training = planned.noise_multiplier / math.sqrt((1 - share) / (share * 20 * rate**2))
+    keys = (f"data.clients={CLIENTS}", f"cohort.size={CLIENTS // 2}", "run.rounds=20")
+    rounds = load(None, [*keys, f"privacy.noise_multiplier={training}"])
+    together = Counter(planned.spending(1)) + Counter(plan(rounds).spending(20))
+    assert guarantee(together, 1e-3).epsilon == pytest.approx(4.0, rel=1e-3)
+
+
+def test_without_a_share_its_cost_has_to_be_said(tmp_path):
+    answer = run("describe", run_file(tmp_path), "--out", tmp_path / "out")
+    assert answer.exit_code == 2
+    assert "--epsilon is missing" in answer.output
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
