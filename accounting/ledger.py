@@ -93,13 +93,14 @@ class Ledger:
 
     @classmethod
     def load(cls, path: Path) -> Ledger:
-        """Read and verify, changing nothing. A torn last line counts as the last defined event.
+        """Read and verify, changing nothing. A torn last line counts as the dearest event
+        that is defined, but for seeded simulations, which charge its round anew.
 
         Raises `LedgerBroken` where the chain does not hold, or the format is newer than this.
         """
         links, torn = chain.read(path)
         ledger = cls(path, links)
-        if torn and ledger._events:
+        if torn and ledger._events and not ledger._repeats:
             ledger._take(ledger._charge_of_a_torn_line()[1])
         return ledger
 
@@ -110,7 +111,8 @@ class Ledger:
         ledger = cls(path, links)
         if torn:
             lines, newline, _ = path.read_bytes().rpartition(b"\n")
-            line, link = ledger._charge_of_a_torn_line() if ledger._events else (b"", None)
+            counted = ledger._events and not ledger._repeats
+            line, link = ledger._charge_of_a_torn_line() if counted else (b"", None)
             durable.write_atomically(path, lines + newline + line)
             if link is not None:
                 ledger._take(link)
@@ -240,8 +242,19 @@ class Ledger:
             )
         return past
 
+    @property
+    def _repeats(self) -> bool:
+        """Whether the run is a seeded simulation, which charges a torn line's round anew."""
+        return self._terms.get("randomness") == "seeded"
+
     def _charge_of_a_torn_line(self) -> tuple[bytes, chain.Link]:
-        body = {"type": "charge", "round": self._next_round(), "event": len(self._events) - 1}
+        """The next round's charge, as dear as any that is defined: nobody was drawn for it."""
+        from accounting.guarantee import guarantee  # it asks for ledgers
+
+        delta = self._terms.get("delta", 1e-6)
+        costs = [guarantee({event: 1}, delta).epsilon for event in self._events]
+        dearest = max(range(len(costs)), key=lambda place: (costs[place], place))
+        body = {"type": "charge", "round": self._next_round(), "event": dearest}
         return chain.sealed(self.head().hex(), body)
 
     def _next_round(self) -> int:

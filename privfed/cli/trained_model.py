@@ -51,7 +51,7 @@ def evaluate_command(
     from privfed.trained.evaluate import evaluate
 
     if personalise is not None:
-        if data is not None or overrides or predictions:
+        if data is not None or overrides or predictions or federated or epsilon is not None:
             raise Refused(
                 "--personalise is about the run's own clients; leave out the other options"
             )

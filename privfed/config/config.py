@@ -69,11 +69,12 @@ class Resolved:
     noise_multiplier: float | None = None
     admitted: int = 0
     chosen: Chosen | None = None
+    evaluation_admitted: int = 0
 
     @classmethod
     def read(cls, stated: Any) -> Resolved:
         """What a file states under "resolved"; nothing, where that is none of ours."""
-        kinds = {"noise_multiplier": float, "admitted": int}
+        kinds = {"noise_multiplier": float, "admitted": int, "evaluation_admitted": int}
         stated = stated if isinstance(stated, dict) else {}
         usable = {k: stated[k] for k, of in kinds.items() if type(stated.get(k)) is of}
         usable = {k: value for k, value in usable.items() if 0 <= value < math.inf}
@@ -85,9 +86,10 @@ class Config:
     """A resolved run: its sections' own keys, its parts, and by which names these were asked for.
 
     `noise_multiplier` is what calibration found, None before, and `admitted` the smallest cohort
-    that a secure sum begins with, where that was solved for; a resume keeps both. `chosen` says
-    that the run is one of several to choose from. `given` are the classes of parts that were passed
-    as classes rather than named, by kind.
+    that a secure sum begins with, where that was solved for, in rounds that train, and in those
+    that evaluate (`evaluation_admitted`); a resume keeps them. `chosen` says that the run is one of
+    several to choose from. `given` are the classes of parts that were passed as classes rather than
+    named, by kind.
     """
 
     run: Run
@@ -127,11 +129,12 @@ class Config:
     noise_multiplier: float | None = None
     admitted: int = 0
     chosen: Chosen | None = None
+    evaluation_admitted: int = 0
 
     @property
     def resolved(self) -> Resolved:
         """What a plan solved for."""
-        return Resolved(self.noise_multiplier, self.admitted, self.chosen)
+        return Resolved(self.noise_multiplier, self.admitted, self.chosen, self.evaluation_admitted)
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -269,7 +272,11 @@ class Config:
         nested: dict[str, Any] = {"format": FORMAT, **values}
         nested["client"] = {**values["client"], "privacy": nested.pop("client.privacy")}
         if self.noise_multiplier is not None:
-            admitted = {"admitted": self.admitted} if self.admitted else {}
+            admitted = {
+                key: value
+                for key in ("admitted", "evaluation_admitted")
+                if (value := getattr(self, key))
+            }
             chosen = {"chosen": self.chosen.to_json()} if self.chosen else {}
             solved = {"noise_multiplier": self.noise_multiplier, **admitted, **chosen}
             nested["resolved"] = solved

@@ -68,4 +68,12 @@ def evaluation_keys(assignments: Iterable[str]) -> dict[str, Any]:
         override(raw, assignment)
     if others := raw.keys() - {"evaluation"}:
         raise Refused(f"--federated takes keys of [evaluation] alone; leave out {min(others)}")
-    return raw.get("evaluation", {})
+    keys = raw.get("evaluation", {})
+    for key in ("by", "every", "holdout"):
+        if key in keys:
+            raise Refused(
+                f"--federated asks clients once, about what the run left them; leave out "
+                f"evaluation.{key}",
+                key=f"evaluation.{key}",
+            )
+    return keys

@@ -27,15 +27,21 @@ class ClientMeasures:
     def rows(self, ids: Indices, params: Tensor, round: int) -> Tensor:
         """The rows `[c, m]` of clients `ids` `[c]` about the model `params` `[d]` in `round`.
 
-        A client's row follows from its own examples and the model alone.
+        A client's row follows from its own examples and the model alone, to the last bit: each is
+        scored by itself, since the kernels of several clients' examples at once round otherwise,
+        and the class that is predicted may hang on that.
         """
         federation = self.federation.at(round)
-        offsets = np.concatenate([[0], np.cumsum(federation.sizes(ids))])
-        places = np.repeat(federation.offsets[ids] - offsets[:-1], np.diff(offsets))
-        examples = federation.examples.take(places + np.arange(offsets[-1]))
-        if not len(examples):
-            return params.new_zeros(len(ids), self.row.length)
+        rows = [self._row(federation, client, params) for client in ids]
+        return torch.stack(rows) if rows else params.new_zeros(0, self.row.length)
+
+    def _row(self, federation: Federation, client: int, params: Tensor) -> Tensor:
+        """The row `[m]` of one client."""
+        start, end = federation.offsets[client : client + 2]
+        if start == end:
+            return params.new_zeros(self.row.length)
+        examples = federation.examples.take(np.arange(start, end))
         scored = self.network.scored(params, examples)
         vectors = torch.cat([self.row.of_examples(outputs, y) for outputs, y in scored])
         groups = self.groups.of(examples.x, examples.y)
-        return self.row.of_clients(vectors, offsets, groups).to(params)
+        return self.row.of_clients(vectors, np.array([0, end - start]), groups)[0].to(params)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -59,6 +58,14 @@ class LocalExecutor:
         return replace(cohort, clients=cohort.clients[here])
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
+        times = torch.zeros(len(cohort.clients), dtype=torch.int64)
+        for chunk in self._answers(exchange, cohort):
+            times[torch.from_numpy(np.searchsorted(cohort.clients, chunk.ids))] += 1
+            yield chunk
+        refuse_miscounted(self.ranks, times)
+
+    def _answers(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
+        """This rank's part of the cohort's answers."""
         if exchange.task == "measure" and self.measures:
             yield from self._measured(exchange, cohort, self.measures)
             return
@@ -68,15 +75,10 @@ class LocalExecutor:
         federation = self.trainer.federation.at(cohort.round)
         trainer = replace(self.trainer, federation=federation, lr=lr)
         honest, hostile = self._parted(cohort)
-        each = [self._chunks(exchange, cohort, trainer, honest)]
+        yield from self._chunks(exchange, cohort, trainer, honest)
         if self.poisoned and len(hostile):
             poisoned = replace(trainer, federation=self.poisoned)
-            each.append(self._chunks(exchange, cohort, poisoned, hostile))
-        times = torch.zeros(len(cohort.clients), dtype=torch.int64)
-        for chunk in itertools.chain(*each):
-            times[torch.from_numpy(np.searchsorted(cohort.clients, chunk.ids))] += 1
-            yield chunk
-        refuse_miscounted(self.ranks, times)
+            yield from self._chunks(exchange, cohort, poisoned, hostile)
 
     def _measured(
         self, exchange: Exchange, cohort: Cohort, measures: ClientMeasures

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from accounting.events import Event, Spending
+from attacks.types import NoAttack
 from defenses.mean import Mean
 from privfed.config.config import Config
 from privfed.local.measurement import Measurement
@@ -59,7 +60,7 @@ def evaluation_cost(config: Config, length: int = 0) -> EvaluationCost | None:
         return None
     evaluating = as_evaluation(config, length)
     return EvaluationCost(
-        evaluating, round_cost(evaluating, length), count, _ratio(config, evaluating, count)
+        evaluating, round_cost(evaluating, length), count, _ratio(config, evaluating)
     )
 
 
@@ -75,7 +76,8 @@ def as_evaluation(config: Config, length: int = 0) -> Config:
     A client sends a row of measures instead of an update. It is clipped, summed, noised and drawn
     by the same parts, but the sum is an average, nothing adapts to norms, and draws and noise of
     different rounds do not hang together. The `length` of a row matters to noise that clients
-    share. Raises `Refused`.
+    share. Attackers lie about nothing here: whatever a client measures, its row is bounded. Raises
+    `Refused`.
     """
     evaluation = config.evaluation
     return replace(
@@ -83,32 +85,34 @@ def as_evaluation(config: Config, length: int = 0) -> Config:
         objective=Measurement(length=length),
         optimizer=Unmoved(),
         rule=Mean(),
-        aggregation=config.aggregation.model_copy(update={"before": [], "silo_weights": []}),
+        aggregation=config.aggregation.model_copy(
+            update={"before": [], "silo_weights": [], "byzantine": config.hostile}
+        ),
         mechanism=config.mechanism.with_clip(ROW_NORM),
         sampler=independent_draw(config.sampler, evaluation.size, config.data.clients),
         evaluation=evaluation.model_copy(update={"by": "test"}),
         stop=config.stop.model_copy(update={"patience": 0}),
-        noise_multiplier=None,
-        admitted=0,
+        attack=NoAttack(),
+        attackers=config.attackers.model_copy(update={"fraction": 0.0}),
+        admitted=config.evaluation_admitted,
     )
 
 
-def _ratio(config: Config, evaluating: Config, count: int) -> float:
+def _ratio(config: Config, evaluating: Config) -> float:
     """The noise multiplier of evaluation over that of training.
 
     A round takes about w / z² of the variance budget, with w = q² where a secret draw of rate q
     amplifies (Bu et al. 2020, "Deep learning with Gaussian differential privacy", section 4.1, the
     limit of many rounds), and the part of rounds that a client takes part in where nothing does.
-    So E rounds take the share s beside T - E that train at
-    z_E / z = sqrt(w_E E (1 - s) / (w s (T - E))). What they cost is not this estimate's business:
-    each is charged its own event.
+    So a round of every k takes the share s beside the k - 1 that train at
+    z_E / z = sqrt(w_E (1 - s) / (w s (k - 1))), however many rounds there are: a run that goes on
+    has the same noise. What rounds cost is not this estimate's business: each is charged its own
+    event.
     """
-    share, training = config.budget.evaluation, config.run.rounds - count
-    weights = [
-        variance_weight(each.sampler.witness(1, each.data.clients)) for each in (evaluating, config)
-    ]
-    taken = weights[0] * count * (1 - share)
-    return math.sqrt(taken / (weights[1] * share * training))
+    share, training = config.budget.evaluation, config.evaluation_rounds.every - 1
+    witnesses = [each.sampler.witness(1, each.data.clients) for each in (evaluating, config)]
+    weight, of_training = map(variance_weight, witnesses)
+    return math.sqrt(weight * (1 - share) / (of_training * share * training))
 
 
 def variance_weight(witness: Witness) -> float:

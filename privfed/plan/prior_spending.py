@@ -18,7 +18,7 @@ from operator import or_
 from pathlib import Path
 from typing import Any
 
-from accounting.errors import AccountingError, Unaccountable
+from accounting.errors import AccountingError, LedgerBroken, Unaccountable
 from accounting.events import Event, Spending, apart
 from accounting.guarantee import Guarantee, guarantee, unbounded
 from accounting.ledger import Ledger
@@ -235,7 +235,8 @@ def charged_under(ledger: Ledger, key: str, charges: int | None = None) -> Spend
     """What the run of `ledger` was charged beside its headline, by the events stated under `key`.
 
     It is that of the first `charges`, or of all. Rounds in which clients evaluate have an event of
-    their own, stated with the one that they are charged in the headline.
+    their own, stated with the one that they are charged in the headline. Raises `LedgerBroken` for
+    a ledger that has further events beside these.
     """
     stated = ledger.terms.get(key)
     if stated is None:
@@ -245,6 +246,8 @@ def charged_under(ledger: Ledger, key: str, charges: int | None = None) -> Spend
         Event.from_json(each["charged"]): Event.from_json(each["event"])
         for each in stated.get("evaluation", [])
     }
+    if of and len(ledger.run_spending.keys() - of.keys()) > 1:
+        raise LedgerBroken(f"{ledger.path}: some charges state nothing under {key!r}")
     return Counter(of.get(charge.event, beside) for charge in ledger.charges[:charges])
 
 

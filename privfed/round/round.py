@@ -88,6 +88,6 @@ def show(
     round: int, exchange: Exchange, released: Tensor, algorithm: Algorithm, world: World
 ) -> None:
     """Show the aggregate to whoever watches a simulation."""
-    if world.watch and exchange.task != "gradient":
+    if world.watch and exchange.task in ("train", "terms"):
         aggregate = algorithm.rule.center_after(exchange.broadcast["center"], released)
         world.watch.aggregate(round, aggregate)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from torch import Tensor
 
 from accounting.ledger import Charge, Ledger
 from privfed.errors import Broken
-from privfed.round.algorithm import Algorithm, TrainingState
+from privfed.round.algorithm import TrainingState
 from privfed.round.play import replay
 from privfed.run.setup import Setup
 from privfed.store.checkpoint import Checkpoint
@@ -33,18 +33,10 @@ def state_from_releases(
         )
     released = stored.released
     algorithm = setup.algorithm_in(charge.round)
-    if len(released) < algorithm.exchanges or _of_another_kind(released, algorithm, state):
+    if len(released) < algorithm.exchanges:
         return None
     after = replay(algorithm, charge.round, state, released)
     return replace(after, mechanism=stored.mechanism)
-
-
-def _of_another_kind(
-    released: Sequence[Tensor], algorithm: Algorithm, state: TrainingState
-) -> bool:
-    """Whether the round was one that clients evaluated in after the run had ended, unlike now."""
-    layout = algorithm.objective.layout(len(state.params))
-    return len(released) == algorithm.exchanges == 1 and len(released[0]) < layout.length
 
 
 def last_checkpoint(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoint:

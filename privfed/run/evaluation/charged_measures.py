@@ -27,7 +27,7 @@ def charged_measures(setup: Setup, released: Tensor) -> Mapping[str, Estimate]:
     by_group = measures.row.estimates(
         released.double() * size,
         _deviation(algorithm),
-        algorithm.witness(1).rate,
+        algorithm.witness(1).rate * (1.0 - algorithm.dropout),
         setup.plan.config.evaluation.confidence,
     )
     return {

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from accounting.events import Event
 from accounting.guarantee import guarantee, spent
 from accounting.ledger import Ledger
@@ -25,6 +27,7 @@ from privfed.measures.estimate import Estimate
 from privfed.models.form import Form
 from privfed.plan.evaluation_cost import as_evaluation, measure_row_of
 from privfed.plan.plan import refuse, solve_plan
+from privfed.round.algorithm import TrainingState
 from privfed.round.round import run_round
 from privfed.run.assemble import evaluation_of
 from privfed.run.evaluation.charged_measures import charged_measures
@@ -110,8 +113,9 @@ def _for_one_evaluation(setup: Setup, epsilon: float, keys: Mapping[str, Any]) -
     asked = {**keys, "by": "clients", "every": 2}
     for key, value in asked.items():
         assign(raw, f"evaluation.{key}", value)
-    assign(raw, "privacy.epsilon", epsilon)
-    assign(raw, "run.rounds", 2)
+    further = {"privacy.epsilon": epsilon, "run.rounds": 2, "stop.patience": 0, "stop.by": ""}
+    for key, value in further.items():
+        assign(raw, key, value)
     wanted = assembled(raw)
     refuse(wanted)
     length = measure_row_of(wanted, Form.of(setup.federation.examples)).length
@@ -155,12 +159,8 @@ def _evaluated(
             f"round {round} was charged, and its sum aborted: aborts.jsonl says why"
         ) from aborted
     end = Checkpoint(round, begin.updates, state, ledger.head())
-    end.save(directory, setup.network)
-    recorder = Recorder(evaluating, directory, ledger, None, end)
-    recorder.record(end, {})
-    stopped = directory.stopped_at_budget()
-    outcome = outcome_of(evaluating, directory, ledger, recorder, end, stopped)
-    directory.write_summary(outcome.to_json())
+    Recorder(evaluating, directory, ledger, None, end).record(end, {})
+    _end(replace(end, state=_counted(begin.state)), setup, directory, ledger)
     return ClientEvaluation(
         path=directory.path,
         round=round,
@@ -171,6 +171,26 @@ def _evaluated(
         delta=privacy.delta,
         on_trained=setup.executor.measures is None,
     )
+
+
+def _counted(state: TrainingState) -> TrainingState:
+    """The state after one more evaluation, of which the run itself knows nothing else: what it
+    released has a form of its own.
+    """
+    count = int(state.evaluation.get("count", 0)) + 1
+    return replace(state, evaluation={**state.evaluation, "count": torch.tensor(count)})
+
+
+def _end(end: Checkpoint, setup: Setup, directory: RunDirectory, ledger: Ledger) -> None:
+    """Save where the run stands, and say again how it ended, with what has been spent by now."""
+    end.save(directory, setup.network)
+    config = directory.config.read()
+    plan = replace(setup.plan, config=config, budgets=ledger.budgets)
+    setup = replace(setup, plan=plan)
+    recorder = Recorder(setup, directory, ledger, None, end)
+    stopped = directory.stopped_at_budget()
+    outcome = outcome_of(setup, directory, ledger, recorder, end, stopped)
+    directory.write_summary(outcome.to_json())
 
 
 def _raise_budget(setup: Setup, ledger: Ledger, event: Event, directory: RunDirectory) -> None:

@@ -1,4 +1,4 @@
-"""What a review of evaluation by clients found; each test fails until its finding is mended."""
+"""What may go wrong where clients evaluate, and must not: crashes, resumes, further parts."""
 
 import json
 from dataclasses import replace
@@ -15,10 +15,10 @@ from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.config.reading import load
 from privfed.plan.prior_spending import charged_under
-from privfed.run.evaluation import evaluate_by_clients as afterwards
 from privfed.run.prepare import prepare
 from privfed.run.resume import resume
 from privfed.run.train import train
+from privfed.store.releases import Releases
 
 BY = ("evaluation.by=clients", "evaluation.every=4", "run.rounds=8", "run.evaluate_every=4")
 MASKS = ("secure.protocol=masks", "secure.simulate=arithmetic", "cohort.dropout=0.05")
@@ -33,8 +33,15 @@ def crash(*_, **__):
 
 
 def crashed_evaluation(path, monkeypatch, *arguments):
+    """An evaluation that is gone once its release is durable."""
+    real = Releases.write
+
+    def write(self, *stored):
+        real(self, *stored)
+        crash()
+
     with monkeypatch.context() as patch:
-        patch.setattr(afterwards.Checkpoint, "save", crash)
+        patch.setattr(Releases, "write", write)
         assert run("evaluate", path, "--federated", *arguments).exit_code == 1
 
 
