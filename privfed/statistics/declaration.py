@@ -67,7 +67,8 @@ def _sections(statistics: Statistics) -> dict[str, dict[str, Any]]:
     """Beside [data]: what has to be as it was there, so that both releases compose."""
     seed = {"seed": statistics.seed} if statistics.seed else {}
     seeded = {"randomness": "seeded"} if statistics.randomness == "seeded" else {}
-    privacy = {"delta": statistics.delta, **statistics.privacy, "prior": [statistics.run]}
+    prior = [*statistics.earlier, statistics.run]
+    privacy = {"delta": statistics.delta, **statistics.privacy, "prior": prior}
     return {"run": {**seeded, **seed}, "privacy": privacy, "secure": statistics.secure}
 
 
