@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from privfed.cli.answering import print_json, quotes_on_request
 from privfed.cli.options import ANYTHING, JSON, OVERRIDES
@@ -64,7 +65,7 @@ def describe_command(
     from privfed.statistics.description_run import Asking
 
     if run_file.is_dir():
-        _refuse_more(epsilon, out, columns, overrides)
+        _refuse_more()
         statistics = statistics_of(run_file)
     else:
         asking = Asking(epsilon, delta, columns, rows_per_client, buckets, letters)
@@ -93,11 +94,15 @@ def _places(out: Path | None) -> tuple[Path, Path | None]:
     return out.with_suffix(""), out
 
 
-def _refuse_more(
-    epsilon: float | None, out: Path | None, columns: tuple[str, ...], overrides: tuple[str, ...]
-) -> None:
+def _refuse_more() -> None:
     """Raises `Refused` where a folder is read again, and anything is asked for besides."""
-    if epsilon is not None or out or columns or overrides:
+    context = click.get_current_context()
+    given = {
+        name
+        for name in context.params
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    if given - {"run_file", "as_json", "show_values"}:
         raise Refused(
             "RUN.toml is a folder, whose release is read again as it is; name a run file to "
             "release something else"

@@ -26,6 +26,7 @@ from privfed.words import ceiling
 
 _MOST_CLASSES = 17
 """Whole numbers from 0 have cells of their own up to the one before."""
+_LONGER = "its words are longer than the letters that were read; describe it with more --letters"
 _RARE = 0.05
 """Of a column of numbers, so few words may be no numbers."""
 
@@ -67,7 +68,8 @@ def _sections(statistics: Statistics) -> dict[str, dict[str, Any]]:
     """Beside [data]: what has to be as it was there, so that both releases compose."""
     seed = {"seed": statistics.seed} if statistics.seed else {}
     seeded = {"randomness": "seeded"} if statistics.randomness == "seeded" else {}
-    privacy = {"delta": statistics.delta, **statistics.privacy, "prior": [statistics.run]}
+    prior = [*statistics.earlier, statistics.run]
+    privacy = {"delta": statistics.delta, **statistics.privacy, "prior": prior}
     return {"run": {**seeded, **seed}, "privacy": privacy, "secure": statistics.secure}
 
 
@@ -103,10 +105,11 @@ def _kind(column: ColumnStatistics, data: dict[str, Any]) -> ColumnKind:
         why += f"; {column.missing.value:.0%} empty" if column.missing.value >= 0.005 else ""
         return NumericColumn(why, (low, high), numbers.quantiles["0.5"].value, odd)
     values = [each.value for each in column.values if not each.cut]
+    cut = sum(each.count.value for each in column.values if each.cut)
     if len(values) < 2:
-        return LeftOutColumn("too few of its words were read from the sums, or none was seen")
+        return LeftOutColumn(_LONGER if cut else "too few of its words were read, or none was seen")
     named = sum(each.count.value for each in column.values if not each.cut)
-    others = column.unnamed.value if column.unnamed else 0.0
+    others = cut + (column.unnamed.value if column.unnamed else 0.0)
     share = named / (named + others) if named + others else 0.0
     why = f"{len(values)} words read from the sums, {share:.0%} of all; others are no category"
     return CategoryColumn(why, sorted(values), True)

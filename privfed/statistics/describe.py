@@ -128,6 +128,7 @@ def _stated(
         rows=interval(max(total, 0.0), total, math.sqrt(variance), 0.0),
         rows_of_clients=sizes,
         columns=sums.columns(),
+        earlier=source.earlier,
         data={key: value for key, value in config.values()["data"].items() if key in _DECLARED},
         privacy={
             "mechanism": config.names["mechanism"],

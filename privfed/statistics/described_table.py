@@ -61,6 +61,9 @@ class DescribedTable(Part):
     """Into so many buckets fall words that nobody listed."""
     letters: int = Field(12, ge=1, le=64)
     """So many of their first bytes are read."""
+    earlier: list[str] = []
+    """Runs whose spending a declaration counts beside this release's: privacy.prior of the run
+    file."""
     natural_partition: ClassVar[bool] = True
     real_people: ClassVar[bool] = True
     whereabouts: ClassVar[frozenset[str]] = frozenset({"site"})

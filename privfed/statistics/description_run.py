@@ -72,6 +72,7 @@ def description_of(run_file: Path, overrides: Iterable[str], asking: Asking) -> 
         "rows_per_client": asking.rows_per_client,
         "buckets": asking.buckets,
         "letters": asking.letters,
+        "earlier": raw.get("privacy", {}).get("prior", []),
     }
     described = _validated(DescribedTable, "data", source)
     epsilon = asking.epsilon

@@ -136,7 +136,11 @@ class CountedNumbers:
         mean = float(counts @ middles / total)
         ends, deviations = self._linear(np.stack([lows - mean, highs - mean]))
         low, high = _ends(mean + ends / total, deviations / total)
-        estimate = StatedEstimate(value=mean, low=max(low, limits[0]), high=min(high, limits[1]))
+        estimate = StatedEstimate(
+            value=mean,
+            low=min(max(low, limits[0]), mean),
+            high=max(min(high, limits[1]), mean),
+        )
         nearest = np.maximum(np.maximum(lows - mean, mean - highs), 0.0) ** 2
         farthest = np.maximum(np.abs(lows - mean), np.abs(highs - mean)) ** 2
         ends, deviations = self._linear(np.stack([nearest, farthest]))

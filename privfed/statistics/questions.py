@@ -9,7 +9,7 @@ words are written into a few public buckets.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -92,10 +92,14 @@ class ValuesAsked:
         place = {value: OTHER_NODE + 1 + n for n, value in enumerate(self.values)}
         missing = dialect.missing - place.keys()
         nodes = [
-            MISSING_NODE if value in missing else place.get(_plain(value, dialect), OTHER_NODE)
+            MISSING_NODE if value in missing else self._node(value, place, dialect)
             for value in words.values
         ]
         return np.array([*nodes, MISSING_NODE])[words.codes][:, None]
+
+    def _node(self, value: str, place: Mapping[str, int], dialect: Dialect) -> int:
+        """The node of a word: as it stands ("01"), or as the whole number that it writes."""
+        return place.get(value, place.get(_plain(value, dialect), OTHER_NODE))
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class Statistics(Part):
     `rows_of_clients` counts clients by their numbers of rows, of which `rows_per_client` counted at
     most. `noise` is the deviation on each coordinate of the sum, of vectors of norm 1 at most.
     `data`, `privacy`, `secure`, `randomness` and `seed` are those of the `run` that released it,
-    and a run on these people needs the same.
+    and a run on these people needs the same. `earlier` are the runs that it counts besides.
     """
 
     format: Literal[1] = 1
@@ -99,6 +99,7 @@ class Statistics(Part):
     rows: StatedEstimate
     rows_of_clients: list[CellCount]
     columns: list[ColumnStatistics]
+    earlier: list[str] = []
     data: dict[str, Any]
     privacy: dict[str, Any]
     secure: dict[str, Any]
