@@ -26,7 +26,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from accounting import chain, durable
+from accounting.budget_values import budget_value, written
 from accounting.choice import Choice
+from accounting.dearest import dearest
 from accounting.errors import AccountingError, BudgetExceeded, LedgerBroken
 from accounting.events import Event, Spending
 from accounting.heads import Head, HeadsFile, place_of
@@ -86,7 +88,7 @@ class Ledger:
         Raises `FileExistsError` where there is a file: a ledger is never begun twice.
         """
         line, link = chain.sealed(
-            chain.START, {"type": "open", "format": FORMAT, "terms": _written(terms)}
+            chain.START, {"type": "open", "format": FORMAT, "terms": written(terms)}
         )
         durable.create(path, line)
         return cls(path, [link])
@@ -100,7 +102,7 @@ class Ledger:
         """
         links, torn = chain.read(path)
         ledger = cls(path, links)
-        if torn and ledger._events and not ledger._repeats:
+        if torn and ledger._counts_torn:
             ledger._take(ledger._charge_of_a_torn_line()[1])
         return ledger
 
@@ -111,8 +113,7 @@ class Ledger:
         ledger = cls(path, links)
         if torn:
             lines, newline, _ = path.read_bytes().rpartition(b"\n")
-            counted = ledger._events and not ledger._repeats
-            line, link = ledger._charge_of_a_torn_line() if counted else (b"", None)
+            line, link = ledger._charge_of_a_torn_line() if ledger._counts_torn else (b"", None)
             durable.write_atomically(path, lines + newline + line)
             if link is not None:
                 ledger._take(link)
@@ -142,7 +143,7 @@ class Ledger:
     def budget(self) -> float | None:
         """The budget that holds now; None without one, or where an older ledger is silent."""
         return (
-            self._budgets[-1].epsilon if self._budgets else _budget_value(self._terms.get("budget"))
+            self._budgets[-1].epsilon if self._budgets else budget_value(self._terms.get("budget"))
         )
 
     @property
@@ -222,7 +223,7 @@ class Ledger:
         """
         change = {"round": self._next_round(), "before": before, "epsilon": epsilon}
         body = {"type": "define", "id": len(self._events), "event": event.to_json()}
-        line, link = chain.sealed(self.head().hex(), {**body, "budget": _written(change)})
+        line, link = chain.sealed(self.head().hex(), {**body, "budget": written(change)})
         durable.write_atomically(self.path, self.path.read_bytes() + line)
         self._take(link)
         self._keep_head(link)
@@ -243,18 +244,14 @@ class Ledger:
         return past
 
     @property
-    def _repeats(self) -> bool:
-        """Whether the run is a seeded simulation, which charges a torn line's round anew."""
-        return self._terms.get("randomness") == "seeded"
+    def _counts_torn(self) -> bool:
+        """Whether a torn line counts: a seeded simulation charges its round anew."""
+        return bool(self._events) and self._terms.get("randomness") != "seeded"
 
     def _charge_of_a_torn_line(self) -> tuple[bytes, chain.Link]:
         """The next round's charge, as dear as any that is defined: nobody was drawn for it."""
-        from accounting.guarantee import guarantee  # it asks for ledgers
-
-        delta = self._terms.get("delta", 1e-6)
-        costs = [guarantee({event: 1}, delta).epsilon for event in self._events]
-        dearest = max(range(len(costs)), key=lambda place: (costs[place], place))
-        body = {"type": "charge", "round": self._next_round(), "event": dearest}
+        event = dearest(self._events, self._terms.get("delta", 1e-6))
+        body = {"type": "charge", "round": self._next_round(), "event": event}
         return chain.sealed(self.head().hex(), body)
 
     def _next_round(self) -> int:
@@ -319,23 +316,9 @@ def terms_at(path: Path) -> Mapping[str, Any]:
     return MappingProxyType(terms if isinstance(terms, dict) else {})
 
 
-_INFINITE = "inf"
-"""An infinite budget, for which JSON has no number."""
-
-
-def _written(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """`stated` as strict JSON: an infinite budget is a word."""
-    return {key: _INFINITE if value == math.inf else value for key, value in stated.items()}
-
-
-def _budget_value(budget: Any) -> Any:
-    """A budget as a number; earlier versions wrote infinity as Python does, which `json` reads."""
-    return math.inf if budget == _INFINITE else budget
-
-
 def _budget_change(stated: Mapping[str, Any]) -> BudgetChange:
     before, epsilon = (
-        number(_budget_value(stated[key]), key, 0.0, math.inf) for key in ("before", "epsilon")
+        number(budget_value(stated[key]), key, 0.0, math.inf) for key in ("before", "epsilon")
     )
     if not _is_count(stated["round"]):
         raise LedgerBroken(f"a budget's round is {stated['round']!r}; expected a whole number")

@@ -214,8 +214,8 @@ def solve_plan(
         planned = _of_cost(config, cost, noise, before)
         if beside:
             evaluating = _of_cost(beside.config, beside.cost, beside.noise(noise), before)
-            kept = replace(planned.config, evaluation_admitted=beside.cost.limits.admitted)
-            planned = replace(planned, config=kept, evaluation=evaluating, beside=beside)
+            solved = replace(planned.config, evaluation_admitted=beside.cost.limits.admitted)
+            planned = replace(planned, config=solved, evaluation=evaluating, beside=beside)
         spending = Counter(before.spending) + Counter(planned.spent)
         promised = guarantee(spending, privacy.delta, privacy.accountant)
         if not _goes_on(config):
