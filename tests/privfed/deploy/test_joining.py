@@ -26,7 +26,7 @@ DECLINED = {
     Code.OBJECTIVE: (('"sgd", "fedprox", "feddane"', '"fedprox"'), ()),
     Code.MODEL: (("[allow]", '[allow]\nmodels = ["mlp"]'), ()),
     Code.PARAMETERS: (("[allow]", "[allow]\nparameters = 3"), ()),
-    Code.RELEASE: (("[allow]", '[allow]\nreleases = ["statistics"]'), ()),
+    Code.RELEASE: (('releases = ["training", "evaluation"]', 'releases = ["statistics"]'), ()),
     Code.DEADLINE: (("simulation = true", "simulation = false"), ("secure.deadline=0.000001",)),
 }
 """By its word: a change of the policy, and keys of the run."""
