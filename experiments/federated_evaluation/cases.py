@@ -24,10 +24,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Arm:
-    """How a case is evaluated, by which measure it is stopped, and with how many seeds it is run."""
+    """How a case is evaluated, and how many seeds it is run with."""
 
     changes: tuple[str, ...] = ()
-    by: str = "accuracy"
     held_back: bool = False
     seeds: int = SEEDS
 
@@ -60,7 +59,7 @@ ARMS = {
     HELD_BACK: Arm(held_back=True),
     END: Arm((*_CHARGED, "evaluation.every=120"), seeds=SEEDS_AT_THE_END),
     TENS: Arm(_CHARGED),
-    TENS_BY_LOSS: Arm((*_CHARGED, *_BY_LOSS), by="loss"),
+    TENS_BY_LOSS: Arm((*_CHARGED, *_BY_LOSS)),
     TENS_FIFTH: Arm((*_CHARGED, *_FOUR_TIMES)),
 }
 

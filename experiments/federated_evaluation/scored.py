@@ -77,9 +77,7 @@ def less_held_back(config: Config, streams: Streams) -> Federation:
     return with_held_back(load_population(config, streams), config.evaluation.holdout)[0]
 
 
-def scored_rounds(
-    config: Config, case: str, arm: str, held_back: bool = False
-) -> Iterator[Scored]:
+def scored_rounds(config: Config, case: str, arm: str, held_back: bool = False) -> Iterator[Scored]:
     """The run of `config`, scored at each of its regular rounds.
 
     With `held_back`, clients hold back what they would score on, and a test set alone scores.

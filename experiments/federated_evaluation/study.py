@@ -47,7 +47,9 @@ def every_run(cases: list[str], seeds: int = 0) -> Iterator[Scored]:
         for name, arm in ARMS.items():
             for seed in range(min(arm.seeds, seeds or arm.seeds)):
                 with screen.status(f"{case}, {name}, seed {seed}"):
-                    run = list(scored_rounds(configured(case, name, seed), case, name, arm.held_back))
+                    run = list(
+                        scored_rounds(configured(case, name, seed), case, name, arm.held_back)
+                    )
                 yield from run if ARMS[name].stops else run[-1:]
             screen.print(f"{case}, {name}", highlight=False)
 
