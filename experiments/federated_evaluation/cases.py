@@ -9,7 +9,7 @@ from privfed.config.config import Config
 from privfed.config.reading import load
 
 HERE = Path(__file__).parent
-PATIENCE = 3
+PATIENCE, LONGER = 3, 5
 SEEDS = 20
 SEEDS_AT_THE_END = 40
 

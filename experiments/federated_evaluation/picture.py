@@ -1,4 +1,4 @@
-"""What clients measured beside the truth, over rounds, and where one kind of run was stopped."""
+"""What clients measured beside the truth, over rounds, and where runs stop that get worse."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ def _measured(place: Any, run: Sequence[Scored]) -> None:
 
 
 def _diverging(place: Any, rows: Sequence[Scored]) -> None:
-    """Mean accuracy over rounds of each arm, and every run's model where it stopped."""
+    """Mean loss over rounds of each arm, and every run's where it ended."""
     for number, arm in enumerate((TEST, TENS, TENS_FIFTH)):
         each, colour = list(runs(rows, _DIVERGING, arm).values()), COLOURS[number]
-        means = 100 * np.mean([[row.accuracy for row in run] for run in each], axis=0)
+        means = np.mean([[row.loss for row in run] for run in each], axis=0)
         rounds = [row.round for row in each[0]]
         ends = [stopped(run, PATIENCE, "accuracy", ARMS[arm].charged) for run in each]
         place.plot(rounds, means, DASHES[number], color=colour, label=arm)
         place.plot(
             [end.round + 2 * number - 2 for end in ends],
-            [100 * end.accuracy for end in ends],
+            [end.loss for end in ends],
             MARKERS[number],
             color=colour,
             markersize=4,
             alpha=0.5,
         )
-    place.set(title="digits, a rate too fast: where runs stop", xlabel="round")
+    place.set(title="fast digits, and where runs stop", xlabel="round", ylabel="test loss")

@@ -13,6 +13,7 @@ from experiments.federated_evaluation.cases import (
     CASES,
     END,
     HELD_BACK,
+    LONGER,
     PATIENCE,
     TENS,
     TENS_BY_LOSS,
@@ -54,7 +55,7 @@ def exactness(rows: Sequence[Scored]) -> str:
     """How far estimates of accuracy are from the truth, in points."""
     head = ("clients", "evaluation", "95 % of errors", "within 2 points", "half the interval")
     return _markdown(
-        (*head, "covered"),
+        (*head, "covered", "95 % of the test set's"),
         (
             (case, arm, *_exact([row for run in of.values() for row in run]))
             for case in CASES
@@ -68,11 +69,13 @@ def _exact(scored: Sequence[Scored]) -> tuple[str, ...]:
     error = np.abs([row.estimate - row.truth for row in scored])
     half = np.mean([(row.high - row.low) / 2 for row in scored])
     covered = sum(row.low <= row.truth <= row.high for row in scored)
+    apart = np.abs([row.accuracy - row.truth for row in scored])
     return (
         f"{100 * np.quantile(error, 0.95):.1f}",
         f"{np.sum(error <= _CLOSE)} of {len(error)}",
         f"{100 * half:.1f}",
         f"{covered} of {len(error)}",
+        f"{100 * np.quantile(apart, 0.95):.1f}",
     )
 
 
@@ -98,13 +101,13 @@ def _ends(rows: Sequence[Scored], case: str, arm: str) -> dict[int, float]:
     return {seed: run[-1].accuracy for seed, run in runs(rows, case, arm).items()}
 
 
-def stopping(rows: Sequence[Scored], patience: int = PATIENCE) -> str:
-    """When runs stop, what they have spent then, and what accuracy they gain by not going on."""
-    head = ("clients", "evaluation", "by", "stopped", "after rounds", "ε", "gain")
+def stopping(rows: Sequence[Scored]) -> str:
+    """When runs stop, what they have spent then, and what they gain by not going on."""
+    head = ("clients", "evaluation", "by", "stopped", "after rounds", "ε", "accuracy", "loss")
     return _markdown(
-        head,
+        (*head, f"accuracy, patience {LONGER}"),
         (
-            (case, arm, by, *_stops(list(of.values()), patience, by, ARMS[arm].charged))
+            (case, arm, by, *_stops(list(of.values()), by, ARMS[arm].charged))
             for case in CASES
             for arm, by in STOPS
             if (of := runs(rows, case, arm))
@@ -112,22 +115,29 @@ def stopping(rows: Sequence[Scored], patience: int = PATIENCE) -> str:
     )
 
 
-def _stops(of: Sequence[Sequence[Scored]], patience: int, by: str, charged: bool) -> Iterable[str]:
-    ends = [stopped(run, patience, by, charged) for run in of]
+def _stops(of: Sequence[Sequence[Scored]], by: str, charged: bool) -> Iterable[str]:
+    ends = [stopped(run, PATIENCE, by, charged) for run in of]
+    later = [stopped(run, LONGER, by, charged) for run in of]
     early = sum(end.round < run[-1].round for end, run in zip(ends, of, strict=True))
     yield f"{early} of {len(of)}"
     yield f"{np.mean([end.round for end in ends]):.0f}"
     yield f"{np.mean([end.epsilon for end in ends]):.1f}"
-    yield interval(
-        [100 * (end.accuracy - run[-1].accuracy) for end, run in zip(ends, of, strict=True)]
-    )
+    yield interval([100 * gain for gain in _gains(of, ends, "accuracy")])
+    yield interval(_gains(of, ends, "loss"), 2)
+    yield interval([100 * gain for gain in _gains(of, later, "accuracy")])
 
 
-def interval(values: Sequence[float]) -> str:
+def _gains(of: Sequence[Sequence[Scored]], ends: Sequence[Scored], measure: str) -> list[float]:
+    """By how much a measure is larger where each run stops than at its end."""
+    pairs = zip(ends, of, strict=True)
+    return [getattr(end, measure) - getattr(run[-1], measure) for end, run in pairs]
+
+
+def interval(values: Sequence[float], digits: int = 1) -> str:
     """The mean and half of its 95 % interval, by Student's t."""
     count = len(values)
-    half = t.ppf(0.975, count - 1) * np.std(values, ddof=1) / math.sqrt(count) if count > 1 else 0
-    return f"{np.mean(values):+.1f} ± {half:.1f}"
+    half = t.ppf(0.975, count - 1) * np.std(values, ddof=1) / math.sqrt(count)
+    return f"{np.mean(values):+.{digits}f} ± {half:.{digits}f}"
 
 
 def _markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
