@@ -12,6 +12,7 @@ import torch
 from experiments.federated_evaluation.cases import (
     ARMS,
     CASES,
+    END,
     HERE,
     TENS,
     configured,
@@ -19,7 +20,7 @@ from experiments.federated_evaluation.cases import (
 from experiments.federated_evaluation.scored import less_held_back, scored_rounds, truth
 from experiments.federated_evaluation.stops import stopped
 from experiments.federated_evaluation.study import read, written
-from experiments.federated_evaluation.tables import tables
+from experiments.federated_evaluation.tables import runs, tables
 from privfed.config.reading import load
 from privfed.run.population import load_population
 from privfed.run.prepare import prepare
@@ -108,6 +109,37 @@ def test_every_run_is_in_the_table():
     for case in CASES:
         for name, arm in ARMS.items():
             assert counted[case, name] == arm.seeds * (12 if arm.stops else 1)
+
+
+def gains(case, arm, by, patience):
+    """Test accuracy where each run stops, less that at its end, in points."""
+    of = runs(RESULTS, case, arm).values()
+    ends = [stopped(run, patience, by, ARMS[arm].charged) for run in of]
+    return [100 * (end.accuracy - run[-1].accuracy) for end, run in zip(ends, of, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("case", "arm"), [("digits", END), ("table", END), ("large table", END), ("large table", TENS)]
+)
+def test_charged_accuracy_is_within_two_points_in_95_of_100_runs(case, arm):
+    rows = [row for row in RESULTS if (row.case, row.arm) == (case, arm)]
+    assert np.mean([abs(row.estimate - row.truth) <= 0.02 for row in rows]) >= 0.95
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_intervals_cover(case):
+    rows = [row for row in RESULTS if row.case == case and not math.isnan(row.truth)]
+    assert 0.93 <= np.mean([row.low <= row.truth <= row.high for row in rows]) <= 0.98
+    halved = [abs(row.estimate - row.truth) <= (row.high - row.low) / 4 for row in rows]
+    assert np.mean(halved) < 0.8
+
+
+def test_patience_of_three_loses_accuracy_with_500_clients_and_none_with_5000():
+    lost = gains("digits", TENS, "accuracy", 3)
+    assert np.mean(lost) + 1.96 * np.std(lost, ddof=1) / math.sqrt(len(lost)) < 0
+    assert not any(gains("large table", TENS, "accuracy", 3))
+    for case in ("digits", "table"):
+        assert np.mean(gains(case, TENS, "accuracy", 5)) > -0.5
 
 
 def test_the_page_shows_what_the_table_says():
