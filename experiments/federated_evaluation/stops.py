@@ -1,0 +1,26 @@
+"""Where `stop.patience` would have ended a run that went on to its end, as the engine decides it.
+
+Until then both are the same run, coin for coin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from experiments.federated_evaluation.scored import Scored
+from privfed.measures.accuracy import Accuracy
+from privfed.measures.mean_loss import MeanLoss
+from privfed.run.evaluation.stopping import Stopping
+
+LOWER_IS_BETTER = {"accuracy": Accuracy.lower_is_better, "loss": MeanLoss.lower_is_better}
+"""By the measure that a run is stopped by."""
+
+
+def stopped(run: Sequence[Scored], patience: int, by: str, charged: bool) -> Scored:
+    """The model that `run` ends with, where evaluations of `by` end it, `charged` or public."""
+    stopping = Stopping(patience, by, LOWER_IS_BETTER[by])
+    for scored in run:
+        stopping = stopping.after({by: scored.estimate if charged else getattr(scored, by)})
+        if stopping.over:
+            return scored
+    return run[-1]
