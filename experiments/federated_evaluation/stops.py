@@ -20,7 +20,14 @@ def stopped(run: Sequence[Scored], patience: int, by: str, charged: bool) -> Sco
     """The model that `run` ends with, where evaluations of `by` end it, `charged` or public."""
     stopping = Stopping(patience, by, LOWER_IS_BETTER[by])
     for scored in run:
-        stopping = stopping.after({by: scored.estimate if charged else getattr(scored, by)})
+        stopping = stopping.after(_measured(scored, by, charged))
         if stopping.over:
             return scored
     return run[-1]
+
+
+def _measured(scored: Scored, by: str, charged: bool) -> dict[str, float]:
+    """The measure, as an evaluation has it: with its interval, where clients made it."""
+    if not charged:
+        return {by: getattr(scored, by)}
+    return {by: scored.estimate, f"{by}_low": scored.low, f"{by}_high": scored.high}

@@ -19,6 +19,7 @@ def evaluation_refusals(config: Config) -> Iterator[str]:
         yield from _nothing_measured(config)
         yield from _uncharged_stop(config)
         yield from _unknown_measure(config)
+        yield from _never_reached(config)
 
 
 def _end_without_evaluation(config: Config) -> Iterator[str]:
@@ -100,3 +101,14 @@ def _unknown_measure(config: Config) -> Iterator[str]:
     )
     if by and by not in known:
         yield f"stop.by is {by!r}; expected one of {', '.join(known)}"
+
+
+def _never_reached(config: Config) -> Iterator[str]:
+    """So many evaluations without a better one, after a first one, are more than there are."""
+    by_clients = config.evaluation_rounds.every
+    count = -(-config.run.rounds // (by_clients or config.run.evaluate_every))
+    if config.stop.patience >= count:
+        yield (
+            f"stop.patience is {config.stop.patience}, and the run has {count} evaluations, which "
+            "could never end it early; lower it, or evaluate more often"
+        )

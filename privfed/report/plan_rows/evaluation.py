@@ -28,7 +28,7 @@ def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         )
     if plan.evaluation is not None and plan.mechanism.private:
         pairs["parts"] = "alone, " + ", ".join(
-            f"{share.rounds} rounds of {share.part} would spend ε = {ceiling(share.epsilon)}"
+            f"{share.part} ({share.rounds} of the rounds) would spend ε = {ceiling(share.epsilon)}"
             for share in budget_shares(plan)
         )
     if config.stop.patience:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from privfed.run.evaluation.charged_measures import PREFIX
 from privfed.run.setup import Setup
@@ -12,9 +12,11 @@ from privfed.run.setup import Setup
 
 @dataclass(frozen=True)
 class Stopping:
-    """Counts evaluations without a better one, of the measure `by`, up to `patience` of them.
+    """Counts evaluations in a row that were no better than the `best`, up to `patience` of them.
 
-    It reads public or charged measures alone, so that when a run ends is post-processing.
+    Of a measure with an interval, the best is an estimate, and the best of many is flattered by its
+    noise: an evaluation counts only where even the better end of its interval is no better. It
+    reads public or charged measures alone, so that when a run ends is post-processing.
     """
 
     patience: int
@@ -28,9 +30,14 @@ class Stopping:
         value = measures.get(self.by, math.nan)
         if math.isnan(value):
             return self
-        better = value < self.best if self.lower_is_better else value > self.best
-        best, since = (value, 0) if better or math.isnan(self.best) else (self.best, self.since + 1)
-        return Stopping(self.patience, self.by, self.lower_is_better, best, since)
+        end = measures.get(f"{self.by}_{'low' if self.lower_is_better else 'high'}", value)
+        if math.isnan(self.best) or self._better(value):
+            return replace(self, best=value, since=0)
+        return replace(self, since=0 if self._better(end) else self.since + 1)
+
+    def _better(self, value: float) -> bool:
+        """Whether it is better than the best."""
+        return value < self.best if self.lower_is_better else value > self.best
 
     @property
     def over(self) -> bool:

@@ -371,7 +371,7 @@ def test_what_has_no_proof_or_no_sense_is_refused(keys, reason):
 
 
 def test_a_test_set_of_clients_that_train_stops_nothing_uncharged():
-    keys = ("stop.patience=2", "data.holdout=examples")
+    keys = ("stop.patience=1", "data.holdout=examples")
     with pytest.raises(Refused, match="uncharged"):
         plan(small(*keys))
     plan(small(*keys, *BY_CLIENTS))
