@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 from accounting import chain, durable
 from accounting.budget_values import budget_value, written
 from accounting.choice import Choice
-from accounting.dearest import dearest
 from accounting.errors import AccountingError, BudgetExceeded, LedgerBroken
 from accounting.events import Event, Spending
 from accounting.heads import Head, HeadsFile, place_of
@@ -250,6 +249,8 @@ class Ledger:
 
     def _charge_of_a_torn_line(self) -> tuple[bytes, chain.Link]:
         """The next round's charge, as dear as any that is defined: nobody was drawn for it."""
+        from accounting.dearest import dearest  # whoever lists runs starts without accountants
+
         event = dearest(self._events, self._terms.get("delta", 1e-6))
         body = {"type": "charge", "round": self._next_round(), "event": event}
         return chain.sealed(self.head().hex(), body)
