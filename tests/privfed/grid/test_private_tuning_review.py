@@ -9,7 +9,7 @@ from grids import in_process, write
 from private_tunings import BUDGET, TUNED, number, proposed, scored, tuned
 
 from accounting.ledger import Ledger
-from accounting.repetitions import BITS, Repetitions
+from accounting.repetitions import Repetitions
 from privfed.config.chosen import Chosen
 from privfed.errors import PrivfedError, Refused
 from privfed.grid import cell_job
@@ -112,11 +112,6 @@ def test_no_memory_is_the_machines_trouble(tmp_path, monkeypatch, error):
     result = run_cell(Job("000001", {}, str(tmp_path / "000001"), False, chosen))
     assert result["status"] != FAILED
     assert not (tmp_path / "000001/result.json").exists()
-
-
-def test_every_law_that_is_accepted_is_drawn_from():
-    law = Repetitions.with_mean(50.0, 3000.0)
-    assert law.number(2 ** (BITS - 1)) > 1000, "the median is near the mean"
 
 
 def test_candidates_print_nothing(tmp_path, capfd, monkeypatch):
