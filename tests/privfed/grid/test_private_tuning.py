@@ -284,6 +284,7 @@ def test_an_earlier_run_is_counted_once_and_marked_once(tmp_path, monkeypatch):
     assert audited.problems == ()
     assert 8.9 < audited.guarantee.epsilon == done.guarantee.epsilon <= 9.0
     assert len(Ledger.load(tmp_path / "after/tuning.jsonl").spending) == 2
+    assert tuned(tmp_path / "after/grid.toml").guarantee == done.guarantee, "it goes on"
 
 
 def test_a_chosen_run_goes_no_further(tmp_path, monkeypatch):
