@@ -27,7 +27,7 @@ from accounting.guarantee import Guarantee, spent
 from accounting.ledger import Ledger
 from privfed.config.chosen import Chosen
 from privfed.errors import Refused
-from privfed.grid.cell_job import Job, run_cell
+from privfed.grid.cell_job import Job
 from privfed.grid.cell_results import STOPPED, WAITING, Result
 from privfed.grid.process_pool import Died, Ended, work
 from privfed.grid.results import DONE, FAILED, REFUSED, Files
@@ -37,6 +37,7 @@ from privfed.grid.tuned.places import Places
 from privfed.grid.tuned.proposal import Proposal
 from privfed.grid.tuned.release import release
 from privfed.grid.tuned.score import score_of
+from privfed.grid.tuned.unheard import Unheard, note
 from privfed.store.folders import held_alone
 from privfed.store.run_directory import RunDirectory
 
@@ -104,9 +105,9 @@ def _trained(
         for each in drawn
         if results[each.folder] is None and each.cell.config is not None
     ]  # fmt: skip
-    for event in work(run_cell, jobs, processes):
+    for event in work(Unheard(places.log), jobs, processes):
         if isinstance(event, Ended):
-            results[event.job.name] = _ended(event.result)
+            results[event.job.name] = _ended(event, places.log)
     return [results[each.folder] or {} for each in drawn]
 
 
@@ -120,13 +121,17 @@ def _result(folder: Path) -> Result | None:
     return result if ended else None
 
 
-def _ended(result: Any) -> Result:
-    """`result`, where the candidate ended by itself."""
+def _ended(event: Ended[Job], log: Path) -> Result:
+    """The result of a candidate that ended by itself.
+
+    Raises `Refused` in fixed words, since the reason may say which candidate it was: `log` has it.
+    """
+    result = event.result
     if isinstance(result, Died) or result["status"] in (STOPPED, WAITING):
-        why = str(result) if isinstance(result, Died) else result["reason"]
+        note(log, f"{event.job.name}: {result if isinstance(result, Died) else result['reason']}")
         raise Refused(
-            f"a candidate was cut off: {why}; nothing is lost or released: mend that, and the same "
-            "command goes on"
+            f"a candidate was cut off, and {log} says by what: nothing is lost or released; mend "
+            "that, and the same command goes on"
         )
     return dict(result)
 
