@@ -167,6 +167,11 @@ def _of_one(
         raise Refused(f"{dict(cell.values)}: {cell.refusal}")
     config = replace(cell.config, chosen=Chosen(repetitions))
     before = priors(config)
+    if before.spending and config.privacy.accountant == "pld":
+        raise Refused(
+            'privacy.accountant is "pld", whose bound on a choice among runs composes with no '
+            'earlier runs (privacy.prior); use "rdp" or "tightest"'
+        )
     setup = prepare(config, before, load=load_representatives)
     plan = setup.plan
     if plan.guarantee.epsilon == math.inf:

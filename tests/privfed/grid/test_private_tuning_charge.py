@@ -133,6 +133,9 @@ def test_a_tuning_goes_on_over_the_earlier_runs_that_it_states(tmp_path, monkeyp
     with pytest.raises(Refused, match=r"privacy\.prior"):
         tuning.tune(files, fewer, 1)
     assert 8.9 < tuned(path).guarantee.epsilon <= 9.0
+    composed = BUDGET.replace("epsilon = 4.0", 'accountant = "pld"\n' + prior)
+    with pytest.raises(Refused, match="composes with no earlier runs"):
+        tuned(write(tmp_path / "third", TUNED, composed))
 
 
 def test_what_is_copied_stays_as_private_as_it_was(tmp_path, monkeypatch):
