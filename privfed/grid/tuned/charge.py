@@ -37,7 +37,7 @@ def charge_tuning(proposal: Proposal, places: Places) -> Ledger:
         ledger.charge(1, proposal.event)
     _refuse_another(proposal, ledger)
     if places.best.exists():
-        refuse_uncharged(places.best, ledger)
+        refuse_unpaid(places.best, ledger)
     return ledger
 
 
@@ -64,7 +64,7 @@ def secret(proposal: Proposal, places: Places, ledger: Ledger) -> bytes | None:
     return key
 
 
-def refuse_uncharged(run: Path, ledger: Ledger) -> None:
+def refuse_unpaid(run: Path, ledger: Ledger) -> None:
     """Raises `Refused` where the directory `run` is not of a candidate that `ledger` charged."""
     chosen = terms_at(run / "ledger.jsonl").get("chosen", {})
     if not ledger.charges or chosen.get("charge") != ledger.charges[0].hash:

@@ -32,7 +32,7 @@ from privfed.grid.cell_results import STOPPED, WAITING, Result
 from privfed.grid.process_pool import Died, Ended, work
 from privfed.grid.results import DONE, FAILED, REFUSED, Files
 from privfed.grid.tuned.candidates import Candidate, candidates
-from privfed.grid.tuned.charge import charge_tuning, refuse_uncharged, secret
+from privfed.grid.tuned.charge import charge_tuning, refuse_unpaid, secret
 from privfed.grid.tuned.places import Places
 from privfed.grid.tuned.proposal import Proposal
 from privfed.grid.tuned.release import release
@@ -86,7 +86,7 @@ def tune(files: Files, proposal: Proposal, processes: int) -> Tuned:
             results = _trained(drawn, places, chosen, processes)
             best = drawn[_best(proposal, results)]
             run = places.candidates / best.folder / "run"
-            refuse_uncharged(run, ledger)
+            refuse_unpaid(run, ledger)
             release(run, places.best, places.private / "best")
         os.utime(places.ledger)  # its date and the best run's would tell how long it took
     return _tuned(places, proposal, ledger)
