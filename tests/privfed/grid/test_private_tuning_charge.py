@@ -138,11 +138,15 @@ def test_a_tuning_goes_on_over_the_earlier_runs_that_it_states(tmp_path, monkeyp
         tuned(write(tmp_path / "third", TUNED, composed))
 
 
-def test_what_is_copied_stays_as_private_as_it_was(tmp_path, monkeypatch):
+def test_a_runs_secret_stays_private_where_it_is_copied(tmp_path, monkeypatch):
     number(monkeypatch, 1)
-    tuned(write(tmp_path, TUNED, BUDGET))
-    (run,) = (tmp_path / "private/candidates").glob("*/run")
-    copied = [file for file in (tmp_path / "best").rglob("*") if file.is_file()]
-    for file in copied:
-        original = run / file.relative_to(tmp_path / "best")
-        assert stat.S_IMODE(file.stat().st_mode) == stat.S_IMODE(original.stat().st_mode)
+    path = write(tmp_path, TUNED, BUDGET)
+    tuned(path)
+    (key,) = (folder / "private/key" for folder in tmp_path.glob("private/candidates/*/run"))
+    key.parent.mkdir(0o700)
+    key.touch(0o600)
+    shutil.rmtree(tmp_path / "best")
+    tuned(path)
+    copied = tmp_path / "best/private/key"
+    assert stat.S_IMODE(copied.stat().st_mode) == 0o600
+    assert stat.S_IMODE(copied.parent.stat().st_mode) == 0o700
