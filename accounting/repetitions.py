@@ -87,13 +87,19 @@ class Repetitions:
         with decimal.localcontext() as context:
             context.prec = _DIGITS
             left = decimal.Decimal(bits) / decimal.Decimal(2) ** BITS
-            mass, k = self._first_mass(), 1
-            gamma, shape = decimal.Decimal(self.gamma), decimal.Decimal(self.shape)
-            while left >= mass > decimal.Decimal(10) ** -(_DIGITS - 10):
+            least = decimal.Decimal(10) ** -(_DIGITS - 10)
+            mass, growth, k = self._first_mass(), self._growth(1), 1
+            while left >= mass and (mass > least or growth > 1):  # it may begin below, and rise
                 left -= mass
-                mass *= (1 - gamma) * (k + shape) / (k + 1)
+                mass *= growth
                 k += 1
+                growth = self._growth(k)
             return k
+
+    def _growth(self, k: int) -> decimal.Decimal:
+        """P[K = k + 1] / P[K = k], in the caller's arithmetic; above 1 before the mode alone."""
+        gamma, shape = decimal.Decimal(self.gamma), decimal.Decimal(self.shape)
+        return (1 - gamma) * (k + shape) / (k + 1)
 
     def _first_mass(self) -> decimal.Decimal:
         """P[K = 1], in the arithmetic of the caller's context."""

@@ -13,7 +13,7 @@ from accounting.errors import AccountingError
 from privfed.config.assembly import assembled
 from privfed.config.chosen import Chosen
 from privfed.config.config import Config, Raw
-from privfed.errors import Broken, Busy, PrivfedError, public_text
+from privfed.errors import Broken, Busy, PrivfedError, public_text, ran_out_of_memory
 from privfed.grid.cell_results import STOPPED, WAITING, Result
 from privfed.grid.results import DONE, FAILED, REFUSED
 from privfed.json_text import dump
@@ -26,7 +26,7 @@ _NO_ROOM = {
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE,
     errno.EACCES, errno.EPERM,
 }  # fmt: skip
-"""What is the machine's trouble, not the cell's."""
+"""What is the machine's trouble, not the cell's, but for memory."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,11 @@ def run_cell(job: Job) -> Result:
     except PrivfedError as error:
         result = {"status": REFUSED, "reason": str(error)}
     except OSError as error:
-        status = STOPPED if error.errno in _NO_ROOM else FAILED
+        status = STOPPED if _machines_trouble(job, error) else FAILED
         result = {"status": status, "reason": public_text(error)}
     except Exception as error:  # a bug of one cell must not end the others
+        if _machines_trouble(job, error):
+            return {"status": STOPPED, "reason": public_text(error)}
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"
         advice = "its text may quote data; privfed train --show-values on this cell shows it"
@@ -84,6 +86,17 @@ def _trained(job: Job, path: Path) -> Outcome:
     number = sum(1 for _ in path.parent.glob("run.broken-*")) + 1
     path.rename(path.with_name(f"run.broken-{number}"))  # what it was charged stays to be read
     return train(_config(job), path)
+
+
+def _machines_trouble(job: Job, error: Exception) -> bool:
+    """Whether it is not the cell's, so that the cell is tried again.
+
+    Memory that ran out is the trouble of a cell of a table, which ends without others. A run to
+    choose from would have the worst score for good, and others might be chosen for it.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    no_memory = number == errno.ENOMEM or ran_out_of_memory(error)
+    return number in _NO_ROOM or (job.chosen is not None and no_memory)
 
 
 def _config(job: Job) -> Config:

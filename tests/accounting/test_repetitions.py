@@ -69,6 +69,15 @@ def test_the_ends_of_the_bits_are_the_ends_of_the_law():
     assert {Repetitions(1.0, 1.0).number(bits) for bits in (0, 2**BITS - 1)} == {1}
 
 
+@pytest.mark.parametrize("shape, mean", [(50.0, 3000.0), (100.0, 10_000.0), (30.0, 10_000.0)])
+def test_a_law_whose_first_masses_vanish_is_drawn_from_around_its_mode(shape, mean):
+    law = Repetitions.with_mean(shape, mean)
+    below = masses(law, 50_000).cumsum()
+    assert below[0] < 1e-60
+    for share in (0.001, 0.5, 0.999):
+        assert law.number(int(share * 2**BITS)) == 1 + np.searchsorted(below, share)
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -24,9 +24,9 @@ def proposed(path):
     return files, propose(files, load_grid(path))
 
 
-def tuned(path):
+def tuned(path, processes=1):
     files, proposal = proposed(path)
-    return tuning.tune(files, proposal, 1)
+    return tuning.tune(files, proposal, processes)
 
 
 def number(monkeypatch, count):

@@ -1,46 +1,125 @@
-"""The one line that a tuning charges, before its first candidate, whatever their number."""
+"""The one line that a tuning charges, before its first candidate, whatever their number.
+
+The ledger commits to the secret that all draws follow from: it is durable before the charge and
+never drawn anew, so that one charge releases the best of one set of candidates only.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
 
+from accounting.durable import make_folder
 from accounting.guarantee import Gate
-from accounting.ledger import Ledger
+from accounting.ledger import Ledger, terms_at
 from privfed.config.population_identity import population_identity
-from privfed.errors import Refused
+from privfed.errors import Broken, Refused
+from privfed.grid.tuned.places import Places
 from privfed.grid.tuned.proposal import Proposal
+from privfed.plan.prior_spending import Priors
 from privfed.run.ledger_terms import mark_counted
 
 
-def charge_tuning(proposal: Proposal, path: Path) -> Ledger:
-    """The ledger at `path` with the charge of this tuning, made now where it is not there.
+def charge_tuning(proposal: Proposal, places: Places) -> Ledger:
+    """The ledger with the charge of this tuning, made now where it is not there.
 
-    Raises `Refused` where it is of another tuning, and `BudgetExceeded` as a run would.
+    Raises `Refused` where runs or a ledger of another tuning lie there, and `BudgetExceeded` as a
+    run would.
     """
-    ledger = Ledger.recover(path) if path.exists() else None
-    if ledger is None or not ledger.opened:
-        path.unlink(missing_ok=True)
-        mark_counted(proposal.before, path.parent)
-        ledger = Ledger.create(path, _terms(proposal))
-    if ledger.terms.get("config") != proposal.digest:
-        raise Refused(
-            f"{path} is of another tuning: combinations, law or score are not those that were "
-            "fixed when it was charged. Restore the grid and run files, or name another --out"
-        )
-    if not ledger.charges:
+    ledger = Ledger.recover(places.ledger) if places.ledger.exists() else None
+    if ledger is None or not ledger.charges:
+        ledger = _opened(proposal, places)
         budget, delta = proposal.plan.budget, proposal.config.privacy.delta
         if budget is not None:
             ledger.gate = Gate(budget, delta, proposal.config.privacy.accountant)
         ledger.charge(1, proposal.event)
+    _refuse_another(proposal, ledger)
+    if places.best.exists():
+        refuse_unpaid(places.best, ledger)
     return ledger
 
 
-def _terms(proposal: Proposal) -> dict[str, Any]:
+def secret(proposal: Proposal, places: Places, ledger: Ledger) -> bytes | None:
+    """The 32 bytes that all draws follow from, as `ledger` commits to them; None when seeded.
+
+    Raises `Broken` where they, or the candidates drawn from them, are lost: to draw others would
+    release the best of more runs than were charged.
+    """
+    if proposal.seeded:
+        return None
+    spent = (
+        f"what {ledger.path} charged is spent: the draws that it paid for are lost, and others "
+        f"would have to be charged. Restore {places.private}, or name another --out"
+    )
+    try:
+        key = places.key.read_or_draw(str(ledger.terms["id"]), fresh=False)
+    except Broken as error:
+        raise Broken(f"{places.key.path} is missing, or another's; {spent}") from error
+    if ledger.terms["tuning"].get("secret") != _commitment(key):
+        raise Broken(f"{places.key.path} is not what the ledger commits to; {spent}")
+    if not places.candidates.is_dir():
+        raise Broken(f"{places.candidates} is missing; {spent}")
+    return key
+
+
+def refuse_unpaid(run: Path, ledger: Ledger) -> None:
+    """Raises `Refused` where the directory `run` is not of a candidate that `ledger` charged."""
+    chosen = terms_at(run / "ledger.jsonl").get("chosen", {})
+    if not ledger.charges or chosen.get("charge") != ledger.charges[0].hash:
+        raise Refused(
+            f"{run} is no run that the charge in {ledger.path} pays for; expected this tuning's "
+            "best, or nothing. Move it away, or name another --out"
+        )
+
+
+def _opened(proposal: Proposal, places: Places) -> Ledger:
+    """A new ledger, after the secret that it commits to; of one without a charge nothing was drawn.
+
+    Raises `Refused` where there are runs that it would have charged.
+    """
+    for place in (places.best, places.candidates):
+        if place.exists() and any(place.iterdir()):
+            raise Refused(
+                f"{place} is there, and no charge for it in {places.ledger}: restore that ledger, "
+                "or name another --out"
+            )
+    places.ledger.unlink(missing_ok=True)
+    places.key.path.unlink(missing_ok=True)  # of a tuning that was cut off before it was charged
+    mark_counted(proposal.before, places.grid)
+    make_folder(places.candidates, 0o700)
+    identity, stated = proposal.digest[:16], {}
+    if not proposal.seeded:
+        identity = os.urandom(8).hex()
+        stated = {"secret": _commitment(places.key.read_or_draw(identity, fresh=True))}
+    return Ledger.create(places.ledger, _terms(proposal, identity, stated))
+
+
+def _commitment(key: bytes) -> str:
+    """What a ledger states of the secret `key`, which tells nothing of its 256 bits."""
+    return hashlib.sha256(b"privfed tuning secret " + key).hexdigest()
+
+
+def _refuse_another(proposal: Proposal, ledger: Ledger) -> None:
+    """Raises `Refused` where `ledger` is not what this tuning charges."""
+    if ledger.terms.get("config") != proposal.digest:
+        differs = "combinations, law or score"
+    elif Priors.stated(ledger.terms).runs != proposal.before.runs:
+        differs = "the runs in privacy.prior"
+    elif ledger.charges[0].event != proposal.event:
+        differs = "rounds, cohort or noise of a candidate"
+    else:
+        return
+    raise Refused(
+        f"{ledger.path} is of another tuning: {differs} are not those that were fixed when it was "
+        "charged. Restore the grid and run files and earlier runs, or name another --out"
+    )
+
+
+def _terms(proposal: Proposal, identity: str, stated: dict[str, str]) -> dict[str, Any]:
     """What the ledger's first line states: all that a reader needs to know what epsilon means."""
     plan, config, event = proposal.plan, proposal.config, proposal.event
-    identity = proposal.digest[:16] if proposal.seeded else os.urandom(8).hex()
     combinations = [dict(cell.values) for cell in proposal.cells]
     return {
         "id": identity,
@@ -59,6 +138,7 @@ def _terms(proposal: Proposal) -> dict[str, Any]:
             "repetitions": proposal.repetitions.to_json(),
             "measure": proposal.measure,
             "lower_is_better": proposal.lower,
+            **stated,
         },
         "budget": plan.budget,
         "lineage": proposal.before.lineage.to_json(),

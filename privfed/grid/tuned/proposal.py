@@ -76,11 +76,12 @@ class Proposal:
 
     @property
     def promise(self) -> tuple[Any, ...]:
-        """What is promised to whom: the same for every combination."""
+        """What is promised to whom, and in what sense: the same for every combination."""
         config, privacy = self.config, self.config.privacy
         asked = (privacy.epsilon, privacy.delta, privacy.accountant)
         people = (config.data, config.source, config.partition, config.shift)
-        return (self.event, self.before, asked, people)
+        sense = (config.run.randomness, self.plan.simulation, self.plan.void)
+        return (self.event, self.before, asked, people, sense)
 
     @property
     def seeded(self) -> bool:
@@ -144,8 +145,9 @@ def propose(files: Files, grid: Grid) -> Proposal:
             raise Refused(
                 f"{dict(cell.values)} promises something else, or to other people, than "
                 f"{dict(combinations[0].values)}: all that is chosen from has to have one and the "
-                "same spending over one population; leave keys that change rounds, cohort, noise, "
-                "budget or [data] out of tune.over"
+                "same spending over one population, all secret or all simulations; leave keys that "
+                "change rounds, cohort, noise, budget, [data] or run.randomness, or make a run a "
+                "simulation, out of tune.over"
             )
         if (other.measure, other.lower) != (first.measure, first.lower):
             raise Refused(
@@ -165,6 +167,11 @@ def _of_one(
         raise Refused(f"{dict(cell.values)}: {cell.refusal}")
     config = replace(cell.config, chosen=Chosen(repetitions))
     before = priors(config)
+    if before.spending and config.privacy.accountant == "pld":
+        raise Refused(
+            'privacy.accountant is "pld", whose bound on a choice among runs composes with no '
+            'earlier runs (privacy.prior); use "rdp" or "tightest"'
+        )
     setup = prepare(config, before, load=load_representatives)
     plan = setup.plan
     if plan.guarantee.epsilon == math.inf:

@@ -6,6 +6,7 @@ It is written anew: its files are dated when all candidates ended, its place nam
 from __future__ import annotations
 
 import shutil
+import stat
 from pathlib import Path
 
 from accounting import durable
@@ -36,3 +37,4 @@ def _copy(folder: Path, to: Path) -> None:
             _copy(item, to / item.name)
         else:
             durable.write_atomically(to / item.name, item.read_bytes())
+            (to / item.name).chmod(stat.S_IMODE(item.stat().st_mode))

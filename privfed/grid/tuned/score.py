@@ -27,6 +27,12 @@ def score(tuning: Tuning, setup: Setup) -> tuple[str, bool]:
     if by in charged:
         lower = tuning.lower_is_better
         return by, charged[by] if lower is None else lower
+    if setup.plan.config.nothing_public and by not in charged:
+        instead = f"tune.by = {next(iter(charged))!r}" if charged else 'evaluation.by = "clients"'
+        raise Refused(
+            f'data.holdout = "none" leaves no example to score candidates by'
+            f"{f' ({by!r})' if by else ''}: let clients do it, and charge it ({instead})"
+        )
     network = setup.network
     measure, lower = tuning_measure(by, tuning.lower_is_better, network.loss)
     known = {network.loss.measure, "loss"}

@@ -27,49 +27,19 @@ from accounting.guarantee import Guarantee, spent
 from accounting.ledger import Ledger
 from privfed.config.chosen import Chosen
 from privfed.errors import Refused
-from privfed.grid.cell_job import Job, run_cell
+from privfed.grid.cell_job import Job
 from privfed.grid.cell_results import STOPPED, WAITING, Result
 from privfed.grid.process_pool import Died, Ended, work
 from privfed.grid.results import DONE, FAILED, REFUSED, Files
 from privfed.grid.tuned.candidates import Candidate, candidates
-from privfed.grid.tuned.charge import charge_tuning
+from privfed.grid.tuned.charge import charge_tuning, refuse_unpaid, secret
+from privfed.grid.tuned.places import Places
 from privfed.grid.tuned.proposal import Proposal
 from privfed.grid.tuned.release import release
 from privfed.grid.tuned.score import score_of
+from privfed.grid.tuned.unheard import Unheard, note
 from privfed.store.folders import held_alone
-from privfed.store.private_key import PrivateKey
 from privfed.store.run_directory import RunDirectory
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where a tuning lies in the folder `grid`. Everything but `best` and `ledger` is private."""
-
-    grid: Path
-
-    @property
-    def best(self) -> Path:
-        """The directory of the run that is released."""
-        return self.grid / "best"
-
-    @property
-    def ledger(self) -> Path:
-        """The ledger with the one charge; not called as a run's is, since this folder is none."""
-        return self.grid / "tuning.jsonl"
-
-    @property
-    def private(self) -> Path:
-        """The folder that nobody else may read.
-
-        The candidates lie one level further down: who may not read a folder can still see how many
-        folders are in it.
-        """
-        return self.grid / "private"
-
-    @property
-    def candidates(self) -> Path:
-        """A folder for each candidate."""
-        return self.private / "candidates"
 
 
 @dataclass(frozen=True)
@@ -109,26 +79,17 @@ def tune(files: Files, proposal: Proposal, processes: int) -> Tuned:
     places.private.chmod(0o700)
     taken = Refused(f"{files.folder} is being tuned by another process; wait for it to end")
     with held_alone(places.private, taken):
-        ledger = charge_tuning(proposal, places.ledger)
+        ledger = charge_tuning(proposal, places)
         if not places.best.exists():
-            drawn = candidates(proposal, _key(proposal, places, ledger))
+            drawn = candidates(proposal, secret(proposal, places, ledger))
             chosen = Chosen(proposal.repetitions, ledger.charges[0].hash)
             results = _trained(drawn, places, chosen, processes)
             best = drawn[_best(proposal, results)]
             run = places.candidates / best.folder / "run"
+            refuse_unpaid(run, ledger)
             release(run, places.best, places.private / "best")
         os.utime(places.ledger)  # its date and the best run's would tell how long it took
     return _tuned(places, proposal, ledger)
-
-
-def _key(proposal: Proposal, places: Places, ledger: Ledger) -> bytes | None:
-    """The secret that all draws follow from: drawn where no candidate can have begun."""
-    if proposal.seeded:
-        return None
-    fresh = not places.candidates.exists()
-    key = PrivateKey(places.private / "key").read_or_draw(str(ledger.terms["id"]), fresh)
-    make_folder(places.candidates, 0o700)
-    return key
 
 
 def _trained(
@@ -144,9 +105,9 @@ def _trained(
         for each in drawn
         if results[each.folder] is None and each.cell.config is not None
     ]  # fmt: skip
-    for event in work(run_cell, jobs, processes):
+    for event in work(Unheard(places.log), jobs, processes):
         if isinstance(event, Ended):
-            results[event.job.name] = _ended(event.result)
+            results[event.job.name] = _ended(event, places.log)
     return [results[each.folder] or {} for each in drawn]
 
 
@@ -160,13 +121,17 @@ def _result(folder: Path) -> Result | None:
     return result if ended else None
 
 
-def _ended(result: Any) -> Result:
-    """`result`, where the candidate ended by itself."""
+def _ended(event: Ended[Job], log: Path) -> Result:
+    """The result of a candidate that ended by itself.
+
+    Raises `Refused` in fixed words, since the reason may say which candidate it was: `log` has it.
+    """
+    result = event.result
     if isinstance(result, Died) or result["status"] in (STOPPED, WAITING):
-        why = str(result) if isinstance(result, Died) else result["reason"]
+        note(log, f"{event.job.name}: {result if isinstance(result, Died) else result['reason']}")
         raise Refused(
-            f"a candidate was cut off: {why}; nothing is lost or released: mend that, and the same "
-            "command goes on"
+            f"a candidate was cut off, and {log} says by what: nothing is lost or released; mend "
+            "that, and the same command goes on"
         )
     return dict(result)
 

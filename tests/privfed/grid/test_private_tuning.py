@@ -1,11 +1,13 @@
 """Choosing among runs, charged: one line before the first of them, and the best alone leaves."""
 
+import errno
 import json
 import stat
 import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -16,9 +18,13 @@ from scipy.stats import binom, chi2
 import privfed
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
+from accounting.repetitions import Repetitions
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
-from privfed.errors import Broken, Refused
+from privfed.config.chosen import Chosen
+from privfed.errors import Refused
+from privfed.grid import cell_job
+from privfed.grid.cell_job import Job, run_cell
 from privfed.grid.cell_results import STOPPED
 from privfed.grid.process_pool import Died, Ended, Started
 from privfed.grid.results import FAILED
@@ -158,17 +164,6 @@ def test_a_tuning_that_was_cut_off_goes_on_with_the_same_candidates(tmp_path, mo
     )
 
 
-def test_a_lost_key_never_draws_other_candidates(tmp_path, monkeypatch):
-    number(monkeypatch, 2)
-    path = write(tmp_path, TUNED, BUDGET)
-    monkeypatch.setattr(tuning, "work", scored({"status": STOPPED, "reason": "full"}))
-    with pytest.raises(Refused, match="cut off"):
-        tuned(path)
-    (tmp_path / "private/key").unlink()
-    with pytest.raises(Broken, match="missing"):
-        tuned(path)
-
-
 @pytest.mark.parametrize(
     "cut",
     [Died(-9), {"status": STOPPED, "reason": "disk"}, {"status": "waiting", "reason": "busy"}],
@@ -181,6 +176,25 @@ def test_the_machines_trouble_chooses_nothing(tmp_path, monkeypatch, cut):
     with pytest.raises(Refused, match="the same command goes on"):
         tuned(path)
     assert not (tmp_path / "best").exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("CUDA out of memory."), OSError(errno.ENOMEM, "x")],
+    ids=["python", "torch", "system"],
+)
+def test_no_memory_is_the_machines_trouble(tmp_path, monkeypatch, error):
+    def trained(job, path):
+        raise error
+
+    monkeypatch.setattr(cell_job, "_trained", trained)
+    chosen = Chosen(Repetitions(1.0, 0.5))
+    candidate = Job("000001", {}, str(tmp_path / "000001"), False, chosen)
+    assert run_cell(candidate)["status"] == STOPPED
+    assert not (tmp_path / "000001").exists()
+    assert run_cell(replace(candidate, chosen=None))["status"] == FAILED, (
+        "of a table's cell, its own"
+    )
 
 
 def test_a_candidate_that_fails_is_the_worst_and_never_tried_again(tmp_path, monkeypatch):
@@ -284,6 +298,7 @@ def test_an_earlier_run_is_counted_once_and_marked_once(tmp_path, monkeypatch):
     assert audited.problems == ()
     assert 8.9 < audited.guarantee.epsilon == done.guarantee.epsilon <= 9.0
     assert len(Ledger.load(tmp_path / "after/tuning.jsonl").spending) == 2
+    assert tuned(tmp_path / "after/grid.toml").guarantee == done.guarantee, "it goes on"
 
 
 def test_a_chosen_run_goes_no_further(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from grids import write
-from private_tunings import BUDGET, TUNED, tuned
+from private_tunings import BUDGET, TUNED, proposed, tuned
 
 from accounting.repetitions import Repetitions
 from privfed.config.assembly import assembled
@@ -76,6 +76,24 @@ def test_what_the_charge_leaves_out_is_refused(tmp_path, section, why):
 def test_contradictory_grids_are_refused(tmp_path, grid, why):
     with pytest.raises(Refused, match=why):
         load_grid(write(tmp_path, grid, BUDGET))
+
+
+@pytest.mark.parametrize("order", ['["secret", "seeded"]', '["seeded", "secret"]'])
+def test_simulations_are_not_candidates_beside_others(tmp_path, order):
+    grid = TUNED[: TUNED.index('"client.lr"')] + f'"run.randomness" = {order}\n'
+    with pytest.raises(Refused, match="randomness"):
+        proposed(write(tmp_path, grid, BUDGET))
+
+
+@pytest.mark.parametrize("by", ["", 'by = "loss"\n'])
+def test_without_a_test_set_clients_have_to_score(tmp_path, by):
+    base = BUDGET.replace('source = "synthetic"', 'source = "synthetic"\nholdout = "none"')
+    path = write(tmp_path, TUNED.replace("private = true\n", "private = true\n" + by), base)
+    with pytest.raises(Refused, match="holdout"):
+        proposed(path)
+    scored = '[evaluation]\nby = "clients"\nevery = 2\n[budget]\nevaluation = 0.3\n'
+    path = write(tmp_path, TUNED, base + scored)
+    assert proposed(path)[1].measure == "clients_accuracy"
 
 
 def test_a_measure_that_is_none_is_refused_before_it_is_charged(tmp_path):
