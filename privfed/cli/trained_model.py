@@ -31,7 +31,8 @@ from privfed.visible import visible
     metavar="EPOCHS",
     help="Fine-tune on half of each client's examples, score on the other: a simulation.",
 )
-@click.option("--federated", is_flag=True, help="The run's clients score it, once, charged.")
+@click.option("--federated", is_flag=True, help="Clients score it, once, charged: the run's own.")
+@click.option("--out", type=FILE, help="With --federated: the new run of further clients.")
 @click.option("--epsilon", type=float, help="What that release spends by itself.")
 @JSON
 @quotes_on_request
@@ -42,11 +43,12 @@ def evaluate_command(
     predictions: Path | None,
     personalise: int | None,
     federated: bool,
+    out: Path | None,
     epsilon: float | None,
     as_json: bool,
 ) -> int:
     """Score a trained model: on the run's own test examples, or on another data source."""
-    from privfed.report.evaluation import clients_table, evaluation_table, personal_table
+    from privfed.report.evaluation import evaluation_table, personal_table
     from privfed.trained import personalise as fine_tuning
     from privfed.trained.evaluate import evaluate
 
@@ -57,19 +59,48 @@ def evaluate_command(
             )
         tuned = fine_tuning.personalise(directory, personalise)
         return print_answer(tuned, lambda: personal_table(tuned), as_json)
-    if federated != (epsilon is not None):
-        raise Refused("--federated and --epsilon go together: what clients release has to be paid")
+    if federated != (epsilon is not None) or (out and not federated):
+        raise Refused(
+            "--federated and --epsilon go together (and --out with them): what clients release has "
+            "to be paid"
+        )
     if federated and epsilon is not None:
-        from privfed.config.overrides import evaluation_keys
-        from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
-
-        if data is not None or predictions:
-            raise Refused("--federated is about the run's own clients; leave out the other options")
-        scored = evaluate_by_clients(directory, epsilon, evaluation_keys(overrides))
-        return print_answer(scored, lambda: clients_table(scored), as_json)
+        if predictions:
+            raise Refused("--federated shows nobody's predictions; leave out --predictions")
+        return _by_clients(directory, epsilon, data, overrides, out, as_json)
     other_data = [*([f"data.path={quoted(data)}"] if data is not None else []), *overrides]
     evaluation = evaluate(directory, other_data, predictions)
     return print_answer(evaluation, lambda: evaluation_table(evaluation, predictions), as_json)
+
+
+def _by_clients(
+    directory: Path,
+    epsilon: float,
+    data: str | None,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Let clients score the model: the run's own, or those of other data, in a run of their own."""
+    from privfed.config.overrides import evaluation_keys
+    from privfed.report.evaluation import clients_table
+    from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
+
+    of_data = [each for each in overrides if each.lstrip().startswith("data.")]
+    keys = evaluation_keys(each for each in overrides if each not in of_data)
+    if data is not None:
+        of_data.insert(0, f"data.path={quoted(data)}")
+    if bool(of_data) != (out is not None):
+        raise Refused(
+            "--federated is about the run's own clients; or, with --data (or data.key) and --out, "
+            "about further ones, who get a run of their own"
+        )
+    if out is not None:
+        from privfed.run.evaluation.further_clients import begin_with_further_clients
+
+        begin_with_further_clients(directory, of_data, out)
+    scored = evaluate_by_clients(out or directory, epsilon, keys)
+    return print_answer(scored, lambda: clients_table(scored), as_json)
 
 
 @click.command("predict")

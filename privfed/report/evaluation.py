@@ -38,7 +38,7 @@ def clients_table(evaluation: ClientEvaluation) -> Table:
     held = (
         "all their examples, which they trained on"
         if evaluation.on_trained
-        else ("examples that they hold back")
+        else "examples that they did not train on"
     )
     pairs["scored on"] = held
     pairs["ε"] = (

@@ -8,12 +8,14 @@ from pathlib import Path
 from accounting.ledger import Ledger
 from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.config import Config
+from privfed.plan.prior_spending import Priors
 from privfed.ranks import ALONE, Ranks
 from privfed.run.ledger_terms import mark_counted, terms, write_companions
 from privfed.run.loop import play_to_end
 from privfed.run.outcome import Observer, Outcome
 from privfed.run.population import load_population
 from privfed.run.prepare import prepare
+from privfed.run.setup import Setup
 from privfed.run.watch.watching import entered, observers_of
 from privfed.run.worker_rank import refuse_ranks
 from privfed.run.world import Elsewhere
@@ -43,14 +45,21 @@ def train(
     refuse_once_public(before, setup.federation)
     directory = RunDirectory.create(out)
     with directory.locked():
-        RunDirectory.create(out)  # once more, now that nobody else can begin here
-        directory.config.write(setup.plan.config)
-        write_companions(setup, before, directory)
-        if config.chosen is None:  # marks would tell how many candidates there were
-            mark_counted(before, directory.path)
-        ledger = Ledger.create(directory.ledger, terms(setup, before, directory))
-        keep_heads(ledger, config.run.heads)
-        Checkpoint.first(setup.initial_state(), ledger.head()).save(directory, setup.network)
+        ledger = begin(setup, before, directory)
         with entered(watching) as others:
             observing = [*observers, *others]
             return play_to_end(setup, directory, ledger, observing, ranks, elsewhere)
+
+
+def begin(setup: Setup, before: Priors, directory: RunDirectory) -> Ledger:
+    """Write what a run has before its first round, into its directory, which is locked."""
+    RunDirectory.create(directory.path)  # once more, now that nobody else can begin here
+    config = setup.plan.config
+    directory.config.write(config)
+    write_companions(setup, before, directory)
+    if config.chosen is None:  # marks would tell how many candidates there were
+        mark_counted(before, directory.path)
+    ledger = Ledger.create(directory.ledger, terms(setup, before, directory))
+    keep_heads(ledger, config.run.heads)
+    Checkpoint.first(setup.initial_state(), ledger.head()).save(directory, setup.network)
+    return ledger

@@ -61,7 +61,7 @@ class ClientEvaluation:
     epsilon: float
     delta: float
     on_trained: bool
-    """Whether clients scored on examples that they trained on, too."""
+    """Whether clients scored on examples that they trained this model on, too."""
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed evaluate --federated --json` prints."""
@@ -169,7 +169,7 @@ def _evaluated(
         alone=guarantee({event: 1}, privacy.delta, privacy.accountant).epsilon,
         epsilon=spent(ledger, privacy.delta, privacy.accountant).epsilon,
         delta=privacy.delta,
-        on_trained=setup.executor.measures is None,
+        on_trained=setup.executor.measures is None and begin.updates > 0,
     )
 
 

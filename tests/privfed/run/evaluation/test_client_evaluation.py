@@ -459,6 +459,47 @@ def test_wrong_questions_are_refused_and_charge_nothing(tmp_path_factory, argume
     assert (path / "ledger.jsonl").read_bytes() == before
 
 
+def people(folder, name, first):
+    """A table of forty people from number `first` on."""
+    lines = ["who,a,b,y"]
+    lines += [f"p{first + n // 3},{n % 7},{n % 5},{int(n % 7 > 3)}" for n in range(120)]
+    (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    return folder / f"{name}.csv"
+
+
+def test_further_clients_have_a_ledger_of_their_own(tmp_path):
+    keys = (
+        *("data.source=table", f"data.path={people(tmp_path, 'first', 0)}", "data.client=who"),
+        *("data.clients=40", "data.label=y", "data.classes=2", "data.features={a=[0,6],b=[0,4]}"),
+        *("data.population=first", "data.holdout=none", "cohort.size=20", "run.rounds=4"),
+        *("privacy.delta=1e-3", "privacy.noise_multiplier=1.0"),
+    )
+    flags = [word for key in keys for word in ("--set", key)]
+    assert run("train", *flags, "--out", tmp_path / "run").exit_code == 0
+    before = (tmp_path / "run/ledger.jsonl").read_bytes()
+    others = ("--data", people(tmp_path, "second", 900), "--set", "data.population=second")
+    asked = ("evaluate", tmp_path / "run", "--federated", "--epsilon", 1, *others)
+    result = run(*asked, "--out", tmp_path / "further", "--json")
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert (answer["round"], answer["on_trained"]) == (1, False)
+    assert answer["epsilon"] == answer["alone"] <= 1
+    assert (tmp_path / "run/ledger.jsonl").read_bytes() == before
+    ledger = Ledger.load(tmp_path / "further/ledger.jsonl")
+    assert ledger.terms["population"]["name"] == "second"
+    assert [each["run"] for each in ledger.terms["disjoint"]] == [str(tmp_path / "run")]
+    assert not audit(tmp_path / "further").problems
+    trained_model, scored = (
+        model(tmp_path / name)["model/1.weight"] for name in ("run", "further")
+    )
+    assert torch.equal(trained_model, scored)
+    same = run(*asked[:-2], "--out", tmp_path / "same")
+    assert same.exit_code == 2
+    assert "privacy.disjoint" in same.output
+    assert run(*asked).exit_code == 2  # nowhere to write it
+    assert not (tmp_path / "same").exists()
+
+
 def test_an_evaluation_of_a_counted_run_is_refused(tmp_path):
     trained(tmp_path / "first")
     trained(tmp_path / "second", f'privacy.prior=["{tmp_path / "first"}"]')
