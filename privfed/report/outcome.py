@@ -84,10 +84,13 @@ def _scored_on(outcome: Outcome) -> str:
 
 def _clients_rows(outcome: Outcome) -> dict[str, str]:
     """What clients measured last, each with its interval."""
-    confidence = outcome.plan.config.evaluation.confidence
+    evaluation = outcome.plan.config.evaluation
+    confidence, scored = evaluation.confidence, "on what they hold back"
+    if not evaluation.holdout:
+        scored = "on what they trained on, too"
     return {
         f"clients' {name}": f"{measure(name, estimate.value)} ({measure(name, estimate.low)} to "
-        f"{measure(name, estimate.high)} at {confidence:.0%}), on what they hold back"
+        f"{measure(name, estimate.high)} at {confidence:.0%}), {scored}"
         for name, estimate in outcome.charged_measures.items()
     }
 

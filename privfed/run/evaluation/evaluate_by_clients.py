@@ -169,8 +169,13 @@ def _evaluated(
         alone=guarantee({event: 1}, privacy.delta, privacy.accountant).epsilon,
         epsilon=spent(ledger, privacy.delta, privacy.accountant).epsilon,
         delta=privacy.delta,
-        on_trained=setup.executor.measures is None and begin.updates > 0,
+        on_trained=begin.updates > 0 and not _hold_back(setup),
     )
+
+
+def _hold_back(setup: Setup) -> bool:
+    """Whether clients hold examples back in this run, and score on these alone."""
+    return setup.executor.measures is not None and setup.plan.config.evaluation.holdout > 0
 
 
 def _counted(state: TrainingState) -> TrainingState:

@@ -423,6 +423,15 @@ def test_a_crash_in_it_is_spent_and_the_run_goes_on(tmp_path, monkeypatch):
 BUDGET_RUN = ("run.randomness=secret",)
 
 
+@pytest.mark.parametrize(("holdout", "words"), [(0.5, "hold back"), (0.0, "trained on, too")])
+def test_it_is_said_whether_clients_score_on_what_they_trained_on(tmp_path, holdout, words):
+    keys = (*BY_CLIENTS, f"evaluation.holdout={holdout}")
+    flags = [word for key in (*SMALL, *keys) for word in ("--set", key)]
+    shown = run("train", *flags, "--out", tmp_path / "run")
+    assert words in " ".join(shown.output.split())
+    assert evaluate_by_clients(tmp_path / "run", 0.5, {}).on_trained == (holdout == 0)
+
+
 def test_it_raises_the_budget_and_says_so(tmp_path):
     path = tmp_path / "run"
     keys = [key for key in SMALL if not key.startswith("privacy.noise")]
