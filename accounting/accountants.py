@@ -119,7 +119,8 @@ def _bound(counts: Mapping[Any, int], accountant: str, delta: float) -> float | 
     plain: Any = rdp_epsilon if accountant == "rdp" else pld_epsilon
     choices = [release for release in counts if isinstance(release, RepeatAndSelect)]
     if not choices:
-        return plain(counts, delta)  # type: ignore[no-any-return]
+        bound: float | None = plain(counts, delta)
+        return bound
     alone = None
     if sum(counts.values()) == 1:
         run = functools.partial(plain, dict(choices[0].of))

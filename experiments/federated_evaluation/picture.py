@@ -33,7 +33,7 @@ def picture(rows: Sequence[Scored]) -> bytes:
         _diverging(axes[2], rows)
         axes[0].set_ylabel("accuracy (%)")
         axes[0].legend(loc="lower right")
-        axes[2].legend(loc="lower right")
+        axes[2].legend(loc="upper left")
         out = io.BytesIO()
         canvas.savefig(out, format="svg", metadata={"Date": None})
         pyplot.close(canvas)

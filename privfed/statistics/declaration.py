@@ -152,10 +152,10 @@ def _whole_classes(numbers: NumberStatistics) -> int:
     """How many classes from 0 there are, where nearly all numbers are small whole ones; else 0."""
     total = numbers.count.value
     points = [cell for cell in numbers.histogram if cell.low == cell.high and cell.low is not None]
-    seen = [cell.low for cell in points if cell.low is not None and (cell.count.low or 0.0) > 0.0]
+    values = [cell.low for cell in points if cell.low is not None and (cell.count.low or 0.0) > 0.0]
     at_points = sum(cell.count.value for cell in points)
     few = total > 0 and at_points >= (1.0 - 2 * _RARE) * total
-    return min(int(max(seen)) + 1, _MOST_CLASSES) if few and seen and min(seen) >= 0 else 0
+    return min(int(max(values)) + 1, _MOST_CLASSES) if few and values and min(values) >= 0 else 0
 
 
 def _classes(declared: dict[str, Any], classes: int, why: str) -> LabelKind:

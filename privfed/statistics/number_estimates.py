@@ -164,16 +164,16 @@ def seen_range(cells: Cells, measured: Reals, deviations: Reals) -> tuple[float,
     """
     numbers = ~np.isnan(cells.below)
     threshold = float(norm.isf(_SEEN / max(int(numbers.sum()), 1)))
-    seen = numbers & (measured > np.maximum(threshold * deviations, 0.5))
-    below = np.where(seen, cells.below, np.inf)
-    above = np.where(seen, cells.above, -np.inf)
+    above_noise = numbers & (measured > np.maximum(threshold * deviations, 0.5))
+    below = np.where(above_noise, cells.below, np.inf)
+    above = np.where(above_noise, cells.above, -np.inf)
     for nodes, first, parents in reversed(cells.tree.families):
         low = np.minimum.reduceat(below[nodes], first)
         high = np.maximum.reduceat(above[nodes], first)
         known = np.isfinite(low)
         below[parents] = np.where(known, low, below[parents])
         above[parents] = np.where(known, high, above[parents])
-    if not seen.any():
+    if not above_noise.any():
         return None
     top = cells.tree.depths == 0
     ends = float(cells.lows[1]), float(cells.highs[-2])
