@@ -27,20 +27,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from accounting.errors import Unaccountable
-from accounting.events import ADD_REMOVE, CHANGE, REPLACE_ONE, Event, Spending, apart
+from accounting.events import ADD_REMOVE, CHANGE, REPLACE_ONE, ZERO_OUT, Event, Spending, apart
+from accounting.noises import DiscreteGaussians, Gaussian, IntegerNoise, Skellam
+from accounting.over_rounds import (
+    AllocatedEpoch,
+    BufferedToeplitz,
+    RandomAllocation,
+    Separated,
+)
 from accounting.pld import pld_epsilon
 from accounting.private_selection import selected_epsilon
 from accounting.rdp import rdp_epsilon
 from accounting.releases import (
-    DiscreteGaussians,
-    Gaussian,
-    IntegerNoise,
     PoissonSampled,
     Release,
     Repeated,
-    Separated,
     SeveralSites,
-    Skellam,
     TruncatedPoisson,
     Unprotected,
     WithoutReplacement,
@@ -60,7 +62,8 @@ def supports(event: Event, accountant: str) -> bool:
 
     | release | relation | rdp | pld |
     |---|---|---|---|
-    | Gaussian, Separated | each | yes | yes (closed form) |
+    | Gaussian, Separated, BufferedToeplitz | each | yes | yes (closed form) |
+    | RandomAllocation, AllocatedEpoch | add/remove, zero-out | yes | yes |
     | Skellam, DiscreteGaussians, either Separated | each | yes | no |
     | PoissonSampled, Repeated | add/remove | yes | yes (of Gaussians) |
     | SeveralSites | add/remove | yes | yes |
@@ -81,6 +84,10 @@ def _supports(release: Release, relation: str, accountant: str) -> bool:
     match release:
         case Gaussian() | Skellam() | DiscreteGaussians() | Separated() | Unprotected():
             return relation in CHANGE
+        case BufferedToeplitz():
+            return relation in CHANGE
+        case RandomAllocation() | AllocatedEpoch():
+            return relation in (ADD_REMOVE, ZERO_OUT)
         case PoissonSampled() | Repeated() | SeveralSites():
             return relation == ADD_REMOVE
         case TruncatedPoisson():

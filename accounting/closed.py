@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-from accounting.releases import Gaussian
+from accounting.noises import Gaussian
 
 _OUTWARD = 1e-9
 """The solution is moved outward by this share, which exceeds the root finder's error."""

@@ -8,21 +8,21 @@ for a run.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from accounting.errors import Unaccountable
+from accounting.noises import Gaussian, Noise, number
+from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 from accounting.releases import (
-    Noise,
     PoissonSampled,
     Release,
     Repeated,
-    Separated,
     SeveralSites,
     noise_of,
-    number,
     release_from_json,
 )
 from accounting.repeat_and_select import RepeatAndSelect
@@ -37,6 +37,9 @@ ZERO_OUT = "zero-out"
 
 CHANGE = {ADD_REMOVE: 1, ZERO_OUT: 1, REPLACE_ONE: 2}
 """The number of clips by which one client can change a sum of clipped rows."""
+
+_ROUNDING = 1e-9
+"""By what share the variances of one Gaussian, added up in another order, may differ."""
 
 
 @dataclass(frozen=True)
@@ -108,16 +111,22 @@ Spending = Mapping[Event, int]
 def apart(spending: Spending) -> Spending:
     """One run's `spending` in a form that may be added to other runs'.
 
-    Rounds that keep a separation are counted by how often they touch a client at most: a run's
-    separation says nothing about the next one's slots. Repeated releases are counted singly, and
-    clients at one site alone are simply sampled.
+    Rounds that keep a separation are counted by how often they touch a client at most, and those of
+    random slots by their epochs: a run says nothing about the next one's slots. Repeated releases
+    are counted singly, and clients at one site alone are simply sampled.
     """
     total: Counter[Event] = Counter()
-    for event, count in spending.items():
+    for event, count in _at_least_noise(spending).items():
         match event.release:
             case Separated(separation=b, of=noise):
                 slack = min(1.0, b * event.slack)  # what b rounds were charged of it
                 total[replace(event, release=noise, slack=slack)] += -(-count // b)
+            case RandomAllocation(slots=b, epoch=epoch):
+                slack = min(1.0, b * event.slack)
+                total[replace(event, release=epoch, slack=slack)] += -(-count // b)
+            case BufferedToeplitz() as release:
+                slack = min(1.0, count * event.slack)
+                total[replace(event, release=release.over(max(count, 1)), slack=slack)] += count > 0
             case Repeated(count=times, of=once):
                 slack = event.slack / times  # what once of them was charged of it
                 total[replace(event, release=once, slack=slack)] += times * count
@@ -126,6 +135,36 @@ def apart(spending: Spending) -> Spending:
             case _:
                 total[event] += count
     return total
+
+
+def _at_least_noise(spending: Spending) -> Spending:
+    """`spending`, in which rounds that are counted together have one noise: the least of theirs.
+
+    Rounds of one run that hang together, with noise that varies among them, are post-processing of
+    as many with the least of it. The slack of each is then the largest.
+    """
+    together: dict[Event, list[tuple[Event, int]]] = {}
+    for event, count in spending.items():
+        together.setdefault(_without_noise(event), []).append((event, count))
+    least: Counter[Event] = Counter()
+    for alike in together.values():
+        event = min((event for event, _ in alike), key=_noise_multiplier)
+        slack = max(event.slack for event, _ in alike)
+        least[replace(event, slack=slack)] += sum(count for _, count in alike)
+    return least
+
+
+def _without_noise(event: Event) -> Event:
+    """What rounds that are counted together share; other rounds share all of it."""
+    match event.release:
+        case RandomAllocation() | BufferedToeplitz() | Separated(of=Gaussian()) as release:
+            return replace(event, release=replace(release, of=Gaussian(1.0)), slack=0.0)
+    return event
+
+
+def _noise_multiplier(event: Event) -> float:
+    noise = event.noise
+    return noise.noise_multiplier if noise else 0.0
 
 
 def best_of(spending: Spending, repetitions: Repetitions) -> Event:
@@ -146,9 +185,25 @@ def best_of(spending: Spending, repetitions: Repetitions) -> Event:
 
 
 def within(spending: Spending, selection: RepeatAndSelect) -> bool:
-    """Whether `spending` is a part of what each run of `selection` spends."""
-    most = dict(selection.of)
-    return all(count <= most.get(release, 0) for release, count in _by_release(apart(spending)))
+    """Whether `spending` is a part of what each run of `selection` spends.
+
+    Gaussians are compared as the one that they are together, of which less noise is more.
+    """
+    part, most = dict(_by_release(apart(spending))), dict(selection.of)
+    counted = all(
+        count <= most.get(release, 0)
+        for release, count in part.items()
+        if not isinstance(release, Gaussian)
+    )
+    return counted and _precision(part) <= _precision(most) * (1 + _ROUNDING)
+
+
+def _precision(counts: Mapping[Any, int]) -> float:
+    """One over the variance of the one Gaussian that all Gaussians of `counts` are together."""
+    noises = [
+        (each.noise_multiplier, n) for each, n in counts.items() if isinstance(each, Gaussian)
+    ]
+    return sum(n / z**2 if z else math.inf for z, n in noises)
 
 
 def _by_release(spending: Spending) -> tuple[tuple[Any, int], ...]:

@@ -31,7 +31,7 @@ from accounting.choice import Choice
 from accounting.errors import AccountingError, BudgetExceeded, LedgerBroken
 from accounting.events import Event, Spending
 from accounting.heads import Head, HeadsFile, place_of
-from accounting.releases import number
+from accounting.noises import number
 
 if TYPE_CHECKING:
     from accounting.guarantee import Gate

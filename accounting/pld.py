@@ -12,13 +12,16 @@ import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as library
 from scipy.stats import binom
 
+from accounting import random_allocation
 from accounting.closed import composed, gaussian_epsilon
 from accounting.errors import Unaccountable
+from accounting.noises import Gaussian
+from accounting.over_rounds import AllocatedEpoch
 from accounting.rdp import reach
-from accounting.releases import Gaussian, PoissonSampled, SeveralSites, TruncatedPoisson
+from accounting.releases import PoissonSampled, SeveralSites, TruncatedPoisson
 from accounting.several_sites import largest_loss, losses
 
-Known = Gaussian | PoissonSampled | SeveralSites | TruncatedPoisson
+Known = Gaussian | PoissonSampled | SeveralSites | TruncatedPoisson | AllocatedEpoch
 Counts = Mapping[Known, int]
 
 _FFT_ERROR = 1e-15
@@ -64,6 +67,9 @@ def _losses(release: Known, grid: float) -> Any:
         return losses(release, grid)
     if isinstance(release, TruncatedPoisson):
         return _truncated(release, grid)
+    if isinstance(release, AllocatedEpoch):
+        choices, noise = release.choices, release.of.noise_multiplier
+        return random_allocation.losses(choices, noise, grid)
     q, z = _rate_and_noise(release)
     return _gaussian(z, q, grid)
 
@@ -103,15 +109,18 @@ def _grid(counts: Counts) -> float:
     losses of one event, or of their sum (which RDP bounds), need more than 300,000 points. Where
     that sum decides, the grid is a power of 2^(1/4), so that a search over rounds meets it again.
     """
-    spread = min(_loss_deviation(*_rate_and_noise(release)) for release in counts)
+    spread = min(_loss_deviation(release) for release in counts)
     tops = [_loss_reach(release) for release in counts]
     fine = min(max(spread / 10, _FINEST_GRID), _COARSEST_GRID)
     coarse = max([reach(counts), *tops]) / _LARGEST_GRID
     return max(fine, 2 ** (math.ceil(4 * math.log2(coarse)) / 4))
 
 
-def _loss_deviation(q: float, z: float) -> float:
+def _loss_deviation(release: Known) -> float:
     """The deviation of the likelihood ratio, about q sqrt(exp(1/z^2) - 1), capped at 1."""
+    if isinstance(release, AllocatedEpoch):
+        return random_allocation.loss_deviation(release.choices, release.of.noise_multiplier)
+    q, z = _rate_and_noise(release)
     return min(1.0, q * math.sqrt(math.expm1(min(1 / z**2, 50.0))))
 
 
@@ -119,6 +128,8 @@ def _loss_reach(release: Known) -> float:
     """The privacy loss of one event, far out: for Gaussian noise z, at 10 standard deviations."""
     if isinstance(release, SeveralSites):
         return largest_loss(release)
+    if isinstance(release, AllocatedEpoch):
+        return random_allocation.largest_loss(release.choices, release.of.noise_multiplier)
     z = _rate_and_noise(release)[1]
     return 10 / z + 0.5 / z**2
 

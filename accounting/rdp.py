@@ -17,24 +17,24 @@ from accounting.integer_noise import (
     discrete_gaussian_divergence,
     skellam_divergence,
 )
+from accounting.noises import DiscreteGaussians, Gaussian, IntegerNoise, Skellam
+from accounting.over_rounds import AllocatedEpoch
 from accounting.poisson_sampling import poisson_sampled
 from accounting.private_selection import selected_divergences
-from accounting.releases import (
-    DiscreteGaussians,
-    Gaussian,
-    IntegerNoise,
-    PoissonSampled,
-    SeveralSites,
-    Skellam,
-    TruncatedPoisson,
-    WithoutReplacement,
-)
+from accounting.random_allocation import allocation_divergences
+from accounting.releases import PoissonSampled, SeveralSites, TruncatedPoisson, WithoutReplacement
 from accounting.repeat_and_select import RepeatAndSelect
 from accounting.several_sites import split
 from accounting.without_replacement import wor_divergence
 
 Known = (
-    Gaussian | IntegerNoise | PoissonSampled | SeveralSites | WithoutReplacement | RepeatAndSelect
+    AllocatedEpoch
+    | Gaussian
+    | IntegerNoise
+    | PoissonSampled
+    | SeveralSites
+    | WithoutReplacement
+    | RepeatAndSelect
 )
 
 _ROUNDING = 1e-12
@@ -73,6 +73,9 @@ def _curve(release: Known, few: tuple[float, ...] | None = None) -> tuple[np.nda
             once = np.sum([count * _curve(part, few)[1] for part, count in releases], axis=0)
             chosen = selected_divergences(accountant.orders, once, repetitions)
             return accountant.orders, chosen + _ROUNDING
+        case AllocatedEpoch(choices=choices, of=Gaussian(noise_multiplier=z)):
+            curve = allocation_divergences(choices, z, accountant.orders)
+            return accountant.orders, curve + _ROUNDING
         case SeveralSites(sites=sites):
             orders, parts = _curve(split(release), few)
             return orders, sites * parts

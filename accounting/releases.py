@@ -1,102 +1,24 @@
-"""What one round released, as frozen values: its noise, and how its participants were drawn.
-
-Numbers are converted to Python floats and ints on construction: dp-accounting silently drops terms
-whose noise multiplier is an int or a NumPy scalar.
-"""
+"""What one round released, as frozen values: its noise, and how its participants were drawn."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from accounting.errors import Unaccountable
+from accounting.noises import (
+    DiscreteGaussians,
+    Gaussian,
+    Noise,
+    Skellam,
+    natural_number,
+    number,
+)
+from accounting.over_rounds import AllocatedEpoch, BufferedToeplitz, RandomAllocation, Separated
 
-LARGEST_NOISE = 1e9
 MOST_SITES = 64
 """The most sites of one client that are accounted for."""
-_MOST_CLIENTS = 10**12
-
-
-@dataclass(frozen=True)
-class Gaussian:
-    """A vector plus N(0, (z s)^2 I), where s bounds the L2 change that one client can make.
-
-    `noise_multiplier` is z = standard deviation / s. Under add/remove and zero-out s is the
-    clipping norm, under replace-one twice that: here, once, and nowhere else. Zero means that no
-    noise was added: such a release has no finite epsilon.
-    """
-
-    noise_multiplier: float
-    kind: ClassVar[str] = "gaussian"
-
-    def __post_init__(self) -> None:
-        z = number(self.noise_multiplier, "noise multiplier", 0.0, LARGEST_NOISE)
-        object.__setattr__(self, "noise_multiplier", z)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "noise_multiplier": self.noise_multiplier}
-
-
-@dataclass(frozen=True)
-class Skellam:
-    """A whole-number vector plus Skellam noise of `variance` in each coordinate, `exchanges` times.
-
-    One client changes the vector by at most `l2` in L2 and `l1` in L1 norm. Exchanges over one
-    cohort are one release: their divergences add up first, and are sampled then.
-    """
-
-    variance: float
-    l2: float
-    l1: float
-    exchanges: int = 1
-    kind: ClassVar[str] = "skellam"
-
-    def __post_init__(self) -> None:
-        for name in ("variance", "l2", "l1"):
-            object.__setattr__(self, name, number(getattr(self, name), name, 0.0, 1e60))
-        object.__setattr__(self, "exchanges", _count(self.exchanges, "exchanges"))
-
-    @property
-    def noise_multiplier(self) -> float:
-        """The multiplier of a like Gaussian: deviation over the change, all exchanges together."""
-        return math.sqrt(self.variance / self.exchanges) / self.l2 if self.l2 else math.inf
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, **vars(self)}
-
-
-@dataclass(frozen=True)
-class DiscreteGaussians:
-    """The same with `clients` discrete Gaussians of `deviation` each, in `length` dimensions."""
-
-    deviation: float
-    clients: int
-    l2: float
-    l1: float
-    length: int
-    exchanges: int = 1
-    kind: ClassVar[str] = "discrete_gaussians"
-
-    def __post_init__(self) -> None:
-        for name in ("deviation", "l2", "l1"):
-            object.__setattr__(self, name, number(getattr(self, name), name, 0.0, 1e30))
-        for name in ("clients", "length", "exchanges"):
-            object.__setattr__(self, name, _count(getattr(self, name), name))
-
-    @property
-    def noise_multiplier(self) -> float:
-        """The multiplier of the Gaussian it resembles."""
-        spread = self.deviation * math.sqrt(self.clients / self.exchanges)
-        return spread / self.l2 if self.l2 else math.inf
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, **vars(self)}
-
-
-IntegerNoise = Skellam | DiscreteGaussians
-Noise = Gaussian | IntegerNoise
 
 
 @dataclass(frozen=True)
@@ -133,7 +55,9 @@ class SeveralSites:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rate", number(self.rate, "sampling rate", 0.0, 1.0))
-        object.__setattr__(self, "sites", _count(self.sites, "sites of a client", MOST_SITES))
+        object.__setattr__(
+            self, "sites", natural_number(self.sites, "sites of a client", MOST_SITES)
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -161,7 +85,7 @@ class TruncatedPoisson:
     def __post_init__(self) -> None:
         object.__setattr__(self, "rate", number(self.rate, "sampling rate", 0.0, 1.0))
         for name in ("cap", "clients"):
-            object.__setattr__(self, name, _count(getattr(self, name), name))
+            object.__setattr__(self, name, natural_number(getattr(self, name), name))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -184,7 +108,7 @@ class WithoutReplacement:
 
     def __post_init__(self) -> None:
         for name in ("cohort", "clients"):
-            object.__setattr__(self, name, _count(getattr(self, name), name))
+            object.__setattr__(self, name, natural_number(getattr(self, name), name))
         if self.cohort > self.clients:
             raise Unaccountable(f"a cohort of {self.cohort} cannot be drawn of {self.clients}")
 
@@ -195,26 +119,6 @@ class WithoutReplacement:
             "clients": self.clients,
             "of": self.of.to_json(),
         }
-
-
-@dataclass(frozen=True)
-class Separated:
-    """`of`, where no client takes part twice in any `separation` rounds in a row.
-
-    Who takes part when is no secret. It is charged once a round. T of them, one after the other in
-    one run, touch a client at most ceil(T / separation) times, and are that many Gaussians. Two
-    runs do not share a count: see `apart`.
-    """
-
-    separation: int
-    of: Noise
-    kind: ClassVar[str] = "separated"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "separation", _count(self.separation, "separation"))
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "separation": self.separation, "of": self.of.to_json()}
 
 
 @dataclass(frozen=True)
@@ -229,7 +133,7 @@ class Repeated:
     kind: ClassVar[str] = "repeated"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "count", _count(self.count, "count"))
+        object.__setattr__(self, "count", natural_number(self.count, "count"))
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "count": self.count, "of": self.of.to_json()}
@@ -246,17 +150,9 @@ class Unprotected:
         return {"kind": self.kind, "reason": self.reason}
 
 
-Sampled = PoissonSampled | SeveralSites | TruncatedPoisson | WithoutReplacement | Separated
-Release = Noise | Sampled | Repeated | Unprotected
-
-
-def same_cohort(noise_multiplier: float, exchanges: int) -> Gaussian:
-    """`exchanges` Gaussian releases over one cohort, each at multiplier z, as one Gaussian.
-
-    Gaussian mechanisms compose exactly (adaptively too: Dong, Roth & Su 2022, Corollary 3.3):
-    k of them at z are one at z / sqrt(k).
-    """
-    return Gaussian(float(noise_multiplier) / math.sqrt(exchanges))
+Sampled = PoissonSampled | SeveralSites | TruncatedPoisson | WithoutReplacement
+OverRounds = Separated | RandomAllocation | AllocatedEpoch | BufferedToeplitz
+Release = Noise | Sampled | OverRounds | Repeated | Unprotected
 
 
 def noise_of(release: Release) -> Noise | None:
@@ -293,6 +189,13 @@ def release_from_json(data: Mapping[str, Any]) -> Release:
             return WithoutReplacement(data["cohort"], data["clients"], _noise(data, Gaussian))
         case Separated.kind:
             return Separated(data["separation"], _noise(data, Noise))
+        case RandomAllocation.kind:
+            return RandomAllocation(data["slots"], data["groups"], _noise(data, Gaussian))
+        case AllocatedEpoch.kind:
+            return AllocatedEpoch(data["choices"], _noise(data, Gaussian))
+        case BufferedToeplitz.kind:
+            buffers = (tuple(data["decays"]), tuple(data["outputs"]))
+            return BufferedToeplitz(*buffers, data["separation"], _noise(data, Gaussian))
         case Repeated.kind:
             step = release_from_json(data["of"])
             if not isinstance(step, PoissonSampled):
@@ -309,19 +212,3 @@ def _noise(data: Mapping[str, Any], kinds: Any) -> Any:
     if not isinstance(inner, kinds):
         raise Unaccountable(f"a {data['kind']} {inner.kind} release is not known here")
     return inner
-
-
-def number(value: Any, what: str, low: float, high: float) -> float:
-    """`value` as a Python float in [low, high]. Raises `Unaccountable`."""
-    numeric = isinstance(value, int | float) or hasattr(value, "__float__")
-    parsed = float(value) if numeric and not isinstance(value, bool) else None
-    if parsed is None or not low <= parsed <= high:
-        raise Unaccountable(f"{what} is {value!r}; expected a number in [{low:g}, {high:g}]")
-    return parsed
-
-
-def _count(value: Any, what: str, most: int = _MOST_CLIENTS) -> int:
-    count = number(value, what, 1, most)
-    if count != int(count):
-        raise Unaccountable(f"{what} is {value!r}; expected a whole number")
-    return int(count)

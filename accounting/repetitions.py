@@ -14,7 +14,7 @@ from typing import Any
 from scipy.optimize import brentq
 
 from accounting.errors import Unaccountable
-from accounting.releases import number
+from accounting.noises import number
 
 MOST_EXPECTED = 10_000.0
 """The largest expected number of repetitions that is drawn from."""

@@ -44,15 +44,8 @@ from scipy.special import log_ndtr, logsumexp, ndtr
 from scipy.stats import binom
 
 from accounting.errors import Unaccountable
-from accounting.releases import (
-    DiscreteGaussians,
-    Gaussian,
-    Noise,
-    PoissonSampled,
-    Repeated,
-    SeveralSites,
-    Skellam,
-)
+from accounting.noises import DiscreteGaussians, Gaussian, Noise, Skellam
+from accounting.releases import PoissonSampled, Repeated, SeveralSites
 
 Numbers = NDArray[np.float64]
 

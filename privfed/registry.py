@@ -79,6 +79,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "fixed_size": "privfed.sampling.samplers:FixedSize",
         "full": "privfed.sampling.samplers:Full",
         "cyclic": "privfed.sampling.samplers:Cyclic",
+        "allocation": "privfed.sampling.allocation:Allocation",
         "by_size": "privfed.sampling.samplers:BySize",
     },
     "availability": {
@@ -90,6 +91,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "none": "privfed.privacy.mechanisms.none:NoPrivacy",
         "gaussian": "privfed.privacy.mechanisms.central_gaussian:CentralGaussian",
         "banded": "privfed.privacy.mechanisms.banded:Banded",
+        "blt": "privfed.privacy.mechanisms.buffered:Buffered",
         "skellam": "privfed.privacy.mechanisms.distributed:SkellamNoise",
         "discrete_gaussian": "privfed.privacy.mechanisms.distributed:DiscreteGaussianNoise",
         "local_gaussian": "privfed.privacy.mechanisms.local_gaussian:LocalGaussian",

@@ -106,6 +106,25 @@ class Keys:
 
         return np.asarray(signs * ndtri(np.minimum(tail, 0.5)), dtype=np.float64)
 
+    def unforeseeable(self, count: int) -> Words:
+        """`[n, count]` words, row k by AES-256 of client k's own number, under these keys alone.
+
+        Who knows the words of all other clients cannot tell a client's from uniform ones, which
+        `per_client` does not promise. Needs keys of a seed.
+        """
+        if self.clients is None or self.seed is None:
+            raise ValueError("these keys name no clients, or have no seed that draws repeat from")
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        blocks = np.zeros((len(self.clients), -(-count // 2), 2), dtype=np.uint64)
+        blocks[:, :, 0] = self.clients[:, None]
+        blocks[:, :, 1] = np.arange(blocks.shape[1], dtype=np.uint64)
+        key = hashlib.blake2b(b"unforeseeable", key=self.seed, digest_size=32).digest()
+        # In ECB each block is the image of one number, and no two are the same.
+        encryptor = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+        words = np.frombuffer(encryptor.update(blocks.tobytes()), dtype=np.uint64)
+        return words.reshape(len(self.clients), -1)[:, :count]
+
     def generator(self) -> np.random.Generator:
         """A NumPy generator for what is neither noise nor cohort. Needs a seeded stream."""
         if self.seed is None:

@@ -23,7 +23,8 @@ from accounting.accountants import epsilon
 from accounting.events import Event
 from accounting.guarantee import Gate
 from accounting.ledger import Ledger
-from accounting.releases import Gaussian, PoissonSampled
+from accounting.noises import Gaussian
+from accounting.releases import PoissonSampled
 
 EVENT = Event(PoissonSampled(0.01, Gaussian(1.0)), "poisson")
 DELTA = 1e-5

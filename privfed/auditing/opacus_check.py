@@ -6,7 +6,8 @@ import math
 import warnings
 
 from accounting.events import Spending, apart
-from accounting.releases import Gaussian, PoissonSampled
+from accounting.noises import Gaussian
+from accounting.releases import PoissonSampled
 from accounting.slack import with_slack
 from privfed.errors import Refused
 

@@ -13,10 +13,10 @@ from accounting.errors import AccountingError, LedgerBroken
 from accounting.events import CHANGE, Spending
 from accounting.guarantee import CHOICES, Guarantee, guarantee, spent
 from accounting.ledger import Ledger
+from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 from accounting.releases import (
     PoissonSampled,
     Repeated,
-    Separated,
     SeveralSites,
     TruncatedPoisson,
     WithoutReplacement,
@@ -198,7 +198,7 @@ def _noise_and_rate(spending: Spending) -> tuple[float | None, float | None]:
             return z, q
         case WithoutReplacement(cohort=m, clients=n):
             return z, m / n
-        case Separated(separation=b):
+        case Separated(separation=b) | BufferedToeplitz(separation=b) | RandomAllocation(slots=b):
             return z, 1 / b
     return z, None
 

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from accounting.releases import LARGEST_NOISE
+from accounting.noises import LARGEST_NOISE
 from privfed.models.start import Start
 from privfed.parts import Part
 from privfed.sampling.devices import Devices

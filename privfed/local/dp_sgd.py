@@ -10,7 +10,8 @@ import numpy as np
 from pydantic import Field
 
 from accounting.events import ADD_REMOVE, Event
-from accounting.releases import LARGEST_NOISE, Gaussian, PoissonSampled, Repeated
+from accounting.noises import LARGEST_NOISE, Gaussian
+from accounting.releases import PoissonSampled, Repeated
 from privfed.deferred import torch
 from privfed.parts import Part
 from privfed.privacy.clipping import clip_rows, on_grid

@@ -45,16 +45,16 @@ class Work:
 class Cohorts:
     """Public constants: how many `clients` are declared, and the expected cohort's `size`.
 
-    `separation`: no client takes part twice in that many rounds in a row.
+    `period`: in so many rounds everybody takes part once.
     """
 
     clients: int
     size: float
-    separation: int = 1
+    period: int = 1
 
     def joined(self, rounds: int) -> float:
         """How many are expected to have taken part at least once in so many rounds."""
-        if self.separation > 1:
+        if self.period > 1:
             return min(rounds * self.size, float(self.clients))
         return self.clients * (1 - (1 - self.size / self.clients) ** rounds)
 

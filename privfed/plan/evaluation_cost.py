@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from accounting.events import Event, Spending
+from accounting.over_rounds import RandomAllocation
 from attacks.types import NoAttack
 from defenses.mean import Mean
 from privfed.config.config import Config
@@ -116,5 +117,10 @@ def _ratio(config: Config, evaluating: Config) -> float:
 
 
 def variance_weight(witness: Witness) -> float:
-    """What a round takes of the variance budget at a noise multiplier of one."""
+    """What a round takes of the variance budget at a noise multiplier of one.
+
+    A slot among B, secret and fresh, has a likelihood ratio of variance 1 / (B z^2), about.
+    """
+    if isinstance(witness.release, RandomAllocation):
+        return witness.rate**2 * witness.separation
     return witness.rate if witness.separation > 1 else witness.rate**2

@@ -25,6 +25,7 @@ from privfed.plan.prior_spending import NOTHING, Priors, examples_guarantee, oth
 from privfed.plan.refusals import refusals
 from privfed.plan.round_cost import RoundCost, round_cost
 from privfed.plan.run_spending import solved_noise, spending_of
+from privfed.plan.solved_parts import training_rounds, with_solved_parts
 from privfed.privacy.mechanism import Mechanism
 from privfed.privacy.shared_noise import OTHER_PARTY, shares_noise
 from privfed.round.algorithm import Algorithm
@@ -88,7 +89,7 @@ class Plan:
     @property
     def training_rounds(self) -> int:
         """How many of all rounds train."""
-        return self.config.run.rounds - (self.beside.count if self.beside else 0)
+        return training_rounds(self.config)
 
     def spending(self, rounds: int) -> Spending:
         """What the first `rounds` rounds are charged."""
@@ -207,6 +208,7 @@ def solve_plan(
     What the runs `before` this one spent counts. Noise that clients share depends on the `length`
     of a message, and of a row of `measures`. Raises `Refused` where no noise is enough.
     """
+    config = with_solved_parts(config, before.spending)
     cost, privacy = round_cost(config, length), config.privacy
     beside = evaluation_cost(config, measures)
     with _accounted(cost):

@@ -42,8 +42,8 @@ def calibration_table(answer: CalibrationAnswer) -> Table:
 def _draw(answer: CalibrationAnswer) -> str:
     """How many clients take part in a round, of how many, or how often one does."""
     question, witness = answer.question, answer.cost.witness
-    if witness.separation > 1:
-        return f"once in {witness.separation} rounds"
+    if witness.period > 1:
+        return f"once in {witness.period} rounds"
     if question.cohort is not None:
         return f"{question.cohort} of {question.population} clients (q = {witness.rate:g})"
     return f"q = {witness.rate:g}"

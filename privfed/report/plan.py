@@ -24,6 +24,7 @@ from privfed.report.tables import (
     start_row,
 )
 from privfed.run.forecast import Forecast
+from privfed.streams import Streams
 from privfed.words import duration, size_of
 
 _TOO_LOUD = 0.05
@@ -94,7 +95,7 @@ def _cohort(plan: Plan, forecast: Forecast) -> str:
         return f"{witness.sampler}, {sampler.size} of {clients} (q = {witness.rate:g}){away}"
     cap = sampler.capacity()
     most = f", at most {cap}" if cap is not None else ""
-    again = f", each once in {witness.separation} rounds" if witness.separation > 1 else ""
+    again = f", each once in {witness.period} rounds" if witness.period > 1 else ""
     return (
         f"{witness.sampler}, {sampler.size} expected{most} (q = {witness.rate:g}){again}; empty "
         f"with probability {forecast.empty:.2g}{away}"
@@ -124,7 +125,8 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             f"have to return (cross_silo): each keeps {size_of(forecast.remembered)} between rounds"
         )
     if plan.mechanism.remembers:
-        past = 8 * forecast.parameters * len(plan.config.mechanism.coefficients())
+        memory = plan.mechanism.memory(Streams(0), 0)
+        past = 8 * forecast.parameters * (memory.remembers if memory else 0)
         pairs["memory"] = f"{size_of(past)} of past noise, drawn again from its key when resumed"
     return pairs
 

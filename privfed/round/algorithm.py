@@ -65,8 +65,8 @@ class Algorithm:
     @property
     def cohorts(self) -> Cohorts:
         """The public constants of cohorts that objectives may use."""
-        separation = self.sampler.witness(0, self.clients).separation
-        return Cohorts(self.clients, float(self.sampler.size), separation)
+        period = self.sampler.witness(0, self.clients).period
+        return Cohorts(self.clients, float(self.sampler.size), period)
 
     def witness(self, round: int) -> Witness:
         """The rule by which the cohort of `round` is drawn."""

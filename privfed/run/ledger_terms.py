@@ -19,6 +19,7 @@ from privfed.models.recipes import Weighted
 from privfed.plan.plan import Plan
 from privfed.plan.prior_spending import Priors
 from privfed.privacy.shared_noise import OTHER_PARTY
+from privfed.privacy.solved_for_run import SolvedForRun
 from privfed.run.setup import Setup
 from privfed.store.run_directory import RunDirectory
 
@@ -81,6 +82,7 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         **_attack(config),
         **({"canaries": config.audit.canaries} if config.audit.canaries else {}),
         "arithmetic": plan.mechanism.arithmetic,
+        **_correlation(plan),
         "secure": _secure(setup),
         **_against(setup),
         **_sites(setup),
@@ -97,6 +99,12 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         **({"code": code} if (code := passed_code(config)) else {}),
         **({"examples": examples} if (examples := _examples(setup)) else {}),
     }
+
+
+def _correlation(plan: Plan) -> dict[str, Any]:
+    """The constants that noise was fitted to the run by, and for how many rounds."""
+    mechanism = plan.mechanism
+    return {"correlation": mechanism.solution()} if isinstance(mechanism, SolvedForRun) else {}
 
 
 def _chosen(setup: Setup) -> dict[str, Any]:

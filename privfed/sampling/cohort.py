@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.releases import Gaussian, Release, TruncatedPoisson, WithoutReplacement
+from accounting.noises import Gaussian
+from accounting.releases import Release, TruncatedPoisson, WithoutReplacement
 from privfed.errors import Refused
 from privfed.streams import Streams
 from privfed.vector import Indices
@@ -23,7 +24,8 @@ class Witness:
     neighbouring relation that a guarantee may be about. `sampled` turns a Gaussian release into the
     release on a drawn cohort: it amplifies the guarantee, or says how often a client can take part;
     it is None where nothing is proved. In `separation` rounds in a row a client takes part once at
-    most. `random` says that the cohort's size is random.
+    most, and in `period` rounds, from the first one on, everybody does once (1: nobody counts on
+    that). `random` says that the cohort's size is random.
 
     A witness never says who was drawn or how many.
     """
@@ -34,6 +36,7 @@ class Witness:
     sampled: Callable[[Gaussian], Release] | None = field(default=None, compare=False)
     separation: int = 1
     random: bool = True
+    period: int = 1
 
     @property
     def release(self) -> Release | None:
@@ -139,4 +142,17 @@ class Sampler(Protocol):
 
     def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
         """The cohort of `round`, drawn of `people` by the rule for `clients` declared."""
+        ...
+
+
+@runtime_checkable
+class InGroups(Protocol):
+    """A sampler that may divide clients into public groups, whose rounds take turns."""
+
+    def possible_groups(self) -> tuple[int, ...]:
+        """Into how many groups clients may be divided, the fewest first: one number if settled."""
+        ...
+
+    def in_groups(self, groups: int) -> Sampler:
+        """The sampler with so many groups."""
         ...

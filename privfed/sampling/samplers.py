@@ -13,7 +13,8 @@ import numpy as np
 from pydantic import Field
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
-from accounting.releases import PoissonSampled, Separated, TruncatedPoisson, WithoutReplacement
+from accounting.over_rounds import Separated
+from accounting.releases import PoissonSampled, TruncatedPoisson, WithoutReplacement
 from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.sampling.cohort import Cohort, People, Witness
@@ -130,7 +131,7 @@ class FixedSize(SizedSampler):
         return Witness("fixed_size", rate, REPLACE_ONE, sampled, random=False)
 
     def fits(self, population: int, clients: int) -> None:
-        _refuse_other_number(population, clients, "fixed_size")
+        refuse_other_number(population, clients, "fixed_size")
 
     def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)
@@ -163,7 +164,7 @@ class Full(SizedSampler):
         return Witness("full", 1.0, ZERO_OUT, lambda noise: noise, random=False)
 
     def fits(self, population: int, clients: int) -> None:
-        _refuse_other_number(population, clients, "full")
+        refuse_other_number(population, clients, "full")
 
     def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)
@@ -202,10 +203,10 @@ class Cyclic(SizedSampler):
 
     def witness(self, round: int, clients: int) -> Witness:
         b = self.separation
-        return Witness("cyclic", 1 / b, ZERO_OUT, partial(Separated, b), separation=b)
+        return Witness("cyclic", 1 / b, ZERO_OUT, partial(Separated, b), separation=b, period=b)
 
     def fits(self, population: int, clients: int) -> None:
-        _refuse_other_number(population, clients, "cyclic")
+        refuse_other_number(population, clients, "cyclic")
 
     def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)
@@ -259,7 +260,8 @@ def _uniform_subset(clients: Indices, count: int, round: int, streams: Streams) 
     return np.sort(clients[first])
 
 
-def _refuse_other_number(population: int, clients: int, sampler: str) -> None:
+def refuse_other_number(population: int, clients: int, sampler: str) -> None:
+    """Raises `Refused` where a `population` is not of exactly the `clients` declared."""
     if population != clients:
         raise Refused(
             f"data.clients is {clients}, but there are {population} clients; cohort.sampler = "

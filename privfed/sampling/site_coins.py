@@ -6,16 +6,8 @@ from dataclasses import replace
 from functools import partial
 
 from accounting.events import Event
-from accounting.releases import (
-    DiscreteGaussians,
-    Gaussian,
-    Noise,
-    PoissonSampled,
-    Repeated,
-    SeveralSites,
-    Skellam,
-    Unprotected,
-)
+from accounting.noises import DiscreteGaussians, Gaussian, Noise, Skellam
+from accounting.releases import PoissonSampled, Repeated, SeveralSites, Unprotected
 from accounting.several_sites import at_several_sites
 from privfed.errors import Refused
 from privfed.sampling.cohort import Witness

@@ -15,12 +15,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from accounting.events import Event
-from accounting.releases import (
-    PoissonSampled,
-    SeveralSites,
-    TruncatedPoisson,
-    WithoutReplacement,
-)
+from accounting.over_rounds import RandomAllocation
+from accounting.releases import PoissonSampled, SeveralSites, TruncatedPoisson, WithoutReplacement
 from privfed.errors import Refused
 from privfed.privacy.mechanism import Mechanism
 from privfed.sampling.cohort import Sampler, Witness
@@ -46,8 +42,8 @@ def with_aborts(event: Event, aborts: float) -> Event:
 
 def tells_who_was_drawn(event: Event) -> bool:
     """Whether an abort would tell: the event is amplified, and so rests on a secret draw."""
-    secret = PoissonSampled | SeveralSites | TruncatedPoisson | WithoutReplacement
-    return isinstance(event.release, secret)
+    sampled = PoissonSampled | SeveralSites | TruncatedPoisson | WithoutReplacement
+    return isinstance(event.release, sampled | RandomAllocation)
 
 
 def probability(

@@ -12,7 +12,8 @@ from accounting.accountants import epsilon, supports
 from accounting.errors import Unaccountable
 from accounting.events import Event
 from accounting.guarantee import guarantee, refuse_unaccountable
-from accounting.releases import Gaussian, PoissonSampled, Unprotected, same_cohort
+from accounting.noises import Gaussian, same_cohort
+from accounting.releases import PoissonSampled, Unprotected
 
 
 def poisson(q: float, z: float) -> Event:

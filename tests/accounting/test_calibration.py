@@ -8,7 +8,8 @@ from accounting.calibration import _least, noise_multiplier
 from accounting.errors import Unaccountable
 from accounting.events import Event
 from accounting.guarantee import guarantee
-from accounting.releases import Gaussian, PoissonSampled
+from accounting.noises import Gaussian
+from accounting.releases import PoissonSampled
 
 
 def at(q):

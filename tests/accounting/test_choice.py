@@ -7,7 +7,8 @@ from accounting.errors import BudgetExceeded, LedgerBroken
 from accounting.events import Event, best_of
 from accounting.guarantee import Gate, guarantee, spent
 from accounting.ledger import Ledger
-from accounting.releases import Gaussian, PoissonSampled
+from accounting.noises import Gaussian
+from accounting.releases import PoissonSampled
 from accounting.repetitions import Repetitions
 
 ROUND = Event(PoissonSampled(0.1, Gaussian(1.0)), "poisson")

@@ -7,7 +7,8 @@ import pytest
 from accounting import guarantee as module
 from accounting.events import Event
 from accounting.guarantee import Gate, guarantee
-from accounting.releases import Gaussian, PoissonSampled
+from accounting.noises import Gaussian
+from accounting.releases import PoissonSampled
 
 EVENT = Event(PoissonSampled(0.1, Gaussian(1.0)), "poisson")
 OTHER = Event(PoissonSampled(0.1, Gaussian(2.0)), "poisson")

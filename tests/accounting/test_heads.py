@@ -6,7 +6,7 @@ from accounting.errors import LedgerBroken
 from accounting.events import Event
 from accounting.heads import HeadsFile, contradictions, lacking
 from accounting.ledger import Ledger
-from accounting.releases import Gaussian
+from accounting.noises import Gaussian
 
 EVENT = Event(Gaussian(1.0), "full", "zero-out")
 

@@ -14,16 +14,11 @@ from accounting.integer_noise import (
     discrete_gaussian_divergence,
     skellam_divergence,
 )
+from accounting.noises import DiscreteGaussians, Gaussian, Skellam
+from accounting.over_rounds import Separated
 from accounting.poisson_sampling import poisson_sampled
 from accounting.rdp import _curve, integer_divergence
-from accounting.releases import (
-    DiscreteGaussians,
-    Gaussian,
-    PoissonSampled,
-    Separated,
-    Skellam,
-    release_from_json,
-)
+from accounting.releases import PoissonSampled, release_from_json
 
 
 def renyi(p, q, alpha):

@@ -12,7 +12,8 @@ from accounting.errors import BudgetExceeded, LedgerBroken
 from accounting.events import Event
 from accounting.guarantee import Gate, spent
 from accounting.ledger import Ledger
-from accounting.releases import Gaussian, PoissonSampled
+from accounting.noises import Gaussian
+from accounting.releases import PoissonSampled
 
 EVENT = Event(PoissonSampled(0.1, Gaussian(1.0)), "poisson")
 OTHER = Event(PoissonSampled(0.1, Gaussian(2.0)), "poisson")

@@ -19,11 +19,11 @@ from accounting.curves import over_delta, over_rounds
 from accounting.errors import Unaccountable
 from accounting.events import ADD_REMOVE, CHANGE, REPLACE_ONE, ZERO_OUT, Event, apart
 from accounting.guarantee import guarantee, sentence, stated
+from accounting.noises import Gaussian
+from accounting.over_rounds import Separated
 from accounting.releases import (
-    Gaussian,
     PoissonSampled,
     Repeated,
-    Separated,
     SeveralSites,
     TruncatedPoisson,
     Unprotected,

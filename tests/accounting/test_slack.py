@@ -13,7 +13,9 @@ from accounting.calibration import noise_multiplier
 from accounting.errors import Unaccountable
 from accounting.events import ADD_REMOVE, Event, apart
 from accounting.guarantee import guarantee
-from accounting.releases import Gaussian, PoissonSampled, Separated
+from accounting.noises import Gaussian
+from accounting.over_rounds import Separated
+from accounting.releases import PoissonSampled
 from accounting.slack import with_slack
 
 EVENT = Event(PoissonSampled(0.1, Gaussian(1.0)), "poisson")

@@ -13,7 +13,8 @@ from scipy import stats
 from words import SAMPLE, assert_rate, dealt
 
 from accounting.ledger import Ledger
-from accounting.releases import Gaussian, PoissonSampled
+from accounting.noises import Gaussian
+from accounting.releases import PoissonSampled
 from defenses.centered_clipping import CenteredClipping
 from defenses.geometric_median import GeometricMedian
 from defenses.norm_bound import NormBound

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, Event
-from accounting.releases import Gaussian, WithoutReplacement
+from accounting.noises import Gaussian
+from accounting.releases import WithoutReplacement
 from defenses.types import RowRule
 from privfed.data.partitions.basic import Natural
 from privfed.data.partitions.concept_shift import Concept

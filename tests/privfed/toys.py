@@ -10,7 +10,8 @@ from pydantic import Field
 from torch import nn
 
 from accounting.events import ADD_REMOVE, Event
-from accounting.releases import Gaussian, PoissonSampled, Repeated
+from accounting.noises import Gaussian
+from accounting.releases import PoissonSampled, Repeated
 from attacks.types import Attack, Knowledge
 from defenses.types import RowRule, SumRule
 from defenses.weighing import PreAggregator

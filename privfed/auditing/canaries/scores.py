@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from accounting.events import CHANGE, Event
-from accounting.releases import PoissonSampled, Separated
+from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
+from accounting.releases import PoissonSampled
 from privfed.auditing.canaries.log import CanaryRecord
 from privfed.config.config import Config
 from privfed.plan.rule import rule_of
@@ -54,7 +55,8 @@ def likelihood_ratios(record: CanaryRecord, event: Event, scale: Scale) -> Numbe
 
     Its product with a release is 1 if it took part and 0 if not, plus noise of the event's
     deviation, without what releases have in common. Under Poisson sampling it took part by a coin
-    of each round; under a separation of b rounds, in one of b slots.
+    of each round; under a separation of b rounds, in one of b slots; under random allocation, in
+    one of b slots of each epoch.
     """
     noise = event.noise
     z = noise.noise_multiplier * CHANGE[event.relation] if noise else 1.0
@@ -69,15 +71,41 @@ def likelihood_ratios(record: CanaryRecord, event: Event, scale: Scale) -> Numbe
         with np.errstate(divide="ignore"):
             taking, not_taking = np.log(q) + (2 * x - 1) / (2 * z**2), np.log1p(-q)
         return np.asarray(np.logaddexp(taking, not_taking).sum(0))
-    b = event.release.separation if isinstance(event.release, Separated) else 1
     filtered = _filtered(x, record.rounds, scale.coefficients)
+    variance = (z * float(np.linalg.norm(scale.coefficients))) ** 2
+    if isinstance(event.release, RandomAllocation):
+        return _by_epochs(filtered, record.rounds, event.release, scale.coefficients, variance)
+    b = event.release.separation if isinstance(event.release, Separated | BufferedToeplitz) else 1
     slots = []
     for slot in range(b):
         taken = ((record.rounds % b) == slot).astype(float)[:, None]
         signal = _filtered(taken, record.rounds, scale.coefficients)
         slots.append((signal * filtered).sum(0) - (signal**2).sum() / 2)
-    deviation = z * float(np.linalg.norm(scale.coefficients))
-    return np.asarray(logsumexp(np.stack(slots) / deviation**2, axis=0))
+    return np.asarray(logsumexp(np.stack(slots) / variance, axis=0))
+
+
+def _by_epochs(
+    filtered: Numbers,
+    rounds: NDArray[np.int64],
+    drawn: RandomAllocation,
+    coefficients: Numbers,
+    variance: float,
+) -> Numbers:
+    """The log likelihood of products that were `filtered` `[T, K]`, up to a constant `[K]`.
+
+    Each canary took part in one round of its group in every epoch, and was in any group.
+    """
+    of_round = np.zeros_like(filtered)
+    for at, round in enumerate(rounds):
+        signal = _filtered((rounds == round).astype(float)[:, None], rounds, coefficients)
+        of_round[at] = (signal * filtered).sum(0) - (signal**2).sum() / 2
+    epoch, place = np.divmod(rounds - 1, drawn.slots)
+    groups = []
+    for group in range(drawn.groups):
+        mine = place % drawn.groups == group
+        epochs = [of_round[mine & (epoch == e)] for e in np.unique(epoch[mine])]
+        groups.append(sum(logsumexp(each / variance, axis=0) for each in epochs))
+    return np.asarray(logsumexp(np.stack(groups), axis=0))
 
 
 def _filtered(x: Numbers, rounds: NDArray[np.int64], coefficients: Numbers) -> Numbers:

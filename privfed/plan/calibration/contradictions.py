@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accounting.releases import LARGEST_NOISE
+from accounting.noises import LARGEST_NOISE
 from privfed.errors import Refused
 from privfed.parts import find
 from privfed.plan.calibration.question import CalibrationQuestion

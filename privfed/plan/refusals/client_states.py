@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from accounting.releases import Gaussian, PoissonSampled, Separated
+from accounting.noises import Gaussian
+from accounting.over_rounds import Separated
+from accounting.releases import PoissonSampled
 from privfed.config.config import Config
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from privfed.config.config import Config
+from privfed.sampling.independent import independent_draw
 
 
 def evaluation_refusals(config: Config) -> Iterator[str]:
@@ -34,9 +35,9 @@ def _end_without_evaluation(config: Config) -> Iterator[str]:
 
 
 def _chosen_size(config: Config) -> Iterator[str]:
-    """The cohort's size follows from the sampler (`derives_size`)."""
-    everybody = config.sampler.remembers or config.sampler.derives_size
-    if config.evaluation.size and everybody:
+    """All clients evaluate (`derives_size`)."""
+    drawn = independent_draw(config.sampler, 0, config.data.clients)
+    if config.evaluation.size and drawn.derives_size:
         yield (
             f"evaluation.size is {config.evaluation.size}, but where cohort.sampler = "
             f"{config.names['sampler']!r}, all clients evaluate; set it to 0"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from accounting.releases import Gaussian, PoissonSampled
+from accounting.noises import Gaussian
+from accounting.releases import PoissonSampled
 from defenses.types import SumRule
 from privfed.config.config import Config
 from privfed.errors import Refused
+from privfed.plan.refusals.draws import release_of_draw
 from privfed.plan.rule import rule_of
 from privfed.plan.sum_limits import configured_limits
 
@@ -57,7 +59,7 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
         yield f"{key}, and {what} are whole clients, not their rows at one site; leave one out"
     if not mechanism.private:
         return
-    if not isinstance(_release(config), PoissonSampled):
+    if not isinstance(release_of_draw(config), PoissonSampled):
         yield (
             f"{key}, and cohort.sampler = {config.names['sampler']!r} has no proof for clients "
             'whose rows lie at several sites; use "poisson"'
@@ -80,14 +82,6 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
             f"{key}, and privacy.adaptive_clip counts how many clients are within the clip, not "
             "how many of their rows; set it to false"
         )
-
-
-def _release(config: Config) -> object:
-    """What a draw makes of a Gaussian release; None where that is refused elsewhere."""
-    try:
-        return config.sampler.witness(0, config.data.clients).release
-    except Refused:
-        return None
 
 
 def _thresholds(config: Config) -> Iterator[str]:
@@ -130,7 +124,9 @@ def _numbers_of_clients(config: Config) -> Iterator[str]:
 
 def _unproven_draws(config: Config) -> Iterator[str]:
     """Sites draw their own clients, by independent coins or all of them."""
-    if config.mechanism.private and not isinstance(_release(config), PoissonSampled | Gaussian):
+    if config.mechanism.private and not isinstance(
+        release_of_draw(config), PoissonSampled | Gaussian
+    ):
         yield (
             f"cohort.sampler = {config.names['sampler']!r} has no proof where sites draw their own "
             'clients (secure.parties); use "poisson", or "full"'

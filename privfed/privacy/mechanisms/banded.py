@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from accounting.events import CHANGE, ZERO_OUT, Event
-from accounting.releases import LARGEST_NOISE, Gaussian
+from accounting.noises import LARGEST_NOISE, Gaussian
 from privfed.deferred import torch
 from privfed.errors import Refused
-from privfed.privacy.clipping import clip_rows
+from privfed.privacy.clipping import clip_rows, on_grid
+from privfed.privacy.factorization.optimal_bands import UNIT, optimal_bands
+from privfed.privacy.factorization.prefix_noise import prefix_noise, square_root
 from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,
@@ -25,6 +28,9 @@ from privfed.privacy.mechanism import (
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.noised import NoisedMechanism
 from privfed.privacy.noise.correlated import Correlated, CorrelatedKeys
+from privfed.privacy.noise.correlated_on_grid import CorrelatedOnGrid
+from privfed.privacy.noise.correlated_reals import CorrelatedReals
+from privfed.privacy.noise.gaussian_on_grid import FINENESS, grid_of, refuse_inexact
 from privfed.sampling.cohort import Witness
 from privfed.streams import Keys, Streams
 from privfed.vector import Layout
@@ -38,48 +44,78 @@ class Banded(NoisedMechanism):
 
     Releases x_t + Y_t in round t, x_t the sum of clipped updates, over a constant divisor, where
     Y = C^-1 Z, Z has independent rows N(0, (z C_clip |c|)^2 I), and C is lower-triangular Toeplitz
-    with `bands` coefficients c = (1, 1/2, 3/8, 5/16, ...), the first of (1 - x)^(-1/2): the square
-    root of the prefix sums that the model is made of. One band is independent noise.
+    with `bands` coefficients c, c_0 = 1. They are solved for when the run starts, so that the noise
+    on the sums of releases, which a model is made of, is least over its rounds; what is promised
+    holds for any coefficients and any number of rounds. One band is independent noise.
 
     *What is released*: all of x + Y, which is C^-1 (C x + Z): post-processing of C x + Z.
 
     *Unit and relation*: one client with all its examples; its contribution in all rounds against
-    zero (zero-out); who takes part when may be public, and nothing is amplified.
+    zero (zero-out); who takes part when may be public, or a secret slot.
 
     *Sensitivity*: by rows clipped to L2 norm `clip`, and a sampler that *enforces* a separation of
-    at least `bands` rounds between two participations of a client. Then its columns of C have
-    disjoint supports, and its k participations change C x by at most sqrt(k) clip |c| in L2,
-    whatever its updates are, also where they depend on earlier releases.
+    at least `bands` rounds between any two rounds in which a client takes part, or may do so. Then
+    its columns of C have disjoint supports, and its k participations change C x by at most
+    sqrt(k) clip |c| in L2, whatever its updates are, also where they depend on earlier releases.
 
-    *Sampler*: cyclic (or full, with one band). T rounds are one Gaussian of multiplier z / sqrt(k),
+    *Sampler*: cyclic (or full, with one band): T rounds are one Gaussian of multiplier z / sqrt(k),
     k = ceil(T / separation), and so is each beginning of them: the event of a round is
-    Separated(separation, Gaussian(z)).
+    Separated(separation, Gaussian(z)). Or allocation in at least as many groups as bands: rounds in
+    which a client may take part are that far apart. Of each epoch it takes part in one of them, of
+    the choices of its group: C x moves by one of so many vectors that are orthogonal, of norm
+    clip |c|, whose slot is secret, uniform and fresh, which is the pair of `AllocatedEpoch` at z.
 
     *Trust*: the server sees the clipped updates and adds the noise. The key that it follows from
-    lies under private/, and whoever reads that can take the noise away. Arithmetic is float64 and
-    idealised.
+    lies under private/, and whoever reads that can take the noise away.
 
-    Source: Choquette-Choo et al. 2023 ("(Amplified) banded matrix factorization", sections 3, 4);
-    adaptivity: Denisov et al. 2022, Theorem 2.1; the square root: Fichtenberger, Henzinger &
-    Upadhyay 2023; its bands: Kalinin & Lampert 2024.
+    *Arithmetic*: clipped rows lie on a public grid, sums are exact, and the noise is made on that
+    grid so that all that is released is post-processing of the continuous mechanism
+    (`privfed.privacy.noise.correlated`). Runs of older versions go on with coefficients of the
+    square root of prefix sums, in float64.
+
+    Source: Choquette-Choo et al. 2023 ("(Amplified) banded matrix factorization", arXiv 2306.08153,
+    sections 3, 4; amplification that is modular in the sampling: section 5); coefficients: McKenna
+    2024, arXiv 2405.15913; adaptivity: Denisov et al. 2022, Theorem 2.1; the square root:
+    Fichtenberger, Henzinger & Upadhyay 2023; its bands: Kalinin & Lampert 2024.
     """
 
-    bands: int = Field(10, ge=1, le=10_000)
-    """Over how many rounds the noise is correlated; 1: independent noise."""
+    bands: int = Field(10, ge=0, le=10_000)
+    """Over how many rounds the noise is correlated; 1: independent noise; 0: as many as a cyclic
+    draw allows, or as groups of an allocation need the least noise."""
+    toeplitz: tuple[float, ...] | None = Field(None, strict=False)
+    """The coefficients c, from c_0 = 1, in multiples of 2^-20; left out, those that need the least
+    noise over the rounds of the run."""
+    solved_for: int = Field(0, ge=0)
+    """For how many rounds these were solved; 0 where they are given."""
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     """z = deviation of Z over clip |c|; None until calibrated from epsilon."""
 
     trust: ClassVar[Literal["server"]] = "server"
-    arithmetic: ClassVar[str] = "float64, idealised"
+    arithmetic: ClassVar[str] = "exact sums, and correlated noise on their grid"
     remembers: ClassVar[bool] = True
 
+    @field_validator("toeplitz")
+    @classmethod
+    def _on_a_grid(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        if value is None:
+            return None
+        if not value or value[0] != 1.0 or any(abs(c) > 1 or c % UNIT for c in value):
+            raise ValueError("expected 1.0 first, and multiples of 2^-20 between -1 and 1")
+        return value
+
     def event(self, witness: Witness, exchanges: int) -> Event:
-        if witness.relation != ZERO_OUT or witness.separation < self.bands or not witness.sampled:
+        if witness.separation < self.bands or not witness.sampled:
             raise Refused(
                 f"privacy.bands is {self.bands}, but the sampler {witness.sampler!r} keeps "
-                f"{witness.separation} rounds between two participations of a client; expected at "
-                'least as many as bands: use cohort.sampler = "cyclic" with '
-                f"cohort.separation = {self.bands} or more"
+                f"{witness.separation} rounds between two rounds in which a client may take part; "
+                'expected at least as many as bands: use cohort.sampler = "cyclic" with '
+                f"cohort.separation = {self.bands} or more, or allocation with as many groups"
+            )
+        if witness.relation != ZERO_OUT:
+            raise Refused(
+                f"banded noise has a proof for {ZERO_OUT}, and the sampler {witness.sampler!r} "
+                f"draws for {witness.relation}; one band is independent noise: use "
+                'privacy.mechanism = "gaussian", or a sampler that keeps clients apart'
             )
         if exchanges > 1:
             raise Refused(
@@ -92,23 +128,51 @@ class Banded(NoisedMechanism):
     def with_clip(self, clip: float) -> Mechanism:
         return cast("Mechanism", CentralGaussian(clip=clip))
 
+    def in_bands(self, bands: int) -> Self:
+        return self.model_copy(update={"bands": bands})
+
+    def solved_for_run(self, rounds: int, separation: int) -> Self:
+        bands = self.bands or separation
+        if self.toeplitz is not None:
+            return self.model_copy(update={"bands": len(self.toeplitz)})
+        solved = {"toeplitz": optimal_bands(bands, rounds), "solved_for": rounds}
+        return self.model_copy(update={"bands": bands, **solved})
+
+    def solution(self) -> Mapping[str, Any]:
+        return {"toeplitz": list(self.coefficients()), "solved_for": self.solved_for}
+
     def coefficients(self) -> NDArray[np.float64]:
-        """C `[bands]`: c_j = c_{j-1} (2 j - 1) / (2 j)."""
-        steps = np.arange(1, self.bands)
-        return np.concatenate([[1.0], np.cumprod((2 * steps - 1) / (2 * steps))])
+        if self.toeplitz is None:
+            return square_root(max(self.bands, 1))
+        return np.array(self.toeplitz)
+
+    def noise_on_model(self, rounds: int) -> float:
+        return self._noise() * prefix_noise(self.coefficients(), rounds)
 
     def noise_on_update(self, size: int = 1) -> float:
-        """The deviation of Z, which is that of the first round's noise."""
-        return self._noise() * float(np.linalg.norm(self.coefficients()))
+        """The deviation of Z, which is that of the first round's noise, in clips.
+
+        Raises `Refused` where no sums of `size` rows are exact.
+        """
+        deviation = self._deviation()
+        if self.toeplitz is not None:
+            refuse_inexact(deviation, size)
+        return deviation
 
     def memory(self, streams: Streams, length: int) -> Correlated:
-        return Correlated(self.coefficients(), length, streams)
+        kind = CorrelatedReals if self.toeplitz is None else CorrelatedOnGrid
+        return kind(self.coefficients(), length, streams)
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
-        return clip_rows(rows, self.clip)
+        bounded = clip_rows(rows, self.clip)
+        if self.toeplitz is None:
+            return bounded
+        return on_grid(bounded, grid_of(self._deviation() * self.clip))
 
     def encoding(self, state: PublicState) -> Encoding:
-        return Encoding(self.clip)
+        deviation = self._deviation()
+        on_its_grid = self.toeplitz is not None and deviation > 0
+        return Encoding(self.clip, FINENESS / deviation if on_its_grid else math.inf)
 
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
@@ -116,23 +180,9 @@ class Banded(NoisedMechanism):
         require_bounded(total, self.clip)
         if not isinstance(keys, CorrelatedKeys):
             raise TypeError("banded noise is correlated over rounds; independent keys are no proof")
-        deviation = self.noise_on_update() * total.bound
-        noise = torch.from_numpy(deviation * keys.row())
+        noise = torch.from_numpy(keys.noise(self._deviation() * total.bound))
         return ((total.total + noise.to(total.total)) / divisor).float(), state
 
-
-def prefix_error(coefficients: NDArray[np.float64], rounds: int) -> float:
-    """The root mean square noise on prefix sums over `rounds`, against independent noise's.
-
-    |c| |A C^-1|_F / |A|_F, with A the prefix sums, at the same guarantee.
-    """
-    inverse = np.zeros(rounds)
-    inverse[0] = 1 / coefficients[0]
-    for t in range(1, rounds):
-        reach = min(t, len(coefficients) - 1)
-        past = inverse[t - reach : t][::-1]
-        inverse[t] = -(coefficients[1 : reach + 1] @ past) / coefficients[0]
-    prefix = np.cumsum(inverse)
-    weights = np.arange(rounds, 0, -1)
-    squared = float((weights * prefix**2).sum() / weights.sum())
-    return float(np.linalg.norm(coefficients)) * math.sqrt(squared)
+    def _deviation(self) -> float:
+        """The deviation of Z in clips."""
+        return self._noise() * float(np.linalg.norm(self.coefficients()))

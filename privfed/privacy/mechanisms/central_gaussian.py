@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self, cast
 from pydantic import Field
 
 from accounting.events import CHANGE, Event
-from accounting.releases import LARGEST_NOISE, same_cohort
+from accounting.noises import LARGEST_NOISE, same_cohort
 from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.privacy.adaptive_clipping import Split, next_clip, share_within

@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from accounting.releases import (
-    DiscreteGaussians,
-    Skellam,
-    Unprotected,
-)
+from accounting.noises import DiscreteGaussians, Skellam
+from accounting.releases import Unprotected
 from privfed.privacy.integers import Share
 from privfed.privacy.mechanisms.distributed_noise import DistributedNoise
 from privfed.privacy.noise.shares import DiscreteGaussianShare, Layers, SkellamShare

@@ -11,15 +11,9 @@ from pydantic import Field, PrivateAttr
 from scipy.special import ndtr
 
 from accounting.events import ZERO_OUT, Event
-from accounting.releases import (
-    LARGEST_NOISE,
-    IntegerNoise,
-    PoissonSampled,
-    Separated,
-    Skellam,
-    TruncatedPoisson,
-    Unprotected,
-)
+from accounting.noises import LARGEST_NOISE, IntegerNoise, Skellam
+from accounting.over_rounds import Separated
+from accounting.releases import PoissonSampled, TruncatedPoisson, Unprotected
 from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.privacy.clipping import clip_rows

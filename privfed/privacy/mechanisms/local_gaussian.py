@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field, PrivateAttr
 
 from accounting.events import CHANGE, REPLACE_ONE, Event
-from accounting.releases import LARGEST_NOISE, Separated, same_cohort
+from accounting.noises import LARGEST_NOISE, same_cohort
+from accounting.over_rounds import Separated
 from privfed.deferred import torch
 from privfed.privacy.clipping import clip_rows, on_grid
 from privfed.privacy.mechanism import (

@@ -1,8 +1,13 @@
-"""Noise that is correlated over rounds: Y = C^-1 Z, row by row, with b d memory."""
+"""Noise that hangs together over rounds: Y = C^-1 Z, row by row, for a Toeplitz matrix C.
+
+Z_t follows from the run's own key and the round, so that a resume computes the same rows again, and
+a round that was consumed without a release leaves the later ones as they were. Rounds are asked for
+in order.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,38 +18,43 @@ from privfed.streams import Keys, Streams
 Row = NDArray[np.float64]
 
 
-class Correlated:
-    """Rows Y_t `[length]`, where sum_j c_j Y_{t - j} = Z_t and Z_t is standard normal.
+class Correlated(ABC):
+    """The noise of a run's rounds `[length]`, each made of what is remembered of those before."""
 
-    Z_t follows from the run's own key and the round, so that a resume computes the same rows again,
-    and a round that was consumed without a release leaves the later ones as they were. Holds the
-    last b - 1 rows; rounds are asked for in order.
-    """
+    remembers: int
+    """How many rows `[length]` of 8 bytes a number it remembers."""
 
-    def __init__(self, coefficients: Row, length: int, streams: Streams) -> None:
-        self._c, self._length, self._streams = coefficients, length, streams
-        self._past: deque[Row] = deque(maxlen=max(len(coefficients) - 1, 1))
-        self._round, self._last = 0, np.zeros(length)
+    def __init__(self, length: int, streams: Streams) -> None:
+        self._length, self._streams = length, streams
+        self._round, self._last, self._deviation = 0, np.zeros(length), 0.0
 
     def at(self, round: int) -> CorrelatedKeys:
         """The keys with which `round` is released."""
         return CorrelatedKeys(None, source=self, round=round)
 
-    def row(self, round: int) -> Row:
-        """Y of `round` `[length]`, from 1; that of the latest one may be asked for again.
+    def noise(self, round: int, deviation: float) -> Row:
+        """Y of `round` `[length]`, from 1, for Z of this `deviation`, the same in all rounds.
 
-        Raises `ValueError` for a round before that.
+        That of the latest round may be asked for again. Raises `ValueError` for a round before
+        that, and for another deviation.
         """
         if round < self._round:
             raise ValueError(f"the noise of round {round} is past: it is at round {self._round}")
+        if self._round and deviation != self._deviation:
+            raise ValueError(
+                f"the noise of round {round} is to have the deviation {deviation:g}, and that of "
+                f"earlier ones, which it hangs together with, had {self._deviation:g}"
+            )
+        self._deviation = deviation
         while self._round < round:
             self._round += 1
-            row = self._streams.at("matrix", self._round).normal(self._length)
-            for c, past in zip(self._c[1:], reversed(self._past), strict=False):
-                row -= c * past
-            self._last = row / self._c[0]
-            self._past.append(self._last)
+            keys = self._streams.at("matrix", self._round)
+            self._last = self._next(keys, deviation)
         return self._last
+
+    @abstractmethod
+    def _next(self, keys: Keys, deviation: float) -> Row:
+        """Y of the next round `[length]`, whose Z follows from `keys`."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +64,11 @@ class CorrelatedKeys(Keys):
     source: Correlated | None = None
     round: int = 0
 
-    def row(self) -> Row:
-        """Y of the round `[length]`. Raises `ValueError` where there is no source."""
+    def noise(self, deviation: float) -> Row:
+        """Y of the round `[length]`, for Z of this `deviation`.
+
+        Raises `ValueError` where there is no source.
+        """
         if self.source is None:
             raise ValueError("these keys have no correlated noise")
-        return self.source.row(self.round)
+        return self.source.noise(self.round, deviation)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from privfed.errors import Refused
-from privfed.streams import Keys, Words
+from privfed.streams import Keys, Reals, Words
 
 _ERROR = 2e-14
 """The largest error of a quantile z, over 1 + z."""
@@ -71,9 +71,12 @@ def gaussian_on_grid(keys: Keys, deviation: float, length: int) -> NDArray[np.fl
     return grid * rounded_normal(keys.bits(length), scale, keys.further)
 
 
-def rounded_normal(words: Words, scale: float, more: Callable[[int], Words]) -> NDArray[np.float64]:
-    """round(scale Z) for standard normal Z, one for each of `words` (uniform, any shape).
+def rounded_normal(
+    words: Words, scale: float, more: Callable[[int], Words], shift: Reals | None = None
+) -> Reals:
+    """round(scale Z - shift) for standard normal Z, one for each of `words` (uniform, any shape).
 
+    `shift`, of the same shape, is in [0, 1), and exactly the number that it is; 0 without one.
     `more(n)` draws n further words. Returns whole numbers in float64.
 
     Raises `ValueError` for a scale above 2^32.
@@ -81,45 +84,71 @@ def rounded_normal(words: Words, scale: float, more: Callable[[int], Words]) -> 
     if not 0.0 <= scale <= LARGEST_SCALE:
         raise ValueError(f"a scale of {scale!r} is not between 0 and 2^32")
     flat = words.ravel()
+    shifts = np.zeros(1) if shift is None else shift.ravel()
     rounded, doubtful = np.empty(len(flat)), np.empty(len(flat), dtype=np.bool_)
     for start in range(0, len(flat), _BLOCK):
         block = slice(start, start + _BLOCK)
-        rounded[block], doubtful[block] = _quickly(flat[block], scale)
+        if shift is None:
+            rounded[block], doubtful[block] = _quickly(flat[block], scale)
+        else:
+            rounded[block], doubtful[block] = _quickly_shifted(flat[block], scale, shifts[block])
     unsure = np.flatnonzero(doubtful)
     if len(unsure):
         further = more(2 * len(unsure)).reshape(-1, 2)
-        rounded[unsure] = _exactly(flat[unsure], further, scale)
+        of_unsure = np.broadcast_to(shifts, flat.shape)[unsure]
+        rounded[unsure] = _exactly(flat[unsure], further, scale, of_unsure)
     return rounded.reshape(words.shape)
+
+
+def _quickly_shifted(words: Words, scale: float, shift: Reals) -> tuple[Reals, NDArray[np.bool_]]:
+    """`_quickly` less a `shift`, `[n]`, whose subtraction rounds once more."""
+    value, slack = _scaled_quantiles(words, scale)
+    value = _signed(words, value) - shift
+    slack = slack + 2.3e-16 * (np.abs(value) + 1.0)
+    doubtful = (np.abs(value - np.floor(value) - 0.5) <= slack) | (words >> np.uint64(1) < _TAIL)
+    return np.floor(value + 0.5), doubtful & (scale > 0.0)
 
 
 def _quickly(words: Words, scale: float) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """The rounded quantiles of `words` in double precision, and where these are in doubt."""
+    value, slack = _scaled_quantiles(words, scale)
+    doubtful = (np.abs(value - np.floor(value) - 0.5) <= slack) | (words >> np.uint64(1) < _TAIL)
+    return _signed(words, np.floor(value + 0.5)), doubtful & (scale > 0.0)
+
+
+def _scaled_quantiles(words: Words, scale: float) -> tuple[Reals, Reals]:
+    """The sizes of `scale` Z for `words`, and by how much these may be off."""
     low = words >> np.uint64(1)  # the tail is in [low, low + 1) 2^-64
     tail = (low.astype(np.float64) + 0.5) * 2.0**-64
     z = -ndtri(np.minimum(tail, 0.5))
     width = 0.51 * 2.0**-64 / tail * np.minimum(1.2534, 1 / np.maximum(z, 1e-300))
     value = scale * z
     slack = scale * (width + _ERROR * (1 + z)) + 4e-16 * value
-    doubtful = (np.abs(value - np.floor(value) - 0.5) <= slack) | (low < _TAIL)
-    return _signed(words, np.floor(value + 0.5)), doubtful & (scale > 0.0)
+    return value, slack
 
 
-def _exactly(words: Words, further: Words, scale: float) -> NDArray[np.float64]:
+def _exactly(words: Words, further: Words, scale: float, shifts: Reals) -> NDArray[np.float64]:
     """The rounded quantiles of tails (low + U) 2^-64, U the 128 `further` bits `[n, 2]`.
 
-    They are compared at 80 digits.
+    They are compared at 80 digits, less `shifts` `[n]`.
 
-    The nearest boundary to the double-precision value is the only one in doubt.
+    The nearest boundary to the double-precision value is the only one in doubt. Without a shift it
+    is that of the number's size, so that both signs round alike.
     """
     rounded = np.empty(len(words))
+    rows = zip(words.tolist(), further.tolist(), shifts.tolist(), strict=True)
     with mpmath.workdps(80):
         over, half = 1 / (mpmath.mpf(scale) * mpmath.sqrt(2)), mpmath.mpf(0.5)
-        for place, (word, bits) in enumerate(zip(words.tolist(), further.tolist(), strict=True)):
+        for place, (word, bits, shift) in enumerate(rows):
             tail = mpmath.ldexp((word >> 1 << 128) + (bits[0] << 64) + bits[1] + half, -192)
-            below = math.floor(scale * -float(ndtri(min(float(tail), 0.5))))
-            beyond = 2 * tail < mpmath.erfc((below + half) * over)
+            size = -float(ndtri(min(float(tail), 0.5)))
+            sign = 1 if word & 1 or not shift else -1
+            below = math.floor(sign * scale * size - shift)
+            # The normal number is beyond the boundary where its upper tail is below the boundary's.
+            upper = tail if sign > 0 else 1 - tail
+            beyond = 2 * upper < mpmath.erfc((below + half + shift) * over)
             rounded[place] = below + beyond
-    return _signed(words, rounded)
+    return np.where(shifts > 0.0, rounded, _signed(words, rounded)) + 0.0
 
 
 def _signed(words: Words, sizes: NDArray[np.float64]) -> NDArray[np.float64]:

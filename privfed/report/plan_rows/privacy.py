@@ -6,10 +6,10 @@ import math
 
 from accounting.events import CHANGE
 from accounting.guarantee import guarantee
+from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 from accounting.releases import (
     PoissonSampled,
     Repeated,
-    Separated,
     SeveralSites,
     TruncatedPoisson,
     WithoutReplacement,
@@ -134,6 +134,8 @@ def _event(plan: Plan) -> str:
             return f"{event}, Poisson-sampled at q = {rate:g} and cut to {cap}"
         case WithoutReplacement(cohort=m, clients=n):
             return f"{event}, on {m} of {n} drawn without replacement"
-        case Separated(separation=b):
+        case Separated(separation=b) | BufferedToeplitz(separation=b):
             return f"{event}, meeting a client once in {b} rounds at most"
+        case RandomAllocation(slots=b, epoch=epoch):
+            return f"{event}, meeting a client in one of {epoch.choices} rounds, a secret, of every {b}"
     return event

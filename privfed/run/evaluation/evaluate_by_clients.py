@@ -103,7 +103,7 @@ def _for_one_evaluation(setup: Setup, epsilon: float, keys: Mapping[str, Any]) -
             "beginning, where clients share the noise or are at sites elsewhere; set "
             'evaluation.by = "clients" before it starts'
         )
-    if setup.algorithm.witness(1).separation > 1:
+    if setup.algorithm.sampler.remembers:
         raise Refused(
             f"cohort.sampler = {config.names['sampler']!r} counts the rounds that train, and one "
             'of another kind among them would not be; set evaluation.by = "clients" before a run '

@@ -12,7 +12,8 @@ from small import small, trained
 from accounting.accountants import epsilon
 from accounting.events import ADD_REMOVE, Event, apart
 from accounting.ledger import Ledger
-from accounting.releases import Gaussian, PoissonSampled
+from accounting.noises import Gaussian
+from accounting.releases import PoissonSampled
 from privfed.auditing.joint_audit import _refuse_different_public_clients, audit_together
 from privfed.auditing.prior_runs import priors
 from privfed.auditing.run_audit import audit

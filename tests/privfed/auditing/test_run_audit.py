@@ -13,7 +13,8 @@ from accounting import chain, durable
 from accounting.events import Event
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
-from accounting.releases import Gaussian, PoissonSampled
+from accounting.noises import Gaussian
+from accounting.releases import PoissonSampled
 from privfed.auditing.opacus_check import opacus_epsilon
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main

@@ -6,7 +6,8 @@ import pytest
 from commands import run
 
 from accounting.events import Event
-from accounting.releases import PoissonSampled, Skellam
+from accounting.noises import Skellam
+from accounting.releases import PoissonSampled
 from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.files.receipts import Receipt, Receipts
 from privfed.deploy.policies.policy import SpendingLimit

@@ -8,7 +8,8 @@ from accounting import durable
 from accounting.errors import LedgerBroken
 from accounting.events import Event
 from accounting.ledger import Ledger
-from accounting.releases import PoissonSampled, Skellam
+from accounting.noises import Skellam
+from accounting.releases import PoissonSampled
 from privfed.deploy.files.ledger_copy import LedgerCopy
 from privfed.deploy.policies.codes import Code, Declined
 

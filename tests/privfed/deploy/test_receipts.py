@@ -16,7 +16,9 @@ from accounting.durable import create
 from accounting.errors import LedgerBroken
 from accounting.events import Event, apart
 from accounting.guarantee import guarantee
-from accounting.releases import Gaussian, PoissonSampled, Separated, Skellam
+from accounting.noises import Gaussian, Skellam
+from accounting.over_rounds import Separated
+from accounting.releases import PoissonSampled
 from privfed.deploy.files.receipt import Receipt
 from privfed.deploy.files.receipts import Receipts
 from privfed.deploy.policies.codes import Code, Declined

@@ -11,7 +11,8 @@ from rich.console import Console
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event
 from accounting.guarantee import TIGHTEST, guarantee
 from accounting.ledger import Ledger
-from accounting.releases import Gaussian, PoissonSampled, Unprotected
+from accounting.noises import Gaussian
+from accounting.releases import PoissonSampled, Unprotected
 from privfed.cli.main import main
 from privfed.grid import cell_charges
 from privfed.grid import engine as experiment

@@ -15,7 +15,8 @@ from small import same_run, small, trained
 from accounting.accountants import epsilon
 from accounting.events import ADD_REMOVE, Event
 from accounting.ledger import Ledger
-from accounting.releases import Gaussian, PoissonSampled, Repeated
+from accounting.noises import Gaussian
+from accounting.releases import PoissonSampled, Repeated
 from privfed.auditing.run_audit import audit
 from privfed.errors import Broken, Refused
 from privfed.local import dp_sgd

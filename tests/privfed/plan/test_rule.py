@@ -11,7 +11,8 @@ from small import model, small, trained
 
 from accounting.accountants import epsilon
 from accounting.events import ADD_REMOVE, CHANGE, Event
-from accounting.releases import Gaussian, PoissonSampled
+from accounting.noises import Gaussian
+from accounting.releases import PoissonSampled
 from defenses.centered_clipping import CenteredClipping
 from defenses.geometric_median import GeometricMedian
 from defenses.mean import Mean

@@ -10,7 +10,8 @@ import torch
 from helpers import Rounds, assert_normal
 from small import model, same_run, small, trained
 
-from accounting.releases import Gaussian, PoissonSampled
+from accounting.noises import Gaussian
+from accounting.releases import PoissonSampled
 from privfed.errors import Refused
 from privfed.plan.plan import plan
 from privfed.privacy.adaptive_clipping import Split, next_clip

@@ -14,7 +14,7 @@ from small import model, same_run, small, trained
 
 from accounting.accountants import epsilon
 from accounting.events import ZERO_OUT, Event
-from accounting.releases import Gaussian
+from accounting.noises import Gaussian
 from privfed.auditing.run_audit import audit
 from privfed.errors import Broken, Refused
 from privfed.privacy.clipping import clip_rows

@@ -8,7 +8,8 @@ import torch
 from helpers import assert_normal
 
 import privfed
-from accounting.releases import Gaussian, PoissonSampled
+from accounting.noises import Gaussian
+from accounting.releases import PoissonSampled
 from privfed.errors import Refused
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian

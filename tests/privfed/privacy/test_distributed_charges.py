@@ -12,7 +12,9 @@ from small import small
 
 from accounting.accountants import epsilon
 from accounting.events import ADD_REMOVE, ZERO_OUT
-from accounting.releases import DiscreteGaussians, PoissonSampled, Separated, Skellam
+from accounting.noises import DiscreteGaussians, Skellam
+from accounting.over_rounds import Separated
+from accounting.releases import PoissonSampled
 from privfed.errors import Refused
 from privfed.plan.plan import plan
 from privfed.privacy.codec import Codec

@@ -14,7 +14,7 @@ from accounting.accountants import epsilon
 from accounting.events import ZERO_OUT, Event
 from accounting.guarantee import guarantee, stated
 from accounting.ledger import Ledger
-from accounting.releases import Skellam
+from accounting.noises import Skellam
 from privfed.auditing.prior_runs import priors
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main

@@ -8,7 +8,7 @@ from small import small, trained
 
 from accounting.accountants import epsilon
 from accounting.events import REPLACE_ONE, Event
-from accounting.releases import Gaussian
+from accounting.noises import Gaussian
 from defenses.median import Median
 from privfed.auditing.run_audit import audit
 from privfed.plan.plan import plan

@@ -10,15 +10,8 @@ from sites import FIVE, KINDS, LENGTH, opened, setting
 from small import small
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
-from accounting.releases import (
-    DiscreteGaussians,
-    Gaussian,
-    PoissonSampled,
-    Repeated,
-    SeveralSites,
-    Skellam,
-    noise_of,
-)
+from accounting.noises import DiscreteGaussians, Gaussian, Skellam
+from accounting.releases import PoissonSampled, Repeated, SeveralSites, noise_of
 from privfed.errors import Refused
 from privfed.plan.plan import plan
 from privfed.privacy.mechanism import BoundedRows

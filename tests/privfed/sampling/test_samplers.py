@@ -8,13 +8,9 @@ from scipy import stats
 from small import same_run, small, trained
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
-from accounting.releases import (
-    Gaussian,
-    PoissonSampled,
-    Separated,
-    TruncatedPoisson,
-    WithoutReplacement,
-)
+from accounting.noises import Gaussian
+from accounting.over_rounds import Separated
+from accounting.releases import PoissonSampled, TruncatedPoisson, WithoutReplacement
 from privfed.errors import Refused
 from privfed.local.objective import Cohorts
 from privfed.plan.plan import plan

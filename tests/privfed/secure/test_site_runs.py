@@ -7,7 +7,8 @@ from small import model, small, trained
 
 from accounting.events import ADD_REMOVE
 from accounting.ledger import Ledger
-from accounting.releases import Gaussian, PoissonSampled
+from accounting.noises import Gaussian
+from accounting.releases import PoissonSampled
 from privfed.errors import Refused
 from privfed.plan.plan import plan
 from privfed.run.worker_rank import refuse_ranks

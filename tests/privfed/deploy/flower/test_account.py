@@ -9,7 +9,8 @@ import pytest
 
 from accounting.events import Event
 from accounting.ledger import Ledger
-from accounting.releases import PoissonSampled, Skellam
+from accounting.noises import Skellam
+from accounting.releases import PoissonSampled
 from experiments.federation.agreement import compare
 from experiments.federation.journal import Journal
 from experiments.federation.processes import ProgramEnded, Programs

@@ -1,0 +1,109 @@
+"""What parts solve for when a run is planned first, and keep: groups of clients, bands, buffers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from accounting.errors import AccountingError
+from accounting.events import Spending
+from privfed.config.config import Config
+from privfed.errors import Refused
+from privfed.plan.evaluation_cost import evaluation_cost
+from privfed.plan.round_cost import round_cost
+from privfed.plan.run_spending import solved_noise
+from privfed.privacy.solved_for_run import InBands, SolvedForRun
+from privfed.sampling.cohort import InGroups, Sampler
+
+
+def with_solved_parts(config: Config, earlier: Spending) -> Config:
+    """`config` with what its sampler and its mechanism solve for, after the spending of `earlier`.
+
+    One that was planned before is as it was. Raises `Refused`.
+    """
+    if config.noise_multiplier is not None:
+        return config
+    if isinstance(config.sampler, InGroups):
+        config = _grouped(config, config.sampler, earlier)
+    return _solved(config)
+
+
+def training_rounds(config: Config) -> int:
+    """How many of the run's rounds train."""
+    return config.run.rounds - config.evaluation_rounds.among(config.run.rounds)
+
+
+def _solved(config: Config) -> Config:
+    """`config`, whose mechanism knows the constants that it solves for."""
+    mechanism = config.mechanism
+    if not isinstance(mechanism, SolvedForRun):
+        return config
+    separation = config.sampler.witness(0, config.data.clients).separation
+    rounds = max(training_rounds(config), 1)
+    return replace(config, mechanism=mechanism.solved_for_run(rounds, separation))
+
+
+def _grouped(config: Config, sampler: InGroups, earlier: Spending) -> Config:
+    """`config` with a number of groups, and of bands where the mechanism has any.
+
+    Where both are left open, they are those that need the least noise on the model.
+    """
+    mechanism, possible = config.mechanism, sampler.possible_groups()
+    if not isinstance(mechanism, InBands):
+        return replace(config, sampler=sampler.in_groups(possible[0]))
+    if mechanism.bands:
+        enough = [groups for groups in possible if groups >= mechanism.bands]
+        if not enough:
+            raise Refused(
+                f"privacy.bands is {mechanism.bands}, and clients can be divided into at most "
+                f"{possible[-1]} groups (cohort.slots, cohort.groups); expected at least as many "
+                "groups as bands: raise cohort.slots, or lower privacy.bands"
+            )
+        return replace(config, sampler=sampler.in_groups(enough[0]))
+    return _with_least_noise(config, sampler, possible, earlier)
+
+
+def _with_least_noise(
+    config: Config, sampler: InGroups, possible: tuple[int, ...], earlier: Spending
+) -> Config:
+    """`config` with the groups of `possible`, and as many bands, that need the least noise.
+
+    The noise on the model is taken to fall and then to rise with them, so that not all are tried.
+    """
+    if len(possible) > 1 and config.privacy.epsilon is None:
+        raise Refused(
+            "privacy.bands is 0, which asks for as many as need the least noise for a budget, and "
+            "the noise is fixed; set privacy.bands, or privacy.epsilon in place of "
+            "privacy.noise_multiplier"
+        )
+    choices = [groups for groups in possible if groups > 1 or len(possible) == 1]
+    noise: dict[int, float] = {}
+
+    def at(place: int) -> float:
+        if place not in noise:
+            noise[place] = _noise_on_model(_in_groups(config, sampler, choices[place]), earlier)
+        return noise[place]
+
+    low, high = 0, len(choices) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if at(middle) <= at(middle + 1) else (middle + 1, high)
+    return _in_groups(config, sampler, choices[low])
+
+
+def _in_groups(config: Config, sampler: InGroups, groups: int) -> Config:
+    """`config` with so many groups, and as many bands."""
+    grouped: Sampler = sampler.in_groups(groups)
+    assert isinstance(config.mechanism, InBands)
+    return replace(config, sampler=grouped, mechanism=config.mechanism.in_bands(groups))
+
+
+def _noise_on_model(config: Config, earlier: Spending) -> float:
+    """The noise on the model, in clips, with which `config` spends its budget."""
+    solved = _solved(config)
+    try:
+        noise = solved_noise(solved, round_cost(solved), evaluation_cost(solved), earlier)
+    except AccountingError as error:
+        raise Refused(f"privacy: {error}") from error
+    mechanism = solved.mechanism.at(noise)
+    assert isinstance(mechanism, InBands)
+    return mechanism.noise_on_model(max(training_rounds(config), 1))

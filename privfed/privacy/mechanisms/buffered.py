@@ -1,0 +1,162 @@
+"""Buffered linear Toeplitz noise (BLT): correlated over all rounds, by the memory of a few rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
+
+import numpy as np
+from accounting.toeplitz_sensitivity import column_norm
+from numpy.typing import NDArray
+from pydantic import Field
+
+from accounting.events import CHANGE, ZERO_OUT, Event
+from accounting.noises import LARGEST_NOISE, Gaussian
+from accounting.over_rounds import BufferedToeplitz, Separated
+from privfed.deferred import torch
+from privfed.errors import Refused
+from privfed.privacy.clipping import clip_rows
+from privfed.privacy.factorization.buffers import MOST_BUFFERS, Buffers, optimal_buffers
+from privfed.privacy.mechanism import (
+    BoundedRows,
+    BoundedSum,
+    Encoding,
+    Mechanism,
+    PublicState,
+    require_bounded,
+)
+from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
+from privfed.privacy.mechanisms.noised import NoisedMechanism
+from privfed.privacy.noise.buffered import BufferedNoise
+from privfed.privacy.noise.correlated import CorrelatedKeys
+from privfed.sampling.cohort import Witness
+from privfed.streams import Keys, Streams
+from privfed.vector import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Buffered(NoisedMechanism):
+    """User-level central noise, correlated over all rounds by `buffers` rows that are remembered.
+
+    Releases x_t + Y_t in round t, x_t the sum of clipped updates, over a constant divisor, where
+    Y = C^-1 Z, Z has independent rows N(0, (z C_clip |c|)^2 I), and C is lower-triangular Toeplitz
+    with c_0 = 1, c_i = sum_j omega_j theta_j^(i-1); |c| is the norm of this column over infinitely
+    many rounds. The `decays` theta and the `outputs` omega are solved for when the run starts, so
+    that the noise on the sums of releases is least over its rounds.
+
+    *What is released*: all of x + Y, which is C^-1 (C x + Z): post-processing of C x + Z.
+
+    *Unit and relation*: one client with all its examples; its contribution in all rounds against
+    zero (zero-out); who takes part when may be public, and nothing is amplified.
+
+    *Sensitivity*: by rows clipped to L2 norm `clip`, and a sampler that enforces a separation of b
+    rounds between two participations of a client. Its columns of C overlap; as the column is
+    non-negative and never increases (which is verified of the recorded numbers), T rounds change
+    C x by at most the norm of the sum of its columns at distances of b, in clips
+    (`accounting.toeplitz_sensitivity`), also where updates depend on earlier releases.
+
+    *Sampler*: cyclic, or full. T rounds are one Gaussian, and so is each beginning of them: the
+    event of a round is `BufferedToeplitz`. A secret slot amplifies nothing here: windows of C that
+    overlap have no proof.
+
+    *Trust*: the server sees the clipped updates and adds the noise. The key that it follows from
+    lies under private/, and whoever reads that can take the noise away.
+
+    *Arithmetic*: float64, idealised. The grid of `privfed.privacy.noise.correlated` needs sums over
+    all former rows exactly, and a buffer that is rounded remembers another sum.
+
+    Source: Dvijotham et al. 2024, arXiv 2404.16706; several participations: McMahan, Xu & Zhang
+    2024, arXiv 2408.08868; sensitivity: Kalinin & Lampert 2024, arXiv 2405.13763, Theorem 2;
+    adaptivity: Denisov et al. 2022, Theorem 2.1.
+    """
+
+    buffers: int = Field(2, ge=1, le=MOST_BUFFERS)
+    """How many rows are remembered; more than two gain next to nothing."""
+    decays: tuple[float, ...] | None = Field(None, strict=False)
+    """theta, from 0 up to 1; left out, solved for the rounds of the run."""
+    outputs: tuple[float, ...] | None = Field(None, strict=False)
+    """omega, as many, none negative, of sum 1 at most; left out, solved for likewise."""
+    solved_for: int = Field(0, ge=0)
+    """For how many rounds these were solved; 0 where they are given."""
+    noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
+    """z = deviation of Z over clip |c|; None until calibrated from epsilon."""
+
+    trust: ClassVar[Literal["server"]] = "server"
+    arithmetic: ClassVar[str] = "float64, idealised"
+    remembers: ClassVar[bool] = True
+
+    def event(self, witness: Witness, exchanges: int) -> Event:
+        noise = Gaussian(self._noise() / CHANGE[witness.relation])
+        drawn = witness.sampled(noise) if witness.sampled else None
+        if witness.relation != ZERO_OUT or not isinstance(drawn, Separated | Gaussian):
+            raise Refused(
+                f"the columns of buffered noise overlap, and the sampler {witness.sampler!r} draws "
+                "by a secret that has no proof with that; use one whose draw is none: "
+                'cohort.sampler = "cyclic" or "full"'
+            )
+        if exchanges > 1:
+            raise Refused(
+                f"buffered noise has no proof for rounds of {exchanges} exchanges; use an "
+                "objective and a rule with one (aggregation.passes), or privacy.mechanism = "
+                '"gaussian"'
+            )
+        solved = self._solved()
+        release = BufferedToeplitz(solved.decays, solved.outputs, witness.separation, noise)
+        return Event(release, witness.sampler, witness.relation)
+
+    def with_clip(self, clip: float) -> Mechanism:
+        return cast("Mechanism", CentralGaussian(clip=clip))
+
+    def solved_for_run(self, rounds: int, separation: int) -> Self:
+        if (self.decays is None) != (self.outputs is None):
+            raise Refused("privacy.decays and privacy.outputs go together: give both, or neither")
+        if self.decays is not None and self.outputs is not None:
+            Buffers(self.decays, self.outputs)
+            return self.model_copy(update={"buffers": len(self.decays)})
+        solved = optimal_buffers(self.buffers, rounds, separation)
+        constants = {"decays": solved.decays, "outputs": solved.outputs, "solved_for": rounds}
+        return self.model_copy(update=constants)
+
+    def solution(self) -> Mapping[str, Any]:
+        solved = self._solved()
+        decays, outputs = list(solved.decays), list(solved.outputs)
+        return {"decays": decays, "outputs": outputs, "solved_for": self.solved_for}
+
+    def coefficients(self) -> NDArray[np.float64]:
+        """The first column of C, as far as it was solved for; 1 alone before that."""
+        if self.decays is None:
+            return np.ones(1)
+        return self._solved().column(max(self.solved_for, 1))
+
+    def memory(self, streams: Streams, length: int) -> BufferedNoise:
+        return BufferedNoise(self._solved(), length, streams)
+
+    def noise_on_update(self, size: int = 1) -> float:
+        """The deviation of Z, which is that of the first round's noise, in clips."""
+        solved = self._solved()
+        return self._noise() * column_norm(solved.decays, solved.outputs)
+
+    def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
+        return clip_rows(rows, self.clip)
+
+    def encoding(self, state: PublicState) -> Encoding:
+        return Encoding(self.clip)
+
+    def release(
+        self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
+    ) -> tuple[Tensor, PublicState]:
+        require_bounded(total, self.clip)
+        if not isinstance(keys, CorrelatedKeys):
+            raise TypeError(
+                "buffered noise is correlated over rounds; independent keys are no proof"
+            )
+        noise = torch.from_numpy(keys.noise(self.noise_on_update() * total.bound))
+        return ((total.total + noise.to(total.total)) / divisor).float(), state
+
+    def _solved(self) -> Buffers:
+        """The buffers. Raises `ValueError` before a plan has solved for them."""
+        if self.decays is None or self.outputs is None:
+            raise ValueError("these buffers are not solved for yet; plan the run first")
+        return Buffers(self.decays, self.outputs)

@@ -1,0 +1,74 @@
+"""Noise that is correlated over a band of rounds, exactly, on a public grid."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfed.privacy.factorization.optimal_bands import UNIT
+from privfed.privacy.noise.correlated import Correlated, Row
+from privfed.privacy.noise.gaussian_on_grid import grid_of, rounded_normal
+from privfed.streams import Keys, Streams
+
+_BITS = 20
+"""Coefficients are multiples of `UNIT`, which is 2^-20."""
+_MOST = 2.0**61
+"""Sums of products below this are whole numbers of 64 bits."""
+
+
+class CorrelatedOnGrid(Correlated):
+    """Whole multiples N_t of a public grid g, exactly: round(Z_t / g - sum_j c_j N_{t - j}), j > 0.
+
+    c_0 = 1, and the other coefficients are whole multiples of 2^-20, so that the sums are exact in
+    64 bits, and Z_t is the continuous Gaussian of which a shift is rounded
+    (`privfed.privacy.noise.gaussian_on_grid`).
+
+    *Guarantee*: let x_t be a multiple of g, as sums of rows on the grid are, r = x + g N what is
+    released, and w = C x + Z. As rounding commutes with whole numbers,
+
+        r_t = g round((x_t + Z_t) / g - sum_j c_j N_{t - j})
+            = g round((w_t - sum_j c_j r_{t - j}) / g),
+
+    since w_t = x_t + sum_j c_j x_{t - j} + Z_t: a function of w_t and of what was released before.
+    So all that is released is post-processing of C x + Z, adaptively, whatever the rounding. (The
+    sum over real coefficients has to be this one exactly: what a rounded buffer remembers is no
+    function of w, so that buffers have no such proof.)
+
+    *What differs from C^-1 Z*: N_t is C^-1 (Z + e), where |e_t| <= 1/2 is the rounding, 2^-30 of a
+    deviation of Z at most.
+    """
+
+    def __init__(self, coefficients: Row, length: int, streams: Streams) -> None:
+        super().__init__(length, streams)
+        self.remembers = len(coefficients) - 1
+        whole = coefficients / UNIT
+        if coefficients[0] != 1.0 or np.any(whole != np.rint(whole)):
+            raise ValueError("noise on a grid needs c_0 = 1, and multiples of 2^-20")
+        self._multiples = whole.astype(np.int64)
+        self._past: deque[NDArray[np.int64]] = deque(maxlen=max(self.remembers, 1))
+
+    def _next(self, keys: Keys, deviation: float) -> Row:
+        grid = grid_of(deviation)
+        if grid is None:
+            return np.zeros(self._length)
+        shift = self._shift()
+        below, rest = shift >> _BITS, shift & ((1 << _BITS) - 1)
+        words = keys.bits(self._length)
+        scale = np.nextafter(deviation / grid, np.inf)
+        rounded = rounded_normal(words, float(scale), keys.further, rest * UNIT)
+        steps = rounded.astype(np.int64) - below
+        self._past.append(steps)
+        return np.asarray(grid * steps)
+
+    def _shift(self) -> NDArray[np.int64]:
+        """sum_j c_j N_{t - j} over j > 0 `[length]`, in multiples of 2^-20."""
+        total = np.zeros(self._length, dtype=np.int64)
+        reach = 0.0
+        for multiple, past in zip(self._multiples[1:], reversed(self._past), strict=False):
+            reach += float(abs(multiple)) * float(np.abs(past).max(initial=0))
+            total += multiple * past
+        if reach > _MOST:
+            raise ValueError("noise over so many bands has no exact sums in 64 bits; take fewer")
+        return total

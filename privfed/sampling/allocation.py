@@ -1,0 +1,116 @@
+"""Random allocation: each client takes part in a secret, fresh slot of every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar, Self
+
+import numpy as np
+from pydantic import Field
+
+from accounting.events import ADD_REMOVE, ZERO_OUT
+from accounting.noises import Gaussian
+from accounting.over_rounds import RandomAllocation
+from privfed.errors import Refused
+from privfed.sampling.cohort import Cohort, People, Witness
+from privfed.sampling.samplers import SizedSampler, refuse_other_number
+from privfed.streams import Streams, Words
+from privfed.vector import Indices
+
+_WORDS = 4
+"""How many words a client has for a slot: all of them are rejected with a probability of less than
+2^-176, which no delta in double precision notices."""
+
+
+class Allocation(SizedSampler):
+    """Each client takes part once in every epoch of `slots` rounds, in a slot that is a secret.
+
+    It is drawn uniformly, by AES-256 of the client's own number under a key of the epoch, which
+    follows from the run's key under private/: independently of other clients and of earlier epochs,
+    and the same after a resume. A round that is aborted consumes its slot.
+
+    With `groups` clients are in as many, for ever and by a public hash of their number. Rounds of
+    the groups take turns, so that a client's possible rounds are `groups` apart, and its slot is
+    one of slots / groups.
+
+    *Event*: `RandomAllocation`(slots, groups, Gaussian(z)). With one group, under add/remove: one
+    client more or less adds or takes its slots, and moves no other's; the population may hold more
+    or fewer than the `data.clients` declared, from which alone the divisor follows. With several,
+    under zero-out, over a public list of exactly data.clients clients: a group is public, and with
+    it a client's membership. Secrecy of the slots amplifies it (`accounting.random_allocation`),
+    for who reads what is released, and not for a server that knows who was asked; nobody else may
+    learn how many took part.
+    """
+
+    remembers: ClassVar[bool] = True
+    derives_size: ClassVar[bool] = True
+    constants: ClassVar[tuple[str, ...]] = ("slots", "groups")
+    size: int = Field(0, ge=0)
+    """The size follows from data.clients and the slots."""
+    slots: int = Field(10, ge=1, le=1_000_000)
+    """How many rounds an epoch has, in one of which a client takes part."""
+    groups: int = Field(0, ge=0, le=1_000_000)
+    """Into how many public groups clients are divided, so that correlated noise may have as many
+    bands; 0: as many as the mechanism has bands."""
+
+    def of(self, clients: int) -> Self:
+        expected, left = divmod(clients, self.slots)
+        if left or self.size not in (0, expected):
+            raise Refused(
+                f"cohort.size is {self.size}, cohort.slots {self.slots} and data.clients "
+                f"{clients}; expected slots that divide the clients, and the cohort's size to be "
+                "what they make of them (remove cohort.size, or set it to 0)"
+            )
+        if self.groups and self.slots % self.groups:
+            raise Refused(
+                f"cohort.groups is {self.groups}, and cohort.slots {self.slots}; expected groups "
+                f"that divide the slots: {', '.join(map(str, self.possible_groups()))}"
+            )
+        return self.model_copy(update={"size": expected})
+
+    def possible_groups(self) -> tuple[int, ...]:
+        """Into how many groups clients may be divided: what is configured, or all that go."""
+        if self.groups:
+            return (self.groups,)
+        return tuple(p for p in range(1, self.slots + 1) if self.slots % p == 0)
+
+    def in_groups(self, groups: int) -> Self:
+        """The same with so many groups."""
+        return self.model_copy(update={"groups": groups})
+
+    def witness(self, round: int, clients: int) -> Witness:
+        groups = self.groups or 1
+        relation = ADD_REMOVE if groups == 1 else ZERO_OUT
+        sampled: Callable[[Gaussian], RandomAllocation] = partial(
+            RandomAllocation, self.slots, groups
+        )
+        return Witness(
+            "allocation", 1 / self.slots, relation, sampled, separation=groups, period=self.slots
+        )
+
+    def fits(self, population: int, clients: int) -> None:
+        if self.groups > 1:
+            refuse_other_number(population, clients, "allocation")
+
+    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
+        epoch, place = divmod(round - 1, self.slots)
+        groups = self.groups or 1
+        group = streams.at("slots/group", 0, people.identities).per_client(1)[:, 0]
+        fresh = streams.at("slots/epoch", epoch, people.identities).unforeseeable(_WORDS)
+        slot = (group % np.uint64(groups)).astype(np.int64) + groups * uniform_below(
+            self.slots // groups, fresh
+        )
+        present = np.flatnonzero(slot == place)
+        return Cohort(round, present, clients / self.slots, self.witness(round, clients))
+
+
+def uniform_below(bound: int, words: Words) -> Indices:
+    """A uniform number from 0 to `bound` - 1 `[n]` of each row of uniform `words` `[n, k]`.
+
+    It is that of a row's first word below a multiple of `bound`, so that none is likelier.
+    """
+    largest = np.uint64((1 << 64) // bound * bound - 1)
+    first = np.argmax(words <= largest, axis=1)
+    chosen = np.take_along_axis(words, first[:, None], axis=1)[:, 0]
+    return np.asarray(chosen % np.uint64(bound), dtype=np.int64)
