@@ -28,7 +28,7 @@ def _unsolved(answer: CalibrationAnswer) -> CalibrationQuestion:
     """The question as it was asked."""
     match answer.solved:
         case "cohort":
-            return replace(answer.question, cohort=None, rate=None, separation=None)
+            return replace(answer.question, cohort=None, rate=None, separation=None, slots=None)
         case "rounds":
             return replace(answer.question, rounds=None)
         case "epsilon":

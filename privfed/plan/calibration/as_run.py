@@ -7,6 +7,7 @@ refused here. A sampling rate alone stands for a population of that quotient, wi
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from fractions import Fraction
 
@@ -19,6 +20,7 @@ from privfed.plan.calibration.question import CalibrationQuestion
 from privfed.plan.calibration.site_flags import part_of_sites
 from privfed.plan.plan import Plan, plan
 from privfed.plan.round_cost import RoundCost, round_cost
+from privfed.plan.solved_parts import with_solved_parts
 from privfed.privacy.mechanism import Mechanism
 from privfed.sampling.cohort import Witness
 
@@ -31,9 +33,12 @@ _KEYS = {
     "accountant": "privacy.accountant",
     "cap": "cohort.cap",
     "separation": "cohort.separation",
+    "slots": "cohort.slots",
+    "groups": "cohort.groups",
     "sites": "data.sites",
     "sites_per_client": "data.sites_per_client",
     "bands": "privacy.bands",
+    "buffers": "privacy.buffers",
     "bits": "secure.bits",
     "minimum": "secure.minimum",
     "threshold": "secure.threshold",
@@ -61,21 +66,29 @@ def config_of(question: CalibrationQuestion) -> Config:
         raw["privacy"]["noise_multiplier"] = question.noise_multiplier
     elif question.epsilon is not None:
         raw["privacy"]["epsilon"] = question.epsilon
+    if question.chooses_bands:
+        raw["privacy"]["bands"] = 0
     raw["data"]["clients"] = _clients(question)
     if not question.sampler_class.derives_size:
         raw["cohort"]["size"] = question.cohort or 1
     return assembled(raw)
 
 
+@functools.lru_cache(maxsize=16)
+def solved_config_of(question: CalibrationQuestion) -> Config:
+    """The same with what its parts solve for when a run starts. Raises `Refused`."""
+    return with_solved_parts(config_of(question), {})
+
+
 def _clients(question: CalibrationQuestion) -> int:
-    """How many clients are declared; with a separation, as many of them as it divides."""
-    separation = (question.separation or 1) if question.spaced else 1
-    return max(separation, (question.population or 1) // separation * separation)
+    """How many clients are declared; where rounds of one are spaced, as many as that divides."""
+    apart = (getattr(question, question.spacing) or 1) if question.spaced else 1
+    return max(apart, (question.population or 1) // apart * apart)
 
 
 def plan_of(question: CalibrationQuestion) -> Plan:
     """What `privfed check` would answer. Raises `Refused`."""
-    return plan(config_of(question), length=question.dimension or 1)
+    return plan(solved_config_of(question), length=question.dimension or 1)
 
 
 def cost_of(question: CalibrationQuestion) -> RoundCost:
@@ -86,7 +99,7 @@ def cost_of(question: CalibrationQuestion) -> RoundCost:
     complete = question.population is not None and question.cohort is not None
     if counted and not question.draw_is_irrelevant and not complete:
         raise Refused(f"the sampler {question.sampler!r} needs --population and --cohort")
-    return round_cost(config_of(question), question.dimension or 1)
+    return round_cost(solved_config_of(question), question.dimension or 1)
 
 
 def guarantee_of(question: CalibrationQuestion) -> Guarantee:

@@ -14,6 +14,8 @@ _FLAGS_OF = {
     "size": ("--cohort",),
     "cap": ("--cap",),
     "separation": ("--separation",),
+    "slots": ("--slots",),
+    "groups": ("--groups",),
 }
 """A constant that the rule of a draw follows from, and the flags that give it."""
 _OF_SUMS = ("bits", "minimum", "threshold", "colluders", "dropout")
@@ -26,13 +28,21 @@ def refuse_contradictory_question(question: CalibrationQuestion) -> None:
     _refuse_ignored(question)
     _refuse_rate(question)
     _refuse_flags_of_sums(question)
-    if question.bands and "bands" not in _fields(question):
-        raise Refused("--bands is for --mechanism banded; leave it out, or choose that")
+    _refuse_numbers_of_other_mechanisms(question)
+    if question.chooses_bands and question.slots is None:
+        raise Refused("how many slots are enough depends on the bands: give --slots, or --bands")
     noise, epsilon = question.noise_multiplier, question.epsilon
     if noise is not None and not 0.0 <= noise <= LARGEST_NOISE:
         raise Refused(f"--noise-multiplier is {noise}; expected a number up to {LARGEST_NOISE:g}")
     if epsilon is not None and not epsilon > 0:
         raise Refused(f"--epsilon is {epsilon}; expected a positive number")
+
+
+def _refuse_numbers_of_other_mechanisms(question: CalibrationQuestion) -> None:
+    """Raises `Refused` for keys of a mechanism that is not asked about."""
+    for name, mechanism in (("bands", "banded"), ("buffers", "blt")):
+        if getattr(question, name) and name not in _fields(question):
+            raise Refused(f"--{name} is for --mechanism {mechanism}; leave it out, or choose that")
 
 
 def _fields(question: CalibrationQuestion) -> set[str]:
@@ -48,6 +58,8 @@ def _refuse_ignored(question: CalibrationQuestion) -> None:
         "--sampling-rate": question.rate,
         "--cap": question.cap,
         "--separation": question.separation,
+        "--slots": question.slots,
+        "--groups": question.groups,
     }
     constants = () if question.draw_is_irrelevant else question.sampler_class.constants
     used = [flag for constant in constants for flag in _FLAGS_OF.get(constant, ())]

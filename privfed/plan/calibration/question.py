@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from privfed.errors import Refused
 from privfed.parts import find
 from privfed.privacy.mechanism import Mechanism
-from privfed.sampling.cohort import Sampler
+from privfed.privacy.solved_for_run import InBands
+from privfed.sampling.cohort import InGroups, Sampler
 
 _ALL_BUT_ONE = "--epsilon, --noise-multiplier, --rounds, and the sampling rate or cohort"
-_SOLVABLE = frozenset({"rate", "size", "separation"})
+_SPACINGS = ("separation", "slots")
+"""Constants of draws that say in how many rounds a client takes part once."""
+_SOLVABLE = frozenset({"rate", "size", *_SPACINGS})
 """The constants of a draw that can be solved for."""
 
 
@@ -19,11 +22,12 @@ class CalibrationQuestion:
     """A mechanism over a sampler, one of whose numbers is None: that is asked for.
 
     Each field is a flag of `privfed calibrate`. `population` and `cohort` are whole clients; `rate`
-    replaces both where the draw follows from their quotient alone, and `separation` under cyclic
-    draws. What is None or 0 takes the part's own default. Noise that clients share follows from the
-    `dimension` of an update, and from the secure sum's numbers: `protocol` is "masks" there if
-    nothing else is given. With `sites`, these hold the clients and are the parties: `minimum` and
-    `colluders` are then whole sites, and without them `colluders` is a part of a cohort.
+    replaces both where the draw follows from their quotient alone, and so do `separation` under
+    cyclic draws and `slots` under random allocation. What is None or 0 takes the part's own
+    default. Noise that clients share follows from the `dimension` of an update, and from the secure
+    sum's numbers: `protocol` is "masks" there if nothing else is given. With `sites`, these hold
+    the clients and are the parties: `minimum` and `colluders` are then whole sites, and without
+    them `colluders` is a part of a cohort.
     """
 
     mechanism: str
@@ -35,9 +39,12 @@ class CalibrationQuestion:
     rate: float | None = None
     cap: int | None = None
     separation: int | None = None
+    slots: int | None = None
+    groups: int | None = None
     sites: int | None = None
     sites_per_client: int | None = None
     bands: int | None = None
+    buffers: int | None = None
     protocol: str | None = None
     bits: int | None = None
     dimension: int | None = None
@@ -78,9 +85,20 @@ class CalibrationQuestion:
         return self.protocol is not None or self.shares_noise
 
     @property
+    def spacing(self) -> str:
+        """The constant by which a draw spaces a client's rounds; empty where it does not."""
+        return next((each for each in _SPACINGS if each in self.sampler_class.constants), "")
+
+    @property
     def spaced(self) -> bool:
-        """Whether a separation is what a draw follows from."""
-        return "separation" in self.sampler_class.constants
+        """Whether a client takes part once in so many rounds."""
+        return bool(self.spacing)
+
+    @property
+    def chooses_bands(self) -> bool:
+        """Whether there are as many bands as need the least noise: of clients in groups."""
+        grouped = isinstance(self.sampler_class(), InGroups)
+        return self.bands is None and grouped and isinstance(self.mechanism_class(), InBands)
 
     @property
     def draw_is_irrelevant(self) -> bool:
@@ -92,7 +110,7 @@ class CalibrationQuestion:
     def draw_is_given(self) -> bool:
         """Whether nothing of the draw is left to solve for."""
         solvable = _SOLVABLE & {*self.sampler_class.constants}
-        given = self.cohort or self.rate or self.separation
+        given = self.cohort or self.rate or self.separation or self.slots
         return bool(given or not solvable or self.draw_is_irrelevant)
 
     @property

@@ -14,6 +14,8 @@ from privfed.plan.calibration.contradictions import refuse_contradictory_questio
 from privfed.plan.calibration.question import CalibrationQuestion
 from privfed.plan.calibration.search import large_scanned, largest_rate
 from privfed.plan.plan import Plan, refuse
+from privfed.privacy.solved_for_run import InBands
+from privfed.sampling.cohort import InGroups
 
 _MOST_ROUNDS = 1_000_000
 
@@ -40,12 +42,20 @@ def _answer(question: CalibrationQuestion, unknown: str) -> CalibrationAnswer:
         refuse_unaccountable(cost_of(question).event(1.0), question.accountant)
     if unknown == "noise_multiplier" and question.rate is None:
         plan = plan_of(question)
-        complete = replace(question, noise_multiplier=plan.noise_multiplier)
+        complete = replace(question, noise_multiplier=plan.noise_multiplier, **_chosen(plan))
         return _planned(complete, unknown, plan)
     complete = _completed(question, unknown)
     if complete.rate is None:
         return _planned(complete, unknown, plan_of(complete))
     return CalibrationAnswer(complete, unknown, guarantee_of(complete), cost_of(complete))
+
+
+def _chosen(plan: Plan) -> dict[str, int]:
+    """The bands, and the groups, that were solved for."""
+    mechanism = plan.config.mechanism
+    bands = {"bands": mechanism.bands} if isinstance(mechanism, InBands) else {}
+    grouped = isinstance(plan.config.sampler, InGroups)
+    return {**bands, "groups": plan.cost.witness.separation} if grouped else bands
 
 
 def _planned(complete: CalibrationQuestion, unknown: str, plan: Plan) -> CalibrationAnswer:
@@ -93,9 +103,9 @@ def _most_rounds(question: CalibrationQuestion) -> int:
 
 
 def _with_draw(question: CalibrationQuestion) -> CalibrationQuestion:
-    """`question` with the largest cohort, or rate, or the smallest separation, it can afford."""
+    """`question` with the largest cohort, or rate, or the closest rounds, it can afford."""
     if question.spaced:
-        return replace(question, separation=_separation(question))
+        return _spaced(question, _spacing(question))
     if question.population is not None:
         return replace(question, cohort=_cohort(question, question.population))
     if "rate" not in question.sampler_class.constants:
@@ -115,17 +125,24 @@ def _cohort(question: CalibrationQuestion, population: int) -> int:
     return _some(cohort, "every cohort that was tried" if cut else "a cohort of one", question)
 
 
-def _separation(question: CalibrationQuestion) -> int:
+def _spaced(question: CalibrationQuestion, rounds: int) -> CalibrationQuestion:
+    """`question`, where a client takes part once in so many `rounds`."""
+    if question.spacing == "slots":
+        return replace(question, slots=rounds)
+    return replace(question, separation=rounds)
+
+
+def _spacing(question: CalibrationQuestion) -> int:
     """The smallest separation that fits; none above the number of rounds changes anything."""
     least = len(mechanism_of(question).coefficients())
     most = max(question.rounds or 1, least)
-    if not _affordable(replace(question, separation=most)):
+    if not _affordable(_spaced(question, most)):
         raise Unaccountable(
             f"even one round per client spends more than epsilon {_budget(question):g}; raise the "
             "noise"
         )
     too_short = largest(
-        lambda n: not _affordable(replace(question, separation=least + n - 1)), most - least + 1
+        lambda n: not _affordable(_spaced(question, least + n - 1)), most - least + 1
     )
     return least + too_short
 

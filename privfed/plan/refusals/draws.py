@@ -62,9 +62,9 @@ def secret_slots(config: Config) -> Iterator[str]:
         )
     if config.secured and (release.groups > 1 or isinstance(config.mechanism, InBands)):
         yield (
-            f"{sampler} in groups, whose cohorts are as large as a group makes them, and how likely "
-            "a secure sum aborts is proved for clients that all enter alike; use cohort.groups = 1 "
-            'and privacy.mechanism = "gaussian", or secure.protocol = "none"'
+            f"{sampler} in groups, whose cohorts are as large as a group makes them, and how "
+            "likely a secure sum aborts is proved for clients that all enter alike; use "
+            'cohort.groups = 1 and privacy.mechanism = "gaussian", or secure.protocol = "none"'
         )
 
 

@@ -137,5 +137,6 @@ def _event(plan: Plan) -> str:
         case Separated(separation=b) | BufferedToeplitz(separation=b):
             return f"{event}, meeting a client once in {b} rounds at most"
         case RandomAllocation(slots=b, epoch=epoch):
-            return f"{event}, meeting a client in one of {epoch.choices} rounds, a secret, of every {b}"
+            choices = "one" if epoch.choices == 1 else f"a secret one of {epoch.choices}"
+            return f"{event}, meeting a client in {choices} of every {b} rounds"
     return event
