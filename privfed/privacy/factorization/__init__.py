@@ -1,0 +1,1 @@
+"""The lower-triangular Toeplitz matrices that correlate noise over rounds, solved for a run."""

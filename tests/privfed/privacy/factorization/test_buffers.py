@@ -1,0 +1,169 @@
+"""Buffers: known figures, the inverse in closed form, the recursion, and the search's edges."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import logit
+
+from accounting.errors import Unaccountable
+from accounting.toeplitz_sensitivity import buffered_sensitivity, refuse_unproven
+from privfed.privacy.factorization.buffers import (
+    Buffers,
+    _depths,
+    _loss,
+    _outputs,
+    optimal_buffers,
+)
+
+TWO = Buffers((0.97, 0.4), (0.3, 0.2))
+DEGENERATE = [
+    TWO,
+    Buffers((0.8,), (0.1,)),
+    Buffers((0.5, 0.5, 0.2), (0.2, 0.3, 0.0)),
+    Buffers((0.0,), (0.0,)),
+    Buffers((0.0, 0.0), (0.5, 0.5)),
+    Buffers((0.999, 0.99, 0.9, 0.5), (0.1, 0.2, 0.3, 0.1)),
+]
+
+
+def matrix(column):
+    return sum(value * np.eye(len(column), k=-lag) for lag, value in enumerate(column))
+
+
+def geometric(decays, outputs, rounds):
+    return np.array([1.0, *(outputs @ decays**lag for lag in range(rounds - 1))])
+
+
+@pytest.mark.parametrize(
+    "rounds, separation, known",
+    [(500, 10, 0.372), (500, 50, 0.230), (500, 100, 0.202), (2000, 10, 0.344), (2000, 100, 0.151)],
+)
+def test_the_noise_of_two_buffers_is_the_known_one(rounds, separation, known):
+    """FACTS, section 12 B2: equal to an independent solver's optimum to its digits."""
+    solved = optimal_buffers(2, rounds, separation)
+    assert solved.noise(rounds, separation) == pytest.approx(known, abs=6e-4)
+
+
+@pytest.mark.parametrize("buffers", DEGENERATE, ids=range(len(DEGENERATE)))
+def test_the_inverse_in_closed_form_is_the_numeric_one(buffers):
+    inverse = np.linalg.inv(matrix(buffers.column(40)))
+    decays, outputs = buffers.inverse()
+    np.testing.assert_allclose(geometric(decays, outputs, 40), inverse[:, 0], atol=1e-12)
+    assert (np.abs(decays) < 1 + 1e-12).all()
+    assert (outputs <= 0).all()
+    wrong = geometric(0.99 * decays, 0.99 * outputs, 40)
+    assert not any(buffers.outputs) or np.abs(wrong - inverse[:, 0]).max() > 5e-4
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8])
+def test_interlacing_decays_are_those_of_a_column_and_its_inverse(count):
+    theta, hat = _depths(np.random.default_rng(count).normal(size=2 * count))
+    decays, inverse_decays = np.exp(-theta), np.exp(-hat)
+    laid = np.stack([decays, inverse_decays], axis=1).ravel()
+    assert (np.diff(laid) < 0).all()
+    assert 0 < laid[-1] < laid[0] < 1
+    outputs, inverse = _outputs(theta, hat), _outputs(hat, theta)
+    assert (outputs > 0).all()
+    assert (inverse < 0).all()
+    assert outputs.sum() == pytest.approx((decays - inverse_decays).sum(), rel=1e-9)
+    c, d = geometric(decays, outputs, 30), geometric(inverse_decays, inverse, 30)
+    np.testing.assert_allclose(matrix(c) @ matrix(d), np.eye(30), atol=1e-9)
+    solved = Buffers(tuple(decays), tuple(outputs)).inverse()
+    np.testing.assert_allclose(np.sort(solved[0]), np.sort(inverse_decays), atol=1e-9)
+
+
+@pytest.mark.parametrize("buffers", DEGENERATE, ids=range(len(DEGENERATE)))
+def test_the_recursion_of_buffers_solves_c_y_is_z(buffers):
+    z = np.random.default_rng(0).normal(size=(25, 3))
+    rows, held = [], np.zeros((len(buffers.decays), 3))
+    for row in z:
+        rows.append(row - np.array(buffers.outputs) @ held)
+        held = np.array(buffers.decays)[:, None] * held + rows[-1]
+    np.testing.assert_allclose(matrix(buffers.column(25)) @ np.array(rows), z, atol=1e-12)
+
+
+@pytest.mark.parametrize("separation", [1, 4, 7, 40, 100])
+def test_the_noise_by_matrices(separation):
+    rounds = 40
+    prefix, c = np.tril(np.ones((rounds, rounds))), matrix(TWO.column(rounds))
+    times = -(-rounds // separation)
+    moved = np.linalg.norm(c[:, ::separation].sum(axis=1)) / math.sqrt(times)
+    wanted = moved * np.linalg.norm(prefix @ np.linalg.inv(c)) / np.linalg.norm(prefix)
+    assert TWO.noise(rounds, separation) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_what_is_minimised_is_the_noise():
+    """Up to the constant sqrt(k), at any decays."""
+    logits = logit(np.array([0.98, 0.9, 0.7, 0.6]))
+    theta, hat = _depths(logits)
+    buffers = Buffers(tuple(np.exp(-theta)), tuple(_outputs(theta, hat)))
+    for separation, times in ((10, 6), (60, 1)):
+        noise = math.exp(_loss(logits, 60, separation)) / math.sqrt(times)
+        assert noise == pytest.approx(buffers.noise(60, separation), rel=1e-10)
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+@pytest.mark.parametrize("rounds, separation", [(1, 1), (2, 1), (2, 2), (3, 10), (12, 4), (60, 1)])
+def test_small_runs_and_every_count_are_solved_with_proof(count, rounds, separation):
+    solved = optimal_buffers(count, rounds, separation)
+    assert len(solved.decays) == len(solved.outputs) == count
+    refuse_unproven(solved.decays, solved.outputs)
+    assert solved.noise(rounds, separation) <= 1.0 + 1e-12
+    if separation > 1:
+        assert solved.noise(rounds, separation) < 0.97
+    column = solved.column(rounds)
+    assert (np.diff(column) <= 0).all()
+    assert column[-1] >= 0
+
+
+@pytest.mark.parametrize("rounds, separation", [(300, 20), (300, 300), (300, 1000)])
+def test_nothing_near_is_less_noisy_and_more_buffers_are_no_worse(rounds, separation):
+    """Near ones have any decays and outputs, also such as the search's interlacing leaves out."""
+    rng = np.random.default_rng(2)
+    best = optimal_buffers(2, rounds, separation)
+    least = best.noise(rounds, separation)
+    for _ in range(40):
+        factors = np.exp(0.02 * rng.normal(size=4))
+        decays = 1 - (1 - np.array(best.decays)) * factors[:2]
+        near = Buffers(tuple(decays), tuple(np.array(best.outputs) * factors[2:]))
+        assert near.noise(rounds, separation) > least * (1 - 5e-5)
+    ladder = [optimal_buffers(d, rounds, separation).noise(rounds, separation) for d in (1, 2, 4)]
+    assert ladder[2] <= ladder[1] * (1 + 1e-4) <= ladder[0] * (1 + 2e-4)
+
+
+def test_where_everybody_takes_part_each_round_nothing_is_won():
+    assert optimal_buffers(2, 500, 1) == Buffers((0.0, 0.0), (0.0, 0.0))
+
+
+def test_a_separation_beyond_the_run_is_one_participation():
+    assert optimal_buffers(2, 300, 300) == optimal_buffers(2, 300, 5000)
+    alone = optimal_buffers(2, 300, 300)
+    column = alone.column(300)
+    assert buffered_sensitivity(alone.decays, alone.outputs, 300, 300) == pytest.approx(
+        np.linalg.norm(column), rel=1e-14
+    )
+
+
+def test_the_same_floats_every_time():
+    first = optimal_buffers(3, 400, 30)
+    optimal_buffers.cache_clear()
+    assert optimal_buffers(3, 400, 30) == first
+    assert all(type(each) is float for each in (*first.decays, *first.outputs))
+
+
+def test_without_proof_there_are_no_buffers():
+    for decays, outputs in (
+        ((1.0,), (0.1,)),
+        ((0.5,), (-0.1,)),
+        ((0.5, 0.5), (0.7, 0.4)),
+        ((), ()),
+    ):
+        with pytest.raises(Unaccountable):
+            Buffers(decays, outputs)
+
+
+@pytest.mark.parametrize("count, rounds, separation", [(0, 5, 1), (9, 5, 1), (1, 0, 1), (1, 5, 0)])
+def test_what_cannot_be_asked(count, rounds, separation):
+    with pytest.raises(ValueError, match="expected 1 to 8 buffers"):
+        optimal_buffers(count, rounds, separation)
