@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors import safe_open
 
@@ -12,6 +13,7 @@ from privfed.config.config import Config
 from privfed.config.reading import load
 from privfed.run.outcome import Outcome
 from privfed.run.train import train
+from privfed.store.releases import Releases
 
 SMALL = (
     "data.source=synthetic",
@@ -62,3 +64,15 @@ def same_run(first: Path, second: Path) -> None:
     for summary in summaries:
         del summary["run"]
     assert summaries[0] == summaries[1]
+
+
+def stop_after(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupt whatever trains, once the release of so many `rounds` lies on disk."""
+    real = Releases.write
+
+    def write(self, charge, released, state):
+        real(self, charge, released, state)
+        if charge.round == rounds:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Releases, "write", write)

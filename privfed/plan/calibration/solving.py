@@ -42,7 +42,7 @@ def _answer(question: CalibrationQuestion, unknown: str) -> CalibrationAnswer:
         refuse_unaccountable(cost_of(question).event(1.0), question.accountant)
     if unknown == "noise_multiplier" and question.rate is None:
         plan = plan_of(question)
-        complete = replace(question, noise_multiplier=plan.noise_multiplier, **_chosen(plan))
+        complete = replace(_as_chosen(question, plan), noise_multiplier=plan.noise_multiplier)
         return _planned(complete, unknown, plan)
     complete = _completed(question, unknown)
     if complete.rate is None:
@@ -50,12 +50,14 @@ def _answer(question: CalibrationQuestion, unknown: str) -> CalibrationAnswer:
     return CalibrationAnswer(complete, unknown, guarantee_of(complete), cost_of(complete))
 
 
-def _chosen(plan: Plan) -> dict[str, int]:
-    """The bands, and the groups, that were solved for."""
+def _as_chosen(question: CalibrationQuestion, plan: Plan) -> CalibrationQuestion:
+    """`question` with the bands, and the groups, that were solved for."""
     mechanism = plan.config.mechanism
-    bands = {"bands": mechanism.bands} if isinstance(mechanism, InBands) else {}
-    grouped = isinstance(plan.config.sampler, InGroups)
-    return {**bands, "groups": plan.cost.witness.separation} if grouped else bands
+    if isinstance(mechanism, InBands):
+        question = replace(question, bands=mechanism.bands)
+    if isinstance(plan.config.sampler, InGroups):
+        question = replace(question, groups=plan.cost.witness.separation)
+    return question
 
 
 def _planned(complete: CalibrationQuestion, unknown: str, plan: Plan) -> CalibrationAnswer:

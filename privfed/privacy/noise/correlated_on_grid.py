@@ -55,9 +55,9 @@ class CorrelatedOnGrid(Correlated):
             return np.zeros(self._length)
         shift = self._shift()
         below, rest = shift >> _BITS, shift & ((1 << _BITS) - 1)
-        words = keys.bits(self._length)
+        words, parts = keys.bits(self._length), np.asarray(rest * UNIT, dtype=np.float64)
         scale = np.nextafter(deviation / grid, np.inf)
-        rounded = rounded_normal(words, float(scale), keys.further, rest * UNIT)
+        rounded = rounded_normal(words, float(scale), keys.further, parts)
         steps = rounded.astype(np.int64) - below
         self._past.append(steps)
         return np.asarray(grid * steps)

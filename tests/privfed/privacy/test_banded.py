@@ -1,16 +1,19 @@
 """Banded noise: the factorisation, its sensitivity, streaming, resume, and planted faults."""
 
 import json
+import math
 import shutil
 from dataclasses import replace
+from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 import torch
 from helpers import Rounds, assert_normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import model, same_run, small, trained
+from small import model, same_run, small, stop_after, trained
 
 from accounting.accountants import epsilon
 from accounting.events import ZERO_OUT, Event
@@ -18,10 +21,13 @@ from accounting.noises import Gaussian
 from privfed.auditing.run_audit import audit
 from privfed.errors import Broken, Refused
 from privfed.privacy.clipping import clip_rows
+from privfed.privacy.factorization.optimal_bands import optimal_bands
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.mechanisms import banded as module
-from privfed.privacy.mechanisms.banded import Banded, prefix_error
-from privfed.privacy.noise.correlated import Correlated
+from privfed.privacy.mechanisms.banded import Banded
+from privfed.privacy.noise.correlated_on_grid import CorrelatedOnGrid
+from privfed.privacy.noise.correlated_reals import CorrelatedReals
+from privfed.privacy.noise.gaussian_on_grid import grid_of
 from privfed.run.resume import resume
 from privfed.sampling.samplers import Cyclic, Poisson
 from privfed.streams import Keys, Streams
@@ -42,27 +48,6 @@ def matrix(coefficients, rounds):
     for lag, value in enumerate(coefficients):
         c += value * np.eye(rounds, k=-lag)
     return c
-
-
-def test_the_coefficients_square_to_prefix_sums():
-    c = matrix(Banded(bands=12).coefficients(), 12)
-    np.testing.assert_allclose(c @ c, np.tril(np.ones((12, 12))), atol=1e-12)
-    assert Banded(bands=1).coefficients().tolist() == [1.0]
-
-
-@pytest.mark.parametrize("bands, known", [(10, 0.385), (50, 0.210), (100, 0.171)])
-def test_the_error_on_prefix_sums_is_the_known_one(bands, known):
-    """FACTS, section 5, over 1,000 rounds; and by matrices over fewer."""
-    assert prefix_error(Banded(bands=bands).coefficients(), 1000) == pytest.approx(known, abs=5e-4)
-
-
-def test_the_error_by_matrices():
-    coefficients, rounds = Banded(bands=5).coefficients(), 40
-    prefix = np.tril(np.ones((rounds, rounds)))
-    error = np.linalg.norm(prefix @ np.linalg.inv(matrix(coefficients, rounds)))
-    wanted = np.linalg.norm(coefficients) * error / np.linalg.norm(prefix)
-    assert prefix_error(coefficients, rounds) == pytest.approx(wanted)
-    assert prefix_error(np.ones(1), rounds) == pytest.approx(1.0)
 
 
 @given(st.integers(1, 6), st.integers(0, 4), st.integers(0, 10**6))
@@ -90,17 +75,33 @@ def test_a_smaller_separation_than_bands_would_move_it_further():
     assert moved > 1.2 * np.sqrt(2) * np.linalg.norm(coefficients)
 
 
-def test_rows_of_noise_are_c_inverse_z():
+def test_rows_of_noise_on_the_grid_are_c_inverse_z():
+    coefficients, deviation = np.array(optimal_bands(4, 20)), 2.5
+    source = CorrelatedOnGrid(coefficients, 6, KEPT)
+    rows = np.stack([source.noise(round, deviation) for round in range(1, 21)])
+    z = np.stack([-deviation * KEPT.at("matrix", round).normal(6) for round in range(1, 21)])
+    np.testing.assert_allclose(matrix(coefficients, 20) @ rows, z, atol=deviation * 2.0**-29)
+    steps = rows / grid_of(deviation)
+    np.testing.assert_array_equal(steps, np.rint(steps))
+    again = CorrelatedOnGrid(coefficients, 6, KEPT)
+    np.testing.assert_array_equal(again.noise(13, deviation), rows[12])  # after a resume
+    with pytest.raises(ValueError, match="hangs together"):
+        again.noise(14, 2 * deviation)
+    with pytest.raises(ValueError, match="multiples"):
+        CorrelatedOnGrid(np.array([1.0, 0.3]), 6, KEPT)
+
+
+def test_rows_of_older_runs_are_c_inverse_z():
     coefficients = Banded(bands=4).coefficients()
-    source = Correlated(coefficients, 6, KEPT)
-    rows = np.stack([source.row(round) for round in range(1, 21)])
+    source = CorrelatedReals(coefficients, 6, KEPT)
+    rows = np.stack([source.noise(round, 1.0) for round in range(1, 21)])
     z = np.stack([KEPT.at("matrix", round).normal(6) for round in range(1, 21)])
     np.testing.assert_allclose(matrix(coefficients, 20) @ rows, z, atol=1e-12)
-    again = Correlated(coefficients, 6, KEPT)
-    np.testing.assert_array_equal(again.row(13), rows[12])  # after a resume
-    np.testing.assert_array_equal(again.row(13), rows[12])
+    again = CorrelatedReals(coefficients, 6, KEPT)
+    np.testing.assert_array_equal(again.noise(13, 1.0), rows[12])  # after a resume
+    np.testing.assert_array_equal(again.noise(13, 1.0), rows[12])
     with pytest.raises(ValueError, match="past"):
-        again.row(12)
+        again.noise(12, 1.0)
 
 
 def test_z_is_standard_normal_fresh_every_round_and_the_runs_own():
@@ -114,14 +115,18 @@ def test_z_is_standard_normal_fresh_every_round_and_the_runs_own():
     assert not np.array_equal(KEPT.at("slots").bits(5), KEPT.at("matrix").bits(5))
 
 
-def rounds_of(path, noise=1.3, bands=3, **more):
+SOLVED, OLDER = optimal_bands(3, 40), None
+"""Coefficients of today's runs, whose noise lies on a grid, and those of older ones, a root's."""
+
+
+def rounds_of(path, noise=1.3, toeplitz=SOLVED, **more):
     """A run of twelve clients in three slots, whose noise is banded."""
     rounds = Rounds(
         path,
         (2,) * 12,
         size=4,
         sampler=Cyclic(separation=3).of(12),
-        mechanism=Banded(clip=0.3, bands=bands, noise_multiplier=noise),
+        mechanism=Banded(clip=0.3, bands=3, toeplitz=toeplitz, noise_multiplier=noise),
         **more,
     )
     source = rounds.algorithm.mechanism.memory(rounds.world.streams, len(rounds.state.params))
@@ -129,54 +134,98 @@ def rounds_of(path, noise=1.3, bands=3, **more):
     return rounds
 
 
-def noise_is_what_the_ledger_says(tmp_path):
+def noise_is_what_the_ledger_says(tmp_path, toeplitz):
     """C times the difference of the noised and the unnoised run is N(0, (z clip |c|)^2)."""
-    with_noise = rounds_of(tmp_path / "a", lr=0.0).released(40)
-    coefficients = Banded(bands=3).coefficients()
+    rounds = rounds_of(tmp_path, toeplitz=toeplitz, lr=0.0)
+    with_noise = rounds.released(40)
+    coefficients = rounds.algorithm.mechanism.coefficients()
     z = matrix(coefficients, 40) @ (with_noise.astype(np.float64) * 4)
-    ledger = rounds_of(tmp_path / "b").world.ledger
-    assert not ledger.charges
-    event = Banded(clip=0.3, bands=3, noise_multiplier=1.3).event(
-        Cyclic(separation=3).of(12).witness(1, 12), 1
-    )
-    charged = event.release.of.noise_multiplier
+    charged = rounds.world.ledger.charges[0].event.release.of.noise_multiplier
+    assert charged == 1.3
     assert_normal(z, charged * 0.3 * np.linalg.norm(coefficients))
 
 
-def rows_are_clipped(tmp_path):
-    rows = torch.full((3, 4), 7.0)
-    bounded = Banded(clip=0.3, noise_multiplier=1.0).bound(rows, None, Keys(None), {})
+def rows_are_clipped(tmp_path, toeplitz):
+    part = Banded(clip=0.3, bands=3, toeplitz=toeplitz, noise_multiplier=1.0)
+    bounded = part.bound(torch.full((3, 4), 7.0), None, Keys(None), {})
     assert (torch.linalg.vector_norm(bounded.rows, dim=1) <= bounded.bound).all()
 
 
+BOTH = pytest.mark.parametrize("toeplitz", [SOLVED, OLDER], ids=["on-grid", "older"])
+
+
+@BOTH
 @pytest.mark.parametrize("check", [noise_is_what_the_ledger_says, rows_are_clipped])
-def test_it_does_what_its_event_says(check, tmp_path):
-    check(tmp_path)
+def test_it_does_what_its_event_says(check, toeplitz, tmp_path):
+    check(tmp_path, toeplitz)
+
+
+def test_all_that_is_released_is_a_function_of_c_x_plus_z():
+    """Sums on the grid, and the noise there: what is released is the rounding of w = C x + Z less
+    what was released before, at 60 digits, and no number lies off the grid.
+    """
+    deviation, rng = 3.7, np.random.default_rng(5)
+    grid, bands, rounds = grid_of(deviation), 4, 9
+    multiples = (1, *(Fraction(c) for c in optimal_bands(bands, 50)[1:]))
+    x = rng.integers(-(2**33), 2**33, size=(rounds, 40))
+    words = {}
+
+    class Recording(Streams):
+        def at(self, stream, round=0, clients=None):
+            keys = super().at(stream, round, clients)
+            words[round] = (keys.bits(40), keys.further(80).reshape(-1, 2))
+            return keys
+
+    source = CorrelatedOnGrid(np.array(optimal_bands(bands, 50)), 40, Recording(0, key=bytes(32)))
+    released = [
+        x[t] + (source.noise(t + 1, deviation) / grid).astype(np.int64) for t in range(rounds)
+    ]
+    scale = Fraction(float(np.nextafter(deviation / grid, np.inf)))
+    for t in range(rounds):
+        for i in range(0, 40, 7):
+            w = exact_normal(int(words[t + 1][0][i])) * scale.numerator / scale.denominator
+            w += sum(Fraction(c) * int(x[t - j][i]) for j, c in enumerate(multiples) if j <= t)
+            past = sum(c * int(released[t - j][i]) for j, c in enumerate(multiples) if 0 < j <= t)
+            assert int(released[t][i]) == round_half_up(w - past)
+
+
+def exact_normal(word):
+    """The quantile of 64 bits at 60 digits, as the sampler reads them, to within 2^-40 steps."""
+    with mpmath.workdps(60):
+        tail = (mpmath.mpf(word >> 1) + 0.5) / mpmath.mpf(2) ** 64
+        z = mpmath.sqrt(2) * mpmath.erfinv(1 - 2 * tail)
+        return Fraction(str(z if word & 1 else -z))
+
+
+def round_half_up(value):
+    return math.floor(value + Fraction(1, 2))
 
 
 def halved(monkeypatch):
-    real = Banded.noise_on_update
-    monkeypatch.setattr(Banded, "noise_on_update", lambda self, size=1: 0.5 * real(self))
+    real = Banded._deviation
+    monkeypatch.setattr(Banded, "_deviation", lambda self: 0.5 * real(self))
 
 
 def column_norm_forgotten(monkeypatch):
-    monkeypatch.setattr(Banded, "noise_on_update", lambda self, size=1: self._noise())
+    monkeypatch.setattr(Banded, "_deviation", lambda self: self._noise())
 
 
 def independent(monkeypatch):
-    real = Correlated.row
+    for kind in (CorrelatedReals, CorrelatedOnGrid):
+        real = kind._next
 
-    def row(self, round):
-        self._past.clear()
-        return real(self, round)
+        def forgetful(self, keys, deviation, real=real):
+            self._past.clear()
+            return real(self, keys, deviation)
 
-    monkeypatch.setattr(Correlated, "row", row)
+        monkeypatch.setattr(kind, "_next", forgetful)
 
 
 def unclipped(monkeypatch):
     monkeypatch.setattr(module, "clip_rows", lambda rows, clip: BoundedRows(rows, clip))
 
 
+@BOTH
 @pytest.mark.parametrize(
     "fault, check",
     [
@@ -186,10 +235,10 @@ def unclipped(monkeypatch):
         (unclipped, rows_are_clipped),
     ],
 )
-def test_a_planted_fault_is_caught(fault, check, tmp_path, monkeypatch):
+def test_a_planted_fault_is_caught(fault, check, toeplitz, tmp_path, monkeypatch):
     fault(monkeypatch)
     with pytest.raises(AssertionError):
-        check(tmp_path)
+        check(tmp_path, toeplitz)
 
 
 def test_it_needs_a_kept_separation_one_exchange_and_its_own_keys():
@@ -231,19 +280,6 @@ def test_a_seeded_resume_ends_bit_for_bit_as_if_uninterrupted(tmp_path, cut, mon
     same_run(tmp_path / "whole", tmp_path / "cut")
 
 
-def stop_after(rounds, monkeypatch):
-    from privfed.store.releases import Releases
-
-    real = Releases.write
-
-    def write(self, charge, released, state):
-        real(self, charge, released, state)
-        if charge.round == rounds:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Releases, "write", write)
-
-
 def test_a_secret_run_keeps_a_key_and_goes_on_with_the_same_noise(tmp_path, monkeypatch):
     still = (*CYCLIC, "client.lr=0.0", "server.optimizer=fedavg", "server.lr=1.0")
     stop_after(5, monkeypatch)
@@ -263,9 +299,10 @@ def test_a_secret_run_keeps_a_key_and_goes_on_with_the_same_noise(tmp_path, monk
         torch.cat([value.flatten() for name, value in sorted(model(path).items())]).double()
         for path in (tmp_path / "start", tmp_path / "run")
     )
-    source = Correlated(Banded(bands=3).coefficients(), len(after), streams)
-    deviation = 2.0 * 0.4 * np.linalg.norm(Banded(bands=3).coefficients())
-    noise = deviation * sum(source.row(round) for round in range(1, 8)) / 4
+    coefficients = np.array(optimal_bands(3, 7))
+    source = CorrelatedOnGrid(coefficients, len(after), streams)
+    deviation = 2.0 * 0.4 * np.linalg.norm(coefficients)
+    noise = sum(source.noise(round, deviation) for round in range(1, 8)) / 4
     moved = (after - before).numpy()
     assert np.sort(moved) == pytest.approx(np.sort(noise), abs=1e-5)
     ledger = [json.loads(line) for line in (tmp_path / "run/ledger.jsonl").read_text().splitlines()]
