@@ -9,11 +9,13 @@ buffer becomes B_j <- theta_j B_j + Y_t. A client's columns of C overlap; what t
 the column of C^-1 is 1, -v^T M^(i-1) v: buffered too, with the eigenvalues of M as decays and the
 squares of v in its eigenvectors, negative, as outputs. The decays interlace.
 
-*Search.* Decays of C and of C^-1 are laid out as 1 > theta_1 > hat_1 > theta_2 > ... > hat_d > 0,
-by cumulative products of numbers in (0, 1). Then omega_i = prod_j (theta_i - hat_j) /
-prod_(j != i) (theta_i - theta_j) > 0, and sum omega = sum_i (theta_i - hat_i) < 1: the column is
-non-negative and never increases, by construction. Differences are taken of -log(theta), the depths,
-and so lose no digits where decays crowd at 1 or at 0.
+*Search.* Decays of C and of C^-1 are laid out as 1 > theta_1 > hat_1 > theta_2 > ... > theta_d >
+hat_d. Then omega_i = prod_j (theta_i - hat_j) / prod_(j != i) (theta_i - theta_j) > 0, and the sum
+of omega is sum_i (theta_i - hat_i). All but the last are cumulative products of numbers in (0, 1);
+hat_d, which may be negative, takes a share of what the other differences leave of 1. So the column
+never increases, by construction, and every set of buffers with distinct, positive decays, positive
+outputs and a sum below 1 has such a layout. Differences are sums of positive gaps: no digits are
+lost where decays crowd.
 
 Source: Dvijotham et al. 2024, arXiv 2404.16706; several participations: McMahan, Xu & Zhang 2024,
 arXiv 2408.08868; the inverse: McMahan & Pillutla 2025, arXiv 2504.21413.
@@ -28,7 +30,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.special import logit
+from scipy.special import expit, logit
 
 from accounting.toeplitz_sensitivity import (
     buffered_column,
@@ -114,9 +116,7 @@ def optimal_buffers(count: int, rounds: int, separation: int) -> Buffers:
 
 def _solved(count: int, rounds: int, separation: int, nearest: float) -> Buffers:
     """The buffers where a search ends that starts with theta_1 = 1 - `nearest`."""
-    distances = np.geomspace(min(nearest, _FURTHEST / 4), _FURTHEST, 2 * count)
-    decays = np.concatenate([[1.0], 1 - distances])
-    at, least = logit(decays[1:] / decays[:-1]), math.inf
+    at, least = _start(count, nearest), math.inf
     for _ in range(_RESTARTS):
         result = minimize(
             _loss,
@@ -130,31 +130,61 @@ def _solved(count: int, rounds: int, separation: int, nearest: float) -> Buffers
         if least - result.fun <= _STAYS:
             break
         least = float(result.fun)
-    theta, hat = _depths(at)
-    return Buffers(tuple(np.exp(-theta).tolist()), tuple(_outputs(theta, hat).tolist()))
+    layout = _layout(at)
+    return Buffers(tuple(layout.decays.tolist()), tuple(layout.outputs.tolist()))
+
+
+def _start(count: int, nearest: float) -> Numbers:
+    """The logits `[2 d]` of decays whose distances from 1 grow geometrically from `nearest`."""
+    distances = np.geomspace(min(nearest, _FURTHEST / 4), _FURTHEST, 2 * count)
+    points, gaps = 1 - distances, np.diff(distances)
+    products = points[:-1] / np.concatenate([[1.0], points[:-2]])
+    share = gaps[-1] / (1 - gaps[:-1:2].sum())
+    return np.asarray(logit([*products, share]))
 
 
 def _loss(logits: Numbers, rounds: int, separation: int) -> float:
     """The logarithm of the noise of the buffers at `logits` `[2 d]`, but for a constant."""
-    theta, hat = _depths(logits)
-    column = buffered_column(np.exp(-theta).tolist(), _outputs(theta, hat).tolist(), rounds)
-    sums = _sums(-np.expm1(-hat), _outputs(hat, theta), rounds)
+    layout = _layout(logits)
+    column = buffered_column(layout.decays.tolist(), layout.outputs.tolist(), rounds)
+    sums = _sums(layout.distances, layout.inverse_outputs, rounds)
     sensitivity = float(np.linalg.norm(sum_of_shifts(column, separation)))
     return math.log(relative_noise(sums, sensitivity))
 
 
-def _depths(logits: Numbers) -> tuple[Numbers, Numbers]:
-    """-log(theta) `[d]` and -log(hat) `[d]`, increasing: the decays are products of sigmoids."""
-    depths = np.cumsum(np.logaddexp(0.0, -logits))
-    return depths[0::2], depths[1::2]
+@dataclass(frozen=True)
+class _Layout:
+    """Decays theta and outputs of C, and 1 - hat and outputs of C^-1, `[d]` each."""
+
+    decays: Numbers
+    outputs: Numbers
+    distances: Numbers
+    inverse_outputs: Numbers
 
 
-def _outputs(these: Numbers, inverse: Numbers) -> Numbers:
-    """The outputs `[d]` of the decays of depths `these`, where the inverse's are `inverse`."""
-    differences = np.expm1(these[:, None] - these)
-    np.fill_diagonal(differences, -1.0)
-    ratios = np.expm1(these[:, None] - inverse) / differences
-    return np.asarray(np.exp(-these) * np.prod(ratios, axis=1))
+def _layout(logits: Numbers) -> _Layout:
+    """The interlacing decays at `logits` `[2 d]`, and the outputs that follow from them."""
+    shares, rests = expit(logits), expit(-logits)
+    products = np.cumprod(shares[:-1])
+    gaps = np.concatenate([products[:-1] * rests[1:-1], [0.0]])
+    left = rests[0] + gaps[1:-1:2].sum() + products[-1]  # of 1, by the differences before the last
+    gaps[-1] = shares[-1] * left
+    below = np.cumsum(np.triu(np.tile(gaps, (len(logits), 1))), axis=1)
+    between = np.zeros((len(logits), len(logits)))
+    between[:, 1:] = below
+    differences = between - between.T
+    inverse = differences[1::2, 0::2], differences[1::2, 1::2]
+    return _Layout(
+        products[0::2],
+        _outputs(differences[0::2, 1::2], differences[0::2, 0::2]),
+        rests[0] + between[0, 1::2],
+        _outputs(*inverse),
+    )
+
+
+def _outputs(across: Numbers, among: Numbers) -> Numbers:
+    """The outputs `[d]`, by differences `[d, d]` across to the other decays and among these."""
+    return np.asarray(np.prod(across / (among + np.eye(len(among))), axis=1))
 
 
 def _sums(distances: Numbers, outputs: Numbers, rounds: int) -> Numbers:

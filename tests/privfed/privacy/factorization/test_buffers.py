@@ -10,9 +10,8 @@ from accounting.errors import Unaccountable
 from accounting.toeplitz_sensitivity import buffered_sensitivity, refuse_unproven
 from privfed.privacy.factorization.buffers import (
     Buffers,
-    _depths,
+    _layout,
     _loss,
-    _outputs,
     optimal_buffers,
 )
 
@@ -45,6 +44,15 @@ def test_the_noise_of_two_buffers_is_the_known_one(rounds, separation, known):
     assert solved.noise(rounds, separation) == pytest.approx(known, abs=6e-4)
 
 
+@pytest.mark.parametrize(
+    "rounds, separation, known", [(5, 2, 0.83268), (100, 3, 0.63728), (300, 20, 0.31354)]
+)
+def test_a_search_over_decays_and_outputs_themselves_ends_no_lower(rounds, separation, known):
+    """`known`: the best of six searches by Nelder & Mead, which need no layout, and no gradient."""
+    noise = optimal_buffers(2, rounds, separation).noise(rounds, separation)
+    assert noise == pytest.approx(known, abs=1e-5)
+
+
 @pytest.mark.parametrize("buffers", DEGENERATE, ids=range(len(DEGENERATE)))
 def test_the_inverse_in_closed_form_is_the_numeric_one(buffers):
     inverse = np.linalg.inv(matrix(buffers.column(40)))
@@ -57,20 +65,30 @@ def test_the_inverse_in_closed_form_is_the_numeric_one(buffers):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 8])
-def test_interlacing_decays_are_those_of_a_column_and_its_inverse(count):
-    theta, hat = _depths(np.random.default_rng(count).normal(size=2 * count))
-    decays, inverse_decays = np.exp(-theta), np.exp(-hat)
-    laid = np.stack([decays, inverse_decays], axis=1).ravel()
-    assert (np.diff(laid) < 0).all()
-    assert 0 < laid[-1] < laid[0] < 1
-    outputs, inverse = _outputs(theta, hat), _outputs(hat, theta)
-    assert (outputs > 0).all()
-    assert (inverse < 0).all()
-    assert outputs.sum() == pytest.approx((decays - inverse_decays).sum(), rel=1e-9)
-    c, d = geometric(decays, outputs, 30), geometric(inverse_decays, inverse, 30)
-    np.testing.assert_allclose(matrix(c) @ matrix(d), np.eye(30), atol=1e-9)
-    solved = Buffers(tuple(decays), tuple(outputs)).inverse()
-    np.testing.assert_allclose(np.sort(solved[0]), np.sort(inverse_decays), atol=1e-9)
+@pytest.mark.parametrize("spread", [1.0, 7.0])
+def test_interlacing_decays_are_those_of_a_column_and_its_inverse(count, spread):
+    layout = _layout(spread * np.random.default_rng(count).normal(size=2 * count))
+    hat = 1 - layout.distances
+    laid = np.stack([layout.decays, hat], axis=1).ravel()
+    assert (np.diff(laid) < 1e-15).all()
+    assert 0 < layout.decays[-1] <= layout.decays[0] < 1
+    assert (layout.outputs > 0).all()
+    assert (layout.inverse_outputs < 0).all()
+    assert layout.outputs.sum() == pytest.approx((layout.decays - hat).sum(), abs=1e-12)
+    assert layout.outputs.sum() < 1
+    c = geometric(layout.decays, layout.outputs, 30)
+    inverse = geometric(hat, layout.inverse_outputs, 30)
+    np.testing.assert_allclose(matrix(c) @ matrix(inverse), np.eye(30), atol=1e-9)
+    solved = Buffers(tuple(layout.decays), tuple(layout.outputs)).inverse()
+    np.testing.assert_allclose(np.sort(solved[0]), np.sort(hat), atol=1e-9)
+
+
+@pytest.mark.parametrize("side", [-20.0, 20.0])
+def test_at_the_edges_of_the_search_the_proof_holds_on_the_floats(side):
+    """Decays that crowd at 1, or at 0, and a sum that comes close to 1."""
+    for last in (-20.0, 0.0, 20.0):
+        layout = _layout(np.array([side] * 15 + [last]))
+        refuse_unproven(layout.decays.tolist(), layout.outputs.tolist())
 
 
 @pytest.mark.parametrize("buffers", DEGENERATE, ids=range(len(DEGENERATE)))
@@ -96,8 +114,8 @@ def test_the_noise_by_matrices(separation):
 def test_what_is_minimised_is_the_noise():
     """Up to the constant sqrt(k), at any decays."""
     logits = logit(np.array([0.98, 0.9, 0.7, 0.6]))
-    theta, hat = _depths(logits)
-    buffers = Buffers(tuple(np.exp(-theta)), tuple(_outputs(theta, hat)))
+    layout = _layout(logits)
+    buffers = Buffers(tuple(layout.decays), tuple(layout.outputs))
     for separation, times in ((10, 6), (60, 1)):
         noise = math.exp(_loss(logits, 60, separation)) / math.sqrt(times)
         assert noise == pytest.approx(buffers.noise(60, separation), rel=1e-10)
@@ -118,18 +136,17 @@ def test_small_runs_and_every_count_are_solved_with_proof(count, rounds, separat
 
 
 @pytest.mark.parametrize("rounds, separation", [(300, 20), (300, 300), (300, 1000)])
-def test_nothing_near_is_less_noisy_and_more_buffers_are_no_worse(rounds, separation):
-    """Near ones have any decays and outputs, also such as the search's interlacing leaves out."""
+def test_nothing_near_is_less_noisy_and_more_buffers_are_hardly_worse(rounds, separation):
     rng = np.random.default_rng(2)
     best = optimal_buffers(2, rounds, separation)
     least = best.noise(rounds, separation)
     for _ in range(40):
         factors = np.exp(0.02 * rng.normal(size=4))
-        decays = 1 - (1 - np.array(best.decays)) * factors[:2]
+        decays = np.maximum(0, 1 - (1 - np.array(best.decays)) * factors[:2])
         near = Buffers(tuple(decays), tuple(np.array(best.outputs) * factors[2:]))
-        assert near.noise(rounds, separation) > least * (1 - 5e-5)
+        assert near.noise(rounds, separation) > least * (1 - 1e-6)
     ladder = [optimal_buffers(d, rounds, separation).noise(rounds, separation) for d in (1, 2, 4)]
-    assert ladder[2] <= ladder[1] * (1 + 1e-4) <= ladder[0] * (1 + 2e-4)
+    assert ladder[2] <= ladder[1] * (1 + 1e-3) <= ladder[0] * (1 + 2e-3)
 
 
 def test_where_everybody_takes_part_each_round_nothing_is_won():
