@@ -14,6 +14,9 @@ from accounting.errors import Unaccountable
 from accounting.noises import Gaussian, Noise, natural_number
 from accounting.toeplitz_sensitivity import buffered_sensitivity, column_norm, refuse_unproven
 
+_OUTWARD = 1 - 1e-9
+"""By what part noise counts less, which exceeds the rounding of sums over a million rounds."""
+
 
 @dataclass(frozen=True)
 class Separated:
@@ -112,7 +115,7 @@ class BufferedToeplitz:
 
     def over(self, rounds: int) -> Gaussian:
         """What the first `rounds` rounds of a run are together."""
-        return Gaussian(self.of.noise_multiplier / self.growth(rounds))
+        return Gaussian(self.of.noise_multiplier / self.growth(rounds) * _OUTWARD)
 
     def growth(self, rounds: int) -> float:
         """The sensitivity of `rounds` rounds, over the norm of one column."""

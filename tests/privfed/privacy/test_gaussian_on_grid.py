@@ -89,6 +89,65 @@ def test_doubt_is_settled_by_further_bits(monkeypatch):
     assert set(alone) == {0.0, 1.0}
 
 
+def shifted_exactly(word, scale, shift):
+    """round(scale Z - shift) at the middle of the word's tail, at 60 digits."""
+    with mpmath.workdps(60):
+        tail = (mpmath.mpf(word >> 1) + mpmath.mpf(0.5)) / mpmath.mpf(2) ** 64
+        z = mpmath.sqrt(2) * mpmath.erfinv(1 - 2 * tail) * (1 if word & 1 else -1)
+        return int(mpmath.floor(mpmath.mpf(scale) * z - shift + mpmath.mpf(0.5)))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**20 - 1)), min_size=1, max_size=20
+    ),
+    st.sampled_from([0.3, 1.0, 37.5, 1e6, 2.0**30, 2.0**31.5]),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_bits_and_shifts_give_what_60_digits_give(drawn, scale, doubted):
+    words, parts = (np.array(column) for column in zip(*drawn, strict=True))
+    shifts = parts * 2.0**-20
+    before, rounding._TAIL = rounding._TAIL, 2**64 - 1 if doubted else rounding._TAIL
+    try:
+        rounded = rounded_normal(words.astype(np.uint64), scale, more, shifts)
+    finally:
+        rounding._TAIL = before
+    expected = [
+        shifted_exactly(int(word), scale, shift)
+        for word, shift in zip(words.tolist(), shifts.tolist(), strict=True)
+    ]
+    assert [int(number) for number in rounded] == expected
+
+
+@pytest.mark.parametrize("bits, expected", [(0, 0.0), (2**64 - 1, -1.0)])
+def test_doubt_about_a_shift_is_settled_by_further_bits(bits, expected):
+    """A word whose tail is the boundary's at z = 0.75 - 1/2, for a shift of 3/4."""
+    with mpmath.workdps(50):
+        low = int(mpmath.floor(mpmath.erfc(0.25 / mpmath.sqrt(2)) * mpmath.mpf(2) ** 63))
+    word = np.array([low << 1 | 1], dtype=np.uint64)
+    further = lambda n: np.full(n, bits, np.uint64)  # noqa: E731
+    assert rounded_normal(word, 1.0, further, np.array([0.75])).tolist() == [expected]
+
+
+def test_shifted_noise_has_the_shifted_distribution():
+    shifts = np.tile([0.25, 0.75], 100_000)
+    drawn_values = rounded_normal(SEEDED.at("noise", 6).bits(200_000), 0.8, more, shifts)
+    values = np.arange(-4, 4)
+    for shift in (0.25, 0.75):
+        part = drawn_values[shifts == shift]
+        below, above = values - 0.5 + shift, values + 0.5 + shift
+        expected = 1e5 * (stats.norm.cdf(above / 0.8) - stats.norm.cdf(below / 0.8))
+        counts = np.array([(part == value).sum() for value in values])
+        likely = expected > 5
+        chi = ((counts - expected) ** 2 / expected)[likely].sum()
+        assert stats.chi2.sf(chi, likely.sum() - 1) > 1e-6
+        unshifted = 1e5 * (
+            stats.norm.cdf((values + 0.5) / 0.8) - stats.norm.cdf((values - 0.5) / 0.8)
+        )
+        assert ((counts - unshifted) ** 2 / unshifted)[likely].sum() > 1000
+
+
 @pytest.mark.parametrize("streams", [SEEDED, Streams(0)], ids=["seeded", "secret"])
 @pytest.mark.parametrize("deviation", [1e-6, 0.37, 5e4])
 def test_noise_on_the_grid_has_the_right_scale_and_no_other(streams, deviation):

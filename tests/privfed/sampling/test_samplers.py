@@ -255,7 +255,7 @@ def test_what_counts_on_everybody_refuses_absence(words, reason):
 
 def test_how_many_have_joined_follows_the_sampler():
     """What SCAFFOLD divides by: once around, everybody has been there exactly once."""
-    poisson, cyclic = Cohorts(40, 10.0), Cohorts(40, 10.0, separation=4)
+    poisson, cyclic = Cohorts(40, 10.0), Cohorts(40, 10.0, period=4)
     assert [cyclic.joined(rounds) for rounds in (1, 3, 4, 9)] == [10, 30, 40, 40]
     assert poisson.joined(1) == 10
     assert poisson.joined(4) == pytest.approx(40 * (1 - 0.75**4))
