@@ -106,11 +106,11 @@ def shifted_exactly(word, scale, shift):
 )
 @settings(max_examples=60, deadline=None)
 def test_any_bits_and_shifts_give_what_60_digits_give(drawn, scale, doubted):
-    words, parts = (np.array(column) for column in zip(*drawn, strict=True))
-    shifts = parts * 2.0**-20
+    words = np.array([word for word, _ in drawn], dtype=np.uint64)
+    shifts = np.array([part for _, part in drawn]) * 2.0**-20
     before, rounding._TAIL = rounding._TAIL, 2**64 - 1 if doubted else rounding._TAIL
     try:
-        rounded = rounded_normal(words.astype(np.uint64), scale, more, shifts)
+        rounded = rounded_normal(words, scale, more, shifts)
     finally:
         rounding._TAIL = before
     expected = [
