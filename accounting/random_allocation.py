@@ -16,9 +16,8 @@ one below; the spread and its proof are not theirs.
 and without it, and hockey-stick divergences are jointly convex, so that this only helps. Given the
 past the others' sum is then a constant; subtract it. Without the client y_1, ..., y_t is noise:
 Q. With it, it is the mixture over slots i of what has x_i added in slot i alone, so that
-R = (1/t) sum_i exp(L_i) with L_i = <y_i, x_i> / z^2 - |x_i|^2 / (2 z^2). Under Q and given the past,
-L_i has the law above where |x_i| = 1: whatever the past, so that the L_i are independent. Where x_i
-is shorter, draw h_i ~ N(0, z^2) apart and let r_i^2 = 1 - |x_i|^2, L'_i = L_i + r_i h_i / z^2 -
+R = (1/t) sum_i exp(L_i) with L_i = <y_i, x_i> / z^2 - |x_i|^2 / (2 z^2). Where |x_i| = 1, L_i has
+the law above under Q, whatever the past: the L_i are independent. Where x_i is shorter, draw h_i ~ N(0, z^2) apart and let r_i^2 = 1 - |x_i|^2, L'_i = L_i + r_i h_i / z^2 -
 r_i^2 / (2 z^2): now L'_i has that law, and E[exp(L'_i) | y, L'_1, ..., L'_{i-1}] = exp(L_i). So R
 is a conditional mean of the R' of unit rows, and E_Q f(R) <= E_Q f(R') for every convex f (Jensen).
 Both divergences at every epsilon are such means,
@@ -40,14 +39,17 @@ same slot and belongs into z, by (sum_i z_i^-2)^-1/2: charged as another allocat
 
 *The bound by a spread.* If E[R' | R] = R then E f(R') >= E f(R): any law of R may be replaced by a
 spread of it (`accounting.spread`), in every epoch, for an upper bound in both directions and under
-composition at once, since all of these are convex in each R. So exp(L) / t is spread on a geometric
-grid, and t of these are added, the partial sums being spread on grids that are fine beside their own
-deviation. (On R itself this is "connect the dots", Doroshenko et al. 2022, arXiv 2207.04380.) A mass
-q at log R = s is a loss s of probability q e^s under P, and a loss -s of probability q under Q. The
-mean `far` up has no bounded loss: it is P's mass at an infinite one. Q's is the mass at R = 0.
-*Rounding*: the masses of P and of Q add up to 1 but for it; by what they do not, in either
-direction, infinite losses are made more probable. For a mean of 1 + r that is a bound too:
-E(1 - e^epsilon R)_+ <= E(1 - e^epsilon (1 + r) R)_+ + r.
+composition at once, since all of these are convex in each R. So exp(L) / t is spread on a
+geometric grid, and t of these are added, partial sums being spread on grids that are fine beside
+their own deviation. (On R itself this is "connect the dots": Doroshenko et al. 2022, arXiv
+2207.04380.) A mass q at log R = s is a loss s of probability q e^s under P, and a loss -s of
+probability q under Q. The mean `far` up has no bounded loss: it is P's mass at an infinite one. Q's
+is the mass at R = 0. ∎
+
+*Rounding*: but for it the masses of P, and those of Q, add up to 1; by as much as they do not,
+infinite losses are made more probable. That covers a mean of 1 + r too: where x stands for
+x / (1 + r), (1 - c x / (1 + r))_+ <= (1 - c x)_+ + r for every c >= 0. What is lost or gained by
+moving mass between neighbouring points of the grid is smaller still.
 
 *No amplification* is claimed for t = 1, nor where R would leave double precision: by joint
 quasi-convexity the Gaussian of multiplier z, each slot's own, is a bound at any t.

@@ -13,6 +13,7 @@ import numpy as np
 from absl import logging as absl_logging
 from dp_accounting import rdp as library
 
+from accounting.allocation_divergence import allocation_divergences
 from accounting.integer_noise import (
     discrete_gaussian_divergence,
     skellam_divergence,
@@ -21,7 +22,6 @@ from accounting.noises import DiscreteGaussians, Gaussian, IntegerNoise, Skellam
 from accounting.over_rounds import AllocatedEpoch
 from accounting.poisson_sampling import poisson_sampled
 from accounting.private_selection import selected_divergences
-from accounting.random_allocation import allocation_divergences
 from accounting.releases import PoissonSampled, SeveralSites, TruncatedPoisson, WithoutReplacement
 from accounting.repeat_and_select import RepeatAndSelect
 from accounting.several_sites import split
