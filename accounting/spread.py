@@ -1,0 +1,189 @@
+"""Laws of positive numbers on a geometric grid, spread out such that no mean is lost.
+
+A *spread* of a random number X is an X' with E[X' | X] = X. By Jensen's inequality E f(X') is at
+least E f(X) for every convex f. Everything here replaces a law by one of its spreads:
+
+- a mass between two points of the grid goes to both, in the proportion that keeps its mean;
+- a sum of independent spreads is a spread of the sum, and its points are split in the same way;
+- what is below the lowest point goes to it and to 0;
+- what is above the highest point s goes to s and to some M, in the limit M -> inf: of its mean, the
+  excess over s is at M, at a mass of nearly nothing. The law keeps that mean as `far`. For an f
+  with f(x) <= x, f(M) times that mass tends to `far` at most, and for a bounded f to nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+Numbers = NDArray[np.float64]
+
+_TAIL = 1e-20
+"""What is cut off each tail at a time: in mass at the bottom, in shares of the mean at the top."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Masses `[n]` at exp(step * (first + i)), a mass at `zero`, and a mean that is `far` up."""
+
+    step: float
+    first: int
+    masses: Numbers
+    zero: float
+    far: float
+
+    @property
+    def logarithms(self) -> Numbers:
+        """The logarithms `[n]` of the points."""
+        return np.asarray(self.step * (self.first + np.arange(len(self.masses))), dtype=np.float64)
+
+
+def lognormal(location: float, deviation: float, step: float) -> Spread:
+    """A spread of exp(N(location, deviation^2)), whose mean is exp(location + deviation^2 / 2).
+
+    The mean of a cell is that of the whole times its mass under N(location + deviation^2,
+    deviation^2).
+    """
+    reach = -float(ndtri(_TAIL)) * deviation
+    tilted = location + deviation**2
+    first = math.floor((location - reach) / step)
+    last = math.ceil((tilted + reach) / step)
+    edges = np.asarray(step * np.arange(first, last + 1), dtype=np.float64)
+    points = np.exp(edges)
+    below, cells, above = _cells((edges - location) / deviation)
+    parts = _cells((edges - tilted) / deviation)
+    mean_below, means, mean_above = (math.exp(location + deviation**2 / 2) * part for part in parts)
+    up = np.clip((means / points[:-1] - cells) / np.expm1(step), 0.0, cells)
+    masses = np.zeros(len(points))
+    masses[:-1] += cells - up
+    masses[1:] += up
+    at_first = min(mean_below / points[0], below)
+    masses[0] += at_first
+    masses[-1] += above
+    far = max(mean_above - above * points[-1], 0.0)
+    return Spread(step, first, masses, below - at_first, far)
+
+
+def added(x: Spread, y: Spread, step: float) -> Spread:
+    """A spread of the sum of two independent numbers, on a grid that refines both of theirs.
+
+    Its masses are made to add up to 1 again: errors of rounding would double from sum to sum.
+    """
+    x, y = _refined(x, step), _refined(y, step)
+    pairs = [_of_pairs(x, y, 0), _of_pairs(y, x, 1)]
+    first = min(place for place, masses in pairs if len(masses))
+    x_alone = _raised(replace(x, masses=y.zero * x.masses, zero=0.0), first)
+    y_alone = _raised(replace(y, masses=x.zero * y.masses, zero=0.0), first)
+    pieces = [*pairs, (x_alone.first, x_alone.masses), (y_alone.first, y_alone.masses)]
+    total = np.zeros(max(place + len(masses) for place, masses in pieces) - first)
+    for place, masses in pieces:
+        total[place - first : place - first + len(masses)] += masses
+    zero = x.zero * y.zero + x_alone.zero + y_alone.zero
+    total *= (1 - zero) / total.sum()
+    return _trimmed(Spread(step, first, total, zero, x.far + y.far))
+
+
+def regridded(law: Spread, grid: float) -> Spread:
+    """A spread of `law` at multiples of `grid`, a power of two times its step."""
+    if grid <= law.step:
+        return _refined(law, grid)
+    times = round(grid / law.step)
+    places = law.first + np.arange(len(law.masses))
+    lower = places // times
+    start = int(lower[0])
+    up = np.expm1(law.step * (places - times * lower)) / np.expm1(grid)
+    length = int(lower[-1]) - start + 2
+    masses = np.zeros(length)
+    np.add.at(masses, lower - start, law.masses * (1 - up))
+    np.add.at(masses, lower - start + 1, law.masses * up)
+    return Spread(grid, start, masses, law.zero, law.far)
+
+
+def _cells(edges: Numbers) -> tuple[float, Numbers, float]:
+    """Standard normal masses below the first of `edges` `[n]`, between them, and above the last."""
+    left, right = ndtr(edges), ndtr(-edges)
+    between = np.where(edges[1:] <= 0, np.diff(left), -np.diff(right))
+    return float(left[0]), between, float(right[-1])
+
+
+def _refined(law: Spread, step: float) -> Spread:
+    """The same law on a finer grid."""
+    times = round(law.step / step)
+    masses = np.zeros((len(law.masses) - 1) * times + 1)
+    masses[::times] = law.masses
+    return Spread(step, law.first * times, masses, law.zero, law.far)
+
+
+def _raised(law: Spread, first: int) -> Spread:
+    """`law` with all that is below place `first` moved to it and to 0."""
+    below = max(first - law.first, 0)
+    if below == 0:
+        return law
+    masses = law.masses[below:].copy() if below < len(law.masses) else np.zeros(1)
+    low, points = law.masses[:below], np.exp(law.logarithms[:below])
+    raised = float(np.sum(low * points)) / math.exp(law.step * first)
+    masses[0] += raised
+    return replace(
+        law, first=first, masses=masses, zero=law.zero + max(float(low.sum()) - raised, 0.0)
+    )
+
+
+def _lowered(law: Spread, last: int) -> Spread:
+    """`law` with all that is above place `last` moved to it, and its excess of mean far up."""
+    kept = last - law.first + 1
+    masses, above = law.masses[:kept].copy(), law.masses[kept:]
+    masses[-1] += above.sum()
+    points = np.exp(law.logarithms)
+    far = float(np.sum(above * (points[kept:] - points[kept - 1])))
+    return replace(law, masses=masses, far=law.far + far)
+
+
+def _trimmed(law: Spread) -> Spread:
+    """`law` without points at either end that hold next to nothing together."""
+    means = np.cumsum((law.masses * np.exp(law.logarithms))[::-1])[::-1]
+    last = law.first + max(int(np.count_nonzero(means > _TAIL * means[0])) - 1, 0)
+    first = law.first + int(np.count_nonzero(np.cumsum(law.masses) <= _TAIL))
+    return _raised(_lowered(law, last), min(first, last))
+
+
+def _of_pairs(x: Spread, y: Spread, least: int) -> tuple[int, Numbers]:
+    """The masses of sums of a point by `x` and of one `least` places below or further, by `y`.
+
+    Returns the place of the first mass, and the masses `[m]` from there on. The sum of point s and
+    of one d places below is s (1 + exp(-step d)): k places above s, or not quite one more. All d of
+    one k are added up at once, by running sums of masses and of means. Those run from below: what
+    a difference of two loses by rounding is small against the sum of all terms of the same s.
+    """
+    step, length, ahead = x.step, len(x.masses), x.first - y.first
+    distances = np.arange(max(least, ahead - len(y.masses) + 1), ahead + length)
+    if len(distances) == 0:
+        return 0, np.zeros(0)
+    passed = np.floor(np.log1p(np.exp(-step * distances)) / step).astype(int)
+    changes = np.flatnonzero(np.diff(passed)) + 1
+    nearest = distances[np.concatenate([[0], changes])]
+    furthest = distances[np.concatenate([changes - 1, [-1]])]
+    result = np.zeros(length + int(passed[0] - passed[-1]) + 1)
+    mass, mean = (_running(each, length) for each in (y.masses, y.masses * np.exp(y.logarithms)))
+    scaled = x.masses / np.exp(x.logarithms)
+    for near, far in zip(nearest.tolist(), furthest.tolist(), strict=True):
+        k = int(passed[near - distances[0]])
+        upper = slice(length + ahead - near + 1, 2 * length + ahead - near + 1)
+        lower = slice(length + ahead - far, 2 * length + ahead - far)
+        masses = x.masses * (mass[upper] - mass[lower])
+        means = scaled * (mean[upper] - mean[lower])
+        excess = math.exp(-step * k) * means + math.expm1(-step * k) * masses
+        up = np.clip(excess / math.expm1(step), 0.0, masses)
+        at = k - int(passed[-1])
+        result[at : at + length] += masses - up
+        result[at + 1 : at + 1 + length] += up
+    return x.first + int(passed[-1]), result
+
+
+def _running(numbers: Numbers, margin: int) -> Numbers:
+    """Sums `[margin + n + 1 + margin]` of the first 0, ..., n of `numbers`, with margins."""
+    sums = np.cumsum(numbers)
+    return np.concatenate([np.zeros(margin + 1), sums, np.full(margin, sums[-1])])
