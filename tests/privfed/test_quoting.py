@@ -602,6 +602,7 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "parts.py",
     "plan/calibration/solving.py",
     "plan/plan.py",
+    "plan/solved_parts.py",
     "statistics/share.py",
     "plan/rule.py",
     "run/watch/watcher.py",
