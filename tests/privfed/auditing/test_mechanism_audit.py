@@ -221,7 +221,7 @@ def test_slots_that_are_not_fresh_or_not_independent_are_refuted(sampler, scenar
     assert not judged(algorithm, scenarios[scenario : scenario + 1], 1500).refuted
 
 
-def played(slots_of_epochs, fewer_elsewhere, releases=4000, rng=0, b=5, z=0.5):
+def played(slots_of_epochs, fewer_elsewhere, releases=20_000, rng=0, b=5, z=0.5):
     """Releases without the target and with it `[2, n, rounds]` along and across its direction."""
     rng = np.random.default_rng(rng)
     sides = []
