@@ -24,6 +24,10 @@ class SolvedForRun(Protocol):
         """What was solved for, and for how many rounds, as the ledger states it."""
         ...
 
+    def span(self) -> str:
+        """Over which rounds noise is correlated, in words."""
+        ...
+
 
 @runtime_checkable
 class InBands(Protocol):

@@ -141,6 +141,12 @@ class Banded(NoisedMechanism):
     def solution(self) -> Mapping[str, Any]:
         return {"toeplitz": list(self.coefficients()), "solved_for": self.solved_for}
 
+    def span(self) -> str:
+        bands = len(self.coefficients())
+        solved = f"solved for {self.solved_for} rounds" if self.solved_for else "as given"
+        of = "the square root of prefix sums" if self.toeplitz is None else solved
+        return f"over {bands} bands, {of}"
+
     def coefficients(self) -> NDArray[np.float64]:
         if self.toeplitz is None:
             return square_root(max(self.bands, 1))

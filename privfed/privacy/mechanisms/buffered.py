@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 import numpy as np
-from accounting.toeplitz_sensitivity import column_norm
 from numpy.typing import NDArray
 from pydantic import Field
 
 from accounting.events import CHANGE, ZERO_OUT, Event
 from accounting.noises import LARGEST_NOISE, Gaussian
 from accounting.over_rounds import BufferedToeplitz, Separated
+from accounting.toeplitz_sensitivity import column_norm
 from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.privacy.clipping import clip_rows
@@ -123,6 +123,10 @@ class Buffered(NoisedMechanism):
         solved = self._solved()
         decays, outputs = list(solved.decays), list(solved.outputs)
         return {"decays": decays, "outputs": outputs, "solved_for": self.solved_for}
+
+    def span(self) -> str:
+        solved = f"solved for {self.solved_for} rounds" if self.solved_for else "as given"
+        return f"over all rounds by {self.buffers} buffers, {solved}"
 
     def coefficients(self) -> NDArray[np.float64]:
         """The first column of C, as far as it was solved for; 1 alone before that."""
