@@ -14,7 +14,7 @@ from accounting.noises import Gaussian
 from accounting.over_rounds import RandomAllocation
 from privfed.errors import Refused
 from privfed.sampling.cohort import Cohort, People, Witness
-from privfed.sampling.samplers import SizedSampler, refuse_other_number
+from privfed.sampling.samplers import SizedSampler, refuse_other_number, size_by_turns
 from privfed.streams import Streams, Words
 from privfed.vector import Indices
 
@@ -55,19 +55,13 @@ class Allocation(SizedSampler):
     bands; 0: as many as the mechanism has bands."""
 
     def of(self, clients: int) -> Self:
-        expected, left = divmod(clients, self.slots)
-        if left or self.size not in (0, expected):
-            raise Refused(
-                f"cohort.size is {self.size}, cohort.slots {self.slots} and data.clients "
-                f"{clients}; expected slots that divide the clients, and the cohort's size to be "
-                "what they make of them (remove cohort.size, or set it to 0)"
-            )
+        size = size_by_turns(self.size, clients, "slots", self.slots)
         if self.groups and self.slots % self.groups:
             raise Refused(
                 f"cohort.groups is {self.groups}, and cohort.slots {self.slots}; expected groups "
                 f"that divide the slots: {', '.join(map(str, self.possible_groups()))}"
             )
-        return self.model_copy(update={"size": expected})
+        return self.model_copy(update={"size": size})
 
     def possible_groups(self) -> tuple[int, ...]:
         """Into how many groups clients may be divided: what is configured, or all that go."""

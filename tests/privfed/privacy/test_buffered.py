@@ -13,7 +13,7 @@ from accounting.accountants import epsilon
 from accounting.events import ZERO_OUT, Event
 from accounting.ledger import Ledger
 from accounting.noises import Gaussian
-from accounting.over_rounds import BufferedToeplitz, Separated
+from accounting.over_rounds import BufferedToeplitz
 from accounting.toeplitz_sensitivity import buffered_sensitivity, column_norm
 from privfed.auditing.run_audit import audit
 from privfed.config.reading import load
@@ -82,12 +82,12 @@ def test_it_does_what_its_event_says(check, tmp_path):
 
 
 def halved(monkeypatch):
-    real = Buffered.noise_on_update
-    monkeypatch.setattr(Buffered, "noise_on_update", lambda self, size=1: 0.5 * real(self))
+    real = Buffered.deviation
+    monkeypatch.setattr(Buffered, "deviation", lambda self: 0.5 * real(self))
 
 
 def norm_forgotten(monkeypatch):
-    monkeypatch.setattr(Buffered, "noise_on_update", lambda self, size=1: self._noise())
+    monkeypatch.setattr(Buffered, "deviation", lambda self: self._noise())
 
 
 def forgetful(monkeypatch):
@@ -172,8 +172,6 @@ def test_a_run_is_charged_for_overlapping_columns_and_states_its_buffers(tmp_pat
     z = 2.0 * column_norm(solved.decays, solved.outputs) / moved
     plain = {Event(Gaussian(z), "cyclic", ZERO_OUT): 1}
     assert audited.guarantee.epsilon == pytest.approx(epsilon(plain, 1e-3, "pld"), rel=1e-7)
-    disjoint = {Event(Separated(3, Gaussian(2.0)), "cyclic", ZERO_OUT): 7}
-    assert audited.guarantee.epsilon > epsilon(disjoint, 1e-3, "pld")
     assert not audited.problems
     # More rounds later: the same buffers, at more epsilon.
     event = ledger.charges[0].event

@@ -137,7 +137,7 @@ ALLOCATED = ("cohort.sampler=allocation", "cohort.slots=3", "cohort.size=0")
 @pytest.mark.parametrize(
     "overrides, reason",
     [
-        (("cohort.slots=5",), "slots that divide the clients"),
+        (("cohort.slots=5",), "cohort.slots that divides the clients"),
         (("cohort.slots=4", "cohort.groups=3"), "1, 2, 4|groups that divide"),
         (("privacy.mechanism=local_gaussian",), "server who knows the slots"),
         (
