@@ -16,6 +16,7 @@ from accounting.toeplitz_sensitivity import column_norm
 from privfed.errors import Refused
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.factorization.buffers import MOST_BUFFERS, Buffers, optimal_buffers
+from privfed.privacy.factorization.prefix_noise import relative_noise
 from privfed.privacy.mechanism import (
     BoundedRows,
     Encoding,
@@ -120,6 +121,9 @@ class Buffered(CorrelatedMechanism):
 
     def memory(self, streams: Streams, length: int) -> BufferedNoise:
         return BufferedNoise(self._solved(), length, streams)
+
+    def noise_on_model(self, rounds: int) -> float:
+        return relative_noise(self._solved().inverse_sums(rounds), self.deviation())
 
     def deviation(self) -> float:
         solved = self._solved()
