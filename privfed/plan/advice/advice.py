@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +64,7 @@ class Advice:
 
 
 def relative(alternative: Alternative, reference: Alternative | None) -> float | None:
-    """The noise on the model over that of `reference`; None without one, or beside another promise."""
+    """The noise on the model over that of `reference`; None where they promise other things."""
     if reference is None or alternative.ranked != reference.ranked:
         return None
     return alternative.noise_on_model / reference.noise_on_model
@@ -77,13 +77,15 @@ def compared(
     before: Priors = NOTHING,
     yours: Alternative | None = None,
     adaptive: bool = False,
+    uneven: Sequence[Unavailable] = (),
 ) -> Advice:
     """What becomes of `base` with each of the keys `tried`, after the runs `before`.
 
     What needs more than the `promises` that are given has no number. With `adaptive`, so has a
-    mechanism whose clip does not follow clients' norms.
+    mechanism whose clip does not follow clients' norms, and what the cohort is `uneven` for.
     """
     every = [_tried(base, keys, promises, before, adaptive) for keys in tried]
+    every += uneven
     there = [each for each in every if isinstance(each, Alternative)]
     same = not yours or yours.ranked
     ranked = sorted((a for a in there if a.ranked == same), key=lambda a: a.noise_on_model)

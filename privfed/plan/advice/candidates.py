@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from privfed.plan.advice.alternative import Unavailable
+
 Keys = dict[str, Any]
 
 _MOST_BANDS = 10_000
 _WORK = 20_000_000
 """Bands times rounds that are solved for: some tenths of a second."""
+
+
+def uneven(clients: int, size: int) -> tuple[Unavailable, ...]:
+    """Draws by turns, which have no number where a cohort of `size` does not divide `clients`."""
+    if clients % size == 0:
+        return ()
+    period = max(1, round(clients / size))
+    why = (
+        f"a client takes part once in a whole number of rounds, and {clients} clients are no whole "
+        f"number of cohorts of {size}; once in {period} would be cohorts of {clients / period:.4g}"
+    )
+    return (Unavailable("cyclic and allocation", "any noise", why),)
 
 
 def candidates(clients: int, size: int, rounds: int) -> Iterator[Keys]:

@@ -9,8 +9,7 @@ from privfed.config.config import Raw
 from privfed.errors import Refused
 from privfed.plan.advice.advice import Advice, compared
 from privfed.plan.advice.assumptions import PROMISES
-from privfed.plan.advice.candidates import Keys, candidates
-from privfed.suggestions import nearest
+from privfed.plan.advice.candidates import Keys, candidates, uneven
 
 _MOST_CLIENTS = 100_000_000
 _DRAWS = "--population and --cohort, --sampling-rate, --separation, or --slots"
@@ -36,7 +35,6 @@ class AdviceQuestion:
 
 def advise(question: AdviceQuestion) -> Advice:
     """What each draw and mechanism leaves on the model for this budget. Raises `Refused`."""
-    _refuse_unknown_promises(question.promises)
     clients, size = _whole_clients(question)
     base: Raw = {
         "run": {"rounds": question.rounds},
@@ -53,7 +51,7 @@ def advise(question: AdviceQuestion) -> Advice:
         for keys in candidates(clients, size, question.rounds)
         if question.population is not None or not _counts_clients(keys)
     ]
-    return compared(base, tried, question.promises)
+    return compared(base, tried, question.promises, uneven=uneven(clients, size))
 
 
 def _whole_clients(question: AdviceQuestion) -> tuple[int, int]:
@@ -81,16 +79,4 @@ def _whole_clients(question: AdviceQuestion) -> tuple[int, int]:
 
 def _counts_clients(keys: Keys) -> bool:
     """Whether a draw depends on how many clients there are, and not on the rate alone."""
-    return keys["cohort.sampler"] == "fixed_size"
-
-
-def _refuse_unknown_promises(promises: tuple[str, ...]) -> None:
-    """Raises `Refused` for a promise that nobody knows."""
-    for promise in promises:
-        if promise not in PROMISES:
-            close = nearest(promise, list(PROMISES))
-            hint = f" (did you mean {close!r}?)" if close else ""
-            raise Refused(
-                f"--promises has {promise!r}; expected some of {', '.join(PROMISES)}{hint}, with "
-                "commas between them, or none"
-            )
+    return bool(keys["cohort.sampler"] == "fixed_size")
