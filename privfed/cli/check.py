@@ -46,7 +46,7 @@ def check_command(
     checked = check(load(run_file, overrides), answers)
     if advise:
         return _print_advised(checked, promises, as_json)
-    table = partial(plan_table, checked.plan, checked.forecast, None, checked.site)
+    table = partial(plan_table, checked.plan, checked.forecast, None, checked.site, by_command=True)
     return print_answer(checked, table, as_json)
 
 

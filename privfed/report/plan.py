@@ -33,9 +33,16 @@ _TOO_LOUD = 0.05
 
 
 def plan_table(
-    plan: Plan, forecast: Forecast, path: Path | None, site: SiteGuarantee | None = None
+    plan: Plan,
+    forecast: Forecast,
+    path: Path | None,
+    site: SiteGuarantee | None = None,
+    by_command: bool = False,
 ) -> Table:
-    """What this run will guarantee and take: the header of `train`, and all of `check`."""
+    """What this run will guarantee and take: the header of `train`, and all of `check`.
+
+    `by_command`: with what the command `privfed check` can say beside.
+    """
     config = plan.config
     return rows(
         {
@@ -52,7 +59,7 @@ def plan_table(
             **disjoint_row(config.privacy.disjoint),
             **nominal_rows(plan),
             **_advice_rows(plan),
-            **(_comparison_row(plan) if path is None else {}),
+            **(_comparison_row(plan) if by_command else {}),
             **_file_rows(config, path),
         }
     )

@@ -10,7 +10,7 @@ from privfed.errors import Refused
 from privfed.plan.advice.advice import Advice, compared
 from privfed.plan.advice.alternative import alternative_of
 from privfed.plan.advice.assumptions import PROMISES
-from privfed.plan.advice.candidates import candidates, uneven
+from privfed.plan.advice.candidates import keys_to_compare, uneven
 from privfed.plan.plan import Plan
 from privfed.privacy.solved_for_run import SolvedForRun
 
@@ -52,7 +52,7 @@ def advice_on_run(plan: Plan, promises: Collection[str] = tuple(PROMISES)) -> Ad
     clients, size = config.data.clients, config.sampler.size
     others = [
         keys
-        for keys in candidates(clients, size, max(plan.training_rounds, 1))
+        for keys in keys_to_compare(clients, size, max(plan.training_rounds, 1))
         if not _configured(plan, keys)
     ]
     adaptive = plan.mechanism.adaptive

@@ -26,7 +26,7 @@ def uneven(clients: int, size: int) -> tuple[Unavailable, ...]:
     return (Unavailable("cyclic and allocation", "any noise", why),)
 
 
-def candidates(clients: int, size: int, rounds: int) -> Iterator[Keys]:
+def keys_to_compare(clients: int, size: int, rounds: int) -> Iterator[Keys]:
     """The keys of each, for a cohort of `size` expected of `clients`.
 
     Draws by slots are among them where the cohort divides the clients: a client then takes part

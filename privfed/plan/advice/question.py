@@ -9,7 +9,7 @@ from privfed.config.config import Raw
 from privfed.errors import Refused
 from privfed.plan.advice.advice import Advice, compared
 from privfed.plan.advice.assumptions import PROMISES
-from privfed.plan.advice.candidates import Keys, candidates, uneven
+from privfed.plan.advice.candidates import Keys, keys_to_compare, uneven
 
 _MOST_CLIENTS = 100_000_000
 _DRAWS = "--population and --cohort, --sampling-rate, --separation, or --slots"
@@ -48,7 +48,7 @@ def advise(question: AdviceQuestion) -> Advice:
     }
     tried = [
         keys
-        for keys in candidates(clients, size, question.rounds)
+        for keys in keys_to_compare(clients, size, question.rounds)
         if question.population is not None or not _counts_clients(keys)
     ]
     return compared(base, tried, question.promises, uneven=uneven(clients, size))
