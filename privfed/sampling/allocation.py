@@ -92,9 +92,8 @@ class Allocation(SizedSampler):
         groups = self.groups or 1
         group = streams.at("slots/group", 0, people.identities).per_client(1)[:, 0]
         fresh = streams.at("slots/epoch", epoch, people.identities).unforeseeable(_WORDS)
-        slot = (group % np.uint64(groups)).astype(np.int64) + groups * uniform_below(
-            self.slots // groups, fresh
-        )
+        turn = uniform_below(self.slots // groups, fresh)
+        slot = (group % np.uint64(groups)).astype(np.int64) + groups * turn
         present = np.flatnonzero(slot == place)
         return Cohort(round, present, clients / self.slots, self.witness(round, clients))
 
@@ -105,6 +104,8 @@ def uniform_below(bound: int, words: Words) -> Indices:
     It is that of a row's first word below a multiple of `bound`, so that none is likelier.
     """
     largest = np.uint64((1 << 64) // bound * bound - 1)
-    first = np.argmax(words <= largest, axis=1)
-    chosen = np.take_along_axis(words, first[:, None], axis=1)[:, 0]
+    chosen = words[:, 0].copy()
+    rejected = np.flatnonzero(chosen > largest)
+    first = np.argmax(words[rejected] <= largest, axis=1)
+    chosen[rejected] = words[rejected, first]
     return np.asarray(chosen % np.uint64(bound), dtype=np.int64)
