@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from accounting.events import CHANGE, ZERO_OUT, Event
 from accounting.noises import LARGEST_NOISE, Gaussian
@@ -96,6 +96,21 @@ class Banded(CorrelatedMechanism):
             raise ValueError("expected 1.0 first, and multiples of 2^-20 between -1 and 1")
         return value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _bands_of_coefficients(cls, values: Any) -> Any:
+        given = values.get("toeplitz") if isinstance(values, dict) else None
+        return {"bands": len(given), **values} if isinstance(given, list | tuple) else values
+
+    @model_validator(mode="after")
+    def _one_number_of_bands(self) -> Self:
+        if self.toeplitz is not None and len(self.toeplitz) != self.bands:
+            raise ValueError(
+                f"{self.bands} bands and {len(self.toeplitz)} coefficients (toeplitz); expected as "
+                "many: leave out privacy.bands"
+            )
+        return self
+
     def event(self, witness: Witness, exchanges: int) -> Event:
         if witness.separation < self.bands or not witness.sampled:
             raise Refused(
@@ -118,11 +133,11 @@ class Banded(CorrelatedMechanism):
         return self.model_copy(update={"bands": bands})
 
     def solved_for_run(self, rounds: int, separation: int) -> Self:
-        bands = self.bands or separation
         if self.toeplitz is not None:
-            return self.model_copy(update={"bands": len(self.toeplitz)})
-        solved = {"toeplitz": optimal_bands(bands, rounds), "solved_for": rounds}
-        return self.model_copy(update={"bands": bands, **solved})
+            return self
+        solved = optimal_bands(self.bands or separation, rounds)
+        constants = {"toeplitz": solved, "bands": len(solved), "solved_for": rounds}
+        return self.model_copy(update=constants)
 
     def solution(self) -> Mapping[str, Any]:
         return {"toeplitz": list(self.coefficients()), "solved_for": self.solved_for}
