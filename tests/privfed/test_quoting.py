@@ -603,6 +603,7 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "plan/calibration/solving.py",
     "plan/plan.py",
     "plan/solved_parts.py",
+    "privacy/mechanisms/buffered.py",
     "statistics/share.py",
     "plan/rule.py",
     "run/watch/watcher.py",

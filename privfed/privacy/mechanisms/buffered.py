@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from accounting.errors import Unaccountable
 from accounting.events import CHANGE, ZERO_OUT, Event
 from accounting.noises import LARGEST_NOISE, Gaussian
 from accounting.over_rounds import BufferedToeplitz, Separated
-from accounting.toeplitz_sensitivity import column_norm
+from accounting.toeplitz_sensitivity import column_norm, refuse_unproven
 from privfed.errors import Refused
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.factorization.buffers import MOST_BUFFERS, Buffers, optimal_buffers
@@ -80,6 +81,29 @@ class Buffered(CorrelatedMechanism):
 
     arithmetic: ClassVar[str] = "float64, idealised"
 
+    @model_validator(mode="before")
+    @classmethod
+    def _buffers_of_decays(cls, values: Any) -> Any:
+        given = values.get("decays") if isinstance(values, dict) else None
+        return {"buffers": len(given), **values} if isinstance(given, list | tuple) else values
+
+    @model_validator(mode="after")
+    def _proven(self) -> Self:
+        if (self.decays is None) != (self.outputs is None):
+            raise ValueError("decays and outputs go together: give both, or neither")
+        if self.decays is None or self.outputs is None:
+            return self
+        if len(self.decays) != self.buffers:
+            raise ValueError(
+                f"{self.buffers} buffers and {len(self.decays)} decays; expected as many: leave "
+                "out privacy.buffers"
+            )
+        try:
+            refuse_unproven(self.decays, self.outputs)
+        except Unaccountable as error:
+            raise ValueError(str(error)) from None
+        return self
+
     def event(self, witness: Witness, exchanges: int) -> Event:
         noise = Gaussian(self._noise() / CHANGE[witness.relation])
         drawn = witness.sampled(noise) if witness.sampled else None
@@ -95,11 +119,8 @@ class Buffered(CorrelatedMechanism):
         return Event(release, witness.sampler, witness.relation)
 
     def solved_for_run(self, rounds: int, separation: int) -> Self:
-        if (self.decays is None) != (self.outputs is None):
-            raise Refused("privacy.decays and privacy.outputs go together: give both, or neither")
-        if self.decays is not None and self.outputs is not None:
-            Buffers(self.decays, self.outputs)
-            return self.model_copy(update={"buffers": len(self.decays)})
+        if self.decays is not None:
+            return self
         solved = optimal_buffers(self.buffers, rounds, separation)
         constants = {"decays": solved.decays, "outputs": solved.outputs, "solved_for": rounds}
         return self.model_copy(update=constants)
