@@ -51,16 +51,18 @@ COUNT = click.IntRange(1, 10**12)
 @PROMISES
 @JSON
 @answers_errors
-def calibrate_command(as_json: bool, advise: bool, promises: str, **flags: Any) -> int:
+def calibrate_command(as_json: bool, advise: bool, promises: str | None, **flags: Any) -> int:
     """Solve for the one of noise, epsilon, rounds and cohort (or rate) that is left out."""
     if advise:
         return _advise(flags, promises, as_json)
+    from privfed.plan.advice.flags import refuse_promises_alone
     from privfed.plan.calibration.alternatives import alternatives
     from privfed.plan.calibration.question import CalibrationQuestion
     from privfed.plan.calibration.solving import solve
     from privfed.report import calibration as report
     from privfed.report.console import console
 
+    refuse_promises_alone(promises)
     solved = solve(CalibrationQuestion(**flags))
     if as_json:
         return print_json(solved.to_json())
@@ -70,7 +72,7 @@ def calibrate_command(as_json: bool, advise: bool, promises: str, **flags: Any) 
     return 0
 
 
-def _advise(flags: dict[str, Any], promises: str, as_json: bool) -> int:
+def _advise(flags: dict[str, Any], promises: str | None, as_json: bool) -> int:
     """Print what each draw and mechanism needs of noise, least first."""
     from privfed.plan.advice.flags import advice_question
     from privfed.plan.advice.question import advise

@@ -34,10 +34,11 @@ def check_command(
     matrix: bool,
     answers: int | None,
     advise: bool,
-    promises: str,
+    promises: str | None,
 ) -> int:
     """Say what a run means before it runs, or every reason why it is refused. Writes nothing."""
     from privfed.config.reading import load
+    from privfed.plan.advice.flags import refuse_promises_alone
     from privfed.report.plan import plan_table
     from privfed.run.check import check
 
@@ -46,11 +47,12 @@ def check_command(
     checked = check(load(run_file, overrides), answers)
     if advise:
         return _print_advised(checked, promises, as_json)
+    refuse_promises_alone(promises)
     table = partial(plan_table, checked.plan, checked.forecast, None, checked.site, by_command=True)
     return print_answer(checked, table, as_json)
 
 
-def _print_advised(checked: Check, promises: str, as_json: bool) -> int:
+def _print_advised(checked: Check, promises: str | None, as_json: bool) -> int:
     """Print what `check` says, and what other draws and mechanisms would take."""
     from rich.console import Group
 

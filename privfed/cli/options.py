@@ -26,9 +26,8 @@ JSON_AT_THE_END = click.option(
 
 PROMISES = click.option(
     "--promises",
-    default="secret,attendance,separation",
-    show_default=True,
-    help="With --advise: what you can promise of who takes part when; or none.",
+    help="With --advise: which of secret, attendance and separation you can keep, with commas "
+    "between them, or none; left out, all of them.",
 )
 
 

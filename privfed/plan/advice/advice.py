@@ -23,22 +23,14 @@ class Advice:
     """`ranked` alternatives, least noise first; those `apart` promise what is not comparable.
 
     `yours` is the run as it is configured, which is among neither; None where there is none.
+    `reference` is what others are measured by: yours, or else the first that was tried.
     """
 
     ranked: tuple[Alternative, ...]
     apart: tuple[Alternative, ...] = ()
     unavailable: tuple[Unavailable, ...] = ()
     yours: Alternative | None = None
-
-    @property
-    def reference(self) -> Alternative | None:
-        """What others are measured by: yours; else independent noise under Poisson's draw, which
-        is the first that is tried, or without that what needs the most noise.
-        """
-        if self.yours or not self.ranked:
-            return self.yours
-        poisson = (each for each in self.ranked if each.sampler == "poisson")
-        return next(poisson, self.ranked[-1])
+    reference: Alternative | None = None
 
     def of(self, sampler: str, mechanism: str) -> Alternative | None:
         """The alternative of these names; None where there is none."""
@@ -88,12 +80,13 @@ def compared(
     every += uneven
     there = [each for each in every if isinstance(each, Alternative)]
     same = not yours or yours.ranked
-    ranked = sorted((a for a in there if a.ranked == same), key=lambda a: a.noise_on_model)
+    beside = [a for a in there if a.ranked == same]
     return Advice(
-        ranked=tuple(ranked),
+        ranked=tuple(sorted(beside, key=lambda a: a.noise_on_model)),
         apart=tuple(a for a in there if a.ranked != same),
         unavailable=tuple(each for each in every if isinstance(each, Unavailable)),
         yours=yours,
+        reference=yours or next(iter(beside), None),
     )
 
 

@@ -16,7 +16,7 @@ _COMPARED = {"sampler": "poisson", "mechanism": "gaussian"}
 _SPACINGS = ("separation", "slots")
 
 
-def advice_question(flags: Mapping[str, Any], promises: str) -> AdviceQuestion:
+def advice_question(flags: Mapping[str, Any], promises: str | None) -> AdviceQuestion:
     """What `flags` ask for, with `promises` that commas are between.
 
     Raises `Refused` for flags that advice does not go by, and for numbers that are missing.
@@ -42,8 +42,19 @@ def advice_question(flags: Mapping[str, Any], promises: str) -> AdviceQuestion:
     return AdviceQuestion(**given, period=(spacings or [None])[0], promises=promised(promises))
 
 
-def promised(words: str) -> tuple[str, ...]:
-    """The promises in `words`, which have commas between them, or are "none". Raises `Refused`."""
+def refuse_promises_alone(words: str | None) -> None:
+    """Raises `Refused` for promises where no advice is asked for."""
+    if words is not None:
+        raise Refused("--promises is for --advise; add that, or leave it out")
+
+
+def promised(words: str | None) -> tuple[str, ...]:
+    """The promises in `words`, with commas between them, or "none"; all where there are no words.
+
+    Raises `Refused`.
+    """
+    if words is None:
+        return tuple(PROMISES)
     promises = tuple(each.strip() for each in words.split(",") if each.strip() not in ("", "none"))
     for promise in promises:
         if promise not in PROMISES:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 
 from privfed.config.config import Raw
 from privfed.errors import Refused
+from privfed.parts import find
 from privfed.plan.advice.advice import Advice, compared
 from privfed.plan.advice.assumptions import PROMISES
 from privfed.plan.advice.candidates import Keys, keys_to_compare, uneven
+from privfed.sampling.cohort import Sampler
 
 _MOST_CLIENTS = 100_000_000
 _DRAWS = "--population and --cohort, --sampling-rate, --separation, or --slots"
@@ -35,6 +38,8 @@ class AdviceQuestion:
 
 def advise(question: AdviceQuestion) -> Advice:
     """What each draw and mechanism leaves on the model for this budget. Raises `Refused`."""
+    if not 0 < question.epsilon < math.inf:
+        raise Refused(f"--epsilon is {question.epsilon}; expected a positive finite number")
     clients, size = _whole_clients(question)
     base: Raw = {
         "run": {"rounds": question.rounds},
@@ -63,6 +68,9 @@ def _whole_clients(question: AdviceQuestion) -> tuple[int, int]:
     if sum(given) != 1 or (cohort is not None and population is None) or (rate and population):
         raise Refused(f"--advise compares draws of one expected cohort: give {_DRAWS}")
     if rate is not None:
+        if not 1 / _MOST_CLIENTS <= rate <= 1:
+            least = 1 / _MOST_CLIENTS
+            raise Refused(f"--sampling-rate is {rate}; expected a number from {least:g} to 1")
         quotient = Fraction(rate).limit_denominator(_MOST_CLIENTS)
         return quotient.denominator, quotient.numerator
     if period is not None and population is not None and population % period:
@@ -79,4 +87,5 @@ def _whole_clients(question: AdviceQuestion) -> tuple[int, int]:
 
 def _counts_clients(keys: Keys) -> bool:
     """Whether a draw depends on how many clients there are, and not on the rate alone."""
-    return bool(keys["cohort.sampler"] == "fixed_size")
+    sampler: type[Sampler] = find("sampler", keys["cohort.sampler"], "cohort.sampler")
+    return "clients" in sampler.constants
