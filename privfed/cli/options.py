@@ -27,7 +27,7 @@ JSON_AT_THE_END = click.option(
 PROMISES = click.option(
     "--promises",
     help="With --advise: which of secret, attendance and separation you can keep, with commas "
-    "between them, or none; left out, all of them.",
+    "between them, or nothing; left out, all of them.",
 )
 
 

@@ -49,19 +49,19 @@ def refuse_promises_alone(words: str | None) -> None:
 
 
 def promised(words: str | None) -> tuple[str, ...]:
-    """The promises in `words`, with commas between them, or "none"; all where there are no words.
+    """The promises in `words`, with commas between them, or "nothing"; all where there are no words.
 
     Raises `Refused`.
     """
     if words is None:
         return tuple(PROMISES)
-    promises = tuple(each.strip() for each in words.split(",") if each.strip() not in ("", "none"))
+    promises = tuple(each.strip() for each in words.split(",") if each.strip() not in ("", "nothing"))
     for promise in promises:
         if promise not in PROMISES:
             close = nearest(promise, list(PROMISES))
             hint = f" (did you mean {close!r}?)" if close else ""
             raise Refused(
                 f"--promises has {promise!r}; expected some of {', '.join(PROMISES)}{hint}, with "
-                "commas between them, or none"
+                "commas between them, or nothing"
             )
     return promises

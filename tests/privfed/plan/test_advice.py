@@ -173,4 +173,4 @@ def test_check_advises_on_request_and_says_so():
 
 def test_promises_are_a_list_of_words():
     assert promised("secret, separation") == ("secret", "separation")
-    assert promised("none") == ()
+    assert promised("nothing") == ()
