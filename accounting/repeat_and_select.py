@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from accounting.errors import Unaccountable
-from accounting.releases import Release, release_from_json
+from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
+from accounting.releases import Release, Repeated, release_from_json
 from accounting.repetitions import Repetitions
+
+_UNCOUNTED = (Separated, RandomAllocation, BufferedToeplitz, Repeated)
+"""Releases that stand for others, by how many of them there are (`accounting.events.apart`)."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,12 @@ class RepeatAndSelect:
     def __post_init__(self) -> None:
         if not self.of or any(type(count) is not int or count < 1 for _, count in self.of):
             raise Unaccountable(f"a run's releases are {self.of!r}; expected some, with counts")
+        for release, _ in self.of:
+            if isinstance(release, _UNCOUNTED):
+                raise Unaccountable(
+                    f"a run's releases hold a {release.kind} one, which counts over its rounds; "
+                    "expected what they come to"
+                )
 
     def to_json(self) -> dict[str, Any]:
         of = [[release.to_json(), count] for release, count in self.of]

@@ -20,6 +20,8 @@ from privfed.config.mistakes import mistakes
 from privfed.config.reading import as_written
 from privfed.errors import Refused
 from privfed.parts import find
+from privfed.privacy.solved_for_run import InBands
+from privfed.sampling.cohort import InGroups
 from privfed.statistics.columns_asked import source_asked
 from privfed.statistics.count_model import CountModel
 from privfed.statistics.described_table import ROWS_PER_CLIENT, DescribedTable
@@ -164,7 +166,10 @@ def _everybody(raw: Raw, clients: int) -> dict[str, Any]:
     cohort = raw.get("cohort", {})
     sampler = named(raw, "sampler")
     keys = {key: cohort[key] for key in cohort if key in sampler.model_fields}
-    relation = _validated(sampler, "cohort", keys).of(clients).witness(1, clients).relation
+    drawn = _validated(sampler, "cohort", keys).of(clients)
+    if isinstance(drawn, InGroups) and isinstance(named(raw, "mechanism")(), InBands):
+        drawn = drawn.in_groups(drawn.possible_groups()[-1])  # however many: groups are public
+    relation = drawn.witness(1, clients).relation
     everybody = _SAMPLERS[relation]
     derived = find("sampler", everybody, "cohort.sampler").derives_size
     dropout = {key: cohort[key] for key in cohort if key == "dropout"}

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from accounting import chain
 from accounting.errors import BudgetExceeded, LedgerBroken
-from accounting.events import Event
+from accounting.events import ZERO_OUT, Event
 from accounting.guarantee import Gate, spent
 from accounting.ledger import Ledger
 from accounting.noises import Gaussian
+from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 from accounting.releases import PoissonSampled
 
 EVENT = Event(PoissonSampled(0.1, Gaussian(1.0)), "poisson")
@@ -125,6 +126,27 @@ def test_a_torn_last_line_counts_as_the_dearest_event(tmp_path, keep):
     assert Ledger.load(path).head() == recovered.head()
     recovered.charge(6, EVENT)
     assert len(Ledger.load(path).charges) == 6
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        RandomAllocation(4, 1, Gaussian(9.0)),
+        BufferedToeplitz((0.5,), (0.5,), 4, Gaussian(9.0)),
+        Separated(4, Gaussian(9.0)),
+    ],
+    ids=["allocation", "buffers", "separated"],
+)
+def test_a_torn_line_counts_as_a_round_of_those_that_hang_together(tmp_path, counted):
+    """Also where rounds beside them, as those that evaluate, are dearer: slots go on with it."""
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger.create(path, TERMS)
+    trains, evaluates = Event(counted, "s", ZERO_OUT), Event(Gaussian(0.5), "full", ZERO_OUT)
+    for round in (1, 2, 3):
+        ledger.charge(round, evaluates if round == 2 else trains)
+    content = path.read_bytes()
+    path.write_bytes(content + b'{"type"')
+    assert Ledger.load(path).spending == {trains: 3, evaluates: 1}
 
 
 def test_a_torn_charge_is_recovered_as_the_line_it_would_have_been(tmp_path):

@@ -11,6 +11,7 @@ from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event, apart, b
 from accounting.noises import Gaussian
 from accounting.over_rounds import AllocatedEpoch, BufferedToeplitz, RandomAllocation, Separated
 from accounting.releases import PoissonSampled, release_from_json
+from accounting.repeat_and_select import RepeatAndSelect
 from accounting.repetitions import Repetitions
 from accounting.toeplitz_sensitivity import buffered_sensitivity, column_norm
 
@@ -143,6 +144,14 @@ def test_a_ledger_line_without_proof_is_refused(changes, reason):
     line = {**buffered().release.to_json(), **changes}
     with pytest.raises(Unaccountable, match=reason):
         release_from_json(line)
+
+
+@pytest.mark.parametrize("event", [allocated(), buffered()], ids=["allocation", "buffers"])
+def test_a_choice_holds_what_rounds_come_to_and_not_the_rounds(event):
+    line = best_of({event: 5}, Repetitions(1.0, 0.1)).release.to_json()
+    line["of"] = [[event.release.to_json(), 5]]
+    with pytest.raises(Unaccountable, match="counts over its rounds"):
+        RepeatAndSelect.from_json(line)
 
 
 def test_groups_have_to_divide_the_slots():

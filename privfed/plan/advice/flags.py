@@ -49,13 +49,14 @@ def refuse_promises_alone(words: str | None) -> None:
 
 
 def promised(words: str | None) -> tuple[str, ...]:
-    """The promises in `words`, with commas between them, or "nothing"; all where there are no words.
+    """The promises in `words`, with commas between them, or "nothing"; all where none are given.
 
     Raises `Refused`.
     """
     if words is None:
         return tuple(PROMISES)
-    promises = tuple(each.strip() for each in words.split(",") if each.strip() not in ("", "nothing"))
+    parts = [each.strip() for each in words.split(",")]
+    promises = tuple(each for each in parts if each not in ("", "nothing"))
     for promise in promises:
         if promise not in PROMISES:
             close = nearest(promise, list(PROMISES))

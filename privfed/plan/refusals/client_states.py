@@ -20,7 +20,7 @@ def client_state_refusals(config: Config) -> Iterator[str]:
 
 
 def _state_that_tells_of_others(config: Config) -> Iterator[str]:
-    """Amplification is by a draw in which who takes part depends on who else does."""
+    """Amplification is by a draw for which a state that tells when one took part has no proof."""
     mechanism = config.mechanism
     release = config.sampler.witness(0, config.data.clients).release
     if not mechanism.private or mechanism.trust == "client" or release is None:
@@ -28,8 +28,8 @@ def _state_that_tells_of_others(config: Config) -> Iterator[str]:
     if not isinstance(release, Gaussian | PoissonSampled | Separated):
         yield (
             f"client.objective = {config.names['objective']!r} has each client remember when it "
-            f"took part, which under cohort.sampler = {config.names['sampler']!r} depends on who "
-            'else did, and no amplification is proved; use "poisson", "full" or "cyclic"'
+            f"took part, and under cohort.sampler = {config.names['sampler']!r} no amplification "
+            'is proved for that; use "poisson", "full" or "cyclic"'
         )
 
 

@@ -112,12 +112,13 @@ class Banded(CorrelatedMechanism):
         return self
 
     def event(self, witness: Witness, exchanges: int) -> Event:
-        if witness.separation < self.bands or not witness.sampled:
+        bands = len(self.coefficients())
+        if witness.separation < bands or not witness.sampled:
             raise Refused(
-                f"privacy.bands is {self.bands}, but the sampler {witness.sampler!r} keeps "
+                f"privacy.bands is {bands}, but the sampler {witness.sampler!r} keeps "
                 f"{witness.separation} rounds between two rounds in which a client may take part; "
                 'expected at least as many as bands: use cohort.sampler = "cyclic" with '
-                f"cohort.separation = {self.bands} or more, or allocation with as many groups"
+                f"cohort.separation = {bands} or more, or allocation with as many groups"
             )
         if witness.relation != ZERO_OUT:
             raise Refused(

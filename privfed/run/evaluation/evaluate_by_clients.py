@@ -103,11 +103,12 @@ def _for_one_evaluation(setup: Setup, epsilon: float, keys: Mapping[str, Any]) -
             "beginning, where clients share the noise or are at sites elsewhere; set "
             'evaluation.by = "clients" before it starts'
         )
-    if setup.algorithm.sampler.remembers:
+    remembers = setup.algorithm.sampler.remembers or setup.algorithm.mechanism.remembers
+    if remembers:
         raise Refused(
-            f"cohort.sampler = {config.names['sampler']!r} counts the rounds that train, and one "
-            'of another kind among them would not be; set evaluation.by = "clients" before a run '
-            "starts"
+            f"cohort.sampler = {config.names['sampler']!r} or privacy.mechanism = "
+            f"{config.names['mechanism']!r} counts the rounds that train, and one of another kind "
+            'among them would not be; set evaluation.by = "clients" before a run starts'
         )
     raw = config.raw()
     asked = {**keys, "by": "clients", "every": 2}

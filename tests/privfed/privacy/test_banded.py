@@ -241,6 +241,13 @@ def test_a_planted_fault_is_caught(fault, check, toeplitz, tmp_path, monkeypatch
         check(tmp_path, toeplitz)
 
 
+def test_what_counts_is_how_many_coefficients_there_are():
+    """Also of a part that says fewer bands, as none that was validated does."""
+    part = Banded(bands=4, noise_multiplier=1.0).model_copy(update={"toeplitz": (1.0,) * 8})
+    with pytest.raises(Refused, match=r"cohort.separation = 8"):
+        part.event(Cyclic(separation=4).of(12).witness(1, 12), 1)
+
+
 def test_it_needs_a_kept_separation_one_exchange_and_its_own_keys():
     part = Banded(bands=4, noise_multiplier=1.0)
     witness = Cyclic(separation=4).of(12).witness(1, 12)

@@ -192,7 +192,7 @@ def test_a_bound_on_the_clients_has_to_bound_them():
                 *("cohort.sampler=fixed_size", "client.objective=scaffold"),
                 "data.setting=cross_silo",
             ],
-            "depends on who else did",
+            "no amplification",
         ),
         (["aggregation.rule=median"], "local_gaussian"),
     ],

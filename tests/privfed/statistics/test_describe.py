@@ -65,6 +65,15 @@ def sets(overrides):
             ZERO_OUT,
             1.0,
         ),
+        (("cohort.sampler=allocation", "cohort.slots=10", "cohort.size=0"), ADD_REMOVE, 1.0),
+        (
+            (
+                *("cohort.sampler=allocation", "cohort.slots=10", "cohort.size=0"),
+                "privacy.mechanism=banded",
+            ),
+            ZERO_OUT,
+            1.0,
+        ),
     ],
 )
 def test_everybody_takes_part_and_nothing_is_amplified(tmp_path, overrides, relation, share):
