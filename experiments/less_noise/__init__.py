@@ -1,0 +1,1 @@
+"""How much noise one epsilon needs: secret, fresh slots, and noise correlated better."""

@@ -1,0 +1,104 @@
+"""The noise on a model at one guarantee, over that of independent noise whose draw is no secret.
+
+A client takes part once in `apart` rounds. Of each way to make that private: the root mean square
+noise on the sums of the first 1 to `rounds` releases. All of them are at one epsilon and delta, and
+1 is independent noise over a cyclic draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from accounting.calibration import noise_multiplier
+from experiments.less_noise.draws import Draw, allocated, cyclic, poisson
+from privfed.privacy.factorization.buffers import optimal_buffers
+from privfed.privacy.factorization.optimal_bands import optimal_bands
+from privfed.privacy.factorization.prefix_noise import prefix_noise, square_root
+
+ROOT, OPTIMISED, BUFFERED = "square root bands", "optimised bands", "BLT"
+ALLOCATION, IN_BANDS, POISSON = "allocation", "allocation, bands", "Poisson"
+ROUNDS, APART, EPSILONS, DELTA = (100, 500, 2_000), (10, 50, 100), (1.0, 4.0), 1e-5
+_BUFFERS = 2
+
+
+@dataclass(frozen=True)
+class NoiseOnModel:
+    """The `relative` noise of a `method` with so many `bands`; 0 where buffers correlate all."""
+
+    rounds: int
+    apart: int
+    epsilon: float
+    method: str
+    relation: str
+    bands: int
+    relative: float
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A run of `rounds`, a client once in `apart` of them, at `epsilon` and `delta`."""
+
+    rounds: int
+    apart: int
+    epsilon: float
+    delta: float = DELTA
+
+    def least(self, draw: Draw) -> float:
+        """The least noise multiplier with which all rounds keep epsilon."""
+        return noise_multiplier(draw, self.rounds, self.epsilon, self.delta)
+
+    def row(self, method: str, draw: Draw, bands: int, relative: float) -> NoiseOnModel:
+        """A line of the table."""
+        where = self.rounds, self.apart, self.epsilon
+        return NoiseOnModel(*where, method, draw(1.0).relation, bands, relative)
+
+
+def noise_table(settings: Iterable[Setting]) -> Iterator[NoiseOnModel]:
+    """Every method in each of `settings`."""
+    for setting in settings:
+        yield from unamplified(setting)
+        yield from amplified(setting)
+
+
+def every_setting() -> Iterator[Setting]:
+    """Those of the study."""
+    for rounds in ROUNDS:
+        for apart in APART:
+            for epsilon in EPSILONS:
+                yield Setting(rounds, apart, epsilon)
+
+
+def unamplified(setting: Setting) -> Iterator[NoiseOnModel]:
+    """Correlated noise over a cyclic draw: no epsilon changes what it is worth."""
+    rounds, apart, draw = setting.rounds, setting.apart, cyclic(setting.apart)
+    bands = min(apart, rounds)
+    solved = ((ROOT, square_root(bands)), (OPTIMISED, optimal_bands(bands, rounds)))
+    for method, coefficients in solved:
+        yield setting.row(method, draw, bands, prefix_noise(np.asarray(coefficients), rounds))
+    buffers = optimal_buffers(_BUFFERS, rounds, apart)
+    yield setting.row(BUFFERED, draw, 0, buffers.noise(rounds, apart))
+
+
+def amplified(setting: Setting) -> Iterator[NoiseOnModel]:
+    """Secret draws: independent noise, and as many bands as need the least noise."""
+    apart, independent = setting.apart, setting.least(cyclic(setting.apart))
+    for method, draw in ((ALLOCATION, allocated(apart)), (POISSON, poisson(apart))):
+        yield setting.row(method, draw, 1, setting.least(draw) / independent)
+    noise = {bands: in_bands(setting, bands) / independent for bands in several(apart)}
+    best = min(noise, key=noise.__getitem__)
+    yield setting.row(IN_BANDS, allocated(apart, best), best, noise[best])
+
+
+def in_bands(setting: Setting, bands: int) -> float:
+    """The noise on the model of allocation in as many groups as `bands`, in clips."""
+    column = np.asarray(optimal_bands(bands, setting.rounds))
+    noise = setting.least(allocated(setting.apart, bands))
+    return noise * prefix_noise(column, setting.rounds)
+
+
+def several(slots: int) -> tuple[int, ...]:
+    """The numbers of groups, above one, that divide `slots`."""
+    return tuple(groups for groups in range(2, slots + 1) if slots % groups == 0)

@@ -1,0 +1,111 @@
+"""The tables of the study's page as Markdown, from the lines of its CSV files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from experiments.federated_evaluation.tables import interval
+from experiments.less_noise.noise_table import (
+    ALLOCATION,
+    BUFFERED,
+    IN_BANDS,
+    OPTIMISED,
+    POISSON,
+    ROOT,
+)
+
+Row = dict[str, str]
+_EPSILON = "privacy.epsilon"
+_PAIRS = (
+    ("cyclic, optimised bands", "cyclic, square root bands"),
+    ("cyclic, BLT", "cyclic, optimised bands"),
+    ("allocation", "Poisson"),
+    ("allocation, bands", "allocation"),
+    ("allocation, bands", "cyclic, optimised bands"),
+)
+"""Methods whose accuracies are compared, the first less the second."""
+
+
+def accuracies(summary: Sequence[Row]) -> str:
+    """Mean accuracy over seeds, in per cent, with the least and the greatest, by epsilon."""
+    cells = {(row["method"], row[_EPSILON]): _spread(row) for row in summary}
+    methods, epsilons = _each(summary, "method"), _each(summary, _EPSILON)
+    lines = ([method, *(cells[method, epsilon] for epsilon in epsilons)] for method in methods)
+    return _markdown(["", *_headed(epsilons)], lines)
+
+
+def _spread(row: Row) -> str:
+    mean, low, high = (100 * float(row[f"accuracy_{of}"]) for of in ("mean", "min", "max"))
+    return f"{mean:.1f} ({low:.1f}–{high:.1f})"
+
+
+def differences(runs: Sequence[Row]) -> str:
+    """Differences of accuracy in points, paired by seed: the mean and half of its 95 % interval."""
+    reached = {(row["method"], row[_EPSILON], row["seed"]): float(row["accuracy"]) for row in runs}
+    epsilons, seeds = _each(runs, _EPSILON), _each(runs, "seed")
+
+    def apart(first: str, second: str, epsilon: str) -> str:
+        gains = [
+            100 * (reached[first, epsilon, seed] - reached[second, epsilon, seed]) for seed in seeds
+        ]
+        return interval(gains)
+
+    lines = (
+        [f"{first}, less {second}", *(apart(first, second, epsilon) for epsilon in epsilons)]
+        for first, second in _PAIRS
+    )
+    return _markdown(["", *_headed(epsilons)], lines)
+
+
+def noises(rows: Sequence[Row]) -> str:
+    """Relative noise, a line for each number of rounds and distance of a client's."""
+    cells = {
+        (row["rounds"], row["apart"], row["epsilon"], row["method"]): _relative(row) for row in rows
+    }
+    epsilons = _each(rows, "epsilon")
+    places = list(dict.fromkeys((row["rounds"], row["apart"]) for row in rows))
+    fixed, secret = (ROOT, OPTIMISED, BUFFERED), (ALLOCATION, IN_BANDS, POISSON)
+    head = ["rounds", "once in", *fixed]
+    head += [f"{method}, ε = {epsilon}" for epsilon in epsilons for method in secret]
+    lines = (
+        [
+            *place,
+            *(cells[*place, epsilons[0], method] for method in fixed),
+            *(cells[*place, epsilon, method] for epsilon in epsilons for method in secret),
+        ]
+        for place in places
+    )
+    return _markdown(head, lines)
+
+
+def _relative(row: Row) -> str:
+    bands = f" ({row['bands']})" if row["method"] == IN_BANDS else ""
+    return f"{float(row['relative']):.3f}{bands}"
+
+
+def times(rows: Sequence[Row]) -> str:
+    """Seconds, and how often those of Poisson sampling they are."""
+    cells = {
+        (row["rounds"], row["apart"], row["method"], row["work"]): (
+            f"{float(row['seconds']):.3g} ({float(row['over_poisson']):.2g})"
+        )
+        for row in rows
+    }
+    works = _each(rows, "work")
+    places = list(dict.fromkeys((row["rounds"], row["apart"], row["method"]) for row in rows))
+    lines = ([*place, *(cells[*place, work] for work in works)] for place in places)
+    return _markdown(["rounds", "once in", "", *works], lines)
+
+
+def _each(rows: Iterable[Row], key: str) -> list[str]:
+    """The values of a column, each once, in order of appearance."""
+    return list(dict.fromkeys(row[key] for row in rows))
+
+
+def _headed(epsilons: Sequence[str]) -> list[str]:
+    return [f"ε = {epsilons[0]}", *epsilons[1:]]
+
+
+def _markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)

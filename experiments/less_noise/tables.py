@@ -1,0 +1,71 @@
+"""The noise that one epsilon needs, and what accounting for it takes: CSV files and their tables.
+
+    python -m experiments.less_noise.tables          # minutes on one core
+    python -m experiments.less_noise.tables --print  # from the CSV files alone
+
+Writes noise.csv and seconds.csv beside this file, and prints the tables of its page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from accounting.durable import write_atomically
+from experiments.less_noise.accounting_time import accounting_time
+from experiments.less_noise.noise_table import every_setting, noise_table
+from experiments.less_noise.page import accuracies, differences, noises, times
+
+HERE = Path(__file__).parent
+GRIDS = ("digits", "mnist")
+Row = dict[str, str]
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    words.add_argument("--print", action="store_true", help="from the CSV files alone")
+    if not words.parse_args().print:
+        write(noise_table(every_setting()), HERE / "noise.csv")
+        write(accounting_time(), HERE / "seconds.csv")
+    print("\n\n".join(tables()))
+
+
+def tables() -> list[str]:
+    """All tables of the page, as Markdown, from the files beside this."""
+    of_grids = [
+        table
+        for name in GRIDS
+        for table in (
+            accuracies(read(HERE / name / "grid.summary.csv")),
+            differences(read(HERE / name / "grid.csv")),
+        )
+    ]
+    return [*of_grids, noises(read(HERE / "noise.csv")), times(read(HERE / "seconds.csv"))]
+
+
+def write(rows: Iterable[Any], path: Path) -> None:
+    """Write dataclasses of one kind as a table, numbers to six digits."""
+    cells = [{name: _cell(value) for name, value in asdict(row).items()} for row in rows]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(cells[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(cells)
+    write_atomically(path, out.getvalue().encode())
+
+
+def read(path: Path) -> Sequence[Row]:
+    """The lines of a table."""
+    return list(csv.DictReader(path.read_text("utf-8").splitlines()))
+
+
+def _cell(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    main()
