@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from accounting.errors import Unaccountable
-from accounting.noises import Gaussian, Noise, natural_number
+from accounting.noises import Gaussian, Noise, natural_number, number
 from accounting.toeplitz_sensitivity import buffered_sensitivity, column_norm, refuse_unproven
 
 _OUTWARD = 1 - 1e-9
@@ -109,7 +109,8 @@ class BufferedToeplitz:
 
     def __post_init__(self) -> None:
         for name in ("decays", "outputs"):
-            object.__setattr__(self, name, tuple(float(x) for x in getattr(self, name)))
+            numbers = tuple(number(x, name, -1e9, 1e9) for x in getattr(self, name))
+            object.__setattr__(self, name, numbers)
         object.__setattr__(self, "separation", natural_number(self.separation, "separation"))
         refuse_unproven(self.decays, self.outputs)
 

@@ -74,8 +74,8 @@ def _curve(release: Known, few: tuple[float, ...] | None = None) -> tuple[np.nda
             chosen = selected_divergences(accountant.orders, once, repetitions)
             return accountant.orders, chosen + _ROUNDING
         case AllocatedEpoch(choices=choices, of=Gaussian(noise_multiplier=z)):
-            curve = allocation_divergences(choices, z, accountant.orders)
-            return accountant.orders, curve + _ROUNDING
+            bounds = allocation_divergences(choices, z, accountant.orders)
+            return accountant.orders, bounds + _ROUNDING
         case SeveralSites(sites=sites):
             orders, parts = _curve(split(release), few)
             return orders, sites * parts

@@ -168,47 +168,36 @@ def noise_of(release: Release) -> Noise | None:
             return sampled.of
 
 
+_INSIDE: dict[type[Any], Any] = {
+    Gaussian: None,
+    Skellam: None,
+    DiscreteGaussians: None,
+    PoissonSampled: Noise,
+    SeveralSites: Gaussian,
+    TruncatedPoisson: Gaussian,
+    WithoutReplacement: Gaussian,
+    Separated: Noise,
+    RandomAllocation: Gaussian,
+    AllocatedEpoch: Gaussian,
+    BufferedToeplitz: Gaussian,
+    Repeated: PoissonSampled,
+    Unprotected: None,
+}
+"""Every release, and what may be inside it (`of`)."""
+_BY_KIND = {release.kind: release for release in _INSIDE}
+
+
 def release_from_json(data: Mapping[str, Any]) -> Release:
     """The release that `to_json` wrote. Raises `Unaccountable`, `KeyError` or `TypeError`."""
-    match data["kind"]:
-        case Gaussian.kind:
-            return Gaussian(data["noise_multiplier"])
-        case PoissonSampled.kind:
-            return PoissonSampled(data["rate"], _noise(data, Noise))
-        case SeveralSites.kind:
-            return SeveralSites(data["rate"], data["sites"], _noise(data, Gaussian))
-        case Skellam.kind:
-            return Skellam(**{key: data[key] for key in data if key != "kind"})
-        case DiscreteGaussians.kind:
-            return DiscreteGaussians(**{key: data[key] for key in data if key != "kind"})
-        case TruncatedPoisson.kind:
-            return TruncatedPoisson(
-                data["rate"], data["cap"], data["clients"], _noise(data, Gaussian)
-            )
-        case WithoutReplacement.kind:
-            return WithoutReplacement(data["cohort"], data["clients"], _noise(data, Gaussian))
-        case Separated.kind:
-            return Separated(data["separation"], _noise(data, Noise))
-        case RandomAllocation.kind:
-            return RandomAllocation(data["slots"], data["groups"], _noise(data, Gaussian))
-        case AllocatedEpoch.kind:
-            return AllocatedEpoch(data["choices"], _noise(data, Gaussian))
-        case BufferedToeplitz.kind:
-            buffers = (tuple(data["decays"]), tuple(data["outputs"]))
-            return BufferedToeplitz(*buffers, data["separation"], _noise(data, Gaussian))
-        case Repeated.kind:
-            step = release_from_json(data["of"])
-            if not isinstance(step, PoissonSampled):
-                raise Unaccountable(f"a repeated {step.kind} release is not known here")
-            return Repeated(data["count"], step)
-        case Unprotected.kind:
-            return Unprotected(data["reason"])
-        case kind:
-            raise Unaccountable(f"release kind {kind!r} is not known to this version of privfed")
-
-
-def _noise(data: Mapping[str, Any], kinds: Any) -> Any:
-    inner = release_from_json(data["of"])
-    if not isinstance(inner, kinds):
-        raise Unaccountable(f"a {data['kind']} {inner.kind} release is not known here")
-    return inner
+    kind = data["kind"]
+    if kind not in _BY_KIND:
+        raise Unaccountable(f"release kind {kind!r} is not known to this version of privfed")
+    release = _BY_KIND[kind]
+    values = {key: value for key, value in data.items() if key != "kind"}
+    if _INSIDE[release] is not None:
+        inside = release_from_json(data["of"])
+        if not isinstance(inside, _INSIDE[release]):
+            raise Unaccountable(f"a {kind} {inside.kind} release is not known here")
+        values["of"] = inside
+    made: Release = release(**values)
+    return made

@@ -134,11 +134,11 @@ def _raised(law: Spread, first: int) -> Spread:
 
 def _lowered(law: Spread, last: int) -> Spread:
     """`law` with all that is above place `last` moved to it, and its excess of mean far up."""
-    kept = last - law.first + 1
-    masses, above = law.masses[:kept].copy(), law.masses[kept:]
+    length = last - law.first + 1
+    masses, above = law.masses[:length].copy(), law.masses[length:]
     masses[-1] += above.sum()
     points = np.exp(law.logarithms)
-    far = float(np.sum(above * (points[kept:] - points[kept - 1])))
+    far = float(np.sum(above * (points[length:] - points[length - 1])))
     return replace(law, masses=masses, far=law.far + far)
 
 

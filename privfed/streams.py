@@ -123,7 +123,7 @@ class Keys:
         # In ECB each block is the image of one number, and no two are the same.
         encryptor = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
         words = np.frombuffer(encryptor.update(blocks.tobytes()), dtype=np.uint64)
-        return words.reshape(len(self.clients), -1)[:, :count]
+        return words.reshape(len(self.clients), 2 * blocks.shape[1])[:, :count]
 
     def generator(self) -> np.random.Generator:
         """A NumPy generator for what is neither noise nor cohort. Needs a seeded stream."""

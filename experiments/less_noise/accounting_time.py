@@ -97,7 +97,8 @@ def question(method: str, setting: Setting) -> CalibrationQuestion:
     parts, apart = _PARTS[method], setting.apart
     sampler = parts["sampler"]
     return CalibrationQuestion(
-        **parts,
+        mechanism=parts["mechanism"],
+        sampler=sampler,
         delta=setting.delta,
         accountant=TIGHTEST,
         rounds=setting.rounds,

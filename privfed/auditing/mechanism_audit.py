@@ -24,13 +24,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from accounting.events import Event
 from accounting.guarantee import guarantee
+from accounting.over_rounds import RandomAllocation
 from accounting.two_sample import REFUTED_BELOW, Verdict, judge
 from privfed.auditing.neighbours import Neighbours
 from privfed.auditing.release_tests import claimed_points, measured_noise, scores
-from privfed.auditing.scenarios import Scenario, at_noise_of, plan_of_mechanism, scenarios_of
+from privfed.auditing.scenarios import (
+    LENGTH,
+    Scenario,
+    at_noise_of,
+    plan_of_mechanism,
+    scenarios_of,
+)
+from privfed.auditing.slot_evidence import SlotEvidence
 from privfed.config.config import Config
 from privfed.errors import Refused
 from privfed.plan.plan import Plan
@@ -162,13 +171,30 @@ def examine(
         )
         if number == 0:
             noise = measured_noise(without[:, 0], weakened, event)
-        moved = neighbours.moved(scenario)
-        scores0, scores1 = scores(without[:, :, moved], with_target[:, :, moved])
+        scores0, scores1 = scores(
+            *(evidence(each, scenario, neighbours, event) for each in (without, with_target))
+        )
         claims = list(claimed_points(event, scenario.rounds, delta))
         epsilon = guarantee({event: scenario.rounds}, delta).epsilon
         verdict = judge(scores0, scores1, delta, confidence, claims)
         tested.append(ScenarioVerdict(scenario.name, scenario.rounds, epsilon, verdict))
     return MechanismAudit(tuple(tested), *noise, confidence, releases, algorithm.event(1))
+
+
+def evidence(
+    observed: NDArray[np.float64], scenario: Scenario, neighbours: Neighbours, event: Event
+) -> NDArray[np.float64]:
+    """What of releases `[n, rounds, k]` may tell of the target: all that it moves `[n, rounds, m]`.
+
+    Of whole epochs, what they say together of its slots `[n, 1, 4]`.
+    """
+    if not scenario.steady or not isinstance(event.release, RandomAllocation):
+        return observed[:, :, neighbours.moved(scenario)]
+    mechanism = neighbours.algorithm.mechanism
+    deviation = mechanism.noise_on_update(1) * neighbours.algorithm.exchanges**0.5
+    known = np.nan_to_num(observed[:, :, :LENGTH])
+    along, aside = (known @ side.double().numpy() for side in (scenario.along(), scenario.across()))
+    return SlotEvidence(event.release, deviation, mechanism.coefficients()).of(along, aside)
 
 
 def _affordable(algorithm: Algorithm, scenarios: list[Scenario]) -> int:

@@ -61,8 +61,12 @@ class ScriptedClients:
         rows = torch.zeros(len(cohort.clients), exchange.layout.length)
         if self.scenario.against:
             rows[:, :LENGTH] = -along
+        if self.scenario.aside:
+            rows[:, :LENGTH] = self.scenario.across() * self.clip
         turn, waiting = divmod(cohort.round - 1, self.separation)
         pull = 0.0 if waiting else self.pull * (-1.0) ** turn
+        if self.scenario.steady:
+            pull = self.pull
         rows[self._is_target(cohort.clients), :LENGTH] = pull * along
         return rows
 

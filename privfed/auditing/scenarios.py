@@ -6,6 +6,7 @@ what it shows up best against.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from accounting.events import ADD_REMOVE
+from accounting.over_rounds import RandomAllocation
 from accounting.releases import (
     PoissonSampled,
     Repeated,
@@ -45,7 +47,8 @@ class Scenario:
     """What clients do for some `rounds`: the target pulls along `direction` `[AIMED]`.
 
     It does so in every round that it may, the other way round each time, so that what rounds share
-    cancels. `against`: all `others` pull against it, so that it matters whose place it takes.
+    cancels; `steady`, the same way. `against`: all `others` pull against it, so that it matters
+    whose place it takes; `aside`: across it, so that one sees how many of them take part.
     `weak`: with little noise, in place of the noise multiplier that is `configured`. Clients are
     dealt over `sites`, 0 of which are none, and the target is the first client at the first.
     """
@@ -55,6 +58,8 @@ class Scenario:
     direction: tuple[float, ...]
     others: int = 0
     against: bool = False
+    steady: bool = False
+    aside: bool = False
     weak: bool = True
     configured: float = 0.0
     sites: int = 0
@@ -64,6 +69,10 @@ class Scenario:
         padded = torch.zeros(LENGTH)
         padded[:AIMED] = torch.tensor(self.direction)
         return torch.nn.functional.normalize(padded, dim=0)
+
+    def across(self) -> Tensor:
+        """A direction across all that the target may move, as a unit vector `[LENGTH]`."""
+        return torch.eye(LENGTH)[AIMED]
 
 
 @dataclass
@@ -97,6 +106,8 @@ class TakesEverybody:
         return Cohort(round, np.arange(len(people)), float(self.size), witness)
 
 
+_MOST_ROUNDS = 120
+"""How many rounds of epochs are played at most."""
 _SECRET = PoissonSampled | SeveralSites | TruncatedPoisson | WithoutReplacement | Repeated
 """Releases that rest on a secret draw."""
 
@@ -133,6 +144,8 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
             scenario("two rounds, several numbers", 2, _SPREAD, others),
             scenario("one round, against all others", 1, _ONE, everybody, against=True),
         ]
+    if isinstance(event.release, RandomAllocation):
+        return algorithm, _of_slots(event.release, everybody, scenario)
     algorithm = replace(
         algorithm, sampler=TakesEverybody(algorithm.sampler, algorithm.sampler.size), dropout=0.0
     )
@@ -144,6 +157,24 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
     return algorithm, [
         scenario("as configured", 1, _ONE, others, weak=False),
         scenario(several, separation + 1, _SPREAD, others),
+    ]
+
+
+def _of_slots(
+    drawn: RandomAllocation, everybody: int, scenario: Callable[..., Scenario]
+) -> list[Scenario]:
+    """Scenarios of one epoch, and of several, as many as are played: the target pulls in its slots.
+
+    The others are not there, or in the last one show when they take part.
+    """
+    epoch = min(drawn.slots, _MOST_ROUNDS)
+    epochs = min(4, max(1, _MOST_ROUNDS // drawn.slots))
+    several = partial(scenario, rounds=epochs * epoch, direction=_ONE, steady=True)
+    return [
+        scenario("as configured", 1, _ONE, weak=False),
+        scenario("one epoch", epoch, _ONE, steady=True),
+        several(f"{epochs} epochs"),
+        several("the others' slots are known", others=everybody, aside=True),
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from privfed.cli.answering import answers_errors, print_json
-from privfed.cli.options import JSON
+from privfed.cli.options import JSON, PROMISES
 
 RATE = click.FloatRange(0, 1, min_open=True)
 SHARE = click.FloatRange(0, 1, max_open=True)
@@ -47,10 +47,14 @@ COUNT = click.IntRange(1, 10**12)
 @click.option("--epsilon", type=click.FloatRange(0, min_open=True))
 @click.option("--noise-multiplier", type=click.FloatRange(0), help="Deviation / clip.")
 @click.option("--accountant", type=click.Choice(["tightest", "rdp", "pld"]), default="tightest")
+@click.option("--advise", is_flag=True, help="Compare draws and mechanisms at this epsilon.")
+@PROMISES
 @JSON
 @answers_errors
-def calibrate_command(as_json: bool, **flags: Any) -> int:
+def calibrate_command(as_json: bool, advise: bool, promises: str, **flags: Any) -> int:
     """Solve for the one of noise, epsilon, rounds and cohort (or rate) that is left out."""
+    if advise:
+        return _advise(flags, promises, as_json)
     from privfed.plan.calibration.alternatives import alternatives
     from privfed.plan.calibration.question import CalibrationQuestion
     from privfed.plan.calibration.solving import solve
@@ -63,4 +67,18 @@ def calibrate_command(as_json: bool, **flags: Any) -> int:
     screen = console(False)
     screen.print(report.calibration_table(solved))
     screen.print("", report.alternatives_table(solved, alternatives(solved)), sep="\n")
+    return 0
+
+
+def _advise(flags: dict[str, Any], promises: str, as_json: bool) -> int:
+    """Print what each draw and mechanism needs of noise, least first."""
+    from privfed.plan.advice.flags import advice_question
+    from privfed.plan.advice.question import advise
+    from privfed.report.console import console
+    from privfed.report.plan_rows.advice import advice_report
+
+    advice = advise(advice_question(flags, promises))
+    if as_json:
+        return print_json(advice.to_json())
+    console(False).print(advice_report(advice))
     return 0

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from privfed.cli.answering import print_answer, print_json, quotes_on_request
-from privfed.cli.options import JSON, OPTIONAL_RUN_FILE, OVERRIDES
+from privfed.cli.options import JSON, OPTIONAL_RUN_FILE, OVERRIDES, PROMISES
+
+if TYPE_CHECKING:
+    from privfed.run.check import Check
 
 
 @click.command("check")
@@ -19,6 +24,8 @@ from privfed.cli.options import JSON, OPTIONAL_RUN_FILE, OVERRIDES
 @click.option(
     "--answers", type=int, help="What a site promises its clients that answers so many rounds."
 )
+@click.option("--advise", is_flag=True, help="Compare other draws and mechanisms at this epsilon.")
+@PROMISES
 @quotes_on_request
 def check_command(
     run_file: Path | None,
@@ -26,6 +33,8 @@ def check_command(
     as_json: bool,
     matrix: bool,
     answers: int | None,
+    advise: bool,
+    promises: str,
 ) -> int:
     """Say what a run means before it runs, or every reason why it is refused. Writes nothing."""
     from privfed.config.reading import load
@@ -35,8 +44,25 @@ def check_command(
     if matrix:
         return _print_matrix(run_file, overrides, as_json)
     checked = check(load(run_file, overrides), answers)
-    table = partial(plan_table, checked.plan, checked.forecast, None, checked.site)
+    if advise:
+        return _print_advised(checked, promises, as_json)
+    table = partial(plan_table, checked.plan, checked.forecast, None, checked.site, by_command=True)
     return print_answer(checked, table, as_json)
+
+
+def _print_advised(checked: Check, promises: str, as_json: bool) -> int:
+    """Print what `check` says, and what other draws and mechanisms would take."""
+    from rich.console import Group
+
+    from privfed.plan.advice.advice_on_run import advice_on_run
+    from privfed.plan.advice.flags import promised
+    from privfed.report.plan import plan_table
+    from privfed.report.plan_rows.advice import advice_report
+
+    advice = advice_on_run(checked.plan, promised(promises))
+    table = plan_table(checked.plan, checked.forecast, None, checked.site)
+    advised = replace(checked, advice=advice)
+    return print_answer(advised, lambda: Group(table, "", advice_report(advice)), as_json)
 
 
 def _print_matrix(run_file: Path | None, overrides: tuple[str, ...], as_json: bool) -> int:

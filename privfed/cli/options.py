@@ -24,6 +24,13 @@ JSON_AT_THE_END = click.option(
     "--json", "as_json", is_flag=True, help="End with one JSON object on stdout."
 )
 
+PROMISES = click.option(
+    "--promises",
+    default="secret,attendance,separation",
+    show_default=True,
+    help="With --advise: what you can promise of who takes part when; or none.",
+)
+
 
 def data_overrides(help_text: str) -> Callable[[Command], Command]:
     """`--set` of a command whose model is trained, so that only keys of [data] may change."""

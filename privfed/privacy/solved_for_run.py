@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, Self, runtime_checkable
 
+from privfed.privacy.noise_on_model import CorrelatedOverRounds
+
 
 @runtime_checkable
 class SolvedForRun(Protocol):
@@ -24,9 +26,13 @@ class SolvedForRun(Protocol):
         """What was solved for, and for how many rounds, as the ledger states it."""
         ...
 
+    def span(self) -> str:
+        """Over which rounds noise is correlated, in words."""
+        ...
+
 
 @runtime_checkable
-class InBands(Protocol):
+class InBands(CorrelatedOverRounds, Protocol):
     """A mechanism whose noise is correlated over so many bands as a client's rounds are apart."""
 
     bands: int
@@ -34,10 +40,4 @@ class InBands(Protocol):
 
     def in_bands(self, bands: int) -> Self:
         """The mechanism with so many bands."""
-        ...
-
-    def noise_on_model(self, rounds: int) -> float:
-        """The rms noise on the sums of the first 1 to `rounds` releases, in clips, over that of
-        independent noise of a deviation of one clip.
-        """
         ...

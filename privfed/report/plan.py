@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.table import Table
 
 from privfed.config.config import Config
+from privfed.plan.advice.advice_on_run import comparable
 from privfed.plan.plan import Plan
 from privfed.plan.rule import rule_in_words
 from privfed.plan.site_guarantee import SiteGuarantee
@@ -32,9 +33,16 @@ _TOO_LOUD = 0.05
 
 
 def plan_table(
-    plan: Plan, forecast: Forecast, path: Path | None, site: SiteGuarantee | None = None
+    plan: Plan,
+    forecast: Forecast,
+    path: Path | None,
+    site: SiteGuarantee | None = None,
+    by_command: bool = False,
 ) -> Table:
-    """What this run will guarantee and take: the header of `train`, and all of `check`."""
+    """What this run will guarantee and take: the header of `train`, and all of `check`.
+
+    `by_command`: with what the command `privfed check` can say beside.
+    """
     config = plan.config
     return rows(
         {
@@ -51,9 +59,17 @@ def plan_table(
             **disjoint_row(config.privacy.disjoint),
             **nominal_rows(plan),
             **_advice_rows(plan),
+            **(_comparison_row(plan) if by_command else {}),
             **_file_rows(config, path),
         }
     )
+
+
+def _comparison_row(plan: Plan) -> dict[str, str]:
+    """Where other draws and mechanisms are compared with those of a run that is checked."""
+    if not comparable(plan):
+        return {}
+    return {"advice": "privfed check --advise compares other draws and noise at this ε"}
 
 
 def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:

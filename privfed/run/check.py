@@ -9,6 +9,7 @@ from accounting.events import CHANGE
 from accounting.guarantee import stated
 from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.config import Config
+from privfed.plan.advice.advice import Advice
 from privfed.plan.budget_shares import budget_shares
 from privfed.plan.plan import Plan
 from privfed.plan.site_guarantee import SiteGuarantee, site_guarantee
@@ -28,6 +29,8 @@ class Check:
     forecast: Forecast
     site: SiteGuarantee | None = None
     """What a site promises its own clients, by its own count; None where nobody asked."""
+    advice: Advice | None = None
+    """What other draws and mechanisms would take; None where nobody asked."""
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed check --json` prints."""
@@ -56,6 +59,7 @@ class Check:
             "guarantee": plan.void,
             "forecast": self.forecast.to_json(),
             **({"site": self.site.to_json()} if self.site else {}),
+            **({"advice": self.advice.to_json()} if self.advice else {}),
         }
 
 

@@ -14,7 +14,7 @@ from accounting.noises import Gaussian
 from accounting.over_rounds import RandomAllocation
 from privfed.errors import Refused
 from privfed.sampling.cohort import Cohort, People, Witness
-from privfed.sampling.samplers import SizedSampler, refuse_other_number
+from privfed.sampling.samplers import SizedSampler, refuse_other_number, size_by_turns
 from privfed.streams import Streams, Words
 from privfed.vector import Indices
 
@@ -55,19 +55,13 @@ class Allocation(SizedSampler):
     bands; 0: as many as the mechanism has bands."""
 
     def of(self, clients: int) -> Self:
-        expected, left = divmod(clients, self.slots)
-        if left or self.size not in (0, expected):
-            raise Refused(
-                f"cohort.size is {self.size}, cohort.slots {self.slots} and data.clients "
-                f"{clients}; expected slots that divide the clients, and the cohort's size to be "
-                "what they make of them (remove cohort.size, or set it to 0)"
-            )
+        size = size_by_turns(self.size, clients, "slots", self.slots)
         if self.groups and self.slots % self.groups:
             raise Refused(
                 f"cohort.groups is {self.groups}, and cohort.slots {self.slots}; expected groups "
                 f"that divide the slots: {', '.join(map(str, self.possible_groups()))}"
             )
-        return self.model_copy(update={"size": expected})
+        return self.model_copy(update={"size": size})
 
     def possible_groups(self) -> tuple[int, ...]:
         """Into how many groups clients may be divided: what is configured, or all that go."""
@@ -98,9 +92,8 @@ class Allocation(SizedSampler):
         groups = self.groups or 1
         group = streams.at("slots/group", 0, people.identities).per_client(1)[:, 0]
         fresh = streams.at("slots/epoch", epoch, people.identities).unforeseeable(_WORDS)
-        slot = (group % np.uint64(groups)).astype(np.int64) + groups * uniform_below(
-            self.slots // groups, fresh
-        )
+        turn = uniform_below(self.slots // groups, fresh)
+        slot = (group % np.uint64(groups)).astype(np.int64) + groups * turn
         present = np.flatnonzero(slot == place)
         return Cohort(round, present, clients / self.slots, self.witness(round, clients))
 
@@ -111,6 +104,8 @@ def uniform_below(bound: int, words: Words) -> Indices:
     It is that of a row's first word below a multiple of `bound`, so that none is likelier.
     """
     largest = np.uint64((1 << 64) // bound * bound - 1)
-    first = np.argmax(words <= largest, axis=1)
-    chosen = np.take_along_axis(words, first[:, None], axis=1)[:, 0]
+    chosen = words[:, 0].copy()
+    rejected = np.flatnonzero(chosen > largest)
+    first = np.argmax(words[rejected] <= largest, axis=1)
+    chosen[rejected] = words[rejected, first]
     return np.asarray(chosen % np.uint64(bound), dtype=np.int64)

@@ -192,14 +192,8 @@ class Cyclic(SizedSampler):
     """The size follows from data.clients and the separation."""
 
     def of(self, clients: int) -> Self:
-        expected, left = divmod(clients, self.separation)
-        if left or self.size not in (0, expected):
-            raise Refused(
-                f"cohort.size is {self.size}, cohort.separation {self.separation} and data.clients "
-                f"{clients}; expected a separation that divides the clients, and the cohort's size "
-                "to be what it makes of them (remove cohort.size, or set it to 0)"
-            )
-        return self.model_copy(update={"size": expected})
+        size = size_by_turns(self.size, clients, "separation", self.separation)
+        return self.model_copy(update={"size": size})
 
     def witness(self, round: int, clients: int) -> Witness:
         b = self.separation
@@ -258,6 +252,21 @@ def _uniform_subset(clients: Indices, count: int, round: int, streams: Streams) 
     words = streams.at("cohort/cut", round).bits(len(clients))
     first = np.argsort(words, kind="stable")[:count]
     return np.sort(clients[first])
+
+
+def size_by_turns(size: int, clients: int, key: str, rounds: int) -> int:
+    """The expected cohort where each of `clients` takes part once in so many `rounds`.
+
+    These are the key `key` of [cohort]. Raises `Refused` for another configured `size` than 0.
+    """
+    expected, left = divmod(clients, rounds)
+    if left or size not in (0, expected):
+        raise Refused(
+            f"cohort.size is {size}, cohort.{key} {rounds} and data.clients {clients}; expected a "
+            f"cohort.{key} that divides the clients, and the cohort's size to be what it makes of "
+            "them (remove cohort.size, or set it to 0)"
+        )
+    return expected
 
 
 def refuse_other_number(population: int, clients: int, sampler: str) -> None:

@@ -10,7 +10,7 @@ from accounting.errors import Unaccountable
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event, apart, best_of, within
 from accounting.noises import Gaussian
 from accounting.over_rounds import AllocatedEpoch, BufferedToeplitz, RandomAllocation, Separated
-from accounting.releases import release_from_json
+from accounting.releases import PoissonSampled, release_from_json
 from accounting.repetitions import Repetitions
 from accounting.toeplitz_sensitivity import buffered_sensitivity, column_norm
 
@@ -85,6 +85,19 @@ def test_the_known_figures_and_that_releases_of_one_cohort_are_folded_first():
     apart_ = epsilon({allocated(): 20}, 1e-5, "pld")
     assert folded == pytest.approx(4.29, abs=0.02)
     assert apart_ == pytest.approx(2.83, abs=0.02)
+
+
+@pytest.mark.parametrize("slots", [10, 30, 50])
+@pytest.mark.parametrize("epochs", [1, 4, 12])
+@pytest.mark.parametrize("z", [0.5, 1.0, 2.0])
+def test_fresh_slots_cost_less_than_coins_of_the_same_rate(slots, epochs, z):
+    """In the range of FACTS, section 12; that it is so everywhere is not proved, and not used."""
+    rounds = slots * epochs
+    coins = Event(PoissonSampled(1 / slots, Gaussian(z)), "poisson")
+    fresh = epsilon({allocated(z, slots): rounds}, 1e-5, "pld")
+    assert fresh < epsilon({coins: rounds}, 1e-5, "pld")
+    never = Event(Separated(slots, Gaussian(z)), "cyclic", ZERO_OUT)
+    assert fresh < epsilon({never: rounds}, 1e-5, "pld")
 
 
 def test_one_choice_is_the_gaussian_and_more_cost_less():

@@ -46,6 +46,8 @@ def test_every_part_is_found_where_it_was(kind):
 
 UNMOVED = {
     "privfed.local.dp_sgd",
+    "privfed.privacy.mechanisms.buffered",
+    "privfed.sampling.allocation",
     *(f"privfed.server.{name}" for name in ("fedavg", "fedavgm", "adaptive")),
     *(
         f"privfed.measures.{name}"

@@ -602,6 +602,8 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "parts.py",
     "plan/calibration/solving.py",
     "plan/plan.py",
+    "plan/solved_parts.py",
+    "privacy/mechanisms/buffered.py",
     "statistics/share.py",
     "plan/rule.py",
     "run/watch/watcher.py",

@@ -34,6 +34,8 @@ SECRET = {
     ),
     "mime": ("client.objective=mime", *MASKS),
     "banded": ("client.objective=scaffold", "data.setting=cross_silo", *BANDED, *CYCLIC),
+    "buffers": ("privacy.mechanism=blt", *CYCLIC),
+    "allocation": ("cohort.sampler=allocation", "cohort.slots=3", "cohort.size=0"),
     "layers": ("client.objective=feddyn", "data.setting=cross_silo", *MASKS, *LAYERS),
     "discrete": ("client.objective=fedfor", *MASKS, "privacy.mechanism=discrete_gaussian"),
     "local": ("privacy.mechanism=local_gaussian", *MASKS),
@@ -76,6 +78,7 @@ def test_these_runs_are_of_every_kind_and_ask_for_every_private_stream(traces):
     of_tunings = {"candidates"}  # which are several runs: `privfed.grid.tuned`
     assert {one.partition("/")[0] for one in asked} - PUBLIC == (PRIVATE | KEPT) - of_tunings
     drawn = {stream for trace in traces.values() for stream, _, _ in trace.draws}
+    assert "slots/epoch" in asked
     assert drawn >= {"cohort", "cohort/cut", "slots", "matrix", "rule", "noise/0", "noise/1"}
     assert drawn >= {"canaries/coins", "canaries/directions", "noise/client/0", "noise/silo"}
     assert drawn >= {"noise/rounding/0", "noise/rounding/1", "noise/layers/0", "noise/graph/0"}
@@ -204,6 +207,9 @@ FAULTS = {
     "derived keys with a seed": (seeds_what_is_derived, "layers"),
     "bits that repeat": (repeats_its_bits, "central"),
     "a kept key that all know": (keeps_a_key_that_all_know, "canaries"),
+    "buffered noise with a seed": (made_public("matrix"), "buffers"),
+    "fresh slots with a seed": (simulated("slots/epoch"), "allocation"),
+    "fresh slots without the key": (leaves_the_kept_key_out, "allocation"),
     "a kept key that is not used": (leaves_the_kept_key_out, "banded"),
     "masks from a seed": (masks_from_a_seed, "layers"),
 }

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from accounting.over_rounds import RandomAllocation
 from accounting.releases import PoissonSampled, TruncatedPoisson, WithoutReplacement
 from attacks.types import Knowledge
 from defenses.types import RowRule, SumRule
@@ -114,7 +115,7 @@ def _event(part: Any) -> str:
 
 
 def _amplifies(part: Any) -> str:
-    amplified = PoissonSampled | TruncatedPoisson | WithoutReplacement
+    amplified = PoissonSampled | TruncatedPoisson | WithoutReplacement | RandomAllocation
     return _yes(isinstance(_witness(part).release, amplified))
 
 

@@ -85,12 +85,14 @@ class Buffers:
         rounds apart: sensitivity over sqrt(k), k = ceil(rounds / separation), times |A C^-1|_F
         over |A|_F.
         """
-        decays, outputs = self.inverse()
         sensitivity = buffered_sensitivity(self.decays, self.outputs, separation, rounds)
         participations = -(-rounds // separation)
-        return relative_noise(
-            _sums(1 - decays, outputs, rounds), sensitivity / math.sqrt(participations)
-        )
+        return relative_noise(self.inverse_sums(rounds), sensitivity / math.sqrt(participations))
+
+    def inverse_sums(self, rounds: int) -> Numbers:
+        """The prefix sums `[rounds]` of the column of C^-1, which is the column of A C^-1."""
+        decays, outputs = self.inverse()
+        return _sums(1 - decays, outputs, rounds)
 
 
 @lru_cache(maxsize=64)

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from accounting.events import CHANGE, ZERO_OUT, Event
 from accounting.noises import LARGEST_NOISE, Gaussian
-from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.privacy.clipping import clip_rows, on_grid
 from privfed.privacy.factorization.optimal_bands import UNIT, optimal_bands
 from privfed.privacy.factorization.prefix_noise import prefix_noise, square_root
 from privfed.privacy.mechanism import (
     BoundedRows,
-    BoundedSum,
     Encoding,
-    Mechanism,
     PublicState,
-    require_bounded,
 )
-from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
-from privfed.privacy.mechanisms.noised import NoisedMechanism
-from privfed.privacy.noise.correlated import Correlated, CorrelatedKeys
+from privfed.privacy.mechanisms.correlated_noise import CorrelatedMechanism, refuse_exchanges
+from privfed.privacy.noise.correlated import Correlated
 from privfed.privacy.noise.correlated_on_grid import CorrelatedOnGrid
 from privfed.privacy.noise.correlated_reals import CorrelatedReals
 from privfed.privacy.noise.gaussian_on_grid import FINENESS, grid_of, refuse_inexact
@@ -39,7 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Banded(NoisedMechanism):
+class Banded(CorrelatedMechanism):
     """User-level central noise, correlated over rounds so that it cancels in the model.
 
     Releases x_t + Y_t in round t, x_t the sum of clipped updates, over a constant divisor, where
@@ -90,9 +85,7 @@ class Banded(NoisedMechanism):
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     """z = deviation of Z over clip |c|; None until calibrated from epsilon."""
 
-    trust: ClassVar[Literal["server"]] = "server"
     arithmetic: ClassVar[str] = "exact sums, and correlated noise on their grid"
-    remembers: ClassVar[bool] = True
 
     @field_validator("toeplitz")
     @classmethod
@@ -102,6 +95,21 @@ class Banded(NoisedMechanism):
         if not value or value[0] != 1.0 or any(abs(c) > 1 or c % UNIT for c in value):
             raise ValueError("expected 1.0 first, and multiples of 2^-20 between -1 and 1")
         return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bands_of_coefficients(cls, values: Any) -> Any:
+        given = values.get("toeplitz") if isinstance(values, dict) else None
+        return {"bands": len(given), **values} if isinstance(given, list | tuple) else values
+
+    @model_validator(mode="after")
+    def _one_number_of_bands(self) -> Self:
+        if self.toeplitz is not None and len(self.toeplitz) != self.bands:
+            raise ValueError(
+                f"{self.bands} bands and {len(self.toeplitz)} coefficients (toeplitz); expected as "
+                "many: leave out privacy.bands"
+            )
+        return self
 
     def event(self, witness: Witness, exchanges: int) -> Event:
         if witness.separation < self.bands or not witness.sampled:
@@ -117,29 +125,28 @@ class Banded(NoisedMechanism):
                 f"draws for {witness.relation}; one band is independent noise: use "
                 'privacy.mechanism = "gaussian", or a sampler that keeps clients apart'
             )
-        if exchanges > 1:
-            raise Refused(
-                f"banded noise has no proof for rounds of {exchanges} exchanges; use an objective "
-                'and a rule with one (aggregation.passes), or privacy.mechanism = "gaussian"'
-            )
+        refuse_exchanges(exchanges)
         noise = Gaussian(self._noise() / CHANGE[witness.relation])
         return Event(witness.sampled(noise), witness.sampler, witness.relation)
-
-    def with_clip(self, clip: float) -> Mechanism:
-        return cast("Mechanism", CentralGaussian(clip=clip))
 
     def in_bands(self, bands: int) -> Self:
         return self.model_copy(update={"bands": bands})
 
     def solved_for_run(self, rounds: int, separation: int) -> Self:
-        bands = self.bands or separation
         if self.toeplitz is not None:
-            return self.model_copy(update={"bands": len(self.toeplitz)})
-        solved = {"toeplitz": optimal_bands(bands, rounds), "solved_for": rounds}
-        return self.model_copy(update={"bands": bands, **solved})
+            return self
+        solved = optimal_bands(self.bands or separation, rounds)
+        constants = {"toeplitz": solved, "bands": len(solved), "solved_for": rounds}
+        return self.model_copy(update=constants)
 
     def solution(self) -> Mapping[str, Any]:
         return {"toeplitz": list(self.coefficients()), "solved_for": self.solved_for}
+
+    def span(self) -> str:
+        bands = len(self.coefficients())
+        solved = f"solved for {self.solved_for} rounds" if self.solved_for else "as given"
+        of = "the square root of prefix sums" if self.toeplitz is None else solved
+        return f"over {bands} bands, {of}"
 
     def coefficients(self) -> NDArray[np.float64]:
         if self.toeplitz is None:
@@ -150,11 +157,8 @@ class Banded(NoisedMechanism):
         return self._noise() * prefix_noise(self.coefficients(), rounds)
 
     def noise_on_update(self, size: int = 1) -> float:
-        """The deviation of Z, which is that of the first round's noise, in clips.
-
-        Raises `Refused` where no sums of `size` rows are exact.
-        """
-        deviation = self._deviation()
+        """The deviation of Z in clips. Raises `Refused` where no sums of `size` rows are exact."""
+        deviation = self.deviation()
         if self.toeplitz is not None:
             refuse_inexact(deviation, size)
         return deviation
@@ -167,22 +171,12 @@ class Banded(NoisedMechanism):
         bounded = clip_rows(rows, self.clip)
         if self.toeplitz is None:
             return bounded
-        return on_grid(bounded, grid_of(self._deviation() * self.clip))
+        return on_grid(bounded, grid_of(self.deviation() * self.clip))
 
     def encoding(self, state: PublicState) -> Encoding:
-        deviation = self._deviation()
+        deviation = self.deviation()
         on_its_grid = self.toeplitz is not None and deviation > 0
         return Encoding(self.clip, FINENESS / deviation if on_its_grid else math.inf)
 
-    def release(
-        self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
-    ) -> tuple[Tensor, PublicState]:
-        require_bounded(total, self.clip)
-        if not isinstance(keys, CorrelatedKeys):
-            raise TypeError("banded noise is correlated over rounds; independent keys are no proof")
-        noise = torch.from_numpy(keys.noise(self._deviation() * total.bound))
-        return ((total.total + noise.to(total.total)) / divisor).float(), state
-
-    def _deviation(self) -> float:
-        """The deviation of Z in clips."""
+    def deviation(self) -> float:
         return self._noise() * float(np.linalg.norm(self.coefficients()))

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from accounting.toeplitz_sensitivity import column_norm
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from accounting.errors import Unaccountable
 from accounting.events import CHANGE, ZERO_OUT, Event
 from accounting.noises import LARGEST_NOISE, Gaussian
 from accounting.over_rounds import BufferedToeplitz, Separated
-from privfed.deferred import torch
+from accounting.toeplitz_sensitivity import column_norm, refuse_unproven
 from privfed.errors import Refused
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.factorization.buffers import MOST_BUFFERS, Buffers, optimal_buffers
+from privfed.privacy.factorization.prefix_noise import relative_noise
 from privfed.privacy.mechanism import (
     BoundedRows,
-    BoundedSum,
     Encoding,
-    Mechanism,
     PublicState,
-    require_bounded,
 )
-from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
-from privfed.privacy.mechanisms.noised import NoisedMechanism
+from privfed.privacy.mechanisms.correlated_noise import CorrelatedMechanism, refuse_exchanges
 from privfed.privacy.noise.buffered import BufferedNoise
-from privfed.privacy.noise.correlated import CorrelatedKeys
 from privfed.sampling.cohort import Witness
 from privfed.streams import Keys, Streams
 from privfed.vector import Layout
@@ -37,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Buffered(NoisedMechanism):
+class Buffered(CorrelatedMechanism):
     """User-level central noise, correlated over all rounds by `buffers` rows that are remembered.
 
     Releases x_t + Y_t in round t, x_t the sum of clipped updates, over a constant divisor, where
@@ -83,9 +79,30 @@ class Buffered(NoisedMechanism):
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     """z = deviation of Z over clip |c|; None until calibrated from epsilon."""
 
-    trust: ClassVar[Literal["server"]] = "server"
     arithmetic: ClassVar[str] = "float64, idealised"
-    remembers: ClassVar[bool] = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _buffers_of_decays(cls, values: Any) -> Any:
+        given = values.get("decays") if isinstance(values, dict) else None
+        return {"buffers": len(given), **values} if isinstance(given, list | tuple) else values
+
+    @model_validator(mode="after")
+    def _proven(self) -> Self:
+        if (self.decays is None) != (self.outputs is None):
+            raise ValueError("decays and outputs go together: give both, or neither")
+        if self.decays is None or self.outputs is None:
+            return self
+        if len(self.decays) != self.buffers:
+            raise ValueError(
+                f"{self.buffers} buffers and {len(self.decays)} decays; expected as many: leave "
+                "out privacy.buffers"
+            )
+        try:
+            refuse_unproven(self.decays, self.outputs)
+        except Unaccountable as error:
+            raise ValueError(str(error)) from None
+        return self
 
     def event(self, witness: Witness, exchanges: int) -> Event:
         noise = Gaussian(self._noise() / CHANGE[witness.relation])
@@ -96,25 +113,14 @@ class Buffered(NoisedMechanism):
                 "by a secret that has no proof with that; use one whose draw is none: "
                 'cohort.sampler = "cyclic" or "full"'
             )
-        if exchanges > 1:
-            raise Refused(
-                f"buffered noise has no proof for rounds of {exchanges} exchanges; use an "
-                "objective and a rule with one (aggregation.passes), or privacy.mechanism = "
-                '"gaussian"'
-            )
+        refuse_exchanges(exchanges)
         solved = self._solved()
         release = BufferedToeplitz(solved.decays, solved.outputs, witness.separation, noise)
         return Event(release, witness.sampler, witness.relation)
 
-    def with_clip(self, clip: float) -> Mechanism:
-        return cast("Mechanism", CentralGaussian(clip=clip))
-
     def solved_for_run(self, rounds: int, separation: int) -> Self:
-        if (self.decays is None) != (self.outputs is None):
-            raise Refused("privacy.decays and privacy.outputs go together: give both, or neither")
-        if self.decays is not None and self.outputs is not None:
-            Buffers(self.decays, self.outputs)
-            return self.model_copy(update={"buffers": len(self.decays)})
+        if self.decays is not None:
+            return self
         solved = optimal_buffers(self.buffers, rounds, separation)
         constants = {"decays": solved.decays, "outputs": solved.outputs, "solved_for": rounds}
         return self.model_copy(update=constants)
@@ -123,6 +129,10 @@ class Buffered(NoisedMechanism):
         solved = self._solved()
         decays, outputs = list(solved.decays), list(solved.outputs)
         return {"decays": decays, "outputs": outputs, "solved_for": self.solved_for}
+
+    def span(self) -> str:
+        solved = f"solved for {self.solved_for} rounds" if self.solved_for else "as given"
+        return f"over all rounds by {self.buffers} buffers, {solved}"
 
     def coefficients(self) -> NDArray[np.float64]:
         """The first column of C, as far as it was solved for; 1 alone before that."""
@@ -133,8 +143,10 @@ class Buffered(NoisedMechanism):
     def memory(self, streams: Streams, length: int) -> BufferedNoise:
         return BufferedNoise(self._solved(), length, streams)
 
-    def noise_on_update(self, size: int = 1) -> float:
-        """The deviation of Z, which is that of the first round's noise, in clips."""
+    def noise_on_model(self, rounds: int) -> float:
+        return relative_noise(self._solved().inverse_sums(rounds), self.deviation())
+
+    def deviation(self) -> float:
         solved = self._solved()
         return self._noise() * column_norm(solved.decays, solved.outputs)
 
@@ -143,17 +155,6 @@ class Buffered(NoisedMechanism):
 
     def encoding(self, state: PublicState) -> Encoding:
         return Encoding(self.clip)
-
-    def release(
-        self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
-    ) -> tuple[Tensor, PublicState]:
-        require_bounded(total, self.clip)
-        if not isinstance(keys, CorrelatedKeys):
-            raise TypeError(
-                "buffered noise is correlated over rounds; independent keys are no proof"
-            )
-        noise = torch.from_numpy(keys.noise(self.noise_on_update() * total.bound))
-        return ((total.total + noise.to(total.total)) / divisor).float(), state
 
     def _solved(self) -> Buffers:
         """The buffers. Raises `ValueError` before a plan has solved for them."""

@@ -43,10 +43,10 @@ class CorrelatedOnGrid(Correlated):
     def __init__(self, coefficients: Row, length: int, streams: Streams) -> None:
         super().__init__(length, streams)
         self.remembers = len(coefficients) - 1
-        whole = coefficients / UNIT
-        if coefficients[0] != 1.0 or np.any(whole != np.rint(whole)):
+        multiples = coefficients / UNIT
+        if coefficients[0] != 1.0 or np.any(multiples != np.rint(multiples)):
             raise ValueError("noise on a grid needs c_0 = 1, and multiples of 2^-20")
-        self._multiples = whole.astype(np.int64)
+        self._multiples = multiples.astype(np.int64)
         self._past: deque[NDArray[np.int64]] = deque(maxlen=max(self.remembers, 1))
 
     def _next(self, keys: Keys, deviation: float) -> Row:

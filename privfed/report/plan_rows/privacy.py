@@ -16,6 +16,7 @@ from accounting.releases import (
 )
 from privfed.plan.plan import Plan
 from privfed.plan.proof import proof_in_words
+from privfed.privacy.solved_for_run import SolvedForRun
 from privfed.report.tables import LONGER_THAN_CLIPPED, accountant_epsilons
 from privfed.run.forecast import Forecast
 from privfed.words import ceiling, number
@@ -42,6 +43,7 @@ def privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             f"multiplier {ceiling(plan.noise_multiplier)}"
         ),
         "event": _event(plan),
+        **_correlation_row(plan),
         "budget": f"{budget}; all rounds spend ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g}",
         "accountants": f"{bound.accountant} ({accountant_epsilons(bound.by_accountant)})",
         **_prior_row(plan),
@@ -77,6 +79,16 @@ def _sensitivity(plan: Plan, forecast: Forecast) -> str:
     if parts > 1:
         clips += f", {mechanism.clip / parts:.6g} at each of {parts} sites, which noise is over"
     return f"{change * mechanism.clip * forecast.encoded:.6g} ({clips}{encoded}{follows})"
+
+
+def _correlation_row(plan: Plan) -> dict[str, str]:
+    """Over which rounds noise is correlated, and in how many groups clients are for that."""
+    mechanism, release = plan.mechanism, plan.event.release
+    if not isinstance(mechanism, SolvedForRun):
+        return {}
+    groups = release.groups if isinstance(release, RandomAllocation) else 1
+    divided = f"; clients are in {groups} public groups" if groups > 1 else ""
+    return {"correlated": f"{mechanism.span()}{divided}"}
 
 
 def _prior_row(plan: Plan) -> dict[str, str]:

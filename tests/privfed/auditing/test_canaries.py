@@ -6,10 +6,16 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from scipy import stats
+from scipy.signal import lfilter
 from small import same_run, small, trained
 
+from accounting.events import ZERO_OUT, Event
+from accounting.noises import Gaussian
+from accounting.over_rounds import RandomAllocation
 from privfed.auditing.canaries.clients import Canaries
-from privfed.auditing.canaries.log import CanaryLog
+from privfed.auditing.canaries.log import CanaryLog, CanaryRecord
+from privfed.auditing.canaries.scores import Scale, likelihood_ratios
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.errors import Refused
@@ -135,6 +141,40 @@ def test_a_run_without_its_noise_is_refuted_loudly(tmp_path, monkeypatch):
     assert {"epsilon_estimate_all_iterates", "epsilon_estimate_final"} <= facts.keys()
 
 
+SPACED = ("cohort.size=0",)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "coefficients"),
+    [
+        (RandomAllocation(5, 1, Gaussian(0.5)), [1.0]),
+        (RandomAllocation(6, 2, Gaussian(0.5)), [1.0, 0.5]),
+    ],
+    ids=["slots", "bands in groups"],
+)
+def test_canaries_in_secret_slots_are_told_from_others(drawn, coefficients):
+    """Products of 400 canaries over 5 epochs, of which a half took part in a slot of each."""
+    rng, c = np.random.default_rng(2), np.array(coefficients)
+    count, rounds = 400, 5 * drawn.slots
+    norm = np.linalg.norm(c)
+    x = 0.5 * norm * rng.normal(size=(rounds, count))
+    x = lfilter([1.0], c, x, axis=0)
+    choices = drawn.slots // drawn.groups
+    groups = rng.integers(drawn.groups, size=count)
+    for epoch in range(5):
+        slot = groups + drawn.groups * rng.integers(choices, size=count)
+        x[epoch * drawn.slots + slot[:200], np.arange(200)] += 1
+    entered = np.arange(count) < 200
+    numbers = np.arange(1, rounds + 1)
+    record = CanaryRecord(entered, 1000, numbers, np.ones(rounds), x, None, ended=True)
+    event = Event(drawn, "allocation", ZERO_OUT)
+    ratios = likelihood_ratios(record, event, Scale(1.0, 1, c))
+    assert stats.mannwhitneyu(ratios[:200], ratios[200:], alternative="greater").pvalue < 1e-12
+    flat = likelihood_ratios(record, Event(drawn.of, "full", ZERO_OUT), Scale(1.0, 1, c))
+    auc, of_everywhere = ((each[:200, None] > each[None, 200:]).mean() for each in (ratios, flat))
+    assert auc > of_everywhere + 0.02
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -147,6 +187,12 @@ def test_a_run_without_its_noise_is_refuted_loudly(tmp_path, monkeypatch):
             "cohort.sampler=cyclic",
             "cohort.separation=3",
             "cohort.size=0",
+        ),
+        ("privacy.mechanism=blt", *SPACED, "cohort.sampler=cyclic", "cohort.separation=3"),
+        ("cohort.sampler=allocation", "cohort.slots=3", *SPACED),
+        (
+            *("cohort.sampler=allocation", "cohort.slots=4", *SPACED),
+            *("privacy.mechanism=banded", "privacy.bands=2"),
         ),
     ],
 )

@@ -5,17 +5,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from accounting.events import Event
+from accounting.events import ADD_REMOVE, Event
+from accounting.noises import Gaussian
+from accounting.over_rounds import RandomAllocation
 from accounting.releases import PoissonSampled, Repeated, noise_of
+from accounting.two_sample import judge
 from privfed.auditing.mechanism_audit import audit_mechanism, examine
-from privfed.auditing.release_tests import measured_noise
+from privfed.auditing.release_tests import claimed_points, measured_noise, scores
 from privfed.auditing.scenarios import LENGTH, plan_of_mechanism, scenarios_of
+from privfed.auditing.slot_evidence import SlotEvidence
 from privfed.config.reading import load
 from privfed.errors import Refused
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.round.world import World
+from privfed.sampling.allocation import Allocation
 from privfed.sampling.cohort import Cohort
 from privfed.sampling.samplers import Poisson
 from privfed.statistics.description_run import Asking, description_of
@@ -39,6 +44,12 @@ SHIPPED = {
     "several exchanges": ("client.objective=feddane",),
     "local": ("privacy.mechanism=local_gaussian",),
     "matrix": ("privacy.mechanism=banded", "privacy.bands=3", *CYCLIC),
+    "buffers": ("privacy.mechanism=blt", *CYCLIC),
+    "allocation": ("cohort.sampler=allocation", "cohort.slots=4", "cohort.size=0"),
+    "bands in groups": (
+        *("cohort.sampler=allocation", "cohort.slots=4", "cohort.size=0"),
+        *("privacy.mechanism=banded", "privacy.bands=2"),
+    ),
     "masks": MASKS,
     "skellam": ("privacy.mechanism=skellam", *MASKS),
     "layers": ("privacy.mechanism=skellam", "privacy.sizing=layers", *MASKS),
@@ -177,6 +188,88 @@ def test_a_wrong_sampler_is_refuted(sampler):
     algorithm, scenarios = configured("cohort.size=6")
     wrong = replace(algorithm, sampler=sampler(size=6))
     assert judged(wrong, scenarios[1:2], 2500).refuted
+
+
+ALLOCATED = ("cohort.sampler=allocation", "cohort.slots=5", "cohort.size=0")
+
+
+class FixedSlots(Allocation):
+    """Each client has the slot of the first epoch in every one: slots are used again."""
+
+    def sample(self, round, clients, people, streams):
+        return super().sample((round - 1) % self.slots + 1, clients, people, streams)
+
+
+class CutShuffle(Allocation):
+    """A random order of all clients is cut into cohorts, as large as each other."""
+
+    def sample(self, round, clients, people, streams):
+        epoch, place = divmod(round - 1, self.slots)
+        words = streams.at("slots/epoch", epoch).bits(len(people))
+        present = np.sort(np.argsort(words)[place :: self.slots])
+        witness = self.witness(round, clients)
+        return Cohort(round, present, clients / self.slots, witness)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sampler", "scenario"), [(FixedSlots, 2), (CutShuffle, 3)])
+def test_slots_that_are_not_fresh_or_not_independent_are_refuted(sampler, scenario):
+    algorithm, scenarios = configured(*ALLOCATED, "privacy.noise_multiplier=0.5")
+    assert scenarios[scenario].rounds == 20
+    wrong = replace(algorithm, sampler=sampler(slots=5).of(20))
+    assert judged(wrong, scenarios[scenario : scenario + 1], 1500).refuted
+    assert not judged(algorithm, scenarios[scenario : scenario + 1], 1500).refuted
+
+
+def played(slots_of_epochs, fewer_elsewhere, releases=20_000, rng=0, b=5, z=0.5):
+    """Releases without the target and with it `[2, n, rounds]` along and across its direction."""
+    rng = np.random.default_rng(rng)
+    sides = []
+    for member in (False, True):
+        slots = slots_of_epochs(rng, releases)
+        epochs = slots.shape[1]
+        along, across = z * rng.normal(size=(2, releases, epochs, b))
+        at = slots[:, :, None]
+        if member:
+            np.put_along_axis(along, at, np.take_along_axis(along, at, 2) + 1, 2)
+        if fewer_elsewhere:
+            np.put_along_axis(across, at, np.take_along_axis(across, at, 2) - 1, 2)
+        sides.append([each.reshape(releases, -1) for each in (along, across)])
+    return sides
+
+
+@pytest.mark.parametrize(
+    ("slots", "fewer", "refuted"),
+    [
+        (lambda rng, n: rng.integers(5, size=(n, 4)), False, False),
+        (lambda rng, n: rng.integers(5, size=(n, 1)).repeat(4, axis=1), False, True),
+        (lambda rng, n: rng.integers(5, size=(n, 2)).repeat(2, axis=1), False, True),
+        (lambda rng, n: rng.integers(5, size=(n, 4)), True, True),
+    ],
+    ids=["fresh", "fixed", "used-twice", "cut-shuffle"],
+)
+def test_what_releases_say_of_slots_refutes_what_is_not_fresh_or_can_be_read(slots, fewer, refuted):
+    drawn = RandomAllocation(5, 1, Gaussian(0.5))
+    sides = played(slots, fewer)
+    evidence = SlotEvidence(drawn, 0.5, np.ones(1))
+    scores0, scores1 = scores(*(evidence.of(*side) for side in sides))
+    event = Event(drawn, "allocation", ADD_REMOVE)
+    verdict = judge(scores0, scores1, 1e-4, 0.95, list(claimed_points(event, 20, 1e-4)))
+    assert (verdict.p_value < 1e-6) == refuted
+    assert refuted or verdict.p_value > 0.01
+
+
+def test_evidence_of_bands_is_the_likelihood_ratio_of_noise_made_independent():
+    """One epoch of two slots in each of two groups, by matrices."""
+    rng, c, z = np.random.default_rng(3), np.array([1.0, 0.5]), 0.8
+    drawn = RandomAllocation(4, 2, Gaussian(z))
+    along = rng.normal(size=(5, 4))
+    matrix = np.eye(4) + 0.5 * np.eye(4, k=-1)
+    filtered = along @ matrix.T
+    each = (filtered @ matrix - (matrix**2).sum(0) / 2) / z**2
+    groups = [np.logaddexp(each[:, g], each[:, g + 2]) for g in (0, 1)]
+    numbers = SlotEvidence(drawn, z, c).of(along, np.zeros((5, 4)))
+    np.testing.assert_allclose(numbers[:, 0, 0], np.logaddexp(*groups))
 
 
 def test_passes_over_one_cohort_charged_apart_are_refuted():

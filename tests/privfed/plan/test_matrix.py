@@ -77,13 +77,13 @@ def pairs(*kinds):
 
 def test_every_rule_protocol_mechanism_and_sampler():
     found = list(combinations(base(), built_in("rule", "protocol", "mechanism", "sampler")))
-    assert len(found) == 15 * 4 * 6 * 6
+    assert len(found) == 15 * 4 * 7 * 7
     for one in found:
         sound(one)
     allowed = [one for one in found if one.event is not None]
     assert 200 < len(allowed) < 1000
     for one in allowed:
-        rule, central = one.choice["rule"], one.choice["mechanism"] in ("gaussian", "banded")
+        rule, central = one.choice["rule"], one.choice["mechanism"] in ("gaussian", "banded", "blt")
         if central or one.choice["protocol"] != "none":
             assert rule not in ("krum", "median", "fltrust", "dnc"), "rows under noise or masks"
         if one.choice["mechanism"] in ("skellam", "discrete_gaussian"):

@@ -202,12 +202,12 @@ def round_half_up(value):
 
 
 def halved(monkeypatch):
-    real = Banded._deviation
-    monkeypatch.setattr(Banded, "_deviation", lambda self: 0.5 * real(self))
+    real = Banded.deviation
+    monkeypatch.setattr(Banded, "deviation", lambda self: 0.5 * real(self))
 
 
 def column_norm_forgotten(monkeypatch):
-    monkeypatch.setattr(Banded, "_deviation", lambda self: self._noise())
+    monkeypatch.setattr(Banded, "deviation", lambda self: self._noise())
 
 
 def independent(monkeypatch):

@@ -13,7 +13,7 @@ from accounting.accountants import epsilon
 from accounting.events import ZERO_OUT, Event
 from accounting.ledger import Ledger
 from accounting.noises import Gaussian
-from accounting.over_rounds import BufferedToeplitz, Separated
+from accounting.over_rounds import BufferedToeplitz
 from accounting.toeplitz_sensitivity import buffered_sensitivity, column_norm
 from privfed.auditing.run_audit import audit
 from privfed.config.reading import load
@@ -82,12 +82,12 @@ def test_it_does_what_its_event_says(check, tmp_path):
 
 
 def halved(monkeypatch):
-    real = Buffered.noise_on_update
-    monkeypatch.setattr(Buffered, "noise_on_update", lambda self, size=1: 0.5 * real(self))
+    real = Buffered.deviation
+    monkeypatch.setattr(Buffered, "deviation", lambda self: 0.5 * real(self))
 
 
 def norm_forgotten(monkeypatch):
-    monkeypatch.setattr(Buffered, "noise_on_update", lambda self, size=1: self._noise())
+    monkeypatch.setattr(Buffered, "deviation", lambda self: self._noise())
 
 
 def forgetful(monkeypatch):
@@ -153,8 +153,6 @@ def test_it_needs_fixed_slots_one_exchange_and_its_own_keys():
         part.release(torch.zeros(3), 1.0, Keys(None), {})
     with pytest.raises(ValueError, match="plan"):
         Buffered(noise_multiplier=1.0).memory(KEPT, 3)
-    with pytest.raises(Refused, match="go together"):
-        Buffered(decays=(0.5,)).solved_for_run(10, 3)
 
 
 def test_a_run_is_charged_for_overlapping_columns_and_states_its_buffers(tmp_path):
@@ -171,9 +169,7 @@ def test_a_run_is_charged_for_overlapping_columns_and_states_its_buffers(tmp_pat
     moved = buffered_sensitivity(solved.decays, solved.outputs, 3, 7)
     z = 2.0 * column_norm(solved.decays, solved.outputs) / moved
     plain = {Event(Gaussian(z), "cyclic", ZERO_OUT): 1}
-    assert audited.guarantee.epsilon == pytest.approx(epsilon(plain, 1e-3, "pld"), rel=1e-9)
-    disjoint = {Event(Separated(3, Gaussian(2.0)), "cyclic", ZERO_OUT): 7}
-    assert audited.guarantee.epsilon > epsilon(disjoint, 1e-3, "pld")
+    assert audited.guarantee.epsilon == pytest.approx(epsilon(plain, 1e-3, "pld"), rel=1e-7)
     assert not audited.problems
     # More rounds later: the same buffers, at more epsilon.
     event = ledger.charges[0].event
@@ -202,6 +198,33 @@ def test_more_rounds_later_keep_the_buffers(tmp_path):
     assert len(after.charges) == 9
     assert [line for line in before.splitlines() if "decays" in line]
     assert model(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("privacy.decays=[0.5]",), "go together"),
+        (("privacy.decays=[1.5]", "privacy.outputs=[0.1]"), "expected a number in"),
+        (("privacy.decays=[0.5, 0.1]", "privacy.outputs=[0.9, 0.3]"), "sum to"),
+        (("privacy.decays=[0.5]", "privacy.outputs=[0.9, 0.3]"), "equally many"),
+        (
+            ("privacy.decays=[0.5]", "privacy.outputs=[0.9]", "privacy.buffers=2"),
+            "2 buffers and 1 decays",
+        ),
+        (("privacy.buffers=9",), "at most 8"),
+    ],
+    ids=["alone", "decay", "sum", "lengths", "buffers", "count"],
+)
+def test_buffers_that_are_given_are_refused_without_a_proof(words, why):
+    with pytest.raises(Refused, match=why):
+        load(None, [*SMALL, *CYCLIC, *words])
+
+
+def test_buffers_that_are_given_stay():
+    words = ("privacy.decays=[0.5, 0.1]", "privacy.outputs=[0.3, 0.3]")
+    planned = plan(load(None, [*SMALL, *CYCLIC, *words]))
+    assert planned.event.release.decays == (0.5, 0.1)
+    assert planned.config.mechanism.solved_for == 0
 
 
 def test_the_noise_is_solved_for_the_budget_of_all_rounds():

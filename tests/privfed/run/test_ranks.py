@@ -131,7 +131,8 @@ def test_who_is_counted_twice_or_not_at_all_stops_the_round(tmp_path, others):
     [
         ("privacy.noise_multiplier=1.0", True),
         ("privacy.noise_multiplier=0.0", False),
-        ("privacy.mechanism=banded", False),
+        ("privacy.mechanism=banded", True),
+        ("privacy.mechanism=blt", False),
         ("privacy.mechanism=none", False),
     ],
 )
@@ -139,6 +140,8 @@ def test_clients_are_taken_as_they_come_where_sums_are_exact(override, exact):
     banded = (
         ("cohort.sampler=cyclic", "cohort.separation=3", "privacy.bands=3")
         if "banded" in override
+        else ("cohort.sampler=cyclic", "cohort.separation=3")
+        if "blt" in override
         else ()
     )
     for way in ("loop", "stacked"):

@@ -106,6 +106,7 @@ def test_unforeseeable_words_are_those_of_a_cipher_and_name_each_client():
     words = keys.unforeseeable(3)
     assert words.shape == (1000, 3)
     assert len(np.unique(words)) == 3000
+    assert KEPT.at("slots/epoch", 3, np.arange(0)).unforeseeable(3).shape == (0, 3)
     assert stats.kstest(words.ravel() / 2.0**64, "uniform").pvalue > 1e-6
     some = KEPT.at("slots/epoch", 3, np.array([17, 4])).unforeseeable(3)
     np.testing.assert_array_equal(some, words[[17, 4]])
@@ -136,7 +137,7 @@ ALLOCATED = ("cohort.sampler=allocation", "cohort.slots=3", "cohort.size=0")
 @pytest.mark.parametrize(
     "overrides, reason",
     [
-        (("cohort.slots=5",), "slots that divide the clients"),
+        (("cohort.slots=5",), "cohort.slots that divides the clients"),
         (("cohort.slots=4", "cohort.groups=3"), "1, 2, 4|groups that divide"),
         (("privacy.mechanism=local_gaussian",), "server who knows the slots"),
         (

@@ -1,0 +1,32 @@
+"""The noise that a whole run leaves on its model, by which draws and mechanisms are compared."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol, runtime_checkable
+
+from privfed.privacy.mechanism import Mechanism
+
+
+@runtime_checkable
+class CorrelatedOverRounds(Protocol):
+    """A mechanism whose noise in one round takes off some of that of earlier ones."""
+
+    def noise_on_model(self, rounds: int) -> float:
+        """The rms noise on the sums of the first 1 to `rounds` releases, in clips, over that of
+        independent noise of a deviation of one clip.
+        """
+        ...
+
+
+def noise_on_model(mechanism: Mechanism, rounds: int, size: int) -> float | None:
+    """The rms deviation on sums of the first 1 to `rounds` releases of a calibrated `mechanism`.
+
+    In clips, on each coordinate, for cohorts of `size` expected clients: a model that sums releases
+    has it, but for the divisor. Independent noise of deviation z has z sqrt((rounds + 1) / 2). None
+    where noise is correlated over rounds, and the mechanism does not say how.
+    """
+    summed = math.sqrt((rounds + 1) / 2)
+    if isinstance(mechanism, CorrelatedOverRounds):
+        return mechanism.noise_on_model(rounds) * summed
+    return None if mechanism.remembers else mechanism.noise_on_update(size) * summed
