@@ -59,7 +59,7 @@ def test_a_plan_has_as_many_bands_as_the_table(small):
 
 
 def test_accounting_is_timed_beside_poisson():
-    rows = list(accounting_time((Setting(12, 4, 1.0),), repeats=1))
+    rows = list(accounting_time((Setting(20, 10, 1.0),), repeats=1))
     assert {row.work for row in rows} == {"epsilon", "calibration"}
     assert {row.method for row in rows} == {POISSON, ALLOCATION, IN_BANDS, OPTIMISED, BUFFERED}
     for row in rows:
