@@ -21,6 +21,7 @@ from privfed.privacy.factorization.prefix_noise import prefix_noise, square_root
 ROOT, OPTIMISED, BUFFERED = "square root bands", "optimised bands", "BLT"
 ALLOCATION, IN_BANDS, POISSON = "allocation", "allocation, bands", "Poisson"
 ROUNDS, APART, EPSILONS, DELTA = (100, 500, 2_000), (10, 50, 100), (1.0, 4.0), 1e-5
+_OF_RUNS = (0.5, 1.0, 2.0, 4.0, 8.0)
 _BUFFERS = 2
 
 
@@ -31,6 +32,7 @@ class NoiseOnModel:
     rounds: int
     apart: int
     epsilon: float
+    delta: float
     method: str
     relation: str
     bands: int
@@ -52,7 +54,7 @@ class Setting:
 
     def row(self, method: str, draw: Draw, bands: int, relative: float) -> NoiseOnModel:
         """A line of the table."""
-        where = self.rounds, self.apart, self.epsilon
+        where = self.rounds, self.apart, self.epsilon, self.delta
         return NoiseOnModel(*where, method, draw(1.0).relation, bands, relative)
 
 
@@ -63,12 +65,18 @@ def noise_table(settings: Iterable[Setting]) -> Iterator[NoiseOnModel]:
         yield from amplified(setting)
 
 
-def every_setting() -> Iterator[Setting]:
-    """Those of the study."""
+def long_and_short() -> Iterator[Setting]:
+    """From a hundred to 2,000 rounds."""
     for rounds in ROUNDS:
         for apart in APART:
             for epsilon in EPSILONS:
                 yield Setting(rounds, apart, epsilon)
+
+
+def of_runs(apart: int) -> Iterator[Setting]:
+    """Those of the runs of a grid."""
+    for epsilon in _OF_RUNS:
+        yield Setting(200, apart, epsilon, 1e-4)
 
 
 def unamplified(setting: Setting) -> Iterator[NoiseOnModel]:

@@ -78,23 +78,39 @@ def noises(rows: Sequence[Row]) -> str:
     return _markdown(head, lines)
 
 
+def noises_by_epsilon(rows: Sequence[Row]) -> str:
+    """Relative noise in one place, a line for each method."""
+    cells = {(row["method"], row["epsilon"]): _relative(row) for row in rows}
+    epsilons = _each(rows, "epsilon")
+    lines = (
+        [method, *(cells[method, epsilon] for epsilon in epsilons)]
+        for method in _each(rows, "method")
+    )
+    return _markdown(["", *_headed(epsilons)], lines)
+
+
 def _relative(row: Row) -> str:
     bands = f" ({row['bands']})" if row["method"] == IN_BANDS else ""
     return f"{float(row['relative']):.3f}{bands}"
 
 
 def times(rows: Sequence[Row]) -> str:
-    """Seconds, and how often those of Poisson sampling they are."""
+    """Milliseconds, and how often those of Poisson sampling they are."""
     cells = {
         (row["rounds"], row["apart"], row["method"], row["work"]): (
-            f"{float(row['seconds']):.3g} ({float(row['over_poisson']):.2g})"
+            f"{_short(1000 * float(row['seconds']))} ({_short(float(row['over_poisson']))})"
         )
         for row in rows
     }
     works = _each(rows, "work")
     places = list(dict.fromkeys((row["rounds"], row["apart"], row["method"]) for row in rows))
     lines = ([*place, *(cells[*place, work] for work in works)] for place in places)
-    return _markdown(["rounds", "once in", "", *works], lines)
+    return _markdown(["rounds", "once in", "", *(f"{work}, ms" for work in works)], lines)
+
+
+def _short(value: float) -> str:
+    """Two digits, or all those before the point."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _each(rows: Iterable[Row], key: str) -> list[str]:

@@ -3,7 +3,7 @@
     python -m experiments.less_noise.tables          # minutes on one core
     python -m experiments.less_noise.tables --print  # from the CSV files alone
 
-Writes noise.csv and seconds.csv beside this file, and prints the tables of its page.
+Writes noise.csv, another one beside each grid, and seconds.csv, and prints the tables of the page.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from typing import Any
 
 from accounting.durable import write_atomically
 from experiments.less_noise.accounting_time import accounting_time
-from experiments.less_noise.noise_table import every_setting, noise_table
-from experiments.less_noise.page import accuracies, differences, noises, times
+from experiments.less_noise.noise_table import long_and_short, noise_table, of_runs
+from experiments.less_noise.page import accuracies, differences, noises, noises_by_epsilon, times
 
 HERE = Path(__file__).parent
-GRIDS = ("digits", "mnist")
+GRIDS = {"digits": 10, "mnist": 20}
+"""In how many rounds a client takes part once, by grid."""
 Row = dict[str, str]
 
 
@@ -30,7 +31,9 @@ def main() -> None:
     words = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     words.add_argument("--print", action="store_true", help="from the CSV files alone")
     if not words.parse_args().print:
-        write(noise_table(every_setting()), HERE / "noise.csv")
+        for name, apart in GRIDS.items():
+            write(noise_table(of_runs(apart)), HERE / name / "noise.csv")
+        write(noise_table(long_and_short()), HERE / "noise.csv")
         write(accounting_time(), HERE / "seconds.csv")
     print("\n\n".join(tables()))
 
@@ -43,6 +46,7 @@ def tables() -> list[str]:
         for table in (
             accuracies(read(HERE / name / "grid.summary.csv")),
             differences(read(HERE / name / "grid.csv")),
+            noises_by_epsilon(read(HERE / name / "noise.csv")),
         )
     ]
     return [*of_grids, noises(read(HERE / "noise.csv")), times(read(HERE / "seconds.csv"))]
