@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from accounting.accountants import epsilon
 from accounting.guarantee import TIGHTEST
@@ -35,15 +36,23 @@ GROUPS = 5
 _REPEATS = 5
 _CLIENTS = 10_000
 _CACHE = type(functools.lru_cache(lambda: None))
-_CYCLIC = {"sampler": "cyclic"}
-_PARTS: dict[str, dict[str, str]] = {
-    POISSON: {"sampler": "poisson", "mechanism": "gaussian"},
-    ALLOCATION: {"sampler": "allocation", "mechanism": "gaussian"},
-    IN_BANDS: {"sampler": "allocation", "mechanism": "banded"},
-    OPTIMISED: {**_CYCLIC, "mechanism": "banded"},
-    BUFFERED: {**_CYCLIC, "mechanism": "blt"},
+Flags = dict[str, Any]
+_ASKED: dict[str, Callable[[int], Flags]] = {
+    POISSON: lambda apart: {
+        **_flags("poisson", "gaussian"),
+        "population": _CLIENTS,
+        "cohort": _CLIENTS // apart,
+    },
+    ALLOCATION: lambda apart: {**_flags("allocation", "gaussian"), "slots": apart},
+    IN_BANDS: lambda apart: {**_flags("allocation", "banded"), "slots": apart},
+    OPTIMISED: lambda apart: {**_flags("cyclic", "banded"), "separation": apart, "bands": apart},
+    BUFFERED: lambda apart: {**_flags("cyclic", "blt"), "separation": apart},
 }
-"""The parts of a run of each method."""
+"""What `privfed calibrate` is asked of each method, by how many rounds a client's are apart."""
+
+
+def _flags(sampler: str, mechanism: str) -> Flags:
+    return {"sampler": sampler, "mechanism": mechanism}
 
 
 @dataclass(frozen=True)
@@ -90,25 +99,17 @@ def epsilons(setting: Setting) -> dict[str, Callable[[], object]]:
 
 def calibrations(setting: Setting) -> dict[str, Callable[[], object]]:
     """The least noise for the budget, with the bands or buffers that are solved for."""
-    return {method: functools.partial(solve, question(method, setting)) for method in _PARTS}
+    return {method: functools.partial(solve, question(method, setting)) for method in _ASKED}
 
 
 def question(method: str, setting: Setting) -> CalibrationQuestion:
     """What `privfed calibrate` is asked for the noise of `method`."""
-    parts, apart = _PARTS[method], setting.apart
-    sampler = parts["sampler"]
     return CalibrationQuestion(
-        mechanism=parts["mechanism"],
-        sampler=sampler,
+        **_ASKED[method](setting.apart),
         delta=setting.delta,
         accountant=TIGHTEST,
         rounds=setting.rounds,
         epsilon=setting.epsilon,
-        population=_CLIENTS if sampler == "poisson" else None,
-        cohort=_CLIENTS // apart if sampler == "poisson" else None,
-        separation=apart if sampler == "cyclic" else None,
-        slots=apart if sampler == "allocation" else None,
-        bands=apart if method == OPTIMISED else None,
     )
 
 

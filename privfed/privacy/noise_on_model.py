@@ -6,6 +6,7 @@ import math
 from typing import Protocol, runtime_checkable
 
 from privfed.privacy.mechanism import Mechanism
+from privfed.streams import Streams
 
 
 @runtime_checkable
@@ -30,3 +31,9 @@ def noise_on_model(mechanism: Mechanism, rounds: int, size: int) -> float | None
     if isinstance(mechanism, CorrelatedOverRounds):
         return mechanism.noise_on_model(rounds) * summed
     return None if mechanism.remembers else mechanism.noise_on_update(size) * summed
+
+
+def remembered_rows(mechanism: Mechanism) -> int:
+    """How many rows of earlier noise, as long as a message, its next noise is made of."""
+    memory = mechanism.memory(Streams(0), 0)
+    return memory.remembers if memory else 0

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from rich.table import Table
 
 from privfed.plan.calibration.answer import CalibrationAnswer
+from privfed.privacy.noise_on_model import remembered_rows
 from privfed.privacy.solved_for_run import SolvedForRun
 from privfed.report.tables import accountant_epsilons, counted, rows, two_sided
-from privfed.streams import Streams
 from privfed.words import ceiling
 
 _HONEST = "which honest clients add"
@@ -45,12 +45,11 @@ def calibration_table(answer: CalibrationAnswer) -> Table:
 def _correlated_row(answer: CalibrationAnswer) -> dict[str, str]:
     """Over which rounds noise is correlated, in how many groups of clients, and what it keeps."""
     question, mechanism = answer.question, answer.cost.mechanism
-    memory = mechanism.memory(Streams(0), 0)
-    if not isinstance(mechanism, SolvedForRun) or memory is None:
+    if not isinstance(mechanism, SolvedForRun):
         return {}
     groups = question.groups or 1
     divided = f"; clients are in {groups} public groups" if groups > 1 else ""
-    remembered = counted(memory.remembers, "row")
+    remembered = counted(remembered_rows(mechanism), "row")
     return {"correlated": f"{mechanism.span()}, keeping {remembered} of noise{divided}"}
 
 

@@ -13,6 +13,7 @@ from privfed.plan.plan import Plan
 from privfed.plan.rule import rule_in_words
 from privfed.plan.site_guarantee import SiteGuarantee
 from privfed.plan.unspent import unspent
+from privfed.privacy.noise_on_model import remembered_rows
 from privfed.report.plan_rows.evaluation import evaluation_rows
 from privfed.report.plan_rows.privacy import nominal_rows, privacy_rows
 from privfed.report.plan_rows.sites import site_guarantee_row, sites_row
@@ -25,7 +26,6 @@ from privfed.report.tables import (
     start_row,
 )
 from privfed.run.forecast import Forecast
-from privfed.streams import Streams
 from privfed.words import duration, size_of
 
 _TOO_LOUD = 0.05
@@ -141,8 +141,7 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             f"have to return (cross_silo): each keeps {size_of(forecast.remembered)} between rounds"
         )
     if plan.mechanism.remembers:
-        memory = plan.mechanism.memory(Streams(0), 0)
-        past = 8 * forecast.parameters * (memory.remembers if memory else 0)
+        past = 8 * forecast.parameters * remembered_rows(plan.mechanism)
         pairs["memory"] = f"{size_of(past)} of past noise, drawn again from its key when resumed"
     return pairs
 

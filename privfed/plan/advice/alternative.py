@@ -10,10 +10,9 @@ from accounting.events import REPLACE_ONE
 from privfed.config.config import Config
 from privfed.plan.advice.assumptions import assumptions, membership
 from privfed.plan.plan import Plan
-from privfed.privacy.noise_on_model import noise_on_model
+from privfed.privacy.noise_on_model import noise_on_model, remembered_rows
 from privfed.privacy.solved_for_run import InBands
 from privfed.sampling.cohort import InGroups
-from privfed.streams import Streams
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,6 @@ def alternative_of(plan: Plan, keys: Mapping[str, Any]) -> Alternative | None:
     noise = noise_on_model(mechanism, max(plan.training_rounds, 1), config.sampler.size)
     if noise is None or plan.noise_multiplier is None:
         return None
-    memory = mechanism.memory(Streams(0), 0)
     return Alternative(
         sampler=config.names["sampler"],
         mechanism=config.names["mechanism"],
@@ -74,7 +72,7 @@ def alternative_of(plan: Plan, keys: Mapping[str, Any]) -> Alternative | None:
         noise_on_model=noise,
         epsilon=plan.guarantee.epsilon,
         relation=plan.event.relation,
-        remembers=memory.remembers if memory else 0,
+        remembers=remembered_rows(mechanism),
         assumes=assumptions(plan.cost.witness),
         membership=membership(plan.event.relation, config.data.clients),
     )

@@ -76,7 +76,7 @@ class Banded(CorrelatedMechanism):
 
     bands: int = Field(10, ge=0, le=10_000)
     """Over how many rounds the noise is correlated; 1: independent noise; 0: as many as a cyclic
-    draw allows, or as groups of an allocation need the least noise."""
+    draw allows, or, from 2 on, as groups of an allocation need the least noise."""
     toeplitz: tuple[float, ...] | None = Field(None, strict=False)
     """The coefficients c, from c_0 = 1, in multiples of 2^-20; left out, those that need the least
     noise over the rounds of the run."""
