@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from privfed.grid.results import Files
 
 
+_WHOLE = frozenset(
+    {
+        *("population", "cohort", "cap", "separation", "slots", "groups", "bands", "buffers"),
+        *("sites", "sites_per_client", "bits", "dimension", "minimum", "byzantine"),
+    }
+)
+"""Flags of `privfed calibrate` that are counts."""
+
+
 def calibrate(
     *,
     delta: float,
@@ -54,6 +63,9 @@ def calibrate(
         if value is not None and not isinstance(value, Integral if counted else Real):
             kind = "a whole number" if counted else "a number"
             raise Refused(f"{name} is {value!r}; expected {kind}")
+    for name in _WHOLE & further.keys():
+        if further[name] is not None and not isinstance(further[name], Integral):
+            raise Refused(f"{name} is {further[name]!r}; expected a whole number")
     question = CalibrationQuestion(
         mechanism,
         sampler,

@@ -59,7 +59,7 @@ class Allocation(SizedSampler):
         if self.groups and self.slots % self.groups:
             raise Refused(
                 f"cohort.groups is {self.groups}, and cohort.slots {self.slots}; expected groups "
-                f"that divide the slots: {', '.join(map(str, self.possible_groups()))}"
+                f"that divide the slots: {', '.join(map(str, _divisors(self.slots)))}"
             )
         return self.model_copy(update={"size": size})
 
@@ -67,7 +67,7 @@ class Allocation(SizedSampler):
         """Into how many groups clients may be divided: what is configured, or all that go."""
         if self.groups:
             return (self.groups,)
-        return tuple(p for p in range(1, self.slots + 1) if self.slots % p == 0)
+        return _divisors(self.slots)
 
     def in_groups(self, groups: int) -> Self:
         """The same with so many groups."""
@@ -96,6 +96,10 @@ class Allocation(SizedSampler):
         slot = (group % np.uint64(groups)).astype(np.int64) + groups * turn
         present = np.flatnonzero(slot == place)
         return Cohort(round, present, clients / self.slots, self.witness(round, clients))
+
+
+def _divisors(slots: int) -> tuple[int, ...]:
+    return tuple(groups for groups in range(1, slots + 1) if slots % groups == 0)
 
 
 def uniform_below(bound: int, words: Words) -> Indices:

@@ -43,9 +43,16 @@ class CalibrationAnswer:
             "population": question.population,
             "cohort": question.cohort,
             "separation": witness.separation,
+            **self._solved_for_run(),
             "solved": self.solved,
             **self.sum_json(),
         }
+
+    def _solved_for_run(self) -> dict[str, Any]:
+        """Slots, groups, bands and buffers, where the question is about any."""
+        names = ("slots", "groups", "bands", "buffers")
+        given = {name: getattr(self.question, name) for name in names}
+        return {name: value for name, value in given.items() if value is not None}
 
     def sum_json(self) -> Mapping[str, Any]:
         """How likely a secure sum aborts; of shared noise, its grid and a party's part too."""

@@ -29,8 +29,11 @@ def refuse_contradictory_question(question: CalibrationQuestion) -> None:
     _refuse_rate(question)
     _refuse_flags_of_sums(question)
     _refuse_numbers_of_other_mechanisms(question)
-    if question.chooses_bands and question.slots is None:
-        raise Refused("how many slots are enough depends on the bands: give --slots, or --bands")
+    if question.in_bands and question.slots is None:
+        raise Refused(
+            "how many slots are enough depends on how groups divide them, and more are not always "
+            "better: give --slots"
+        )
     noise, epsilon = question.noise_multiplier, question.epsilon
     if noise is not None and not 0.0 <= noise <= LARGEST_NOISE:
         raise Refused(f"--noise-multiplier is {noise}; expected a number up to {LARGEST_NOISE:g}")

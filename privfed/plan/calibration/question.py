@@ -95,10 +95,15 @@ class CalibrationQuestion:
         return bool(self.spacing)
 
     @property
-    def chooses_bands(self) -> bool:
-        """Whether there are as many bands as need the least noise: of clients in groups."""
+    def in_bands(self) -> bool:
+        """Whether clients are in groups so that noise may have bands."""
         grouped = isinstance(self.sampler_class(), InGroups)
-        return self.bands is None and grouped and isinstance(self.mechanism_class(), InBands)
+        return grouped and isinstance(self.mechanism_class(), InBands)
+
+    @property
+    def chooses_bands(self) -> bool:
+        """Whether there are as many bands as need the least noise."""
+        return not self.bands and self.in_bands
 
     @property
     def draw_is_irrelevant(self) -> bool:

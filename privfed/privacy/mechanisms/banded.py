@@ -147,7 +147,7 @@ class Banded(CorrelatedMechanism):
         bands = len(self.coefficients())
         solved = f"solved for {self.solved_for} rounds" if self.solved_for else "as given"
         of = "the square root of prefix sums" if self.toeplitz is None else solved
-        return f"over {bands} bands, {of}"
+        return f"over {bands} band{'s' * (bands > 1)}, {of}"
 
     def coefficients(self) -> NDArray[np.float64]:
         if self.toeplitz is None:

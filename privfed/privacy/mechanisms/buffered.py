@@ -132,7 +132,7 @@ class Buffered(CorrelatedMechanism):
 
     def span(self) -> str:
         solved = f"solved for {self.solved_for} rounds" if self.solved_for else "as given"
-        return f"over all rounds by {self.buffers} buffers, {solved}"
+        return f"over all rounds by {self.buffers} buffer{'s' * (self.buffers > 1)}, {solved}"
 
     def coefficients(self) -> NDArray[np.float64]:
         """The first column of C, as far as it was solved for; 1 alone before that."""

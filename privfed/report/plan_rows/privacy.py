@@ -88,6 +88,8 @@ def _correlation_row(plan: Plan) -> dict[str, str]:
         return {}
     groups = release.groups if isinstance(release, RandomAllocation) else 1
     divided = f"; clients are in {groups} public groups" if groups > 1 else ""
+    if isinstance(release, RandomAllocation) and release.epoch.choices == 1:
+        divided += ", of one slot each: none is secret, and nothing is amplified"
     return {"correlated": f"{mechanism.span()}{divided}"}
 
 
@@ -146,9 +148,17 @@ def _event(plan: Plan) -> str:
             return f"{event}, Poisson-sampled at q = {rate:g} and cut to {cap}"
         case WithoutReplacement(cohort=m, clients=n):
             return f"{event}, on {m} of {n} drawn without replacement"
-        case Separated(separation=b) | BufferedToeplitz(separation=b):
+        case Separated(separation=b):
             return f"{event}, meeting a client once in {b} rounds at most"
+        case BufferedToeplitz(separation=b):
+            return (
+                f"{event}, meeting a client once in {b} rounds at most; what it adds in different "
+                "rounds overlaps in C x, and costs more than so many apart"
+            )
         case RandomAllocation(slots=b, epoch=epoch):
             choices = "one" if epoch.choices == 1 else f"a secret one of {epoch.choices}"
-            return f"{event}, meeting a client in {choices} of every {b} rounds"
+            return (
+                f"{event}, meeting a client in {choices} of every {b} rounds, which count whole "
+                "once they have begun"
+            )
     return event

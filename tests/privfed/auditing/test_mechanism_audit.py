@@ -161,6 +161,18 @@ def test_too_little_noise_is_refuted(part):
     assert judged(algorithm, scenarios[:1], 300).refuted == (part < 1.0)
 
 
+@pytest.mark.parametrize("part", [0.8, 1.0])
+@pytest.mark.parametrize("name", ["matrix", "buffers", "bands in groups"])
+def test_too_little_correlated_noise_is_refuted(name, part, monkeypatch):
+    algorithm, scenarios = configured(*SHIPPED[name])
+    kind = type(algorithm.mechanism)
+    real = kind.deviation
+    monkeypatch.setattr(kind, "deviation", lambda self: part * real(self))
+    audited = judged(algorithm, scenarios[:1], 300)
+    assert audited.refuted == (part < 1.0)
+    assert audited.noise == pytest.approx(part, abs=0.05)
+
+
 @pytest.mark.parametrize("mechanism", ["skellam", "discrete_gaussian"])
 def test_noise_that_counts_on_clients_who_drop_out_is_refuted(mechanism):
     algorithm, scenarios = configured(
