@@ -65,7 +65,7 @@ class Banded(CorrelatedMechanism):
 
     *Arithmetic*: clipped rows lie on a public grid, sums are exact, and the noise is made on that
     grid so that all that is released is post-processing of the continuous mechanism
-    (`privfed.privacy.noise.correlated`). Runs of older versions go on with coefficients of the
+    (`privfed.privacy.noise.correlated_on_grid`). Runs of older versions go on with those of the
     square root of prefix sums, in float64.
 
     Source: Choquette-Choo et al. 2023 ("(Amplified) banded matrix factorization", arXiv 2306.08153,

@@ -60,8 +60,8 @@ class Buffered(CorrelatedMechanism):
     *Trust*: the server sees the clipped updates and adds the noise. The key that it follows from
     lies under private/, and whoever reads that can take the noise away.
 
-    *Arithmetic*: float64, idealised. The grid of `privfed.privacy.noise.correlated` needs sums over
-    all former rows exactly, and a buffer that is rounded remembers another sum.
+    *Arithmetic*: float64, idealised. The grid of `privfed.privacy.noise.correlated_on_grid` needs
+    sums over all former rows exactly, and a buffer that is rounded remembers another sum.
 
     Source: Dvijotham et al. 2024, arXiv 2404.16706; several participations: McMahan, Xu & Zhang
     2024, arXiv 2408.08868; sensitivity: Kalinin & Lampert 2024, arXiv 2405.13763, Theorem 2;
