@@ -115,8 +115,9 @@ class Banded(CorrelatedMechanism):
         bands = len(self.coefficients())
         if witness.separation < bands or not witness.sampled:
             raise Refused(
-                f"privacy.bands is {bands}, but the sampler {witness.sampler!r} keeps "
-                f"{witness.separation} rounds between two rounds in which a client may take part; "
+                f"noise is correlated over {bands} rounds (privacy.bands), but the sampler "
+                f"{witness.sampler!r} keeps {witness.separation} rounds between two rounds in "
+                "which a client may take part; "
                 'expected at least as many as bands: use cohort.sampler = "cyclic" with '
                 f"cohort.separation = {bands} or more, or allocation with as many groups"
             )
