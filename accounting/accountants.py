@@ -10,12 +10,13 @@ the library under-counts silently when it is used in the obvious way; by constru
   accountant has to know the relation, and none doubles what another does not;
 * a Renyi divergence that rounding pushed below zero is not taken as a proof of epsilon = 0;
 * the library's Renyi divergence of sampling without replacement is not asked: it cancels
-  (`accounting.without_replacement`);
+  (`accounting.bounds.without_replacement`);
 * equal events are composed by their count, never one by one;
 * PLD's grid follows the event, so that neither tiny rates lose precision nor tiny noise memory;
 * PLD is asked at a delta that is smaller by what its FFT may have rounded away, and not at all
-  where that is more than a hundredth of delta. Gaussians alone need neither: `accounting.closed`;
-* the best of several runs is accounted for as such (`accounting.private_selection`).
+  where that is more than a hundredth of delta. Gaussians alone need neither
+  (`accounting.bounds.closed`);
+* the best of several runs is accounted for as such (`accounting.choosing.private_selection`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from accounting.bounds.pld import pld_epsilon
+from accounting.bounds.rdp import rdp_epsilon
+from accounting.choosing.private_selection import selected_epsilon
+from accounting.choosing.repeat_and_select import RepeatAndSelect
 from accounting.errors import Unaccountable
 from accounting.events import ADD_REMOVE, CHANGE, REPLACE_ONE, ZERO_OUT, Event, Spending, apart
 from accounting.noises import DiscreteGaussians, Gaussian, IntegerNoise, Skellam
@@ -35,9 +40,6 @@ from accounting.over_rounds import (
     RandomAllocation,
     Separated,
 )
-from accounting.pld import pld_epsilon
-from accounting.private_selection import selected_epsilon
-from accounting.rdp import rdp_epsilon
 from accounting.releases import (
     PoissonSampled,
     Release,
@@ -48,7 +50,6 @@ from accounting.releases import (
     WithoutReplacement,
     noise_of,
 )
-from accounting.repeat_and_select import RepeatAndSelect
 from accounting.slack import with_slack
 
 ACCOUNTANTS = ("rdp", "pld")

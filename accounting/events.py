@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from accounting.choosing.repeat_and_select import RepeatAndSelect
+from accounting.choosing.repetitions import Repetitions
 from accounting.errors import Unaccountable
 from accounting.noises import Gaussian, Noise, number
 from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
@@ -25,8 +27,6 @@ from accounting.releases import (
     noise_of,
     release_from_json,
 )
-from accounting.repeat_and_select import RepeatAndSelect
-from accounting.repetitions import Repetitions
 
 ADD_REMOVE = "add/remove"
 """Two populations are neighbours when one holds exactly one client more."""

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from accounting import chain, durable
 from accounting.budget_values import budget_value, written
-from accounting.choice import Choice
+from accounting.choosing.choice import Choice
 from accounting.errors import AccountingError, BudgetExceeded, LedgerBroken
 from accounting.events import Event, Spending
 from accounting.heads import Head, HeadsFile, place_of
@@ -152,7 +152,7 @@ class Ledger:
 
     @property
     def chosen(self) -> Event | None:
-        """The event of choosing this run among others (`accounting.choice`); None without."""
+        """The event of choosing this run among others; None without (`accounting.choosing`)."""
         return self._choice.event
 
     @property

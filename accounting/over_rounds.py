@@ -10,9 +10,13 @@ import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from accounting.bounds.toeplitz_sensitivity import (
+    buffered_sensitivity,
+    column_norm,
+    refuse_unproven,
+)
 from accounting.errors import Unaccountable
 from accounting.noises import Gaussian, Noise, natural_number, number
-from accounting.toeplitz_sensitivity import buffered_sensitivity, column_norm, refuse_unproven
 
 _OUTWARD = 1 - 1e-9
 """By what part noise counts less, which exceeds the rounding of sums over a million rounds."""
@@ -42,7 +46,8 @@ class Separated:
 class AllocatedEpoch:
     """`of`, in each of `choices` rounds, of which each client takes part in a secret one.
 
-    It is uniform, and independent of others' and of earlier ones: `accounting.random_allocation`.
+    It is uniform, and independent of others' and of earlier ones
+    (`accounting.bounds.random_allocation`).
     """
 
     choices: int
@@ -98,7 +103,7 @@ class BufferedToeplitz:
     The noise multiplier of `of` is the deviation of Z over the clip and the norm of C's column over
     infinitely many rounds. It is charged once a round; T of them, from the first round of a run on,
     are one Gaussian (`over`), since columns of C that a client meets overlap
-    (`accounting.toeplitz_sensitivity`).
+    (`accounting.bounds.toeplitz_sensitivity`).
     """
 
     decays: tuple[float, ...]

@@ -45,7 +45,7 @@ class SeveralSites:
     """`of`, where a client has up to `sites` rows, each drawn by its own coin of bias `rate`.
 
     The noise multiplier of `of` is over the bound of *one row*, of which removing the client
-    removes all (`accounting.several_sites`).
+    removes all (`accounting.bounds.several_sites`).
     """
 
     rate: float
@@ -73,7 +73,7 @@ class TruncatedPoisson:
     """`PoissonSampled`, but of a cohort above `cap` only `cap` take part, drawn uniformly.
 
     `clients` bounds the population. Adding a client may push another one out, so this is an event
-    of its own (see `accounting.pld`).
+    of its own (see `accounting.bounds.pld`).
     """
 
     rate: float

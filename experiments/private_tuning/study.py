@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from accounting.repetitions import BITS, Repetitions
+from accounting.choosing.repetitions import BITS, Repetitions
 from privfed.config.chosen import Chosen
 from privfed.config.reading import load
 from privfed.run.train import train

@@ -2,9 +2,9 @@
 
 Thousands of releases on neighbouring populations (`privfed.auditing.neighbours`) are told apart as
 well as a linear rule can, fitted to one half of them, and the other half is held against every
-point of the claimed privacy profile (`accounting.two_sample`). Beside that, the noise of releases
-on clients that send nothing is held against the deviation that was charged: an accountant that
-knows a loose bound only would not miss a fifth of the noise.
+point of the claimed privacy profile (`accounting.empirical.two_sample`). Beside that, the noise of
+releases on clients that send nothing is held against the deviation that was charged: an accountant
+that knows a loose bound only would not miss a fifth of the noise.
 
 What is tested: sampler, rule with all its passes, secure sum (its arithmetic, no cryptography),
 clip, noise and divisor, on updates of 16 numbers. Where participation is public, all who are there
@@ -26,10 +26,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from accounting.empirical.two_sample import REFUTED_BELOW, Verdict, judge
 from accounting.events import Event
 from accounting.guarantee import guarantee
 from accounting.over_rounds import RandomAllocation
-from accounting.two_sample import REFUTED_BELOW, Verdict, judge
 from privfed.auditing.neighbours import Neighbours
 from privfed.auditing.release_tests import claimed_points, measured_noise, scores
 from privfed.auditing.scenarios import (

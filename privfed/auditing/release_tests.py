@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtr
 
+from accounting.bounds.toeplitz_sensitivity import column_norm
+from accounting.empirical.two_sample import Claim
 from accounting.errors import AccountingError
 from accounting.events import CHANGE, Event
 from accounting.guarantee import guarantee
 from accounting.over_rounds import BufferedToeplitz
 from accounting.releases import PoissonSampled, Repeated, SeveralSites
-from accounting.toeplitz_sensitivity import column_norm
-from accounting.two_sample import Claim
 from privfed.auditing.scenarios import AIMED, LENGTH
 from privfed.round.algorithm import Algorithm
 

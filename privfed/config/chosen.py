@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from accounting.choosing.repetitions import Repetitions
 from accounting.errors import AccountingError
-from accounting.repetitions import Repetitions
 
 
 @dataclass(frozen=True)

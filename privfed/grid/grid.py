@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from accounting.repetitions import MOST_EXPECTED
+from accounting.choosing.repetitions import MOST_EXPECTED
 from privfed.grid.pictures.figures import Figure
 from privfed.parts import Part
 

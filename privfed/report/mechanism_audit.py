@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group
 from rich.table import Table
 
-from accounting.two_sample import REFUTED_BELOW
+from accounting.empirical.two_sample import REFUTED_BELOW
 from privfed.auditing.mechanism_audit import MechanismAudit
 from privfed.report.tables import rows
 from privfed.words import ceiling

@@ -38,9 +38,9 @@ class Allocation(SizedSampler):
     client more or less adds or takes its slots, and moves no other's; the population may hold more
     or fewer than the `data.clients` declared, from which alone the divisor follows. With several,
     under zero-out, over a public list of exactly data.clients clients: a group is public, and with
-    it a client's membership. Secrecy of the slots amplifies it (`accounting.random_allocation`),
-    for who reads what is released, and not for a server that knows who was asked; nobody else may
-    learn how many took part.
+    it a client's membership. Secrecy of the slots amplifies it
+    (`accounting.bounds.random_allocation`), for who reads what is released, and not for a server
+    that knows who was asked; nobody else may learn how many took part.
     """
 
     remembers: ClassVar[bool] = True

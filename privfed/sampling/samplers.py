@@ -76,7 +76,7 @@ class CappedPoisson(Poisson):
 
     *Event*: `TruncatedPoisson`(q, cap, clients, Gaussian(z)), under add/remove. It is amplified as
     Poisson sampling is, but adding a client to a full cohort pushes another one out, so that a sum
-    changes by two clips; the event mixes both cases (the proof is in `accounting.pld`).
+    changes by two clips; the event mixes both cases (the proof is in `accounting.bounds.pld`).
     """
 
     cap: int = Field(0, ge=0)

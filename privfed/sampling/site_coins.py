@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from accounting.bounds.several_sites import at_several_sites
 from accounting.events import Event
 from accounting.noises import DiscreteGaussians, Gaussian, Noise, Skellam
 from accounting.releases import PoissonSampled, Repeated, SeveralSites, Unprotected
-from accounting.several_sites import at_several_sites
 from privfed.errors import Refused
 from privfed.sampling.cohort import Witness
 

@@ -9,13 +9,13 @@ import pytest
 from allocation_truth import sums
 from scipy.special import logsumexp
 
-from accounting.allocation_divergence import (
+from accounting.bounds.allocation_divergence import (
     added_divergences,
     allocation_divergences,
     log_moments,
 )
-from accounting.closed import gaussian_epsilon
-from accounting.random_allocation import losses
+from accounting.bounds.closed import gaussian_epsilon
+from accounting.bounds.random_allocation import losses
 
 
 @pytest.mark.parametrize("slots", [1, 2, 7, 50, 10**6])

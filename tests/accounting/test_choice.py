@@ -2,6 +2,7 @@
 
 import pytest
 
+from accounting.choosing.repetitions import Repetitions
 from accounting.curves import spent_by
 from accounting.errors import BudgetExceeded, LedgerBroken
 from accounting.events import Event, best_of
@@ -9,7 +10,6 @@ from accounting.guarantee import Gate, guarantee, spent
 from accounting.ledger import Ledger
 from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
-from accounting.repetitions import Repetitions
 
 ROUND = Event(PoissonSampled(0.1, Gaussian(1.0)), "poisson")
 OTHER = Event(PoissonSampled(0.2, Gaussian(1.0)), "poisson")

@@ -7,11 +7,11 @@ import pytest
 from scipy import stats
 from scipy.optimize import brentq
 
-from accounting.closed import gaussian_epsilon
+from accounting.bounds.closed import gaussian_epsilon
+from accounting.empirical.one_run import Guesses, guess
+from accounting.empirical.one_shot import Bell, epsilon_between, estimate
+from accounting.empirical.two_sample import judge
 from accounting.errors import Unaccountable
-from accounting.one_run import Guesses, guess
-from accounting.one_shot import Bell, epsilon_between, estimate
-from accounting.two_sample import judge
 
 DELTA = 1e-6
 

@@ -8,16 +8,16 @@ from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp
 
 from accounting.accountants import epsilon, supports
-from accounting.errors import Unaccountable
-from accounting.events import ADD_REMOVE, ZERO_OUT, Event
-from accounting.integer_noise import (
+from accounting.bounds.integer_noise import (
     discrete_gaussian_divergence,
     skellam_divergence,
 )
+from accounting.bounds.poisson_sampling import poisson_sampled
+from accounting.bounds.rdp import _curve, integer_divergence
+from accounting.errors import Unaccountable
+from accounting.events import ADD_REMOVE, ZERO_OUT, Event
 from accounting.noises import DiscreteGaussians, Gaussian, Skellam
 from accounting.over_rounds import Separated
-from accounting.poisson_sampling import poisson_sampled
-from accounting.rdp import _curve, integer_divergence
 from accounting.releases import PoissonSampled, release_from_json
 
 

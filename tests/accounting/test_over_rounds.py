@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 from accounting.accountants import epsilon, supports
+from accounting.bounds.toeplitz_sensitivity import buffered_sensitivity, column_norm
+from accounting.choosing.repeat_and_select import RepeatAndSelect
+from accounting.choosing.repetitions import Repetitions
 from accounting.errors import Unaccountable
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event, apart, best_of, within
 from accounting.noises import Gaussian
 from accounting.over_rounds import AllocatedEpoch, BufferedToeplitz, RandomAllocation, Separated
 from accounting.releases import PoissonSampled, release_from_json
-from accounting.repeat_and_select import RepeatAndSelect
-from accounting.repetitions import Repetitions
-from accounting.toeplitz_sensitivity import buffered_sensitivity, column_norm
 
 DECAYS, OUTPUTS = (0.9, 0.3), (0.4, 0.1)
 

@@ -10,11 +10,11 @@ from dp_accounting import rdp as library
 from scipy.special import gammaln, ive, logsumexp
 
 from accounting.accountants import epsilon, supports
+from accounting.bounds.integer_noise import skellam_divergence
+from accounting.bounds.poisson_sampling import poisson_sampled
+from accounting.bounds.rdp import integer_divergence
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event
-from accounting.integer_noise import skellam_divergence
 from accounting.noises import DiscreteGaussians, Gaussian, Skellam
-from accounting.poisson_sampling import poisson_sampled
-from accounting.rdp import integer_divergence
 from accounting.releases import PoissonSampled
 
 RATES = (1e-4, 0.03, 0.2, 0.5, 0.9, 0.999)

@@ -10,16 +10,16 @@ from dp_accounting import dp_event, rdp
 from scipy.special import logsumexp
 
 from accounting.accountants import epsilon, supports
+from accounting.bounds.rdp import rdp_epsilon
 from accounting.calibration import noise_multiplier
+from accounting.choosing.private_selection import selected_divergences, selected_epsilon
+from accounting.choosing.repetitions import Repetitions
 from accounting.errors import Unaccountable
 from accounting.events import REPLACE_ONE, ZERO_OUT, Event, best_of, within
 from accounting.guarantee import guarantee
 from accounting.noises import Gaussian, Skellam
 from accounting.over_rounds import Separated
-from accounting.private_selection import selected_divergences, selected_epsilon
-from accounting.rdp import rdp_epsilon
 from accounting.releases import PoissonSampled, TruncatedPoisson, Unprotected
-from accounting.repetitions import Repetitions
 
 ORDERS = np.array([1.1, 1.5, 2.0, 3.0, 5.0, 8.0, 16.0, 32.0, 64.0, 200.0])
 LAWS = [Repetitions.with_mean(shape, mean) for shape, mean in ((1, 8), (0, 5), (0.5, 24), (2, 3))]

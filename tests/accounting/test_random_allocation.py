@@ -16,10 +16,10 @@ from allocation_truth import (
     true_pair_delta,
 )
 
-from accounting import random_allocation
-from accounting.closed import gaussian_epsilon, log_delta
-from accounting.random_allocation import largest_loss, loss_deviation, losses
-from accounting.spread import added, lognormal, regridded
+from accounting.bounds import random_allocation
+from accounting.bounds.closed import gaussian_epsilon, log_delta
+from accounting.bounds.random_allocation import largest_loss, loss_deviation, losses
+from accounting.bounds.spread import added, lognormal, regridded
 
 GRID = 1e-3
 DELTAS = (1e-2, 1e-5, 1e-10)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
+from accounting.choosing.repetitions import BITS, Repetitions
 from accounting.errors import Unaccountable
-from accounting.repetitions import BITS, Repetitions
 
 LAWS = [(1.0, 24.0), (0.0, 8.0), (0.5, 5.0), (2.0, 3.0)]
 

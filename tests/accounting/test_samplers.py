@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from accounting.accountants import epsilon, supports
-from accounting.closed import composed, gaussian_epsilon, log_delta
+from accounting.bounds.closed import composed, gaussian_epsilon, log_delta
+from accounting.bounds.without_replacement import wor_divergence
 from accounting.curves import over_delta, over_rounds
 from accounting.errors import Unaccountable
 from accounting.events import ADD_REMOVE, CHANGE, REPLACE_ONE, ZERO_OUT, Event, apart
@@ -30,7 +31,6 @@ from accounting.releases import (
     WithoutReplacement,
     noise_of,
 )
-from accounting.without_replacement import wor_divergence
 
 
 def cut(cap, clients=10_000, q=0.01, z=1.0):

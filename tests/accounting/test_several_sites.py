@@ -10,15 +10,15 @@ from scipy.special import ive
 from scipy.stats import binom, norm
 
 from accounting.accountants import epsilon, supports
+from accounting.bounds.pld import _losses
+from accounting.bounds.rdp import _curve
+from accounting.bounds.several_sites import _Pair, at_several_sites, split
 from accounting.calibration import noise_multiplier
 from accounting.errors import Unaccountable
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event, apart
 from accounting.guarantee import guarantee
 from accounting.noises import DiscreteGaussians, Gaussian, Skellam
-from accounting.pld import _losses
-from accounting.rdp import _curve
 from accounting.releases import PoissonSampled, Repeated, SeveralSites, noise_of, release_from_json
-from accounting.several_sites import _Pair, at_several_sites, split
 
 EPSILONS = np.array([-3.0, -0.5, -0.1, 0.0, 0.1, 0.5, 1.0, 2.0, 5.0])
 

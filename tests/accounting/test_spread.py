@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from accounting.spread import added, lognormal, regridded
+from accounting.bounds.spread import added, lognormal, regridded
 
 
 @pytest.mark.parametrize("deviation, step", [(3.0, 0.05), (0.5, 0.02), (1e-3, 5e-5)])

@@ -6,8 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from accounting.errors import Unaccountable
-from accounting.toeplitz_sensitivity import (
+from accounting.bounds.toeplitz_sensitivity import (
     buffered_column,
     buffered_sensitivity,
     column_norm,
@@ -15,6 +14,7 @@ from accounting.toeplitz_sensitivity import (
     refuse_unproven,
     sum_of_shifts,
 )
+from accounting.errors import Unaccountable
 
 TWO = ((0.97, 0.4), (0.3, 0.2))
 

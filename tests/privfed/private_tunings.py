@@ -31,7 +31,9 @@ def tuned(path, processes=1):
 
 def number(monkeypatch, count):
     """Make the secret number of candidates `count`."""
-    monkeypatch.setattr("accounting.repetitions.Repetitions.number", lambda law, bits: count)
+    monkeypatch.setattr(
+        "accounting.choosing.repetitions.Repetitions.number", lambda law, bits: count
+    )
 
 
 def scored(*outcomes):

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from accounting.two_sample import REFUTED_BELOW
+from accounting.empirical.two_sample import REFUTED_BELOW
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.empirical.one_run import Guesses, guess
+from accounting.empirical.one_shot import Bell, epsilon_between, estimate
+from accounting.empirical.two_sample import Claim, judge
 from accounting.events import Event
-from accounting.one_run import Guesses, guess
-from accounting.one_shot import Bell, epsilon_between, estimate
-from accounting.two_sample import Claim, judge
 from privfed.auditing.canaries.evidence import Evidence
 from privfed.auditing.canaries.log import CanaryRecord
 from privfed.auditing.canaries.scores import Scale, likelihood_ratios

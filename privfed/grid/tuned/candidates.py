@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from accounting.repetitions import BITS
+from accounting.choosing.repetitions import BITS
 from privfed.grid.cells import Cell
 from privfed.grid.tuned.proposal import Proposal
 from privfed.streams import Keys, Streams

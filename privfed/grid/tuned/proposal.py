@@ -3,8 +3,8 @@
 *What is released*: the directory of the best run by a score that is fixed here, and one line in a
 ledger. *Mechanism*: K runs, K drawn from a public law and secret; each draws one combination of
 `tune.over` uniformly, with replacement, and trains it afresh. *Sensitivity, relation, unit and
-sampler*: those of a run. *Charged*: one event, `accounting.private_selection` of what each run
-spends, which has to be the same for every combination: a bound on each is then one on their
+sampler*: those of a run. *Charged*: one event, `accounting.choosing.private_selection` of what each
+run spends, which has to be the same for every combination: a bound on each is then one on their
 mixture. The score is post-processing (`privfed.grid.tuned.score`).
 (Papernot & Steinke 2022, Theorem 2; Koskela, Redberg & Wang 2024.)
 """
@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from accounting.choosing.repetitions import Repetitions
 from accounting.events import Event
 from accounting.guarantee import Guarantee, guarantee
-from accounting.repetitions import Repetitions
 from privfed.auditing.prior_runs import priors
 from privfed.config.chosen import Chosen
 from privfed.config.config import Config

@@ -3,7 +3,7 @@
 C has the column c_0 = 1, c_i = sum_j omega_j theta_j^(i - 1), with decays theta `[d]` and outputs
 omega `[d]`. Y = C^-1 Z needs d rows of memory: Y_t = Z_t - sum_j omega_j B_j, after which each
 buffer becomes B_j <- theta_j B_j + Y_t. A client's columns of C overlap; what that costs is in
-`accounting.toeplitz_sensitivity`.
+`accounting.bounds.toeplitz_sensitivity`.
 
 *Inverse.* With v = omega^(1/2), the recursion has the symmetric matrix M = diag(theta) - v v^T, and
 the column of C^-1 is 1, -v^T M^(i-1) v: buffered too, with the eigenvalues of M as decays and the
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit, logit
 
-from accounting.toeplitz_sensitivity import (
+from accounting.bounds.toeplitz_sensitivity import (
     buffered_column,
     buffered_sensitivity,
     powers,

@@ -48,7 +48,7 @@ def relative_noise(sums: Numbers, sensitivity: float) -> float:
     """The same for any `sensitivity`, over the sqrt(k) of independent noise.
 
     `sums` `[rounds]` is the column of A C^-1. Where a client's columns overlap, the sensitivity is
-    more than |c|: see `accounting.toeplitz_sensitivity`.
+    more than |c|: see `accounting.bounds.toeplitz_sensitivity`.
     """
     weights = rows_below(len(sums))
     return sensitivity * math.sqrt(float(weights @ sums**2) / float(weights.sum()))

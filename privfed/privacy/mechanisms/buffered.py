@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from accounting.bounds.toeplitz_sensitivity import column_norm, refuse_unproven
 from accounting.errors import Unaccountable
 from accounting.events import CHANGE, ZERO_OUT, Event
 from accounting.noises import LARGEST_NOISE, Gaussian
 from accounting.over_rounds import BufferedToeplitz, Separated
-from accounting.toeplitz_sensitivity import column_norm, refuse_unproven
 from privfed.errors import Refused
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.factorization.buffers import MOST_BUFFERS, Buffers, optimal_buffers
@@ -51,7 +51,7 @@ class Buffered(CorrelatedMechanism):
     rounds between two participations of a client. Its columns of C overlap; as the column is
     non-negative and never increases (which is verified of the recorded numbers), T rounds change
     C x by at most the norm of the sum of its columns at distances of b, in clips
-    (`accounting.toeplitz_sensitivity`), also where updates depend on earlier releases.
+    (`accounting.bounds.toeplitz_sensitivity`), also where updates depend on earlier releases.
 
     *Sampler*: cyclic, or full. T rounds are one Gaussian, and so is each beginning of them: the
     event of a round is `BufferedToeplitz`. A secret slot amplifies nothing here: windows of C that

@@ -46,7 +46,7 @@ class LocalGaussian(NoisedMechanism):
     *Sampler*: any; nothing is amplified, since who takes part is seen. Each participation is one
     Gaussian(z / 2), and a client is charged every round in which it could be drawn: all of them,
     or one in `separation` under a cyclic sampler. Gaussians compose exactly, and
-    `accounting.closed` calibrates them (Balle & Wang 2018, Theorem 8, "analytic Gaussian").
+    `accounting.bounds.closed` calibrates them (Balle & Wang 2018, Theorem 8, "analytic Gaussian").
 
     *Trust*: nobody but the client itself. *Arithmetic*: as central noise, on each client.
 

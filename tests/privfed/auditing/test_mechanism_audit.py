@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from accounting.empirical.two_sample import judge
 from accounting.events import ADD_REMOVE, Event
 from accounting.noises import Gaussian
 from accounting.over_rounds import RandomAllocation
 from accounting.releases import PoissonSampled, Repeated, noise_of
-from accounting.two_sample import judge
 from privfed.auditing.mechanism_audit import audit_mechanism, examine
 from privfed.auditing.release_tests import claimed_points, measured_noise, scores
 from privfed.auditing.scenarios import LENGTH, plan_of_mechanism, scenarios_of

@@ -16,9 +16,9 @@ from private_tunings import BUDGET, TUNED, number, proposed, public, scored, tun
 from scipy.stats import binom, chi2
 
 import privfed
+from accounting.choosing.repetitions import Repetitions
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
-from accounting.repetitions import Repetitions
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.config.chosen import Chosen

@@ -6,7 +6,7 @@ import pytest
 from grids import write
 from private_tunings import BUDGET, TUNED, proposed, tuned
 
-from accounting.repetitions import Repetitions
+from accounting.choosing.repetitions import Repetitions
 from privfed.config.assembly import assembled
 from privfed.config.chosen import Chosen
 from privfed.config.overrides import assign

@@ -10,11 +10,11 @@ from helpers import Rounds, assert_normal
 from small import SMALL, model, same_run, stop_after, trained
 
 from accounting.accountants import epsilon
+from accounting.bounds.toeplitz_sensitivity import buffered_sensitivity, column_norm
 from accounting.events import ZERO_OUT, Event
 from accounting.ledger import Ledger
 from accounting.noises import Gaussian
 from accounting.over_rounds import BufferedToeplitz
-from accounting.toeplitz_sensitivity import buffered_sensitivity, column_norm
 from privfed.auditing.run_audit import audit
 from privfed.config.reading import load
 from privfed.errors import Refused

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import logit
 
+from accounting.bounds.toeplitz_sensitivity import buffered_sensitivity, refuse_unproven
 from accounting.errors import Unaccountable
-from accounting.toeplitz_sensitivity import buffered_sensitivity, refuse_unproven
 from privfed.privacy.factorization.buffers import (
     Buffers,
     _layout,

@@ -39,8 +39,8 @@ Part of an epoch is post-processing of all of it. What a cohort releases beside 
 same slot and belongs into z, by (sum_i z_i^-2)^-1/2: charged as another allocation it is no bound.
 
 *The bound by a spread.* If E[R' | R] = R then E f(R') >= E f(R): any law of R may be replaced by a
-spread of it (`accounting.spread`), in every epoch, for an upper bound in both directions and under
-composition at once, since all of these are convex in each R. So exp(L) / t is spread on a
+spread of it (`accounting.bounds.spread`), in every epoch, for an upper bound in both directions and
+under composition at once, since all of these are convex in each R. So exp(L) / t is spread on a
 geometric grid, and t of these are added, partial sums being spread on grids that are fine beside
 their own deviation. (On R itself this is "connect the dots": Doroshenko et al. 2022, arXiv
 2207.04380.) A mass q at log R = s is a loss s of probability q e^s under P, and a loss -s of
@@ -66,7 +66,7 @@ import numpy as np
 from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as library
 
-from accounting.spread import Numbers, Spread, added, lognormal, regridded
+from accounting.bounds.spread import Numbers, Spread, added, lognormal, regridded
 
 _FINENESS = 40
 """The steps of a grid in a deviation of what lies on it: against 80, epsilon was at most 0.001

@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from accounting.repetitions import Repetitions
+from accounting.choosing.repetitions import Repetitions
 
 _STEPS = 24
 

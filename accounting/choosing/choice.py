@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from accounting.choosing.repeat_and_select import RepeatAndSelect
 from accounting.errors import LedgerBroken
 from accounting.events import Event, Spending, within
-from accounting.repeat_and_select import RepeatAndSelect
 
 
 @dataclass(frozen=True)

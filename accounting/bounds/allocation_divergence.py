@@ -1,4 +1,6 @@
-"""Renyi divergence of random allocation, both directions (setting: `accounting.random_allocation`).
+"""Renyi divergence of random allocation, both directions.
+
+The setting is that of `accounting.bounds.random_allocation`.
 
 R_t = (1/t) sum_i exp(L_i), with L_i independent N(-1/(2 z^2), 1/z^2), is the ratio of the pair that
 dominates an epoch of t slots. Powers of it are convex, so that for every client
@@ -31,7 +33,7 @@ import math
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
-from accounting.spread import Numbers
+from accounting.bounds.spread import Numbers
 
 _AT_ONCE = 64
 """The orders that a sum of two runs over at once: for all together it would hold 1e6 terms."""

@@ -13,19 +13,19 @@ import numpy as np
 from absl import logging as absl_logging
 from dp_accounting import rdp as library
 
-from accounting.allocation_divergence import allocation_divergences
-from accounting.integer_noise import (
+from accounting.bounds.allocation_divergence import allocation_divergences
+from accounting.bounds.integer_noise import (
     discrete_gaussian_divergence,
     skellam_divergence,
 )
+from accounting.bounds.poisson_sampling import poisson_sampled
+from accounting.bounds.several_sites import split
+from accounting.bounds.without_replacement import wor_divergence
+from accounting.choosing.private_selection import selected_divergences
+from accounting.choosing.repeat_and_select import RepeatAndSelect
 from accounting.noises import DiscreteGaussians, Gaussian, IntegerNoise, Skellam
 from accounting.over_rounds import AllocatedEpoch
-from accounting.poisson_sampling import poisson_sampled
-from accounting.private_selection import selected_divergences
 from accounting.releases import PoissonSampled, SeveralSites, TruncatedPoisson, WithoutReplacement
-from accounting.repeat_and_select import RepeatAndSelect
-from accounting.several_sites import split
-from accounting.without_replacement import wor_divergence
 
 Known = (
     AllocatedEpoch

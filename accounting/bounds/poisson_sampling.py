@@ -58,7 +58,7 @@ added up is no bound.
 
 *Both directions* of integer noise: nu symmetric about 0, as Skellam's law and sums of discrete
 Gaussians are, the reflection x -> e - x takes the pair (nu(. - e), nu) to (nu, nu(. - e)), so that
-its two divergences are equal, and one bound (`accounting.integer_noise`) covers both.
+its two divergences are equal, and one bound (`accounting.bounds.integer_noise`) covers both.
 """
 
 from __future__ import annotations

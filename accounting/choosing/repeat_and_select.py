@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from accounting.choosing.repetitions import Repetitions
 from accounting.errors import Unaccountable
 from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 from accounting.releases import Release, Repeated, release_from_json
-from accounting.repetitions import Repetitions
 
 _UNCOUNTED = (Separated, RandomAllocation, BufferedToeplitz, Repeated)
 """Releases that stand for others, by how many of them there are (`accounting.events.apart`)."""
@@ -20,7 +20,7 @@ class RepeatAndSelect:
     """The best of a random number of runs, each of which makes all the releases of `of`.
 
     `of` holds pairs of a release and how often a run makes it. Only the best run leaves, and how
-    many there were stays secret (`accounting.private_selection`).
+    many there were stays secret (`accounting.choosing.private_selection`).
     """
 
     of: tuple[tuple[Release, int], ...]

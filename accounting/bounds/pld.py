@@ -12,14 +12,14 @@ import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as library
 from scipy.stats import binom
 
-from accounting import random_allocation
-from accounting.closed import composed, gaussian_epsilon
+from accounting.bounds import random_allocation
+from accounting.bounds.closed import composed, gaussian_epsilon
+from accounting.bounds.rdp import reach
+from accounting.bounds.several_sites import largest_loss, losses
 from accounting.errors import Unaccountable
 from accounting.noises import Gaussian
 from accounting.over_rounds import AllocatedEpoch
-from accounting.rdp import reach
 from accounting.releases import PoissonSampled, SeveralSites, TruncatedPoisson
-from accounting.several_sites import largest_loss, losses
 
 Known = Gaussian | PoissonSampled | SeveralSites | TruncatedPoisson | AllocatedEpoch
 Counts = Mapping[Known, int]

@@ -15,9 +15,9 @@ Theorem 1), with tau = 10 sum_{k=1}^{n-1} exp(-2 pi^2 s^2 k / (k + 1)) and v = n
          (alpha / 2) (l2 / sqrt(v) + tau sqrt(d))^2 }
 
 Both laws are symmetric about 0, so that the divergences of the two directions are equal. Poisson
-sampling of either: `accounting.poisson_sampling`.
+sampling of either: `accounting.bounds.poisson_sampling`.
 
-Bounds at whole orders hold between them by convexity (`accounting.rdp`).
+Bounds at whole orders hold between them by convexity (`accounting.bounds.rdp`).
 """
 
 from __future__ import annotations

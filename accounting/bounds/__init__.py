@@ -1,0 +1,1 @@
+"""How far one release tells neighbours apart: divergences, profiles and sensitivities."""

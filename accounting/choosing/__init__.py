@@ -1,0 +1,1 @@
+"""The cost of choosing among several runs by a released score."""

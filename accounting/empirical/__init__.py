@@ -1,0 +1,1 @@
+"""What guesses and samples say against a claimed epsilon."""
