@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import Charge
+from privfed.auditing.canaries.coins import fair_coins
 from privfed.auditing.canaries.log import CanaryLog
 from privfed.data.federation import client_number
 from privfed.errors import Refused
@@ -53,7 +54,7 @@ class Canaries:
                 f"audit.canaries is {count}, whose directions of {length:,} numbers each take more "
                 f"than {_MOST_BYTES // 2**30} GiB; expected at most {_MOST_BYTES // 4 // length}"
             )
-        coins = (streams.at("canaries/coins").bits(count) & np.uint64(1)).astype(bool)
+        coins = fair_coins(count, streams)
         directions = torch.empty(count, length)
         keys = streams.at("canaries/directions", clients=np.arange(count))
         for row, key in zip(directions, keys.each(), strict=True):

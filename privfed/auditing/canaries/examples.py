@@ -1,0 +1,68 @@
+"""What crafted canaries hold: examples of the run's own kind, made up from its secret key.
+
+They depend on nobody's private data: on the key, on the public model at the start, and on public
+examples where the run has some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privfed.auditing.canaries.input_space import InputSpace
+from privfed.auditing.canaries.self_influence import SelfInfluence
+from privfed.data.federation import Examples, Federation, client_number
+from privfed.streams import Streams
+from privfed.vector import Indices
+
+
+@dataclass(frozen=True)
+class CanaryExamples:
+    """Examples x `[K, n, *features]` and y `[K, n, *labels]` of K canaries."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def federation(self, numbers: Indices, like: Federation) -> Federation:
+        """A population of the canaries `numbers` `[c]`, whose examples are of the form of `like`.
+
+        Their labels stay as they are in rounds in which those of `like` change.
+        """
+        x, y = (part[torch.from_numpy(numbers)].flatten(0, 1) for part in (self.x, self.y))
+        device = like.examples.y.device
+        examples = Examples(x.to(device), y.to(device), like.examples.classes)
+        offsets = np.arange(len(numbers) + 1) * self.y.shape[1]
+        return Federation(examples, offsets, like.test, canary_identities(numbers))
+
+
+def canary_identities(numbers: Indices) -> Indices:
+    """The canaries' own numbers `[c]`, to key their randomness by."""
+    return np.array([client_number(f"canary {number}") for number in numbers], dtype=np.int64)
+
+
+def made_up(
+    count: int, each: int, steps: int, space: InputSpace, influence: SelfInfluence, streams: Streams
+) -> CanaryExamples:
+    """`each` examples for each of `count` canaries, after `steps` of crafting (0: random ones)."""
+    parts = list(_chunks(count, each, steps, space, influence, streams))
+    x, y = (torch.cat(part) for part in zip(*parts, strict=True))
+    return CanaryExamples(x, y)
+
+
+def _chunks(
+    count: int, each: int, steps: int, space: InputSpace, influence: SelfInfluence, streams: Streams
+) -> Iterator[tuple[Tensor, Tensor]]:
+    device = influence.models.device
+    for first in range(0, count, influence.together):
+        numbers = np.arange(first, min(first + influence.together, count))
+        keys = streams.at("canaries/examples", clients=numbers)
+        drawn = [space.drawn(canary, each) for canary in keys.each()]
+        x, y = (torch.stack(part).to(device) for part in zip(*drawn, strict=True))
+        yield space.crafted(x, y, influence, steps, keys) if steps else (x, y)

@@ -1,0 +1,56 @@
+"""Canaries that train: made-up clients with examples of their own, in the run's own population.
+
+Each of K canaries enters by a fair coin of its own, and then follows the run's sampler, its
+availability, its local training, its clip and its weights, as any client does. Sampling rate and
+divisor stay as configured, and examples and coins follow from the key under private/, so that the
+guarantee of real clients is what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from torch import Tensor
+
+from privfed.local.exchange import Chunk, Exchange, Executor
+from privfed.sampling.cohort import Cohort
+from privfed.vector import Indices
+
+
+@dataclass(frozen=True)
+class WithTraining:
+    """An executor in whose cohorts canaries answer, too, as `training` has them.
+
+    The real clients have the numbers below `clients`; a canary's number is its place behind them.
+    """
+
+    inner: Executor
+    training: Executor
+    clients: int
+
+    def answering(self, cohort: Cohort) -> Cohort:
+        real, made_up = self._parted(cohort)
+        there = (
+            self.inner.answering(replace(cohort, clients=real)).clients,
+            self.training.answering(replace(cohort, clients=made_up)).clients + self.clients,
+        )
+        return replace(cohort, clients=np.concatenate(there))
+
+    def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
+        real, made_up = self._parted(cohort)
+        yield from self.inner.chunks(exchange, replace(cohort, clients=real))
+        for chunk in self.training.chunks(exchange, replace(cohort, clients=made_up)):
+            yield replace(chunk, ids=chunk.ids + self.clients)
+
+    def reduce(self, total: Tensor) -> Tensor:
+        return self.inner.reduce(total)
+
+    def root(self, exchange: Exchange, round: int) -> Tensor:
+        return self.inner.root(exchange, round)
+
+    def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
+        """The real clients of a cohort, and its canaries by their places among canaries."""
+        ids = cohort.clients
+        return ids[ids < self.clients], ids[ids >= self.clients] - self.clients

@@ -1,0 +1,59 @@
+"""Crafting for a run: its canaries' examples, and how those that entered train."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from privfed.auditing.canaries.examples import CanaryExamples, made_up
+from privfed.auditing.canaries.input_space import space_of
+from privfed.auditing.canaries.public_models import (
+    public_directions,
+    public_examples,
+    public_models,
+)
+from privfed.auditing.canaries.self_influence import SelfInfluence
+from privfed.errors import Refused
+from privfed.local.batches import steps
+from privfed.local.executor import LocalExecutor
+from privfed.run.setup import Setup
+from privfed.streams import Streams
+from privfed.vector import Indices
+
+
+def crafted(setup: Setup, count: int, streams: Streams) -> CanaryExamples:
+    """The examples of `count` canaries of this run's kind, by `streams`.
+
+    Raises `Refused` where nothing can be crafted.
+    """
+    audit = setup.plan.config.audit
+    space, influence = space_of(setup.federation), self_influence(setup)
+    try:
+        return made_up(count, audit.examples, audit.craft_steps, space, influence, streams)
+    except (RuntimeError, NotImplementedError) as error:
+        reason = " ".join(str(error).split())
+        raise Refused(
+            f"audit.craft_steps is {audit.craft_steps}, but examples cannot be improved by this "
+            f"model's gradients: {reason}; set it to 0, for random ones"
+        ) from error
+
+
+def self_influence(setup: Setup) -> SelfInfluence:
+    """How the worth of canaries is measured: at public models, with this run's local training."""
+    config, trainer = setup.plan.config, setup.executor.trainer
+    network, public = setup.network, public_examples(setup.federation)
+    models = public_models(network, public, trainer.lr)
+    others = public_directions(network, public, models)
+    taken = int(steps(np.array([config.audit.examples]), trainer.epochs, trainer.batch_size)[0])
+    reach = trainer.lr * taken
+    enough = float(config.mechanism.clip) / reach if reach else math.inf
+    return SelfInfluence(network, models, others, enough, trainer.way == "stacked")
+
+
+def training_executor(setup: Setup, examples: CanaryExamples, numbers: Indices) -> LocalExecutor:
+    """The run's executor over the canaries `numbers` `[c]` in the place of its clients."""
+    federation = examples.federation(numbers, setup.federation)
+    trainer = replace(setup.executor.trainer, federation=federation)
+    return replace(setup.executor, trainer=trainer, weights=())

@@ -1,0 +1,82 @@
+"""Canaries that train in a run: crafted before its first charge, scored by its final model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from torch import Tensor
+
+from privfed.auditing.canaries.clients import WithoutCanaries
+from privfed.auditing.canaries.coins import fair_coins
+from privfed.auditing.canaries.examples import CanaryExamples, canary_identities
+from privfed.auditing.canaries.learned import Learning, mean_losses
+from privfed.auditing.canaries.log import FINAL, CanaryLog
+from privfed.auditing.canaries.training import WithTraining
+from privfed.round.world import World
+from privfed.run.canaries.crafting import crafted, self_influence, training_executor
+from privfed.run.setup import Setup
+from privfed.sampling.cohort import People
+from privfed.store.canary_file import CanaryFile
+from privfed.store.run_directory import RunDirectory
+from privfed.store.tensorfile import misfits_are_broken
+from privfed.streams import Streams
+from privfed.vector import Indices
+
+
+@dataclass(frozen=True)
+class InputCanaries:
+    """A run's canaries that train, and the log that their scores by the final model go to."""
+
+    learning: Learning
+    log: CanaryLog
+
+    def hear(self, round: int, released: list[Tensor]) -> None:
+        """Take no note: whom these canaries stand against sees the final model only."""
+
+    def end(self, params: Tensor) -> None:
+        """Note what the final model `[d]` has learned of each canary's examples."""
+        self.log.append(FINAL, np.append(1.0, self.learning.scores(params)))
+
+
+def with_input_canaries(
+    world: World, setup: Setup, directory: RunDirectory
+) -> tuple[World, InputCanaries]:
+    """The world with canaries behind its clients, which train on examples of their own.
+
+    These are made when the run begins, from its secret key, and then lie under private/: a run that
+    goes on has the same ones.
+    """
+    learning = _learning(setup, CanaryFile(directory.canary_examples), world.streams)
+    coins = fair_coins(len(learning.examples), world.streams)
+    log = CanaryLog(directory.canaries, len(coins))
+    log.begin(coins, 0)  # its scores are no cosines of d dimensions
+    entered, clients = np.flatnonzero(coins), setup.federation.clients
+    training = training_executor(setup, learning.examples, entered)
+    joined = replace(
+        world,
+        executor=WithTraining(world.executor, training, clients),
+        people=_among(world.people, entered),
+        watch=WithoutCanaries(world.watch, clients) if world.watch else None,
+    )
+    return joined, InputCanaries(learning, log)
+
+
+def _among(people: People, entered: Indices) -> People:
+    """The population with the canaries `entered` `[c]` behind the real clients."""
+    sizes = np.concatenate([people.sizes, np.zeros(len(entered), dtype=np.int64)])
+    return People(sizes, np.concatenate([people.identities, canary_identities(entered)]))
+
+
+def _learning(setup: Setup, file: CanaryFile, streams: Streams) -> Learning:
+    """The canaries' examples and what the start makes of them; made where they are not yet."""
+    network = setup.network
+    if not file.exists():
+        made = crafted(setup, setup.plan.config.audit.canaries, streams)
+        start = mean_losses(network, network.initial_params, made)
+        norms = self_influence(setup).norms(made.x, made.y)
+        file.write({"x": made.x, "y": made.y, "before": start, "norms": norms})
+    with misfits_are_broken(file.path):
+        tensors = file.read(network.initial_params.device)
+        made = CanaryExamples(tensors["x"], tensors["y"])
+        return Learning(network, made, tensors["before"], tensors["norms"])
