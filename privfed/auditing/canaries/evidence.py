@@ -1,6 +1,7 @@
 """What a run's canaries say about the epsilon that it claims: estimates, and bounds.
 
-Two adversaries: one who sees every release, and one who sees the final model only. Each canary gets
+Two adversaries: one who sees every release, and one who sees the final model only, as alone is
+scored where canaries train. Each canary gets
 one number from either, and `accounting` judges these. An *estimate* takes them to be Gaussian and
 may err on either side: by the largest cosine of a round, and the cosine with the final model, as
 Andrew et al. 2024. A *lower bound* holds with its confidence, whatever the canaries do to each
@@ -22,7 +23,7 @@ from accounting.empirical.two_sample import REFUTED_BELOW
 class Evidence:
     """What `canaries` made-up clients show, of whom `entered` were in the population.
 
-    A figure is None where it needs more of them. `epsilon_lower_bound_most` is what so many
+    A figure is None where it needs more of them, or releases that they were held against. `epsilon_lower_bound_most` is what so many
     canaries could show, were all guesses right. `p_value` is the smallest of all one-run tests of
     the claim and of its whole trade-off curve, times their number.
     """
@@ -32,13 +33,13 @@ class Evidence:
     confidence: float
     epsilon_claimed: float
     delta: float
-    epsilon_estimate_all_iterates: float
-    epsilon_estimate_likelihood: float
+    epsilon_estimate_all_iterates: float | None
+    epsilon_estimate_likelihood: float | None
     epsilon_estimate_final: float | None
-    epsilon_lower_bound: float
+    epsilon_lower_bound: float | None
     epsilon_lower_bound_final: float | None
     epsilon_lower_bound_most: float
-    epsilon_lower_bound_if_gaussian: float
+    epsilon_lower_bound_if_gaussian: float | None
     epsilon_lower_bound_final_if_gaussian: float | None
     epsilon_lower_bound_most_if_gaussian: float
     epsilon_lower_bound_split: float | None
@@ -64,22 +65,45 @@ def evidence_rows(evidence: Evidence) -> Mapping[str, str]:
     )
     return {
         "canaries": f"{evidence.canaries}, of which {evidence.entered} were in the population",
-        "estimate": f"ε ≈ {_shown(evidence.epsilon_estimate_all_iterates)} for who saw every "
-        f"release, {_shown(evidence.epsilon_estimate_final)} for who sees the final model (not "
-        "bounds; by likelihoods, which are no Gaussians: "
-        f"{_shown(evidence.epsilon_estimate_likelihood)})",
-        "lower bound": f"ε ≥ {_shown(evidence.epsilon_lower_bound)} with {sure} confidence for who "
-        f"saw every release, {_shown(evidence.epsilon_lower_bound_final)} for who sees the final "
-        f"model (so many could show {_shown(evidence.epsilon_lower_bound_most)} at most)",
-        "if Gaussian": "were the run's trade-off curve that of Gaussian noise: ε ≥ "
-        f"{_shown(evidence.epsilon_lower_bound_if_gaussian)} with {sure} confidence, "
-        f"{_shown(evidence.epsilon_lower_bound_final_if_gaussian)} for who sees the final model "
-        f"(so many could show {_shown(evidence.epsilon_lower_bound_most_if_gaussian)} at most)",
+        "estimate": _estimates(evidence),
+        "lower bound": _for_both(
+            evidence.epsilon_lower_bound, evidence.epsilon_lower_bound_final, sure
+        )
+        + f" (so many could show {_shown(evidence.epsilon_lower_bound_most)} at most)",
+        "if Gaussian": "were the run's trade-off curve that of Gaussian noise: "
+        + _for_both(
+            evidence.epsilon_lower_bound_if_gaussian,
+            evidence.epsilon_lower_bound_final_if_gaussian,
+            sure,
+        )
+        + f" (so many could show {_shown(evidence.epsilon_lower_bound_most_if_gaussian)} at most)",
         "if alone": f"were canaries independent of each other: ε ≥ "
         f"{_shown(evidence.epsilon_lower_bound_split)} with {sure} confidence",
         "verdict": f"{verdict} of ε = {evidence.epsilon_claimed:.4g} (p = {evidence.p_value:.2g}; "
         f"refuted below {REFUTED_BELOW:g})",
     }
+
+
+def _estimates(evidence: Evidence) -> str:
+    """The estimates, of which one is for who saw every release, where canaries were held to it."""
+    final = f"{_shown(evidence.epsilon_estimate_final)} for who sees the final model"
+    if evidence.epsilon_estimate_all_iterates is None:
+        return f"ε ≈ {final} (not a bound)"
+    return (
+        f"ε ≈ {_shown(evidence.epsilon_estimate_all_iterates)} for who saw every release, {final} "
+        "(not bounds; by likelihoods, which are no Gaussians: "
+        f"{_shown(evidence.epsilon_estimate_likelihood)})"
+    )
+
+
+def _for_both(iterates: float | None, final: float | None, sure: str) -> str:
+    """A bound for who saw every release, where canaries were held to it, and the final model's."""
+    if iterates is None:
+        return f"ε ≥ {_shown(final)} with {sure} confidence for who sees the final model"
+    return (
+        f"ε ≥ {_shown(iterates)} with {sure} confidence for who saw every release, "
+        f"{_shown(final)} for who sees the final model"
+    )
 
 
 def _shown(epsilon: float | None) -> str:
