@@ -153,7 +153,8 @@ def _canaries(directory: RunDirectory, ledger: Ledger, alone: Guarantee) -> Evid
     (event, *_) = ledger.run_spending
     smaller = [alone.delta * part for part in (1.0, 1e-3, 1e-6, 1e-9)]
     claims = [(guarantee(ledger.run_spending, delta).epsilon, delta) for delta in smaller]
-    return weigh(record, event, Scale.of(config), claims, config.audit.confidence)
+    scale = Scale.of(config, record.dimension)
+    return weigh(record, event, scale, claims, config.audit.confidence)
 
 
 def _crossed(bound: Guarantee) -> Iterator[str]:

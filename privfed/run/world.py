@@ -158,11 +158,19 @@ def with_run_canaries(
     config, length = setup.plan.config, setup.network.shapes.length
     if not config.audit.canaries:
         return world, None
-    canaries = Canaries.drawn(config.audit.canaries, length, world.streams)
+    canaries = Canaries.drawn(
+        config.audit.canaries,
+        length,
+        world.streams,
+        setup.plan.event.relation,
+        config.data.sites,
+        config.data.sites_per_client,
+    )
     log = CanaryLog(directory.canaries, config.audit.canaries)
     log.begin(canaries.coins, length)
-    clip, clients = float(config.mechanism.clip), setup.federation.clients
-    return with_canaries(world, clients, clip, canaries, log), RunCanaries(canaries, log)
+    clients = setup.federation.clients
+    world = with_canaries(world, clients, config.mechanism, canaries, log)
+    return world, RunCanaries(canaries, log)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from accounting.empirical.one_run import Guesses, guess
 from accounting.empirical.one_shot import Bell, epsilon_between, estimate
 from accounting.empirical.two_sample import Claim, judge
-from accounting.events import Event
+from accounting.events import REPLACE_ONE, Event
 from privfed.auditing.canaries.evidence import Evidence
 from privfed.auditing.canaries.log import CanaryRecord
 from privfed.auditing.canaries.scores import Scale, likelihood_ratios
@@ -38,7 +38,7 @@ def weigh(
     if not len(record.rounds) or min(coins.sum(), (~coins).sum()) < _FEWEST:
         return None
     epsilon, delta = claims[0]
-    ratio = likelihood_ratios(record, event, scale)
+    ratio = likelihood_ratios(record, event.relation, scale)
     largest = (record.products / record.lengths[:, None]).max(0)
     statistics = {"iterates": ratio}
     if record.final is not None:
@@ -58,7 +58,7 @@ def weigh(
         delta=delta,
         epsilon_estimate_all_iterates=estimate(largest[~coins], largest[coins], delta),
         epsilon_estimate_likelihood=estimate(ratio[~coins], ratio[coins], delta),
-        epsilon_estimate_final=_final_estimate(record, delta),
+        epsilon_estimate_final=_final_estimate(record, event.relation, delta),
         epsilon_lower_bound=bounds["iterates"],
         epsilon_lower_bound_final=bounds.get("final"),
         epsilon_lower_bound_split=_split_bound(ratio, coins, delta, confidence),
@@ -67,12 +67,15 @@ def weigh(
     )
 
 
-def _final_estimate(record: CanaryRecord, delta: float) -> float | None:
-    """Epsilon by cosines with the final model, whose null is known in high dimension."""
+def _final_estimate(record: CanaryRecord, relation: str, delta: float) -> float | None:
+    """Epsilon by cosines with the final model, whose null is known in high dimension.
+
+    Under replace-one there is none: a canary with tails sends the opposite of its direction.
+    """
     if record.final is None:
         return None
     null = Bell(0.0, record.dimension**-0.5)
-    if record.dimension < _KNOWN_NULL:
+    if record.dimension < _KNOWN_NULL or relation == REPLACE_ONE:
         null = Bell.fitted(record.final[~record.coins])
     return epsilon_between(null, Bell.fitted(record.final[record.coins]), delta)
 

@@ -16,10 +16,8 @@ def canary_refusals(config: Config) -> Iterator[str]:
         canaries = f"audit.canaries is {config.audit.canaries}"
         yield from _nothing_claimed(config, canaries)
         yield from _wrong_number(config, canaries)
-        yield from _public_participation(config, canaries)
-        yield from _clip_that_follows(config, canaries)
-        yield from _places_taken(config, canaries)
-        yield from _in_secure_sums(config, canaries)
+        yield from _unknown_places(config, canaries)
+        yield from _sites_elsewhere(config, canaries)
         yield from _beside_attackers(config, canaries)
 
 
@@ -43,44 +41,25 @@ def _wrong_number(config: Config, canaries: str) -> Iterator[str]:
         yield f"{canaries}, too few to say anything; expected at least {_FEWEST}, better 1000"
 
 
-def _public_participation(config: Config, canaries: str) -> Iterator[str]:
-    """Under clients' own noise (`trust`), a guarantee is not about taking part."""
-    if config.mechanism.private and config.mechanism.trust == "client":
-        yield (
-            f"{canaries}, but with privacy.mechanism = {config.names['mechanism']!r} it is public "
-            "who takes part, and what is claimed is about somebody's data, not about being there; "
-            "test the mechanism alone: privfed audit --mechanism"
-        )
-
-
-def _clip_that_follows(config: Config, canaries: str) -> Iterator[str]:
-    """Canaries' rows are long, and the clip follows the lengths of rows (`adaptive`)."""
-    if config.mechanism.adaptive:
-        yield (
-            f"{canaries}, and privacy.adaptive_clip would follow their norms, which are long; set "
-            "it to false, or test the mechanism alone: privfed audit --mechanism"
-        )
-
-
-def _places_taken(config: Config, canaries: str) -> Iterator[str]:
-    """A cohort has so many places (`shares_places`, as declared or as its witness shows)."""
+def _unknown_places(config: Config, canaries: str) -> Iterator[str]:
+    """A cohort has so many places (`shares_places`), and no event says what taking one costs."""
     sampler = config.sampler
-    if sampler.shares_places or sampler.witness(0, config.data.clients).shares_places:
+    witness = sampler.witness(0, config.data.clients)
+    if sampler.shares_places and not witness.shares_places:
         yield (
             f"{canaries}, but under cohort.sampler = {config.names['sampler']!r} they would take "
-            'places of real clients, and change the sampling rate; use "poisson", "full" or '
-            '"cyclic"'
+            "places of real clients, and its event is none that is proved for that; use "
+            '"poisson", "fixed_size" or "truncated_poisson"'
         )
 
 
-def _in_secure_sums(config: Config, canaries: str) -> Iterator[str]:
-    """Aborts are charged, and shared noise is counted, for real clients."""
-    if config.secured:
+def _sites_elsewhere(config: Config, canaries: str) -> Iterator[str]:
+    """Clients are at sites on machines of their own, and so are all rows."""
+    if config.apart:
         yield (
-            f"{canaries}, and under secure.protocol = {config.names['protocol']!r} how often a sum "
-            "aborts is charged for cohorts of real clients, and the noise that made-up ones add "
-            'is known to who made them up; use secure.protocol = "none", or test the mechanism '
-            "alone: privfed audit --mechanism"
+            f"{canaries}, but clients are at sites on machines of their own "
+            '(data.site_partition = "elsewhere"), which take rows from nobody else; simulate the '
+            "sites in one process, or test the mechanism alone: privfed audit --mechanism"
         )
 
 
