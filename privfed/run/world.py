@@ -169,7 +169,8 @@ def with_run_canaries(
     log = CanaryLog(directory.canaries, config.audit.canaries)
     log.begin(canaries.coins, length)
     clients = setup.federation.clients
-    world = with_canaries(world, clients, config.mechanism, canaries, log)
+    drawn = setup.plan.cost.witness
+    world = with_canaries(world, clients, config.mechanism, drawn, canaries, log)
     return world, RunCanaries(canaries, log)
 
 

@@ -23,7 +23,5 @@ def over_larger_population(witness: Witness, more: int) -> Witness:
     if not more or not isinstance(drawn, TruncatedPoisson):
         return witness
     clients = drawn.clients + more
-    sampled: partial[TruncatedPoisson] = partial(
-        TruncatedPoisson, drawn.rate, drawn.cap, clients
-    )
+    sampled: partial[TruncatedPoisson] = partial(TruncatedPoisson, drawn.rate, drawn.cap, clients)
     return replace(witness, sampled=sampled)

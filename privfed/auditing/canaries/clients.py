@@ -10,12 +10,13 @@ guarantee of real clients is what was charged. Coins and directions follow from 
 private/, as does what was seen of them: secret until the run ends. Their part of a cohort is noise
 to learning.
 
-*A clip that follows norms* (`Mechanism.adaptive`) is counted on by every row, as b - 1/2, b being 1
-where the row is within the clip. Of canaries those with even numbers send rows just within the clip
-of the round, and the others rows far beyond it: which is which depends on no coin. Their part of
-the sum of counts is 0 in expectation, so that the clip follows the quantile of real clients that it
-followed without them. To contribute nothing is then to be left out of the sum, as a row of zeros
-counts as one within the clip.
+*A clip that follows norms* (`Mechanism.adaptive`) does so by a sum of b - 1/2 over all rows, where
+b = 1 for a row within the clip, over a divisor that is fixed. A share of canaries sends rows just
+within the clip of the round, and the others send rows far beyond it; which of them do depends on
+their numbers, and on no coin. The share is a half, whose part of that sum is 0 in expectation; and
+the quantile itself where canaries take the places of clients, whose part of the sum they stand for.
+So in expectation the clip follows the quantile of real clients that it followed without canaries.
+To contribute nothing is then to be left out of the sum, as a row of zeros would be counted.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ from privfed.auditing.canaries.log import CanaryLog
 from privfed.data.federation import client_number
 from privfed.errors import Refused
 from privfed.local.exchange import Chunk, Exchange, Executor
+from privfed.privacy.adaptive_clipping import FollowsQuantile
 from privfed.privacy.mechanism import Mechanism, PublicState
 from privfed.round.world import ReleaseStore, Watch, World
-from privfed.sampling.cohort import Cohort, People
+from privfed.sampling.cohort import Cohort, People, Witness
 from privfed.streams import Streams
 from privfed.vector import Indices
 
@@ -106,10 +108,8 @@ class Canaries:
         """The population with canaries behind the real clients."""
         canaries = self.entered
         part = np.arange(len(canaries)) % self.parts
-        names = (f"canary {number}" for number in canaries)
-        if self.parts > 1:
-            names = (f"canary {at[0]} in part {at[1]}" for at in zip(canaries, part, strict=True))
-        identities = np.array([client_number(name) for name in names], dtype=np.int64)
+        names = zip(canaries.tolist(), part.tolist(), strict=True)
+        identities = np.array([client_number(_name(*name)) for name in names], dtype=np.int64)
         sizes = np.concatenate([people.sizes, np.zeros(len(identities), dtype=np.int64)])
         everybody = People(sizes, np.concatenate([people.identities, identities]))
         if people.sites is None:
@@ -128,24 +128,28 @@ class Canaries:
         return torch.cat([total.norm()[None], self.directions @ total]).double().numpy()
 
 
+def _name(canary: int, part: int) -> str:
+    return f"canary {canary}, part {part}" if part else f"canary {canary}"
+
+
 @dataclass(frozen=True)
 class WithCanaries:
     """An executor in whose cohorts canaries answer, too.
 
-    The real clients have the numbers below `clients`, and canaries send rows far beyond `clip`, or
-    on both sides of it where it is `adaptive`.
+    The real clients have the numbers below `clients`, and canaries send rows far beyond `clip`. But
+    where that moves, the share `within` of them sends rows that are just within it.
     """
 
     inner: Executor
     canaries: Canaries
     clients: int
     clip: float
-    adaptive: bool = False
+    within: float | None = None
 
     def answering(self, cohort: Cohort) -> Cohort:
         real, made_up = self._parted(cohort)
         answering = self.inner.answering(replace(cohort, clients=real))
-        if self.adaptive:  # a row of zeros would be counted as one within the clip
+        if self.within is not None:  # a row of zeros would be counted as one within the clip
             made_up = made_up[self.canaries.signs[self._numbers(made_up)] != 0]
         return replace(cohort, clients=np.concatenate([answering.clients, made_up]))
 
@@ -182,10 +186,21 @@ class WithCanaries:
 
     def _norms(self, exchange: Exchange, numbers: Indices) -> NDArray[np.float64]:
         """The norms of the rows of canaries `numbers` `[c]`, before they are clipped."""
-        if not self.adaptive:
+        if self.within is None:
             return np.full(len(numbers), _LONG * self.clip)
         clip = float(exchange.bounds.get("clip", self.clip))
-        return np.where(numbers % 2 == 0, _WITHIN, _LONG) * clip
+        within = np.floor((numbers + 1) * self.within) > np.floor(numbers * self.within)
+        return np.where(within, _WITHIN, _LONG) * clip
+
+
+def share_within(mechanism: Mechanism, drawn: Witness) -> float | None:
+    """The share of canaries whose rows are within the clip; None where that does not move."""
+    if not mechanism.adaptive:
+        return None
+    takes_places = drawn.shares_places and not drawn.random
+    if takes_places and isinstance(mechanism, FollowsQuantile):
+        return mechanism.clip_quantile
+    return 0.5
 
 
 @dataclass(frozen=True)
@@ -219,16 +234,21 @@ class ListeningStore:
 
 
 def with_canaries(
-    world: World, clients: int, mechanism: Mechanism, canaries: Canaries, log: CanaryLog
+    world: World,
+    clients: int,
+    mechanism: Mechanism,
+    drawn: Witness,
+    canaries: Canaries,
+    log: CanaryLog,
 ) -> World:
     """The world with `canaries` behind its `clients`, whose releases are noted in `log`.
 
-    When one is drawn, it sends a row that the `mechanism` clips.
+    When one is `drawn`, it sends a row that the `mechanism` clips.
     """
-    clip, adaptive = float(mechanism.clip), mechanism.adaptive
+    clip, within = float(mechanism.clip), share_within(mechanism, drawn)
     return replace(
         world,
-        executor=WithCanaries(world.executor, canaries, clients, clip, adaptive),
+        executor=WithCanaries(world.executor, canaries, clients, clip, within),
         people=canaries.among(world.people),
         store=ListeningStore(world.store, canaries, log),
         watch=WithoutCanaries(world.watch, clients) if world.watch else None,

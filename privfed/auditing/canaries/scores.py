@@ -109,10 +109,9 @@ def _by_coins(x: Numbers, rate: float, sites: int, deviation: float) -> Numbers:
 
     The coins are of each round by itself.
     """
-    added = np.arange(sites + 1)
-    chances = binom.logpmf(added, sites, rate)
-    each = [c + (2 * j * x - j**2) / (2 * deviation**2) for j, c in zip(added, chances, strict=True)]
-    return np.asarray(logsumexp(np.stack(each), axis=0).sum(0))
+    added = np.arange(sites + 1)[:, None, None]
+    with_so_many = (2 * added * x - added**2) / (2 * deviation**2)
+    return np.asarray(logsumexp(with_so_many + binom.logpmf(added, sites, rate), axis=0).sum(0))
 
 
 def _by_epochs(
