@@ -31,7 +31,7 @@ from torch import Tensor
 
 from accounting.events import ADD_REMOVE
 from accounting.ledger import Charge
-from privfed.auditing.canaries.coins import in_population, signs
+from privfed.auditing.canaries.coins import coin_signs, in_population
 from privfed.auditing.canaries.log import CanaryLog
 from privfed.data.federation import client_number
 from privfed.errors import Refused
@@ -102,7 +102,7 @@ class Canaries:
     @property
     def signs(self) -> NDArray[np.int64]:
         """How often each canary sends its direction `[K]`: 1, 0 or -1 times."""
-        return signs(self.coins, self.relation)
+        return coin_signs(self.coins, self.relation)
 
     def among(self, people: People) -> People:
         """The population with canaries behind the real clients."""
@@ -193,7 +193,7 @@ class WithCanaries:
         return np.where(within, _WITHIN, _LONG) * clip
 
 
-def share_within(mechanism: Mechanism, drawn: Witness) -> float | None:
+def part_within(mechanism: Mechanism, drawn: Witness) -> float | None:
     """The share of canaries whose rows are within the clip; None where that does not move."""
     if not mechanism.adaptive:
         return None
@@ -245,7 +245,7 @@ def with_canaries(
 
     When one is `drawn`, it sends a row that the `mechanism` clips.
     """
-    clip, within = float(mechanism.clip), share_within(mechanism, drawn)
+    clip, within = float(mechanism.clip), part_within(mechanism, drawn)
     return replace(
         world,
         executor=WithCanaries(world.executor, canaries, clients, clip, within),

@@ -55,7 +55,7 @@ TAILS: Mapping[str, int] = {ADD_REMOVE: 0, ZERO_OUT: 0, REPLACE_ONE: -1}
 """
 
 
-def signs(coins: NDArray[np.bool_], relation: str) -> NDArray[np.int64]:
+def coin_signs(coins: NDArray[np.bool_], relation: str) -> NDArray[np.int64]:
     """How often each canary sends its own row, by its coin `[K]`: 1, 0 or -1 times."""
     return np.where(coins, 1, TAILS[relation])
 

@@ -214,6 +214,13 @@ def test_canaries_go_with(overrides, tmp_path):
         (("audit.canaries=30",), "more than the 24 clients"),
         (("audit.canaries=19",), "too few to say anything"),
         (("attack.name=sign_flip", "attack.fraction=0.2"), "there are attackers"),
+        (("cohort.sampler=spelt:Crowded",), "places of real clients"),
+        (("evaluation.by=clients", "run.rounds=8"), "have nothing to measure"),
+        (("data.sites=3", "data.site_partition=elsewhere"), "take rows from nobody else"),
+        (
+            ("data.sites=3", "data.site_partition=elsewhere", "secure.protocol=masks"),
+            "take rows from nobody else",
+        ),
     ],
 )
 def test_canaries_are_refused_with_a_reason(overrides, why, tmp_path):

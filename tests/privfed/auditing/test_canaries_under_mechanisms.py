@@ -13,8 +13,8 @@ from accounting.accountants import epsilon
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event
 from accounting.noises import Gaussian
 from accounting.releases import SeveralSites, WithoutReplacement
-from privfed.auditing.canaries.clients import Canaries, WithCanaries, share_within
-from privfed.auditing.canaries.coins import signs
+from privfed.auditing.canaries.clients import Canaries, WithCanaries, part_within
+from privfed.auditing.canaries.coins import coin_signs
 from privfed.auditing.canaries.log import CanaryLog, CanaryRecord
 from privfed.auditing.canaries.scores import Scale, likelihood_ratios, without_common
 from privfed.auditing.run_audit import audit
@@ -181,7 +181,7 @@ def test_real_clients_are_charged_as_without(kind):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in (*SAME, "poisson")])
 def test_where_canaries_cost_anything_it_is_charged(kind):
-    """Noise, rate and divisor as without, and no less of epsilon: or for a budget, no less noise."""
+    """Noise, rate and divisor as without, and no less of epsilon."""
     keys, none = KINDS[kind][1], ("audit.canaries=0",)
     with_them, without = (plan_with_length(small(*FEW, *m, *keys)) for m in (CANARIES, none))
     assert with_them.noise_multiplier == without.noise_multiplier
@@ -196,6 +196,14 @@ def test_a_cut_draw_is_charged_for_all_who_may_be_there():
     assert planned.event.release.clients == 160
     assert planned.event.release.rate == 0.4
     assert planned.algorithm().event(1) == planned.event
+
+
+@pytest.mark.parametrize(
+    "name", ["truncated_poisson", "privfed.sampling.samplers:CappedPoisson", "spelt:MyCapped"]
+)
+def test_in_every_spelling(name):
+    planned = plan_with_length(small(*FEW, *CANARIES, f"cohort.sampler={name}"))
+    assert planned.event.release.clients == 160
 
 
 @pytest.mark.parametrize("clients, cohort", [(101, 40), (160, 40), (200, 40), (100, 39), (100, 8)])
@@ -328,7 +336,7 @@ def test_the_clip_follows_the_quantile_that_it_followed(quantile, sampler):
     )
     drawn = sampler.witness(1, 60)
     canaries = Canaries.drawn(60, 8, Streams(1, simulated=True), drawn.relation)
-    played = WithCanaries(Nobody(), canaries, 0, 5.0, share_within(mechanism, drawn))
+    played = WithCanaries(Nobody(), canaries, 0, 5.0, part_within(mechanism, drawn))
     state, rng, clips = mechanism.init(), np.random.default_rng(3), []
     for _ in range(150):
         places = rng.permutation(120)[:60] if drawn.shares_places else np.arange(120)
@@ -361,16 +369,16 @@ def test_masks_between_clients_and_canaries_come_off(tmp_path):
     [
         (Witness("fixed_size", 0.5, REPLACE_ONE, partial(WithoutReplacement, 4, 8)), REPLACE_ONE),
         (Witness("full", 1.0, ZERO_OUT, lambda of: of), REPLACE_ONE),
-        (Witness("poisson", 0.3, ADD_REMOVE, partial(SeveralSites, 0.3, 3)), ADD_REMOVE),
+        (Witness("poisson", 0.1, ADD_REMOVE, partial(SeveralSites, 0.1, 3)), ADD_REMOVE),
     ],
     ids=["fixed size", "replaced", "sites"],
 )
 def test_scores_tell_neighbours_apart(witness, relation):
     """Better than the mean of a canary's products, of which half are of either neighbour."""
-    rng, count, rounds = np.random.default_rng(3), 1000, 12
+    rng, count, rounds = np.random.default_rng(3), 1000, 25
     coins = np.arange(count) < count // 2
     added = rng.binomial(3 if relation == ADD_REMOVE else 1, witness.rate, (rounds, count))
-    x = added * signs(coins, relation) + 2.0 * rng.normal(size=(rounds, count))
+    x = added * coin_signs(coins, relation) + 2.0 * rng.normal(size=(rounds, count))
     record = CanaryRecord(
         coins, 2000, np.arange(1, rounds + 1), np.ones(rounds), x, None, ended=True
     )
