@@ -153,7 +153,8 @@ def _canaries(directory: RunDirectory, ledger: Ledger, alone: Guarantee) -> Evid
     config = directory.config.read()
     (event, *_) = ledger.run_spending
     claims = list(claimed_profile(ledger.run_spending, alone.delta))
-    return weigh(record, event, Scale.of(config), claims, config.audit.confidence)
+    scale = Scale.of(config, record.dimension) if len(record.rounds) else None
+    return weigh(record, event, scale, claims, config.audit.confidence)
 
 
 def _crossed(bound: Guarantee) -> Iterator[str]:

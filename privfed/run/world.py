@@ -163,12 +163,20 @@ def with_run_canaries(
         return world, None
     if config.audit.by_inputs:
         return with_input_canaries(world, setup, directory)
-    canaries = Canaries.drawn(config.audit.canaries, length, world.streams)
+    canaries = Canaries.drawn(
+        config.audit.canaries,
+        length,
+        world.streams,
+        setup.plan.event.relation,
+        config.data.sites,
+        config.data.sites_per_client,
+    )
     log = CanaryLog(directory.canaries, config.audit.canaries)
     log.begin(canaries.coins, length)
-    clip, clients = float(config.mechanism.clip), setup.federation.clients
-    sending = UpdateCanaries(canaries, setup.network.initial_params, log)
-    return with_canaries(world, clients, clip, canaries, log), sending
+    clients = setup.federation.clients
+    drawn = setup.plan.cost.witness
+    world = with_canaries(world, clients, config.mechanism, drawn, canaries, log)
+    return world, UpdateCanaries(canaries, setup.network.initial_params, log)
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,10 @@ from accounting.empirical.two_sample import REFUTED_BELOW
 class Evidence:
     """What `canaries` made-up clients show, of whom `entered` were in the population.
 
-    A figure is None where it needs more of them, or releases that they were held against. `epsilon_lower_bound_most` is what so many
-    canaries could show, were all guesses right. `p_value` is the smallest of all one-run tests of
-    the claim and of its whole trade-off curve, times their number.
+    A figure is None where it needs more of them, or releases that they were held against.
+    `epsilon_lower_bound_most` is what so many canaries could show, were all guesses right.
+    `p_value` is the smallest of all one-run tests of the claim and of its whole trade-off curve,
+    times their number.
     """
 
     canaries: int

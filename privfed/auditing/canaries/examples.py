@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from privfed.auditing.canaries.input_space import InputSpace
@@ -30,15 +31,19 @@ class CanaryExamples:
     def __len__(self) -> int:
         return len(self.y)
 
-    def federation(self, numbers: Indices, like: Federation) -> Federation:
+    def federation(
+        self, numbers: Indices, heads: NDArray[np.bool_], like: Federation
+    ) -> Federation:
         """A population of the canaries `numbers` `[c]`, whose examples are of the form of `like`.
 
-        Their labels stay as they are in rounds in which those of `like` change.
+        Those without `heads` `[c]` hold none, so that their training leaves a model as it is.
+        Labels stay as they are in rounds in which those of `like` change.
         """
-        x, y = (part[torch.from_numpy(numbers)].flatten(0, 1) for part in (self.x, self.y))
+        holding = torch.from_numpy(numbers[heads])
+        x, y = (part[holding].flatten(0, 1) for part in (self.x, self.y))
         device = like.examples.y.device
         examples = Examples(x.to(device), y.to(device), like.examples.classes)
-        offsets = np.arange(len(numbers) + 1) * self.y.shape[1]
+        offsets = np.concatenate([[0], np.cumsum(heads * self.y.shape[1])]).astype(np.int64)
         return Federation(examples, offsets, like.test, canary_identities(numbers))
 
 

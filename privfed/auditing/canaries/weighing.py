@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from accounting.empirical.one_run_tests import one_run_tests
 from accounting.empirical.one_shot import Bell, epsilon_between, estimate
 from accounting.empirical.two_sample import Claim, judge
-from accounting.events import Event
+from accounting.events import REPLACE_ONE, Event
 from privfed.auditing.canaries.evidence import Evidence
 from privfed.auditing.canaries.log import CanaryRecord
 from privfed.auditing.canaries.scores import Scale, likelihood_ratios
@@ -27,15 +27,16 @@ _FEWEST_OF_HALVES = 20
 def weigh(
     record: CanaryRecord,
     event: Event,
-    scale: Scale,
+    scale: Scale | None,
     claims: Sequence[Claim],
     confidence: float,
 ) -> Evidence | None:
     """Hold what canaries recorded against `claims`, points of one privacy profile, the run's first.
 
-    None without any, or for too few canaries of either kind.
+    None without any, or for too few canaries of either kind. Where canaries were held against no
+    release, there is no `scale`.
     """
-    coins, statistics = record.coins, _statistics(record, event, scale)
+    coins, statistics = record.coins, _statistics(record, event.relation, scale)
     if not claims or not statistics or min(coins.sum(), (~coins).sum()) < _FEWEST:
         return None
     epsilon, delta = claims[0]
@@ -50,7 +51,7 @@ def weigh(
         delta=delta,
         epsilon_estimate_all_iterates=_estimate(_largest(record), coins, delta),
         epsilon_estimate_likelihood=_estimate(statistics.get("iterates"), coins, delta),
-        epsilon_estimate_final=_final_estimate(record, delta),
+        epsilon_estimate_final=_final_estimate(record, event.relation, delta),
         epsilon_lower_bound=iterates.any_curve if iterates else None,
         epsilon_lower_bound_final=final.any_curve if final else None,
         epsilon_lower_bound_most=tests.most.any_curve,
@@ -62,11 +63,11 @@ def weigh(
     )
 
 
-def _statistics(record: CanaryRecord, event: Event, scale: Scale) -> dict[str, Numbers]:
+def _statistics(record: CanaryRecord, relation: str, scale: Scale | None) -> dict[str, Numbers]:
     """What each adversary makes of every canary `[K]`, who sees most first."""
     statistics = {}
-    if len(record.rounds):
-        statistics["iterates"] = likelihood_ratios(record, event, scale)
+    if scale and len(record.rounds):
+        statistics["iterates"] = likelihood_ratios(record, relation, scale)
     if record.final is not None:
         statistics["final"] = record.final
     return statistics
@@ -84,12 +85,15 @@ def _estimate(scores: Numbers | None, coins: NDArray[np.bool_], delta: float) ->
     return None if scores is None else estimate(scores[~coins], scores[coins], delta)
 
 
-def _final_estimate(record: CanaryRecord, delta: float) -> float | None:
-    """Epsilon by the final model: the null of cosines with it is known in high dimension."""
+def _final_estimate(record: CanaryRecord, relation: str, delta: float) -> float | None:
+    """Epsilon by the final model: the null of cosines with it is known in high dimension.
+
+    Under replace-one there is none: a canary with tails sends the opposite of its direction.
+    """
     if record.final is None:
         return None
     null = Bell.fitted(record.final[~record.coins])
-    if record.dimension >= _KNOWN_NULL:
+    if record.dimension >= _KNOWN_NULL and relation != REPLACE_ONE:
         null = Bell(0.0, record.dimension**-0.5)
     return epsilon_between(null, Bell.fitted(record.final[record.coins]), delta)
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from privfed.auditing.canaries.examples import CanaryExamples, made_up
 from privfed.auditing.canaries.input_space import space_of
@@ -52,8 +53,13 @@ def self_influence(setup: Setup) -> SelfInfluence:
     return SelfInfluence(network, models, others, enough, trainer.way == "stacked")
 
 
-def training_executor(setup: Setup, examples: CanaryExamples, numbers: Indices) -> LocalExecutor:
-    """The run's executor over the canaries `numbers` `[c]` in the place of its clients."""
-    federation = examples.federation(numbers, setup.federation)
+def training_executor(
+    setup: Setup, examples: CanaryExamples, numbers: Indices, heads: NDArray[np.bool_]
+) -> LocalExecutor:
+    """The run's executor over the canaries `numbers` `[c]` in the place of its clients.
+
+    Those whose coin is not `heads` `[c]` hold nothing.
+    """
+    federation = examples.federation(numbers, heads, setup.federation)
     trainer = replace(setup.executor.trainer, federation=federation)
     return replace(setup.executor, trainer=trainer, weights=())

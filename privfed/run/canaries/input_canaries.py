@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from privfed.auditing.canaries.clients import WithoutCanaries
-from privfed.auditing.canaries.coins import fair_coins
+from privfed.auditing.canaries.coins import fair_coins, in_population
 from privfed.auditing.canaries.examples import CanaryExamples, canary_identities
 from privfed.auditing.canaries.learned import Learning, mean_losses
 from privfed.auditing.canaries.log import FINAL, CanaryLog
@@ -51,21 +51,24 @@ def with_input_canaries(
     coins = fair_coins(len(learning.examples), world.streams)
     log = CanaryLog(directory.canaries, len(coins))
     log.begin(coins, 0)  # its scores are no cosines of d dimensions
-    entered, clients = np.flatnonzero(coins), setup.federation.clients
-    training = training_executor(setup, learning.examples, entered)
+    there, clients = in_population(coins, setup.plan.event.relation), setup.federation.clients
+    training = training_executor(setup, learning.examples, there, coins[there])
     joined = replace(
         world,
         executor=WithTraining(world.executor, training, clients),
-        people=_among(world.people, entered),
+        people=_among(world.people, there, setup.plan.config.data.sites),
         watch=WithoutCanaries(world.watch, clients) if world.watch else None,
     )
     return joined, InputCanaries(learning, log)
 
 
-def _among(people: People, entered: Indices) -> People:
-    """The population with the canaries `entered` `[c]` behind the real clients."""
-    sizes = np.concatenate([people.sizes, np.zeros(len(entered), dtype=np.int64)])
-    return People(sizes, np.concatenate([people.identities, canary_identities(entered)]))
+def _among(people: People, there: Indices, sites: int) -> People:
+    """The population with the canaries `there` `[c]` behind the real clients, at sites in turn."""
+    sizes = np.concatenate([people.sizes, np.zeros(len(there), dtype=np.int64)])
+    identities = np.concatenate([people.identities, canary_identities(there)])
+    if people.sites is None:
+        return People(sizes, identities)
+    return People(sizes, identities, np.concatenate([people.sites, there % sites]))
 
 
 def _learning(setup: Setup, file: CanaryFile, streams: Streams) -> Learning:
