@@ -1,15 +1,15 @@
 """Canaries that train: made-up clients with examples of their own, in the run's own population.
 
-Each of K canaries is one of two neighbours by a fair coin of its own, and follows the run's sampler,
-availability, local training, clip, sum and draw, as any client does. With heads it is in the
-population and holds its examples; with tails it is not in it, where the claim is about add/remove,
-and else it holds none, so that it sends zero: under zero-out that is the neighbour, and under
-replace-one it is one of those that the claim is about (`privfed.auditing.canaries.coins`, which has
-the proof for canaries and for real clients). Examples follow from the key under private/, from the
+Each of K canaries is one of two neighbours by a fair coin of its own, and follows the run's
+sampler, availability, local training, clip, sum and draw, as any client does. With heads it is in
+the population and holds its examples. With tails it is not in it, where the claim is about
+add/remove; else it holds none, so that it sends zero: under zero-out that is the neighbour, and
+under replace-one it is one of those that the claim is about. `privfed.auditing.canaries.coins` has
+the proof, for canaries and for real clients. Examples follow from the key under private/, from the
 public start and from public examples: from nobody's data.
 
-The adversary sees the final model only, as people who publish models fear. In its threat model, with
-crafted canaries: Annamalai & De Cristofaro 2024, "Nearly tight black-box auditing of differentially
+The adversary sees the final model only, as people who publish models fear. Crafted canaries in that
+threat model: Annamalai & De Cristofaro 2024, "Nearly tight black-box auditing of differentially
 private machine learning"; Cebere, Bellet & Papernot 2024, "Tighter privacy auditing of DP-SGD in
 the hidden state threat model".
 """

@@ -73,23 +73,24 @@ def _beside_attackers(config: Config, canaries: str) -> Iterator[str]:
 
 def _not_as_others_train(config: Config, canaries: str) -> Iterator[str]:
     """Canaries that train do so as clients do who keep nothing and have one row."""
+    instead = 'use audit.kind = "update"'
     if config.objective.keeps:
         yield (
-            f"{canaries}, and client.objective = {config.names['objective']!r} has clients remember "
-            'something between rounds, of which made-up ones have no file; use audit.kind = "update"'
+            f"{canaries}, and client.objective = {config.names['objective']!r} has clients "
+            f"remember something between rounds, for which made-up ones have no file; {instead}"
         )
     if config.example_privacy:
         yield (
             f"{canaries}, and client.privacy charges each silo's own ledger, which a made-up one "
-            'has not; use audit.kind = "update"'
+            f"has not; {instead}"
         )
     if config.data.sites_per_client > 1:
         yield (
             f"{canaries}, and a client's examples may lie at several sites "
-            '(data.sites_per_client); use audit.kind = "update"'
+            f"(data.sites_per_client); {instead}"
         )
     if config.mechanism.adaptive:
         yield (
             f"{canaries}, whose updates are crafted to be long, and privacy.adaptive_clip would "
-            'follow them; set it to false, or use audit.kind = "update"'
+            f"follow them; set it to false, or {instead}"
         )

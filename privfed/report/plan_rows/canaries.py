@@ -1,4 +1,4 @@
-"""What canaries cost learning, before anybody trains: random directions are noise to it."""
+"""What canaries cost learning, before anybody trains: what they send is noise to it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,31 @@ def canaries_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
     count, relation = plan.config.audit.canaries, plan.event.relation
     if not count:
         return {}
-    drawn = _in_a_cohort(plan)
-    sending = drawn if relation == REPLACE_ONE else drawn / 2
-    words = f"{count}, of which half {_tails(relation)}, {sending:.3g} in a cohort"
+    drawn, opposite = _in_a_cohort(plan), relation == REPLACE_ONE and not forecast.canaries
+    sending = drawn if opposite else drawn / 2
+    words = f"{count}, of which half {_tails(relation, opposite)}, {sending:.3g} in a cohort"
     words += " in the places of clients" if _takes_places(plan) else ""
     if not forecast.noise or not forecast.signal:
         return {"canaries": words}
     louder = _louder(plan, forecast, drawn, sending) - 1
     advice = "; WARNING: use fewer, or the model will suffer" if louder > _TOO_LOUD else ""
-    return {"canaries": f"{words}: noise is {louder:.1%} louder{advice}"}
+    measured = _measured(forecast)
+    return {"canaries": f"{words}: noise is {louder:.1%} louder{measured}{advice}"}
 
 
-def _tails(relation: str) -> str:
+def _measured(forecast: Forecast) -> str:
+    """How that is known of canaries that train: by others like them, at the start."""
+    if forecast.canaries is None or not forecast.signal:
+        return ""
+    part = forecast.canaries.norm / forecast.signal
+    return f" (made-up ones like them send {part:.0%} of the clip at the start)"
+
+
+def _tails(relation: str, opposite: bool) -> str:
     """What the half does whose coins are tails; under add/remove what the others do."""
-    return {ADD_REMOVE: "enter", REPLACE_ONE: "send the opposite"}.get(relation, "send zero")
+    if relation == ADD_REMOVE:
+        return "enter"
+    return "send the opposite" if opposite else "send zero"
 
 
 def _takes_places(plan: Plan) -> bool:
@@ -54,7 +65,10 @@ def _louder(plan: Plan, forecast: Forecast, drawn: float, sending: float) -> flo
     """
     assert forecast.noise is not None
     assert forecast.signal is not None
-    rows = forecast.signal * math.sqrt(sending) / forecast.cohort / forecast.noise
+    sent = forecast.signal * math.sqrt(sending)  # random directions at the clip
+    if forecast.canaries:
+        sent = forecast.canaries.total(sending)
+    rows = sent / forecast.cohort / forecast.noise
     if _takes_places(plan):
         return math.hypot(1.0, rows) / (1.0 - drawn / forecast.cohort)
     mechanism, by_clients = plan.mechanism, not plan.cost.limits.sites

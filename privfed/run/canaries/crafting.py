@@ -16,12 +16,29 @@ from privfed.auditing.canaries.public_models import (
     public_models,
 )
 from privfed.auditing.canaries.self_influence import SelfInfluence
+from privfed.config.sections import Audit
+from privfed.data.federation import Federation
 from privfed.errors import Refused
 from privfed.local.batches import steps
 from privfed.local.executor import LocalExecutor
 from privfed.run.setup import Setup
 from privfed.streams import Streams
 from privfed.vector import Indices
+
+_MOST_NUMBERS = 2**29
+"""How many numbers all examples may have: they are held in memory."""
+
+
+def refuse_uncraftable(audit: Audit, federation: Federation) -> None:
+    """Raises `Refused` where no example can be made up for this population, or too many are."""
+    space_of(federation)
+    numbers = math.prod(federation.examples.x.shape[1:]) * audit.examples
+    if audit.canaries * numbers > _MOST_NUMBERS:
+        raise Refused(
+            f"audit.canaries is {audit.canaries}, with {audit.examples} examples each "
+            f"(audit.examples), which are {audit.canaries * numbers:,} numbers in all; expected at "
+            f"most {_MOST_NUMBERS:,}: have fewer canaries or examples"
+        )
 
 
 def crafted(setup: Setup, count: int, streams: Streams) -> CanaryExamples:
