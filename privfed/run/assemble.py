@@ -39,7 +39,7 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
     config, algorithm = plan.config, plan.algorithm()
     _refuse_other_people(plan, federation)
     if config.audit.by_inputs:
-        refuse_uncraftable(config.audit, federation)
+        refuse_uncraftable(config.audit, federation, network)
     evaluation, measures = None, None
     if plan.evaluation:
         federation, scored = with_held_back(federation, config.evaluation.holdout)

@@ -27,9 +27,9 @@ def public_examples(federation: Federation) -> Examples | None:
     return None if federation.shared or not len(federation.test) else federation.test
 
 
-def public_models(network: Network, public: Examples | None, lr: float) -> Tensor:
-    """The models `[p, d]`: the start, and what some steps at rate `lr` make of it."""
-    models, w = [network.initial_params], network.initial_params
+def public_models(network: Network, public: Examples | None, start: Tensor, lr: float) -> Tensor:
+    """The models `[p, d]`: the `start` `[d]`, and what some steps at rate `lr` make of it."""
+    models, w = [start], start
     if public is None:
         return torch.stack(models)
     for step in range(max(_STEPS)):

@@ -56,12 +56,12 @@ class SelfInfluence:
             each = zip(self.models, self.others, strict=True)
             return torch.stack([self._at(*public, x, y) for public in each]).mean(0)
 
-    def norms(self, x: Tensor, y: Tensor) -> Tensor:
-        """The norms `[K]` of canaries' gradients at the first model."""
+    def directions(self, x: Tensor, y: Tensor) -> Tensor:
+        """The directions `[K, d]`, of length one, of canaries' gradients at the first model."""
         pieces = torch.split(torch.arange(len(x), device=x.device), self.together)
         with scoring(self.network.module):
-            each = [self._gradients(self.models[0], x[rows], y[rows]) for rows in pieces]
-        return torch.cat([gradients.norm(dim=1) for gradients in each])
+            each = [self._gradients(self.models[0], x[rows], y[rows]).detach() for rows in pieces]
+        return torch.nn.functional.normalize(torch.cat(each), dim=1)
 
     def _at(self, model: Tensor, others: Tensor, x: Tensor, y: Tensor) -> Tensor:
         gradients = self._gradients(model, x, y)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from privfed.auditing.canaries.examples import CanaryExamples, made_up
 from privfed.auditing.canaries.input_space import space_of
@@ -21,23 +22,26 @@ from privfed.data.federation import Federation
 from privfed.errors import Refused
 from privfed.local.batches import steps
 from privfed.local.executor import LocalExecutor
+from privfed.models.network import Network
 from privfed.run.setup import Setup
 from privfed.streams import Streams
 from privfed.vector import Indices
 
-_MOST_NUMBERS = 2**29
-"""How many numbers all examples may have: they are held in memory."""
+_MOST_NUMBERS = 2**30
 
 
-def refuse_uncraftable(audit: Audit, federation: Federation) -> None:
-    """Raises `Refused` where no example can be made up for this population, or too many are."""
+def refuse_uncraftable(audit: Audit, federation: Federation, network: Network) -> None:
+    """Raises `Refused` where no example can be made up for this population, or too many are.
+
+    All examples, and all their gradients, are held in memory.
+    """
     space_of(federation)
     numbers = math.prod(federation.examples.x.shape[1:]) * audit.examples
+    numbers = max(numbers, network.shapes.length)
     if audit.canaries * numbers > _MOST_NUMBERS:
         raise Refused(
-            f"audit.canaries is {audit.canaries}, with {audit.examples} examples each "
-            f"(audit.examples), which are {audit.canaries * numbers:,} numbers in all; expected at "
-            f"most {_MOST_NUMBERS:,}: have fewer canaries or examples"
+            f"audit.canaries is {audit.canaries}, each of whom takes {numbers:,} numbers in memory "
+            f"(audit.examples, or a gradient); expected at most {_MOST_NUMBERS // numbers}"
         )
 
 
@@ -47,7 +51,10 @@ def crafted(setup: Setup, count: int, streams: Streams) -> CanaryExamples:
     Raises `Refused` where nothing can be crafted.
     """
     audit = setup.plan.config.audit
-    space, influence = space_of(setup.federation), self_influence(setup)
+    space, influence = (
+        space_of(setup.federation),
+        self_influence(setup, setup.network.initial_params),
+    )
     try:
         return made_up(count, audit.examples, audit.craft_steps, space, influence, streams)
     except (RuntimeError, NotImplementedError) as error:
@@ -58,11 +65,14 @@ def crafted(setup: Setup, count: int, streams: Streams) -> CanaryExamples:
         ) from error
 
 
-def self_influence(setup: Setup) -> SelfInfluence:
-    """How the worth of canaries is measured: at public models, with this run's local training."""
+def self_influence(setup: Setup, start: Tensor) -> SelfInfluence:
+    """How the worth of canaries is measured in a run from the model `start` `[d]`.
+
+    At public models, with this run's local training.
+    """
     config, trainer = setup.plan.config, setup.executor.trainer
     network, public = setup.network, public_examples(setup.federation)
-    models = public_models(network, public, trainer.lr)
+    models = public_models(network, public, start, trainer.lr)
     others = public_directions(network, public, models)
     taken = int(steps(np.array([config.audit.examples]), trainer.epochs, trainer.batch_size)[0])
     reach = trainer.lr * taken

@@ -10,7 +10,7 @@ from torch import Tensor
 from privfed.auditing.canaries.clients import WithoutCanaries
 from privfed.auditing.canaries.coins import fair_coins, in_population
 from privfed.auditing.canaries.examples import CanaryExamples, canary_identities
-from privfed.auditing.canaries.learned import Learning, mean_losses
+from privfed.auditing.canaries.learned import Learning
 from privfed.auditing.canaries.log import FINAL, CanaryLog
 from privfed.auditing.canaries.training import WithTraining
 from privfed.round.world import World
@@ -72,14 +72,11 @@ def _among(people: People, there: Indices, sites: int) -> People:
 
 
 def _learning(setup: Setup, file: CanaryFile, streams: Streams) -> Learning:
-    """The canaries' examples and what the start makes of them; made where they are not yet."""
-    network = setup.network
+    """The canaries' examples and the start that they were crafted at; made where there are none."""
     if not file.exists():
         made = crafted(setup, setup.plan.config.audit.canaries, streams)
-        start = mean_losses(network, network.initial_params, made)
-        norms = self_influence(setup).norms(made.x, made.y)
-        file.write({"x": made.x, "y": made.y, "before": start, "norms": norms})
+        file.write({"x": made.x, "y": made.y, "start": setup.network.initial_params})
     with misfits_are_broken(file.path):
-        tensors = file.read(network.initial_params.device)
-        made = CanaryExamples(tensors["x"], tensors["y"])
-        return Learning(network, made, tensors["before"], tensors["norms"])
+        tensors = file.read(setup.network.initial_params.device)
+        examples = CanaryExamples(tensors["x"], tensors["y"])
+        return Learning(examples, self_influence(setup, tensors["start"]))
