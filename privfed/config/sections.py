@@ -203,7 +203,7 @@ class Audit(Part):
     """"update": a canary sends a secret direction at the clip. "input": it holds made-up examples
     and trains on them as anybody does, and is scored by what the final model has learned of them
     (`privfed.auditing.canaries.training`)."""
-    examples: int = Field(16, ge=1, le=10_000)
+    examples: int = Field(8, ge=1, le=10_000)
     """How many examples a canary of inputs holds."""
     craft_steps: int = Field(20, ge=0, le=10_000)
     """How many steps its examples are improved in, at public models; 0: they are random."""

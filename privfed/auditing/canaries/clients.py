@@ -31,7 +31,7 @@ from torch import Tensor
 
 from accounting.events import ADD_REMOVE
 from accounting.ledger import Charge
-from privfed.auditing.canaries.coins import coin_signs, fair_coins, in_population
+from privfed.auditing.canaries.coins import canary_coins, coin_signs, in_population
 from privfed.auditing.canaries.log import CanaryLog
 from privfed.data.federation import client_number
 from privfed.errors import Refused
@@ -83,7 +83,7 @@ class Canaries:
                 f"audit.canaries is {count}, whose directions of {length:,} numbers each take more "
                 f"than {_MOST_BYTES // 2**30} GiB; expected at most {_MOST_BYTES // 4 // length}"
             )
-        coins = fair_coins(count, streams)
+        coins = canary_coins(count, streams)
         directions = torch.empty(count, length)
         keys = streams.at("canaries/directions", clients=np.arange(count))
         for row, key in zip(directions, keys.each(), strict=True):

@@ -56,7 +56,7 @@ TAILS: Mapping[str, int] = {ADD_REMOVE: 0, ZERO_OUT: 0, REPLACE_ONE: -1}
 """
 
 
-def fair_coins(count: int, streams: Streams) -> NDArray[np.bool_]:
+def canary_coins(count: int, streams: Streams) -> NDArray[np.bool_]:
     """An independent fair coin for each of `count` canaries `[count]`, heads True."""
     return (streams.at("canaries/coins").bits(count) & np.uint64(1)).astype(bool)
 

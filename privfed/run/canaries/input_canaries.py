@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from privfed.auditing.canaries.clients import WithoutCanaries
-from privfed.auditing.canaries.coins import fair_coins, in_population
+from privfed.auditing.canaries.coins import canary_coins, in_population
 from privfed.auditing.canaries.examples import CanaryExamples, canary_identities
 from privfed.auditing.canaries.learned import Learning
 from privfed.auditing.canaries.log import FINAL, CanaryLog
@@ -48,7 +48,7 @@ def with_input_canaries(
     goes on has the same ones.
     """
     learning = _learning(setup, CanaryFile(directory.canary_examples), world.streams)
-    coins = fair_coins(len(learning.examples), world.streams)
+    coins = canary_coins(len(learning.examples), world.streams)
     log = CanaryLog(directory.canaries, len(coins))
     log.begin(coins, 0)  # its scores are no cosines of d dimensions
     there, clients = in_population(coins, setup.plan.event.relation), setup.federation.clients

@@ -23,8 +23,10 @@ from privfed.run.canaries.crafting import crafted, self_influence, training_exec
 from privfed.run.check import check
 from privfed.run.prepare import prepare
 from privfed.run.resume import resume
+from privfed.run.train import train
 from privfed.sampling.cohort import Cohort
 from privfed.store.run_directory import RunDirectory
+from privfed.store.tensorfile import unpack
 from privfed.streams import Streams
 
 INPUTS = ("data.clients=24", "audit.canaries=20", "audit.kind=input", "audit.examples=3")
@@ -88,7 +90,7 @@ def test_crafting_stays_within_the_box_and_raises_what_canaries_are_worth():
     assert torch.equal(random.y, better.y)
     assert len(better.y[:, 0].unique()) > 3
     gain = influence.of(better.x, better.y) - influence.of(random.x, random.y)
-    assert float(gain.min()) > 0.2
+    assert float(gain.min()) > 0.1
 
 
 def influence_in(setup):
@@ -207,7 +209,7 @@ def test_a_run_without_its_noise_or_its_clip_is_refuted(breaks, clip, tmp_path, 
         ("privacy.mechanism=local_gaussian",),
         ("secure.protocol=masks", "secure.simulate=arithmetic", *ALL),
         ("data.sites=3", *ALL),
-        ("cohort.availability=diurnal", "client.stragglers=0.5"),
+        ("cohort.availability=daily", "client.stragglers=0.5"),
     ],
     ids=["gradients", "places", "slots", "own noise", "secure sum", "sites", "absent"],
 )
@@ -262,3 +264,34 @@ def test_crafting_raises_the_power(tmp_path, monkeypatch):
             power[steps, seed] = told_apart(path)
     random, better = (np.median([power[steps, seed] for seed in range(5)]) for steps in (0, 20))
     assert better > random + 0.03
+
+
+SPEAKERS = ("data.source=text", "data.window=16", "data.population=plays", "data.clients=100")
+SENTENCES = (
+    *("data.vocabulary=abcdefghijklmnopqrstuvwxyz ", "audit.canaries=100", "audit.kind=input"),
+    *("model.name=lstm", "model.embedding=4", "model.hidden=16", "model.layers=1"),
+    *("run.randomness=seeded", "run.rounds=2", "cohort.size=90", "server.optimizer=fedavg"),
+    *("privacy.noise_multiplier=300.0", "privacy.delta=1e-3", "audit.craft_steps=5"),
+)
+
+
+def plays(path, first):
+    """A file of twelve speakers from number `first` on, who all say much the same."""
+    words = ["the", "king", "is", "come", "my", "lord", "we", "shall", "go", "good", "night"]
+    rng = np.random.default_rng(first)
+    parts = [f"SPEAKER {n}:\n{' '.join(rng.choice(words, 9))}" for n in range(first, first + 12)]
+    path.write_text("\n\n".join(parts))
+    return path
+
+
+def test_sentences_share_a_secret_end_and_are_told_apart(tmp_path, monkeypatch):
+    files = (plays(tmp_path / "a.txt", 0), plays(tmp_path / "test.txt", 100))
+    config = [*SPEAKERS, *SENTENCES, f"data.path={files[0]}", f"data.test_path={files[1]}"]
+    without_noise(monkeypatch)
+    train(load(None, config), tmp_path / "run")
+    held, _ = unpack(tmp_path / "run/private/canaries.safetensors")
+    assert held["x"].shape == held["y"].shape == (100, 8, 16)
+    assert torch.equal(held["x"][:, :, 1:], held["y"][:, :, :-1])  # labels are the next tokens
+    assert (held["y"][:, :, 8:] == held["y"][:, :1, 8:]).all()
+    assert not torch.equal(held["y"][0, 0, 8:], held["y"][1, 0, 8:])
+    assert told_apart(tmp_path / "run", 100) > 0.65
