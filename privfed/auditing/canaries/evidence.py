@@ -4,8 +4,9 @@ Two adversaries: one who sees every release, and one who sees the final model on
 one number from either, and `accounting` judges these. An *estimate* takes them to be Gaussian and
 may err on either side: by the largest cosine of a round, and the cosine with the final model, as
 Andrew et al. 2024. A *lower bound* holds with its confidence, whatever the canaries do to each
-other; the one that splits them holds if they leave each other alone, as random directions nearly
-do, and never fails a run.
+other. Two others are tighter, hold under a condition, and never fail a run: the one if the run's
+trade-off curve is Gaussian, and the one that splits canaries if these leave each other alone, as
+random directions nearly do.
 """
 
 from __future__ import annotations
@@ -15,19 +16,30 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from accounting.empirical.two_sample import REFUTED_BELOW
+from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
+
+_HEADS: Mapping[str, str] = {
+    ADD_REMOVE: "were in the population",
+    ZERO_OUT: "sent their row, and the others zero",
+    REPLACE_ONE: "sent their row, and the others the opposite",
+}
+"""What canaries did whose coin was heads (`privfed.auditing.canaries.coins`)."""
 
 
 @dataclass(frozen=True)
 class Evidence:
     """What `canaries` made-up clients show, of whom `entered` were in the population.
 
+    Under a `relation` whose membership is public all were, and those `entered` sent their own row.
+
     A figure is None where it needs more of them. `epsilon_lower_bound_most` is what so many
     canaries could show, were all guesses right. `p_value` is the smallest of all one-run tests of
-    the claim, times their number.
+    the claim and of its whole trade-off curve, times their number.
     """
 
     canaries: int
     entered: int
+    relation: str
     confidence: float
     epsilon_claimed: float
     delta: float
@@ -36,8 +48,11 @@ class Evidence:
     epsilon_estimate_final: float | None
     epsilon_lower_bound: float
     epsilon_lower_bound_final: float | None
-    epsilon_lower_bound_split: float | None
     epsilon_lower_bound_most: float
+    epsilon_lower_bound_if_gaussian: float
+    epsilon_lower_bound_final_if_gaussian: float | None
+    epsilon_lower_bound_most_if_gaussian: float
+    epsilon_lower_bound_split: float | None
     p_value: float
 
     @property
@@ -59,7 +74,7 @@ def evidence_rows(evidence: Evidence) -> Mapping[str, str]:
         else "they do not contradict the claim"
     )
     return {
-        "canaries": f"{evidence.canaries}, of which {evidence.entered} were in the population",
+        "canaries": f"{evidence.canaries}, of which {evidence.entered} {_HEADS[evidence.relation]}",
         "estimate": f"ε ≈ {_shown(evidence.epsilon_estimate_all_iterates)} for who saw every "
         f"release, {_shown(evidence.epsilon_estimate_final)} for who sees the final model (not "
         "bounds; by likelihoods, which are no Gaussians: "
@@ -67,6 +82,10 @@ def evidence_rows(evidence: Evidence) -> Mapping[str, str]:
         "lower bound": f"ε ≥ {_shown(evidence.epsilon_lower_bound)} with {sure} confidence for who "
         f"saw every release, {_shown(evidence.epsilon_lower_bound_final)} for who sees the final "
         f"model (so many could show {_shown(evidence.epsilon_lower_bound_most)} at most)",
+        "if Gaussian": "were the run's trade-off curve that of Gaussian noise: ε ≥ "
+        f"{_shown(evidence.epsilon_lower_bound_if_gaussian)} with {sure} confidence, "
+        f"{_shown(evidence.epsilon_lower_bound_final_if_gaussian)} for who sees the final model "
+        f"(so many could show {_shown(evidence.epsilon_lower_bound_most_if_gaussian)} at most)",
         "if alone": f"were canaries independent of each other: ε ≥ "
         f"{_shown(evidence.epsilon_lower_bound_split)} with {sure} confidence",
         "verdict": f"{verdict} of ε = {evidence.epsilon_claimed:.4g} (p = {evidence.p_value:.2g}; "

@@ -15,6 +15,7 @@ from accounting.noises import Gaussian
 from accounting.releases import SeveralSites, WithoutReplacement
 from privfed.auditing.canaries.clients import Canaries, WithCanaries, part_within
 from privfed.auditing.canaries.coins import coin_signs
+from privfed.auditing.canaries.evidence import evidence_rows
 from privfed.auditing.canaries.log import CanaryLog, CanaryRecord
 from privfed.auditing.canaries.scores import Scale, likelihood_ratios, without_common
 from privfed.auditing.run_audit import audit
@@ -101,6 +102,13 @@ MANY = (
 )
 
 
+HEADS = {
+    ADD_REMOVE: "in the population",
+    ZERO_OUT: "others zero",
+    REPLACE_ONE: "others the opposite",
+}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_honest_run_is_not_refuted(kind, tmp_path):
     relation, keys = KINDS[kind]
@@ -109,6 +117,8 @@ def test_an_honest_run_is_not_refuted(kind, tmp_path):
     assert not audited.problems
     assert audited.terms["relation"] == relation
     evidence = audited.canaries
+    assert evidence.relation == relation
+    assert HEADS[relation] in evidence_rows(evidence)["canaries"]
     assert evidence.p_value == 1.0
     assert evidence.epsilon_lower_bound <= evidence.epsilon_claimed
     assert evidence.epsilon_estimate_all_iterates < 4 * evidence.epsilon_claimed + 2
