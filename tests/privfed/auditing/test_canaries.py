@@ -215,6 +215,10 @@ def test_canaries_go_with(overrides, tmp_path):
         (("audit.canaries=19",), "too few to say anything"),
         (("attack.name=sign_flip", "attack.fraction=0.2"), "there are attackers"),
         (("cohort.sampler=spelt:Crowded",), "places of real clients"),
+        (
+            ("secure.protocol=masks", "secure.capacity=43", "cohort.sampler=full", "cohort.size=0"),
+            "expected at least 44",
+        ),
         (("evaluation.by=clients", "run.rounds=8"), "have nothing to measure"),
         (("data.sites=3", "data.site_partition=elsewhere"), "take rows from nobody else"),
         (

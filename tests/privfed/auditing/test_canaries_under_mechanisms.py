@@ -26,7 +26,9 @@ from privfed.privacy.mechanism import BoundedSum
 from privfed.privacy.mechanisms import central_gaussian, distributed_noise, local_gaussian
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.noise.shares import DiscreteGaussianShare, SkellamShare
-from privfed.run.prepare import plan_with_length
+from privfed.report.plan_rows.canaries import canaries_row
+from privfed.run.forecast import forecast
+from privfed.run.prepare import plan_with_length, prepare
 from privfed.sampling.cohort import Cohort, People, Witness
 from privfed.sampling.samplers import FixedSize, Full, Poisson
 from privfed.secure import plain_sum
@@ -359,6 +361,26 @@ def test_the_clip_follows_the_quantile_that_it_followed(quantile, sampler):
         _, state = mechanism.release(total, 60.0, Keys(None), state)
         clips.append(float(state["clip"]))
     assert np.mean(clips[-50:]) == pytest.approx(2 * quantile, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    "kind, words, louder",
+    [
+        ("poisson", "60, of which half enter, 12 in a cohort", 12 / (2 * 4**2 * 39)),
+        ("masks, everybody", "60, of which half send zero, 30 in a cohort", None),
+        ("local", "60, of which half send the opposite, 24 in a cohort", None),
+        ("fixed size", "send the opposite, 15 in a cohort in the places of clients", 0.6),
+    ],
+)
+def test_a_check_says_what_canaries_cost(kind, words, louder):
+    """Rows of a clip over 39 numbers with noise of 4 clips each; in places, beside fewer clients."""
+    setup = prepare(small(*FEW, *CANARIES, *KINDS[kind][1]))
+    row = canaries_row(setup.plan, forecast(setup))["canaries"]
+    assert words in row
+    if louder is not None:
+        percent = float(row.split("noise is ")[1].split("%")[0]) / 100
+        assert percent == pytest.approx(louder, rel=0.06)
+    assert canaries_row(prepare(small(*FEW)).plan, forecast(setup)) == {}
 
 
 def test_masks_between_clients_and_canaries_come_off(tmp_path):
