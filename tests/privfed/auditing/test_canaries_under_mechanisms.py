@@ -373,7 +373,7 @@ def test_the_clip_follows_the_quantile_that_it_followed(quantile, sampler):
     ],
 )
 def test_a_check_says_what_canaries_cost(kind, words, louder):
-    """Rows of a clip over 39 numbers with noise of 4 clips each; in places, beside fewer clients."""
+    """Rows of a clip, over 39 numbers with noise of 4 clips each; in places, with fewer rows."""
     setup = prepare(small(*FEW, *CANARIES, *KINDS[kind][1]))
     row = canaries_row(setup.plan, forecast(setup))["canaries"]
     assert words in row
