@@ -19,6 +19,7 @@ from privfed.auditing.canaries.evidence import evidence_rows
 from privfed.auditing.canaries.log import CanaryLog, CanaryRecord
 from privfed.auditing.canaries.scores import Scale, likelihood_ratios, without_common
 from privfed.auditing.run_audit import audit
+from privfed.auditing.scenarios import plan_of_mechanism
 from privfed.local.exchange import Exchange
 from privfed.plan.sum_limits import configured_limits
 from privfed.privacy import clipping
@@ -216,6 +217,16 @@ def test_a_cut_draw_is_charged_for_all_who_may_be_there():
 def test_in_every_spelling(name):
     planned = plan_with_length(small(*FEW, *CANARIES, f"cohort.sampler={name}"))
     assert planned.event.release.clients == 160
+
+
+@pytest.mark.parametrize("kind", ["cut", "masks, cut", "layers"])
+def test_a_mechanism_is_tested_without_canaries(kind):
+    with_them, without = (
+        plan_of_mechanism(small(*FEW, *more, *KINDS[kind][1]))
+        for more in (CANARIES, ("audit.canaries=0",))
+    )
+    assert with_them.event == without.event
+    assert with_them.cost.limits == without.cost.limits
 
 
 @pytest.mark.parametrize("clients, cohort", [(101, 40), (160, 40), (200, 40), (100, 39), (100, 8)])
