@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from accounting.empirical.claimed_profile import claimed_profile
+from accounting.empirical.claimed_profile import refutable_claims
 from accounting.empirical.power import fewest_refuting, power, refuting_guesses
 from accounting.empirical.tradeoff import ClaimedCurve, GaussianCurve
 from accounting.empirical.two_sample import REFUTED_BELOW
@@ -64,19 +64,19 @@ def power_of(plan: Plan, parameters: int) -> Power | None:
     fixed seed, so that a report says later what was said before the run.
     """
     audit = plan.config.audit
-    claims = list(claimed_profile(plan.spent, plan.config.privacy.delta))
+    claims, slack = refutable_claims(plan.spent, plan.config.privacy.delta)
     if not audit.canaries or not claims or plan.noise_multiplier is None:
         return None
     curve = ClaimedCurve(claims)
     levels = [
-        refuting_guesses(audit.canaries, curve, level, _STATISTICS)
+        refuting_guesses(audit.canaries, curve, max(level - slack, 0.0), _STATISTICS)
         for level in (1 - audit.confidence, REFUTED_BELOW)
     ]
     noticed = []
     for share, epsilon, mu in _faults(plan, parameters):
         rates = [power(audit.canaries, each, mu, np.random.default_rng(0)) for each in levels]
         noticed.append(Noticed(share, epsilon, *rates))
-    fewest = fewest_refuting(curve, REFUTED_BELOW, _STATISTICS)
+    fewest = fewest_refuting(curve, max(REFUTED_BELOW - slack, 0.0), _STATISTICS)
     return Power(audit.canaries, audit.confidence, claims[0][0], fewest, tuple(noticed))
 
 
@@ -107,7 +107,8 @@ def _rows_of_noise(plan: Plan) -> float:
 
 
 def _epsilon(plan: Plan, noise_multiplier: float) -> float:
-    """What all rounds of `plan` would cost with this noise."""
+    """What all rounds of `plan` would cost with this noise, slack aside: that is no noise."""
     mechanism = plan.mechanism.at(noise_multiplier)
     event = replace(plan.algorithm(), mechanism=mechanism).event(1)
+    event = replace(event, slack=0.0)
     return guarantee({event: plan.config.run.rounds}, plan.config.privacy.delta).epsilon

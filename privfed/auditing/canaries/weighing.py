@@ -30,9 +30,11 @@ def weigh(
     scale: Scale,
     claims: Sequence[Claim],
     confidence: float,
+    slack: float = 0.0,
 ) -> Evidence | None:
     """Hold what canaries recorded against `claims`, points of one privacy profile, the run's first.
 
+    All that happened had at most `slack` more probability than those allow.
     None without any, or for too few canaries of either kind.
     """
     coins = record.coins
@@ -63,7 +65,7 @@ def weigh(
         epsilon_lower_bound_final_if_gaussian=final.if_gaussian if final else None,
         epsilon_lower_bound_most_if_gaussian=tests.most.if_gaussian,
         epsilon_lower_bound_split=_split_bound(ratio, coins, delta, confidence),
-        p_value=tests.p_value,
+        p_value=min(1.0, tests.p_value + slack),
     )
 
 

@@ -122,7 +122,7 @@ def test_an_honest_run_is_not_refuted(kind, tmp_path):
     evidence = audited.canaries
     assert evidence.relation == relation
     assert HEADS[relation] in evidence_rows(evidence)["canaries"]
-    assert evidence.p_value == 1.0
+    assert evidence.p_value > 0.05
     assert evidence.epsilon_lower_bound <= evidence.epsilon_claimed
     assert evidence.epsilon_estimate_all_iterates < 4 * evidence.epsilon_claimed + 2
     assert evidence.epsilon_estimate_final is not None
@@ -151,6 +151,7 @@ BROKEN = [
     ("adaptive, everybody", without_noise),
     ("local, everybody", without_noise),
     ("masks, fixed size", without_noise),
+    ("masks, slots", without_noise),
     ("masks, everybody", without_noise),
     ("skellam, everybody", without_noise),
     ("skellam, cyclic", without_noise),
