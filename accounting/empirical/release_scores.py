@@ -1,0 +1,135 @@
+"""Scores that tell the releases on two neighbouring inputs apart, each learned on one half of them.
+
+Releases `[n, ..., k]` of either neighbour become one number each `[n]`, which
+`accounting.empirical.two_sample` judges: it chooses among sets of scores by the same first half,
+and counts on the second, which nothing here looks at. So a test is valid whatever is learned; what
+is learned decides what it sees.
+
+- `linear_scores`: means that differ, and combinations of numbers that hardly vary.
+- `quadratic_scores`: spreads and correlations that differ.
+- `repetition_scores`: values that come again exactly, as those of noise whose seed repeats do.
+
+A release of which a number is not finite is one that was aborted for all to see.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float64]
+_LEAST_VARIANCE = 1e-9
+"""What a combination's variance counts as at least: it then tells most, and not everything."""
+_MOST_JOINT = 1000
+"""Of more numbers than these a discriminant takes each for itself."""
+_ROWS_A_NUMBER = 20
+"""How many releases the covariance of so many numbers needs, for each of them."""
+
+
+def linear_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, Numbers]:
+    """A score `[n]` of each release on either neighbour, from what is observed `[n, ..., k]`.
+
+    The scores are along Fisher's linear discriminant of the first half of the releases, in the span
+    of what varies: a combination that varies (nearly) not at all, and differs, tells most.
+    """
+    flat0, flat1 = _flat(observed0), _flat(observed1)
+    half0, half1 = _first_half(flat0), _first_half(flat1)
+    spread = np.concatenate([half0, half1]).std(0)
+    scale = np.where(spread > 0, spread, 1.0)
+    apart = (half1.mean(0) - half0.mean(0)) / scale
+    if len(apart) > _MOST_JOINT:
+        within = (half0.var(0) + half1.var(0)) / 2 / scale**2
+        along = apart / np.maximum(within, _LEAST_VARIANCE) / scale
+    else:
+        joint = (np.cov((half0 / scale).T) + np.cov((half1 / scale).T)) / 2
+        values, vectors = np.linalg.eigh(joint)
+        along = vectors @ ((vectors.T @ apart) / np.maximum(values, _LEAST_VARIANCE)) / scale
+    return flat0 @ along, flat1 @ along
+
+
+def quadratic_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, Numbers]:
+    """A score `[n]` of each release: how much better a Gaussian of the one neighbour fits it.
+
+    The Gaussians are fitted to the first half of the releases `[n, ..., k]`; where these are few
+    for so many numbers, as if numbers were independent.
+    """
+    flat0, flat1 = _flat(observed0), _flat(observed1)
+    half0, half1 = _first_half(flat0), _first_half(flat1)
+    both = np.concatenate([half0, half1])
+    spread = both.std(0)
+    scale = np.where(spread > 0, spread, 1.0)
+    joint = len(half0) >= _ROWS_A_NUMBER * flat0.shape[1]
+    fits = [_Fit.of((half - both.mean(0)) / scale, joint) for half in (half0, half1)]
+    scores = [
+        fits[1].log_density(each) - fits[0].log_density(each)
+        for each in ((flat - both.mean(0)) / scale for flat in (flat0, flat1))
+    ]
+    return scores[0], scores[1]
+
+
+def repetition_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, Numbers]:
+    """A score `[n]` of each release: how much more often its very values came of the one neighbour.
+
+    Of each of its numbers, and of all together, it is counted how often the first half of the
+    releases `[n, ..., k]` of either neighbour had the same; a release does not count itself. The
+    logarithms of both counts' ratios add up. Continuous noise repeats nothing, and scores 0.
+    """
+    flat0, flat1 = _flat(observed0), _flat(observed1)
+    sides = np.repeat([0, 1], [len(flat0), len(flat1)])
+    counted = np.concatenate([np.arange(len(flat)) < len(flat) // 2 for flat in (flat0, flat1)])
+    both = np.concatenate([flat0, flat1]) + 0.0  # one zero
+    rows = np.ascontiguousarray(both).view(np.dtype((np.void, both.itemsize * both.shape[1])))
+    total = _log_ratio(rows[:, 0], sides, counted)
+    for number in both.T:
+        total += _log_ratio(number, sides, counted)
+    return total[: len(flat0)], total[len(flat0) :]
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """A Gaussian of `mean` `[m]`, with `variances` `[m]` along `axes` `[m, m]`, or each number."""
+
+    mean: Numbers
+    variances: Numbers
+    axes: Numbers | None
+
+    @classmethod
+    def of(cls, rows: Numbers, joint: bool) -> _Fit:
+        """Fitted to `rows` `[n, m]`: their numbers' `joint` spread, or as if independent."""
+        if joint:
+            variances, axes = np.linalg.eigh(np.cov(rows.T))
+        else:
+            variances, axes = rows.var(0), None
+        return cls(rows.mean(0), np.maximum(variances, _LEAST_VARIANCE), axes)
+
+    def log_density(self, rows: Numbers) -> Numbers:
+        """The log density `[n]` of `rows` `[n, m]`, up to a constant."""
+        apart = rows - self.mean
+        turned = apart if self.axes is None else apart @ self.axes
+        return np.asarray(-(turned**2 / self.variances + np.log(self.variances)).sum(1) / 2)
+
+
+def _log_ratio(
+    values: NDArray[np.generic], sides: NDArray[np.int64], counted: NDArray[np.bool_]
+) -> Numbers:
+    """For each of `values` `[n]`: log of how often it came on side 1, over on side 0, if counted.
+
+    Halves are added to both counts, from which the value itself is left out.
+    """
+    _, which = np.unique(values, return_inverse=True)
+    halves = [counted & (sides == side) for side in (0, 1)]
+    often = [np.bincount(which[half], minlength=which.max() + 1)[which] - half for half in halves]
+    return np.asarray(np.log((often[1] + 0.5) / (often[0] + 0.5)))
+
+
+def _first_half(flat: Numbers) -> Numbers:
+    return flat[: len(flat) // 2]
+
+
+def _flat(observed: Numbers) -> Numbers:
+    """`[n, ..., k]` as `[n, m + 1]`: an aborted release shows that it was, alone."""
+    flat = observed.reshape(len(observed), -1)
+    finite = np.isfinite(flat)
+    return np.column_stack([np.where(finite, flat, 0.0), ~finite.all(1)])
