@@ -72,19 +72,19 @@ def quadratic_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, N
 def repetition_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, Numbers]:
     """A score `[n]` of each release: how much more often its very values came of the one neighbour.
 
-    Of each of its numbers, and of all together, it is counted how often the first half of the
-    releases `[n, ..., k]` of either neighbour had the same; a release does not count itself. The
-    logarithms of both counts' ratios add up. Continuous noise repeats nothing, and scores 0.
+    For each of its numbers, and for all together, it is counted how often a quarter of the releases
+    `[n, ..., k]` of either neighbour had the same: the first quarter, and for that the second. The
+    logarithms of the counts' ratios are the evidence, of which `linear_scores` makes one score.
+    Continuous noise repeats nothing, and scores 0.
     """
     flat0, flat1 = _flat(observed0), _flat(observed1)
+    both = np.concatenate([flat0, flat1]) + 0.0  # which makes of -0.0 the same zero
+    quarters = np.concatenate([np.arange(len(flat)) * 4 // len(flat) for flat in (flat0, flat1)])
     sides = np.repeat([0, 1], [len(flat0), len(flat1)])
-    counted = np.concatenate([np.arange(len(flat)) < len(flat) // 2 for flat in (flat0, flat1)])
-    both = np.concatenate([flat0, flat1]) + 0.0  # one zero
     rows = np.ascontiguousarray(both).view(np.dtype((np.void, both.itemsize * both.shape[1])))
-    total = _log_ratio(rows[:, 0], sides, counted)
-    for number in both.T:
-        total += _log_ratio(number, sides, counted)
-    return total[: len(flat0)], total[len(flat0) :]
+    evidence = [_log_ratio(values, sides, quarters) for values in (rows[:, 0], *both.T)]
+    stacked = np.stack(evidence, axis=1)
+    return linear_scores(stacked[: len(flat0)], stacked[len(flat0) :])
 
 
 @dataclass(frozen=True)
@@ -112,16 +112,19 @@ class _Fit:
 
 
 def _log_ratio(
-    values: NDArray[np.generic], sides: NDArray[np.int64], counted: NDArray[np.bool_]
+    values: NDArray[np.generic], sides: NDArray[np.int64], quarters: NDArray[np.int64]
 ) -> Numbers:
-    """For each of `values` `[n]`: log of how often it came on side 1, over on side 0, if counted.
+    """For each of `values` `[n]`: log of how often it came on side 1, over on side 0.
 
-    Halves are added to both counts, from which the value itself is left out.
+    In the first quarter; for values of that, in the second. A half is added to both counts.
     """
     _, which = np.unique(values, return_inverse=True)
-    halves = [counted & (sides == side) for side in (0, 1)]
-    often = [np.bincount(which[half], minlength=which.max() + 1)[which] - half for half in halves]
-    return np.asarray(np.log((often[1] + 0.5) / (often[0] + 0.5)))
+    ratios = []
+    for quarter in (0, 1):
+        on0, on1 = (which[(sides == side) & (quarters == quarter)] for side in (0, 1))
+        often0, often1 = (np.bincount(on, minlength=which.max() + 1) for on in (on0, on1))
+        ratios.append(np.log((often1 + 0.5) / (often0 + 0.5))[which])
+    return np.where(quarters == 0, ratios[1], ratios[0])
 
 
 def _first_half(flat: Numbers) -> Numbers:
