@@ -131,7 +131,6 @@ class CentralDp:
 
 one_more = CentralDp(COHORT + 1, leaves=True)
 twice_as_many = CentralDp(2 * COHORT, leaves=True)
-five_times_as_many = CentralDp(5 * COHORT, leaves=True)
 ten_times_as_many = CentralDp(10 * COHORT, leaves=True)
 everybody_takes_part = CentralDp(COHORT, leaves=False)
 its_place_stays = CentralDp(2 * COHORT, leaves=False)

@@ -33,8 +33,7 @@ from privfed.auditing.released_function import ReleasedFunction
 HERE = Path(__file__).parent
 SCENES = {
     "one_more": 10_000,
-    "twice_as_many": 10_000,
-    "five_times_as_many": 100_000,
+    "twice_as_many": 30_000,
     "ten_times_as_many": 10_000,
     "everybody_takes_part": 10_000,
     "its_place_stays": 10_000,

@@ -61,7 +61,7 @@ class ReleasedFunction:
             numbers = np.asarray(released, dtype=np.float64).ravel()
         except (TypeError, ValueError, RuntimeError):
             numbers = np.empty(0)
-        if not len(numbers):
+        if released is None or not len(numbers):
             raise Refused(
                 f"{self.name} returned {type(released).__name__}, which are no numbers; expected "
                 "an array of real numbers, as many each time"

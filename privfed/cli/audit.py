@@ -58,15 +58,13 @@ def audit_command(
 
     And hold it against what the run's canaries show, or a mechanism against its claim.
     """
-    of_a_run = directories or accountant or plot or head
+    of_a_run = (*directories, accountant, plot, head)
     if function is not None:
-        if of_a_run or mechanism or overrides:
-            raise Refused("--function is tested by itself; leave out the other arguments")
+        _refuse_beside("--function is", *of_a_run, mechanism, *overrides)
         return audit_named_function(function, claim, releases, as_json)
     refuse_claim_alone(claim)
     if mechanism is not None:
-        if of_a_run:
-            raise Refused("--mechanism tests a run file by itself; leave out the other arguments")
+        _refuse_beside("--mechanism, a run file, is", *of_a_run)
         return _audit_mechanism(mechanism, overrides, releases, as_json)
     if overrides or releases:
         raise Refused("--set and --releases go with --mechanism, and --releases with --function")
@@ -77,6 +75,12 @@ def audit_command(
             raise Refused("--plot and --head are about one run; audit them one by one")
         return _audit_together(directories, accountant, as_json)
     return _audit_run(directories[0], accountant, head, plot, as_json)
+
+
+def _refuse_beside(tested: str, *others: object) -> None:
+    """Raises `Refused` where any of `others` is given beside what is `tested`."""
+    if any(others):
+        raise Refused(f"{tested} tested by itself; leave out the other arguments")
 
 
 def _audit_run(
