@@ -14,6 +14,7 @@ A release of which a number is not finite is one that was aborted for all to see
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +23,8 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.float64]
 _LEAST_VARIANCE = 1e-9
 """What a combination's variance counts as at least: it then tells most, and not everything."""
-_MOST_JOINT = 1000
-"""Of more numbers than these a discriminant takes each for itself."""
+_MOST_JOINT = 2000
+"""Of more numbers than these a discriminant takes each for itself, if it differs beyond chance."""
 _ROWS_A_NUMBER = 20
 """How many releases the covariance of so many numbers needs, for each of them."""
 
@@ -40,8 +41,8 @@ def linear_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, Numb
     scale = np.where(spread > 0, spread, 1.0)
     apart = (half1.mean(0) - half0.mean(0)) / scale
     if len(apart) > _MOST_JOINT:
-        within = (half0.var(0) + half1.var(0)) / 2 / scale**2
-        along = apart / np.maximum(within, _LEAST_VARIANCE) / scale
+        within = np.maximum((half0.var(0) + half1.var(0)) / 2 / scale**2, _LEAST_VARIANCE)
+        along = _beyond_chance(apart, within * 2 / len(half0)) / within / scale
     else:
         joint = (np.cov((half0 / scale).T) + np.cov((half1 / scale).T)) / 2
         values, vectors = np.linalg.eigh(joint)
@@ -125,6 +126,16 @@ def _log_ratio(
         often0, often1 = (np.bincount(on, minlength=which.max() + 1) for on in (on0, on1))
         ratios.append(np.log((often1 + 0.5) / (often0 + 0.5))[which])
     return np.where(quarters == 0, ratios[1], ratios[0])
+
+
+def _beyond_chance(apart: Numbers, variances: Numbers) -> Numbers:
+    """Of differences `apart` `[m]` those that are larger than any of m would be by chance, or all.
+
+    Their `variances` are `[m]`. Gaussians in number m stay below root 2 log m (Donoho & Johnstone
+    1994, the universal threshold).
+    """
+    beyond = np.abs(apart) > np.sqrt(2 * math.log(len(apart)) * variances)
+    return np.where(beyond, apart, 0.0) if beyond.any() else apart
 
 
 def _first_half(flat: Numbers) -> Numbers:

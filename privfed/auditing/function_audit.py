@@ -34,7 +34,7 @@ _SCORES: dict[str, Callable[[Numbers, Numbers], tuple[Numbers, Numbers]]] = {
     "spreads": quadratic_scores,
     "repetitions": repetition_scores,
 }
-_SECONDS, _FEWEST, _MOST, _MOST_NUMBERS = 60.0, 400, 100_000, 2**24
+_SECONDS, _FEWEST, _MOST, _MOST_NUMBERS = 60.0, 400, 100_000, 2**23
 """How long an audit may take, about, how many releases it makes of each neighbour, and of numbers.
 """
 

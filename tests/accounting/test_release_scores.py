@@ -39,7 +39,13 @@ def repeated(rng, member):
 
 
 def wide(rng, member):
-    return rng.normal(0.4 * member, 1.0, (COUNT, 1001))
+    return rng.normal(0.3 * member, 1.0, (COUNT, 2001))
+
+
+def needle(rng, member):
+    released = rng.normal(size=(400, 4000))
+    released[:, 7] += 3.0 * member
+    return released
 
 
 def aborted(rng, member):
@@ -65,6 +71,7 @@ def verdict(score, releases, seed=1, claims=CLAIM):
     [
         ("means", shifted),
         ("means", wide),
+        ("means", needle),
         ("means", aborted),
         ("spreads", shifted),
         ("spreads", spread),
