@@ -1,51 +1,42 @@
-"""Points of a claimed privacy profile, which a test on releases holds them against."""
+"""A privacy profile that is claimed: points (epsilon, delta), all of which hold at once."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
 
 from accounting.empirical.two_sample import Claim
 from accounting.errors import AccountingError
-from accounting.events import Event
+from accounting.events import Spending
 from accounting.guarantee import guarantee
-from accounting.releases import PoissonSampled, Repeated, SeveralSites
 
-_DELTAS = (1e-6, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
+_LEAST = 1e-9
+"""The smallest of the deltas, over the ledger's: guesses that are nearly all right are as rare."""
+_POINTS = 60
+"""How many deltas up to a tenth: so dense that of a curve between them nothing is lost."""
+_LARGE = np.arange(0.15, 1.0, 0.05)
 
 
-def claimed_points(event: Event, rounds: int, delta: float) -> Iterator[Claim]:
-    """Points (epsilon, delta) of the privacy profile claimed for so many rounds, one at `delta`.
+def claimed_profile(spending: Spending, delta: float) -> Iterator[Claim]:
+    """Points of the profile of `spending`: at `delta`, then from small deltas to large ones.
 
-    Who is never drawn changes nothing: so much less than accountants of integer noise know is
-    claimed of every draw by coins.
+    A delta at which no accountant has a finite epsilon is left out.
     """
-    if isinstance(event.release, PoissonSampled | SeveralSites | Repeated):
-        rate, coins = _coins(event.release)
-        yield 0.0, min(1.0, 1.0 - (1.0 - rate) ** (coins * rounds) + rounds * event.slack)
-    yield from points_of(lambda at: guarantee({event: rounds}, at).epsilon, delta)
+    deltas = (delta, *np.geomspace(_LEAST * delta, 0.1, _POINTS).tolist(), *_LARGE.tolist())
+    yield from points_of(lambda at: guarantee(spending, at).epsilon, deltas)
 
 
-def points_of(profile: Callable[[float], float], delta: float) -> Iterator[Claim]:
-    """Points (epsilon, delta) of `profile`, epsilon by delta, one at `delta`.
+def points_of(profile: Callable[[float], float], deltas: Iterable[float]) -> Iterator[Claim]:
+    """Points of `profile`, epsilon by delta, at `deltas`, but for those where it claims nothing.
 
-    Left out where it claims nothing: where epsilon is infinite, or no accountant knows it.
+    There epsilon is infinite, or no accountant knows it.
     """
-    for at in sorted({*_DELTAS, delta}):
+    for at in deltas:
         try:
             epsilon = profile(at)
         except AccountingError:
             continue
         if epsilon < math.inf:
             yield epsilon, at
-
-
-def _coins(release: PoissonSampled | SeveralSites | Repeated) -> tuple[float, int]:
-    """The bias of a client's coins, and how many of them are thrown for one release."""
-    match release:
-        case PoissonSampled(rate=rate):
-            return rate, 1
-        case SeveralSites(rate=rate, sites=sites):
-            return rate, sites
-        case Repeated(count=count, of=each):
-            return each.rate, count

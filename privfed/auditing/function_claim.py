@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from accounting.empirical.claimed_profile import claimed_points, points_of
+from accounting.empirical.claimed_releases import claimed_points, points_for_releases
 from accounting.empirical.two_sample import Claim
 from accounting.events import Event
 from accounting.guarantee import guarantee
@@ -33,7 +33,7 @@ class FunctionClaim:
     def of_profile(cls, profile: Callable[[float], float], delta: float) -> FunctionClaim:
         """The whole `profile`, epsilon by delta. Raises `Refused` where it claims nothing."""
         _refuse_pure(delta)
-        points = tuple(points_of(profile, delta))
+        points = tuple(points_for_releases(profile, delta))
         if not points:
             raise Refused("the profile is infinite at every delta, so there is nothing to test")
         epsilon = next((epsilon for epsilon, at in points if at == delta), math.inf)

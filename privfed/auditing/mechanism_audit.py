@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from accounting.empirical.claimed_profile import claimed_points
+from accounting.empirical.claimed_releases import claimed_points
 from accounting.empirical.release_scores import linear_scores
 from accounting.empirical.two_sample import REFUTED_BELOW, Verdict, judge
 from accounting.events import Event

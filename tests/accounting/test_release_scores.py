@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from accounting.empirical.claimed_profile import points_of
+from accounting.empirical.claimed_releases import points_for_releases
 from accounting.empirical.release_scores import (
     linear_scores,
     quadratic_scores,
@@ -139,5 +139,5 @@ def test_points_of_a_profile_leave_out_what_it_does_not_claim():
             raise Unaccountable("no bound")
         return np.inf if delta < 0.05 else 1.0
 
-    assert {epsilon for epsilon, _ in points_of(profile, 0.07)} == {1.0}
-    assert next(at for _, at in points_of(profile, 0.07)) == 0.07
+    assert {epsilon for epsilon, _ in points_for_releases(profile, 0.07)} == {1.0}
+    assert next(at for _, at in points_for_releases(profile, 0.07)) == 0.07

@@ -4,8 +4,9 @@ Two adversaries: one who sees every release, and one who sees the final model on
 one number from either, and `accounting` judges these. An *estimate* takes them to be Gaussian and
 may err on either side: by the largest cosine of a round, and the cosine with the final model, as
 Andrew et al. 2024. A *lower bound* holds with its confidence, whatever the canaries do to each
-other; the one that splits them holds if they leave each other alone, as random directions nearly
-do, and never fails a run.
+other. Two others are tighter, hold under a condition, and never fail a run: the one if the run's
+trade-off curve is Gaussian, and the one that splits canaries if these leave each other alone, as
+random directions nearly do.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Evidence:
 
     A figure is None where it needs more of them. `epsilon_lower_bound_most` is what so many
     canaries could show, were all guesses right. `p_value` is the smallest of all one-run tests of
-    the claim, times their number.
+    the claim and of its whole trade-off curve, times their number.
     """
 
     canaries: int
@@ -36,8 +37,11 @@ class Evidence:
     epsilon_estimate_final: float | None
     epsilon_lower_bound: float
     epsilon_lower_bound_final: float | None
-    epsilon_lower_bound_split: float | None
     epsilon_lower_bound_most: float
+    epsilon_lower_bound_if_gaussian: float
+    epsilon_lower_bound_final_if_gaussian: float | None
+    epsilon_lower_bound_most_if_gaussian: float
+    epsilon_lower_bound_split: float | None
     p_value: float
 
     @property
@@ -45,19 +49,19 @@ class Evidence:
         """Whether the canaries refute the claim."""
         return self.p_value < REFUTED_BELOW
 
+    @property
+    def doubted(self) -> bool:
+        """Whether the claim is refuted at the bounds' confidence, as some honest runs are."""
+        return self.p_value < 1 - self.confidence
+
     def to_json(self) -> dict[str, Any]:
         """The object under "canaries" in `privfed audit --json`."""
-        return {**asdict(self), "refuted": self.refuted}
+        return {**asdict(self), "doubted": self.doubted, "refuted": self.refuted}
 
 
 def evidence_rows(evidence: Evidence) -> Mapping[str, str]:
     """The rows of an audit's table that tell the `evidence`, estimates and bounds apart."""
     sure = f"{evidence.confidence:.0%}"
-    verdict = (
-        "REFUTED: the mechanism does not deliver what the ledger claims"
-        if evidence.refuted
-        else "they do not contradict the claim"
-    )
     return {
         "canaries": f"{evidence.canaries}, of which {evidence.entered} were in the population",
         "estimate": f"ε ≈ {_shown(evidence.epsilon_estimate_all_iterates)} for who saw every "
@@ -67,11 +71,28 @@ def evidence_rows(evidence: Evidence) -> Mapping[str, str]:
         "lower bound": f"ε ≥ {_shown(evidence.epsilon_lower_bound)} with {sure} confidence for who "
         f"saw every release, {_shown(evidence.epsilon_lower_bound_final)} for who sees the final "
         f"model (so many could show {_shown(evidence.epsilon_lower_bound_most)} at most)",
+        "if Gaussian": "were the run's trade-off curve that of Gaussian noise: ε ≥ "
+        f"{_shown(evidence.epsilon_lower_bound_if_gaussian)} with {sure} confidence, "
+        f"{_shown(evidence.epsilon_lower_bound_final_if_gaussian)} for who sees the final model "
+        f"(so many could show {_shown(evidence.epsilon_lower_bound_most_if_gaussian)} at most)",
         "if alone": f"were canaries independent of each other: ε ≥ "
         f"{_shown(evidence.epsilon_lower_bound_split)} with {sure} confidence",
-        "verdict": f"{verdict} of ε = {evidence.epsilon_claimed:.4g} (p = {evidence.p_value:.2g}; "
-        f"refuted below {REFUTED_BELOW:g})",
+        "verdict": verdict_in_words(evidence),
     }
+
+
+def verdict_in_words(evidence: Evidence) -> str:
+    """Whether the canaries refute the claim, make it doubtful, or do not contradict it."""
+    verdict = "they do not contradict the claim"
+    if evidence.doubted:
+        verdict = "DOUBTFUL, as an honest run seldom is: try again with more canaries. They speak "
+        verdict += "against the claim"
+    if evidence.refuted:
+        verdict = "REFUTED: the mechanism does not deliver what the ledger claims"
+    return (
+        f"{verdict} of ε = {evidence.epsilon_claimed:.4g} (p = {evidence.p_value:.2g}; refuted "
+        f"below {REFUTED_BELOW:g})"
+    )
 
 
 def _shown(epsilon: float | None) -> str:

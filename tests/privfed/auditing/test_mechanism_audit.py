@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from accounting.empirical.claimed_profile import claimed_points
+from accounting.empirical.claimed_releases import claimed_points
 from accounting.empirical.release_scores import linear_scores
 from accounting.empirical.two_sample import judge
 from accounting.events import ADD_REMOVE, Event
