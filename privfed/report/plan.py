@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from privfed.auditing.canaries.power import Power
 from privfed.config.config import Config
 from privfed.plan.advice.advice_on_run import comparable
 from privfed.plan.plan import Plan
@@ -13,7 +14,7 @@ from privfed.plan.rule import rule_in_words
 from privfed.plan.site_guarantee import SiteGuarantee
 from privfed.plan.unspent import unspent
 from privfed.privacy.noise_on_model import remembered_rows
-from privfed.report.plan_rows.canaries import canaries_row
+from privfed.report.plan_rows.canaries import canaries_row, power_row
 from privfed.report.plan_rows.evaluation import evaluation_rows
 from privfed.report.plan_rows.privacy import nominal_rows, privacy_rows
 from privfed.report.plan_rows.sites import site_guarantee_row, sites_row
@@ -34,6 +35,7 @@ def plan_table(
     forecast: Forecast,
     path: Path | None,
     site: SiteGuarantee | None = None,
+    power: Power | None = None,
     by_command: bool = False,
 ) -> Table:
     """What this run will guarantee and take: the header of `train`, and all of `check`.
@@ -51,6 +53,7 @@ def plan_table(
             **beside_rows(config.against, *plan.also(config.run.rounds)),
             **(site_guarantee_row(site) if site else {}),
             **canaries_row(plan, forecast),
+            **(power_row(power) if power else {}),
             **start_row(plan.guarantee, config.starts_from),
             **budget_rows(plan.budgets),
             **disjoint_row(config.privacy.disjoint),

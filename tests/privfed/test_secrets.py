@@ -40,6 +40,10 @@ SECRET = {
     "discrete": ("client.objective=fedfor", *MASKS, "privacy.mechanism=discrete_gaussian"),
     "local": ("privacy.mechanism=local_gaussian", *MASKS),
     "canaries": ("data.clients=24", "audit.canaries=20"),
+    "canaries in sums": (
+        *("data.clients=24", "audit.canaries=20", "data.sites=3", "privacy.mechanism=skellam"),
+        *("secure.protocol=masks", "secure.simulate=arithmetic", "cohort.size=8"),
+    ),
     "silos": SILOS,
     "coins": (
         *(*OPEN, "client.objective=fednova", "cohort.sampler=by_size", "cohort.dropout=0.3"),

@@ -32,6 +32,7 @@ from torch import Tensor
 from accounting.events import ADD_REMOVE
 from accounting.ledger import Charge
 from privfed.auditing.canaries.coins import canary_coins, coin_signs, in_population
+from privfed.auditing.canaries.in_cohorts import takes_places
 from privfed.auditing.canaries.log import CanaryLog
 from privfed.data.federation import client_number
 from privfed.errors import Refused
@@ -197,8 +198,7 @@ def part_within(mechanism: Mechanism, drawn: Witness) -> float | None:
     """The share of canaries whose rows are within the clip; None where that does not move."""
     if not mechanism.adaptive:
         return None
-    takes_places = drawn.shares_places and not drawn.random
-    if takes_places and isinstance(mechanism, FollowsQuantile):
+    if takes_places(drawn) and isinstance(mechanism, FollowsQuantile):
         return mechanism.clip_quantile
     return 0.5
 

@@ -35,9 +35,11 @@ to a real client they are others in the population. Its event holds for
 A secure sum has N + K clients at most (`privfed.plan.sum_limits`), and whether it aborts is charged
 for any population from nine tenths of N to N + K (`privfed.secure.aborts`). In it canaries are
 clients like others: they round, mask and drop out by the same code, and draw their shares of noise
-from the same generator, which nobody records. So to who sees the sum their noise is as secret as
-anybody's, as it is in a simulation of a sum in one process; no noise of theirs is counted, as the
-clients whose shares have to make it up are as many as without them.
+from the same generator. Their directions and coins are kept, these shares are not, and nobody knows
+them: a share of theirs is as good a part of the noise that is counted as anybody's. That holds of
+sums that are simulated in one process, which makes up all clients' noise; where clients are on
+machines of their own, who made the canaries up would know a part of the noise, and they are refused
+(`privfed.plan.refusals.canaries`).
 """
 
 from __future__ import annotations

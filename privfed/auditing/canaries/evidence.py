@@ -17,11 +17,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from accounting.empirical.two_sample import REFUTED_BELOW
+from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
+
+_HEADS: Mapping[str, str] = {
+    ADD_REMOVE: "were in the population",
+    ZERO_OUT: "sent their row, and the others zero",
+    REPLACE_ONE: "sent their row, and the others the opposite",
+}
+"""What canaries did whose coin was heads (`privfed.auditing.canaries.coins`)."""
 
 
 @dataclass(frozen=True)
 class Evidence:
     """What `canaries` made-up clients show, of whom `entered` were in the population.
+
+    Under a `relation` whose membership is public all were, and those `entered` sent their own row.
 
     A figure is None where it needs more of them, or releases that they were held against.
     `epsilon_lower_bound_most` is what so many canaries could show, were all guesses right.
@@ -31,6 +41,7 @@ class Evidence:
 
     canaries: int
     entered: int
+    relation: str
     confidence: float
     epsilon_claimed: float
     delta: float
@@ -51,21 +62,21 @@ class Evidence:
         """Whether the canaries refute the claim."""
         return self.p_value < REFUTED_BELOW
 
+    @property
+    def doubted(self) -> bool:
+        """Whether the claim is refuted at the bounds' confidence, as some honest runs are."""
+        return self.p_value < 1 - self.confidence
+
     def to_json(self) -> dict[str, Any]:
         """The object under "canaries" in `privfed audit --json`."""
-        return {**asdict(self), "refuted": self.refuted}
+        return {**asdict(self), "doubted": self.doubted, "refuted": self.refuted}
 
 
 def evidence_rows(evidence: Evidence) -> Mapping[str, str]:
     """The rows of an audit's table that tell the `evidence`, estimates and bounds apart."""
     sure = f"{evidence.confidence:.0%}"
-    verdict = (
-        "REFUTED: the mechanism does not deliver what the ledger claims"
-        if evidence.refuted
-        else "they do not contradict the claim"
-    )
     return {
-        "canaries": f"{evidence.canaries}, of which {evidence.entered} were in the population",
+        "canaries": f"{evidence.canaries}, of which {evidence.entered} {_heads(evidence)}",
         "estimate": _estimates(evidence),
         "lower bound": _for_both(
             evidence.epsilon_lower_bound, evidence.epsilon_lower_bound_final, sure
@@ -80,9 +91,29 @@ def evidence_rows(evidence: Evidence) -> Mapping[str, str]:
         + f" (so many could show {_shown(evidence.epsilon_lower_bound_most_if_gaussian)} at most)",
         "if alone": f"were canaries independent of each other: ε ≥ "
         f"{_shown(evidence.epsilon_lower_bound_split)} with {sure} confidence",
-        "verdict": f"{verdict} of ε = {evidence.epsilon_claimed:.4g} (p = {evidence.p_value:.2g}; "
-        f"refuted below {REFUTED_BELOW:g})",
+        "verdict": verdict_in_words(evidence),
     }
+
+
+def verdict_in_words(evidence: Evidence) -> str:
+    """Whether the canaries refute the claim, make it doubtful, or do not contradict it."""
+    verdict = "they do not contradict the claim"
+    if evidence.doubted:
+        verdict = "DOUBTFUL, as an honest run seldom is: try again with more canaries. They speak "
+        verdict += "against the claim"
+    if evidence.refuted:
+        verdict = "REFUTED: the mechanism does not deliver what the ledger claims"
+    return (
+        f"{verdict} of ε = {evidence.epsilon_claimed:.4g} (p = {evidence.p_value:.2g}; refuted "
+        f"below {REFUTED_BELOW:g})"
+    )
+
+
+def _heads(evidence: Evidence) -> str:
+    """What canaries did whose coin was heads; one that trains never sends the opposite."""
+    trained = evidence.epsilon_estimate_all_iterates is None
+    opposite = evidence.relation == REPLACE_ONE
+    return _HEADS[ZERO_OUT if trained and opposite else evidence.relation]
 
 
 def _estimates(evidence: Evidence) -> str:

@@ -30,11 +30,13 @@ def weigh(
     scale: Scale | None,
     claims: Sequence[Claim],
     confidence: float,
+    slack: float = 0.0,
 ) -> Evidence | None:
     """Hold what canaries recorded against `claims`, points of one privacy profile, the run's first.
 
-    None without any, or for too few canaries of either kind. Where canaries were held against no
-    release, there is no `scale`.
+    All that happened had at most `slack` more probability than those allow. Where canaries were
+    held against no release, there is no `scale`. None without any, or for too few canaries of
+    either kind.
     """
     coins, statistics = record.coins, _statistics(record, event.relation, scale)
     if not claims or not statistics or min(coins.sum(), (~coins).sum()) < _FEWEST:
@@ -46,6 +48,7 @@ def weigh(
     return Evidence(
         canaries=len(coins),
         entered=int(coins.sum()),
+        relation=event.relation,
         confidence=confidence,
         epsilon_claimed=epsilon,
         delta=delta,
@@ -59,7 +62,7 @@ def weigh(
         epsilon_lower_bound_final_if_gaussian=final.if_gaussian if final else None,
         epsilon_lower_bound_most_if_gaussian=tests.most.if_gaussian,
         epsilon_lower_bound_split=_split_bound(most, coins, delta, confidence),
-        p_value=tests.p_value,
+        p_value=min(1.0, tests.p_value + slack),
     )
 
 

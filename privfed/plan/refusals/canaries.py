@@ -18,6 +18,7 @@ def canary_refusals(config: Config) -> Iterator[str]:
         yield from _wrong_number(config, canaries)
         yield from _unknown_places(config, canaries)
         yield from _sites_elsewhere(config, canaries)
+        yield from _full_sums(config, canaries)
         yield from _beside_attackers(config, canaries)
         if config.audit.by_inputs:
             yield from _not_as_others_train(config, f'{canaries} with audit.kind = "input"')
@@ -62,6 +63,17 @@ def _sites_elsewhere(config: Config, canaries: str) -> Iterator[str]:
             f"{canaries}, but clients are at sites on machines of their own "
             '(data.site_partition = "elsewhere"), which take rows from nobody else; simulate the '
             "sites in one process, or test the mechanism alone: privfed audit --mechanism"
+        )
+
+
+def _full_sums(config: Config, canaries: str) -> Iterator[str]:
+    """Everybody takes part in a secure sum, and it has no room for canaries, too."""
+    witness, capacity = config.sampler.witness(0, config.data.clients), config.secure.capacity
+    everybody = config.data.clients + config.audit.canaries
+    if capacity and not witness.random and not witness.shares_places and capacity < everybody:
+        yield (
+            f"{canaries}, and all take part with {config.data.clients} clients in each sum, "
+            f"but secure.capacity is {capacity}; expected at least {everybody}, or leave it out"
         )
 
 

@@ -1,13 +1,18 @@
-"""What canaries cost learning, before anybody trains: what they send is noise to it."""
+"""What people see of the canaries of a plan: what they cost, and what they would notice."""
 
 from __future__ import annotations
 
 import math
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE
+from privfed.auditing.canaries.in_cohorts import canaries_drawn, canaries_sending, takes_places
+from privfed.auditing.canaries.power import Power
 from privfed.plan.plan import Plan
 from privfed.run.forecast import Forecast
+from privfed.words import ceiling
 
+_SHOWN = (0.5, 0.25, 0.1)
+"""The shares of noise that are told of in a line."""
 _TOO_LOUD = 0.05
 """The part by which canaries may make noise louder before it is warned of."""
 
@@ -17,13 +22,13 @@ def canaries_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
     count, relation = plan.config.audit.canaries, plan.event.relation
     if not count:
         return {}
-    drawn, opposite = _in_a_cohort(plan), relation == REPLACE_ONE and not forecast.canaries
-    sending = drawn if opposite else drawn / 2
-    words = f"{count}, of which half {_tails(relation, opposite)}, {sending:.3g} in a cohort"
-    words += " in the places of clients" if _takes_places(plan) else ""
+    sending = canaries_sending(plan)
+    tails = _tails(relation, opposite=forecast.canaries is None)
+    words = f"{count}, of which half {tails}, {sending:.3g} in a cohort"
+    words += " in the places of clients" if takes_places(plan.cost.witness) else ""
     if not forecast.noise or not forecast.signal:
         return {"canaries": words}
-    louder = _louder(plan, forecast, drawn, sending) - 1
+    louder = _louder(plan, forecast) - 1
     advice = "; WARNING: use fewer, or the model will suffer" if louder > _TOO_LOUD else ""
     measured = _measured(forecast)
     return {"canaries": f"{words}: noise is {louder:.1%} louder{measured}{advice}"}
@@ -37,40 +42,63 @@ def _measured(forecast: Forecast) -> str:
     return f" (made-up ones like them send {part:.0%} of the clip at the start)"
 
 
+def power_row(power: Power) -> dict[str, str]:
+    """What the canaries would notice, and how many it takes to refute the claim."""
+    return {"power": f"{power_in_words(power)}. {fewest_in_words(power)}"}
+
+
+def power_in_words(power: Power) -> str:
+    """With which probability canaries notice less noise than is charged."""
+    noticed = [fault for fault in power.noticed if fault.share in _SHOWN]
+    if not noticed:
+        return "unknown, as the mechanism draws no weaker noise"
+    first, *others = noticed
+    further = "".join(
+        f"; {fault.share:g} of it ({fault.epsilon:.3g}): {fault.doubted:.0%}, {fault.refuted:.0%}"
+        for fault in others
+    )
+    return (
+        f"at best, were {first.share:g} of the charged noise drawn (a true ε of "
+        f"{first.epsilon:.3g}), the claim would be doubted at {power.confidence:.0%} with "
+        f"probability {first.doubted:.0%}, and refuted at p < 1e-6 with {first.refuted:.0%}"
+        + further
+    )
+
+
+def fewest_in_words(power: Power) -> str:
+    """How many canaries it takes to refute the claim, whatever is wrong."""
+    if power.fewest is None:
+        return f"No number of canaries that fits refutes ε = {ceiling(power.epsilon)}"
+    warning = "WARNING: these are too few. " if power.canaries < power.fewest else ""
+    return (
+        f"{warning}To refute ε = {ceiling(power.epsilon)} takes at least {power.fewest:,}, of "
+        "which every coin is guessed right"
+    )
+
+
 def _tails(relation: str, opposite: bool) -> str:
     """What the half does whose coins are tails; under add/remove what the others do."""
     if relation == ADD_REMOVE:
         return "enter"
-    return "send the opposite" if opposite else "send zero"
+    return "send the opposite" if relation == REPLACE_ONE and opposite else "send zero"
 
 
-def _takes_places(plan: Plan) -> bool:
-    """Whether cohorts have so many places, which canaries share with clients."""
-    return plan.cost.witness.shares_places and not plan.cost.witness.random
+def _louder(plan: Plan, forecast: Forecast) -> float:
+    """The noise with canaries, over that without.
 
-
-def _in_a_cohort(plan: Plan) -> float:
-    """How many canaries are expected in a cohort, were all of them in the population."""
-    config = plan.config
-    count, clients = config.audit.canaries, config.data.clients
-    population = clients + count if _takes_places(plan) else clients
-    return count * config.sampler.size / population
-
-
-def _louder(plan: Plan, forecast: Forecast, drawn: float, sending: float) -> float:
-    """The noise with canaries, of which `sending` send rows in a cohort, over that without.
-
-    Clients who add noise themselves are more by those `drawn`; where these take places, the sum has
+    Clients who add noise themselves are more by those drawn; where these take places, the sum has
     fewer rows of clients, beside which the same noise is louder.
     """
     assert forecast.noise is not None
     assert forecast.signal is not None
-    sent = forecast.signal * math.sqrt(sending)  # random directions at the clip
+    share = canaries_drawn(plan) / forecast.cohort
+    sending = canaries_sending(plan)
+    total = forecast.signal * math.sqrt(sending)  # random directions at the clip
     if forecast.canaries:
-        sent = forecast.canaries.total(sending)
-    rows = sent / forecast.cohort / forecast.noise
-    if _takes_places(plan):
-        return math.hypot(1.0, rows) / (1.0 - drawn / forecast.cohort)
+        total = forecast.canaries.total(sending)
+    norm = total / forecast.cohort
+    if takes_places(plan.cost.witness):
+        return math.hypot(1.0, norm / forecast.noise) / (1.0 - share)
     mechanism, by_clients = plan.mechanism, not plan.cost.limits.sites
     each_adds = by_clients and mechanism.trust in ("sum", "client") and not mechanism.layered
-    return math.hypot(math.sqrt(1.0 + drawn / forecast.cohort) if each_adds else 1.0, rows)
+    return math.hypot(math.sqrt(1.0 + share) if each_adds else 1.0, norm / forecast.noise)

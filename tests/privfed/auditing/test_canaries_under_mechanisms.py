@@ -15,9 +15,11 @@ from accounting.noises import Gaussian
 from accounting.releases import SeveralSites, WithoutReplacement
 from privfed.auditing.canaries.clients import Canaries, WithCanaries, part_within
 from privfed.auditing.canaries.coins import coin_signs
+from privfed.auditing.canaries.evidence import evidence_rows
 from privfed.auditing.canaries.log import CanaryLog, CanaryRecord
 from privfed.auditing.canaries.scores import Scale, likelihood_ratios, without_common
 from privfed.auditing.run_audit import audit
+from privfed.auditing.scenarios import plan_of_mechanism
 from privfed.local.exchange import Exchange
 from privfed.plan.sum_limits import configured_limits
 from privfed.privacy import clipping
@@ -25,7 +27,9 @@ from privfed.privacy.mechanism import BoundedSum
 from privfed.privacy.mechanisms import central_gaussian, distributed_noise, local_gaussian
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.noise.shares import DiscreteGaussianShare, SkellamShare
-from privfed.run.prepare import plan_with_length
+from privfed.report.plan_rows.canaries import canaries_row
+from privfed.run.forecast import forecast
+from privfed.run.prepare import plan_with_length, prepare
 from privfed.sampling.cohort import Cohort, People, Witness
 from privfed.sampling.samplers import FixedSize, Full, Poisson
 from privfed.secure import plain_sum
@@ -101,6 +105,13 @@ MANY = (
 )
 
 
+HEADS = {
+    ADD_REMOVE: "in the population",
+    ZERO_OUT: "others zero",
+    REPLACE_ONE: "others the opposite",
+}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_honest_run_is_not_refuted(kind, tmp_path):
     relation, keys = KINDS[kind]
@@ -109,7 +120,9 @@ def test_an_honest_run_is_not_refuted(kind, tmp_path):
     assert not audited.problems
     assert audited.terms["relation"] == relation
     evidence = audited.canaries
-    assert evidence.p_value == 1.0
+    assert evidence.relation == relation
+    assert HEADS[relation] in evidence_rows(evidence)["canaries"]
+    assert evidence.p_value > 0.05
     assert evidence.epsilon_lower_bound <= evidence.epsilon_claimed
     assert evidence.epsilon_estimate_all_iterates < 4 * evidence.epsilon_claimed + 2
     assert evidence.epsilon_estimate_final is not None
@@ -138,6 +151,7 @@ BROKEN = [
     ("adaptive, everybody", without_noise),
     ("local, everybody", without_noise),
     ("masks, fixed size", without_noise),
+    ("masks, slots", without_noise),
     ("masks, everybody", without_noise),
     ("skellam, everybody", without_noise),
     ("skellam, cyclic", without_noise),
@@ -204,6 +218,16 @@ def test_a_cut_draw_is_charged_for_all_who_may_be_there():
 def test_in_every_spelling(name):
     planned = plan_with_length(small(*FEW, *CANARIES, f"cohort.sampler={name}"))
     assert planned.event.release.clients == 160
+
+
+@pytest.mark.parametrize("kind", ["cut", "masks, cut", "layers"])
+def test_a_mechanism_is_tested_without_canaries(kind):
+    with_them, without = (
+        plan_of_mechanism(small(*FEW, *more, *KINDS[kind][1]))
+        for more in (CANARIES, ("audit.canaries=0",))
+    )
+    assert with_them.event == without.event
+    assert with_them.cost.limits == without.cost.limits
 
 
 @pytest.mark.parametrize("clients, cohort", [(101, 40), (160, 40), (200, 40), (100, 39), (100, 8)])
@@ -349,6 +373,26 @@ def test_the_clip_follows_the_quantile_that_it_followed(quantile, sampler):
         _, state = mechanism.release(total, 60.0, Keys(None), state)
         clips.append(float(state["clip"]))
     assert np.mean(clips[-50:]) == pytest.approx(2 * quantile, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    "kind, words, louder",
+    [
+        ("poisson", "60, of which half enter, 12 in a cohort", 12 / (2 * 4**2 * 39)),
+        ("masks, everybody", "60, of which half send zero, 30 in a cohort", None),
+        ("local", "60, of which half send the opposite, 24 in a cohort", None),
+        ("fixed size", "send the opposite, 15 in a cohort in the places of clients", 0.6),
+    ],
+)
+def test_a_check_says_what_canaries_cost(kind, words, louder):
+    """Rows of a clip, over 39 numbers with noise of 4 clips each; in places, with fewer rows."""
+    setup = prepare(small(*FEW, *CANARIES, *KINDS[kind][1]))
+    row = canaries_row(setup.plan, forecast(setup))["canaries"]
+    assert words in row
+    if louder is not None:
+        percent = float(row.split("noise is ")[1].split("%")[0]) / 100
+        assert percent == pytest.approx(louder, rel=0.06)
+    assert canaries_row(prepare(small(*FEW)).plan, forecast(setup)) == {}
 
 
 def test_masks_between_clients_and_canaries_come_off(tmp_path):

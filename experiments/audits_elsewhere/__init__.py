@@ -1,0 +1,1 @@
+"""Tests of a claimed epsilon for code that is not ours."""
