@@ -46,8 +46,8 @@ class Drawing:
             )
         if 4 * self.count * self.dimension > _MOST_BYTES:
             raise Refused(
-                f"the directions of {self.count:,} canaries of {self.dimension:,} numbers each take "
-                f"more than {_MOST_BYTES // 2**30} GiB; expected a --count of at most "
+                f"the directions of {self.count:,} canaries of {self.dimension:,} numbers each "
+                f"take more than {_MOST_BYTES // 2**30} GiB; expected a --count of at most "
                 f"{_MOST_BYTES // 4 // self.dimension:,}"
             )
         if not (math.isfinite(self.clip) and 0 < self.clip <= np.finfo(np.float32).max / _LONG):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,13 +77,13 @@ class Folder:
         ):
             if was != is_now:
                 raise Broken(
-                    f"{path} is not what the manifest commits to: it was changed after the canaries "
-                    "were made; restore it, and judge again"
+                    f"{path} is not what the manifest commits to: it was changed after the "
+                    "canaries were made; restore it, and judge again"
                 )
 
-    def _array(self, path: Path) -> NDArray[np.generic]:
+    def _array(self, path: Path) -> NDArray[Any]:
         try:
-            return np.load(path, mmap_mode="r", allow_pickle=False)
+            return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
         except (OSError, ValueError, EOFError) as error:
             raise Broken(f"{path} cannot be read: {public_text(error)}; restore the file") from None
 

@@ -74,8 +74,8 @@ def _checked(leaf: Any, what: str) -> Any:
     """`leaf`, an array. Raises `Refused` for anything else, and for complex numbers."""
     if not (_is_tensor(leaf) or isinstance(leaf, np.ndarray | np.generic)):
         raise Refused(
-            f"{what} is of type {type(leaf).__name__}; expected NumPy arrays or torch tensors: one, "
-            "a list, or a state_dict"
+            f"{what} is of type {type(leaf).__name__}; expected NumPy arrays or torch tensors: "
+            "one, a list, or a state_dict"
         )
     if not _is_tensor(leaf) and leaf.dtype.kind not in "fiub":
         raise Refused(f"{what} has numbers of type {leaf.dtype}; expected floating-point numbers")

@@ -21,9 +21,9 @@ class Manifest:
     """`count` canaries for models of `dimension` numbers; it holds no secret.
 
     Every canary that takes part sends an update of `length`, far beyond the clip that it was
-    declared for. The commitments are SHA-256, and each covers the secret key of 32 random bytes: who
-    was given them before a run can check afterwards that coins and directions were fixed by then.
-    `simulated` coins follow from a seed and are no secret.
+    declared for. The commitments are SHA-256, and each covers the secret key of 32 random bytes:
+    who was given them before a run can check afterwards that coins and directions were fixed by
+    then. `simulated` coins follow from a seed and are no secret.
     """
 
     format: int

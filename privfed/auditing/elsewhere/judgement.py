@@ -13,11 +13,11 @@ from accounting.empirical.two_sample import REFUTED_BELOW
 class Judgement:
     """What `canaries` show of a claim, of which `heads` had coins that show heads.
 
-    Figures for who saw every release are None where there was one only. Those that name the
-    Gaussian family hold if the pipeline's noise is Gaussian, and are None where nobody said so.
-    `epsilon_lower_bound_most` is what so many canaries could show were all guesses right, and
-    `epsilon_refutable` up to which claim this would refute. `p_value` is the smallest of all
-    `tests` of the claim, times their number.
+    Figures for who saw every release are None where there was one only. Bounds `_gaussian` hold if
+    the pipeline's noise is Gaussian; where the claim is by such noise (`gaussian`), it is tested as
+    a whole. Bounds `_most` are what so many canaries could show were all guesses right, and
+    `epsilon_refutable` is the largest claim at `delta` that this would refute; None for no claim.
+    `p_value` is the smallest of all tests of the claim, times their number.
     """
 
     canaries: int
@@ -28,15 +28,16 @@ class Judgement:
     confidence: float
     epsilon_claimed: float
     delta: float
+    gaussian: bool
     epsilon_estimate_all_iterates: float | None
     epsilon_estimate_final: float | None
     epsilon_lower_bound: float | None
     epsilon_lower_bound_final: float
     epsilon_lower_bound_gaussian: float | None
-    epsilon_lower_bound_gaussian_final: float | None
+    epsilon_lower_bound_gaussian_final: float
     epsilon_lower_bound_most: float
-    epsilon_refutable: float
-    tests: int
+    epsilon_lower_bound_gaussian_most: float
+    epsilon_refutable: float | None
     p_value: float
 
     @property
@@ -55,28 +56,42 @@ def judgement_rows(judgement: Judgement) -> Mapping[str, str]:
     verdict = (
         "REFUTED: the pipeline does not deliver what is claimed"
         if j.refuted
-        else "the canaries do not contradict the claim; that proves nothing"
+        else "the canaries do not contradict the claim, which proves nothing:"
     )
     pairs = {
         "canaries": f"{j.canaries}, of which {j.heads} had heads ({j.relation})",
-        "releases": f"{j.releases} models after the initial one",
+        "releases": f"{j.releases} after the initial model",
+        "claim": f"ε = {j.epsilon_claimed:.4g} at δ = {j.delta:g}"
+        + (", by Gaussian noise" if j.gaussian else ", whatever the mechanism"),
         "estimate": f"ε ≈ {_two(j.epsilon_estimate_all_iterates, j.epsilon_estimate_final)} "
-        "(no bounds)",
+        "(not bounds)",
         "lower bound": f"ε ≥ {_two(j.epsilon_lower_bound, j.epsilon_lower_bound_final)}, with "
-        f"{sure} confidence",
-    }
-    if j.epsilon_lower_bound_gaussian_final is not None:
-        both = _two(j.epsilon_lower_bound_gaussian, j.epsilon_lower_bound_gaussian_final)
-        pairs["if Gaussian"] = f"were the noise Gaussian: ε ≥ {both}, with {sure} confidence"
-    pairs |= {
-        "power": f"so many canaries could show ε ≥ {_shown(j.epsilon_lower_bound_most)} at most, "
-        f"and refute claims of up to {_shown(j.epsilon_refutable)}",
-        "verdict": f"{verdict} (ε = {j.epsilon_claimed:.4g} at δ = {j.delta:g}; p = "
-        f"{j.p_value:.2g}, corrected over {j.tests} tests; refuted below {REFUTED_BELOW:g})",
+        f"{sure} confidence (so many could show {_shown(j.epsilon_lower_bound_most)} at most)",
+        "if Gaussian": "were its noise Gaussian: ε ≥ "
+        f"{_two(j.epsilon_lower_bound_gaussian, j.epsilon_lower_bound_gaussian_final)} (at most "
+        f"{_shown(j.epsilon_lower_bound_gaussian_most)})",
+        "power": _power(j),
+        "verdict": f"{verdict} p = {j.p_value:.2g}, corrected over all tests; refuted below "
+        f"{REFUTED_BELOW:g}",
     }
     if j.simulated:
         pairs["note"] = "coins follow from a seed: whoever knows it could answer to them"
     return pairs
+
+
+def _power(judgement: Judgement) -> str:
+    """Which claims could be refuted at all, and why none where there are none."""
+    if judgement.epsilon_refutable is not None:
+        return (
+            f"so many canaries could refute a claim of up to ε = {judgement.epsilon_refutable:.3g}"
+        )
+    if judgement.gaussian or judgement.delta < REFUTED_BELOW:
+        return "so few canaries could refute no claim, were all guesses right"
+    return (
+        f"none: with probability δ = {judgement.delta:g} such a pipeline may show everything, so "
+        f"that no one run refutes it at {REFUTED_BELOW:g}. Is the claim by Gaussian noise, add "
+        "--gaussian; or give the claim at a smaller δ, too"
+    )
 
 
 def _two(every: float | None, final: float | None) -> str:

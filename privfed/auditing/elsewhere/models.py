@@ -45,8 +45,8 @@ def model_files(folder: Path) -> list[Path]:
         numbered[number] = path
     if len(numbered) < 2:
         raise Refused(
-            f"{folder} has {len(numbered)} models ({', '.join(_READERS)}); expected the initial one, "
-            "and the last or all that were released"
+            f"{folder} has {len(numbered)} models ({', '.join(_READERS)}); expected the "
+            "initial one, and the last or all that were released"
         )
     return [numbered[number] for number in sorted(numbered)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -10,6 +11,9 @@ from privfed.cli.answering import answers_errors, print_answer, print_json
 from privfed.cli.options import ANYTHING, DIRECTORY, JSON
 from privfed.errors import Refused
 from privfed.failures import REFUTED
+
+_LARGEST = 50
+"""A claim above which no number of canaries would say anything."""
 
 
 @click.group("canary")
@@ -57,9 +61,9 @@ def new_command(
         f"{count - heads} {meaning.tails_name}"
     )
     click.echo(
-        "privfed: start a client for each number in privfed.canary.participants(DIR), which answers "
-        "by privfed.canary.Client(DIR, number); save the initial model and every released one; "
-        f"then: privfed canary judge {directory} --releases MODELS --claimed-epsilon ε --delta δ",
+        "privfed: start a client for each of privfed.canary.participants(DIR), which answers by "
+        "privfed.canary.Client(DIR, number); save the initial model and all that are released. "
+        f"Then: privfed canary judge {directory} --releases MODELS --claimed-epsilon ε --delta δ",
         err=True,
     )
     return 0
@@ -74,8 +78,15 @@ def new_command(
     metavar="MODELS",
     help="A folder of models, the initial one first: .npy, .npz, .pt or .safetensors, by number.",
 )
-@click.option("--claimed-epsilon", "epsilon", type=float, required=True, help="What is claimed.")
-@click.option("--delta", type=float, required=True, help="At which δ.")
+@click.option(
+    "--claimed-epsilon",
+    "epsilons",
+    type=float,
+    required=True,
+    multiple=True,
+    help="What is claimed; several points of one claim are given with a δ each.",
+)
+@click.option("--delta", "deltas", type=float, required=True, multiple=True, help="At which δ.")
 @click.option("--gaussian", is_flag=True, help="The claim is by Gaussian noise.")
 @click.option("--confidence", type=float, default=0.95, show_default=True, help="Of the bounds.")
 @JSON
@@ -83,25 +94,42 @@ def new_command(
 def judge_command(
     directory: Path,
     releases: Path,
-    epsilon: float,
-    delta: float,
+    epsilons: tuple[float, ...],
+    deltas: tuple[float, ...],
     gaussian: bool,
     confidence: float,
     as_json: bool,
 ) -> int:
     """Hold released models against a claim; exit code 4 where the canaries in DIR refute it."""
-    if not 0 <= epsilon <= 50:
-        raise Refused(f"--claimed-epsilon is {epsilon}; expected from 0 to 50")
-    if not (0 < delta < 1 and 0 < confidence < 1):
-        raise Refused(f"--delta is {delta}, --confidence {confidence}; expected between 0 and 1")
+    claims = _claims(epsilons, deltas)
+    if gaussian and len(claims) > 1:
+        raise Refused("--gaussian takes all other points of a claim from its first; give one")
+    if not 0 < confidence < 1:
+        raise Refused(f"--confidence is {confidence}; expected between 0 and 1")
     from privfed.auditing.elsewhere.judgement import judgement_rows
     from privfed.auditing.elsewhere.judging import judge_releases
     from privfed.canary.folder import Folder
     from privfed.report.tables import rows
 
-    judgement = judge_releases(Folder(directory), releases, (epsilon, delta), gaussian, confidence)
+    judgement = judge_releases(Folder(directory), releases, claims, gaussian, confidence)
     code = REFUTED if judgement.refuted else 0
     if as_json:
         return print_json(judgement.to_json(), code)
     print_answer(judgement, lambda: rows(judgement_rows(judgement)), as_json=False)
     return code
+
+
+def _claims(epsilons: Sequence[float], deltas: Sequence[float]) -> list[tuple[float, float]]:
+    """Points of one claim, from as many options of either kind."""
+    if len(epsilons) != len(deltas):
+        raise Refused(
+            f"--claimed-epsilon is given {len(epsilons)} times and --delta {len(deltas)} times; "
+            "expected pairs, points of one claim"
+        )
+    for epsilon, delta in zip(epsilons, deltas, strict=True):
+        if not (0 <= epsilon <= _LARGEST and 0 < delta < 1):
+            raise Refused(
+                f"the claim is ε = {epsilon:g} at δ = {delta:g}; expected an ε from 0 to "
+                f"{_LARGEST}, and a δ between 0 and 1"
+            )
+    return list(zip(epsilons, deltas, strict=True))
