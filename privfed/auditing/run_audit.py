@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from accounting.empirical.claimed_profile import claimed_profile
 from accounting.errors import AccountingError, LedgerBroken
 from accounting.events import CHANGE, Spending
 from accounting.guarantee import CHOICES, Guarantee, guarantee, spent
@@ -151,8 +152,7 @@ def _canaries(directory: RunDirectory, ledger: Ledger, alone: Guarantee) -> Evid
 
     config = directory.config.read()
     (event, *_) = ledger.run_spending
-    smaller = [alone.delta * part for part in (1.0, 1e-3, 1e-6, 1e-9)]
-    claims = [(guarantee(ledger.run_spending, delta).epsilon, delta) for delta in smaller]
+    claims = list(claimed_profile(ledger.run_spending, alone.delta))
     return weigh(record, event, Scale.of(config), claims, config.audit.confidence)
 
 

@@ -19,6 +19,23 @@ from accounting.over_rounds import RandomAllocation
 Numbers = NDArray[np.float64]
 
 
+def of_fresh_slots(
+    of_rounds: Numbers, rounds: NDArray[np.int64], drawn: RandomAllocation
+) -> Numbers:
+    """The log likelihood `[n]` of one who took part in a fresh slot of each epoch, to a constant.
+
+    `of_rounds` `[n, T]` is what each of the `rounds` `[T]`, counted from 0, says by itself. The
+    slots are those of one group, which may be any.
+    """
+    epoch, place = np.divmod(rounds, drawn.slots)
+    of_groups = []
+    for group in np.unique(place % drawn.groups):
+        in_group = place % drawn.groups == group
+        epochs = [of_rounds[:, in_group & (epoch == e)] for e in np.unique(epoch[in_group])]
+        of_groups.append(sum(logsumexp(slots, axis=1) for slots in epochs))
+    return np.asarray(logsumexp(np.stack(of_groups), axis=0))
+
+
 @dataclass(frozen=True)
 class SlotEvidence:
     """How a client of norm one in its slots shows, where noise is of `deviation` in clips.
@@ -58,15 +75,8 @@ class SlotEvidence:
         return np.asarray((products - lengths / 2) / self.deviation**2)
 
     def _fresh(self, each: Numbers) -> Numbers:
-        """A slot of its own in each epoch, of those of its group, which may be any."""
-        slots, groups = self.drawn.slots, self.drawn.groups
-        epoch, place = np.divmod(np.arange(each.shape[1]), slots)
-        of_groups = []
-        for group in range(min(groups, each.shape[1])):
-            rounds = place % groups == group
-            epochs = [each[:, rounds & (epoch == e)] for e in np.unique(epoch[rounds])]
-            of_groups.append(sum(logsumexp(choices, axis=1) for choices in epochs))
-        return np.asarray(logsumexp(np.stack(of_groups), axis=0))
+        """A slot of its own in each epoch."""
+        return of_fresh_slots(each, np.arange(each.shape[1]), self.drawn)
 
     def _same(self, each: Numbers, together: int) -> Numbers:
         """The same slot in as many epochs in a row, and then another."""

@@ -4,8 +4,9 @@ Two adversaries: one who sees every release, and one who sees the final model on
 one number from either, and `accounting` judges these. An *estimate* takes them to be Gaussian and
 may err on either side: by the largest cosine of a round, and the cosine with the final model, as
 Andrew et al. 2024. A *lower bound* holds with its confidence, whatever the canaries do to each
-other; the one that splits them holds if they leave each other alone, as random directions nearly
-do, and never fails a run.
+other. Two others are tighter, hold under a condition, and never fail a run: the one if the run's
+trade-off curve is Gaussian, and the one that splits canaries if these leave each other alone, as
+random directions nearly do.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Evidence:
 
     A figure is None where it needs more of them. `epsilon_lower_bound_most` is what so many
     canaries could show, were all guesses right. `p_value` is the smallest of all one-run tests of
-    the claim, times their number.
+    the claim and of its whole trade-off curve, times their number.
     """
 
     canaries: int
@@ -36,8 +37,11 @@ class Evidence:
     epsilon_estimate_final: float | None
     epsilon_lower_bound: float
     epsilon_lower_bound_final: float | None
-    epsilon_lower_bound_split: float | None
     epsilon_lower_bound_most: float
+    epsilon_lower_bound_if_gaussian: float
+    epsilon_lower_bound_final_if_gaussian: float | None
+    epsilon_lower_bound_most_if_gaussian: float
+    epsilon_lower_bound_split: float | None
     p_value: float
 
     @property
@@ -67,6 +71,10 @@ def evidence_rows(evidence: Evidence) -> Mapping[str, str]:
         "lower bound": f"ε ≥ {_shown(evidence.epsilon_lower_bound)} with {sure} confidence for who "
         f"saw every release, {_shown(evidence.epsilon_lower_bound_final)} for who sees the final "
         f"model (so many could show {_shown(evidence.epsilon_lower_bound_most)} at most)",
+        "if Gaussian": "were the run's trade-off curve that of Gaussian noise: ε ≥ "
+        f"{_shown(evidence.epsilon_lower_bound_if_gaussian)} with {sure} confidence, "
+        f"{_shown(evidence.epsilon_lower_bound_final_if_gaussian)} for who sees the final model "
+        f"(so many could show {_shown(evidence.epsilon_lower_bound_most_if_gaussian)} at most)",
         "if alone": f"were canaries independent of each other: ε ≥ "
         f"{_shown(evidence.epsilon_lower_bound_split)} with {sure} confidence",
         "verdict": f"{verdict} of ε = {evidence.epsilon_claimed:.4g} (p = {evidence.p_value:.2g}; "

@@ -17,6 +17,7 @@ from accounting.events import CHANGE, Event
 from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 from accounting.releases import PoissonSampled
 from privfed.auditing.canaries.log import CanaryRecord
+from privfed.auditing.slot_evidence import of_fresh_slots
 from privfed.config.config import Config
 from privfed.plan.rule import rule_of
 from privfed.round.algorithm import releases_per_round
@@ -91,21 +92,12 @@ def _by_epochs(
     coefficients: Numbers,
     variance: float,
 ) -> Numbers:
-    """The log likelihood of products that were `filtered` `[T, K]`, up to a constant `[K]`.
-
-    Each canary took part in one round of its group in every epoch, and was in any group.
-    """
+    """The log likelihood of products that were `filtered` `[T, K]`, up to a constant `[K]`."""
     of_round = np.zeros_like(filtered)
     for at, round in enumerate(rounds):
         signal = _filtered((rounds == round).astype(float)[:, None], rounds, coefficients)
         of_round[at] = (signal * filtered).sum(0) - (signal**2).sum() / 2
-    epoch, place = np.divmod(rounds - 1, drawn.slots)
-    groups = []
-    for group in range(drawn.groups):
-        mine = place % drawn.groups == group
-        epochs = [of_round[mine & (epoch == e)] for e in np.unique(epoch[mine])]
-        groups.append(sum(logsumexp(each / variance, axis=0) for each in epochs))
-    return np.asarray(logsumexp(np.stack(groups), axis=0))
+    return of_fresh_slots((of_round / variance).T, rounds - 1, drawn)
 
 
 def _filtered(x: Numbers, rounds: NDArray[np.int64], coefficients: Numbers) -> Numbers:

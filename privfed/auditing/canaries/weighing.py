@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.empirical.one_run import Guesses, guess
+from accounting.empirical.one_run_tests import one_run_tests
 from accounting.empirical.one_shot import Bell, epsilon_between, estimate
 from accounting.empirical.two_sample import Claim, judge
 from accounting.events import Event
@@ -22,20 +22,21 @@ _FEWEST = 5
 """Canaries of either kind (entered or not) below which nothing is said."""
 _FEWEST_OF_HALVES = 20
 """The same where they are split in two halves."""
-_PARTS = (10, 2, 1)
-"""A tenth, a half and all of the coins are guessed."""
 
 
 def weigh(
-    record: CanaryRecord, event: Event, scale: Scale, claims: Sequence[Claim], confidence: float
+    record: CanaryRecord,
+    event: Event,
+    scale: Scale,
+    claims: Sequence[Claim],
+    confidence: float,
 ) -> Evidence | None:
-    """Hold what canaries recorded against `claims`, the run's own first.
+    """Hold what canaries recorded against `claims`, points of one privacy profile, the run's first.
 
-    None for too few canaries of either kind. All claims are points of one privacy profile. At a
-    smaller delta more is claimed of rare events, and less is lost to delta for every canary.
+    None without any, or for too few canaries of either kind.
     """
     coins = record.coins
-    if not len(record.rounds) or min(coins.sum(), (~coins).sum()) < _FEWEST:
+    if not claims or not len(record.rounds) or min(coins.sum(), (~coins).sum()) < _FEWEST:
         return None
     epsilon, delta = claims[0]
     ratio = likelihood_ratios(record, event, scale)
@@ -43,13 +44,8 @@ def weigh(
     statistics = {"iterates": ratio}
     if record.final is not None:
         statistics["final"] = record.final
-    sure = 1 - (1 - confidence) / len(_PARTS)
-    p_values, bounds = [], {}
-    for name, scores in statistics.items():
-        guesses = [guess(scores, coins, max(1, len(coins) // part)) for part in _PARTS]
-        bounds[name] = max(made.epsilon_lower(delta, sure) for made in guesses)
-        p_values += [made.p_value(*claim) for made in guesses for claim in claims]
-    all_right = Guesses(len(coins), len(coins), len(coins))
+    tests = one_run_tests(statistics, coins, claims, confidence)
+    iterates, final = tests.bounds["iterates"], tests.bounds.get("final")
     return Evidence(
         canaries=len(coins),
         entered=int(coins.sum()),
@@ -59,11 +55,14 @@ def weigh(
         epsilon_estimate_all_iterates=estimate(largest[~coins], largest[coins], delta),
         epsilon_estimate_likelihood=estimate(ratio[~coins], ratio[coins], delta),
         epsilon_estimate_final=_final_estimate(record, delta),
-        epsilon_lower_bound=bounds["iterates"],
-        epsilon_lower_bound_final=bounds.get("final"),
+        epsilon_lower_bound=iterates.any_curve,
+        epsilon_lower_bound_final=final.any_curve if final else None,
+        epsilon_lower_bound_most=tests.most.any_curve,
+        epsilon_lower_bound_if_gaussian=iterates.if_gaussian,
+        epsilon_lower_bound_final_if_gaussian=final.if_gaussian if final else None,
+        epsilon_lower_bound_most_if_gaussian=tests.most.if_gaussian,
         epsilon_lower_bound_split=_split_bound(ratio, coins, delta, confidence),
-        epsilon_lower_bound_most=all_right.epsilon_lower(delta, sure),
-        p_value=min(1.0, min(p_values) * len(p_values)),
+        p_value=tests.p_value,
     )
 
 

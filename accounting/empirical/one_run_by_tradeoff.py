@@ -1,0 +1,92 @@
+"""A test of a trade-off curve by one run's guesses of coins.
+
+Each of m canaries enters the population by an independent fair coin, and k of the coins are
+guessed, k fixed in advance. Hypothesis: the run is f-private about each canary, whatever the others
+are. Then v guesses or more are right with a probability above p only if r + h <= k/m after
+
+    r, h = p v/m, p (k - v)/m;   for i = v - 1, ..., 0:
+        h' = max(h, f(1 - r));   r = min(1, r + i/(k - i) (h' - h));   h = h'
+
+Source: Mahloujifar, Melis & Chaudhuri 2025, "Auditing f-differential privacy in one run" (ICML),
+section 4. As the test of `accounting.empirical.one_run`, which knows one point (epsilon, delta) of
+f only, it holds whatever canaries do to each other. Held against the curve of a ledger's profile it
+refutes the ledger's claim. Held against a *family* of curves it gives a bound of another kind: "if
+the run's curve is Gaussian, then epsilon is at least ...".
+
+The p that are refuted are all above one, and so are the curves. Let h_j = max(h_(j-1), f(1 -
+r_(j-1))) and c_j = i/(k - i), which falls from step to step. Summed by parts,
+
+    r_J = p k/(m (k - v + 1)) + c_J h_J + sum_(0 < j < J) (c_j - c_(j+1)) h_j
+
+with no coefficient below 0: by induction every r and h grows with p, and with f.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.empirical.one_run import Guesses
+from accounting.empirical.tradeoff import GaussianCurve, TradeoffCurve, gaussian_reflected
+
+Numbers = NDArray[np.float64]
+_LARGEST_MU = 100.0
+_LEAST_P = 1e-40
+_STEPS, _PASSES = 33, 4
+"""A search looks at so many points at once, so often."""
+
+
+def curve_p_value(guesses: Guesses, curve: TradeoffCurve) -> float:
+    """A bound on the probability of as many right guesses in a run that is as private as `curve`.
+
+    It is at least 1e-40.
+
+    >>> from accounting.empirical.tradeoff import ClaimedCurve
+    >>> round(curve_p_value(Guesses(1, 1, 1), ClaimedCurve([(1.0, 0.0)])), 3)  # e / (1 + e)
+    0.731
+    """
+    low, high = _LEAST_P, 1.0
+    for _ in range(_PASSES):
+        levels = np.geomspace(low, high, _STEPS)
+        refuted = _refuted(guesses, curve.reflected, levels)
+        if not refuted.any():
+            return high
+        first = int(np.argmax(refuted))
+        low, high = float(levels[max(first - 1, 0)]), float(levels[first])
+    return high
+
+
+def gaussian_lower(guesses: Guesses, confidence: float) -> GaussianCurve:
+    """A Gaussian curve that is refuted at `confidence`, as are all that are more private.
+
+    The run's curve, if it is Gaussian, tells neighbours apart better than that.
+    """
+    low, high, miss = 0.0, _LARGEST_MU, 1 - confidence
+    for _ in range(_PASSES):
+        mu = np.linspace(low, high, _STEPS)
+        refuted = _refuted(guesses, partial(gaussian_reflected, mu=mu), np.full(_STEPS, miss))
+        last = int(refuted.sum()) - 1
+        if last < 0:
+            return GaussianCurve(0.0)
+        low, high = float(mu[last]), float(mu[min(last + 1, _STEPS - 1)])
+    return GaussianCurve(low)
+
+
+def _refuted(
+    guesses: Guesses, reflected: Callable[[Numbers], Numbers], levels: Numbers
+) -> NDArray[np.bool_]:
+    """Whether the curve f is refuted at each of the `levels` `[s]`, probabilities of being wrong.
+
+    `reflected` computes f(1 - x) `[s]`.
+    """
+    m, k, v = guesses.coins, guesses.made, guesses.right
+    right, wrong = levels * v / m, levels * (k - v) / m
+    for i in range(v - 1, -1, -1):
+        more = np.maximum(wrong, reflected(right))
+        if (more == wrong).all() or (right + wrong > k / m).all():
+            break
+        right, wrong = np.minimum(1.0, right + i / (k - i) * (more - wrong)), more
+    return np.asarray(right + wrong > k / m)

@@ -1,0 +1,76 @@
+"""All tests of a claim by the guesses that one run's statistics make of its canaries' coins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.empirical.one_run import Guesses, guess
+from accounting.empirical.one_run_by_tradeoff import curve_p_value, gaussian_lower
+from accounting.empirical.tradeoff import ClaimedCurve
+from accounting.empirical.two_sample import Claim
+
+PARTS = (10, 5, 2, 1)
+"""A tenth, a fifth, half and all of the coins are guessed: a fixed list, each part of which is
+tested at so many times the confidence."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Lower bounds on epsilon by one statistic: by any curve, and by a Gaussian one."""
+
+    any_curve: float
+    if_gaussian: float
+
+
+@dataclass(frozen=True)
+class OneRunTests:
+    """The `bounds` of each statistic, and what they could be at `most`, were all guesses right.
+
+    `p_value` is the smallest of all tests of the claim, times their number.
+    """
+
+    bounds: Mapping[str, Bounds]
+    most: Bounds
+    p_value: float
+
+
+def one_run_tests(
+    statistics: Mapping[str, NDArray[np.float64]],
+    coins: NDArray[np.bool_],
+    claims: Sequence[Claim],
+    confidence: float,
+) -> OneRunTests:
+    """Hold scores `[K]` of canaries with `coins` `[K]` against a claim.
+
+    Each of the `statistics` has a higher score where a coin is likelier heads, made without a look
+    at coins. All `claims` are points of one profile, the one that bounds are at first: each at its
+    delta or below is tested by itself, and all together as a trade-off curve.
+    """
+    delta, sure = claims[0][1], 1 - (1 - confidence) / len(PARTS)
+    points, curve = [claim for claim in claims if claim[1] <= delta], ClaimedCurve(claims)
+    p_values, bounds = [], {}
+    for name, scores in statistics.items():
+        guesses = [guess(scores, coins, max(1, len(coins) // part)) for part in PARTS]
+        bounds[name] = _bounds(guesses, delta, sure)
+        p_values += [made.p_value(*claim) for made in guesses for claim in points]
+        p_values += [curve_p_value(made, curve) for made in guesses]
+    p_value = min(1.0, min(p_values) * len(p_values))
+    return OneRunTests(bounds, most_from(len(coins), delta, confidence), p_value)
+
+
+def most_from(canaries: int, delta: float, confidence: float) -> Bounds:
+    """The bounds that so many canaries give where all guesses are right."""
+    right = [max(1, canaries // part) for part in PARTS]
+    sure = 1 - (1 - confidence) / len(PARTS)
+    return _bounds([Guesses(canaries, made, made) for made in right], delta, sure)
+
+
+def _bounds(guesses: Sequence[Guesses], delta: float, sure: float) -> Bounds:
+    return Bounds(
+        max(made.epsilon_lower(delta, sure) for made in guesses),
+        max(gaussian_lower(made, sure).epsilon(delta) for made in guesses),
+    )
