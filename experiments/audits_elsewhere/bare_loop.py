@@ -1,18 +1,19 @@
 """Federated averaging with a clip and Gaussian noise, written by hand, with canaries in it.
 
-    privfed canary new canaries --count 200 --dimension 2010
+    privfed canary new canaries --count 200 --dimension 10010
     python -m experiments.audits_elsewhere.bare_loop canaries models
-    privfed canary judge canaries --releases models --claimed-epsilon 3 --delta 1e-5
+    privfed canary judge canaries --releases models --claimed-epsilon 1 --delta 1e-5 --gaussian
 
 All clients take part in every round, so that T rounds at noise multiplier z are one Gaussian
-mechanism at z / √T: by default one that is (3, 1e-5)-private about a client (Balle & Wang 2018).
-`--without noise` and `--without clip` leave out a line, as a bug would.
+mechanism at z / √T: by default one that is (1, 1e-5)-private about a client (Balle & Wang 2018,
+theorem 8). `--without noise` and `--without clip` leave out a line, as a bug would.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,36 +23,48 @@ from privfed.canary import Client, participants
 
 Numbers = NDArray[np.float64]
 Model = list[Numbers]
-CLIENTS, EXAMPLES, FEATURES, CLASSES = 300, 20, 200, 10
+EXAMPLES, CLASSES = 20, 10
 CLIP, RATE, STEPS = 1.0, 0.5, 3
 
 
-def train(
-    canaries: Path, releases: Path, rounds: int, noise_multiplier: float, without: str, seed: int
-) -> None:
+@dataclass(frozen=True)
+class Pipeline:
+    """What is trained, and how: `without` "noise" or "clip" it is broken."""
+
+    rounds: int = 10
+    clients: int = 100
+    features: int = 1000
+    noise_multiplier: float = 11.8
+    without: str = "nothing"
+    seed: int = 0
+
+
+def train(canaries: Path, releases: Path, pipeline: Pipeline) -> None:
     """Train, and save the model after each round as `releases/N.npz`, the initial one as 0."""
-    rng = np.random.default_rng(seed)
-    clients = people(rng) + [Client(canaries, number).answer for number in participants(canaries)]
-    model = [np.zeros((FEATURES, CLASSES)), np.zeros(CLASSES)]
+    rng = np.random.default_rng(pipeline.seed)
+    clients = people(rng, pipeline)
+    clients += [Client(canaries, number).answer for number in participants(canaries)]
+    model = [np.zeros((pipeline.features, CLASSES)), np.zeros(CLASSES)]
     releases.mkdir()
     np.savez(releases / "0.npz", *model)
-    for round in range(1, rounds + 1):
+    for round in range(1, pipeline.rounds + 1):
         total = [np.zeros_like(part) for part in model]
         for answer in clients:
             update = [new - old for new, old in zip(answer(model), model, strict=True)]
             norm = np.sqrt(sum((part**2).sum() for part in update))
-            scale = 1.0 if without == "clip" else min(1.0, CLIP / max(norm, 1e-12))
+            scale = 1.0 if pipeline.without == "clip" else min(1.0, CLIP / max(norm, 1e-12))
             total = [so_far + scale * part for so_far, part in zip(total, update, strict=True)]
-        deviation = 0.0 if without == "noise" else noise_multiplier * CLIP
+        deviation = 0.0 if pipeline.without == "noise" else pipeline.noise_multiplier * CLIP
         total = [part + deviation * rng.normal(size=part.shape) for part in total]
-        model = [old + part / CLIENTS for old, part in zip(model, total, strict=True)]
+        model = [old + part / pipeline.clients for old, part in zip(model, total, strict=True)]
         np.savez(releases / f"{round}.npz", *model)
 
 
-def people(rng: np.random.Generator) -> list[Callable[[Model], Model]]:
+def people(rng: np.random.Generator, pipeline: Pipeline) -> list[Callable[[Model], Model]]:
     """Clients with examples of their own of one classification."""
-    truth = rng.normal(size=(FEATURES, CLASSES))
-    return [_person(rng.normal(size=(EXAMPLES, FEATURES)), truth) for _ in range(CLIENTS)]
+    truth = rng.normal(size=(pipeline.features, CLASSES))
+    shape = EXAMPLES, pipeline.features
+    return [_person(rng.normal(size=shape), truth) for _ in range(pipeline.clients)]
 
 
 def _person(features: Numbers, truth: Numbers) -> Callable[[Model], Model]:
@@ -75,12 +88,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Federated averaging with canaries in it.")
     parser.add_argument("canaries", type=Path)
     parser.add_argument("releases", type=Path)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--noise-multiplier", type=float, default=4.24)
     parser.add_argument("--without", choices=["nothing", "noise", "clip"], default="nothing")
-    parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
-    train(**vars(chosen))
+    train(chosen.canaries, chosen.releases, Pipeline(without=chosen.without))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """A Flower app some of whose clients are canaries: Flower's own averaging, clip and noise.
 
 Every node of the federation gets `canaries="DIR"` in its node configuration, and a canary's node
-`canary=NUMBER` beside it. All canaries take part (`--relation zero-out`), so that the count of
-clients, by which Flower divides, does not depend on a coin. Written for Flower 1.41 and 1.42.
+`canary=NUMBER` beside it, one for each of `privfed.canary.participants(DIR)`. Under `--relation
+zero-out` a canary may send the model back as it came: there Flower's clipping divides by zero.
+Written for Flower 1.41 and 1.42.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from accounting.empirical.two_sample import REFUTED_BELOW
 class Judgement:
     """What `canaries` show of a claim, of which `heads` had coins that show heads.
 
-    Figures for who saw every release are None where there was one only. Bounds `_gaussian` hold if
+    Figures `_final` are by the whole way from the initial model to the last, and others by single
+    releases; these are None where there was one only. Bounds `_gaussian` hold if
     the pipeline's noise is Gaussian; where the claim is by such noise (`gaussian`), it is tested as
     a whole. Bounds `_most` are what so many canaries could show were all guesses right, and
     `epsilon_refutable` is the largest claim at `delta` that this would refute; None for no claim.
@@ -56,7 +57,7 @@ def judgement_rows(judgement: Judgement) -> Mapping[str, str]:
     verdict = (
         "REFUTED: the pipeline does not deliver what is claimed"
         if j.refuted
-        else "the canaries do not contradict the claim, which proves nothing:"
+        else "the canaries do not contradict the claim, which proves nothing"
     )
     pairs = {
         "canaries": f"{j.canaries}, of which {j.heads} had heads ({j.relation})",
@@ -71,8 +72,8 @@ def judgement_rows(judgement: Judgement) -> Mapping[str, str]:
         f"{_two(j.epsilon_lower_bound_gaussian, j.epsilon_lower_bound_gaussian_final)} (at most "
         f"{_shown(j.epsilon_lower_bound_gaussian_most)})",
         "power": _power(j),
-        "verdict": f"{verdict} p = {j.p_value:.2g}, corrected over all tests; refuted below "
-        f"{REFUTED_BELOW:g}",
+        "verdict": f"{verdict} (p = {j.p_value:.2g}, corrected over all tests; refuted below "
+        f"{REFUTED_BELOW:g})",
     }
     if j.simulated:
         pairs["note"] = "coins follow from a seed: whoever knows it could answer to them"
@@ -95,10 +96,8 @@ def _power(judgement: Judgement) -> str:
 
 
 def _two(every: float | None, final: float | None) -> str:
-    """A figure for either adversary."""
-    return (
-        f"{_shown(every)} for who saw every release, {_shown(final)} for who sees the final model"
-    )
+    """A figure by either statistic."""
+    return f"{_shown(every)} by single releases, {_shown(final)} by the whole way (the final model)"
 
 
 def _shown(epsilon: float | None) -> str:

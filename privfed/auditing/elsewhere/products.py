@@ -28,10 +28,11 @@ class Cosines:
     final: Numbers
 
     def statistics(self) -> dict[str, Numbers]:
-        """A score of each canary `[K]`, for who saw all releases and for who saw the final model.
+        """A score of each canary `[K]`: by single releases ("iterates"), by the whole way ("final").
 
-        No coin is looked at. Where there is one release only, both are the same, and the second
-        stands alone.
+        No coin is looked at. The first leaves out what releases have in common, which is the
+        model's way where cohorts change, and hides canaries that take part in every round; these
+        the second shows. Of one release both say the same, and the second stands alone.
         """
         if len(self.by_release) == 1:
             return {"final": self.final}
