@@ -28,7 +28,7 @@ class Cosines:
     final: Numbers
 
     def statistics(self) -> dict[str, Numbers]:
-        """A score of each canary `[K]`: by single releases ("iterates"), by the whole way ("final").
+        """A score of each canary `[K]`: "iterates" by single releases, "final" by the whole way.
 
         No coin is looked at. The first leaves out what releases have in common, which is the
         model's way where cohorts change, and hides canaries that take part in every round; these
