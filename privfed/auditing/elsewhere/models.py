@@ -82,12 +82,13 @@ def _read(path: Path) -> Numbers:
 
 
 def _read_npy(path: Path) -> Any:
-    return np.load(path, allow_pickle=False)
+    with path.open("rb") as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def _read_npz(path: Path) -> Any:
     """A list where `numpy.savez` was given no names, and otherwise a mapping."""
-    with np.load(path, allow_pickle=False) as archive:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     if all(re.fullmatch(r"arr_\d+", name) for name in arrays):
         return [arrays[name] for name in sorted(arrays, key=lambda name: int(name[4:]))]
