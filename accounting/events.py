@@ -144,7 +144,7 @@ def _at_least_noise(spending: Spending) -> Spending:
     as many with the least of it. The slack of each is then the largest.
     """
     together: dict[Event, list[tuple[Event, int]]] = {}
-    for event, count in spending.items():
+    for event, count in ((event, count) for event, count in spending.items() if count > 0):
         together.setdefault(_without_noise(event), []).append((event, count))
     least: Counter[Event] = Counter()
     for alike in together.values():

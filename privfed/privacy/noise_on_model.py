@@ -33,6 +33,17 @@ def noise_on_model(mechanism: Mechanism, rounds: int, size: int) -> float | None
     return None if mechanism.remembers else mechanism.noise_on_update(size) * summed
 
 
+def stays_on_model(mechanism: Mechanism, rounds: int, size: int) -> float:
+    """The part of each round's noise that is on the model in the end: 1 where it is independent.
+
+    It is the rms over the rounds, and 1 where a mechanism does not say how its noise is correlated.
+    """
+    if not isinstance(mechanism, CorrelatedOverRounds):
+        return 1.0
+    noise = mechanism.noise_on_update(size)
+    return mechanism.noise_on_model(rounds) / noise if noise else 1.0
+
+
 def remembered_rows(mechanism: Mechanism) -> int:
     """How many rows of earlier noise, as long as a message, its next noise is made of."""
     memory = mechanism.memory(Streams(0), 0)

@@ -57,6 +57,7 @@ def test_a_begun_epoch_counts_whole_and_runs_do_not_share_one():
 def test_an_epoch_of_varying_noise_has_the_least_of_it():
     mixed = apart({allocated(1.0): 5, allocated(3.0): 20})
     assert mixed == apart({allocated(1.0): 25})
+    assert apart({allocated(1.0): 0, allocated(3.0): 20}) == apart({allocated(3.0): 20})
     (event,) = apart({buffered(2.0): 3, buffered(1.0): 4})
     assert event.release == buffered(1.0).release.over(7)
     cyclic = {Event(Separated(5, Gaussian(z)), "cyclic", ZERO_OUT): 4 for z in (1.0, 2.0)}

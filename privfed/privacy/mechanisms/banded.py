@@ -23,7 +23,7 @@ from privfed.privacy.mechanism import (
 )
 from privfed.privacy.mechanisms.correlated_noise import CorrelatedMechanism, refuse_exchanges
 from privfed.privacy.noise.correlated import Correlated
-from privfed.privacy.noise.correlated_on_grid import CorrelatedOnGrid
+from privfed.privacy.noise.correlated_on_grid import CorrelatedOnGrid, refuse_overflow
 from privfed.privacy.noise.correlated_reals import CorrelatedReals
 from privfed.privacy.noise.gaussian_on_grid import FINENESS, grid_of, refuse_inexact
 from privfed.sampling.cohort import Witness
@@ -136,6 +136,7 @@ class Banded(CorrelatedMechanism):
 
     def solved_for_run(self, rounds: int, separation: int) -> Self:
         if self.toeplitz is not None:
+            refuse_overflow(self.coefficients(), rounds)
             return self
         solved = optimal_bands(self.bands or separation, rounds)
         constants = {"toeplitz": solved, "bands": len(solved), "solved_for": rounds}

@@ -6,16 +6,26 @@ from collections import deque
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import lfilter
 
+from privfed.errors import Refused
 from privfed.privacy.factorization.optimal_bands import UNIT
 from privfed.privacy.noise.correlated import Correlated, Row
-from privfed.privacy.noise.gaussian_on_grid import grid_of, rounded_normal
+from privfed.privacy.noise.gaussian_on_grid import FINENESS, grid_of, rounded_normal
 from privfed.streams import Keys, Streams
 
 _BITS = 20
 """Coefficients are multiples of `UNIT`, which is 2^-20."""
-_MOST = 2.0**61
+_MOST = 2.0**62.5
 """Sums of products below this are whole numbers of 64 bits."""
+_DEVIATIONS = 12.0
+"""No noise of a run is so many deviations large, but with a probability of 1e-32."""
+
+
+_OVERFLOW = (
+    "the noise of these coefficients (privacy.toeplitz) has no exact sums in 64 bits: what is "
+    "added of earlier rounds grows too large; leave them out, or take some that fall off"
+)
 
 
 class CorrelatedOnGrid(Correlated):
@@ -70,5 +80,18 @@ class CorrelatedOnGrid(Correlated):
             reach += float(abs(multiple)) * float(np.abs(past).max(initial=0))
             total += multiple * past
         if reach > _MOST:
-            raise ValueError("noise over so many bands has no exact sums in 64 bits; take fewer")
+            raise Refused(_OVERFLOW)
         return total
+
+
+def refuse_overflow(coefficients: Row, rounds: int) -> None:
+    """Raises `Refused` where noise of so many `rounds` may not be exact, for any deviation."""
+    first = np.zeros(rounds)
+    first[0] = 1.0
+    # Where C is not stable, its inverse grows without bound.
+    with np.errstate(over="ignore", invalid="ignore"):
+        inverse = float(np.linalg.norm(lfilter([1.0], coefficients, first)))
+    steps = _DEVIATIONS * inverse * 2 * FINENESS
+    reach = steps * float(np.abs(coefficients[1:]).sum()) * 2.0**_BITS
+    if not reach <= _MOST:
+        raise Refused(f"{_OVERFLOW} (over {rounds} rounds)")

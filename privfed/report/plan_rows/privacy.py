@@ -16,6 +16,7 @@ from accounting.releases import (
 )
 from privfed.plan.plan import Plan
 from privfed.plan.proof import proof_in_words
+from privfed.privacy.noise_on_model import stays_on_model
 from privfed.privacy.solved_for_run import SolvedForRun
 from privfed.report.tables import LONGER_THAN_CLIPPED, accountant_epsilons
 from privfed.run.forecast import Forecast
@@ -90,7 +91,10 @@ def _correlation_row(plan: Plan) -> dict[str, str]:
     divided = f"; clients are in {groups} public groups" if groups > 1 else ""
     if isinstance(release, RandomAllocation) and release.epoch.choices == 1:
         divided += ", of one slot each: none is secret, and nothing is amplified"
-    return {"correlated": f"{mechanism.span()}{divided}"}
+    rounds = plan.config.run.rounds
+    share = stays_on_model(mechanism, rounds, plan.config.sampler.size)
+    stays = f"; {share:.3g} of it stays on the model over {rounds} rounds" if share < 1 else ""
+    return {"correlated": f"{mechanism.span()}{stays}{divided}"}
 
 
 def _prior_row(plan: Plan) -> dict[str, str]:
@@ -108,15 +112,18 @@ def _prior_row(plan: Plan) -> dict[str, str]:
 
 
 def _signal_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """How loud the average update may be, beside the noise on it."""
+    """How loud the average update may be, beside the noise on it that stays."""
     if forecast.signal is None or forecast.noise is None:
         return {}
-    ratio = forecast.signal / forecast.noise if forecast.noise else math.inf
+    config = plan.config
+    share = stays_on_model(plan.mechanism, config.run.rounds, config.sampler.size)
+    noise = share * forecast.noise
+    ratio = forecast.signal / noise if noise else math.inf
     what = "of terms of" if plan.config.rule.robust else "of"
     pairs = {
         "signal": (
             f"{number(float(f'{ratio:.2g}'))} : 1 (an average {what} at most {forecast.signal:g}, "
-            f"noise of norm {forecast.noise:.2g})"
+            f"noise of norm {noise:.2g}{' that stays' if share < 1 else ''})"
         )
     }
     if ratio < _FAINT:

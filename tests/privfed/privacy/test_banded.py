@@ -241,6 +241,17 @@ def test_a_planted_fault_is_caught(fault, check, toeplitz, tmp_path, monkeypatch
         check(tmp_path, toeplitz)
 
 
+def test_coefficients_whose_noise_grows_without_bound_are_refused():
+    """Their noise would leave 64 bits in the middle of a run that was charged for."""
+    falls, stays = Banded(toeplitz=(1.0, 0.5, 0.25)), Banded(toeplitz=(1.0, -1.0, 1.0))
+    for part in (falls, stays):
+        assert part.solved_for_run(2000, 3) is part
+    grows = Banded(toeplitz=(1.0, -1.0, -1.0))
+    assert grows.solved_for_run(8, 3) is grows
+    with pytest.raises(Refused, match=r"no exact sums in 64 bits.*over 2000 rounds"):
+        grows.solved_for_run(2000, 3)
+
+
 def test_what_counts_is_how_many_coefficients_there_are():
     """Also of a part that says fewer bands, as none that was validated does."""
     part = Banded(bands=4, noise_multiplier=1.0).model_copy(update={"toeplitz": (1.0,) * 8})

@@ -48,9 +48,12 @@ def test_the_noise_of_two_buffers_is_the_known_one(rounds, separation, known):
     "rounds, separation, known", [(5, 2, 0.83268), (100, 3, 0.63728), (300, 20, 0.31354)]
 )
 def test_a_search_over_decays_and_outputs_themselves_ends_no_lower(rounds, separation, known):
-    """`known`: the best of six searches by Nelder & Mead, which need no layout, and no gradient."""
+    """`known`: the best of six searches by Nelder & Mead, which need no layout, and no gradient.
+
+    There are local minima 0.03 % above it, and which one a search ends in hangs on the processor.
+    """
     noise = optimal_buffers(2, rounds, separation).noise(rounds, separation)
-    assert noise == pytest.approx(known, abs=1e-5)
+    assert noise == pytest.approx(known, rel=5e-4)
 
 
 @pytest.mark.parametrize("buffers", DEGENERATE, ids=range(len(DEGENERATE)))
