@@ -5,7 +5,7 @@ This room imports NumPy alone, so that it can be carried to wherever clients run
 
 from __future__ import annotations
 
-from privfed.canary.client import Client as Client
+from privfed.canary.client import CanaryClient as Client
 from privfed.canary.folder import participants as participants
 
 __all__ = ["Client", "participants"]

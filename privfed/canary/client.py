@@ -16,7 +16,7 @@ from privfed.errors import Refused
 
 
 @dataclass(frozen=True)
-class Client:
+class CanaryClient:
     """The canary of this `number`, from 0, in the folder that `privfed canary new` made.
 
     It reads no data. It sends an update of the declared length along its own direction, so long

@@ -89,7 +89,7 @@ class Folder:
 
 
 @dataclass(frozen=True)
-class Commitments:
+class SecretDigests:
     """SHA-256 of the key, and of the key with what is in each other file."""
 
     key: str
@@ -97,10 +97,10 @@ class Commitments:
     directions: str
 
 
-def commitments(folder: Folder) -> Commitments:
+def commitments(folder: Folder) -> SecretDigests:
     """The commitments to what lies in `folder` now."""
     key = folder.key_path.read_bytes()
-    return Commitments(
+    return SecretDigests(
         hashlib.sha256(b"privfed canaries, key|" + key).hexdigest(),
         _committed(key, folder.coins_path),
         _committed(key, folder.directions_path),

@@ -13,7 +13,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from privfed.canary.layouts import Numbers, flatten
-from privfed.errors import Refused
+from privfed.errors import Refused, public_text
 
 _UNREADABLE = (OSError, ValueError, KeyError, EOFError, RuntimeError)
 _DAMAGED = (BadZipFile, UnpicklingError, SafetensorError)
@@ -72,12 +72,11 @@ def _read(path: Path) -> Numbers:
     try:
         return flatten(_READERS[path.suffix.lower()](path))
     except Refused as error:
-        raise Refused(f"{path}: {error}") from None
+        raise Refused(f"{path}: {public_text(error)}") from None
     except (*_UNREADABLE, *_DAMAGED) as error:
-        kind = type(error).__name__
         raise Refused(
-            f"{path} cannot be read as a {path.suffix} file of arrays ({kind}); nothing that could "
-            "run code is unpickled: save arrays, tensors, or a state_dict"
+            f"{path} cannot be read as a {path.suffix} file of arrays: {public_text(error)}; "
+            "nothing that could run code is unpickled: save arrays, tensors, or a state_dict"
         ) from None
 
 

@@ -44,7 +44,7 @@ def canary() -> None:
     "--seed", type=click.IntRange(0), help="Coins that follow from a number, for simulations."
 )
 @answers_errors
-def new_command(
+def new_canaries_command(
     directory: Path, count: int, dimension: int, clip: float, relation: str, seed: int | None
 ) -> int:
     """Draw secret directions and coins into a new folder DIR, before the run.
