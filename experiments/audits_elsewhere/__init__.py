@@ -1,1 +1,1 @@
-"""Canaries in pipelines that are not privfed's: an example of each, and what they show."""
+"""Tests of a claimed epsilon for code that is not ours."""
