@@ -87,7 +87,7 @@ def new_canaries_command(
     help="What is claimed; several points of one claim are given with a δ each.",
 )
 @click.option("--delta", "deltas", type=float, required=True, multiple=True, help="At which δ.")
-@click.option("--gaussian", is_flag=True, help="It is by Gaussian noise, with everybody in every round.")
+@click.option("--gaussian", is_flag=True, help="By Gaussian noise, with everybody in each round.")
 @click.option("--confidence", type=float, default=0.95, show_default=True, help="Of the bounds.")
 @JSON
 @answers_errors
