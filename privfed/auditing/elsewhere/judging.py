@@ -10,6 +10,7 @@ whatever canaries do to each other. Scores look at no coin, and numbers of guess
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,7 @@ def judge_releases(
     )
 
 
+@cache
 def refutable(canaries: int, statistics: int, delta: float, gaussian: bool) -> float | None:
     """The largest epsilon at `delta` that so many canaries refute if all of them betray themselves.
 
