@@ -12,18 +12,19 @@ from accounting.errors import AccountingError
 from accounting.events import Spending
 from accounting.guarantee import guarantee
 
-_PARTS = (1.0, 1e-3, 1e-6, 1e-9)
-"""At smaller deltas more is claimed of rare events, as it is that many guesses are all right."""
-_LARGE = (*np.geomspace(1e-6, 0.1, 16).tolist(), *np.arange(0.15, 1.0, 0.05).tolist())
+_LEAST = 1e-9
+"""The smallest of the deltas, over the ledger's: guesses that are nearly all right are as rare."""
+_POINTS = 60
+"""How many deltas up to a tenth: so dense that of a curve between them nothing is lost."""
+_LARGE = np.arange(0.15, 1.0, 0.05)
 
 
 def claimed_profile(spending: Spending, delta: float) -> Iterator[Claim]:
-    """Points of the profile of `spending`: at `delta`, at smaller ones, and at larger ones.
+    """Points of the profile of `spending`: at `delta`, then from small deltas to large ones.
 
     A delta at which no accountant has a finite epsilon is left out.
     """
-    smaller = [delta * part for part in _PARTS]
-    for at in (*smaller, *(each for each in _LARGE if each > delta)):
+    for at in (delta, *np.geomspace(_LEAST * delta, 0.1, _POINTS).tolist(), *_LARGE.tolist()):
         try:
             epsilon = guarantee(spending, at).epsilon
         except AccountingError:

@@ -59,6 +59,11 @@ def curve_p_value(guesses: Guesses, curve: TradeoffCurve) -> float:
     return high
 
 
+def curve_refuted(guesses: Guesses, curve: TradeoffCurve, level: float) -> bool:
+    """Whether so many right guesses refute `curve`: by mistake with a probability of `level`."""
+    return bool(_refuted(guesses, curve.reflected, np.array([level]))[0])
+
+
 def gaussian_lower(guesses: Guesses, confidence: float) -> GaussianCurve:
     """A Gaussian curve that is refuted at `confidence`, as are all that are more private.
 

@@ -30,7 +30,7 @@ class Bounds:
 class OneRunTests:
     """The `bounds` of each statistic, and what they could be at `most`, were all guesses right.
 
-    `p_value` is the smallest of all tests of the claim, times their number.
+    `p_value` is the smallest of the tests of the claimed curve, times their number.
     """
 
     bounds: Mapping[str, Bounds]
@@ -47,16 +47,15 @@ def one_run_tests(
     """Hold scores `[K]` of canaries with `coins` `[K]` against a claim.
 
     Each of the `statistics` has a higher score where a coin is likelier heads, made without a look
-    at coins. All `claims` are points of one profile, the one that bounds are at first: each at its
-    delta or below is tested by itself, and all together as a trade-off curve.
+    at coins. All `claims` are points of one profile, the one that bounds are at first. They are
+    tested together, as a trade-off curve.
     """
     delta, sure = claims[0][1], 1 - (1 - confidence) / len(PARTS)
-    points, curve = [claim for claim in claims if claim[1] <= delta], ClaimedCurve(claims)
+    curve = ClaimedCurve(claims)
     p_values, bounds = [], {}
     for name, scores in statistics.items():
         guesses = [guess(scores, coins, max(1, len(coins) // part)) for part in PARTS]
         bounds[name] = _bounds(guesses, delta, sure)
-        p_values += [made.p_value(*claim) for made in guesses for claim in points]
         p_values += [curve_p_value(made, curve) for made in guesses]
     p_value = min(1.0, min(p_values) * len(p_values))
     return OneRunTests(bounds, most_from(len(coins), delta, confidence), p_value)

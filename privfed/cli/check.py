@@ -48,7 +48,7 @@ def check_command(
     if advise:
         return _print_advised(checked, promises, as_json)
     refuse_promises_alone(promises)
-    table = partial(plan_table, checked.plan, checked.forecast, None, checked.site, by_command=True)
+    table = partial(plan_table, *checked.facts, by_command=True)
     return print_answer(checked, table, as_json)
 
 
@@ -62,7 +62,7 @@ def _print_advised(checked: Check, promises: str | None, as_json: bool) -> int:
     from privfed.report.plan_rows.advice import advice_report
 
     advice = advice_on_run(checked.plan, promised(promises))
-    table = plan_table(checked.plan, checked.forecast, None, checked.site)
+    table = plan_table(*checked.facts)
     advised = replace(checked, advice=advice)
     return print_answer(advised, lambda: Group(table, "", advice_report(advice)), as_json)
 

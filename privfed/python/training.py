@@ -93,7 +93,7 @@ def check(
     config = configuration(people, model, short, sections)
     with own_threads():
         checked = check_run(config)
-    return Answer(checked.to_json(), plan_table(checked.plan, checked.forecast, None), checked)
+    return Answer(checked.to_json(), plan_table(*checked.facts), checked)
 
 
 def load(path: str | PathLike[str], *, model: Any = None, data: Any = None, **parts: Any) -> Run:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from rich.table import Table
 
+from privfed.auditing.canaries.power import Power
 from privfed.config.config import Config
 from privfed.plan.advice.advice_on_run import comparable
 from privfed.plan.plan import Plan
@@ -14,6 +14,7 @@ from privfed.plan.rule import rule_in_words
 from privfed.plan.site_guarantee import SiteGuarantee
 from privfed.plan.unspent import unspent
 from privfed.privacy.noise_on_model import remembered_rows
+from privfed.report.plan_rows.canaries import canaries_row, power_row
 from privfed.report.plan_rows.evaluation import evaluation_rows
 from privfed.report.plan_rows.privacy import nominal_rows, privacy_rows
 from privfed.report.plan_rows.sites import site_guarantee_row, sites_row
@@ -28,15 +29,13 @@ from privfed.report.tables import (
 from privfed.run.forecast import Forecast
 from privfed.words import duration, size_of
 
-_TOO_LOUD = 0.05
-"""The part by which canaries may make noise louder before it is warned of."""
-
 
 def plan_table(
     plan: Plan,
     forecast: Forecast,
     path: Path | None,
     site: SiteGuarantee | None = None,
+    power: Power | None = None,
     by_command: bool = False,
 ) -> Table:
     """What this run will guarantee and take: the header of `train`, and all of `check`.
@@ -53,7 +52,8 @@ def plan_table(
             **_cost_rows(plan, forecast),
             **beside_rows(config.against, *plan.also(config.run.rounds)),
             **(site_guarantee_row(site) if site else {}),
-            **_canaries_row(plan, forecast),
+            **canaries_row(plan, forecast),
+            **(power_row(power) if power else {}),
             **start_row(plan.guarantee, config.starts_from),
             **budget_rows(plan.budgets),
             **disjoint_row(config.privacy.disjoint),
@@ -172,21 +172,6 @@ def _trainer(plan: Plan, forecast: Forecast) -> str:
         return f"{run.chunk} models at once, as one batched computation{precision}"
     why = f": {forecast.unstacked}" if forecast.unstacked else ""
     return f"one client after the other{precision}{why}"
-
-
-def _canaries_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """How many canaries there are, and what they cost learning: random directions are noise."""
-    count, config = plan.config.audit.canaries, plan.config
-    if not count:
-        return {}
-    entered = config.sampler.size / config.data.clients * count / 2
-    canaries = f"{count}, of which half enter, {entered:.3g} in a cohort"
-    if not forecast.noise or not forecast.signal:
-        return {"canaries": canaries}
-    norm = forecast.signal * math.sqrt(entered) / forecast.cohort
-    louder = math.hypot(1.0, norm / forecast.noise) - 1
-    advice = "; WARNING: use fewer, or the model will suffer" if louder > _TOO_LOUD else ""
-    return {"canaries": f"{canaries}: noise is {louder:.1%} louder{advice}"}
 
 
 def _advice_rows(plan: Plan) -> dict[str, str]:

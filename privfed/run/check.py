@@ -7,6 +7,7 @@ from typing import Any
 
 from accounting.events import CHANGE
 from accounting.guarantee import stated
+from privfed.auditing.canaries.power import Power, power_of
 from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.config import Config
 from privfed.plan.advice.advice import Advice
@@ -31,6 +32,13 @@ class Check:
     """What a site promises its own clients, by its own count; None where nobody asked."""
     advice: Advice | None = None
     """What other draws and mechanisms would take; None where nobody asked."""
+    power: Power | None = None
+    """What the run's canaries would notice; None without any."""
+
+    @property
+    def facts(self) -> tuple[Plan, Forecast, None, SiteGuarantee | None, Power | None]:
+        """What `privfed.report.plan.plan_table` shows, without a run directory."""
+        return self.plan, self.forecast, None, self.site, self.power
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed check --json` prints."""
@@ -60,6 +68,7 @@ class Check:
             "forecast": self.forecast.to_json(),
             **({"site": self.site.to_json()} if self.site else {}),
             **({"advice": self.advice.to_json()} if self.advice else {}),
+            **({"power": self.power.to_json()} if self.power else {}),
         }
 
 
@@ -75,7 +84,8 @@ def check(config: Config, answers: int | None = None) -> Check:
     setup = prepare(config, before, load=load_representatives)
     refuse_once_public(before, setup.federation)
     site = site_guarantee(setup.plan, answers) if answers is not None else None
-    return Check(setup.plan, forecast(setup), site)
+    power = power_of(setup.plan, setup.network.shapes.length)
+    return Check(setup.plan, forecast(setup), site, power=power)
 
 
 def _sensitivity(plan: Plan, expected: Forecast) -> float | None:

@@ -49,19 +49,19 @@ class Evidence:
         """Whether the canaries refute the claim."""
         return self.p_value < REFUTED_BELOW
 
+    @property
+    def doubted(self) -> bool:
+        """Whether the claim is refuted at the bounds' confidence, as some honest runs are."""
+        return self.p_value < 1 - self.confidence
+
     def to_json(self) -> dict[str, Any]:
         """The object under "canaries" in `privfed audit --json`."""
-        return {**asdict(self), "refuted": self.refuted}
+        return {**asdict(self), "doubted": self.doubted, "refuted": self.refuted}
 
 
 def evidence_rows(evidence: Evidence) -> Mapping[str, str]:
     """The rows of an audit's table that tell the `evidence`, estimates and bounds apart."""
     sure = f"{evidence.confidence:.0%}"
-    verdict = (
-        "REFUTED: the mechanism does not deliver what the ledger claims"
-        if evidence.refuted
-        else "they do not contradict the claim"
-    )
     return {
         "canaries": f"{evidence.canaries}, of which {evidence.entered} were in the population",
         "estimate": f"ε ≈ {_shown(evidence.epsilon_estimate_all_iterates)} for who saw every "
@@ -77,9 +77,22 @@ def evidence_rows(evidence: Evidence) -> Mapping[str, str]:
         f"(so many could show {_shown(evidence.epsilon_lower_bound_most_if_gaussian)} at most)",
         "if alone": f"were canaries independent of each other: ε ≥ "
         f"{_shown(evidence.epsilon_lower_bound_split)} with {sure} confidence",
-        "verdict": f"{verdict} of ε = {evidence.epsilon_claimed:.4g} (p = {evidence.p_value:.2g}; "
-        f"refuted below {REFUTED_BELOW:g})",
+        "verdict": verdict_in_words(evidence),
     }
+
+
+def verdict_in_words(evidence: Evidence) -> str:
+    """Whether the canaries refute the claim, make it doubtful, or do not contradict it."""
+    verdict = "they do not contradict the claim"
+    if evidence.doubted:
+        verdict = "DOUBTFUL, as an honest run seldom is: try again with more canaries. They speak "
+        verdict += "against the claim"
+    if evidence.refuted:
+        verdict = "REFUTED: the mechanism does not deliver what the ledger claims"
+    return (
+        f"{verdict} of ε = {evidence.epsilon_claimed:.4g} (p = {evidence.p_value:.2g}; refuted "
+        f"below {REFUTED_BELOW:g})"
+    )
 
 
 def _shown(epsilon: float | None) -> str:

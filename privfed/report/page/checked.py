@@ -1,4 +1,4 @@
-"""What the audit says: that files agree, and what canaries show, where that may be shown."""
+"""The audit: what is claimed, why that is proved, how it was tested, and what that notices."""
 
 from __future__ import annotations
 
@@ -7,33 +7,85 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privfed.auditing.audited_run import RunAudit
-from privfed.auditing.canaries.evidence import Evidence, evidence_rows
+from privfed.auditing.canaries.evidence import Evidence, evidence_rows, verdict_in_words
+from privfed.plan.proof import proof_in_words
 from privfed.report.canvas import canvas
-from privfed.report.page.blocks import Block, Chapter, Facts, Figures, Picture
+from privfed.report.page.blocks import Block, Chapter, Facts, Figures, Paragraph, Picture
 from privfed.report.page.drawing import as_svg, without_warnings
+from privfed.report.page.noticed import power_picture
+from privfed.report.page.promise import headline
 from privfed.report.page.run_facts import PageFacts
 from privfed.report.page.svg import inline
+from privfed.report.plan_rows.canaries import fewest_in_words, power_in_words
 from privfed.report.tables import accountant_epsilons
 from privfed.words import ceiling
 
 
 def audit_chapter(facts: PageFacts) -> Chapter:
-    """What anybody may know of the audit: nothing here follows from canaries' coins."""
-    audit = facts.audit
+    """All of it, for who is responsible for people's data and reads no code.
+
+    What canaries show may be known once the run has ended: they are nobody's data, and epsilon
+    holds against who knows all other clients.
+    """
+    audit, evidence = facts.audit, facts.audit.canaries
     pairs = {
-        "ledger": "in order: its chain, the checkpoint and the configuration agree",
-        "analytic ε": f"{accountant_epsilons(audit.accountants)} at δ = {audit.terms['delta']:g} "
-        f"({facts.meaning})",
+        "claimed": headline(facts),
+        "proved": f"re-computed from the ledger alone, whose chain, checkpoint and configuration "
+        f"agree: {accountant_epsilons(audit.accountants)}{_proof(facts)}",
+        **_kept_heads(audit),
+        "tested": _tested(audit),
+        **({"would notice": power_in_words(facts.power)} if facts.power else {}),
+        **({"canaries needed": fewest_in_words(facts.power)} if facts.power else {}),
     }
-    if audit.heads:
-        agrees = "agrees" if audit.heads.agrees else "is not here, so it was not compared"
-        pairs["kept heads"] = f"{audit.heads.path} {agrees}"
-    if count := audit.terms.get("canaries"):
-        pairs["canaries"] = (
-            f"{count} were declared; what they show is about coins that stay private, and "
-            "is on this page with --simulation only"
+    blocks: list[Block] = [Facts(pairs)]
+    if evidence:
+        blocks += canary_blocks(audit, evidence)
+    if facts.power and (picture := power_picture(facts.power)):
+        blocks.append(picture)
+    return Chapter("audit", "The audit", [*blocks, Paragraph(_LIMITS)])
+
+
+_LIMITS = (
+    "A proof holds if the code does what it says. A test that finds nothing shows only that no "
+    "fault is there of the size that it would notice."
+)
+
+
+def _proof(facts: PageFacts) -> str:
+    """What the proof rests on, where the run's parts are at hand."""
+    return f". {_capital(proof_in_words(facts.plan))}" if facts.plan else ""
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _kept_heads(audit: RunAudit) -> dict[str, str]:
+    """Whether a file kept elsewhere agrees with the ledger."""
+    if not audit.heads:
+        return {}
+    agrees = "agrees" if audit.heads.agrees else "is not here, so it was not compared"
+    return {"kept heads": f"{audit.heads.path} {agrees}"}
+
+
+def _tested(audit: RunAudit) -> str:
+    """What the run's canaries say of the claim, in a sentence."""
+    count, evidence = audit.terms.get("canaries"), audit.canaries
+    if not count:
+        return (
+            "not in this run: nobody among its clients was a canary (audit.canaries). privfed "
+            "audit --mechanism tests its configuration on thousands of releases"
         )
-    return Chapter("audit", "The audit", [Facts(pairs)])
+    if evidence is None:
+        return (
+            f"not yet: {count} canaries were declared, and the run has not ended, too few of them "
+            "took part, or what they saw is not here"
+        )
+    return (
+        f"by {evidence.canaries} made-up clients, of whom half took part by secret coins. What was "
+        f"released tells of these coins that ε ≥ {evidence.epsilon_lower_bound:.3g}, with "
+        f"{evidence.confidence:.0%} confidence. {_capital(verdict_in_words(evidence))}"
+    )
 
 
 @dataclass(frozen=True)
@@ -64,6 +116,8 @@ def _marks(audit: RunAudit, evidence: Evidence) -> list[_Mark]:
     bounds = [
         ("ε at least, every release", evidence.epsilon_lower_bound),
         ("ε at least, final model", evidence.epsilon_lower_bound_final),
+        ("… if Gaussian, every release", evidence.epsilon_lower_bound_if_gaussian),
+        ("… if Gaussian, final model", evidence.epsilon_lower_bound_final_if_gaussian),
     ]
     return [
         *claims,

@@ -12,6 +12,7 @@ from accounting.documents import from_json, from_toml
 from accounting.errors import AccountingError
 from accounting.ledger import Ledger
 from privfed.auditing.audited_run import RunAudit
+from privfed.auditing.canaries.power import Power, power_of
 from privfed.auditing.run_audit import audit
 from privfed.config.config import Config
 from privfed.errors import Broken, PrivfedError, Refused
@@ -31,8 +32,8 @@ class PageFacts:
     """A run whose ledger is in order.
 
     `rounds` are its evaluated rounds, `summary` is empty where it has not ended, `attackers` where
-    nobody attacks. `keys` are those of its configuration as they are written; `plan` and `exchange`
-    what follows from them, None where its parts are not at hand.
+    nobody attacks. `keys` are those of its configuration as they are written; `plan`, `exchange`
+    and the `power` of its canaries follow from them, None where its parts are not at hand.
     """
 
     path: Path
@@ -45,6 +46,7 @@ class PageFacts:
     keys: Mapping[str, Mapping[str, Any]]
     plan: Plan | None
     exchange: RoundForecast | None
+    power: Power | None
 
     @property
     def config(self) -> Config | None:
@@ -87,7 +89,7 @@ def run_facts(run: Path | RunDirectory) -> PageFacts:
             + "\n".join(audited.problems)
         )
     directory = RunDirectory.open(run)
-    plan, exchange = _planned(directory)
+    plan, exchange, power = _planned(directory)
     ledger = Ledger.load(directory.ledger)
     return PageFacts(
         path=audited.path,
@@ -100,27 +102,33 @@ def run_facts(run: Path | RunDirectory) -> PageFacts:
         keys=from_toml(directory.config.path.read_text(encoding="utf-8")),
         plan=plan,
         exchange=exchange,
+        power=power,
     )
 
 
-def _planned(directory: RunDirectory) -> tuple[Plan | None, RoundForecast | None]:
-    """The run's plan and what a round sends by it, without its people; None without its parts."""
+def _planned(
+    directory: RunDirectory,
+) -> tuple[Plan | None, RoundForecast | None, Power | None]:
+    """The run's plan, what a round sends by it, and what its canaries notice, without its people.
+
+    None without its parts.
+    """
     try:
         config = directory.config.read()
     except Refused:
-        return None, None
+        return None, None, None
     tensors, _ = unpack(directory.checkpoint.path) if directory.checkpoint.exists() else ({}, {})
     parameters = sum(t.numel() for name, t in tensors.items() if name.startswith("model/"))
     if not parameters:
-        return None, None
+        return None, None, None
     try:
         form, measures = directory.checkpoint.form(), 0
         if config.evaluation_rounds.every and form is not None:
             measures = measure_row_of(config, form).length
         plan = solve_plan(config, length=message_length(config, parameters), measures=measures)
-        return plan, round_exchange(plan, parameters)
+        return plan, round_exchange(plan, parameters), power_of(plan, parameters)
     except (PrivfedError, AccountingError):
-        return None, None
+        return None, None, None
 
 
 def _summary_of_now(summary: Mapping[str, Any], ledger: Ledger) -> Mapping[str, Any]:

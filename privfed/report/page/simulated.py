@@ -1,15 +1,14 @@
-"""What no ε covers: measures of a simulation, its attackers, and what canaries' coins tell.
+"""What no ε covers: measures of a simulation, and its attackers.
 
 A page has it only where it was asked for, under a banner of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from privfed.report.page.blocks import Banner, Block, Chapter, Facts, Figures, Paragraph
-from privfed.report.page.checked import canary_blocks
 from privfed.report.page.drawing import rounded
 from privfed.report.page.run_facts import PageFacts
 
@@ -22,8 +21,8 @@ _BANNER = Banner(
 
 def simulation_chapter(facts: PageFacts) -> Chapter:
     """All of it, or that there is none."""
-    blocks = [*_attackers(facts), *_measures(facts), *_canaries(facts)]
-    nothing = Paragraph("The run has no measures of a simulation, no attackers and no canaries.")
+    blocks = [*_attackers(facts), *_measures(facts)]
+    nothing = Paragraph("The run has no measures of a simulation, and no attackers.")
     return Chapter("simulation", "Simulation only", blocks or [nothing], _BANNER)
 
 
@@ -34,11 +33,6 @@ def _attackers(facts: PageFacts) -> Iterator[Block]:
         success = facts.summary.get("attack_success")
         met = {"target met": f"{success:.2%}"} if isinstance(success, float) else {}
         yield Facts({**others, "attacking clients": clients or "—", **met})
-
-
-def _canaries(facts: PageFacts) -> Sequence[Block]:
-    evidence = facts.audit.canaries
-    return canary_blocks(facts.audit, evidence) if evidence else []
 
 
 def _measures(facts: PageFacts) -> Iterator[Block]:

@@ -15,10 +15,12 @@ from accounting.noises import Gaussian
 from accounting.over_rounds import RandomAllocation
 from privfed.auditing.canaries.clients import Canaries
 from privfed.auditing.canaries.log import CanaryLog, CanaryRecord
+from privfed.auditing.canaries.power import power_of
 from privfed.auditing.canaries.scores import Scale, likelihood_ratios
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.errors import Refused
+from privfed.plan.plan import plan
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanisms import central_gaussian as gaussian
 from privfed.run.resume import resume
@@ -220,6 +222,22 @@ def test_canaries_go_with(overrides, tmp_path):
 def test_canaries_are_refused_with_a_reason(overrides, why, tmp_path):
     with pytest.raises(Refused, match=why):
         trained(tmp_path / "run", *MORE, *overrides)
+
+
+def test_what_they_would_notice_is_told_before_the_run():
+    """Less noise is noticed more often, and other canaries in a cohort hide each one."""
+    everybody = ("cohort.sampler=full", "cohort.size=0", "data.clients=400", "audit.canaries=400")
+    planned = plan(small(*everybody, "privacy.epsilon=0.5"))
+    power, crowded = power_of(planned, 10_000), power_of(planned, 1)
+    rates = [(fault.doubted, fault.refuted) for fault in power.noticed]
+    assert rates == sorted(rates)
+    assert rates[0][0] < 0.5
+    assert rates[-1] == (1.0, 1.0)
+    assert power.epsilon == pytest.approx(0.5, rel=1e-3)
+    assert power.fewest < power.canaries
+    assert all(fault.epsilon > power.epsilon for fault in power.noticed)
+    assert crowded.noticed[-1].doubted < 0.5
+    assert power_of(plan(small()), 10_000) is None
 
 
 def test_a_published_run_without_private_says_so(tmp_path):

@@ -1,0 +1,58 @@
+"""The power that is told before a run is how often such a run is refuted."""
+
+import numpy as np
+import pytest
+
+from accounting.empirical.one_run import Guesses, guess
+from accounting.empirical.one_run_by_tradeoff import curve_p_value
+from accounting.empirical.one_run_tests import PARTS, one_run_tests
+from accounting.empirical.power import fewest_refuting, power, refuting_guesses
+from accounting.empirical.tradeoff import ClaimedCurve, GaussianCurve
+from accounting.empirical.two_sample import REFUTED_BELOW
+
+CURVE = GaussianCurve(0.4)
+
+
+@pytest.mark.parametrize("level", [0.05, REFUTED_BELOW])
+def test_the_least_number_of_right_guesses_is_where_the_p_value_falls_below(level):
+    refuting = refuting_guesses(200, CURVE, level, 2)
+    assert {made for made, _ in refuting} <= {200 // part for part in PARTS}
+    assert refuting
+    for made, right in refuting:
+        ps = [curve_p_value(Guesses(200, made, v), CURVE) for v in (right - 1, right)]
+        assert ps[1] <= 1.001 * level / (2 * len(PARTS)) < ps[0]
+
+
+def test_a_run_is_counted_as_refuted_where_its_tests_refute_it():
+    rng, claims = np.random.default_rng(4), [(1.0, 1e-4)]
+    refuting = refuting_guesses(100, ClaimedCurve(claims), 0.05, 2)
+    verdicts = set()
+    for mu in np.linspace(0.5, 2.5, 12):
+        coins = rng.random(100) < 0.5
+        scores = rng.normal(size=100) + mu * coins
+        tests = one_run_tests({"a": scores, "b": scores}, coins, claims, 0.95)
+        counted = any(guess(scores, coins, made).right >= right for made, right in refuting)
+        assert counted == (tests.p_value <= 0.05)
+        verdicts.add(counted)
+    assert verdicts == {False, True}
+
+
+def test_it_grows_with_what_is_wrong_and_is_nothing_where_nothing_is():
+    refuting = refuting_guesses(300, CURVE, 0.05, 2)
+    rates = [power(300, refuting, mu, np.random.default_rng(0)) for mu in (0.4, 0.8, 1.2, 6.0)]
+    assert rates == sorted(rates)
+    assert rates[0] <= 0.05
+    assert rates[-1] == 1.0
+    assert power(300, [], 6.0, np.random.default_rng(0)) == 0.0
+
+
+def test_the_fewest_canaries_are_those_whose_guesses_all_have_to_be_right():
+    fewest = fewest_refuting(CURVE, REFUTED_BELOW, 2)
+    assert fewest is not None
+    assert refuting_guesses(fewest, CURVE, REFUTED_BELOW, 2)
+    assert not refuting_guesses(int(0.9 * fewest), CURVE, REFUTED_BELOW, 2)
+    scores = np.arange(fewest, dtype=float)
+    coins = scores >= fewest // 2
+    made = guess(scores, coins, fewest)
+    assert curve_p_value(made, CURVE) < REFUTED_BELOW
+    assert fewest_refuting(GaussianCurve(10.0), REFUTED_BELOW, 2) is None
