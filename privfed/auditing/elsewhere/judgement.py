@@ -18,6 +18,7 @@ class Judgement:
     the pipeline's noise is Gaussian; where the claim is by such noise (`gaussian`), it is tested as
     a whole. Bounds `_most` are what so many canaries could show were all guesses right, and
     `epsilon_refutable` is the largest claim at `delta` that this would refute; None for no claim.
+    So would `canaries_needed` refute this claim, and no fewer; None for more than 100,000.
     `p_value` is the smallest of all tests of the claim, times their number.
     """
 
@@ -39,6 +40,7 @@ class Judgement:
     epsilon_lower_bound_most: float
     epsilon_lower_bound_gaussian_most: float
     epsilon_refutable: float | None
+    canaries_needed: int | None
     p_value: float
 
     @property
@@ -82,12 +84,13 @@ def judgement_rows(judgement: Judgement) -> Mapping[str, str]:
 
 def _power(judgement: Judgement) -> str:
     """Which claims could be refuted at all, and why none where there are none."""
+    needed = judgement.canaries_needed
+    this = f"this claim takes {'more than 100,000' if needed is None else needed} at least"
     if judgement.epsilon_refutable is not None:
-        return (
-            f"so many canaries could refute a claim of up to ε = {judgement.epsilon_refutable:.3g}"
-        )
-    if judgement.gaussian or judgement.delta < REFUTED_BELOW:
-        return "so few canaries could refute no claim, were all guesses right"
+        most = f"{judgement.epsilon_refutable:.3g}"
+        return f"so many canaries could refute a claim of up to ε = {most}; {this}"
+    if needed is not None or judgement.gaussian or judgement.delta < REFUTED_BELOW:
+        return f"so few canaries could refute no claim at this δ alone; {this}"
     return (
         f"none: with probability δ = {judgement.delta:g} such a pipeline may show everything, so "
         f"that no one run refutes it at {REFUTED_BELOW:g}. Is the claim by Gaussian noise, add "

@@ -20,7 +20,8 @@ from scipy.special import ndtri
 from accounting.bounds.closed import gaussian_epsilon
 from accounting.empirical.one_run_tests import one_run_tests
 from accounting.empirical.one_shot import Bell, epsilon_between
-from accounting.empirical.tradeoff import GaussianCurve
+from accounting.empirical.power import fewest_refuting, refuting_guesses
+from accounting.empirical.tradeoff import ClaimedCurve, GaussianCurve
 from accounting.empirical.two_sample import REFUTED_BELOW, Claim
 from privfed.auditing.elsewhere.judgement import Judgement
 from privfed.auditing.elsewhere.models import model_files, models
@@ -72,6 +73,7 @@ def judge_releases(
         epsilon_lower_bound_gaussian_final=final.if_gaussian,
         epsilon_lower_bound_most=tests.most.any_curve,
         epsilon_lower_bound_gaussian_most=tests.most.if_gaussian,
+        canaries_needed=fewest_refuting(ClaimedCurve(points), REFUTED_BELOW, len(statistics)),
         epsilon_refutable=refutable(len(coins), len(statistics), delta, gaussian),
         p_value=tests.p_value,
     )
@@ -84,14 +86,11 @@ def refutable(canaries: int, statistics: int, delta: float, gaussian: bool) -> f
     None where they refute no claim: with a probability of delta, a pipeline that is (epsilon,
     delta)-private and no better may show all coins.
     """
-    coins = np.arange(canaries) % 2 == 0
-    perfect = {"perfect": coins.astype(np.float64)}
 
     def refuted(epsilon: float) -> bool:
         claim = epsilon, delta
-        points = _gaussian_points(claim) if gaussian else [claim]
-        p_value = statistics * one_run_tests(perfect, coins, points, 0.5).p_value
-        return p_value < REFUTED_BELOW
+        curve = ClaimedCurve(_gaussian_points(claim) if gaussian else [claim])
+        return bool(refuting_guesses(canaries, curve, REFUTED_BELOW, statistics))
 
     low, high = 0.0, _LARGEST
     if not refuted(low):
