@@ -32,6 +32,7 @@ SHOWN = {
     "epsilon_estimate_likelihood": "estimate, by likelihoods",
     "epsilon_lower_bound": "95 % bound, every release",
     "epsilon_lower_bound_final": "95 % bound, final model",
+    "epsilon_lower_bound_if_gaussian": "95 % bound if Gaussian",
 }
 
 
