@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from privfed.python.commands import predict as predict
     from privfed.python.declaration import Declaration as Declaration
     from privfed.python.declaration import declare as declare
+    from privfed.python.function_audit import audit_function as audit_function
     from privfed.python.guarantee import RunGuarantee as RunGuarantee
     from privfed.python.overview import compare as compare
     from privfed.python.overview import runs as runs
@@ -61,6 +62,7 @@ _PLACES = {
     "SumRule": "defenses.types:SumRule",
     "Table": "privfed.python.people:Table",
     "audit": "privfed.python.commands:audit",
+    "audit_function": "privfed.python.function_audit:audit_function",
     "calibrate": "privfed.python.commands:calibrate",
     "check": "privfed.python.training:check",
     "compare": "privfed.python.overview:compare",

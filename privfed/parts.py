@@ -53,9 +53,9 @@ def find(kind: str, name: str, key: str) -> type[Any]:
         if target is None:
             known = expected(name, [*BUILT_IN[kind], *outside])
             raise Refused(f"{key} is {name!r}; {known}", key=key)
-    part = _imported(target, name, key)
+    part = imported(target, name, key)
     if kind in ADAPTERS and callable(part) and not _is_part(part):
-        part = _imported(ADAPTERS[kind], name, key).of(part)
+        part = imported(ADAPTERS[kind], name, key).of(part)
     if not _is_part(part):
         function = f", or a function that returns {RETURNED[kind]}" if kind in ADAPTERS else ""
         raise Refused(
@@ -125,7 +125,7 @@ def catalogued(kind: str, part: type[Any]) -> str:
     return next((name for name, target in known.items() if target == place), place)
 
 
-def _imported(target: str, name: str, key: str) -> Any:
+def imported(target: str, name: str, key: str) -> Any:
     """What `module:attribute` names; a user's own module may lie in the working directory."""
     module, _, attribute = moved(target).partition(":")
     here = str(Path.cwd())

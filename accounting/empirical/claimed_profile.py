@@ -1,9 +1,9 @@
-"""The privacy profile that a ledger claims: points (epsilon, delta), all of which hold at once."""
+"""A privacy profile that is claimed: points (epsilon, delta), all of which hold at once."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -24,9 +24,18 @@ def claimed_profile(spending: Spending, delta: float) -> Iterator[Claim]:
 
     A delta at which no accountant has a finite epsilon is left out.
     """
-    for at in (delta, *np.geomspace(_LEAST * delta, 0.1, _POINTS).tolist(), *_LARGE.tolist()):
+    deltas = (delta, *np.geomspace(_LEAST * delta, 0.1, _POINTS).tolist(), *_LARGE.tolist())
+    yield from points_of(lambda at: guarantee(spending, at).epsilon, deltas)
+
+
+def points_of(profile: Callable[[float], float], deltas: Iterable[float]) -> Iterator[Claim]:
+    """Points of `profile`, epsilon by delta, at `deltas`, but for those where it claims nothing.
+
+    There epsilon is infinite, or no accountant knows it.
+    """
+    for at in deltas:
         try:
-            epsilon = guarantee(spending, at).epsilon
+            epsilon = profile(at)
         except AccountingError:
             continue
         if epsilon < math.inf:

@@ -26,12 +26,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from accounting.empirical.claimed_releases import claimed_points
+from accounting.empirical.release_scores import linear_scores
 from accounting.empirical.two_sample import REFUTED_BELOW, Verdict, judge
 from accounting.events import Event
 from accounting.guarantee import guarantee
 from accounting.over_rounds import RandomAllocation
 from privfed.auditing.neighbours import Neighbours
-from privfed.auditing.release_tests import claimed_points, measured_noise, scores
+from privfed.auditing.noise_deviation import measured_noise
 from privfed.auditing.scenarios import (
     LENGTH,
     Scenario,
@@ -171,7 +173,7 @@ def examine(
         )
         if number == 0:
             noise = measured_noise(without[:, 0], weakened, event)
-        scores0, scores1 = scores(
+        scores0, scores1 = linear_scores(
             *(evidence(each, scenario, neighbours, event) for each in (without, with_target))
         )
         claims = list(claimed_points(event, scenario.rounds, delta))

@@ -9,6 +9,11 @@ from typing import Any
 import click
 
 from privfed.cli.answering import answers_errors, print_json
+from privfed.cli.audits.function import (
+    audit_named_function,
+    function_options,
+    refuse_claim_alone,
+)
 from privfed.cli.options import ANYTHING, DIRECTORY, FILE, JSON, OVERRIDES
 from privfed.errors import Refused
 from privfed.failures import BROKEN, REFUTED, report_failure
@@ -23,6 +28,7 @@ from privfed.failures import BROKEN, REFUTED, report_failure
     help="Test the mechanism that this file configures, without training.",
 )
 @OVERRIDES
+@function_options
 @click.option("--releases", type=click.IntRange(20, 10**7), help="How many to test it on.")
 @click.option(
     "--accountant",
@@ -45,17 +51,23 @@ def audit_command(
     plot: Path | None,
     head: str | None,
     as_json: bool,
+    function: str | None,
+    **claim: Any,
 ) -> int:
     """Re-compute the ε that a run spent, or several together, from their ledgers alone.
 
     And hold it against what the run's canaries show, or a mechanism against its claim.
     """
+    of_a_run = (*directories, accountant, plot, head)
+    if function is not None:
+        _refuse_beside("--function is", *of_a_run, mechanism, *overrides)
+        return audit_named_function(function, claim, releases, as_json)
+    refuse_claim_alone(claim)
     if mechanism is not None:
-        if directories or accountant or plot or head:
-            raise Refused("--mechanism tests a run file by itself; leave out the other arguments")
+        _refuse_beside("--mechanism, a run file, is", *of_a_run)
         return _audit_mechanism(mechanism, overrides, releases, as_json)
     if overrides or releases:
-        raise Refused("--set and --releases go with --mechanism")
+        raise Refused("--set and --releases go with --mechanism, and --releases with --function")
     if not directories:
         raise Refused("expected a run directory to audit, or --mechanism RUN.toml")
     if len(directories) > 1:
@@ -63,6 +75,12 @@ def audit_command(
             raise Refused("--plot and --head are about one run; audit them one by one")
         return _audit_together(directories, accountant, as_json)
     return _audit_run(directories[0], accountant, head, plot, as_json)
+
+
+def _refuse_beside(tested: str, *others: object) -> None:
+    """Raises `Refused` where any of `others` is given beside what is `tested`."""
+    if any(others):
+        raise Refused(f"{tested} tested by itself; leave out the other arguments")
 
 
 def _audit_run(

@@ -1,21 +1,24 @@
-"""What people see of a mechanism that was tested without training."""
+"""What people see of a mechanism, or a function, that was tested without training."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.table import Table
 
 from accounting.empirical.two_sample import REFUTED_BELOW
-from privfed.auditing.mechanism_audit import MechanismAudit
 from privfed.report.tables import rows
 from privfed.words import ceiling
+
+if TYPE_CHECKING:  # one of these needs no torch, and is not to wait for it
+    from privfed.auditing.function_audit import FunctionAudit
+    from privfed.auditing.mechanism_audit import MechanismAudit
 
 
 def mechanism_table(audit: MechanismAudit) -> Group:
     """What was claimed for each scene, and what releases say; then the verdict."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("scene", "ε claimed", f"lower bound ({audit.confidence:.0%} each)", "p-value"):
-        table.add_column(name, justify="left" if name == "scene" else "right")
+    table = _table("scene", "ε claimed", _bound(audit.confidence), "p-value")
     evaluation = audit.evaluation
     for kind, tests in (
         ("", audit.tested),
@@ -35,11 +38,57 @@ def mechanism_table(audit: MechanismAudit) -> Group:
             **({"noise of evaluation": _noise(evaluation)} if evaluation else {}),
             "releases": f"{audit.releases} of each neighbour and scene",
             "relation": f"{event.relation}, {event.sampler} sampling",
-            "verdict": f"{verdict} (p = {audit.p_value:.2g}, corrected over all tests; refuted "
-            f"below {REFUTED_BELOW:g})",
+            "verdict": f"{verdict} {_corrected(audit.p_value)}",
         }
     )
     return Group(table, "", facts)
+
+
+def function_table(audit: FunctionAudit) -> Group:
+    """What releases of a function say by each score; then its claim and the verdict."""
+    table = _table("score", _bound(audit.confidence), "p-value", "against")
+    for tested in audit.tested:
+        bound = tested.verdict
+        lower, p_value = f"{bound.epsilon_lower:.3g}", f"{bound.p_value:.2g}"
+        epsilon, delta = bound.claim
+        table.add_row(tested.score, lower, p_value, f"ε {ceiling(epsilon)} at δ {delta:g}")
+    claim, points = audit.claim, len(audit.claim.points)
+    profile = f", and at {points - 1} further points of its profile" if points > 1 else ""
+    verdict = "the releases are what the claim allows"
+    if audit.refuted:
+        verdict = "REFUTED: the function does not deliver what is claimed"
+    facts = {
+        "function": audit.name,
+        "claim": f"ε {ceiling(claim.epsilon)} at δ {claim.delta:g}{profile}",
+        "releases": f"{audit.releases} of each neighbour, {audit.numbers} numbers each",
+        **({"aborted": _aborted(audit)} if any(audit.aborted) else {}),
+        "verdict": f"{verdict} {_corrected(audit.p_value)}",
+    }
+    return Group(table, "", rows(facts))
+
+
+def _table(first: str, *others: str) -> Table:
+    """A table without rows, whose `first` column is of words and whose `others` are of numbers."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column(first, justify="left")
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _bound(confidence: float) -> str:
+    return f"lower bound ({confidence:.0%} each)"
+
+
+def _corrected(p_value: float) -> str:
+    """The p-value behind a verdict, and where the bar is."""
+    return f"(p = {p_value:.2g}, corrected over all tests; refuted below {REFUTED_BELOW:g})"
+
+
+def _aborted(audit: FunctionAudit) -> str:
+    """How many releases had a number that is not finite."""
+    without, with_member = (f"{share:.1%}" for share in audit.aborted)
+    return f"{without} without the member, {with_member} with it: numbers that are not finite"
 
 
 def _noise(audit: MechanismAudit) -> str:

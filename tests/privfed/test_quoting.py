@@ -591,6 +591,7 @@ PACKAGE = Path(privfed.__file__).parent
 QUOTES_CODE_OR_CONFIGURATION = {
     "auditing/joint_audit.py",
     "auditing/opacus_check.py",
+    "auditing/released_function.py",
     "config/overrides.py",
     "config/reading.py",
     "grid/tables.py",

@@ -5,13 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from accounting.empirical.claimed_releases import claimed_points
+from accounting.empirical.release_scores import linear_scores
 from accounting.empirical.two_sample import judge
 from accounting.events import ADD_REMOVE, Event
 from accounting.noises import Gaussian
 from accounting.over_rounds import RandomAllocation
 from accounting.releases import PoissonSampled, Repeated, noise_of
 from privfed.auditing.mechanism_audit import audit_mechanism, examine
-from privfed.auditing.release_tests import claimed_points, measured_noise, scores
+from privfed.auditing.noise_deviation import measured_noise
 from privfed.auditing.scenarios import LENGTH, plan_of_mechanism, scenarios_of
 from privfed.auditing.slot_evidence import SlotEvidence
 from privfed.config.reading import load
@@ -264,7 +266,7 @@ def test_what_releases_say_of_slots_refutes_what_is_not_fresh_or_can_be_read(slo
     drawn = RandomAllocation(5, 1, Gaussian(0.5))
     sides = played(slots, fewer)
     evidence = SlotEvidence(drawn, 0.5, np.ones(1))
-    scores0, scores1 = scores(*(evidence.of(*side) for side in sides))
+    scores0, scores1 = linear_scores(*(evidence.of(*side) for side in sides))
     event = Event(drawn, "allocation", ADD_REMOVE)
     verdict = judge(scores0, scores1, 1e-4, 0.95, list(claimed_points(event, 20, 1e-4)))
     assert (verdict.p_value < 1e-6) == refuted

@@ -29,6 +29,7 @@ for words in json.loads(sys.argv[1]):
 print(json.dumps(loaded))
 """
 ANSWERS = ("--rounds", "20", "--delta", "1e-5", "--epsilon", "2", "--json")
+RIGHT = "experiments.audits_elsewhere.wrong_mechanisms:clips_each_row"
 LIGHT = [
     ["--version"],
     ["--help"],
@@ -37,6 +38,7 @@ LIGHT = [
     ["calibrate", "--sampling-rate", "0.1", *ANSWERS],
     ["calibrate", "--population", "1000", "--cohort", "100", *ANSWERS],
     ["audit", "RUN"],
+    ["audit", "--function", RIGHT, "--claimed-epsilon", "9", "--delta", "0.1", "--releases", "40"],
 ]
 """Each may load more than those before it, as they run in one process."""
 

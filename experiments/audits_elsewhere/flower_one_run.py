@@ -1,0 +1,102 @@
+"""One run of Flower's accounted central DP with canaries, and what that says of its claim.
+
+Canaries are clients that enter the population by a fair coin each, and send a random direction of
+their own. From the run's models, and not from the coins, it is guessed who was there
+(`accounting.empirical.one_run`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord
+from numpy.typing import NDArray
+
+from accounting.empirical.one_run import Guesses, guess
+from experiments.audits_elsewhere.flower_central_dp import (
+    CLIP,
+    DELTA,
+    Nodes,
+    model_of,
+    outside_of_a_run,
+    reply,
+    strategy,
+)
+
+Numbers = NDArray[np.float64]
+SHARES = (0.05, 0.1, 0.2, 0.5)
+"""Of all canaries, how many are guessed about: fixed beforehand, and each tried is paid for."""
+
+
+@dataclass(frozen=True)
+class OneRun:
+    """A run of `rounds`, in each of which `cohort` clients take part, with `canaries`.
+
+    Of `clients` besides, who send next to nothing; models have `length` numbers.
+    """
+
+    rounds: int
+    cohort: int = 100
+    clients: int = 100
+    canaries: int = 400
+    length: int = 2000
+
+
+@dataclass(frozen=True)
+class OneRunVerdict:
+    """What guesses say of a run that claims `epsilon`: the best bound, and what it may be at most.
+
+    `p_value` is corrected over all numbers of guesses tried.
+    """
+
+    epsilon: float
+    guesses: Guesses
+    epsilon_lower: float
+    epsilon_most: float
+    p_value: float
+
+
+def play(run: OneRun, generator: np.random.Generator) -> OneRunVerdict:
+    """Play `run` by Flower's code, and judge it at a confidence of 95 %."""
+    outside_of_a_run()
+    coins = generator.integers(0, 2, run.canaries).astype(bool)
+    directions = generator.normal(size=(run.canaries, run.length))
+    directions *= CLIP / np.linalg.norm(directions, axis=1, keepdims=True)
+    inside = np.flatnonzero(coins)
+    population = len(inside) + run.clients
+    server = strategy(population, run.cohort)
+    model, scores = np.zeros(run.length), np.zeros(run.canaries)
+    for round in range(1, run.rounds + 1):
+        rows = {number: directions[canary] for number, canary in enumerate(inside, 1)}
+        before, model = model, _after(server, round, model, rows, population)
+        scores += directions @ (model - before)
+    return judged(scores, coins, float(server.privacy_spent().epsilon))
+
+
+def judged(scores: Numbers, coins: NDArray[np.bool_], epsilon: float) -> OneRunVerdict:
+    """What `scores` `[m]` of canaries, of which `coins` `[m]` say who was in, say of `epsilon`."""
+    tried = [guess(scores, coins, int(share * len(coins))) for share in SHARES]
+    confidence = 1 - 0.05 / len(tried)
+    bounds = [guesses.epsilon_lower(DELTA, confidence) for guesses in tried]
+    p_value = min(1.0, len(tried) * min(each.p_value(epsilon, DELTA) for each in tried))
+    best = int(np.argmax(bounds))
+    most = [Guesses(len(coins), g.made, g.made).epsilon_lower(DELTA, confidence) for g in tried]
+    return OneRunVerdict(epsilon, tried[best], bounds[best], max(most), p_value)
+
+
+def _after(
+    server: Any, round: int, model: Numbers, rows: dict[int, Numbers], population: int
+) -> Numbers:
+    """The model `[k]` after a round in which nodes send `rows` `[k]` by number, the others nothing.
+
+    Flower's clip divides by a row's norm, so that nothing is very little.
+    """
+    nodes = Nodes((*range(1, population + 1),))
+    nothing = np.full(len(model), 1e-9)
+    asked = server.configure_train(round, ArrayRecord([model]), ConfigRecord({}), nodes)
+    replies = [
+        reply(message, model + rows.get(message.metadata.dst_node_id, nothing)) for message in asked
+    ]
+    return model_of(server.aggregate_train(round, replies)[0])

@@ -1,0 +1,170 @@
+"""A test of a function that somebody else wrote: does what it releases keep its claim?
+
+The function (`privfed.auditing.released_function`) is called thousands of times on either of two
+neighbouring inputs. Scores that are learned on one half of the releases tell them apart
+(`accounting.empirical.release_scores`), and the other half is held against the claimed points of a
+privacy profile (`accounting.empirical.two_sample`), as a mechanism of privfed is. The inputs are
+the function's own: they refute a claim about the neighbours that it was written for, and whoever
+chooses dull ones is told nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.empirical.release_scores import (
+    linear_scores,
+    quadratic_scores,
+    repetition_scores,
+)
+from accounting.empirical.two_sample import REFUTED_BELOW, Verdict, judge
+from privfed.auditing.function_claim import FunctionClaim
+from privfed.auditing.released_function import ReleasedFunction
+from privfed.errors import Refused
+
+Numbers = NDArray[np.float64]
+_SCORES: dict[str, Callable[[Numbers, Numbers], tuple[Numbers, Numbers]]] = {
+    "means": linear_scores,
+    "spreads": quadratic_scores,
+    "repetitions": repetition_scores,
+}
+_SECONDS, _FEWEST, _MOST, _MOST_NUMBERS = 60.0, 400, 100_000, 2**23
+"""How long an audit may take, about, how many releases it makes of each neighbour, and of numbers.
+"""
+
+
+@dataclass(frozen=True)
+class ScoreVerdict:
+    """What releases say by one `score` of them."""
+
+    score: str
+    verdict: Verdict
+
+    def to_json(self) -> dict[str, Any]:
+        """The score's object in `privfed audit --function --json`."""
+        return {
+            "score": self.score,
+            "epsilon_lower_bound": self.verdict.epsilon_lower,
+            "p_value": self.verdict.p_value,
+            "against": dict(zip(("epsilon", "delta"), self.verdict.claim, strict=True)),
+        }
+
+
+@dataclass(frozen=True)
+class FunctionAudit:
+    """What releases of the function `name` say of its `claim`, by each of several scores.
+
+    `releases` of `numbers` each were made for either neighbour, and `aborted` is which share of
+    them had a number that is not finite: without the member, and with it.
+    """
+
+    name: str
+    claim: FunctionClaim
+    tested: tuple[ScoreVerdict, ...]
+    confidence: float
+    releases: int
+    numbers: int
+    aborted: tuple[float, float]
+
+    @property
+    def p_value(self) -> float:
+        """The smallest of the scores' p-values, times their number."""
+        return min(1.0, len(self.tested) * min(test.verdict.p_value for test in self.tested))
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the function does not keep its claim."""
+        return self.p_value < REFUTED_BELOW
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `privfed audit --function --json` prints."""
+        return {
+            "refuted": self.refuted,
+            "p_value": self.p_value,
+            "function": self.name,
+            "epsilon": self.claim.epsilon,
+            "delta": self.claim.delta,
+            "confidence": self.confidence,
+            "releases": self.releases,
+            "numbers": self.numbers,
+            "aborted": dict(zip(("without", "with"), self.aborted, strict=True)),
+            "scores": [test.to_json() for test in self.tested],
+        }
+
+
+def audit_function(
+    function: ReleasedFunction,
+    claim: FunctionClaim,
+    releases: int | None = None,
+    confidence: float = 0.95,
+    seed: int | None = None,
+) -> FunctionAudit:
+    """Call `function` that often for either neighbour, and hold its releases against `claim`.
+
+    `releases`: 100,000, or as many as a minute or two allows. A `seed` makes the generators that
+    the function is given repeatable; without, they are the system's own. Raises `Refused` where
+    the function fails, or returns no numbers, or not always as many.
+    """
+    count = releases or _affordable(function)
+    without, with_member = observe(function, count, seed)
+    tested = []
+    for name, scores in _SCORES.items():
+        verdict = judge(*scores(without, with_member), claim.delta, confidence, claim.points)
+        tested.append(ScoreVerdict(name, verdict))
+    aborted = [float((~np.isfinite(each)).any(1).mean()) for each in (without, with_member)]
+    return FunctionAudit(
+        function.name,
+        claim,
+        tuple(tested),
+        confidence,
+        count,
+        without.shape[1],
+        (aborted[0], aborted[1]),
+    )
+
+
+def observe(
+    function: ReleasedFunction, count: int, seed: int | None = None
+) -> tuple[Numbers, Numbers]:
+    """`count` releases `[count, k]` without the member, and with it, in pairs of random order.
+
+    So what drifts from call to call drifts alike on both sides.
+    """
+    generators = _generators(seed)
+    coins = next(generators).integers(0, 2, count).astype(bool)
+    first = function.release(False, next(generators))
+    observed = np.empty((2, count, len(first)))
+    for number, coin in enumerate(coins):
+        for member in (bool(coin), not coin):
+            released = function.release(member, next(generators))
+            if len(released) != len(first):
+                raise Refused(
+                    f"{function.name} returned {len(released)} numbers after {len(first)} before; "
+                    "expected as many each time: pad with nan what is missing"
+                )
+            observed[int(member), number] = released
+    return observed[0], observed[1]
+
+
+def _affordable(function: ReleasedFunction) -> int:
+    """Releases of either neighbour that take about a minute in all, and fit into memory."""
+    numbers = len(function.release(False, np.random.default_rng()))
+    began = time.perf_counter()
+    observe(function, 20)
+    each = (time.perf_counter() - began) / 20
+    affordable = min(_SECONDS / each, _MOST, _MOST_NUMBERS / numbers)
+    return int(max(affordable, _FEWEST))
+
+
+def _generators(seed: int | None) -> Iterator[np.random.Generator]:
+    """Generators of which no two share a seed; without `seed`, each of the system's randomness."""
+    number = 0
+    while True:
+        yield np.random.default_rng(None if seed is None else [seed, number])
+        number += 1

@@ -1,0 +1,1 @@
+"""What `privfed audit` does beside auditing runs."""
