@@ -22,8 +22,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
+from privfed.auditing.canaries.examples import canary_identities
 from privfed.local.exchange import Chunk, Exchange, Executor
-from privfed.sampling.cohort import Cohort
+from privfed.sampling.cohort import Cohort, People
 from privfed.vector import Indices
 
 
@@ -62,3 +63,12 @@ class WithTraining:
         """The real clients of a cohort, and its canaries by their places among canaries."""
         ids = cohort.clients
         return ids[ids < self.clients], ids[ids >= self.clients] - self.clients
+
+
+def with_trainees(people: People, there: Indices, sites: int) -> People:
+    """The population with the canaries `there` `[c]` behind the real clients, at sites in turn."""
+    sizes = np.concatenate([people.sizes, np.zeros(len(there), dtype=np.int64)])
+    identities = np.concatenate([people.identities, canary_identities(there)])
+    if people.sites is None:
+        return People(sizes, identities)
+    return People(sizes, identities, np.concatenate([people.sites, there % sites]))

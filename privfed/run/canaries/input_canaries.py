@@ -9,19 +9,17 @@ from torch import Tensor
 
 from privfed.auditing.canaries.clients import WithoutCanaries
 from privfed.auditing.canaries.coins import canary_coins, in_population
-from privfed.auditing.canaries.examples import CanaryExamples, canary_identities
+from privfed.auditing.canaries.examples import CanaryExamples
 from privfed.auditing.canaries.learned import Learning
 from privfed.auditing.canaries.log import FINAL, CanaryLog
-from privfed.auditing.canaries.training import WithTraining
+from privfed.auditing.canaries.training import WithTraining, with_trainees
 from privfed.round.world import World
 from privfed.run.canaries.crafting import crafted, self_influence, training_executor
 from privfed.run.setup import Setup
-from privfed.sampling.cohort import People
 from privfed.store.canary_file import CanaryFile
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import misfits_are_broken
 from privfed.streams import Streams
-from privfed.vector import Indices
 
 
 @dataclass(frozen=True)
@@ -56,19 +54,10 @@ def with_input_canaries(
     joined = replace(
         world,
         executor=WithTraining(world.executor, training, clients),
-        people=_among(world.people, there, setup.plan.config.data.sites),
+        people=with_trainees(world.people, there, setup.plan.config.data.sites),
         watch=WithoutCanaries(world.watch, clients) if world.watch else None,
     )
     return joined, InputCanaries(learning, log)
-
-
-def _among(people: People, there: Indices, sites: int) -> People:
-    """The population with the canaries `there` `[c]` behind the real clients, at sites in turn."""
-    sizes = np.concatenate([people.sizes, np.zeros(len(there), dtype=np.int64)])
-    identities = np.concatenate([people.identities, canary_identities(there)])
-    if people.sites is None:
-        return People(sizes, identities)
-    return People(sizes, identities, np.concatenate([people.sites, there % sites]))
 
 
 def _learning(setup: Setup, file: CanaryFile, streams: Streams) -> Learning:
