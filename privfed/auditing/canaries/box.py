@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +32,7 @@ class Box:
         return self.low + part * (self.high - self.low), y
 
     def crafted(
-        self, x: Tensor, y: Tensor, influence: SelfInfluence, steps: int, keys: Keys
+        self, x: Tensor, y: Tensor, influence: SelfInfluence, steps: int, keys: Sequence[Keys]
     ) -> tuple[Tensor, Tensor]:
         """Inputs after `steps` of gradient ascent on their `influence`, by signs, within the box.
 

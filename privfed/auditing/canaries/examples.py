@@ -6,7 +6,7 @@ examples where the run has some.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch import Tensor
 from privfed.auditing.canaries.input_space import InputSpace
 from privfed.auditing.canaries.self_influence import SelfInfluence
 from privfed.data.federation import Examples, Federation, client_number
-from privfed.streams import Streams
+from privfed.streams import Keys
 from privfed.vector import Indices
 
 
@@ -53,21 +53,23 @@ def canary_identities(numbers: Indices) -> Indices:
 
 
 def made_up(
-    count: int, each: int, steps: int, space: InputSpace, influence: SelfInfluence, streams: Streams
+    keys: Keys, each: int, steps: int, space: InputSpace, influence: SelfInfluence
 ) -> CanaryExamples:
-    """`each` examples for each of `count` canaries, after `steps` of crafting (0: random ones)."""
-    parts = list(_chunks(count, each, steps, space, influence, streams))
+    """`each` examples for the canary of each of the `keys`, after `steps` of crafting.
+
+    With 0 steps they are random.
+    """
+    parts = list(_chunks(list(keys.each()), each, steps, space, influence))
     x, y = (torch.cat(part) for part in zip(*parts, strict=True))
     return CanaryExamples(x, y)
 
 
 def _chunks(
-    count: int, each: int, steps: int, space: InputSpace, influence: SelfInfluence, streams: Streams
+    keys: Sequence[Keys], each: int, steps: int, space: InputSpace, influence: SelfInfluence
 ) -> Iterator[tuple[Tensor, Tensor]]:
     device = influence.models.device
-    for first in range(0, count, influence.together):
-        numbers = np.arange(first, min(first + influence.together, count))
-        keys = streams.at("canaries/examples", clients=numbers)
-        drawn = [space.drawn(canary, each) for canary in keys.each()]
+    for first in range(0, len(keys), influence.together):
+        some = keys[first : first + influence.together]
+        drawn = [space.drawn(canary, each) for canary in some]
         x, y = (torch.stack(part).to(device) for part in zip(*drawn, strict=True))
-        yield space.crafted(x, y, influence, steps, keys) if steps else (x, y)
+        yield space.crafted(x, y, influence, steps, some) if steps else (x, y)

@@ -6,6 +6,7 @@ public test set.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -29,7 +30,7 @@ class InputSpace(Protocol):
         ...
 
     def crafted(
-        self, x: Tensor, y: Tensor, influence: SelfInfluence, steps: int, keys: Keys
+        self, x: Tensor, y: Tensor, influence: SelfInfluence, steps: int, keys: Sequence[Keys]
     ) -> tuple[Tensor, Tensor]:
         """Examples x `[c, n, *features]`, y `[c, n, *labels]` after `steps` of crafting.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +40,7 @@ class Sentences:
         return self._drawn(keys, count, self.vocabulary)
 
     def crafted(
-        self, x: Tensor, y: Tensor, influence: SelfInfluence, steps: int, keys: Keys
+        self, x: Tensor, y: Tensor, influence: SelfInfluence, steps: int, keys: Sequence[Keys]
     ) -> tuple[Tensor, Tensor]:
         """The best of `steps` further draws for each canary: tokens have no gradient to climb.
 
@@ -50,8 +51,7 @@ class Sentences:
         for step in range(steps):
             few = min(2 ** (1 + step % _SIZES), self.vocabulary)
             pairs = [
-                self._drawn(each.derived(b"candidate %d" % step), x.shape[1], few)
-                for each in keys.each()
+                self._drawn(each.derived(b"candidate %d" % step), x.shape[1], few) for each in keys
             ]
             others = tuple(torch.stack(part).to(x.device) for part in zip(*pairs, strict=True))
             worth = influence.of(*others).detach()

@@ -11,7 +11,6 @@ from privfed.local.autotune import first_broadcast
 from privfed.privacy.clipping import clip_rows
 from privfed.run.canaries.crafting import crafted, training_executor
 from privfed.run.setup import Setup
-from privfed.streams import Streams
 
 _MEASURED = 32
 """How many canaries are made up to measure."""
@@ -42,8 +41,8 @@ def canary_updates(setup: Setup) -> CanaryUpdates | None:
     if not config.audit.by_inputs:
         return None
     count = min(_MEASURED, config.audit.canaries)
-    examples = crafted(setup, count, Streams(config.run.seed, simulated=True))
     numbers = np.arange(count)
+    examples = crafted(setup, setup.streams.at("measure/examples", clients=numbers))
     trainer = training_executor(setup, examples, numbers, numbers >= 0).trainer
     keys = setup.streams.at("measure", 0, numbers)
     rows, _ = trainer.train(numbers, first_broadcast(trainer), None, keys)

@@ -24,7 +24,7 @@ from privfed.local.batches import steps
 from privfed.local.executor import LocalExecutor
 from privfed.models.network import Network
 from privfed.run.setup import Setup
-from privfed.streams import Streams
+from privfed.streams import Keys
 from privfed.vector import Indices
 
 _MOST_NUMBERS = 2**30
@@ -45,8 +45,8 @@ def refuse_uncraftable(audit: Audit, federation: Federation, network: Network) -
         )
 
 
-def crafted(setup: Setup, count: int, streams: Streams) -> CanaryExamples:
-    """The examples of `count` canaries of this run's kind, by `streams`.
+def crafted(setup: Setup, keys: Keys) -> CanaryExamples:
+    """The examples of canaries of this run's kind, one for each of the `keys`.
 
     Raises `Refused` where nothing can be crafted.
     """
@@ -56,7 +56,7 @@ def crafted(setup: Setup, count: int, streams: Streams) -> CanaryExamples:
         self_influence(setup, setup.network.initial_params),
     )
     try:
-        return made_up(count, audit.examples, audit.craft_steps, space, influence, streams)
+        return made_up(keys, audit.examples, audit.craft_steps, space, influence)
     except (RuntimeError, NotImplementedError) as error:
         reason = " ".join(str(error).split())
         raise Refused(

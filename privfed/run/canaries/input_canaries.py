@@ -63,7 +63,8 @@ def with_input_canaries(
 def _learning(setup: Setup, file: CanaryFile, streams: Streams) -> Learning:
     """The canaries' examples and the start that they were crafted at; made where there are none."""
     if not file.exists():
-        made = crafted(setup, setup.plan.config.audit.canaries, streams)
+        numbers = np.arange(setup.plan.config.audit.canaries)
+        made = crafted(setup, streams.at("canaries/examples", clients=numbers))
         file.write({"x": made.x, "y": made.y, "start": setup.network.initial_params})
     with misfits_are_broken(file.path):
         tensors = file.read(setup.network.initial_params.device)

@@ -10,11 +10,14 @@ from click.testing import CliRunner
 from small import same_run, small, trained
 
 from privfed.auditing.canaries.examples import CanaryExamples
+from privfed.auditing.canaries.input_space import space_of
 from privfed.auditing.canaries.learned import Learning
 from privfed.auditing.canaries.log import CanaryLog
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.config.reading import load
+from privfed.data.federation import Examples, Federation
+from privfed.data.preprocessing import Category, Numbers, Preprocessing
 from privfed.errors import Broken, Refused
 from privfed.local.exchange import Exchange
 from privfed.privacy.mechanism import BoundedRows
@@ -50,6 +53,10 @@ def told_apart(path, count=200):
     return float((heads[:, None] > tails[None]).mean())
 
 
+def keys(count, seed=1):
+    return Streams(seed, simulated=True).at("canaries/examples", clients=np.arange(count))
+
+
 def without_noise(monkeypatch):
     monkeypatch.setattr(gaussian, "gaussian_on_grid", lambda keys, deviation, n: np.zeros(n))
 
@@ -61,7 +68,7 @@ def without_clip(monkeypatch):
 def test_a_canarys_row_is_that_of_local_training():
     """One epoch of one batch: a step against the gradient of the examples' mean loss."""
     setup = prepare(small(*SEEDED, "client.epochs=1", "client.lr=0.3"))
-    examples = crafted(setup, 20, Streams(0, simulated=True))
+    examples = crafted(setup, keys(20))
     heads = np.array([True, False, True])
     executor = training_executor(setup, examples, np.array([4, 7, 11]), heads)
     start, network = setup.network.initial_params, setup.network
@@ -79,9 +86,9 @@ def test_a_canarys_row_is_that_of_local_training():
 def test_crafting_stays_within_the_box_and_raises_what_canaries_are_worth():
     few = ("data.clients=60", "cohort.size=20")
     setup = prepare(load(None, ["data.source=digits", *few, *INPUTS[1:3]]))
-    streams, influence = Streams(1, simulated=True), influence_in(setup)
+    influence = influence_in(setup)
     plain = replace(setup, plan=replace(setup.plan, config=without_steps(setup)))
-    random, better = crafted(plain, 30, streams), crafted(setup, 30, streams)
+    random, better = crafted(plain, keys(30)), crafted(setup, keys(30))
     for examples in (random, better):
         assert examples.x.shape == (30, 8, 64)
         assert float(examples.x.min()) >= -0.5
@@ -104,14 +111,14 @@ def without_steps(setup):
 
 def test_examples_depend_on_nobodys_data():
     """On the key, the start and public examples alone: clients' own may be any others."""
-    setup, streams = prepare(small(*SEEDED)), Streams(1, simulated=True)
+    setup = prepare(small(*SEEDED))
     real = setup.federation.examples
     others = replace(real, x=-2 * real.x.flip(0), y=real.y.flip(0))
     elsewhere = setup.over(replace(setup.federation, examples=others, _stages={}))
-    ours, theirs = crafted(setup, 20, streams), crafted(elsewhere, 20, streams)
+    ours, theirs = crafted(setup, keys(20)), crafted(elsewhere, keys(20))
     assert torch.equal(ours.x, theirs.x)
     assert torch.equal(ours.y, theirs.y)
-    assert not torch.equal(ours.x, crafted(setup, 20, Streams(2, simulated=True)).x)
+    assert not torch.equal(ours.x, crafted(setup, keys(20, seed=2)).x)
 
 
 def test_real_clients_are_drawn_counted_and_charged_as_without(tmp_path):
@@ -155,7 +162,7 @@ def test_in_secret_mode_a_resume_keeps_coins_and_examples_under_private(tmp_path
 def test_a_score_is_linear_in_the_models_way_and_stays_with_its_canary():
     setup = prepare(small(*SEEDED))
     start = setup.network.initial_params
-    made = crafted(setup, 20, Streams(1, simulated=True))
+    made = crafted(setup, keys(20))
     learning = Learning(made, influence_in(setup))
     way = torch.randn(len(start), generator=torch.Generator().manual_seed(0))
     scores = learning.scores(start + way)
@@ -169,7 +176,7 @@ def test_a_score_is_the_canarys_own_part_of_the_way():
     """A step against one canary's gradient is that canary's, and least of all the others'."""
     setup = prepare(small(*SEEDED))
     start = setup.network.initial_params
-    made = crafted(setup, 20, Streams(1, simulated=True))
+    made = crafted(setup, keys(20))
     step = setup.network.gradient(start, made.x[7], made.y[7])
     scores = Learning(made, influence_in(setup)).scores(start - step)
     assert int(scores.argmax()) == 7
@@ -210,8 +217,9 @@ def test_a_run_without_its_noise_or_its_clip_is_refuted(breaks, clip, tmp_path, 
         ("secure.protocol=masks", "secure.simulate=arithmetic", *ALL),
         ("data.sites=3", *ALL),
         ("cohort.availability=daily", "client.stragglers=0.5"),
+        ("run.trainer=loop", "model.name=mlp"),
     ],
-    ids=["gradients", "places", "slots", "own noise", "secure sum", "sites", "absent"],
+    ids=["gradients", "places", "slots", "own noise", "secure sum", "sites", "absent", "loop"],
 )
 def test_canaries_that_train_go_with(overrides, tmp_path):
     trained(tmp_path / "run", *SEEDED, *overrides)
@@ -250,6 +258,45 @@ def test_check_measures_what_canaries_send_before_the_run():
 def test_canaries_that_cannot_train_are_refused_with_a_reason(overrides, why, tmp_path):
     with pytest.raises(Refused, match=why):
         trained(tmp_path / "run", *INPUTS, *overrides)
+
+
+def population(x, y, test, **facts):
+    """A client with examples x and y, whose test set holds so many of them."""
+    examples = Examples(x, y, classes=3, **facts)
+    return Federation(examples, np.array([0, len(y)]), examples.take(np.arange(test)))
+
+
+CLASSES = torch.tensor([0, 1, 2, 1])
+TOKENS = torch.arange(20).reshape(4, 5)
+
+
+@pytest.mark.parametrize(
+    ("people", "why"),
+    [
+        (population(torch.randn(4, 2), torch.randn(4, 3), 4), "numbers or columns"),
+        (population(torch.randn(4, 2), torch.zeros(4, 2).long(), 4), "each of .* positions"),
+        (population(torch.randn(4, 2), CLASSES, 0), "bounds an input lies"),
+        (population(TOKENS, CLASSES, 0), "how many tokens"),
+    ],
+    ids=["numbers", "positions", "no bounds", "no vocabulary"],
+)
+def test_nothing_is_made_up_of_what_nothing_public_is_known(people, why):
+    with pytest.raises(Refused, match=why):
+        space_of(people)
+
+
+def test_what_an_input_may_be_is_declared_or_public():
+    words = Category(column="sex", values=("f", "m"))
+    bounds = Numbers(column="age", bounds=(0.0, 99.0))
+    how = Preprocessing(numbers=(bounds,), categories=(words,), onto=(-1.0, 1.0), shape=(3,))
+    declared = space_of(population(torch.randn(4, 3), CLASSES, 0, preprocessing=how))
+    assert (declared.low.tolist(), declared.high.tolist()) == ([-1.0, 0.0, 0.0], [1.0, 1.0, 1.0])
+    public = space_of(population(torch.tensor([[1.0], [4.0], [9.0], [7.0]]), CLASSES, 2))
+    assert (public.low.tolist(), public.high.tolist()) == ([1.0], [4.0])
+    tokens = space_of(population(TOKENS, CLASSES, 4))
+    x, y = tokens.drawn(next(keys(1).each()), 200)
+    assert (int(x.min()), int(x.max())) == (0, 19)
+    assert len(y.unique()) == 1
 
 
 @pytest.mark.slow
