@@ -14,8 +14,8 @@ class Judgement:
     """What `canaries` show of a claim, of which `heads` had coins that show heads.
 
     Figures `_final` are by the whole way from the initial model to the last, and others by single
-    releases; these are None where there was one only. Bounds `_gaussian` hold if
-    the pipeline's noise is Gaussian; where the claim is by such noise (`gaussian`), it is tested as
+    releases; these are None where there was one only. Bounds `_gaussian` hold if the pipeline's
+    noise is Gaussian; where the claim is by such noise (`gaussian`, `claimed_by`), it is tested as
     a whole. Bounds `_most` are what so many canaries could show were all guesses right, and
     `epsilon_refutable` is the largest claim at `delta` that this would refute; None for no claim.
     So would `canaries_needed` refute this claim, and no fewer; None for more than 100,000.
@@ -30,6 +30,7 @@ class Judgement:
     confidence: float
     epsilon_claimed: float
     delta: float
+    claimed_by: str
     gaussian: bool
     epsilon_estimate_all_iterates: float | None
     epsilon_estimate_final: float | None
@@ -64,8 +65,7 @@ def judgement_rows(judgement: Judgement) -> Mapping[str, str]:
     pairs = {
         "canaries": f"{j.canaries}, of which {j.heads} had heads ({j.relation})",
         "releases": f"{j.releases} after the initial model",
-        "claim": f"ε = {j.epsilon_claimed:.4g} at δ = {j.delta:g}"
-        + (", by Gaussian noise" if j.gaussian else ", whatever the mechanism"),
+        "claim": f"ε = {j.epsilon_claimed:.4g} at δ = {j.delta:g}, {j.claimed_by}",
         "estimate": f"ε ≈ {_two(j.epsilon_estimate_all_iterates, j.epsilon_estimate_final)} "
         "(not bounds)",
         "lower bound": f"ε ≥ {_two(j.epsilon_lower_bound, j.epsilon_lower_bound_final)}, with "
@@ -94,7 +94,7 @@ def _power(judgement: Judgement) -> str:
     return (
         f"none: with probability δ = {judgement.delta:g} such a pipeline may show everything, so "
         f"that no one run refutes it at {REFUTED_BELOW:g}. Is the claim by Gaussian noise, add "
-        "--gaussian; or give the claim at a smaller δ, too"
+        "--gaussian, or its --noise-multiplier; or give the claim at a smaller δ, too"
     )
 
 

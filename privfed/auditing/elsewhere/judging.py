@@ -9,20 +9,18 @@ whatever canaries do to each other. Scores look at no coin, and numbers of guess
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
-from accounting.bounds.closed import gaussian_epsilon
 from accounting.empirical.one_run_tests import one_run_tests
 from accounting.empirical.one_shot import Bell, epsilon_between
 from accounting.empirical.power import fewest_refuting, refuting_guesses
-from accounting.empirical.tradeoff import ClaimedCurve, GaussianCurve
-from accounting.empirical.two_sample import REFUTED_BELOW, Claim
+from accounting.empirical.tradeoff import ClaimedCurve
+from accounting.empirical.two_sample import REFUTED_BELOW
+from privfed.auditing.elsewhere.claim import PipelineClaim, gaussian_points
 from privfed.auditing.elsewhere.judgement import Judgement
 from privfed.auditing.elsewhere.models import model_files, models
 from privfed.auditing.elsewhere.products import cosines
@@ -31,28 +29,24 @@ from privfed.canary.layouts import Numbers
 
 _FEWEST = 5
 """Canaries of either kind (heads or tails) below which nothing is estimated."""
-_DELTAS = (*np.geomspace(1e-15, 0.1, 29).tolist(), *np.arange(0.15, 1.0, 0.05).tolist())
-"""Where the curve of a Gaussian claim is looked at, beside its own delta."""
 _HALVINGS, _LARGEST = 9, 25.0
 
 
 def judge_releases(
-    folder: Folder, releases: Path, claims: Sequence[Claim], gaussian: bool, confidence: float
+    folder: Folder, releases: Path, claim: PipelineClaim, confidence: float
 ) -> Judgement:
-    """Judge `claims`, points (epsilon, delta) of one guarantee, by the models in `releases`.
+    """Judge a `claim` by the models in `releases`.
 
-    `gaussian`: the guarantee is by Gaussian noise, so that its first point says all of it. Raises
-    `Broken` where the canaries' folder was changed since it was made, and `Refused` for models that
-    do not fit them.
+    Raises `Broken` where the canaries' folder was changed since it was made, and `Refused` for
+    models that do not fit them.
     """
     declared = folder.manifest()
     folder.check_commitments()
     coins, paths = folder.coins(), model_files(releases)
     seen = cosines(folder.directions(), models(paths, declared.dimension))
     statistics = seen.statistics()
-    (epsilon, delta), *_ = claims
-    points = _gaussian_points(claims[0]) if gaussian else claims
-    tests = one_run_tests(statistics, coins, points, confidence)
+    (epsilon, delta), *_ = claim.points
+    tests = one_run_tests(statistics, coins, claim.points, confidence)
     estimates = {name: _estimate(scores, coins, delta) for name, scores in statistics.items()}
     every, final = tests.bounds.get("iterates"), tests.bounds["final"]
     return Judgement(
@@ -64,7 +58,8 @@ def judge_releases(
         confidence=confidence,
         epsilon_claimed=epsilon,
         delta=delta,
-        gaussian=gaussian,
+        claimed_by=claim.by,
+        gaussian=claim.gaussian,
         epsilon_estimate_all_iterates=estimates.get("iterates"),
         epsilon_estimate_final=estimates["final"],
         epsilon_lower_bound=every.any_curve if every else None,
@@ -73,8 +68,8 @@ def judge_releases(
         epsilon_lower_bound_gaussian_final=final.if_gaussian,
         epsilon_lower_bound_most=tests.most.any_curve,
         epsilon_lower_bound_gaussian_most=tests.most.if_gaussian,
-        canaries_needed=fewest_refuting(ClaimedCurve(points), REFUTED_BELOW, len(statistics)),
-        epsilon_refutable=refutable(len(coins), len(statistics), delta, gaussian),
+        canaries_needed=fewest_refuting(ClaimedCurve(claim.points), REFUTED_BELOW, len(statistics)),
+        epsilon_refutable=refutable(len(coins), len(statistics), delta, claim.gaussian),
         p_value=tests.p_value,
     )
 
@@ -89,7 +84,7 @@ def refutable(canaries: int, statistics: int, delta: float, gaussian: bool) -> f
 
     def refuted(epsilon: float) -> bool:
         claim = epsilon, delta
-        curve = ClaimedCurve(_gaussian_points(claim) if gaussian else [claim])
+        curve = ClaimedCurve(gaussian_points(claim) if gaussian else [claim])
         return bool(refuting_guesses(canaries, curve, REFUTED_BELOW, statistics))
 
     low, high = 0.0, _LARGEST
@@ -99,13 +94,6 @@ def refutable(canaries: int, statistics: int, delta: float, gaussian: bool) -> f
         middle = (low + high) / 2
         low, high = (middle, high) if refuted(middle) else (low, middle)
     return low
-
-
-def _gaussian_points(claim: Claim) -> list[Claim]:
-    """The `claim`, and further points of the Gaussian mechanism of which it is one."""
-    at_epsilon_0 = 2 * float(ndtri((1 + claim[1]) / 2))  # where it is from 0 on, and not one root
-    mu = max(GaussianCurve.of(claim).mu, at_epsilon_0)
-    return [claim, *((gaussian_epsilon(1 / mu, delta), delta) for delta in _DELTAS)]
 
 
 def _estimate(scores: Numbers, coins: NDArray[np.bool_], delta: float) -> float | None:

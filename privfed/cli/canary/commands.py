@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,9 @@ from privfed.cli.answering import answers_errors, print_answer, print_json
 from privfed.cli.options import ANYTHING, DIRECTORY, JSON
 from privfed.errors import Refused
 from privfed.failures import REFUTED
+
+if TYPE_CHECKING:
+    from privfed.auditing.elsewhere.claim import PipelineClaim
 
 _LARGEST = 50
 """A claim above which no number of canaries would say anything."""
@@ -82,12 +86,22 @@ def new_canaries_command(
     "--claimed-epsilon",
     "epsilons",
     type=float,
-    required=True,
     multiple=True,
     help="What is claimed; several points of one claim are given with a δ each.",
 )
 @click.option("--delta", "deltas", type=float, required=True, multiple=True, help="At which δ.")
 @click.option("--gaussian", is_flag=True, help="By Gaussian noise, with everybody in each round.")
+@click.option(
+    "--noise-multiplier",
+    type=click.FloatRange(0, min_open=True),
+    help="Instead of ε: the deviation of Gaussian noise over the sensitivity.",
+)
+@click.option(
+    "--sampling-rate",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="… on Poisson cohorts of this rate.",
+)
+@click.option("--rounds", type=click.IntRange(1, 10**6), help="… in so many rounds.")
 @click.option("--confidence", type=float, default=0.95, show_default=True, help="Of the bounds.")
 @JSON
 @answers_errors
@@ -97,13 +111,24 @@ def judge_command(
     epsilons: tuple[float, ...],
     deltas: tuple[float, ...],
     gaussian: bool,
+    noise_multiplier: float | None,
+    sampling_rate: float | None,
+    rounds: int | None,
     confidence: float,
     as_json: bool,
 ) -> int:
     """Hold released models against a claim; exit code 4 where the canaries in DIR refute it."""
-    claims = _claims(epsilons, deltas)
-    if gaussian and len(claims) > 1:
-        raise Refused("--gaussian takes all other points of a claim from its first; give one")
+    if noise_multiplier is None:
+        if sampling_rate is not None or rounds is not None:
+            raise Refused("--sampling-rate and --rounds go with --noise-multiplier; give that, too")
+        claim = _stated_claim(epsilons, deltas, gaussian)
+    else:
+        if epsilons or gaussian or len(deltas) != 1:
+            raise Refused(
+                "--noise-multiplier says all of a claim but its --delta; give one, and neither "
+                "--claimed-epsilon nor --gaussian"
+            )
+        claim = _claim_of_rounds(noise_multiplier, sampling_rate or 1.0, rounds or 1, deltas[0])
     if not 0 < confidence < 1:
         raise Refused(f"--confidence is {confidence}; expected between 0 and 1")
     from privfed.auditing.elsewhere.judgement import judgement_rows
@@ -111,7 +136,7 @@ def judge_command(
     from privfed.canary.folder import Folder
     from privfed.report.tables import rows
 
-    judgement = judge_releases(Folder(directory), releases, claims, gaussian, confidence)
+    judgement = judge_releases(Folder(directory), releases, claim, confidence)
     code = REFUTED if judgement.refuted else 0
     if as_json:
         return print_json(judgement.to_json(), code)
@@ -119,17 +144,37 @@ def judge_command(
     return code
 
 
-def _claims(epsilons: Sequence[float], deltas: Sequence[float]) -> list[tuple[float, float]]:
-    """Points of one claim, from as many options of either kind."""
-    if len(epsilons) != len(deltas):
+def _stated_claim(
+    epsilons: Sequence[float], deltas: Sequence[float], gaussian: bool
+) -> PipelineClaim:
+    """The claim whose points are stated, from as many options of either kind."""
+    if len(epsilons) != len(deltas) or not epsilons:
         raise Refused(
             f"--claimed-epsilon is given {len(epsilons)} times and --delta {len(deltas)} times; "
             "expected pairs, points of one claim"
         )
     for epsilon, delta in zip(epsilons, deltas, strict=True):
-        if not (0 <= epsilon <= _LARGEST and 0 < delta < 1):
-            raise Refused(
-                f"the claim is ε = {epsilon:g} at δ = {delta:g}; expected an ε from 0 to "
-                f"{_LARGEST}, and a δ between 0 and 1"
-            )
-    return list(zip(epsilons, deltas, strict=True))
+        _refuse_delta(delta)
+        if not 0 <= epsilon <= _LARGEST:
+            raise Refused(f"the claimed ε is {epsilon:g}; expected one from 0 to {_LARGEST}")
+    if gaussian and len(epsilons) > 1:
+        raise Refused("--gaussian takes all other points of a claim from its first; give one")
+    from privfed.auditing.elsewhere.claim import PipelineClaim
+
+    points = list(zip(epsilons, deltas, strict=True))
+    return PipelineClaim.of_gaussian(points[0]) if gaussian else PipelineClaim.at(points)
+
+
+def _claim_of_rounds(
+    noise_multiplier: float, sampling_rate: float, rounds: int, delta: float
+) -> PipelineClaim:
+    """The claim of a pipeline whose noise, cohorts and rounds are known."""
+    _refuse_delta(delta)
+    from privfed.auditing.elsewhere.claim import PipelineClaim
+
+    return PipelineClaim.of_rounds(noise_multiplier, sampling_rate, rounds, delta)
+
+
+def _refuse_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise Refused(f"--delta is {delta:g}; expected one between 0 and 1")

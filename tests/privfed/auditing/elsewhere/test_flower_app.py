@@ -9,6 +9,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from experiments.audits_elsewhere.flower_app import client_app, server_app
+from privfed.auditing.elsewhere.claim import PipelineClaim
 from privfed.auditing.elsewhere.judging import judge_releases
 from privfed.canary import participants
 from privfed.canary.drawing import Drawing
@@ -53,6 +54,8 @@ def test_canaries_in_flower(tmp_path, noise, refuted):
     chosen = {"noise-multiplier": noise, "features": FEATURES, "rounds": 3}
     chosen["releases"] = str(tmp_path / "models")
     server_app(HereGrid(nodes), Context(7, 1, {}, RecordDict(), chosen))
-    judged = judge_releases(folder, tmp_path / "models", [(0.5, 1e-5)], True, 0.95)
+    judged = judge_releases(
+        folder, tmp_path / "models", PipelineClaim.of_gaussian((0.5, 1e-5)), 0.95
+    )
     assert judged.releases == 3
     assert judged.refuted == refuted

@@ -8,7 +8,12 @@ import pytest
 from commands import run
 
 from accounting.empirical.one_run_tests import one_run_tests
+from accounting.events import Event
+from accounting.guarantee import guarantee
+from accounting.noises import Gaussian
+from accounting.releases import PoissonSampled
 from experiments.audits_elsewhere.bare_loop import Pipeline, train
+from privfed.auditing.elsewhere.claim import PipelineClaim
 from privfed.auditing.elsewhere.judging import judge_releases, refutable
 from privfed.auditing.elsewhere.products import cosines
 from privfed.canary.drawing import Drawing
@@ -36,7 +41,7 @@ def test_broken_pipelines_are_refuted_and_honest_ones_are_not(tmp_path, relation
     # Two rows that replace each other are two clips apart.
     noise = SMALL.noise_multiplier * (2 if relation == "replace-one" else 1)
     folder = played(tmp_path, relation, without, noise)
-    judged = judge_releases(folder, tmp_path / "models", CLAIM, True, 0.95)
+    judged = judge_releases(folder, tmp_path / "models", PipelineClaim.of_gaussian(*CLAIM), 0.95)
     assert judged.refuted == (without != "nothing")
     assert (judged.epsilon_lower_bound_final > 0.5) == (without != "nothing")
     assert judged.epsilon_lower_bound_final <= judged.epsilon_lower_bound_most
@@ -61,7 +66,9 @@ def test_honest_pipelines_exceed_their_claim_in_few_runs(tmp_path):
     for seed in range(100):
         folder = drawn(tmp_path / f"canaries{seed}", seed=seed)
         train(folder.path, tmp_path / f"models{seed}", Pipeline(3, 40, 400, 12.2, seed=seed))
-        judged = judge_releases(folder, tmp_path / f"models{seed}", CLAIM, True, 0.95)
+        judged = judge_releases(
+            folder, tmp_path / f"models{seed}", PipelineClaim.of_gaussian(*CLAIM), 0.95
+        )
         assert not judged.refuted
         bounds = (judged.epsilon_lower_bound_gaussian, judged.epsilon_lower_bound_gaussian_final)
         exceeded += max(bounds) > 0.5
@@ -71,11 +78,13 @@ def test_honest_pipelines_exceed_their_claim_in_few_runs(tmp_path):
 def test_without_a_family_no_run_refutes_a_claim_at_so_large_a_delta(tmp_path):
     """With probability delta, a pipeline as claimed may show everything."""
     folder = played(tmp_path, without="noise")
-    judged = judge_releases(folder, tmp_path / "models", CLAIM, False, 0.95)
+    judged = judge_releases(folder, tmp_path / "models", PipelineClaim.at(CLAIM), 0.95)
     assert judged.epsilon_lower_bound_final > 0.5
     assert not judged.refuted
     assert judged.epsilon_refutable is None
-    further = judge_releases(folder, tmp_path / "models", [*CLAIM, (1.0, 1e-9)], False, 0.95)
+    further = judge_releases(
+        folder, tmp_path / "models", PipelineClaim.at([*CLAIM, (1.0, 1e-9)]), 0.95
+    )
     assert further.refuted
 
 
@@ -92,7 +101,7 @@ def test_the_initial_model_and_the_last_one_are_enough(tmp_path):
     folder = played(tmp_path, without="noise")
     for number in (1, 2):
         (tmp_path / f"models/{number}.npz").unlink()
-    judged = judge_releases(folder, tmp_path / "models", CLAIM, True, 0.95)
+    judged = judge_releases(folder, tmp_path / "models", PipelineClaim.of_gaussian(*CLAIM), 0.95)
     assert judged.refuted
     assert judged.releases == 1
     assert judged.epsilon_lower_bound is None
@@ -138,6 +147,9 @@ def test_the_commands_from_first_to_last(tmp_path):
     assert facts["exit"] == 4
     assert facts["refuted"]
     assert facts["canaries"] == 100
+    by_rounds = judged(tmp_path, "--noise-multiplier", 72, "--rounds", 10, "--delta", 1e-5)
+    assert by_rounds.exit_code == 4
+    assert "by Gaussian noise of multiplier 72 in 10 rounds" in by_rounds.output
     plain = judged(tmp_path, "--claimed-epsilon", 0.5, "--delta", 1e-5)
     assert plain.exit_code == 0
     assert "--gaussian" in plain.output
@@ -149,6 +161,10 @@ WRONG = {
     "infinite": (("--claimed-epsilon", "inf", "--delta", 1e-5), "from 0 to 50"),
     "nan": (("--claimed-epsilon", "nan", "--delta", 1e-5), "from 0 to 50"),
     "confidence": ((*GAUSSIAN, "--confidence", 1), "--confidence is 1.0"),
+    "noise beside epsilon": ((*GAUSSIAN, "--noise-multiplier", 1), "says all of a claim"),
+    "a rate alone": (("--sampling-rate", 0.1, "--delta", 1e-5), "go with --noise-multiplier"),
+    "no claim": (("--delta", 1e-5), "expected pairs"),
+    "no noise to speak of": (("--noise-multiplier", 1e-9, "--delta", 1e-5), "nothing to test"),
     "two curves": ((*GAUSSIAN, "--claimed-epsilon", 1, "--delta", 1e-6), "give one"),
     "no folder": (GAUSSIAN, "is no directory"),
 }
@@ -180,3 +196,13 @@ def test_new_overwrites_nothing(tmp_path):
     again = run(*words)
     assert again.exit_code == 2
     assert "nothing was changed" in again.output
+
+
+def test_a_claim_on_sampled_cohorts_is_what_accountants_know_of_it():
+    claim = PipelineClaim.of_rounds(1.0, 0.1, 20, 1e-5)
+    event = Event(PoissonSampled(0.1, Gaussian(1.0)), "poisson")
+    assert claim.points[0] == (guarantee({event: 20}, 1e-5).epsilon, 1e-5)
+    everybody = PipelineClaim.of_rounds(1.0, 1.0, 20, 1e-5)
+    assert dict(map(reversed, everybody.points))[1e-5] > 2 * claim.points[0][0]
+    assert min(delta for _, delta in claim.points) < 1e-12
+    assert "cohorts of rate 0.1" in claim.by

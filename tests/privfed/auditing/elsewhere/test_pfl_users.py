@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("pfl", reason="pfl-research is not installed: pip install pfl==0.6.0")
 
 from experiments.audits_elsewhere.pfl_users import FEATURES, train
+from privfed.auditing.elsewhere.claim import PipelineClaim
 from privfed.auditing.elsewhere.judging import judge_releases
 from privfed.canary.drawing import Drawing
 
@@ -17,6 +18,8 @@ def test_canaries_in_pfl(tmp_path, relation, noise, refuted):
     """Four rounds at multiplier 14.1 are (0.5, 1e-5)-private."""
     folder = Drawing(100, FEATURES, 1.0, relation, 1).write(tmp_path / "canaries")
     train(folder.path, tmp_path / "models", 4, noise)
-    judged = judge_releases(folder, tmp_path / "models", [(0.5, 1e-5)], True, 0.95)
+    judged = judge_releases(
+        folder, tmp_path / "models", PipelineClaim.of_gaussian((0.5, 1e-5)), 0.95
+    )
     assert judged.releases == 4
     assert judged.refuted == refuted
