@@ -1,13 +1,12 @@
 """What a run's canaries say about the epsilon that it claims: estimates, and bounds.
 
 Two adversaries: one who sees every release, and one who sees the final model only, as alone is
-scored where canaries train. Each canary gets
-one number from either, and `accounting` judges these. An *estimate* takes them to be Gaussian and
-may err on either side: by the largest cosine of a round, and the cosine with the final model, as
-Andrew et al. 2024. A *lower bound* holds with its confidence, whatever the canaries do to each
-other. Two others are tighter, hold under a condition, and never fail a run: the one if the run's
-trade-off curve is Gaussian, and the one that splits canaries if these leave each other alone, as
-random directions nearly do.
+scored where canaries train. Each canary gets one number from either, and `accounting` judges these.
+An *estimate* takes them to be Gaussian and may err on either side: by the largest cosine of a
+round, and the cosine with the final model, as Andrew et al. 2024. A *lower bound* holds with its
+confidence, whatever the canaries do to each other. Two others are tighter, hold under a condition,
+and never fail a run: the one if the run's trade-off curve is Gaussian, and the one that splits
+canaries if these leave each other alone, as random directions nearly do.
 """
 
 from __future__ import annotations

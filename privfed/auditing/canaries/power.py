@@ -20,8 +20,6 @@ from privfed.plan.plan import Plan
 
 _SHARES = (0.7, 0.5, 0.35, 0.25, 0.1, 0.03)
 """The shares of the charged noise that a faulty run might really have drawn."""
-_STATISTICS = 2
-"""Those who see every release are tested, and those who see the final model."""
 
 
 @dataclass(frozen=True)
@@ -59,24 +57,25 @@ class Power:
 def power_of(plan: Plan, parameters: int) -> Power | None:
     """The power of the canaries of `plan`, for a model of so many `parameters`; None without any.
 
-    At best: each is told apart as well as the noise on it allows, by who sees every release, and
-    that is the faulty noise and the other canaries of its cohorts. It is simulated 400 times from a
-    fixed seed, so that a report says later what was said before the run.
+    At best: each sends a row at the clip, and is told apart as well as the noise on it allows, by
+    who sees every release, and that is the faulty noise and the other canaries of its cohorts. Who
+    sees the final model only, by which alone canaries of inputs are scored, notices less. It is
+    simulated 400 times from a fixed seed, so that a report says later what was said before the run.
     """
     audit = plan.config.audit
     claims, slack = refutable_claims(plan.spent, plan.config.privacy.delta)
     if not audit.canaries or not claims or plan.noise_multiplier is None:
         return None
-    curve = ClaimedCurve(claims)
+    curve, statistics = ClaimedCurve(claims), 1 if audit.by_inputs else 2
     levels = [
-        refuting_guesses(audit.canaries, curve, max(level - slack, 0.0), _STATISTICS)
+        refuting_guesses(audit.canaries, curve, max(level - slack, 0.0), statistics)
         for level in (1 - audit.confidence, REFUTED_BELOW)
     ]
     noticed = []
     for share, epsilon, mu in _faults(plan, parameters):
         rates = [power(audit.canaries, each, mu, np.random.default_rng(0)) for each in levels]
         noticed.append(Noticed(share, epsilon, *rates))
-    fewest = fewest_refuting(curve, max(REFUTED_BELOW - slack, 0.0), _STATISTICS)
+    fewest = fewest_refuting(curve, max(REFUTED_BELOW - slack, 0.0), statistics)
     return Power(audit.canaries, audit.confidence, claims[0][0], fewest, tuple(noticed))
 
 
