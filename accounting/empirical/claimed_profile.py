@@ -10,7 +10,7 @@ import numpy as np
 from accounting.empirical.two_sample import Claim
 from accounting.errors import AccountingError
 from accounting.events import Spending
-from accounting.guarantee import guarantee
+from accounting.guarantee import TIGHTEST, guarantee
 
 _LEAST = 1e-9
 """The smallest of the deltas, over the ledger's: guesses that are nearly all right are as rare."""
@@ -19,13 +19,16 @@ _POINTS = 60
 _LARGE = np.arange(0.15, 1.0, 0.05)
 
 
-def claimed_profile(spending: Spending, delta: float) -> Iterator[Claim]:
+def claimed_profile(
+    spending: Spending, delta: float, accountant: str = TIGHTEST
+) -> Iterator[Claim]:
     """Points of the profile of `spending`: at `delta`, then from small deltas to large ones.
 
-    A delta at which no accountant has a finite epsilon is left out.
+    They are those that `accountant` claims: a tighter one claims more. A delta at which it has no
+    finite epsilon is left out.
     """
     deltas = (delta, *np.geomspace(_LEAST * delta, 0.1, _POINTS).tolist(), *_LARGE.tolist())
-    yield from points_of(lambda at: guarantee(spending, at).epsilon, deltas)
+    yield from points_of(lambda at: guarantee(spending, at, accountant).epsilon, deltas)
 
 
 def points_of(profile: Callable[[float], float], deltas: Iterable[float]) -> Iterator[Claim]:

@@ -152,7 +152,7 @@ def _canaries(directory: RunDirectory, ledger: Ledger, alone: Guarantee) -> Evid
 
     config = directory.config.read()
     (event, *_) = ledger.run_spending
-    claims = list(claimed_profile(ledger.run_spending, alone.delta))
+    claims = list(claimed_profile(ledger.run_spending, alone.delta, alone.accountant))
     return weigh(record, event, Scale.of(config), claims, config.audit.confidence)
 
 

@@ -63,7 +63,8 @@ def power_of(plan: Plan, parameters: int) -> Power | None:
     fixed seed, so that a report says later what was said before the run.
     """
     audit = plan.config.audit
-    claims = list(claimed_profile(plan.spent, plan.config.privacy.delta))
+    privacy = plan.config.privacy
+    claims = list(claimed_profile(plan.spent, privacy.delta, privacy.accountant))
     if not audit.canaries or not claims or plan.noise_multiplier is None:
         return None
     curve = ClaimedCurve(claims)
