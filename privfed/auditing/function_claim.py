@@ -13,7 +13,7 @@ from accounting.events import Event
 from accounting.noises import Gaussian, natural_number
 from accounting.releases import PoissonSampled
 from privfed.auditing.released_function import ReleasedFunction
-from privfed.errors import Refused
+from privfed.errors import Refused, public_text
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class FunctionClaim:
             full = Event(noise, "full")
             event = full if rate == 1 else Event(PoissonSampled(rate, noise), "poisson")
         except Unaccountable as error:
-            raise Refused(f"the claim of Gaussian noise: {error}") from error
+            raise Refused(f"the claim of Gaussian noise: {public_text(error)}") from error
         return cls._of_points(claimed_points(event, count, delta), delta)
 
     @classmethod
