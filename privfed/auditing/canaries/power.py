@@ -11,14 +11,17 @@ import numpy as np
 
 from accounting.empirical.claimed_profile import claimed_profile
 from accounting.empirical.power import fewest_refuting, power, refuting_guesses
-from accounting.empirical.tradeoff import ClaimedCurve, GaussianCurve
+from accounting.empirical.tradeoff import ClaimedCurve
 from accounting.empirical.two_sample import REFUTED_BELOW
+from accounting.events import Spending
 from accounting.guarantee import guarantee
 from privfed.errors import Refused
 from privfed.plan.plan import Plan
 
 _SHARES = (0.7, 0.5, 0.35, 0.25, 0.1, 0.03)
 """The shares of the charged noise that a faulty run might really have drawn."""
+_NOTHING = (0.0, 1.0)
+"""The point of a profile that claims nothing: all is told apart."""
 _STATISTICS = 2
 """Those who see every release are tested, and those who see the final model."""
 
@@ -58,9 +61,10 @@ class Power:
 def power_of(plan: Plan, parameters: int) -> Power | None:
     """The power of the canaries of `plan`, for a model of so many `parameters`; None without any.
 
-    At best: each is told apart as well as the noise on it allows, by who sees every release, and
-    that is the faulty noise and the other canaries of its cohorts. It is simulated 400 times from a
-    fixed seed, so that a report says later what was said before the run.
+    At best: each is told apart as well as the whole profile of a run allows whose noise is that on
+    it, by who sees every release, and that is the faulty noise and the other canaries of its
+    cohorts. It is simulated 400 times from a fixed seed, so that a report says later what was said
+    before the run.
     """
     audit = plan.config.audit
     privacy = plan.config.privacy
@@ -73,15 +77,15 @@ def power_of(plan: Plan, parameters: int) -> Power | None:
         for level in (1 - audit.confidence, REFUTED_BELOW)
     ]
     noticed = []
-    for share, epsilon, mu in _faults(plan, parameters):
-        rates = [power(audit.canaries, each, mu, np.random.default_rng(0)) for each in levels]
+    for share, epsilon, true in _faults(plan, parameters):
+        rates = [power(audit.canaries, each, true, np.random.default_rng(0)) for each in levels]
         noticed.append(Noticed(share, epsilon, *rates))
     fewest = fewest_refuting(curve, REFUTED_BELOW, _STATISTICS)
     return Power(audit.canaries, audit.confidence, claims[0][0], fewest, tuple(noticed))
 
 
-def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, float]]:
-    """Shares of the noise, what they truly cost, and how far apart they leave a canary's scores.
+def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, ClaimedCurve]]:
+    """Shares of the noise, what they truly cost, and by which curve they leave a canary apart.
 
     Nothing of those that the mechanism cannot draw.
     """
@@ -89,15 +93,17 @@ def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, float]]
     entered = config.sampler.size / config.data.clients * config.audit.canaries / 2
     for share in _SHARES:
         try:
-            true = _epsilon(plan, share * charged)
-            seen = _epsilon(plan, math.hypot(share * charged, math.sqrt(entered / parameters)))
+            true = _spending(plan, share * charged)
+            seen = _spending(plan, math.hypot(share * charged, math.sqrt(entered / parameters)))
         except Refused:
             continue
-        yield share, true, GaussianCurve.of((seen, config.privacy.delta)).mu
+        delta = config.privacy.delta
+        claims = list(claimed_profile(seen, delta)) or [_NOTHING]
+        yield share, guarantee(true, delta).epsilon, ClaimedCurve(claims)
 
 
-def _epsilon(plan: Plan, noise_multiplier: float) -> float:
-    """What all rounds of `plan` would cost with this noise."""
+def _spending(plan: Plan, noise_multiplier: float) -> Spending:
+    """What all rounds of `plan` would be charged with this noise."""
     mechanism = plan.mechanism.at(noise_multiplier)
     event = replace(plan.algorithm(), mechanism=mechanism).event(1)
-    return guarantee({event: plan.config.run.rounds}, plan.config.privacy.delta).epsilon
+    return {event: plan.config.run.rounds}

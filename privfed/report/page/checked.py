@@ -85,6 +85,11 @@ def _tested(audit: RunAudit) -> str:
         f"by {evidence.canaries} made-up clients, of whom half took part by secret coins. What was "
         f"released tells of these coins that ε ≥ {evidence.epsilon_lower_bound:.3g}, with "
         f"{evidence.confidence:.0%} confidence. {_capital(verdict_in_words(evidence))}"
+        + (
+            "; that is this run's own part, without earlier runs"
+            if audit.terms.get("prior")
+            else ""
+        )
     )
 
 
