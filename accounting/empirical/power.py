@@ -17,6 +17,8 @@ from accounting.empirical.tradeoff import TradeoffCurve
 
 _TRIALS = 400
 _MOST_CANARIES = 100_000
+_GRID = np.unique(np.concatenate([[0.0], np.geomspace(1e-9, 1.0, 4000), np.linspace(0, 1, 4000)]))
+"""Between these points f hardly bends, whose every value takes all points of a profile."""
 
 
 def refuting_guesses(
@@ -69,10 +71,10 @@ def power(
     below a has probability 1 - f(a), so that it is f(1 - u) of a uniform u, as f is its own inverse
     (Dong, Roth & Su 2022, definitions 2.1 and 2.3). The canary's score is minus that.
     """
-    refuted = 0
+    refuted, p_values = 0, curve.reflected(_GRID)
     for _ in range(_TRIALS if refuting else 0):
         coins = rng.random(canaries) < 0.5
         uniform = rng.random(canaries)
-        scores = -np.where(coins, curve.reflected(uniform), uniform)
+        scores = -np.where(coins, np.interp(uniform, _GRID, p_values), uniform)
         refuted += any(guess(scores, coins, made).right >= least for made, least in refuting)
     return refuted / _TRIALS
