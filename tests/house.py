@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("accounting", "attacks", "defenses", "privfed")
-MOST_MODULES, MOST_LINES, MOST_BODY, MOST_BRANCHES, MOST_ARROWS = 20, 350, 50, 15, 291
+MOST_MODULES, MOST_LINES, MOST_BODY, MOST_BRANCHES, MOST_ARROWS = 20, 350, 50, 15, 295
 FILLERS = frozenset({"found", "said", "told", "own", "one", "kept", "whole"})
 _BRANCHES = (ast.If, ast.For, ast.While, ast.ExceptHandler, ast.IfExp, ast.Assert, ast.match_case)
 

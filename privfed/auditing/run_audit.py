@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from accounting.empirical.claimed_profile import claimed_profile
+from accounting.empirical.claimed_profile import refutable_claims
 from accounting.errors import AccountingError, LedgerBroken
 from accounting.events import CHANGE, Spending
 from accounting.guarantee import CHOICES, Guarantee, guarantee, spent
@@ -152,8 +152,9 @@ def _canaries(directory: RunDirectory, ledger: Ledger, alone: Guarantee) -> Evid
 
     config = directory.config.read()
     (event, *_) = ledger.run_spending
-    claims = list(claimed_profile(ledger.run_spending, alone.delta, alone.accountant))
-    return weigh(record, event, Scale.of(config), claims, config.audit.confidence)
+    claims, slack = refutable_claims(ledger.run_spending, alone.delta, alone.accountant)
+    scale = Scale.of(config, record.dimension) if len(record.rounds) else None
+    return weigh(record, event, scale, claims, config.audit.confidence, slack)
 
 
 def _crossed(bound: Guarantee) -> Iterator[str]:

@@ -113,7 +113,11 @@ _SECRET = PoissonSampled | SeveralSites | TruncatedPoisson | WithoutReplacement 
 
 
 def plan_of_mechanism(config: Config) -> Plan:
-    """The plan of `config` for updates of `LENGTH` numbers; of a secure sum, its arithmetic."""
+    """The plan of `config` for updates of `LENGTH` numbers; of a secure sum, its arithmetic.
+
+    It has no canaries: these test runs, and nobody but those of a scenario is in its populations.
+    """
+    config = overridden(config, ["audit.canaries=0"])
     if config.secured:
         config = overridden(config, ["secure.simulate=arithmetic"])
     return plan(config, length=message_length(config, LENGTH), measures=LENGTH)

@@ -7,6 +7,7 @@ import click
 from privfed.cli.attack import attack
 from privfed.cli.audit import audit_command
 from privfed.cli.calibrate import calibrate_command
+from privfed.cli.canary.commands import canary
 from privfed.cli.check import check_command
 from privfed.cli.declare import declare_command
 from privfed.cli.describe import describe_command
@@ -33,6 +34,7 @@ for command in (
     attack,
     audit_command,
     calibrate_command,
+    canary,
     check_command,
     compare_command,
     declare_command,

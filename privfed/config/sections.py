@@ -199,8 +199,32 @@ class AttackKeys(Part):
 class Audit(Part):
     canaries: int = Field(0, ge=0, le=1_000_000)
     """Made-up clients that test the claim (`privfed.auditing.canaries.clients`)."""
+    kind: Literal["update", "input"] = "update"
+    """"update": a canary sends a secret direction at the clip. "input": it holds made-up examples
+    and trains on them as anybody does, and is scored by what the final model has learned of them
+    (`privfed.auditing.canaries.training`)."""
+    examples: int = Field(8, ge=1, le=10_000)
+    """How many examples a canary of inputs holds."""
+    craft_steps: int = Field(20, ge=0, le=10_000)
+    """How many steps its examples are improved in, at public models; 0: they are random."""
     confidence: float = Field(0.95, ge=0.5, lt=1)
     """Of the lower bounds on epsilon."""
+
+    @property
+    def by_inputs(self) -> bool:
+        """Whether there are canaries that hold examples."""
+        return self.canaries > 0 and self.kind == "input"
+
+    @model_validator(mode="after")
+    def _consistent_inputs(self) -> Self:
+        defaults = type(self).model_fields
+        for key in ("examples", "craft_steps"):
+            if self.kind == "update" and getattr(self, key) != defaults[key].default:
+                raise ValueError(
+                    f"{key} is {getattr(self, key)}, and canaries that send updates hold no "
+                    'examples; set kind = "input", or remove the key'
+                )
+        return self
 
 
 class EvaluationKeys(Part):

@@ -87,7 +87,7 @@ def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int, most: int)
     candidate = replace(trainer, federation=population, way=way, epochs=1)
     ids = np.arange(clients)
     keys = Streams(0, simulated=True).at("measure", 0, ids)
-    broadcast = _broadcast(trainer)
+    broadcast = first_broadcast(trainer)
     unseen = trainer.objective.unseen(broadcast).expand(clients, -1)
     states = unseen if trainer.objective.keeps else None
     returning = torch.zeros(clients, dtype=torch.bool, device=unseen.device)
@@ -101,7 +101,7 @@ def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int, most: int)
     return Speed(way, chunk, min(times) / taken)
 
 
-def _broadcast(trainer: LocalTrainer) -> Broadcast:
+def first_broadcast(trainer: LocalTrainer) -> Broadcast:
     """What round 1 broadcasts, where every exchange before training released zeros."""
     params, objective = trainer.network.initial_params, trainer.objective
     prelude = objective.prelude(params, objective.init(params))

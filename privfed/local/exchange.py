@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from privfed.privacy.mechanism import PublicState
 from privfed.sampling.cohort import Cohort
 from privfed.vector import Layout
 
@@ -25,13 +26,15 @@ class Exchange:
 
     `task` is "gradient" (the loss's gradient at the broadcast model), "train" (local training) or
     "terms" (what a rule sums next, from the rows just trained). A gradient is sent times `scale`,
-    so that one clip fits both it and an update; the release is that of the scaled rows.
+    so that one clip fits both it and an update; the release is that of the scaled rows. `bounds` is
+    the mechanism's public state, by which clients bound their rows.
     """
 
     task: str
     broadcast: Broadcast
     layout: Layout
     scale: float = 1.0
+    bounds: PublicState = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,7 @@ class Plan:
             evaluation_rounds=config.evaluation_rounds,
             sites=self.cost.limits.sites,
             sites_per_client=config.data.sites_per_client,
+            canaries=config.audit.canaries,
         )
 
     @property

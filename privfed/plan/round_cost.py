@@ -24,6 +24,7 @@ from privfed.privacy.noise.site_noise import SiteNoise
 from privfed.privacy.shared_noise import OTHER_PARTY, shares_noise
 from privfed.round.algorithm import releases_per_round
 from privfed.sampling.cohort import Witness
+from privfed.sampling.larger_population import over_larger_population
 from privfed.sampling.site_coins import over_several_sites
 from privfed.secure.aborts import probability, round_event, tells_who_was_drawn, with_aborts
 from privfed.secure.limits import UNLIMITED, Limits
@@ -98,7 +99,8 @@ def round_cost(config: Config, length: int = 0) -> RoundCost:
     """
     rule = rule_of(config)
     drawn = config.sampler.witness(0, config.data.clients)
-    witness = over_several_sites(drawn, config.data.sites_per_client)
+    larger = over_larger_population(drawn, config.audit.canaries)
+    witness = over_several_sites(larger, config.data.sites_per_client)
     configured = replace(configured_limits(config), admitted=config.admitted)
     cost = _cost_within(configured, config, rule, witness, length)
     planned_before = config.noise_multiplier is not None
@@ -139,7 +141,8 @@ def _cost_within(
     if limits.sites:
         aborts = min(1.0, releases * summation.stops(limits.sites, dropout))
     else:
-        aborts = probability(summation, config.sampler, config.data.clients, releases, dropout)
+        clients, canaries = config.data.clients, config.audit.canaries
+        aborts = probability(summation, config.sampler, clients, releases, dropout, canaries)
     return RoundCost(mechanism, witness, rule, releases, summation, limits, aborts)
 
 
@@ -152,6 +155,7 @@ def _setting(config: Config, limits: Limits, length: int) -> Setting:
         minimum=limits.minimum,
         length=length,
         against=config.against or config.privacy.against,
+        beside=_canaries_expected(config),
     )
     if limits.sites:
         return _setting_of_sites(setting, config, limits)
@@ -169,6 +173,14 @@ def _setting(config: Config, limits: Limits, length: int) -> Setting:
     )
 
 
+def _canaries_expected(config: Config) -> int:
+    """How many canaries at most are expected in a cohort, beside those who are declared."""
+    sampler, clients = config.sampler, config.data.clients
+    if sampler.witness(0, clients).shares_places:
+        return 0
+    return math.ceil(config.audit.canaries * sampler.size / clients - 1e-9)
+
+
 def _setting_of_sites(setting: Setting, config: Config, limits: Limits) -> Setting:
     """The same where sites add the noise: against whoever sees all that colluding sites see.
 
@@ -181,6 +193,7 @@ def _setting_of_sites(setting: Setting, config: Config, limits: Limits) -> Setti
     return replace(
         setting,
         size=config.sampler.size * config.data.sites_per_client,
+        beside=setting.beside * config.data.sites_per_client,
         capacity=config.sampler.capacity() or limits.most_rows,
         bits=protocol.bits if protocol else 0,
         sites=noise,

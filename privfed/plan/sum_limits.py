@@ -20,7 +20,8 @@ _LARGEST_EPSILON = 40.0
 
 
 def configured_limits(config: Config) -> Limits:
-    """The limits as configured: by default, sums hold the largest cohort that can be drawn.
+    """The limits as configured: by default, sums hold the largest cohort that can be drawn,
+    canaries (`audit.canaries`) included.
 
     Noise that clients share is made up by a guaranteed number of them: all but the `tolerance` of
     a cohort that begins where it comes in layers, else all but that part of an expected cohort.
@@ -28,7 +29,8 @@ def configured_limits(config: Config) -> Limits:
     secure, sampler, shared = config.secure, config.sampler, config.shared_noise
     if config.by_sites:
         return _limits_of_sites(config)
-    capacity = secure.capacity or sampler.capacity() or config.data.clients
+    everybody = config.data.clients + config.audit.canaries
+    capacity = secure.capacity or sampler.capacity() or everybody
     minimum, tolerance = secure.minimum, 1.0
     if shared and shared.layered:
         tolerance = shared.tolerance
@@ -57,7 +59,7 @@ def _limits_of_sites(config: Config) -> Limits:
         size=sites,
         sites=sites,
         colluders=protocol.colluding_sites(sites),
-        rows=data.clients * data.sites_per_client,
+        rows=(data.clients + config.audit.canaries) * data.sites_per_client,
     )
 
 

@@ -19,12 +19,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from privfed.errors import Refused
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@runtime_checkable
+class FollowsQuantile(Protocol):
+    """A mechanism whose clip may follow a quantile of clients' norms."""
+
+    @property
+    def clip_quantile(self) -> float:
+        """Which quantile it follows, between 0 and 1."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,8 @@ class Setting:
     them stay, or the sum aborts. Hostile clients leave out all of the counted distributed noise but
     the part `added`; all but the part `honest` is left out by them, or known to colluders. `bits`
     is the secure sum's, 0 without one, and `length` that of a message. `against` says whose
-    guarantee the budget gates. No sum has fewer than `fewest` survivors, whatever the cohort.
+    guarantee the budget gates. No sum has fewer than `fewest` survivors, whatever the cohort. So
+    many made-up clients at most are expected `beside` those of the cohort.
 
     Where `sites` are the parties, these add the noise, and `minimum`, `honest`, `added` and
     `fewest` say nothing.
@@ -99,6 +100,7 @@ class Setting:
     length: int = 0
     against: str = "server"
     fewest: int = 1
+    beside: int = 0
     sites: SiteNoise | None = None
 
 

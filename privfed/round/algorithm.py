@@ -13,6 +13,7 @@ from privfed.local.objective import Cohorts, Memory, Objective
 from privfed.privacy.mechanism import Mechanism, PublicState
 from privfed.sampling.cohort import Cohort, People, Sampler, Witness
 from privfed.sampling.evaluation_rounds import EvaluationRounds
+from privfed.sampling.larger_population import over_larger_population
 from privfed.sampling.site_coins import over_several_sites
 from privfed.schedules import CONSTANT, Schedule
 from privfed.secure.aborts import round_event
@@ -56,6 +57,8 @@ class Algorithm:
     """How many sites are the parties of sums; 0: clients are."""
     sites_per_client: int = 1
     """At how many sites a client's rows may lie, each of which counts as one part of so many."""
+    canaries: int = 0
+    """How many made-up clients there may be in the population beside the `clients` declared."""
 
     def server_in(self, round: int) -> ServerOptimizer:
         """The server optimizer at its rate in `round`."""
@@ -71,7 +74,8 @@ class Algorithm:
     def witness(self, round: int) -> Witness:
         """The rule by which the cohort of `round` is drawn."""
         witness = self.sampler.witness(round, self.clients)
-        return over_several_sites(witness, self.sites_per_client)
+        larger = over_larger_population(witness, self.canaries)
+        return over_several_sites(larger, self.sites_per_client)
 
     def draw(self, round: int, people: People, streams: Streams) -> Cohort:
         """The cohort of `round`.

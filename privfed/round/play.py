@@ -37,7 +37,8 @@ def _training(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
     center = state.rule.get("center", params.new_zeros(layout.length))
     for number in range(rule.uploads):
         task = "train" if number == 0 else "terms"
-        released = yield Exchange(task, {**broadcast, "center": center}, layout)
+        asked = {**broadcast, "center": center}
+        released = yield Exchange(task, asked, layout, bounds=state.mechanism)
         center = rule.center_after(center, released)
     delta, memory = objective.conclude(broadcast, center, state.objective, algorithm.cohorts)
     params, server = algorithm.server_in(round).step(params, delta, state.server)

@@ -24,6 +24,7 @@ from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.plan import Plan
 from privfed.privacy.mechanism import Mechanism
 from privfed.round.algorithm import Algorithm
+from privfed.run.canaries.crafting import refuse_uncraftable
 from privfed.run.setup import Setup
 from privfed.secure.aborts import refuse_population
 from privfed.secure.limits import Limits
@@ -37,6 +38,8 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
     """
     config, algorithm = plan.config, plan.algorithm()
     _refuse_other_people(plan, federation)
+    if config.audit.by_inputs:
+        refuse_uncraftable(config.audit, federation, network)
     evaluation, measures = None, None
     if plan.evaluation:
         federation, scored = with_held_back(federation, config.evaluation.holdout)

@@ -12,6 +12,7 @@ import numpy as np
 from defenses.types import SumRule
 from privfed.local.batches import steps
 from privfed.plan.plan import Plan
+from privfed.run.canaries.canary_updates import CanaryUpdates, canary_updates
 from privfed.run.evaluation.charged_measures import expected_widths
 from privfed.run.setup import Setup
 
@@ -52,6 +53,8 @@ class Forecast:
     """Half the width of the interval of each measure that clients make, which noise will leave."""
     unstacked: str | None = None
     """Why clients are trained one after the other, where that was not chosen for its speed."""
+    canaries: CanaryUpdates | None = None
+    """What canaries that train send at the start; None where none does."""
 
     def to_json(self) -> dict[str, Any]:
         facts = asdict(self)
@@ -138,4 +141,5 @@ def forecast(setup: Setup) -> Forecast:
         step=algorithm.grid_step(d),
         unstacked=setup.speed.unstacked,
         half_widths=expected_widths(setup),
+        canaries=canary_updates(setup),
     )

@@ -14,13 +14,14 @@ from privfed.round.algorithm import TrainingState
 from privfed.round.round import run_round
 from privfed.round.tally import Tally
 from privfed.round.world import World
+from privfed.run.canaries.run_canaries import RunCanaries
 from privfed.run.forecast import forecast
 from privfed.run.last_state import last_checkpoint, state_from_releases
 from privfed.run.outcome import Observer, Outcome
 from privfed.run.recorder import Recorder, tally_of
 from privfed.run.setup import Setup
 from privfed.run.worker_rank import RankZero
-from privfed.run.world import Elsewhere, RunCanaries, build_world, with_run_canaries
+from privfed.run.world import Elsewhere, build_world, with_run_canaries
 from privfed.secure.summation import Aborted
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
@@ -57,7 +58,7 @@ def play_to_end(
     end, stopped = loop.play(begin)
     loop.save(end)
     if canaries:
-        canaries.end(end.state.params - setup.network.initial_params)
+        canaries.end(end.state.params)
     outcome = outcome_of(setup, directory, ledger, recorder, end, stopped)
     directory.write_summary(outcome.to_json())
     return outcome

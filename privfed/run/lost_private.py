@@ -41,6 +41,8 @@ def _kept(setup: Setup, directory: RunDirectory) -> Iterator[tuple[Path, str]]:
         )
     if keeps_states(setup):
         yield directory.states, "what clients remembered, without which they train otherwise"
+    if setup.plan.config.audit.by_inputs:
+        yield directory.canary_examples, "the examples that canaries trained on"
     if setup.plan.config.audit.canaries:
         yield directory.canaries, "what canaries saw of past rounds, without which ε is not tested"
 

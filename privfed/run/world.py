@@ -18,6 +18,8 @@ from privfed.local.silos import PrivateSilos, SiloLedgers
 from privfed.privacy.noise.correlated import Correlated
 from privfed.ranks import ALONE, Ranks
 from privfed.round.world import Charges, ReleaseStore, RemoteSites, Watch, World
+from privfed.run.canaries.input_canaries import with_input_canaries
+from privfed.run.canaries.run_canaries import RunCanaries
 from privfed.run.prepare import Loader
 from privfed.run.setup import Setup
 from privfed.store.checkpoint import Checkpoint
@@ -136,19 +138,20 @@ class HeldElsewhere:
 
 
 @dataclass(frozen=True)
-class RunCanaries:
-    """The canaries of a run, and the log of what they saw."""
+class UpdateCanaries:
+    """A run's canaries that send directions, what the model `start` `[d]` was, and their log."""
 
     canaries: Canaries
+    start: Tensor
     log: CanaryLog
 
     def hear(self, round: int, released: list[Tensor]) -> None:
         """Hold a release, which may have been noted before, against the canaries."""
         self.log.append(round, self.canaries.products_with(released))
 
-    def end(self, way: Tensor) -> None:
-        """Hold the whole way of the model `[d]` against them: the run is at its end."""
-        self.log.append(FINAL, self.canaries.products_with([way]))
+    def end(self, params: Tensor) -> None:
+        """Hold the whole way to the final model `[d]` against them: the run is at its end."""
+        self.log.append(FINAL, self.canaries.products_with([params - self.start]))
 
 
 def with_run_canaries(
@@ -158,11 +161,22 @@ def with_run_canaries(
     config, length = setup.plan.config, setup.network.shapes.length
     if not config.audit.canaries:
         return world, None
-    canaries = Canaries.drawn(config.audit.canaries, length, world.streams)
+    if config.audit.by_inputs:
+        return with_input_canaries(world, setup, directory)
+    canaries = Canaries.drawn(
+        config.audit.canaries,
+        length,
+        world.streams,
+        setup.plan.event.relation,
+        config.data.sites,
+        config.data.sites_per_client,
+    )
     log = CanaryLog(directory.canaries, config.audit.canaries)
     log.begin(canaries.coins, length)
-    clip, clients = float(config.mechanism.clip), setup.federation.clients
-    return with_canaries(world, clients, clip, canaries, log), RunCanaries(canaries, log)
+    clients = setup.federation.clients
+    drawn = setup.plan.cost.witness
+    world = with_canaries(world, clients, config.mechanism, drawn, canaries, log)
+    return world, UpdateCanaries(canaries, setup.network.initial_params, log)
 
 
 @dataclass(frozen=True)

@@ -47,32 +47,43 @@ def tells_who_was_drawn(event: Event) -> bool:
 
 
 def probability(
-    summation: Summation, sampler: Sampler, clients: int, exchanges: int, dropout: float
+    summation: Summation,
+    sampler: Sampler,
+    clients: int,
+    exchanges: int,
+    dropout: float,
+    canaries: int = 0,
 ) -> float:
     """An upper bound on the probability that one of a round's sums aborts.
 
-    It holds for any permitted population.
+    It holds for any permitted population: of nine tenths of `clients` declared, or more, up to all
+    of them with as many `canaries`. Where everybody takes part, all canaries do, too.
     """
     witness = sampler.witness(0, clients)
     if not witness.random:
-        once = summation.stops(sampler.size, dropout)
+        places = 0 if witness.shares_places else canaries
+        once = summation.stops(sampler.size + places, dropout)
     elif summation.stops(0, dropout) == 0.0:  # nothing ever does
         once = 0.0
     else:
-        cap = sampler.capacity() or clients
-        once = _by_coins(summation, dropout, witness.rate, clients, cap)
+        most = clients + canaries
+        once = _by_coins(
+            summation, dropout, witness.rate, clients, most, sampler.capacity() or most
+        )
     return min(1.0, exchanges * once)
 
 
-def _by_coins(summation: Summation, dropout: float, rate: float, clients: int, cap: int) -> float:
+def _by_coins(
+    summation: Summation, dropout: float, rate: float, clients: int, most: int, cap: int
+) -> float:
     """The probability where min(Binomial(N, rate), cap) are drawn of the worst population N.
 
-    N is from 0.9 `clients` to `clients`. The result is an upper bound: what too small a cohort does
+    N is from 0.9 `clients` to `most`. The result is an upper bound: what too small a cohort does
     is taken at the smallest N, with the largest probability of any cohort that is at least as
     large, what too large a one does at the largest.
     """
     smallest = int(np.ceil(FEWEST_OF_DECLARED * clients))
-    low, high = _reach(smallest, rate)[0], min(_reach(clients, rate)[1], cap)
+    low, high = _reach(smallest, rate)[0], min(_reach(most, rate)[1], cap)
     sizes = np.arange(min(low, high), high + 1)
     stops = np.array([summation.stops(int(size), dropout) for size in sizes])
     chance = _chance(sizes, smallest, rate)
@@ -83,7 +94,7 @@ def _by_coins(summation: Summation, dropout: float, rate: float, clients: int, c
         # Any cut gives a bound: what lies above it counts as an abort.
         falling = np.maximum.accumulate(np.where(sizes > cut, 0.0, stops)[::-1])[::-1]
         few = float((falling * chance).sum())
-        above = float(stats.binom.sf(cut, clients, rate)) if cut < cap else 0.0
+        above = float(stats.binom.sf(cut, most, rate)) if cut < cap else 0.0
         least = min(least, few + below + above)
     return least
 

@@ -57,6 +57,7 @@ class RunDirectory:
         self.key = PrivateKey(self.private / "key")
         self.states = self.private / SETTLED
         self.canaries = self.private / "canaries.f64"
+        self.canary_examples = self.private / "canaries.safetensors"
         self.silos = self.private / "silos"
         self.people = PeopleDigest(self.private / "people")
         self._attackers = path / "report" / "attackers.json"

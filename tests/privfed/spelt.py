@@ -127,6 +127,12 @@ class Forgetful(BySizeFromScratch):
         return Cohort(round, np.arange(self.size), float(self.size), self.witness(round, clients))
 
 
+class Crowded(Poisson):
+    """Declares that clients take each other's places, and its event knows nothing of that."""
+
+    shares_places: ClassVar[bool] = True
+
+
 class Modest(NoPrivacy):
     """Declares that it is not private, and promises something all the same."""
 

@@ -426,6 +426,7 @@ def test_all_commands_have_the_flag_but_those_that_read_nothing_private():
     assert set(main.commands) - reading - {"attack"} == {
         "audit",
         "calibrate",
+        "canary",
         "compare",
         "federation",
         "flower",

@@ -40,6 +40,11 @@ SECRET = {
     "discrete": ("client.objective=fedfor", *MASKS, "privacy.mechanism=discrete_gaussian"),
     "local": ("privacy.mechanism=local_gaussian", *MASKS),
     "canaries": ("data.clients=24", "audit.canaries=20"),
+    "canaries that train": ("data.clients=24", "audit.canaries=20", "audit.kind=input"),
+    "canaries in sums": (
+        *("data.clients=24", "audit.canaries=20", "data.sites=3", "privacy.mechanism=skellam"),
+        *("secure.protocol=masks", "secure.simulate=arithmetic", "cohort.size=8"),
+    ),
     "silos": SILOS,
     "coins": (
         *(*OPEN, "client.objective=fednova", "cohort.sampler=by_size", "cohort.dropout=0.3"),
@@ -81,6 +86,7 @@ def test_these_runs_are_of_every_kind_and_ask_for_every_private_stream(traces):
     assert "slots/epoch" in asked
     assert drawn >= {"cohort", "cohort/cut", "slots", "matrix", "rule", "noise/0", "noise/1"}
     assert drawn >= {"canaries/coins", "canaries/directions", "noise/client/0", "noise/silo"}
+    assert "canaries/examples" in drawn
     assert drawn >= {"noise/rounding/0", "noise/rounding/1", "noise/layers/0", "noise/graph/0"}
     assert traces["layers"].secrets, "no mask was made"
     public = {"init", "shuffle", "synthetic", "dropout", "availability", "stragglers", "attack"}

@@ -43,8 +43,6 @@ SILOS = (
     "client.privacy.noise_multiplier=1.0",
 )
 SIZED = ("by_size", "privfed.sampling.samplers:BySize", "spelt:MySize", "spelt:BySizeFromScratch")
-FIXED = ("fixed_size", "privfed.sampling.samplers:FixedSize", "spelt:MyFixed", "spelt:MyCapped")
-FIXED += ("spelt:Forgetful",)
 CASES = {
     "sizes read twice": (
         ("privacy.mechanism=none", "aggregation.weights=examples"),
@@ -64,10 +62,10 @@ CASES = {
         SIZED,
         "how many examples a silo has",
     ),
-    "canaries in others' places": (
+    "canaries in places that no event counts": (
         ("audit.canaries=20", "data.clients=100"),
         "cohort.sampler",
-        FIXED,
+        ("spelt:Crowded",),
         "places of real clients",
     ),
     "labels changed twice": (

@@ -1,12 +1,12 @@
 """What a run's canaries say about the epsilon that it claims: estimates, and bounds.
 
-Two adversaries: one who sees every release, and one who sees the final model only. Each canary gets
-one number from either, and `accounting` judges these. An *estimate* takes them to be Gaussian and
-may err on either side: by the largest cosine of a round, and the cosine with the final model, as
-Andrew et al. 2024. A *lower bound* holds with its confidence, whatever the canaries do to each
-other. Two others are tighter, hold under a condition, and never fail a run: the one if the run's
-trade-off curve is Gaussian, and the one that splits canaries if these leave each other alone, as
-random directions nearly do.
+Two adversaries: one who sees every release, and one who sees the final model only, as alone is
+scored where canaries train. Each canary gets one number from either, and `accounting` judges these.
+An *estimate* takes them to be Gaussian and may err on either side: by the largest cosine of a
+round, and the cosine with the final model, as Andrew et al. 2024. A *lower bound* holds with its
+confidence, whatever the canaries do to each other. Two others are tighter, hold under a condition,
+and never fail a run: the one if the run's trade-off curve is Gaussian, and the one that splits
+canaries if these leave each other alone, as random directions nearly do.
 """
 
 from __future__ import annotations
@@ -16,29 +16,41 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from accounting.empirical.two_sample import REFUTED_BELOW
+from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
+
+_HEADS: Mapping[str, str] = {
+    ADD_REMOVE: "were in the population",
+    ZERO_OUT: "sent their row, and the others zero",
+    REPLACE_ONE: "sent their row, and the others the opposite",
+}
+"""What canaries did whose coin was heads (`privfed.auditing.canaries.coins`)."""
 
 
 @dataclass(frozen=True)
 class Evidence:
     """What `canaries` made-up clients show, of whom `entered` were in the population.
 
-    A figure is None where it needs more of them. `epsilon_lower_bound_most` is what so many
-    canaries could show, were all guesses right. `p_value` is the smallest of all one-run tests of
-    the claim and of its whole trade-off curve, times their number.
+    Under a `relation` whose membership is public all were, and those `entered` sent their own row.
+
+    A figure is None where it needs more of them, or releases that they were held against.
+    `epsilon_lower_bound_most` is what so many canaries could show, were all guesses right.
+    `p_value` is the smallest of all one-run tests of the claim and of its whole trade-off curve,
+    times their number.
     """
 
     canaries: int
     entered: int
+    relation: str
     confidence: float
     epsilon_claimed: float
     delta: float
-    epsilon_estimate_all_iterates: float
-    epsilon_estimate_likelihood: float
+    epsilon_estimate_all_iterates: float | None
+    epsilon_estimate_likelihood: float | None
     epsilon_estimate_final: float | None
-    epsilon_lower_bound: float
+    epsilon_lower_bound: float | None
     epsilon_lower_bound_final: float | None
     epsilon_lower_bound_most: float
-    epsilon_lower_bound_if_gaussian: float
+    epsilon_lower_bound_if_gaussian: float | None
     epsilon_lower_bound_final_if_gaussian: float | None
     epsilon_lower_bound_most_if_gaussian: float
     epsilon_lower_bound_split: float | None
@@ -63,18 +75,19 @@ def evidence_rows(evidence: Evidence) -> Mapping[str, str]:
     """The rows of an audit's table that tell the `evidence`, estimates and bounds apart."""
     sure = f"{evidence.confidence:.0%}"
     return {
-        "canaries": f"{evidence.canaries}, of which {evidence.entered} were in the population",
-        "estimate": f"ε ≈ {_shown(evidence.epsilon_estimate_all_iterates)} for who saw every "
-        f"release, {_shown(evidence.epsilon_estimate_final)} for who sees the final model (not "
-        "bounds; by likelihoods, which are no Gaussians: "
-        f"{_shown(evidence.epsilon_estimate_likelihood)})",
-        "lower bound": f"ε ≥ {_shown(evidence.epsilon_lower_bound)} with {sure} confidence for who "
-        f"saw every release, {_shown(evidence.epsilon_lower_bound_final)} for who sees the final "
-        f"model (so many could show {_shown(evidence.epsilon_lower_bound_most)} at most)",
-        "if Gaussian": "were the run's trade-off curve that of Gaussian noise: ε ≥ "
-        f"{_shown(evidence.epsilon_lower_bound_if_gaussian)} with {sure} confidence, "
-        f"{_shown(evidence.epsilon_lower_bound_final_if_gaussian)} for who sees the final model "
-        f"(so many could show {_shown(evidence.epsilon_lower_bound_most_if_gaussian)} at most)",
+        "canaries": f"{evidence.canaries}, of which {evidence.entered} {_heads(evidence)}",
+        "estimate": _estimates(evidence),
+        "lower bound": _for_both(
+            evidence.epsilon_lower_bound, evidence.epsilon_lower_bound_final, sure
+        )
+        + f" (so many could show {_shown(evidence.epsilon_lower_bound_most)} at most)",
+        "if Gaussian": "were the run's trade-off curve that of Gaussian noise: "
+        + _for_both(
+            evidence.epsilon_lower_bound_if_gaussian,
+            evidence.epsilon_lower_bound_final_if_gaussian,
+            sure,
+        )
+        + f" (so many could show {_shown(evidence.epsilon_lower_bound_most_if_gaussian)} at most)",
         "if alone": f"were canaries independent of each other: ε ≥ "
         f"{_shown(evidence.epsilon_lower_bound_split)} with {sure} confidence",
         "verdict": verdict_in_words(evidence),
@@ -92,6 +105,35 @@ def verdict_in_words(evidence: Evidence) -> str:
     return (
         f"{verdict} of ε = {evidence.epsilon_claimed:.4g} (p = {evidence.p_value:.2g}; refuted "
         f"below {REFUTED_BELOW:g})"
+    )
+
+
+def _heads(evidence: Evidence) -> str:
+    """What canaries did whose coin was heads; one that trains never sends the opposite."""
+    trained = evidence.epsilon_estimate_all_iterates is None
+    opposite = evidence.relation == REPLACE_ONE
+    return _HEADS[ZERO_OUT if trained and opposite else evidence.relation]
+
+
+def _estimates(evidence: Evidence) -> str:
+    """The estimates, of which one is for who saw every release, where canaries were held to it."""
+    final = f"{_shown(evidence.epsilon_estimate_final)} for who sees the final model"
+    if evidence.epsilon_estimate_all_iterates is None:
+        return f"ε ≈ {final} (not a bound)"
+    return (
+        f"ε ≈ {_shown(evidence.epsilon_estimate_all_iterates)} for who saw every release, {final} "
+        "(not bounds; by likelihoods, which are no Gaussians: "
+        f"{_shown(evidence.epsilon_estimate_likelihood)})"
+    )
+
+
+def _for_both(iterates: float | None, final: float | None, sure: str) -> str:
+    """A bound for who saw every release, where canaries were held to it, and the final model's."""
+    if iterates is None:
+        return f"ε ≥ {_shown(final)} with {sure} confidence for who sees the final model"
+    return (
+        f"ε ≥ {_shown(iterates)} with {sure} confidence for who saw every release, "
+        f"{_shown(final)} for who sees the final model"
     )
 
 

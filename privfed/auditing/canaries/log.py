@@ -21,7 +21,8 @@ class CanaryRecord:
 
     `coins` `[K]` say who entered, and `products` `[T, K]` are those of the releases of `rounds`
     `[T]` with all directions. `lengths` `[T]` are the releases' own; `final` `[K]` are cosines with
-    the model's whole way, in `dimension` d.
+    the model's whole way, in `dimension` d. Of canaries that train nothing is noted of releases,
+    and `final` is what the model learned of them (`privfed.auditing.canaries.learned`): d is 0.
     """
 
     coins: NDArray[np.bool_]

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from accounting.empirical.claimed_profile import claimed_profile
+from accounting.empirical.claimed_profile import claimed_profile, refutable_claims
 from accounting.empirical.power import fewest_refuting, power, refuting_guesses
 from accounting.empirical.tradeoff import ClaimedCurve
 from accounting.empirical.two_sample import REFUTED_BELOW
 from accounting.events import Spending
 from accounting.guarantee import guarantee
+from privfed.auditing.canaries.in_cohorts import canaries_sending
 from privfed.errors import Refused
 from privfed.plan.plan import Plan
 
@@ -22,8 +23,6 @@ _SHARES = (0.7, 0.5, 0.35, 0.25, 0.1, 0.03)
 """The shares of the charged noise that a faulty run might really have drawn."""
 _NOTHING = (0.0, 1.0)
 """The point of a profile that claims nothing: all is told apart."""
-_STATISTICS = 2
-"""Those who see every release are tested, and those who see the final model."""
 
 
 @dataclass(frozen=True)
@@ -61,26 +60,26 @@ class Power:
 def power_of(plan: Plan, parameters: int) -> Power | None:
     """The power of the canaries of `plan`, for a model of so many `parameters`; None without any.
 
-    At best: each is told apart as well as the whole profile of a run allows whose noise is that on
-    it, by who sees every release, and that is the faulty noise and the other canaries of its
-    cohorts. It is simulated 400 times from a fixed seed, so that a report says later what was said
-    before the run.
+    At best: each sends a row at the clip, and is told apart as well as the whole profile of a run
+    allows whose noise is that on it, by who sees every release, and that is the faulty noise and
+    the other canaries of its cohorts. Who sees the final model only, by which alone canaries of
+    inputs are scored, notices less. It is simulated 400 times from a fixed seed, so that a report
+    says later what was said before the run.
     """
-    audit = plan.config.audit
-    privacy = plan.config.privacy
-    claims = list(claimed_profile(plan.spent, privacy.delta, privacy.accountant))
+    audit, privacy = plan.config.audit, plan.config.privacy
+    claims, slack = refutable_claims(plan.spent, privacy.delta, privacy.accountant)
     if not audit.canaries or not claims or plan.noise_multiplier is None:
         return None
-    curve = ClaimedCurve(claims)
+    curve, statistics = ClaimedCurve(claims), 1 if audit.by_inputs else 2
     levels = [
-        refuting_guesses(audit.canaries, curve, level, _STATISTICS)
+        refuting_guesses(audit.canaries, curve, max(level - slack, 0.0), statistics)
         for level in (1 - audit.confidence, REFUTED_BELOW)
     ]
     noticed = []
     for share, epsilon, true in _faults(plan, parameters):
         rates = [power(audit.canaries, each, true, np.random.default_rng(0)) for each in levels]
         noticed.append(Noticed(share, epsilon, *rates))
-    fewest = fewest_refuting(curve, REFUTED_BELOW, _STATISTICS)
+    fewest = fewest_refuting(curve, max(REFUTED_BELOW - slack, 0.0), statistics)
     return Power(audit.canaries, audit.confidence, claims[0][0], fewest, tuple(noticed))
 
 
@@ -90,11 +89,12 @@ def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, Claimed
     Nothing of those that the mechanism cannot draw.
     """
     config, charged = plan.config, plan.noise_multiplier or 0.0
-    entered = config.sampler.size / config.data.clients * config.audit.canaries / 2
+    others, rows = canaries_sending(plan), _rows_of_noise(plan)
     for share in _SHARES:
         try:
             true = _spending(plan, share * charged)
-            seen = _spending(plan, math.hypot(share * charged, math.sqrt(entered / parameters)))
+            noise = math.hypot(share * charged * rows, math.sqrt(others / parameters))
+            seen = _spending(plan, noise)
         except Refused:
             continue
         delta = config.privacy.delta
@@ -102,8 +102,17 @@ def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, Claimed
         yield share, guarantee(true, delta).epsilon, ClaimedCurve(claims)
 
 
+def _rows_of_noise(plan: Plan) -> float:
+    """The noise in what is released, over that which protects a client.
+
+    It is more where each client adds its own to its row, and the claim is about that row.
+    """
+    each_row = plan.mechanism.trust == "client" and not plan.cost.limits.sites
+    return math.sqrt(plan.config.sampler.size) if each_row else 1.0
+
+
 def _spending(plan: Plan, noise_multiplier: float) -> Spending:
-    """What all rounds of `plan` would be charged with this noise."""
+    """What all rounds of `plan` would be charged with this noise, slack aside: that is no noise."""
     mechanism = plan.mechanism.at(noise_multiplier)
     event = replace(plan.algorithm(), mechanism=mechanism).event(1)
-    return {event: plan.config.run.rounds}
+    return {replace(event, slack=0.0): plan.config.run.rounds}

@@ -12,17 +12,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
+from scipy.stats import binom
 
-from accounting.events import CHANGE, Event
-from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
-from accounting.releases import PoissonSampled
+from accounting.events import REPLACE_ONE
+from accounting.over_rounds import RandomAllocation
+from accounting.releases import PoissonSampled, SeveralSites, TruncatedPoisson, WithoutReplacement
 from privfed.auditing.canaries.log import CanaryRecord
 from privfed.auditing.slot_evidence import of_fresh_slots
 from privfed.config.config import Config
-from privfed.plan.rule import rule_of
-from privfed.round.algorithm import releases_per_round
+from privfed.plan.round_cost import round_cost
+from privfed.plan.rule import message_length
+from privfed.sampling.cohort import Witness
 
 Numbers = NDArray[np.float64]
+_LEAST_NOISE = 1e-3
+"""In moves of a canary: less would leave the range of double precision, once it is squared."""
 _BEYOND = 1.2
 """A component of releases is common to them beyond so many times what noise alone would reach."""
 
@@ -31,58 +35,84 @@ _BEYOND = 1.2
 class Scale:
     """The public constants that products are scaled by.
 
-    A row at the clip adds 1 to its product times `factor` (None: the clip moved), per exchange;
-    `coefficients` are those by which noise is correlated over rounds.
+    A row at the clip adds 1 to its product times `factor` (None: the clip moved), per exchange, and
+    `deviation` is that of the noise in such a product. `coefficients` are those by which noise is
+    correlated over rounds: it is independent, and of that deviation, once they are applied. `drawn`
+    is the rule by which canaries take part, as who reads releases knows it.
     """
 
     factor: float | None
     exchanges: int
     coefficients: Numbers
+    deviation: float
+    drawn: Witness
 
     @classmethod
-    def of(cls, config: Config) -> Scale:
-        """The scale of the mechanism that `config` runs."""
-        mechanism, size = config.mechanism, config.sampler.size
-        moves = bool(mechanism.init())
+    def of(cls, config: Config, dimension: int) -> Scale:
+        """The scale of what `config` runs on a model of `dimension` numbers, once it was planned.
+
+        Of a client whose rows come in parts, one part at its clip adds 1.
+        """
+        size = config.sampler.size
+        cost = round_cost(config, message_length(config, dimension))
+        mechanism = cost.mechanism.at(config.noise_multiplier)
+        deviation = mechanism.noise_on_update(size) / math.sqrt(cost.exchanges)
         return cls(
-            None if moves else size / mechanism.clip,
-            releases_per_round(config.objective, rule_of(config)),
+            None if mechanism.adaptive else size / mechanism.clip,
+            cost.exchanges,
             mechanism.coefficients(),
+            max(deviation, _LEAST_NOISE),
+            cost.witness,
         )
 
 
-def likelihood_ratios(record: CanaryRecord, event: Event, scale: Scale) -> Numbers:
-    """The log likelihood of each canary's products if it entered, over that if not `[K]`.
+def likelihood_ratios(record: CanaryRecord, relation: str, scale: Scale) -> Numbers:
+    """The log likelihood of each canary's products if its coin was heads, over that if not `[K]`.
 
-    Its product with a release is 1 if it took part and 0 if not, plus noise of the event's
-    deviation, without what releases have in common. Under Poisson sampling it took part by a coin
-    of each round; under a separation of b rounds, in one of b slots; under random allocation, in
-    one of b slots of each epoch.
+    Its product with a release is 1 if it took part with heads, and with tails 0, or under
+    replace-one -1, plus noise, without what releases have in common.
     """
-    noise = event.noise
-    z = noise.noise_multiplier * CHANGE[event.relation] if noise else 1.0
-    z = max(z, 1e-3)
     if scale.factor is None:
-        x = record.products / record.lengths[:, None] * (z * math.sqrt(record.dimension))
+        apart = scale.deviation * math.sqrt(record.dimension)
+        x = record.products / record.lengths[:, None] * apart
     else:
         x = record.products * scale.factor / scale.exchanges
     x = without_common(x)
-    if isinstance(event.release, PoissonSampled):
-        q = event.release.rate
-        with np.errstate(divide="ignore"):
-            taking, not_taking = np.log(q) + (2 * x - 1) / (2 * z**2), np.log1p(-q)
-        return np.asarray(np.logaddexp(taking, not_taking).sum(0))
-    filtered = _filtered(x, record.rounds, scale.coefficients)
-    variance = (z * float(np.linalg.norm(scale.coefficients))) ** 2
-    if isinstance(event.release, RandomAllocation):
-        return _by_epochs(filtered, record.rounds, event.release, scale.coefficients, variance)
-    b = event.release.separation if isinstance(event.release, Separated | BufferedToeplitz) else 1
+    heads = _likelihood(x, record.rounds, scale)
+    return heads - _likelihood(-x, record.rounds, scale) if relation == REPLACE_ONE else heads
+
+
+def _likelihood(x: Numbers, rounds: NDArray[np.int64], scale: Scale) -> Numbers:
+    """The log likelihood of products `[T, K]` if each canary sent 1 whenever it took part `[K]`.
+
+    Over that of products that are noise alone. By independent coins it took part by one of each
+    round, or of each round and site; by separation of b rounds, in one of b slots; by random
+    allocation, in one of b slots of each epoch.
+    """
+    match scale.drawn.release:
+        case PoissonSampled() | TruncatedPoisson() | WithoutReplacement():
+            return _by_coins(x, scale.drawn.rate, 1, scale.deviation)
+        case SeveralSites(rate=rate, sites=sites):
+            return _by_coins(x, rate, sites, scale.deviation)
+    filtered, variance = _filtered(x, rounds, scale.coefficients), scale.deviation**2
+    if isinstance(scale.drawn.release, RandomAllocation):
+        return _by_epochs(filtered, rounds, scale.drawn.release, scale.coefficients, variance)
     slots = []
-    for slot in range(b):
-        taken = ((record.rounds % b) == slot).astype(float)[:, None]
-        signal = _filtered(taken, record.rounds, scale.coefficients)
+    for slot in range(scale.drawn.separation):
+        taken = ((rounds % scale.drawn.separation) == slot).astype(float)[:, None]
+        signal = _filtered(taken, rounds, scale.coefficients)
         slots.append((signal * filtered).sum(0) - (signal**2).sum() / 2)
     return np.asarray(logsumexp(np.stack(slots) / variance, axis=0))
+
+
+def _by_coins(x: Numbers, rate: float, sites: int, deviation: float) -> Numbers:
+    """The log likelihood of products `[T, K]`, if each of `sites` coins of bias `rate` adds 1.
+
+    The coins are of each round by itself.
+    """
+    added = np.arange(sites + 1)[:, None, None]
+    with_so_many = (2 * added * x - added**2) / (2 * deviation**2)
+    return np.asarray(logsumexp(with_so_many + binom.logpmf(added, sites, rate), axis=0).sum(0))
 
 
 def _by_epochs(

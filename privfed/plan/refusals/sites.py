@@ -75,8 +75,6 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
             f"{key}, and aggregation.rule = {config.names['rule']!r} takes a row for a whole "
             'client\'s; use aggregation.rule = "mean"'
         )
-    if config.audit.canaries:
-        yield f"{key}, and canaries have one row each; leave out audit.canaries"
     if mechanism.adaptive:
         yield (
             f"{key}, and privacy.adaptive_clip counts how many clients are within the clip, not "

@@ -268,7 +268,8 @@ def _once_in(
 
 def _likely_largest(setting: Setting) -> int:
     """How many clients nearly no cohort exceeds: six deviations of a Poisson more than expected."""
-    return min(setting.capacity, math.ceil(setting.size + 6 * math.sqrt(setting.size)))
+    expected = setting.size + setting.beside
+    return min(setting.capacity, math.ceil(expected + 6 * math.sqrt(expected)))
 
 
 def _signs(state: PublicState, length: int) -> Tensor:

@@ -81,15 +81,16 @@ def _tested(audit: RunAudit) -> str:
             f"not yet: {count} canaries were declared, and the run has not ended, too few of them "
             "took part, or what they saw is not here"
         )
+    bounds = (evidence.epsilon_lower_bound, evidence.epsilon_lower_bound_final)
+    known = [bound for bound in bounds if bound is not None]
+    sure = 1 - len(known) * (1 - evidence.confidence)  # that none of them is above the truth
+    alone = (
+        "; that is this run's own part, without earlier runs" if audit.terms.get("prior") else ""
+    )
     return (
-        f"by {evidence.canaries} made-up clients, of whom half took part by secret coins. What was "
-        f"released tells of these coins that ε ≥ {evidence.epsilon_lower_bound:.3g}, with "
-        f"{evidence.confidence:.0%} confidence. {_capital(verdict_in_words(evidence))}"
-        + (
-            "; that is this run's own part, without earlier runs"
-            if audit.terms.get("prior")
-            else ""
-        )
+        f"by {evidence.canaries} made-up clients, whose secret coins decided for half of them "
+        f"that they contribute. What was released tells of these coins that ε ≥ {max(known):.3g}, "
+        f"with {sure:.0%} confidence. {_capital(verdict_in_words(evidence))}{alone}"
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from accounting.events import ADD_REMOVE, REPLACE_ONE
+from privfed.auditing.canaries.in_cohorts import canaries_drawn, canaries_sending, takes_places
 from privfed.auditing.canaries.power import Power
 from privfed.plan.plan import Plan
 from privfed.run.forecast import Forecast
@@ -16,18 +18,28 @@ _TOO_LOUD = 0.05
 
 
 def canaries_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """How many canaries there are, and what they cost learning: random directions are noise."""
-    count, config = plan.config.audit.canaries, plan.config
+    """How many canaries there are, and how much louder they make the noise; nothing without."""
+    count, relation = plan.config.audit.canaries, plan.event.relation
     if not count:
         return {}
-    entered = config.sampler.size / config.data.clients * count / 2
-    canaries = f"{count}, of which half enter, {entered:.3g} in a cohort"
+    sending = canaries_sending(plan)
+    tails = _tails(relation, opposite=forecast.canaries is None)
+    words = f"{count}, of which half {tails}, {sending:.3g} in a cohort"
+    words += " in the places of clients" if takes_places(plan.cost.witness) else ""
     if not forecast.noise or not forecast.signal:
-        return {"canaries": canaries}
-    norm = forecast.signal * math.sqrt(entered) / forecast.cohort
-    louder = math.hypot(1.0, norm / forecast.noise) - 1
+        return {"canaries": words}
+    louder = _louder(plan, forecast) - 1
     advice = "; WARNING: use fewer, or the model will suffer" if louder > _TOO_LOUD else ""
-    return {"canaries": f"{canaries}: noise is {louder:.1%} louder{advice}"}
+    measured = _measured(forecast)
+    return {"canaries": f"{words}: noise is {louder:.1%} louder{measured}{advice}"}
+
+
+def _measured(forecast: Forecast) -> str:
+    """How that is known of canaries that train: by others like them, at the start."""
+    if forecast.canaries is None or not forecast.signal:
+        return ""
+    part = forecast.canaries.norm / forecast.signal
+    return f" (made-up ones like them send {part:.0%} of the clip at the start)"
 
 
 def power_row(power: Power) -> dict[str, str]:
@@ -62,3 +74,31 @@ def fewest_in_words(power: Power) -> str:
         f"{warning}To refute ε = {ceiling(power.epsilon)} takes at least {power.fewest:,}, of "
         "which every coin is guessed right"
     )
+
+
+def _tails(relation: str, opposite: bool) -> str:
+    """What the half does whose coins are tails; under add/remove what the others do."""
+    if relation == ADD_REMOVE:
+        return "enter"
+    return "send the opposite" if relation == REPLACE_ONE and opposite else "send zero"
+
+
+def _louder(plan: Plan, forecast: Forecast) -> float:
+    """The noise with canaries, over that without.
+
+    Clients who add noise themselves are more by those drawn; where these take places, the sum has
+    fewer rows of clients, beside which the same noise is louder.
+    """
+    assert forecast.noise is not None
+    assert forecast.signal is not None
+    share = canaries_drawn(plan) / forecast.cohort
+    sending = canaries_sending(plan)
+    total = forecast.signal * math.sqrt(sending)  # random directions at the clip
+    if forecast.canaries:
+        total = forecast.canaries.total(sending)
+    norm = total / forecast.cohort
+    if takes_places(plan.cost.witness):
+        return math.hypot(1.0, norm / forecast.noise) / (1.0 - share)
+    mechanism, by_clients = plan.mechanism, not plan.cost.limits.sites
+    each_adds = by_clients and mechanism.trust in ("sum", "client") and not mechanism.layered
+    return math.hypot(math.sqrt(1.0 + share) if each_adds else 1.0, norm / forecast.noise)

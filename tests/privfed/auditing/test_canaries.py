@@ -1,6 +1,7 @@
 """Canaries in a run: real clients are as before, and broken mechanisms are shown."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from scipy import stats
 from scipy.signal import lfilter
 from small import same_run, small, trained
 
-from accounting.events import ZERO_OUT, Event
+from accounting.events import ZERO_OUT
 from accounting.noises import Gaussian
 from accounting.over_rounds import RandomAllocation
 from privfed.auditing.canaries.clients import Canaries
@@ -24,6 +25,7 @@ from privfed.plan.plan import plan
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanisms import central_gaussian as gaussian
 from privfed.run.resume import resume
+from privfed.sampling.cohort import Witness
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
 
@@ -169,10 +171,11 @@ def test_canaries_in_secret_slots_are_told_from_others(drawn, coefficients):
     entered = np.arange(count) < 200
     numbers = np.arange(1, rounds + 1)
     record = CanaryRecord(entered, 1000, numbers, np.ones(rounds), x, None, ended=True)
-    event = Event(drawn, "allocation", ZERO_OUT)
-    ratios = likelihood_ratios(record, event, Scale(1.0, 1, c))
+    slots = Witness("allocation", 1 / drawn.slots, ZERO_OUT, lambda of: replace(drawn, of=of))
+    ratios = likelihood_ratios(record, ZERO_OUT, Scale(1.0, 1, c, 0.5 * norm, slots))
     assert stats.mannwhitneyu(ratios[:200], ratios[200:], alternative="greater").pvalue < 1e-12
-    flat = likelihood_ratios(record, Event(drawn.of, "full", ZERO_OUT), Scale(1.0, 1, c))
+    full = Witness("full", 1.0, ZERO_OUT, lambda of: of)
+    flat = likelihood_ratios(record, ZERO_OUT, Scale(1.0, 1, c, 0.5 * norm, full))
     auc, of_everywhere = ((each[:200, None] > each[None, 200:]).mean() for each in (ratios, flat))
     assert auc > of_everywhere + 0.02
 
@@ -212,11 +215,18 @@ def test_canaries_go_with(overrides, tmp_path):
         (("privacy.mechanism=none",), "nothing is claimed"),
         (("audit.canaries=30",), "more than the 24 clients"),
         (("audit.canaries=19",), "too few to say anything"),
-        (("privacy.adaptive_clip=true", "privacy.count_noise=3.0"), "follow their norms"),
-        (("privacy.mechanism=local_gaussian",), "public who takes part"),
-        (("cohort.sampler=fixed_size",), "places of real clients"),
-        (("secure.protocol=masks", "cohort.sampler=full", "cohort.size=0"), "audit --mechanism"),
         (("attack.name=sign_flip", "attack.fraction=0.2"), "there are attackers"),
+        (("cohort.sampler=spelt:Crowded",), "places of real clients"),
+        (
+            ("secure.protocol=masks", "secure.capacity=43", "cohort.sampler=full", "cohort.size=0"),
+            "expected at least 44",
+        ),
+        (("evaluation.by=clients", "run.rounds=8"), "have nothing to measure"),
+        (("data.sites=3", "data.site_partition=elsewhere"), "take rows from nobody else"),
+        (
+            ("data.sites=3", "data.site_partition=elsewhere", "secure.protocol=masks"),
+            "take rows from nobody else",
+        ),
     ],
 )
 def test_canaries_are_refused_with_a_reason(overrides, why, tmp_path):

@@ -43,7 +43,6 @@ CENTRAL = ("privacy.mechanism=gaussian",)
         ((*TWO, "secure.parties=clients"), "clients are the parties of sums"),
         ((*TWO, "aggregation.rule=norm_bound"), "takes a row for a whole client"),
         ((*TWO, "attack.name=sign_flip", "attack.fraction=0.2"), "attackers are whole clients"),
-        ((*TWO, *CENTRAL, "secure.protocol=none", "audit.canaries=4"), "canaries have one row"),
         (
             ("privacy.mechanism=local_gaussian", "secure.protocol=none", "aggregation.rule=median"),
             "sites show sums of these",

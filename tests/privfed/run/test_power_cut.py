@@ -22,6 +22,10 @@ SILO = ("data.setting=cross_silo",)
 RUNS = {
     "banded": ("privacy.mechanism=banded", "privacy.bands=2", *CYCLIC),
     "canaries": ("audit.canaries=20", "data.clients=24"),
+    "canaries that train": (
+        *("audit.canaries=20", "data.clients=24", "audit.kind=input"),
+        *("audit.examples=2", "audit.craft_steps=2"),
+    ),
     "scaffold": ("client.objective=scaffold", *SILO),
     "silos": (
         *(*SILO, "privacy.mechanism=none", "cohort.sampler=full", "cohort.size=0"),
@@ -135,6 +139,7 @@ def test_an_unsynced_folder_is_lost_here(tmp_path, monkeypatch):
 LOST = {
     "banded": ("private/key: the noise of past rounds",),
     "canaries": ("private/key: which canaries", "private/canaries.f64: what canaries saw"),
+    "canaries that train": ("private/canaries.safetensors: the examples that canaries",),
     "scaffold": ("private/settled.f32: what clients remembered",),
 }
 

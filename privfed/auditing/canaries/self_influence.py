@@ -1,0 +1,92 @@
+"""How well made-up examples will show that they were trained on, before anybody trains.
+
+A local update of length C along a canary's own gradient g_i lowers its loss by C |g_i|, to first
+order, and another client's update along g_j moves it by a part cos(g_i, g_j) of that. So an example
+is the better a canary, the longer its gradient, until its update is clipped, and the less it points
+the way of others. That canaries' gradients be orthogonal to all others: Nasr et al. 2023, "Tight
+auditing of differentially private machine learning"; that canaries be optimised through training:
+Boglioni et al. 2025, "Optimizing canaries for privacy auditing with metagradient descent". This is
+the first order of it, and looks at what is public alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from privfed.models.calling import scoring
+from privfed.models.network import Network
+
+_SMALLEST = 1e-12
+_TOGETHER = 64
+_MOST_NUMBERS = 2**26
+"""How many numbers the gradients of canaries that are looked at together may have."""
+
+
+@dataclass(frozen=True)
+class SelfInfluence:
+    """The worth of canaries at each of the public `models` `[p, d]` of a `network`.
+
+    `others` `[p, q, d]` are directions of length one in which clients move these, and `enough` is
+    the gradient norm beyond which an update is clipped anyway. `stacked` says whether models can be
+    computed as one batch.
+    """
+
+    network: Network
+    models: Tensor
+    others: Tensor
+    enough: float
+    stacked: bool
+
+    @property
+    def together(self) -> int:
+        """How many canaries are looked at beside each other: as their gradients fit in memory."""
+        return max(2, min(_TOGETHER, _MOST_NUMBERS // self.models.shape[1]))
+
+    def of(self, x: Tensor, y: Tensor) -> Tensor:
+        """The worth `[c]` of canaries with examples x `[c, n, *features]`, y `[c, n, *labels]`.
+
+        It is the mean over models of log min(|g_i|, enough) - log(1 + sum_j cos^2(g_i, g_j)) / 2,
+        with g_i the gradient of its mean loss, over the other canaries j and the `others`.
+        """
+        with torch.enable_grad(), scoring(self.network.module):
+            each = zip(self.models, self.others, strict=True)
+            return torch.stack([self._at(*public, x, y) for public in each]).mean(0)
+
+    def directions(self, x: Tensor, y: Tensor) -> Tensor:
+        """The directions `[K, d]`, of length one, of canaries' gradients at the first model."""
+        pieces = torch.split(torch.arange(len(x), device=x.device), self.together)
+        with scoring(self.network.module):
+            each = [self._gradients(self.models[0], x[rows], y[rows]).detach() for rows in pieces]
+        return torch.nn.functional.normalize(torch.cat(each), dim=1)
+
+    def _at(self, model: Tensor, others: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        gradients = self._gradients(model, x, y)
+        norms = gradients.norm(dim=1).clamp(min=_SMALLEST)
+        unit = gradients / norms[:, None]
+        among = (unit @ unit.T).square().sum(1) - 1
+        beside = (unit @ others.T).square().sum(1)
+        worth: Tensor = norms.clamp(max=self.enough).log() - (1 + among + beside).log() / 2
+        return worth
+
+    def _gradients(self, model: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Each canary's gradient `[c, d]` of its mean loss, itself differentiable in x."""
+        if self.stacked:  # without layers that are stacked by hand: those have one gradient only
+            each = torch.func.vmap(torch.func.grad(self._mean_loss), (None, 0, 0))
+            gradients: Tensor = each(model, x, y)
+            return gradients
+        return torch.stack(list(self._one_by_one(model, x, y)))
+
+    def _one_by_one(self, model: Tensor, x: Tensor, y: Tensor) -> Iterator[Tensor]:
+        leaf = model.detach().clone().requires_grad_()
+        for features, labels in zip(x, y, strict=True):
+            with torch.enable_grad():
+                mean = self._mean_loss(leaf, features, labels)
+                (gradient,) = torch.autograd.grad(mean, leaf, create_graph=x.requires_grad)
+            yield gradient
+
+    def _mean_loss(self, model: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return self.network.losses(model, x, y).mean()

@@ -1,0 +1,116 @@
+"""Models that another pipeline released, as files in a folder, in their order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from safetensors import SafetensorError
+
+from privfed.canary.layouts import Numbers, flatten
+from privfed.errors import Refused, public_text
+
+_UNREADABLE = (OSError, ValueError, KeyError, EOFError, RuntimeError)
+_DAMAGED = (BadZipFile, UnpicklingError, SafetensorError)
+
+
+def model_files(folder: Path) -> list[Path]:
+    """The files of models in `folder`, in the order of the last number in their names.
+
+    Raises `Refused` for fewer than two, and where numbers do not put them in one order.
+    """
+    if not folder.is_dir():
+        raise Refused(f"--releases: {folder} is no directory; expected one of released models")
+    numbered: dict[int, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() not in _READERS or path.name.startswith("."):
+            continue
+        digits = re.findall(r"\d+", path.stem)
+        if not digits:
+            raise Refused(
+                f"{path} has no number in its name, so that its place among the releases is not "
+                "known; name the initial model 0, and later ones by their rounds"
+            )
+        number = int(digits[-1])
+        if number in numbered:
+            raise Refused(
+                f"{numbered[number]} and {path} both have the number {number}; expected one model "
+                "of each round, whose number is the last in its name"
+            )
+        numbered[number] = path
+    if len(numbered) < 2:
+        raise Refused(
+            f"{folder} has {len(numbered)} models ({', '.join(_READERS)}); expected the "
+            "initial one, and the last or all that were released"
+        )
+    return [numbered[number] for number in sorted(numbered)]
+
+
+def models(paths: list[Path], dimension: int) -> Iterator[Numbers]:
+    """The models in the files at `paths`, each as one vector `[d]`.
+
+    Raises `Refused` for a file that holds no model of `dimension` numbers, or one not finite.
+    """
+    for path in paths:
+        model = _read(path)
+        if len(model) != dimension:
+            raise Refused(
+                f"{path} has {len(model):,} floating-point numbers, the canaries {dimension:,}; "
+                "expected models in the layout that the clients were given"
+            )
+        if not np.isfinite(model).all():
+            raise Refused(f"{path} has numbers that are not finite; nothing can be said of it")
+        yield model
+
+
+def _read(path: Path) -> Numbers:
+    try:
+        return flatten(_READERS[path.suffix.lower()](path))
+    except Refused as error:
+        raise Refused(f"{path}: {public_text(error)}") from None
+    except (*_UNREADABLE, *_DAMAGED) as error:
+        raise Refused(
+            f"{path} cannot be read as a {path.suffix} file of arrays: {public_text(error)}; "
+            "nothing that could run code is unpickled: save arrays, tensors, or a state_dict"
+        ) from None
+
+
+def _read_npy(path: Path) -> Any:
+    with path.open("rb") as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def _read_npz(path: Path) -> Any:
+    """A list where `numpy.savez` was given no names, and otherwise a mapping."""
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    if all(re.fullmatch(r"arr_\d+", name) for name in arrays):
+        return [arrays[name] for name in sorted(arrays, key=lambda name: int(name[4:]))]
+    return arrays
+
+
+def _read_torch(path: Path) -> Any:
+    import torch
+
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _read_safetensors(path: Path) -> Any:
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+_READERS: dict[str, Callable[[Path], Any]] = {
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".pt": _read_torch,
+    ".pth": _read_torch,
+    ".safetensors": _read_safetensors,
+}
+"""How a file of each kind is read."""

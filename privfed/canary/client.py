@@ -1,0 +1,65 @@
+"""A canary as a client of any pipeline: it is given a model, and says what to send back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfed.canary.folder import Folder
+from privfed.canary.layouts import shifted
+from privfed.errors import Refused
+
+
+@dataclass(frozen=True)
+class CanaryClient:
+    """The canary of this `number`, from 0, in the folder that `privfed canary new` made.
+
+    It reads no data. It sends an update of the declared length along its own direction, so long
+    that an honest pipeline clips it, or by its coin none or the opposite. Raises `Broken` for a
+    damaged folder, and `Refused` for a number that takes no part.
+    """
+
+    directory: str | Path
+    number: int
+
+    def __post_init__(self) -> None:
+        declared = self._folder.manifest()
+        if not 0 <= self.number < declared.count:
+            raise Refused(
+                f"there is no canary {self.number}; expected one from 0 to {declared.count - 1}"
+            )
+        if declared.meaning.absent and not self._heads:
+            raise Refused(
+                f"canary {self.number} stays away by its coin; under {declared.relation} start a "
+                "client for those alone that privfed.canary.participants(directory) lists"
+            )
+
+    def answer(self, received: Any) -> Any:
+        """The parameters to send back: `received`, moved by this canary's update.
+
+        They have the layout and precision of those received: a flat array or tensor, a list of
+        these, or a mapping of these (a state_dict). Arrays of integers come back as they are.
+        Raises `Refused` for a model of another dimension than was declared.
+        """
+        return shifted(received, self.update)
+
+    @cached_property
+    def update(self) -> NDArray[np.float64]:
+        """What this canary adds to a model, flat `[d]`: for pipelines that send differences."""
+        declared = self._folder.manifest()
+        times = 1.0 if self._heads else declared.meaning.tails
+        direction = self._folder.directions()[self.number].astype(np.float64)
+        return np.asarray(direction * (times * declared.length))
+
+    @property
+    def _folder(self) -> Folder:
+        return Folder(Path(self.directory))
+
+    @cached_property
+    def _heads(self) -> bool:
+        return bool(self._folder.coins()[self.number])

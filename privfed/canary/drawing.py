@@ -1,0 +1,120 @@
+"""Makes canaries: draws coins and directions, and commits to them before any run."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.durable import create, make_folder, sync_folder
+from privfed.canary.folder import Folder, commitments
+from privfed.canary.manifest import FORMAT, Manifest
+from privfed.canary.relation import RELATIONS
+from privfed.errors import Refused
+from privfed.streams import Keys, Streams
+
+_KEY = 32
+_LONG = 1e3
+"""A canary's update, in clips."""
+_MOST_BYTES = 4 * 2**30
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What canaries to draw: `count` of them for models of `dimension` numbers.
+
+    `clip` is that of the pipeline that they are for. With a `seed` coins and directions follow from
+    it and are no secret: for simulations.
+    """
+
+    count: int
+    dimension: int
+    clip: float
+    relation: str
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or self.dimension < 1:
+            raise Refused(
+                f"{self.count} canaries of dimension {self.dimension}; expected 1 or more of each"
+            )
+        if 4 * self.count * self.dimension > _MOST_BYTES:
+            raise Refused(
+                f"the directions of {self.count:,} canaries of {self.dimension:,} numbers each "
+                f"take more than {_MOST_BYTES // 2**30} GiB; expected a --count of at most "
+                f"{_MOST_BYTES // 4 // self.dimension:,}"
+            )
+        if not (math.isfinite(self.clip) and 0 < self.clip <= np.finfo(np.float32).max / _LONG):
+            raise Refused(f"--clip is {self.clip}; expected the clip of the pipeline, above 0")
+        if self.relation not in RELATIONS:
+            raise Refused(f"--relation is {self.relation!r}; expected one of {[*RELATIONS]}")
+
+    def write(self, path: Path) -> Folder:
+        """Make the folder `path`, mode 700, and return it once it is whole and durable.
+
+        Raises `Refused`, changing nothing, where anything lies there.
+        """
+        if path.exists() or path.is_symlink():
+            raise Refused(f"{path} exists already; nothing was changed. Name a new directory")
+        make_folder(path.absolute().parent)
+        half = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.absolute().parent))
+        before = os.umask(0o077)
+        try:
+            self._fill(Folder(half))
+            half.rename(path)
+        except BaseException:
+            shutil.rmtree(half, ignore_errors=True)
+            raise
+        finally:
+            os.umask(before)
+        sync_folder(path.absolute().parent)
+        return Folder(path)
+
+    def _fill(self, folder: Folder) -> None:
+        key = os.urandom(_KEY) if self.seed is None else bytes(_KEY)
+        create(folder.key_path, key)
+        _write_coins(folder.coins_path, self._coins())
+        self._write_directions(folder.directions_path, key)
+        fixed = commitments(folder)
+        manifest = Manifest(
+            format=FORMAT,
+            count=self.count,
+            dimension=self.dimension,
+            relation=self.relation,
+            length=_LONG * self.clip,
+            simulated=self.seed is not None,
+            key_commitment=fixed.key,
+            coins_commitment=fixed.coins,
+            directions_commitment=fixed.directions,
+        )
+        create(folder.manifest_path, manifest.to_bytes())
+
+    def _coins(self) -> NDArray[np.bool_]:
+        """A fair coin of each canary `[K]`: the operating system's, but in a simulation."""
+        simulated = Streams(self.seed or 0, simulated=True).at("canaries/coins")
+        keys = Keys(None) if self.seed is None else simulated
+        return (keys.bits(self.count) & np.uint64(1)).astype(bool)
+
+    def _write_directions(self, path: Path, key: bytes) -> None:
+        """Write `[K, d]` random directions, each from the key and the canary's number alone."""
+        streams = Streams(self.seed or 0, simulated=self.seed is not None, key=key)
+        keys = streams.at("canaries/directions", clients=np.arange(self.count))
+        shape = self.count, self.dimension
+        table = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
+        for row, each in zip(table, keys.each(), strict=True):
+            numbers = each.normal(self.dimension)
+            row[:] = numbers / np.linalg.norm(numbers)
+        table.flush()
+
+
+def _write_coins(path: Path, coins: NDArray[np.bool_]) -> None:
+    with path.open("xb") as file:
+        np.save(file, coins, allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,111 @@
+"""A model's parameters as one flat vector, and back in the layout in which they came.
+
+The vector has the floating-point numbers of a flat array or tensor, of a list of these in its
+order, or of a mapping of these in the order of its sorted names: files keep no other. Arrays of
+integers, as counters of batches, are no part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfed.errors import Refused
+
+Numbers = NDArray[np.float64]
+
+
+def flatten(parameters: Any) -> Numbers:
+    """The floating-point numbers of `parameters` `[d]`. Raises `Refused` for what is no model."""
+    vectors = [_numbers(leaf) for _, leaf in _leaves(parameters) if _is_real(leaf)]
+    return np.concatenate([np.empty(0), *vectors])
+
+
+def shifted(parameters: Any, shift: NDArray[np.floating[Any]]) -> Any:
+    """`parameters` with `shift` `[d]` added, in the same layout and precision.
+
+    The originals are left as they are. Raises `Refused` for another count of numbers than d, and
+    where a number is beyond what its precision holds.
+    """
+    count = len(flatten(parameters))
+    if count != len(shift):
+        raise Refused(
+            f"the model has {count:,} floating-point numbers, the canaries {len(shift):,}: make "
+            f"them anew with --dimension {count}"
+        )
+    parts = iter(np.split(shift, np.cumsum(_sizes(parameters))[:-1]))
+    return _rebuilt(parameters, lambda leaf: _moved(leaf, next(parts)) if _is_real(leaf) else leaf)
+
+
+def _sizes(parameters: Any) -> list[int]:
+    return [_numbers(leaf).size for _, leaf in _leaves(parameters) if _is_real(leaf)]
+
+
+def _leaves(parameters: Any) -> Iterator[tuple[Any, Any]]:
+    """Every array of `parameters`, with its place there, in the order of the vector."""
+    if isinstance(parameters, Mapping):
+        places = sorted(parameters)
+    elif isinstance(parameters, list | tuple):
+        places = list(range(len(parameters)))
+    else:
+        yield None, _checked(parameters, "the model")
+        return
+    for place in places:
+        yield place, _checked(parameters[place], f"parameter {place!r}")
+
+
+def _rebuilt(parameters: Any, change: Callable[[Any], Any]) -> Any:
+    """`parameters` with every array as `change` has it, asked in the order of the vector."""
+    changed = {place: change(leaf) for place, leaf in _leaves(parameters)}
+    if isinstance(parameters, Mapping):
+        answer = copy(parameters)
+        answer.update(changed)  # type: ignore[attr-defined]  # a state_dict and its like
+        return answer
+    if isinstance(parameters, list | tuple):
+        return type(parameters)(changed.values())
+    return changed[None]
+
+
+def _checked(leaf: Any, what: str) -> Any:
+    """`leaf`, an array. Raises `Refused` for anything else, and for complex numbers."""
+    if not (_is_tensor(leaf) or isinstance(leaf, np.ndarray | np.generic)):
+        raise Refused(
+            f"{what} is of type {type(leaf).__name__}; expected NumPy arrays or torch tensors: "
+            "one, a list, or a state_dict"
+        )
+    if not _is_tensor(leaf) and leaf.dtype.kind not in "fiub":
+        raise Refused(f"{what} has numbers of type {leaf.dtype}; expected floating-point numbers")
+    return leaf
+
+
+def _is_tensor(leaf: Any) -> bool:
+    """Whether `leaf` is a torch tensor; torch need not be installed to ask."""
+    return hasattr(leaf, "detach") and hasattr(leaf, "is_floating_point")
+
+
+def _is_real(leaf: Any) -> bool:
+    """Whether the array `leaf` has floating-point numbers."""
+    return bool(leaf.is_floating_point()) if _is_tensor(leaf) else leaf.dtype.kind == "f"
+
+
+def _numbers(leaf: Any) -> Numbers:
+    """The numbers of one array, flat."""
+    array = leaf.detach().cpu().double().numpy() if _is_tensor(leaf) else np.asarray(leaf)
+    return array.astype(np.float64).ravel()
+
+
+def _moved(leaf: Any, shift: NDArray[np.floating[Any]]) -> Any:
+    """One array with its part of the shift added."""
+    moved = (_numbers(leaf) + shift).reshape(tuple(leaf.shape))
+    with np.errstate(over="ignore"):
+        answer = leaf.new_tensor(moved) if _is_tensor(leaf) else moved.astype(leaf.dtype)
+    if not np.isfinite(_numbers(answer)).all():
+        raise Refused(
+            f"a canary's row does not fit into numbers of type {leaf.dtype}, or the model that was "
+            "received is not finite; make canaries of a smaller --clip"
+        )
+    return answer

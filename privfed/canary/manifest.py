@@ -1,0 +1,80 @@
+"""What a folder of canaries declares: its form, and commitments to what is secret in it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from privfed.canary.relation import RELATIONS, Relation
+from privfed.errors import Broken, public_text
+
+FORMAT = 1
+_DIGEST = 64
+"""Hexadecimal digits of a SHA-256."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """`count` canaries for models of `dimension` numbers; it holds no secret.
+
+    Every canary that takes part sends an update of `length`, far beyond the clip that it was
+    declared for. The commitments are SHA-256, and each covers the secret key of 32 random bytes:
+    who was given them before a run can check afterwards that coins and directions were fixed by
+    then. `simulated` coins follow from a seed and are no secret.
+    """
+
+    format: int
+    count: int
+    dimension: int
+    relation: str
+    length: float
+    simulated: bool
+    key_commitment: str
+    coins_commitment: str
+    directions_commitment: str
+
+    @property
+    def meaning(self) -> Relation:
+        """What coins mean under the relation."""
+        return RELATIONS[self.relation]
+
+    def to_bytes(self) -> bytes:
+        """The file's content."""
+        return (json.dumps(asdict(self), indent=2) + "\n").encode()
+
+    @classmethod
+    def read(cls, path: Path) -> Manifest:
+        """The manifest at `path`. Raises `Broken` where it is missing, damaged, or newer."""
+        try:
+            content = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise Broken(
+                f"{path} cannot be read: {public_text(error)}; expected a folder that `privfed "
+                "canary new` made"
+            ) from None
+        if isinstance(content, dict) and content.get("format", FORMAT) != FORMAT:
+            raise Broken(f"{path} is of format {content['format']}; this version reads {FORMAT}")
+        if not isinstance(content, dict) or not _is_manifest(content):
+            raise Broken(f"{path} is damaged: it declares no canaries; restore the file")
+        return cls(**content)
+
+
+def _is_manifest(content: dict[str, Any]) -> bool:
+    """Whether `content` has every key of a manifest, and a plausible value in each."""
+    if content.keys() != {field.name for field in fields(Manifest)}:
+        return False
+    counts = [content[name] for name in ("format", "count", "dimension")]
+    digests = [content[name] for name in content if name.endswith("_commitment")]
+    length, simulated = content["length"], content["simulated"]
+    return (
+        all(type(count) is int and count > 0 for count in counts)
+        and all(isinstance(digest, str) and len(digest) == _DIGEST for digest in digests)
+        and isinstance(length, int | float)
+        and (math.isfinite(length) and length > 0)
+        and isinstance(simulated, bool)
+        and isinstance(content["relation"], str)
+        and content["relation"] in RELATIONS
+    )

@@ -1,0 +1,1 @@
+"""The commands of canaries for other people's pipelines."""

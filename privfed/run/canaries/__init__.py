@@ -1,0 +1,1 @@
+"""A run's canaries as its loop and its forecast know them."""

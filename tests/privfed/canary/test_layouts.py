@@ -1,0 +1,81 @@
+"""Parameters as one vector and back, in every layout in which pipelines have them."""
+
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from privfed.canary.layouts import flatten, shifted
+from privfed.errors import Refused
+
+SHAPES = st.lists(st.lists(st.integers(0, 4), max_size=3).map(tuple), min_size=1, max_size=12)
+KINDS = st.sampled_from([np.float16, np.float32, np.float64, np.int64])
+LAYOUTS = {
+    "list": list,
+    "tuple": tuple,
+    "mapping": lambda arrays: {f"layer{n}": each for n, each in enumerate(arrays)},
+    "state_dict": lambda arrays: OrderedDict(
+        (f"layer{n}", torch.from_numpy(each)) for n, each in reversed([*enumerate(arrays)])
+    ),
+}
+
+
+def leaves(parameters):
+    return parameters.values() if hasattr(parameters, "values") else parameters
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@given(shapes=SHAPES, kinds=st.lists(KINDS, min_size=12, max_size=12))
+def test_a_shift_adds_to_the_vector_and_keeps_the_layout(layout, shapes, kinds):
+    arrays = [
+        np.arange(np.prod(shape), dtype=kind).reshape(shape)
+        for shape, kind in zip(shapes, kinds, strict=False)
+    ]
+    parameters = LAYOUTS[layout](arrays)
+    before = flatten(parameters)
+    moved = shifted(parameters, np.arange(len(before)) % 7 * 0.25)
+    np.testing.assert_allclose(flatten(moved), before + np.arange(len(before)) % 7 * 0.25)
+    np.testing.assert_array_equal(flatten(parameters), before)
+    assert type(moved) is type(parameters)
+    if hasattr(moved, "keys"):
+        assert list(moved) == list(parameters)
+    for new, old in zip(leaves(moved), leaves(parameters), strict=True):
+        assert new.dtype == old.dtype
+        assert new.shape == old.shape
+    whole = sum(each.size for each in arrays if each.dtype.kind == "f")
+    assert len(before) == whole
+
+
+def test_a_mapping_is_read_in_the_order_of_its_names_as_files_keep_no_other():
+    one = {"b": np.array([1.0]), "a": np.array([2.0])}
+    other = {"a": np.array([2.0]), "b": np.array([1.0])}
+    assert flatten(one).tolist() == flatten(other).tolist() == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16], ids=str)
+def test_tensors_of_low_precision_on_their_device_keep_it(precision):
+    received = torch.zeros(3, dtype=precision, requires_grad=True)
+    moved = shifted(received, np.array([1.0, 2.0, -4.0]))
+    assert moved.dtype == precision
+    assert moved.tolist() == [1.0, 2.0, -4.0]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        ([1.0, 2.0], "of type float"),
+        ({"state_dict": {"a": np.zeros(3)}}, "'state_dict' is of type dict"),
+        (np.zeros(3, dtype=complex), "complex128"),
+        (np.zeros(4), "the model has 4 floating-point numbers, the canaries 3"),
+        ([np.zeros(3, dtype=int)], "the model has 0 floating-point numbers"),
+        (np.zeros(3, dtype=np.float16), "does not fit"),
+        (np.full(3, np.nan), "not finite"),
+    ],
+    ids=["numbers", "nested", "complex", "dimension", "integers", "overflow", "nan"],
+)
+def test_what_is_no_model_is_refused(parameters, problem):
+    with pytest.raises(Refused, match=problem):
+        shifted(parameters, np.full(3, 1e6))
