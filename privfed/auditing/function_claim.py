@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from accounting.empirical.claimed_releases import claimed_points, points_for_releases
 from accounting.empirical.two_sample import Claim
+from accounting.errors import Unaccountable
 from accounting.events import Event
-from accounting.guarantee import guarantee
-from accounting.noises import Gaussian
+from accounting.noises import Gaussian, natural_number
 from accounting.releases import PoissonSampled
 from privfed.auditing.released_function import ReleasedFunction
-from privfed.errors import Refused
+from privfed.errors import Refused, public_text
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,19 @@ class FunctionClaim:
 
     @classmethod
     def at(cls, epsilon: float, delta: float) -> FunctionClaim:
-        """(epsilon, delta)-privacy, and no more."""
+        """(epsilon, delta)-privacy, and no more. Raises `Refused` for what bounds nothing."""
+        if not (0 <= epsilon < math.inf and 0 <= delta < 1):
+            raise Refused(
+                f"({epsilon:g}, {delta:g}) is claimed; expected a finite epsilon of 0 or more, and "
+                "a delta of 0 or more and below 1"
+            )
         return cls(((epsilon, delta),), epsilon, delta)
 
     @classmethod
     def of_profile(cls, profile: Callable[[float], float], delta: float) -> FunctionClaim:
         """The whole `profile`, epsilon by delta. Raises `Refused` where it claims nothing."""
         _refuse_pure(delta)
-        points = tuple(points_for_releases(profile, delta))
-        if not points:
-            raise Refused("the profile is infinite at every delta, so there is nothing to test")
-        epsilon = next((epsilon for epsilon, at in points if at == delta), math.inf)
-        return cls(points, epsilon, delta)
+        return cls._of_points(points_for_releases(profile, delta), delta)
 
     @classmethod
     def of_gaussian(
@@ -47,13 +48,27 @@ class FunctionClaim:
 
         `noise_multiplier` is its deviation over how far the neighbours' sums lie apart, and `rate`
         the probability with which the person takes part in a round. Relation: add/remove. Source:
-        the project's own accountants (`accounting.guarantee`).
+        the project's own accountants (`accounting.guarantee`). Raises `Refused` for other numbers.
         """
         _refuse_pure(delta)
-        noise = Gaussian(float(noise_multiplier))
-        event = Event(noise, "full") if rate == 1 else Event(PoissonSampled(rate, noise), "poisson")
-        points = tuple(claimed_points(event, rounds, delta))
-        return cls(points, guarantee({event: rounds}, delta).epsilon, delta)
+        if rate == 0:
+            raise Refused("sampling rate is 0, so that nobody takes part; expected one above 0")
+        try:
+            count, noise = natural_number(rounds, "rounds"), Gaussian(float(noise_multiplier))
+            full = Event(noise, "full")
+            event = full if rate == 1 else Event(PoissonSampled(rate, noise), "poisson")
+        except Unaccountable as error:
+            raise Refused(f"the claim of Gaussian noise: {public_text(error)}") from error
+        return cls._of_points(claimed_points(event, count, delta), delta)
+
+    @classmethod
+    def _of_points(cls, points: Iterable[Claim], delta: float) -> FunctionClaim:
+        """The profile of `points`. Raises `Refused` where all that is claimed is no bound."""
+        claimed = tuple(points)
+        if not claimed:
+            raise Refused("the profile is infinite at every delta, so there is nothing to test")
+        epsilon = next((epsilon for epsilon, at in claimed if at == delta), math.inf)
+        return cls(claimed, epsilon, delta)
 
 
 def _refuse_pure(delta: float) -> None:
@@ -84,7 +99,10 @@ def claim_of(
     if delta is not None and claimed_epsilon is not None:
         return FunctionClaim.at(claimed_epsilon, delta)
     if delta is not None and noise_multiplier is not None:
-        return FunctionClaim.of_gaussian(noise_multiplier, sampling_rate or 1.0, rounds or 1, delta)
+        rate = 1.0 if sampling_rate is None else sampling_rate
+        return FunctionClaim.of_gaussian(
+            noise_multiplier, rate, 1 if rounds is None else rounds, delta
+        )
     if delta is not None and profile is not None:
         return FunctionClaim.of_profile(profile, delta)
     raise Refused(
