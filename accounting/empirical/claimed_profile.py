@@ -17,7 +17,7 @@ from accounting.guarantee import TIGHTEST, guarantee
 _LEAST = 1e-9
 """The smallest of the deltas, over the ledger's: guesses that are nearly all right are as rare."""
 _POINTS = 60
-"""How many deltas up to a tenth: so dense that of a curve between them nothing is lost."""
+"""How many deltas up to a tenth: so dense that nothing is lost of a curve between them."""
 _LARGE = np.arange(0.15, 1.0, 0.05)
 
 
@@ -34,11 +34,11 @@ def refutable_claims(
     Counted in the delta of each canary, it would cost K times as much.
     """
     slack = sum(event.slack * count for event, count in spending.items())
-    if not slack:
-        return list(claimed_profile(spending, delta, accountant)), 0.0
     claimed = guarantee(spending, delta, accountant).epsilon
     if claimed == math.inf:
         return [], 1.0
+    if not slack:
+        return list(claimed_profile(spending, delta, accountant)), 0.0
     accounted: Counter[Event] = Counter()
     for event, count in spending.items():
         accounted[replace(event, slack=0.0)] += count
@@ -46,14 +46,14 @@ def refutable_claims(
 
 
 def claimed_profile(
-    spending: Spending, delta: float, accountant: str = TIGHTEST
+    spending: Spending, delta: float, accountant: str = TIGHTEST, points: int = _POINTS
 ) -> Iterator[Claim]:
     """Points of the profile of `spending`: at `delta`, then from small deltas to large ones.
 
-    They are those that `accountant` claims: a tighter one claims more. A delta at which it has no
-    finite epsilon is left out.
+    They are those that `accountant` claims: a tighter one claims more. So many `points` are at
+    deltas up to a tenth. A delta at which nothing finite is claimed is left out.
     """
-    deltas = (delta, *np.geomspace(_LEAST * delta, 0.1, _POINTS).tolist(), *_LARGE.tolist())
+    deltas = (delta, *np.geomspace(_LEAST * delta, 0.1, points).tolist(), *_LARGE.tolist())
     yield from points_of(lambda at: guarantee(spending, at, accountant).epsilon, deltas)
 
 

@@ -78,9 +78,8 @@ def repetition_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, 
 
     For each of its numbers, and for all together, it is counted how often a quarter of the releases
     `[n, ..., k]` of either neighbour had the same: the first quarter, and for that the second, both
-    of the first half. The
-    logarithms of the counts' ratios are the evidence, of which `linear_scores` makes one score.
-    Continuous noise repeats nothing, and scores 0.
+    of the first half. The logarithms of the counts' ratios are the evidence, of which
+    `linear_scores` makes one score. Continuous noise repeats nothing, and scores 0.
     """
     flat0, flat1 = _flat(observed0), _flat(observed1)
     both = np.concatenate([flat0, flat1]) + 0.0  # which makes of -0.0 the same zero

@@ -21,6 +21,8 @@ from privfed.plan.plan import Plan
 
 _SHARES = (0.7, 0.5, 0.35, 0.25, 0.1, 0.03)
 """The shares of the charged noise that a faulty run might really have drawn."""
+_POINTS = 15
+"""At how many small deltas the profile of a faulty run is looked at."""
 _NOTHING = (0.0, 1.0)
 """The point of a profile that claims nothing: all is told apart."""
 
@@ -98,7 +100,7 @@ def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, Claimed
         except Refused:
             continue
         delta = config.privacy.delta
-        claims = list(claimed_profile(seen, delta)) or [_NOTHING]
+        claims = list(claimed_profile(seen, delta, points=_POINTS)) or [_NOTHING]
         yield share, guarantee(true, delta).epsilon, ClaimedCurve(claims)
 
 
