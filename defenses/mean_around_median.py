@@ -13,7 +13,8 @@ from defenses.weighing import WeightRule
 class MeanAroundMedian(WeightRule):
     """The mean of the n - f values of each coordinate that are nearest to its median.
 
-    F(x)_j = (1/(n - f)) sum of the n - f values x_kj with the least |x_kj - median_j|.
+    F(x)_j = (1/(n - f)) sum of the n - f values x_kj with the least |x_kj - median_j|; of two as
+    near, the lower.
 
     Needs rows. Tolerates fewer than half hostile; no published kappa. O(nd (log n + f)).
 
@@ -33,14 +34,15 @@ class MeanAroundMedian(WeightRule):
 def mean_nearest(ordered: Tensor, count: int) -> Tensor:
     """The mean of the `count` values nearest to the median, for each row of `ordered` `[c, n]`.
 
-    In ascending order they lie side by side: of the n - count + 1 windows it is the one whose
-    farther end is nearest to the median; of two as near, the lower.
+    In ascending order they lie side by side. The window that holds them starts behind every value
+    that is farther below the median than the value `count` places on is above it: going up, the
+    first distance only falls and the second only grows, so that counting such values places it,
+    copies of one value included. Of two as near, the lower is taken.
     """
     n = ordered.shape[1]
     median = (ordered[:, n // 2] / 2 + ordered[:, (n - 1) // 2] / 2)[:, None]
-    below = median - ordered[:, : n - count + 1]
-    above = ordered[:, count - 1 :] - median
-    first = torch.maximum(below, above).argmin(dim=1)
+    passed_over = median - ordered[:, : n - count] > ordered[:, count:] - median
+    first = passed_over.sum(dim=1)
     places = torch.arange(n, device=ordered.device)
     inside = (places >= first[:, None]) & (places < first[:, None] + count)
     return torch.where(inside, ordered, 0.0).sum(dim=1) / count
