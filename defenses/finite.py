@@ -1,4 +1,4 @@
-"""Which rows can be computed with: one that is not finite is known to be hostile, or broken."""
+"""Which rows can be computed with: one that is not finite is hostile, or an honest one, broken."""
 
 from __future__ import annotations
 
@@ -21,12 +21,7 @@ def usable(rows: Tensor) -> Tensor:
     return norms <= LONGEST
 
 
-def keep_usable(rows: Tensor, byzantine: int) -> tuple[Tensor | None, int]:
-    """Which rows to keep, `[m]` places or None for all, and how many of these may be hostile.
-
-    Every row that is left out was one of the `byzantine` hostile ones, while there are any.
-    """
+def usable_places(rows: Tensor) -> Tensor | None:
+    """The places `[m]` of the usable ones of `rows` `[n, d]`; None where all are."""
     good = usable(rows)
-    left_out = len(rows) - int(good.sum())
-    keep = good.nonzero().squeeze(1) if left_out else None
-    return keep, max(0, byzantine - left_out)
+    return None if bool(good.all()) else good.nonzero().squeeze(1)

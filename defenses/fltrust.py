@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from defenses.finite import SHORTEST, keep_usable
+from defenses.finite import SHORTEST, usable_places
 from defenses.types import RowRule, require_floats
 
 
@@ -40,7 +40,7 @@ class FlTrust(RowRule):
 
     def __call__(self, rows: Tensor, byzantine: int, *, root: Tensor) -> Tensor:  # type: ignore[override]
         require_floats(rows)
-        keep, _ = keep_usable(rows, byzantine)
+        keep = usable_places(rows)
         rows = rows.detach() if keep is None else rows.detach()[keep]
         norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
         length = torch.linalg.vector_norm(root, dtype=torch.float64)

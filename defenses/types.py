@@ -67,9 +67,10 @@ class Rule(BaseModel):
 class RowRule(Rule):
     """A rule that sees every client's row.
 
-    Rows that are not finite, or so long that their squares are not (`defenses.finite`), are known
-    to be hostile: they are left out, and so many fewer hostile ones are looked for in the rest.
-    With no row left the aggregate is zero. Rows are never modified, and their dtype is kept.
+    Rows that are not finite, or so long that their squares are not (`defenses.finite`), are left
+    out. They may be honest clients' whose training diverged, so that as many hostile ones as before
+    are looked for in the rest; fewer only where the rule tolerates fewer among so many rows. With
+    no row left the aggregate is zero. Rows are never modified, and their dtype is kept.
     """
 
     def needs(self) -> frozenset[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from defenses.columns import by_column, product
 from defenses.deferred import torch
-from defenses.finite import keep_usable
+from defenses.finite import usable_places
 from defenses.geometry import Geometry
 from defenses.types import RowRule, Rule, SumRule, require_floats
 
@@ -105,16 +105,24 @@ def aggregate(
     generator: torch.Generator | None = None,
     **given: Tensor,
 ) -> Tensor:
-    """`rule` over what `before` makes of `rows` `[n, d]`: the aggregate `[d]`; see `RowRule`."""
+    """`rule` over what `before` makes of `rows` `[n, d]`: the aggregate `[d]`; see `RowRule`.
+
+    *Rows left out*: of the n rows with at most f hostile ones, m are not usable. How many of these
+    are hostile nobody knows; among the n - m others there are at most f, which is what the rule is
+    told, or the most that it tolerates among n - m. That bounds the hostile ones where all m were
+    honest and f is still tolerated, and where they all were hostile: the most that a rule tolerates
+    falls by no more than one with each row.
+    """
     refuse_too_many(len(rows), byzantine, before, rule)
     require_floats(rows)
     rows = rows.detach()
-    keep, hostile = keep_usable(rows, byzantine)
+    keep = usable_places(rows)
     n = len(rows) if keep is None else len(keep)
     if n == 0:
         return rows.new_zeros(rows.shape[1])
+    hostile = min(byzantine, tolerated(n, before, rule))
     if not isinstance(rule, WeightRule):
-        mixed = mixtures(rows, byzantine, before, generator)
+        mixed = _mixtures(rows, keep, hostile, before, generator)
         if isinstance(rule, SumRule):
             return rule.on_rows(mixed, **given)
         assert isinstance(rule, RowRule)
@@ -137,7 +145,19 @@ def mixtures(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """What the parts `before` make of the usable ones of `rows` `[n, d]`: `[m, d]`."""
-    keep, hostile = keep_usable(rows, byzantine)
+    keep = usable_places(rows)
+    most, _ = _tolerated_before(len(rows) if keep is None else len(keep), before)
+    return _mixtures(rows, keep, min(byzantine, most), before, generator)
+
+
+def _mixtures(
+    rows: Tensor,
+    keep: Tensor | None,
+    hostile: int,
+    before: Sequence[PreAggregator],
+    generator: torch.Generator | None,
+) -> Tensor:
+    """What the parts `before` make of `rows[keep]`, up to `hostile` of them so: `[m, d]`."""
     if not before or (keep is not None and not len(keep)):
         return rows if keep is None else rows[keep]
     _, weights = _mix(Geometry.of(rows, keep), hostile, before, generator)
@@ -171,7 +191,13 @@ def refuse_too_many(n: int, byzantine: int, before: Sequence[PreAggregator], rul
 
 def tolerated(n: int, before: Sequence[PreAggregator], rule: Rule) -> int:
     """How many hostile rows among n all of these tolerate."""
+    most, left = _tolerated_before(n, before)
+    return max(0, min(most, rule.most(left)))
+
+
+def _tolerated_before(n: int, before: Sequence[PreAggregator]) -> tuple[int, int]:
+    """How many hostile rows among n the parts `before` tolerate, and how many rows they make."""
     most = n
     for part in before:
         most, n = min(most, part.most(n)), part.left(n)
-    return max(0, min(most, rule.most(n)))
+    return most, n

@@ -14,7 +14,9 @@ from defenses.geometric_median import GeometricMedian
 from defenses.krum import Krum
 from defenses.mean import Mean
 from defenses.median import Median
+from defenses.norm_bound import NormBound
 from defenses.sign_majority import SignMajority
+from defenses.trimmed_mean import TrimmedMean
 from defenses.types import RowRule, SumRule
 from defenses.weighing import Composed
 
@@ -78,15 +80,46 @@ def test_scaling_all_rows_scales_the_aggregate(name):
 @named
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf, 1e30, 3e38])
 @pytest.mark.parametrize("n", [9, 12])
-def test_rows_that_cannot_be_computed_with_are_left_out_and_counted(name, bad, n):
+def test_rows_that_cannot_be_computed_with_are_left_out_and_use_up_no_tolerance(name, bad, n):
     rule = ROWS[name]
     byzantine = 1
     rows = hostile_among(n, 1, bad)
-    torch.testing.assert_close(rule(rows, byzantine), rule(rows[1:], 0), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(rule(rows, byzantine), rule(rows[1:], 1), atol=1e-5, rtol=1e-5)
     one = rows.clone()
     one[0] = 0.0
     one[0, 3] = bad
     torch.testing.assert_close(rule(one, byzantine), rule(rows, byzantine))
+
+
+@pytest.mark.parametrize("name", ROBUST)
+@pytest.mark.parametrize("hostile", [1, 2, 3])
+def test_honest_rows_that_broke_leave_hostile_ones_to_look_for(name, hostile):
+    """One honest row of 16 is not finite: the hostile ones among the rest are still tolerated."""
+    rule = ROBUST[name]
+    rows = cloud(16, dtype=torch.float32)
+    rows[:hostile], rows[9] = 1e6, torch.nan
+    assert rule.most(15) >= hostile
+    assert float(rule(rows, hostile).norm()) < 8
+    assert float(TrimmedMean()(rows, hostile - 1).norm()) > 1e4, "one fewer would show"
+
+
+@pytest.mark.parametrize("name", ROBUST)
+@pytest.mark.parametrize("broken", [1, 2, 3])
+def test_with_rows_left_out_a_rule_looks_for_as_many_as_it_tolerates(name, broken):
+    rule, n = ROBUST[name], 12
+    k = rule.most(n)
+    rows = hostile_among(n, broken, torch.nan)
+    expected = rule(rows[broken:], min(k, rule.most(n - broken)))
+    torch.testing.assert_close(rule(rows, k), expected, atol=1e-5, rtol=1e-5)
+    assert rule.most(n - broken) >= k - broken, "where those left out were hostile, it suffices"
+
+
+def test_a_mixing_before_another_rule_keeps_the_tolerance_that_both_have():
+    rows, bound = hostile_among(9, 2, torch.nan), NormBound(radius=2.0)
+    composed = Composed(before=(NNM,), rule=bound)
+    assert (composed.most(9), composed.most(7)) == (4, 3)
+    expected = bound.on_rows(_mixed(rows[2:], 3))
+    torch.testing.assert_close(composed(rows, 4), expected)
 
 
 @named
