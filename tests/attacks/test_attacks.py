@@ -17,8 +17,6 @@ from attacks.simple import FreeRider, GaussianNoise, Scaling, SignFlip
 from attacks.statistics import Alie, InnerProduct, z_max
 from attacks.types import Knowledge, NoAttack, View
 from defenses.krum import Krum
-from defenses.median import Median
-from defenses.trimmed_mean import TrimmedMean
 
 FULL = [
     Alie(),
@@ -223,21 +221,6 @@ def test_fang_finds_what_krum_picks():
     picked = Krum()(torch.cat([sent, honest]), 4)
     torch.testing.assert_close(picked, sent[0])
     assert float(picked @ honest.mean(0)) < 0
-
-
-@pytest.mark.parametrize("rule", [TrimmedMean(), Median(), Krum()], ids=lambda r: type(r).__name__)
-def test_the_adaptive_attacker_harms_more_than_fixed_ones(rule):
-    honest = cloud(9, 20, shift=0.3)
-
-    def harm(attack):
-        view = View(1, torch.zeros(3, 20), honest, lambda rows: rule(rows, 3))
-        sent = attack.corrupt(view, {}, rng())[0]
-        return float((rule(torch.cat([sent, honest]), 3) - honest.mean(0)).norm())
-
-    best = harm(Adaptive())
-    for attack in (Alie(), Alie(z=1.5), InnerProduct(), MinMax(), MinSum(), Fang()):
-        assert best >= 0.85 * harm(attack), type(attack).__name__
-    assert best >= float((rule(honest, 0) - honest.mean(0)).norm())
 
 
 def test_nobody_attacks_by_default():

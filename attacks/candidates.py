@@ -1,0 +1,64 @@
+"""What an attacker who knows the rule tries on it: directions, and rows made against some rule."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.fang import Fang
+from attacks.mimic import Mimic
+from attacks.min_max import MinMax, MinSum
+from attacks.simple import FreeRider, GaussianNoise, Scaling, SignFlip
+from attacks.statistics import Alie, InnerProduct
+from attacks.types import UpdateAttack, View
+
+FIXED: tuple[UpdateAttack, ...] = (
+    Alie(),
+    InnerProduct(),
+    *(MinMax(direction=direction) for direction in ("unit", "sign", "std")),
+    *(MinSum(direction=direction) for direction in ("unit", "sign", "std")),
+    Fang(),
+    Fang(against="krum"),
+    Mimic(),
+    FreeRider(),
+    SignFlip(),
+    Scaling(),
+    GaussianNoise(),
+)
+"""Attacks that do not try the rule out, or are made for one rule: each is the worst of some."""
+
+
+def directions(honest: Tensor) -> list[Tensor]:
+    """Ways `[m]` off the mean of `honest` rows `[h, m]`, each of the honest deviation's length.
+
+    -mu, -sign(mu), -sigma, and the first principal direction of the rows, both ways.
+    """
+    mean, spread = honest.mean(0), honest.std(0, correction=0)
+    widest = first_principal(honest)
+    ways = (-mean, -mean.sign(), -spread, widest, -widest)
+    return [way * (spread.norm() / way.norm()) for way in ways if way.any()]
+
+
+def first_principal(honest: Tensor) -> Tensor:
+    """The direction `[m]`, of length one, in which rows `[h, m]` vary most; zero where in none.
+
+    It is found among combinations of the rows, by their inner products `[h, h]`.
+    """
+    away = honest - honest.mean(0)
+    weights = torch.linalg.eigh((away @ away.T).double()).eigenvectors[:, -1]
+    way: Tensor = weights.to(away.dtype) @ away
+    length = way.norm()
+    return way / length if float(length) > 0.0 else torch.zeros_like(way)
+
+
+def fixed_rows(view: View, rng: np.random.Generator) -> Iterator[Tensor]:
+    """The rows `[b, m]` that each of `FIXED` would send in its first round.
+
+    Each draws what it would alone, from a copy of `rng`.
+    """
+    for attack in FIXED:
+        yield attack.corrupt(view, {}, copy.deepcopy(rng))[0]

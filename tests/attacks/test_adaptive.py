@@ -1,0 +1,99 @@
+"""The attacker that tries the rule out: no attack that does not harms more, by its own measure."""
+
+import numpy as np
+import pytest
+import torch
+from rules import ROWS
+
+from attacks.adaptive import Adaptive
+from attacks.candidates import FIXED, directions, first_principal
+from attacks.types import View
+from defenses.centered_clipping import CenteredClipping
+from defenses.geometric_median import GeometricMedian
+from defenses.mean import Mean
+from defenses.sign_majority import SignMajority
+from defenses.weighing import Composed
+
+N, HOSTILE, D = 15, 3, 12
+SUMS = {
+    "mean": Mean(),
+    "centered_clipping": CenteredClipping(radius=1.0),
+    "sign_majority": SignMajority(),
+    "geometric_median, two passes": GeometricMedian(),
+}
+EVERY = {**ROWS, **{name: Composed(before=(), rule=rule) for name, rule in SUMS.items()}}
+AIMS = ["backwards", "distance"]
+
+
+def rng():
+    return np.random.default_rng(5)
+
+
+def honest_rows(shift, seed=1):
+    """Rows that agree on a direction, and vary most in another."""
+    rows = torch.randn(N - HOSTILE, D, generator=torch.Generator().manual_seed(seed))
+    rows[:, 3] *= 3.0
+    return rows + shift
+
+
+def aggregates(rule, attack, shift=0.3):
+    """What `rule` makes of the rows that `attack` sends, and the honest mean."""
+    honest = honest_rows(shift)
+    own = honest_rows(shift, seed=2)[:HOSTILE]
+    view = View(1, own, honest, lambda rows: rule(rows, HOSTILE))
+    sent, _ = attack.corrupt(view, {}, rng())
+    return rule(torch.cat([sent, honest]), HOSTILE), honest.mean(0)
+
+
+@pytest.mark.parametrize("aim", AIMS)
+@pytest.mark.parametrize("name", EVERY)
+def test_no_fixed_attack_harms_any_rule_more(name, aim):
+    rule, adaptive = EVERY[name], Adaptive(aim=aim)
+    best = adaptive.harm(*aggregates(rule, adaptive))
+    for attack in FIXED:
+        assert best >= adaptive.harm(*aggregates(rule, attack)) - 1e-6, repr(attack)
+
+
+def test_what_is_farthest_off_is_not_what_sets_back_most():
+    """By the distance alone the attack takes a direction that costs honest clients little."""
+    judge = Adaptive()
+    backwards, farthest = Adaptive(), Adaptive(aim="distance")
+    weaker = [
+        name
+        for name, rule in EVERY.items()
+        if judge.harm(*aggregates(rule, farthest)) < judge.harm(*aggregates(rule, backwards)) / 2
+    ]
+    assert "trimmed_mean" in weaker
+    assert "median" in weaker
+
+
+def test_the_harm_by_hand():
+    aggregate, mean = torch.tensor([-1.0, 7.0]), torch.tensor([2.0, 0.0])
+    assert Adaptive().harm(aggregate, mean) == pytest.approx(3.0)
+    assert Adaptive(aim="distance").harm(aggregate, mean) == pytest.approx(58**0.5)
+    assert Adaptive().harm(aggregate, torch.zeros(2)) == pytest.approx(50**0.5), "no way back"
+
+
+def test_the_first_principal_direction_is_the_top_singular_vector():
+    rows = honest_rows(1.0)
+    top = torch.linalg.svd(rows - rows.mean(0)).Vh[0]
+    assert abs(float(first_principal(rows) @ top)) == pytest.approx(1.0, abs=1e-5)
+    assert not first_principal(torch.ones(4, 3)).any()
+    deviation = float(rows.std(0, correction=0).norm())
+    assert [float(way.norm()) for way in directions(rows)] == pytest.approx([deviation] * 5)
+
+
+def test_refining_finds_a_strength_between_those_of_the_grid():
+    """A rule that keeps rows up to a length: the worst is as long as that, to a few percent."""
+    honest, limit = honest_rows(0.3), 40.0
+
+    def rule(rows):
+        return rows[rows.norm(dim=1) <= limit].mean(0)
+
+    view = View(1, torch.zeros(HOSTILE, D), honest, rule)
+    sent, _ = Adaptive(steps=9).corrupt(view, {}, rng())
+    assert 0.95 * limit <= float(sent[0].norm()) <= limit
+    rough, _ = Adaptive(steps=2).corrupt(view, {}, rng())
+    judge = Adaptive()
+    harms = [judge.harm(rule(torch.cat([rows, honest])), honest.mean(0)) for rows in (rough, sent)]
+    assert harms[0] <= harms[1]
