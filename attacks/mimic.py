@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.types import ReadingAttack, State, View, usable_honest
+from attacks.types import Identities, ReadingAttack, State, View, usable_honest
 
 
 class Mimic(ReadingAttack):
@@ -17,7 +17,12 @@ class Mimic(ReadingAttack):
     updates differ most, learned over `warmup` rounds by z <- sum over k of <z, x_k - mu> (x_k - mu)
     + z, of length one, from a random start.
 
-    Knows all honest updates. Source: Karimireddy, He & Jaggi 2022, section 3.2.
+    The client that was copied in the last of these rounds is the victim from then on, so that the
+    same one counts for many in every round. In a round in which it takes no part, or cannot be
+    computed with, and where nobody's identity is known, they choose as in the warm-up.
+
+    Knows all honest updates, and whose they are. Source: Karimireddy, He & Jaggi 2022, section 3.2
+    and the attack's details in the appendix.
 
     >>> import torch, numpy
     >>> view = View(1, torch.zeros(1, 2), torch.tensor([[5.0, 0.0], [-4.0, 0.0], [0.0, 1.0]]))
@@ -26,20 +31,38 @@ class Mimic(ReadingAttack):
     """
 
     warmup: int = Field(20, ge=1, le=10_000)
-    """Over how many rounds the direction is learned."""
+    """Over how many rounds the direction is learned, and the victim chosen."""
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         honest = usable_honest(view.honest)
         if honest is None:
             return view.byzantine, state
-        z = state.get("direction")
-        if z is None:
-            z = torch.from_numpy(rng.normal(size=honest.shape[1])).to(honest)
-            z = z / z.norm()
+        identities = view.identities_of_usable()
         done = int(state.get("rounds", torch.tensor(0)))
         if done < self.warmup:
-            away = honest - honest.mean(0)
-            z = away.T @ (away @ z) + z
-            z = z / z.norm()
-        after = {"direction": z, "rounds": torch.tensor(done + 1)}
-        return honest[int((honest @ z).argmax())].expand_as(view.byzantine).clone(), after
+            state = {**state, "direction": _turned(state.get("direction"), honest, rng)}
+        place = _present(state.get("victim"), identities) if done >= self.warmup else None
+        if place is None:
+            place = int((honest @ state["direction"]).argmax())
+        if done < self.warmup and identities is not None:
+            state = {**state, "victim": torch.tensor(int(identities[place]))}
+        sent = honest[place].expand_as(view.byzantine).clone()
+        return sent, {**state, "rounds": torch.tensor(done + 1)}
+
+
+def _turned(z: Tensor | None, honest: Tensor, rng: np.random.Generator) -> Tensor:
+    """The direction `z` `[m]` after a step toward that in which rows `[h, m]` differ most."""
+    if z is None:
+        z = torch.from_numpy(rng.normal(size=honest.shape[1])).to(honest)
+        z = z / z.norm()
+    away = honest - honest.mean(0)
+    turned: Tensor = away.T @ (away @ z) + z
+    return turned / turned.norm()
+
+
+def _present(victim: Tensor | None, identities: Identities | None) -> int | None:
+    """The place of the `victim` among `identities` `[h]`; None where it is not among them."""
+    if victim is None or identities is None:
+        return None
+    places = np.flatnonzero(identities == int(victim))
+    return int(places[0]) if len(places) else None

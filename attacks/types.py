@@ -9,12 +9,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 State = Mapping[str, "Tensor"]
+Identities = NDArray[np.int64]
 _LONGEST = 1e15
 """The norm up to which a row can be computed with, as in `defenses.finite`."""
 
@@ -34,12 +36,21 @@ class View:
 
     `byzantine` `[b, m]` are the attackers' rows as honest training left them, `honest` `[h, m]`
     the others', `rule` the aggregation as a callable on rows `[n, m]` with the byzantine first.
+    `identities` `[h]` say whose the honest rows are: one client has the same number in every round.
     """
 
     round: int
     byzantine: Tensor
     honest: Tensor | None = None
     rule: Callable[[Tensor], Tensor] | None = None
+    identities: Identities | None = None
+
+    def identities_of_usable(self) -> Identities | None:
+        """Whose the rows of `usable_honest` are `[u]`; None where that is not shown."""
+        if self.honest is None or self.identities is None:
+            return None
+        whose: Identities = self.identities[_usable(self.honest).cpu().numpy()]
+        return whose
 
 
 class Attack(BaseModel):
@@ -132,7 +143,13 @@ def usable_honest(honest: Tensor | None) -> Tensor | None:
     """
     if honest is None:
         return None
+    rows = honest[_usable(honest)]
+    return rows if len(rows) else None
+
+
+def _usable(rows: Tensor) -> Tensor:
+    """Which of `rows` `[h, m]` can be computed with: `[h]` bool."""
     import torch  # what an attack declares is asked without computing anything
 
-    rows = honest[torch.linalg.vector_norm(honest, dim=1) <= _LONGEST]
-    return rows if len(rows) else None
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return norms <= _LONGEST

@@ -83,12 +83,16 @@ class Attackers:
     def corrupt(
         self,
         round: int,
-        hostile: Mask,
+        ids: Indices,
         rows: Tensor,
         state: State,
         rule: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, State]:
-        """Rows `[n, m]` with those of `hostile` `[n]` replaced, and what the attackers remember."""
+        """Rows `[n, m]` of clients `ids` `[n]` with hostile ones replaced, and what attackers keep.
+
+        `rule` aggregates rows of which the hostile ones are the first.
+        """
+        hostile = self.hostile(round)[ids]
         if not hostile.any() or not self.attack.corrupts:
             return rows, state
         bad = torch.from_numpy(hostile).to(rows.device)
@@ -98,6 +102,7 @@ class Attackers:
             rows[bad],
             rows[~bad] if Knowledge.ALL_HONEST in knows else None,
             rule if Knowledge.RULE in knows else None,
+            self.identities[ids[~hostile]] if Knowledge.ALL_HONEST in knows else None,
         )
         sent, state = self.attack.corrupt(view, state, self._generator(round))
         rows = rows.clone()

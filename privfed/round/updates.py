@@ -158,13 +158,13 @@ class ClientUpdates:
         if not answers:
             return
         answer = _joined(answers)
-        hostile = self.hostile(answer.ids)
+        hostile = int(self.hostile(answer.ids).sum())
         rows, self.attack_memory = attackers.corrupt(
             self.cohort.round,
-            hostile,
+            answer.ids,
             answer.rows,
             self.attack_memory,
-            lambda rows: foreseen(rows, int(hostile.sum())),
+            lambda rows: foreseen(rows, hostile),
         )
         yield replace(answer, rows=rows)
 

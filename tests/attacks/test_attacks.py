@@ -203,6 +203,52 @@ def test_mimic_learns_the_widest_direction_and_copies_one_client():
     assert torch.equal(state["direction"], last), "the direction is learned in the warm-up alone"
 
 
+def spread(leader, *, broken=None):
+    """Eight clients along one coordinate, `leader` the farthest out; one row may be broken."""
+    rows = torch.zeros(8, 5)
+    rows[:, 2] = torch.linspace(-1, 1, 8)
+    rows[leader, 2] = 4.0
+    rows[:, 0] = torch.arange(8.0) / 100  # tells whose row it is
+    if broken is not None:
+        rows[broken] = torch.nan
+    return rows
+
+
+def copied(sent):
+    return round(100 * float(sent[0, 0]))
+
+
+def mimicked(attack, rounds):
+    """Whose row is sent in each of these `rounds`, of honest rows and whose they are."""
+    state, victims = {"direction": torch.eye(5)[2]}, []
+    for number, (honest, identities) in enumerate(rounds):
+        view = View(number, torch.zeros(2, 5), honest, None, identities)
+        sent, state = attack.corrupt(view, state, rng(number))
+        victims.append(copied(sent))
+    return victims
+
+
+def test_mimic_copies_one_client_ever_after_its_warm_up():
+    everybody = np.arange(10, 18)
+    rounds = [(spread(leader), everybody) for leader in (1, 4, 6, 2, 7)]
+    assert mimicked(Mimic(warmup=2), rounds) == [1, 4, 4, 4, 4]
+    anonymous = [(honest, None) for honest, _ in rounds]
+    assert mimicked(Mimic(warmup=2), anonymous) == [1, 4, 6, 2, 7], "nobody knows who is who"
+
+
+def test_mimic_knows_its_victim_wherever_it_stands_and_waits_for_it():
+    everybody, others = np.arange(8), np.array([0, 1, 2, 3, 5, 6, 7])
+    turned = everybody[::-1].copy()
+    rounds = [
+        (spread(4), everybody),
+        (spread(6)[torch.from_numpy(turned)], turned),
+        (spread(6)[torch.from_numpy(others)], others),  # the victim is not drawn
+        (spread(6, broken=4), everybody),
+        (spread(6, broken=1), everybody),
+    ]
+    assert mimicked(Mimic(warmup=1), rounds) == [4, 4, 6, 6, 4]
+
+
 def test_fang_lies_just_outside_the_honest_range_against_the_trend():
     honest = torch.tensor([[1.0, -1.0, 2.0, -4.0], [3.0, 5.0, 4.0, -2.0]])  # means 2, 2, 3, -3
     sent = Fang().corrupt(View(1, torch.zeros(200, 4), honest), {}, rng())[0]

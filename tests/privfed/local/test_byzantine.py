@@ -173,11 +173,28 @@ def test_an_attack_is_shown_what_it_declares_and_no_more(tmp_path):
     first = seen[0]
     assert first.byzantine.shape == (2, 18)
     assert first.honest is None
+    assert first.identities is None
     rows = torch.randn(8, 18)
     torch.testing.assert_close(first.rule(rows), Median()(rows, 0))
     seen.clear()
     world_of(tmp_path, ReadingSpy(), rule=Median()).run(1)
     assert seen[0].honest.shape == (6, 18)
+    assert seen[0].identities.tolist() == np.flatnonzero(~attackers(Spy()).hostile(1)).tolist()
+
+
+def test_an_honest_row_has_the_same_identity_in_every_cohort():
+    """Whoever takes part, and whatever place the client has among those who do."""
+    seen.clear()
+    people, streams = np.array([40, 7, 99, 12]), Streams(0, simulated=True)
+    hostile = Attackers(ReadingSpy(), 0.5, False, False, people, streams)
+    bad = np.flatnonzero(hostile.hostile(1))[0]
+    for others in ([0, 1, 2, 3], [3, 1]):
+        ids = np.unique([*others, bad])
+        rows = torch.from_numpy(people[ids]).float()[:, None]
+        hostile.corrupt(1, ids, rows, {}, lambda rows: rows.mean(0))
+    for view in seen:
+        assert view.identities.tolist() == view.honest[:, 0].tolist()
+    assert len(seen) == 2
 
 
 @pytest.mark.parametrize("unbounded", [False, True])
@@ -316,6 +333,7 @@ def test_a_void_run_counts_for_nothing_as_a_prior(tmp_path):
     "keys",
     [
         ("attack.name=mimic", "attack.selection=round"),
+        ("attack.name=mimic", "attack.warmup=2"),
         ("attack.name=gaussian", "attack.selection=round"),
         ("attack.name=fang", "aggregation.rule=trimmed_mean"),
         ("attack.name=backdoor", "attack.target=1"),
