@@ -56,8 +56,9 @@ def _turned(z: Tensor | None, honest: Tensor, rng: np.random.Generator) -> Tenso
         z = torch.from_numpy(rng.normal(size=honest.shape[1])).to(honest)
         z = z / z.norm()
     away = honest - honest.mean(0)
-    turned: Tensor = away.T @ (away @ z) + z
-    return turned / turned.norm()
+    z = away.T @ (away @ z) + z
+    turned: Tensor = z / z.norm()
+    return turned
 
 
 def _present(victim: Tensor | None, identities: Identities | None) -> int | None:
