@@ -18,7 +18,8 @@ from attacks.types import UpdateAttack, View
 
 FIXED: tuple[UpdateAttack, ...] = (
     Alie(),
-    InnerProduct(),
+    Alie(z=1.5),
+    *(InnerProduct(strength=strength) for strength in (0.1, 0.5, 1.0, 2.0)),
     *(MinMax(direction=direction) for direction in ("unit", "sign", "std")),
     *(MinSum(direction=direction) for direction in ("unit", "sign", "std")),
     Fang(),
@@ -26,10 +27,11 @@ FIXED: tuple[UpdateAttack, ...] = (
     Mimic(),
     FreeRider(),
     SignFlip(),
+    SignFlip(strength=3.0),
     Scaling(),
     GaussianNoise(),
 )
-"""Attacks that do not try the rule out, or are made for one rule: each is the worst of some."""
+"""Attacks of a fixed strength, or made for one rule, as they are published and usually run."""
 
 
 def directions(honest: Tensor) -> list[Tensor]:
