@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 from accounting.empirical.claimed_releases import claimed_points, points_for_releases
 from accounting.empirical.two_sample import Claim
-from accounting.events import Event
 from accounting.guarantee import guarantee
-from accounting.noises import Gaussian
-from accounting.releases import PoissonSampled
+from privfed.auditing.gaussian_rounds import gaussian_round
 from privfed.auditing.released_function import ReleasedFunction
 from privfed.errors import Refused
 
@@ -26,7 +24,12 @@ class FunctionClaim:
 
     @classmethod
     def at(cls, epsilon: float, delta: float) -> FunctionClaim:
-        """(epsilon, delta)-privacy, and no more."""
+        """(epsilon, delta)-privacy, and no more. Raises `Refused` for what claims nothing."""
+        if not (0 <= epsilon < math.inf and 0 <= delta < 1):
+            raise Refused(
+                f"claimed is ε = {epsilon:g} at δ = {delta:g}; expected an ε from 0 on that is "
+                "finite, and a δ from 0 to below 1"
+            )
         return cls(((epsilon, delta),), epsilon, delta)
 
     @classmethod
@@ -47,13 +50,19 @@ class FunctionClaim:
 
         `noise_multiplier` is its deviation over how far the neighbours' sums lie apart, and `rate`
         the probability with which the person takes part in a round. Relation: add/remove. Source:
-        the project's own accountants (`accounting.guarantee`).
+        the project's own accountants (`accounting.guarantee`). Raises `Refused` where these know
+        nothing finite.
         """
         _refuse_pure(delta)
-        noise = Gaussian(float(noise_multiplier))
-        event = Event(noise, "full") if rate == 1 else Event(PoissonSampled(rate, noise), "poisson")
+        event = gaussian_round(noise_multiplier, rate)
         points = tuple(claimed_points(event, rounds, delta))
-        return cls(points, guarantee({event: rounds}, delta).epsilon, delta)
+        epsilon = guarantee({event: rounds}, delta).epsilon
+        if epsilon == math.inf:
+            raise Refused(
+                f"noise of multiplier {noise_multiplier:g} has no finite ε at δ = {delta:g} over "
+                f"{rounds} rounds, so there is nothing to test"
+            )
+        return cls(points, epsilon, delta)
 
 
 def _refuse_pure(delta: float) -> None:

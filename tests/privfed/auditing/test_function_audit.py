@@ -200,6 +200,12 @@ def test_what_is_no_such_function_is_refused(function, reason):
         ({"claimed_epsilon": 1.0, "noise_multiplier": 1.0, "delta": DELTA}, "give one of them"),
         ({"claimed_epsilon": 1.0, "rounds": 3, "delta": DELTA}, "go with a noise multiplier"),
         ({"noise_multiplier": 1.0, "delta": 0.0}, "delta is 0"),
+        ({"noise_multiplier": math.nan, "delta": DELTA}, "states no noise"),
+        ({"noise_multiplier": math.inf, "delta": DELTA}, "states no noise"),
+        ({"noise_multiplier": 1e-9, "delta": DELTA}, "no finite"),
+        ({"noise_multiplier": 1.0, "sampling_rate": math.nan, "delta": DELTA}, "states no noise"),
+        ({"claimed_epsilon": math.nan, "delta": DELTA}, "expected an ε"),
+        ({"claimed_epsilon": math.inf, "delta": DELTA}, "expected an ε"),
     ],
     ids=str,
 )
