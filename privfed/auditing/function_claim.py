@@ -54,6 +54,11 @@ class FunctionClaim:
         nothing finite.
         """
         _refuse_pure(delta)
+        if not (isinstance(rounds, int) and rounds >= 1 and rate > 0):
+            raise Refused(
+                f"claimed are {rounds} rounds at a sampling rate of {rate:g}; expected a whole "
+                "number from 1 on, and a rate above 0"
+            )
         event = gaussian_round(noise_multiplier, rate)
         points = tuple(claimed_points(event, rounds, delta))
         epsilon = guarantee({event: rounds}, delta).epsilon
@@ -93,7 +98,9 @@ def claim_of(
     if delta is not None and claimed_epsilon is not None:
         return FunctionClaim.at(claimed_epsilon, delta)
     if delta is not None and noise_multiplier is not None:
-        return FunctionClaim.of_gaussian(noise_multiplier, sampling_rate or 1.0, rounds or 1, delta)
+        rate = 1.0 if sampling_rate is None else sampling_rate
+        count = 1 if rounds is None else rounds
+        return FunctionClaim.of_gaussian(noise_multiplier, rate, count, delta)
     if delta is not None and profile is not None:
         return FunctionClaim.of_profile(profile, delta)
     raise Refused(

@@ -204,6 +204,9 @@ def test_what_is_no_such_function_is_refused(function, reason):
         ({"noise_multiplier": math.inf, "delta": DELTA}, "states no noise"),
         ({"noise_multiplier": 1e-9, "delta": DELTA}, "no finite"),
         ({"noise_multiplier": 1.0, "sampling_rate": math.nan, "delta": DELTA}, "states no noise"),
+        ({"noise_multiplier": 1.0, "sampling_rate": 0.0, "delta": DELTA}, "a rate above 0"),
+        ({"noise_multiplier": 1.0, "rounds": 0, "delta": DELTA}, "claimed are 0 rounds"),
+        ({"noise_multiplier": 1.0, "rounds": -3, "delta": DELTA}, "claimed are -3 rounds"),
         ({"claimed_epsilon": math.nan, "delta": DELTA}, "expected an ε"),
         ({"claimed_epsilon": math.inf, "delta": DELTA}, "expected an ε"),
     ],
@@ -272,3 +275,5 @@ def test_from_python_it_is_the_command():
     assert "REFUTED" in str(answer)
     with pytest.raises(Refused, match="at least 20"):
         privfed.audit_function(noised(1.0), delta=DELTA, epsilon=1.0, releases=10)
+    with pytest.raises(Refused, match="confidence is 2"):
+        privfed.audit_function(noised(1.0), delta=DELTA, epsilon=1.0, confidence=2)
