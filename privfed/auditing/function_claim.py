@@ -54,7 +54,7 @@ class FunctionClaim:
         nothing finite.
         """
         _refuse_pure(delta)
-        if not (isinstance(rounds, int) and rounds >= 1 and rate > 0):
+        if not isinstance(rounds, int) or rounds < 1 or rate <= 0:
             raise Refused(
                 f"claimed are {rounds} rounds at a sampling rate of {rate:g}; expected a whole "
                 "number from 1 on, and a rate above 0"

@@ -68,6 +68,11 @@ class Evidence:
         """Whether the claim is refuted at the bounds' confidence, as some honest runs are."""
         return self.p_value < 1 - self.confidence
 
+    @property
+    def by_chance(self) -> bool:
+        """Whether there are so few canaries that estimates are mostly chance."""
+        return self.canaries < _ENOUGH
+
     def to_json(self) -> dict[str, Any]:
         """The object under "canaries" in `privfed audit --json`."""
         return {**asdict(self), "doubted": self.doubted, "refuted": self.refuted}
@@ -120,7 +125,7 @@ def _heads(evidence: Evidence) -> str:
 def _estimates(evidence: Evidence) -> str:
     """The estimates, of which one is for who saw every release, where canaries were held to it."""
     final = f"{_shown(evidence.epsilon_estimate_final)} for who sees the final model"
-    few = ", and of so few canaries mostly chance" if evidence.canaries < _ENOUGH else ""
+    few = ", and of so few canaries mostly chance" if evidence.by_chance else ""
     if evidence.epsilon_estimate_all_iterates is None:
         return f"ε ≈ {final} (not a bound{few})"
     return (
