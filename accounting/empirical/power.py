@@ -1,7 +1,7 @@
 """The power of a test by one run: how likely its guesses refute a claim that is false.
 
-It is known before the run, for canaries that leave each other alone and whose scores with and
-without them are two Gaussians of one deviation. No run's canaries do better, and most do worse.
+It is known before the run, for canaries that leave each other alone and are told apart as well as a
+trade-off curve allows at all. No run's canaries do better, and most do worse.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from accounting.empirical.tradeoff import TradeoffCurve
 
 _TRIALS = 400
 _MOST_CANARIES = 100_000
+_GRID = np.unique(np.concatenate([[0.0], np.geomspace(1e-9, 1.0, 4000), np.linspace(0, 1, 4000)]))
+"""Between these points f hardly bends, whose every value takes all points of a profile."""
 
 
 def refuting_guesses(
@@ -58,15 +60,21 @@ def _least_refuting(canaries: int, made: int, curve: TradeoffCurve, level: float
 
 
 def power(
-    canaries: int, refuting: Sequence[tuple[int, int]], mu: float, rng: np.random.Generator
+    canaries: int,
+    refuting: Sequence[tuple[int, int]],
+    curve: TradeoffCurve,
+    rng: np.random.Generator,
 ) -> float:
-    """The share of 400 simulated runs that are refuted.
+    """The share of 400 simulated runs that are refuted, whose true curve is `curve`, f.
 
-    A canary scores N(`mu`, 1) where it is in, and N(0, 1) where it is not.
+    The best test of each canary has a p-value, uniform where the canary is not in. Where it is, one
+    below a has probability 1 - f(a), so that it is f(1 - u) of a uniform u, as f is its own inverse
+    (Dong, Roth & Su 2022, definitions 2.1 and 2.3). The canary's score is minus that.
     """
-    refuted = 0
+    refuted, p_values = 0, curve.reflected(_GRID)
     for _ in range(_TRIALS if refuting else 0):
         coins = rng.random(canaries) < 0.5
-        scores = rng.normal(size=canaries) + mu * coins
+        uniform = rng.random(canaries)
+        scores = -np.where(coins, np.interp(uniform, _GRID, p_values), uniform)
         refuted += any(guess(scores, coins, made).right >= least for made, least in refuting)
     return refuted / _TRIALS

@@ -9,7 +9,8 @@ is learned decides what it sees.
 - `quadratic_scores`: spreads and correlations that differ.
 - `repetition_scores`: values that come again exactly, as those of noise whose seed repeats do.
 
-A release of which a number is not finite is one that was aborted for all to see.
+A release of which a number is not finite is one that was aborted for all to see. That it was counts
+as a number of its own, and so does how much more often it is infinite upwards than downwards.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.float64]
 _LEAST_VARIANCE = 1e-9
 """What a combination's variance counts as at least: it then tells most, and not everything."""
+_LARGEST = 1e100
+"""What a number counts as at most, in its units."""
 _MOST_JOINT = 2000
 """Of more numbers than these a discriminant takes each for itself, if it differs beyond chance."""
 _ROWS_A_NUMBER = 20
@@ -35,7 +38,7 @@ def linear_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, Numb
     The scores are along Fisher's linear discriminant of the first half of the releases, in the span
     of what varies: a combination that varies (nearly) not at all, and differs, tells most.
     """
-    flat0, flat1 = _flat(observed0), _flat(observed1)
+    flat0, flat1 = _in_units(_flat(observed0), _flat(observed1))
     half0, half1 = _first_half(flat0), _first_half(flat1)
     spread = np.concatenate([half0, half1]).std(0)
     scale = np.where(spread > 0, spread, 1.0)
@@ -56,7 +59,7 @@ def quadratic_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, N
     The Gaussians are fitted to the first half of the releases `[n, ..., k]`; where these are few
     for so many numbers, as if numbers were independent.
     """
-    flat0, flat1 = _flat(observed0), _flat(observed1)
+    flat0, flat1 = _in_units(_flat(observed0), _flat(observed1))
     half0, half1 = _first_half(flat0), _first_half(flat1)
     both = np.concatenate([half0, half1])
     spread = both.std(0)
@@ -74,13 +77,13 @@ def repetition_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, 
     """A score `[n]` of each release: how much more often its very values came of the one neighbour.
 
     For each of its numbers, and for all together, it is counted how often a quarter of the releases
-    `[n, ..., k]` of either neighbour had the same: the first quarter, and for that the second. The
-    logarithms of the counts' ratios are the evidence, of which `linear_scores` makes one score.
-    Continuous noise repeats nothing, and scores 0.
+    `[n, ..., k]` of either neighbour had the same: the first quarter, and for that the second, both
+    of the first half. The logarithms of the counts' ratios are the evidence, of which
+    `linear_scores` makes one score. Continuous noise repeats nothing, and scores 0.
     """
     flat0, flat1 = _flat(observed0), _flat(observed1)
     both = np.concatenate([flat0, flat1]) + 0.0  # which makes of -0.0 the same zero
-    quarters = np.concatenate([np.arange(len(flat)) * 4 // len(flat) for flat in (flat0, flat1)])
+    quarters = np.concatenate([_parts(len(flat)) for flat in (flat0, flat1)])
     sides = np.repeat([0, 1], [len(flat0), len(flat1)])
     rows = np.ascontiguousarray(both).view(np.dtype((np.void, both.itemsize * both.shape[1])))
     evidence = [_log_ratio(values, sides, quarters) for values in (rows[:, 0], *both.T)]
@@ -142,8 +145,28 @@ def _first_half(flat: Numbers) -> Numbers:
     return flat[: len(flat) // 2]
 
 
+def _parts(count: int) -> NDArray[np.int64]:
+    """The part of each of so many releases: 0 or 1, quarters of the first half; 2, the second."""
+    half = count // 2
+    return np.repeat([0, 1, 2], [half // 2, half - half // 2, count - half])
+
+
+def _in_units(flat0: Numbers, flat1: Numbers) -> tuple[Numbers, Numbers]:
+    """Both `[n, m]`, each number over about the largest that it was in the first half.
+
+    So no square of one overflows, or vanishes. The units are powers of 2, which round nothing.
+    """
+    largest = np.concatenate([np.abs(_first_half(flat)) for flat in (flat0, flat1)]).max(0)
+    _, exponents = np.frexp(largest)
+    with np.errstate(over="ignore"):
+        scaled = (np.ldexp(flat, -exponents) for flat in (flat0, flat1))
+        in0, in1 = (np.clip(each, -_LARGEST, _LARGEST) for each in scaled)
+    return in0, in1
+
+
 def _flat(observed: Numbers) -> Numbers:
-    """`[n, ..., k]` as `[n, m + 1]`: an aborted release shows that it was, alone."""
+    """`[n, ..., k]` as `[n, m + 2]`: an aborted release shows that it was, and to which side."""
     flat = observed.reshape(len(observed), -1)
     finite = np.isfinite(flat)
-    return np.column_stack([np.where(finite, flat, 0.0), ~finite.all(1)])
+    sides = np.isposinf(flat).sum(1) - np.isneginf(flat).sum(1)
+    return np.column_stack([np.where(finite, flat, 0.0), ~finite.all(1), sides])

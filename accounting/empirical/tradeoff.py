@@ -72,7 +72,8 @@ class ClaimedCurve:
 
     def reflected(self, x: Numbers) -> Numbers:
         epsilons, deltas = np.array(self.claims, dtype=np.float64).T
-        factors = np.exp(np.minimum(epsilons, _LARGEST_EXPONENT))
-        x = np.asarray(x)[..., None]
-        few, many = (x - deltas) / factors, 1 - deltas - factors * (1 - x)
+        epsilons = np.minimum(epsilons, _LARGEST_EXPONENT)
+        above = np.asarray(x)[..., None] - deltas
+        few = above / np.exp(epsilons)
+        many = above - np.expm1(epsilons) * (1 - np.asarray(x)[..., None])  # no 1 takes digits of x
         return np.asarray(np.maximum(np.maximum(few, many).max(-1), 0.0))

@@ -25,7 +25,7 @@ from accounting.empirical.release_scores import (
 )
 from accounting.empirical.two_sample import REFUTED_BELOW, Verdict, judge
 from privfed.auditing.function_claim import FunctionClaim
-from privfed.auditing.released_function import ReleasedFunction
+from privfed.auditing.released_function import MOST_NUMBERS, ReleasedFunction
 from privfed.errors import Refused
 
 Numbers = NDArray[np.float64]
@@ -109,8 +109,10 @@ def audit_function(
 
     `releases`: 100,000, or as many as a minute or two allows. A `seed` makes the generators that
     the function is given repeatable; without, they are the system's own. Raises `Refused` where
-    the function fails, or returns no numbers, or not always as many.
+    the function fails, or returns no numbers, or not always as many, and for another confidence.
     """
+    if not 0 < confidence < 1:
+        raise Refused(f"confidence is {confidence:g}; expected a number above 0 and below 1")
     count = releases or _affordable(function)
     without, with_member = observe(function, count, seed)
     tested = []
@@ -134,11 +136,17 @@ def observe(
 ) -> tuple[Numbers, Numbers]:
     """`count` releases `[count, k]` without the member, and with it, in pairs of random order.
 
-    So what drifts from call to call drifts alike on both sides.
+    So what drifts from call to call drifts alike on both sides. Raises `Refused` for more numbers
+    than fit into memory.
     """
     generators = _generators(seed)
     coins = next(generators).integers(0, 2, count).astype(bool)
     first = function.release(False, next(generators))
+    if count * len(first) > MOST_NUMBERS:
+        raise Refused(
+            f"{count} releases of {len(first):,} numbers each do not fit into memory; expected at "
+            f"most {MOST_NUMBERS:,} numbers of each neighbour: release some of them, or fewer times"
+        )
     observed = np.empty((2, count, len(first)))
     for number, coin in enumerate(coins):
         for member in (bool(coin), not coin):

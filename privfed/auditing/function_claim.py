@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from accounting.empirical.claimed_releases import claimed_points, points_for_releases
 from accounting.empirical.two_sample import Claim
-from accounting.guarantee import guarantee
-from privfed.auditing.gaussian_rounds import gaussian_round
+from privfed.auditing.gaussian_rounds import gaussian_rounds
 from privfed.auditing.released_function import ReleasedFunction
 from privfed.errors import Refused
 
@@ -24,11 +23,11 @@ class FunctionClaim:
 
     @classmethod
     def at(cls, epsilon: float, delta: float) -> FunctionClaim:
-        """(epsilon, delta)-privacy, and no more. Raises `Refused` for what claims nothing."""
+        """(epsilon, delta)-privacy, and no more. Raises `Refused` for what bounds nothing."""
         if not (0 <= epsilon < math.inf and 0 <= delta < 1):
             raise Refused(
-                f"claimed is ε = {epsilon:g} at δ = {delta:g}; expected an ε from 0 on that is "
-                "finite, and a δ from 0 to below 1"
+                f"({epsilon:g}, {delta:g}) is claimed; expected a finite epsilon of 0 or more, and "
+                "a delta of 0 or more and below 1"
             )
         return cls(((epsilon, delta),), epsilon, delta)
 
@@ -36,11 +35,7 @@ class FunctionClaim:
     def of_profile(cls, profile: Callable[[float], float], delta: float) -> FunctionClaim:
         """The whole `profile`, epsilon by delta. Raises `Refused` where it claims nothing."""
         _refuse_pure(delta)
-        points = tuple(points_for_releases(profile, delta))
-        if not points:
-            raise Refused("the profile is infinite at every delta, so there is nothing to test")
-        epsilon = next((epsilon for epsilon, at in points if at == delta), math.inf)
-        return cls(points, epsilon, delta)
+        return cls._of_points(points_for_releases(profile, delta), delta)
 
     @classmethod
     def of_gaussian(
@@ -50,24 +45,20 @@ class FunctionClaim:
 
         `noise_multiplier` is its deviation over how far the neighbours' sums lie apart, and `rate`
         the probability with which the person takes part in a round. Relation: add/remove. Source:
-        the project's own accountants (`accounting.guarantee`). Raises `Refused` where these know
-        nothing finite.
+        the project's own accountants (`accounting.guarantee`). Raises `Refused` for other numbers.
         """
         _refuse_pure(delta)
-        if not isinstance(rounds, int) or rounds < 1 or rate <= 0:
-            raise Refused(
-                f"claimed are {rounds} rounds at a sampling rate of {rate:g}; expected a whole "
-                "number from 1 on, and a rate above 0"
-            )
-        event = gaussian_round(noise_multiplier, rate)
-        points = tuple(claimed_points(event, rounds, delta))
-        epsilon = guarantee({event: rounds}, delta).epsilon
-        if epsilon == math.inf:
-            raise Refused(
-                f"noise of multiplier {noise_multiplier:g} has no finite ε at δ = {delta:g} over "
-                f"{rounds} rounds, so there is nothing to test"
-            )
-        return cls(points, epsilon, delta)
+        event, count = gaussian_rounds(noise_multiplier, rate, rounds)
+        return cls._of_points(claimed_points(event, count, delta), delta)
+
+    @classmethod
+    def _of_points(cls, points: Iterable[Claim], delta: float) -> FunctionClaim:
+        """The profile of `points`. Raises `Refused` where all that is claimed is no bound."""
+        claimed = tuple(points)
+        if not claimed:
+            raise Refused("the profile is infinite at every delta, so there is nothing to test")
+        epsilon = next((epsilon for epsilon, at in claimed if at == delta), math.inf)
+        return cls(claimed, epsilon, delta)
 
 
 def _refuse_pure(delta: float) -> None:
@@ -99,8 +90,9 @@ def claim_of(
         return FunctionClaim.at(claimed_epsilon, delta)
     if delta is not None and noise_multiplier is not None:
         rate = 1.0 if sampling_rate is None else sampling_rate
-        count = 1 if rounds is None else rounds
-        return FunctionClaim.of_gaussian(noise_multiplier, rate, count, delta)
+        return FunctionClaim.of_gaussian(
+            noise_multiplier, rate, 1 if rounds is None else rounds, delta
+        )
     if delta is not None and profile is not None:
         return FunctionClaim.of_profile(profile, delta)
     raise Refused(

@@ -1,24 +1,25 @@
-"""The event of a round of Gaussian noise that somebody states in numbers, of their own pipeline."""
+"""Rounds of Gaussian noise that somebody claims in numbers, of a function or pipeline of theirs."""
 
 from __future__ import annotations
 
 from accounting.errors import Unaccountable
 from accounting.events import Event
-from accounting.noises import Gaussian
+from accounting.noises import Gaussian, natural_number
 from accounting.releases import PoissonSampled
 from privfed.errors import Refused, public_text
 
 
-def gaussian_round(noise_multiplier: float, sampling_rate: float) -> Event:
-    """One round of Gaussian noise, on a Poisson cohort where `sampling_rate` is below 1.
+def gaussian_rounds(noise_multiplier: float, rate: float, rounds: int) -> tuple[Event, int]:
+    """The event of one round, on Poisson cohorts where `rate` is below 1, and how many there are.
 
-    `noise_multiplier` is its deviation over how far neighbours' sums lie apart. Raises `Refused`
-    for numbers that no accountant takes, as those that are not finite.
+    `noise_multiplier` is its deviation over how far the neighbours' sums lie apart, and `rate` the
+    probability with which a client takes part. Raises `Refused` for numbers that are none of these.
     """
+    if rate == 0:
+        raise Refused("sampling rate is 0, so that nobody takes part; expected one above 0")
     try:
-        noise = Gaussian(float(noise_multiplier))
-        if sampling_rate == 1:
-            return Event(noise, "full")
-        return Event(PoissonSampled(float(sampling_rate), noise), "poisson")
+        count, noise = natural_number(rounds, "rounds"), Gaussian(float(noise_multiplier))
+        full = Event(noise, "full")
+        return (full if rate == 1 else Event(PoissonSampled(rate, noise), "poisson")), count
     except Unaccountable as error:
-        raise Refused(f"the claim states no noise: {public_text(error)}") from None
+        raise Refused(f"the claim of Gaussian noise: {public_text(error)}") from error

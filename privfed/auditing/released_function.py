@@ -20,6 +20,12 @@ from privfed.own_code import in_own_code
 from privfed.parts import imported
 
 Numbers = NDArray[np.float64]
+MOST_NUMBERS = 2**27
+"""How many numbers are held at most, of one release or of all on one neighbour."""
+_REAL = "biuf"
+"""The kinds of numpy's types that hold real numbers."""
+_EXACT = 2**53
+"""Up to here double precision holds every integer."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +63,23 @@ class ReleasedFunction:
     def release(self, member: bool, generator: np.random.Generator) -> Numbers:
         """What it releases `[k]`. Raises `Refused` where it fails, or returns no numbers."""
         released = self._asked(self.call, member, generator)
-        try:
-            numbers = np.asarray(released, dtype=np.float64).ravel()
-        except (TypeError, ValueError, RuntimeError):
-            numbers = np.empty(0)
-        if released is None or not len(numbers):
+        array = _array(released)
+        if not array.size or array.dtype.kind not in _REAL:
             raise Refused(
-                f"{self.name} returned {type(released).__name__}, which are no numbers; expected "
+                f"{self.name} returned {_described(released)}, which are no numbers; expected "
                 "an array of real numbers, as many each time"
             )
-        return numbers
+        if array.size > MOST_NUMBERS:
+            raise Refused(
+                f"{self.name} returned {array.size:,} numbers, which do not fit into memory; "
+                f"expected at most {MOST_NUMBERS:,}: release some of them"
+            )
+        if array.dtype.kind in "iu" and max(-int(array.min()), int(array.max())) > _EXACT:
+            raise Refused(
+                f"{self.name} returned integers beyond 2**53, of which floating point drops low "
+                "bits; expected smaller ones: return high and low bits apart"
+            )
+        return array.astype(np.float64).ravel()
 
     def _claiming(self, profile: Callable[[float], Any]) -> Callable[[float], float]:
         def epsilon(delta: float) -> float:
@@ -91,3 +104,17 @@ class ReleasedFunction:
                 f"{self.name} failed: {type(error).__name__}: {reason}; it is called as "
                 f"release(member, generator), and its profile with delta{in_own_code(error)}"
             ) from error
+
+
+def _array(released: Any) -> NDArray[Any]:
+    """What was `released` as an array; an empty one where it is none, of one form or that fits."""
+    try:
+        return np.asarray(released)
+    except Exception:  # what a value does when it is read is the user's own, too
+        return np.empty(0)
+
+
+def _described(released: Any) -> str:
+    """The type of `released`, and that of its elements where it is an array."""
+    kind = type(released).__name__
+    return f"{kind} of {released.dtype}" if isinstance(released, np.ndarray) else kind

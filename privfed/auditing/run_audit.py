@@ -152,7 +152,7 @@ def _canaries(directory: RunDirectory, ledger: Ledger, alone: Guarantee) -> Evid
 
     config = directory.config.read()
     (event, *_) = ledger.run_spending
-    claims, slack = refutable_claims(ledger.run_spending, alone.delta)
+    claims, slack = refutable_claims(ledger.run_spending, alone.delta, alone.accountant)
     scale = Scale.of(config, record.dimension) if len(record.rounds) else None
     return weigh(record, event, scale, claims, config.audit.confidence, slack)
 

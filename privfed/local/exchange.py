@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.privacy.mechanism import PublicState
 from privfed.sampling.cohort import Cohort
 from privfed.vector import Layout
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from privfed.privacy.mechanism import PublicState
 
 Broadcast = Mapping[str, "Tensor"]
 """Released values only, by name; "params" `[d]` is the current model."""

@@ -35,8 +35,6 @@ def audit_function(
 
     if releases is not None and releases < 20:
         raise Refused(f"releases is {releases}; expected at least 20")
-    if not 0 < confidence < 1:
-        raise Refused(f"confidence is {confidence}; expected between 0 and 1")
     released = ReleasedFunction.of(function)
     claim = claim_of(released, epsilon, delta, noise_multiplier, sampling_rate, rounds)
     audited = audited_function(released, claim, releases, confidence)

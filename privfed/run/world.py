@@ -22,8 +22,10 @@ from privfed.run.canaries.input_canaries import with_input_canaries
 from privfed.run.canaries.run_canaries import RunCanaries
 from privfed.run.prepare import Loader
 from privfed.run.setup import Setup
+from privfed.store.canary_file import CanaryFile
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
+from privfed.store.tensorfile import misfits_are_broken
 from privfed.streams import Streams
 
 
@@ -176,7 +178,16 @@ def with_run_canaries(
     clients = setup.federation.clients
     drawn = setup.plan.cost.witness
     world = with_canaries(world, clients, config.mechanism, drawn, canaries, log)
-    return world, UpdateCanaries(canaries, setup.network.initial_params, log)
+    return world, UpdateCanaries(canaries, _start_of(setup, directory), log)
+
+
+def _start_of(setup: Setup, directory: RunDirectory) -> Tensor:
+    """The model `[d]` that the run started from, which one that goes on no longer builds."""
+    file = CanaryFile(directory.canary_examples)
+    if not file.exists():
+        file.write({"start": setup.network.initial_params})
+    with misfits_are_broken(file.path):
+        return file.read(setup.network.initial_params.device)["start"]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The examples of a run's canaries, which nobody else may read before the run ends."""
+"""What a run's canaries start from, which nobody else may read before the run ends."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CanaryFile:
-    """The file `private/canaries.safetensors` at `path`: made when a run begins, and kept."""
+    """The file `private/canaries.safetensors` at `path`: made when a run begins, and kept.
+
+    It has the model that the run started from, and the examples of canaries that train.
+    """
 
     path: Path
 
     def exists(self) -> bool:
-        """Whether the examples were made."""
+        """Whether it was made."""
         return self.path.is_file()
 
     def write(self, tensors: Mapping[str, Tensor]) -> None:

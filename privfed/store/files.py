@@ -26,7 +26,7 @@ FILES = {
     "private/settled.f32": "what clients keep between rounds, with its journal beside it",
     "private/people": "a keyed digest of people who were passed in Python, to know them again",
     "private/canaries.f64": "what canaries saw of each release",
-    "private/canaries.safetensors": "the examples of canaries, where these train",
+    "private/canaries.safetensors": "the run's start, and the examples of canaries that train",
     "private/simulation.html": "a page with what no ε covers, by `privfed report --simulation`",
     "private/silos/": "a ledger for each silo, of the privacy of its examples",
 }

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 from accounting.bounds.closed import gaussian_epsilon
 from accounting.empirical.claimed_profile import claimed_profile
@@ -18,7 +18,7 @@ from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
 
 DELTA = 1e-5
-SIZES = (1, 2, 7, 40)
+SIZES = (1, 2, 7, 40, 100)
 
 
 def pure(epsilon):
@@ -38,7 +38,15 @@ def canaries(rng, mu, count):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     ("law", "parameter"),
-    [(pure, 0.1), (pure, 1.0), (pure, 3.0), (gaussian, 0.3), (gaussian, 1.0), (gaussian, 3.0)],
+    [
+        (pure, 0.0),
+        (pure, 0.1),
+        (pure, 1.0),
+        (pure, 3.0),
+        (gaussian, 0.3),
+        (gaussian, 1.0),
+        (gaussian, 3.0),
+    ],
 )
 def test_a_p_value_is_no_less_than_the_probability_of_independent_guesses(law, parameter, size):
     """Each coin is guessed by itself as well as its curve allows, by a mechanism that has it."""
@@ -88,6 +96,57 @@ def test_the_truth_is_seldom_refuted(mu):
     assert above <= 50
 
 
+def worst_case(guesses, claims):
+    """The largest probability of as many right guesses in any run with these `claims`, exactly.
+
+    By symmetry, a worst run chooses coins to guess at random, and makes patterns of right and wrong
+    guesses with probabilities that depend on the number of right ones alone. What neighbours differ
+    by beyond a claim is piecewise linear in these, so a linear program maximises over all runs.
+    """
+    m, k, v = guesses.coins, guesses.made, guesses.right
+    j = np.arange(k)
+    others = np.array([math.comb(k - 1, n) for n in range(k)], dtype=float)
+    wrong, right = (others / [math.comb(k, n + more) for n in range(k)] for more in (0, 1))
+    columns, rows, limits = k + 1 + 2 * k * len(claims), [], []
+    for number, (epsilon, delta) in enumerate(claims):
+        slack = k + 1 + 2 * k * number + np.arange(2 * k).reshape(2, k)
+        for side in (0, 1):
+            factors = np.roll([1.0, -math.exp(epsilon)], side)
+            beyond = np.zeros((k, columns))
+            beyond[j, j + 1], beyond[j, j] = factors[0] * right, factors[1] * wrong
+            beyond[j, slack[side]] = -1.0
+            rows += list(beyond)
+            limits += [0.0] * k
+        rows.append(np.zeros(columns))
+        rows[-1][slack] = 1.0
+        limits.append(delta * m / k)
+    sought, all_of_it = np.zeros(columns), np.zeros((1, columns))
+    sought[v : k + 1], all_of_it[0, : k + 1] = -1.0, 1.0
+    solved = optimize.linprog(sought, np.array(rows), limits, all_of_it, [1.0])
+    assert solved.success
+    return -solved.fun
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        [(1.0, 0.0)],
+        [(0.0, 0.5)],
+        [(0.3, 0.01), (0.1, 0.2), (2.0, 1e-4)],
+        [(gaussian_epsilon(1.0, delta), delta) for delta in (1e-4, 0.01, 0.1, 0.3)],
+    ],
+    ids=["pure", "mixed", "points", "Gaussian"],
+)
+@pytest.mark.parametrize(("coins", "made"), [(1, 1), (3, 2), (6, 6), (20, 4), (12, 12)])
+def test_no_run_has_as_many_right_guesses_more_often(claims, coins, made):
+    """Whatever its guesses do to each other. It is tight: a smaller one would not hold."""
+    for right in range(1, made + 1):
+        guesses = Guesses(coins, made, right)
+        bound, worst = curve_p_value(guesses, ClaimedCurve(claims)), worst_case(guesses, claims)
+        assert bound >= worst * (1 - 1e-5)
+        assert bound / 2 < worst
+
+
 def test_a_list_of_guesses_is_paid_for():
     """The smallest p-value of several counts as often as there were tests."""
     scores, coins = canaries(np.random.default_rng(2), 3.0, 200)
@@ -130,3 +189,10 @@ def test_a_ledgers_profile_refutes_half_of_its_noise_where_one_point_does_not():
     assert profile < 1e-6
     assert made.p_value(*claims[0]) > 100 * profile
     assert curve_p_value(made, ClaimedCurve(claims[:1])) > 100 * profile
+
+
+def test_what_is_held_against_a_run_is_what_its_ledgers_accountant_claims():
+    spending = {Event(PoissonSampled(0.2, Gaussian(2.0)), "poisson"): 50}
+    rdp, pld = (next(claimed_profile(spending, DELTA, name)) for name in ("rdp", "pld"))
+    assert rdp[0] > 1.05 * pld[0]
+    assert next(claimed_profile(spending, DELTA)) == pld

@@ -122,15 +122,42 @@ def test_bounds_exceed_the_truth_no_more_often_than_they_say(score):
     assert above <= 18  # of 100, of which 10 are expected at most
 
 
-def test_the_second_half_chooses_nothing():
-    """Another second half leaves the scores of the first as they are."""
-    rng = np.random.default_rng(4)
-    without, with_member = np.round(rng.normal(size=(2, 400, 3)), 1)
-    changed = with_member.copy()
-    changed[200:] += 1.0
+@pytest.mark.parametrize("count", [80, 81, 82, 83])
+@pytest.mark.parametrize("score", SCORES)
+def test_the_second_half_chooses_nothing(score, count):
+    """Each of its releases may be another, and the scores of all others are what they were."""
+    rng, half = np.random.default_rng(4), count // 2
+    without, with_member = np.round(rng.normal(size=(2, count, 3)), 0)
+    before = SCORES[score](without, with_member)
+    for place in range(half, count):
+        changed = with_member.copy()
+        changed[place] = with_member[0]
+        after = SCORES[score](without, changed)
+        np.testing.assert_allclose(before[1][:half], after[1][:half], rtol=1e-9)
+        np.testing.assert_allclose(before[0], after[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-200, 1e200, 1e305], ids=str)
+@pytest.mark.parametrize("score", ["means", "spreads"])
+def test_numbers_of_any_size_are_told_apart(score, size):
+    assert verdict(score, lambda rng, member: size * shifted(rng, member)).p_value < REFUTED_BELOW
+
+
+def test_a_value_that_only_the_second_half_has_may_be_of_any_size():
+    rng = np.random.default_rng(5)
+    without, with_member = rng.normal(size=(2, 200, 2)) * 1e-200
+    with_member[150:] = 1e300
     for scores in SCORES.values():
-        before, after = scores(without, with_member)[1], scores(without, changed)[1]
-        np.testing.assert_allclose(before[:200], after[:200])
+        assert all(np.isfinite(each).all() for each in scores(without, with_member))
+
+
+def infinite(rng, member):
+    """Every release is aborted, and the sign is what tells."""
+    return np.where(rng.random((COUNT, 1)) < 0.1 + 0.8 * member, np.inf, -np.inf)
+
+
+def test_infinities_of_two_signs_are_two_values():
+    assert verdict("means", infinite).p_value < REFUTED_BELOW
 
 
 def test_points_of_a_profile_leave_out_what_it_does_not_claim():

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from accounting.empirical.claimed_profile import refutable_claims
+from accounting.empirical.claimed_profile import claimed_profile, refutable_claims
 from accounting.empirical.power import fewest_refuting, power, refuting_guesses
-from accounting.empirical.tradeoff import ClaimedCurve, GaussianCurve
+from accounting.empirical.tradeoff import ClaimedCurve
 from accounting.empirical.two_sample import REFUTED_BELOW
+from accounting.events import Spending
 from accounting.guarantee import guarantee
 from privfed.auditing.canaries.in_cohorts import canaries_sending
 from privfed.errors import Refused
@@ -20,6 +21,10 @@ from privfed.plan.plan import Plan
 
 _SHARES = (0.7, 0.5, 0.35, 0.25, 0.1, 0.03)
 """The shares of the charged noise that a faulty run might really have drawn."""
+_POINTS = 15
+"""At how many small deltas the profile of a faulty run is looked at."""
+_NOTHING = (0.0, 1.0)
+"""The point of a profile that claims nothing: all is told apart."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +65,14 @@ class Power:
 def power_of(plan: Plan, parameters: int) -> Power | None:
     """The power of the canaries of `plan`, for a model of so many `parameters`; None without any.
 
-    At best: each sends a row at the clip, and is told apart as well as the noise on it allows, by
-    who sees every release, and that is the faulty noise and the other canaries of its cohorts. Who
-    sees the final model only, by which alone canaries of inputs are scored, notices less. It is
-    simulated 400 times from a fixed seed, so that a report says later what was said before the run.
+    At best: each sends a row at the clip, and is told apart as well as the whole profile of a run
+    allows whose noise is that on it, by who sees every release, and that is the faulty noise and
+    the other canaries of its cohorts. Who sees the final model only, by which alone canaries of
+    inputs are scored, notices less. It is simulated 400 times from a fixed seed, so that a report
+    says later what was said before the run.
     """
-    audit = plan.config.audit
-    claims, slack = refutable_claims(plan.spent, plan.config.privacy.delta)
+    audit, privacy = plan.config.audit, plan.config.privacy
+    claims, slack = refutable_claims(plan.spent, privacy.delta, privacy.accountant)
     if not audit.canaries or not claims or plan.noise_multiplier is None:
         return None
     curve, statistics = ClaimedCurve(claims), 1 if audit.by_inputs else 2
@@ -75,15 +81,15 @@ def power_of(plan: Plan, parameters: int) -> Power | None:
         for level in (1 - audit.confidence, REFUTED_BELOW)
     ]
     noticed = []
-    for share, epsilon, mu in _faults(plan, parameters):
-        rates = [power(audit.canaries, each, mu, np.random.default_rng(0)) for each in levels]
+    for share, epsilon, true in _faults(plan, parameters):
+        rates = [power(audit.canaries, each, true, np.random.default_rng(0)) for each in levels]
         noticed.append(Noticed(share, epsilon, *rates))
     fewest = fewest_refuting(curve, max(REFUTED_BELOW - slack, 0.0), statistics)
     return Power(audit.canaries, audit.confidence, claims[0][0], fewest, slack, tuple(noticed))
 
 
-def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, float]]:
-    """Shares of the noise, what they truly cost, and how far apart they leave a canary's scores.
+def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, ClaimedCurve]]:
+    """Shares of the noise, what they truly cost, and by which curve they leave a canary apart.
 
     Nothing of those that the mechanism cannot draw.
     """
@@ -91,12 +97,14 @@ def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, float]]
     others, rows = canaries_sending(plan), _rows_of_noise(plan)
     for share in _SHARES:
         try:
-            true = _epsilon(plan, share * charged)
+            true = _spending(plan, share * charged)
             noise = math.hypot(share * charged * rows, math.sqrt(others / parameters))
-            seen = _epsilon(plan, noise)
+            seen = _spending(plan, noise)
         except Refused:
             continue
-        yield share, true, GaussianCurve.of((seen, config.privacy.delta)).mu
+        delta = config.privacy.delta
+        claims = list(claimed_profile(seen, delta, points=_POINTS)) or [_NOTHING]
+        yield share, guarantee(true, delta).epsilon, ClaimedCurve(claims)
 
 
 def _rows_of_noise(plan: Plan) -> float:
@@ -108,9 +116,8 @@ def _rows_of_noise(plan: Plan) -> float:
     return math.sqrt(plan.config.sampler.size) if each_row else 1.0
 
 
-def _epsilon(plan: Plan, noise_multiplier: float) -> float:
-    """What all rounds of `plan` would cost with this noise, slack aside: that is no noise."""
+def _spending(plan: Plan, noise_multiplier: float) -> Spending:
+    """What all rounds of `plan` would be charged with this noise, slack aside: that is no noise."""
     mechanism = plan.mechanism.at(noise_multiplier)
     event = replace(plan.algorithm(), mechanism=mechanism).event(1)
-    event = replace(event, slack=0.0)
-    return guarantee({event: plan.config.run.rounds}, plan.config.privacy.delta).epsilon
+    return {replace(event, slack=0.0): plan.config.run.rounds}

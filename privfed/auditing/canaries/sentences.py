@@ -61,18 +61,21 @@ class Sentences:
         return x, y
 
     def _drawn(self, keys: Keys, count: int, few: int) -> tuple[Tensor, Tensor]:
-        """`count` examples of a canary, of `few` different tokens, which are the canary's own."""
+        """`count` examples of a canary, of `few` tokens of its own, or of all where these are few.
+
+        The first word is the label's, the next ones are those of the tokens to draw from.
+        """
         length = math.prod(self.features)
-        words = keys.bits(few + (count + 1) * (length + 1))
-        alphabet = (words[:few] % np.uint64(self.vocabulary)).astype(np.int64)
-        if few == self.vocabulary:
-            alphabet = np.arange(few)
+        drawn_words = keys.bits(1 + few + (count + 1) * (length + 1))
+        label, words, alphabet = drawn_words[0], drawn_words[1:], np.arange(few)
+        if few < self.vocabulary:
+            alphabet = (words[:few] % np.uint64(self.vocabulary)).astype(np.int64)
         places = (words[few:] % np.uint64(few)).astype(np.int64)
         tokens = torch.from_numpy(alphabet[places]).view(count + 1, length + 1)
         secret, drawn = tokens[0], tokens[1:].clone()
         if not self.predicts:
-            label = int(words[0] % np.uint64(self.classes))
-            return drawn[:, :-1].reshape(count, *self.features), torch.full((count,), label)
+            y = torch.full((count,), int(label % np.uint64(self.classes)))
+            return drawn[:, :-1].reshape(count, *self.features), y
         drawn[:, length // 2 + 1 :] = secret[length // 2 + 1 :]
         x, y = drawn[:, :-1], drawn[:, 1:]
         return x.reshape(count, *self.features), y.reshape(count, *self.labels)

@@ -13,7 +13,7 @@ from accounting.bounds.closed import gaussian_epsilon
 from accounting.empirical.claimed_profile import claimed_profile
 from accounting.empirical.tradeoff import GaussianCurve
 from accounting.empirical.two_sample import Claim
-from privfed.auditing.gaussian_rounds import gaussian_round
+from privfed.auditing.gaussian_rounds import gaussian_rounds
 from privfed.errors import Refused
 
 _DELTAS = (*np.geomspace(1e-15, 0.1, 29).tolist(), *np.arange(0.15, 1.0, 0.05).tolist())
@@ -51,8 +51,8 @@ class PipelineClaim:
         `sampling_rate` the probability with which a client takes part. Raises `Refused` where
         nothing finite is claimed.
         """
-        event = gaussian_round(noise_multiplier, sampling_rate)
-        points = list(claimed_profile({event: rounds}, delta))
+        event, count = gaussian_rounds(noise_multiplier, sampling_rate, rounds)
+        points = list(claimed_profile({event: count}, delta))
         if not points or points[0][1] != delta:
             raise Refused(
                 f"noise of multiplier {noise_multiplier:g} has no finite ε at δ = {delta:g} over "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -65,8 +67,9 @@ def audit_named_function(
 
     screen = console(as_json)
     stated = {key: value for key, value in claim.items() if key != "confidence"}
-    function = ReleasedFunction.named(name, "--function")
-    with screen.status("releasing on neighbouring inputs"):
+    # What the function prints is no part of the answer.
+    with contextlib.redirect_stdout(sys.stderr), screen.status("releasing on neighbouring inputs"):
+        function = ReleasedFunction.named(name, "--function")
         audited = audit_function(
             function, claim_of(function, **stated), releases, claim["confidence"] or 0.95
         )

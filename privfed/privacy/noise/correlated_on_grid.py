@@ -6,7 +6,6 @@ from collections import deque
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 
 from privfed.errors import Refused
 from privfed.privacy.factorization.optimal_bands import UNIT
@@ -86,6 +85,8 @@ class CorrelatedOnGrid(Correlated):
 
 def refuse_overflow(coefficients: Row, rounds: int) -> None:
     """Raises `Refused` where noise of so many `rounds` may not be exact, for any deviation."""
+    from scipy.signal import lfilter  # here, as lists of parts are not to wait for it
+
     first = np.zeros(rounds)
     first[0] = 1.0
     # Where C is not stable, its inverse grows without bound.

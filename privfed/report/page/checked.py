@@ -82,11 +82,15 @@ def _tested(audit: RunAudit) -> str:
             "took part, or what they saw is not here"
         )
     bounds = (evidence.epsilon_lower_bound, evidence.epsilon_lower_bound_final)
-    largest = max(bound for bound in bounds if bound is not None)
+    known = [bound for bound in bounds if bound is not None]
+    sure = 1 - len(known) * (1 - evidence.confidence)  # that none of them is above the truth
+    alone = (
+        "; that is this run's own part, without earlier runs" if audit.terms.get("prior") else ""
+    )
     return (
         f"by {evidence.canaries} made-up clients, whose secret coins decided for half of them "
-        f"that they contribute. What was released tells of these coins that ε ≥ {largest:.3g}, "
-        f"with {evidence.confidence:.0%} confidence. {_capital(verdict_in_words(evidence))}"
+        f"that they contribute. What was released tells of these coins that ε ≥ {max(known):.3g}, "
+        f"with {sure:.0%} confidence. {_capital(verdict_in_words(evidence))}{alone}"
     )
 
 

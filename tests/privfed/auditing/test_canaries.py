@@ -104,6 +104,21 @@ def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path):
     assert ours.ended
 
 
+def test_a_resume_holds_the_way_from_the_model_that_was_started_from(tmp_path):
+    """A run that goes on builds its model anew, without the file that it once started from."""
+    trained(tmp_path / "before", "run.randomness=seeded")
+    before = tmp_path / "before"
+    asked = (*SEEDED, f"model.init={before}", f'privacy.disjoint=["{before}"]')
+    trained(tmp_path / "whole", *asked)
+    trained(tmp_path / "parts", *asked, "run.rounds=4")
+    resume(tmp_path / "parts", lambda _: small(*asked))
+    ours, theirs = (
+        CanaryLog(RunDirectory.open(tmp_path / name).canaries, 20).read().final
+        for name in ("whole", "parts")
+    )
+    np.testing.assert_array_equal(ours, theirs)
+
+
 def test_in_secret_mode_a_resume_keeps_coins_and_directions(tmp_path):
     trained(tmp_path / "run", *MORE, "run.rounds=4")
     before = CanaryLog(RunDirectory.open(tmp_path / "run").canaries, 20).read()

@@ -157,6 +157,11 @@ def test_a_profile_of_its_own_is_its_claim():
     assert audit_function(low, claim_of(low, delta=DELTA), 1000, seed=1).refuted
 
 
+class Unreadable:
+    def __array__(self, *_, **__):
+        raise KeyError("not today")
+
+
 class Failing:
     def profile(self, delta):
         raise KeyError("no profile today")
@@ -178,13 +183,36 @@ def grows():
         (lambda member, rng: [], "returned list, which are no numbers"),
         (lambda member, rng: [[1.0], [1.0, 2.0]], "returned list, which are no numbers"),
         (lambda member, rng: 1j, "returned complex, which are no numbers"),
+        (lambda member, rng: np.array([1j * member]), "returned ndarray of complex128, which are"),
+        (lambda member, rng: [10**400], "returned list, which are no numbers"),
+        (lambda member, rng: [2**60 + member], "integers beyond 2"),
+        (lambda member, rng: Unreadable(), "returned Unreadable, which are no numbers"),
+        (lambda member, rng: np.broadcast_to(1.0, 2**40), "do not fit into memory"),
+        (lambda member, rng: np.zeros(2**17), "2000 releases of 131,072 numbers each do not fit"),
         (lambda member: 1.0, "failed: TypeError"),
         (grows(), "returned 2 numbers after 1 before"),
         (Failing(), "Failing failed: ValueError: not today"),
         (Failing, "is a class"),
         (3, "is no function"),
     ],
-    ids=["text", "None", "empty", "ragged", "complex", "argument", "grows", "fails", "class", "3"],
+    ids=[
+        "text",
+        "None",
+        "empty",
+        "ragged",
+        "complex",
+        "array",
+        "googol",
+        "integers",
+        "unreadable",
+        "many",
+        "releases",
+        "argument",
+        "grows",
+        "fails",
+        "class",
+        "3",
+    ],
 )
 def test_what_is_no_such_function_is_refused(function, reason):
     with pytest.raises(Refused, match=reason):
@@ -200,15 +228,17 @@ def test_what_is_no_such_function_is_refused(function, reason):
         ({"claimed_epsilon": 1.0, "noise_multiplier": 1.0, "delta": DELTA}, "give one of them"),
         ({"claimed_epsilon": 1.0, "rounds": 3, "delta": DELTA}, "go with a noise multiplier"),
         ({"noise_multiplier": 1.0, "delta": 0.0}, "delta is 0"),
-        ({"noise_multiplier": math.nan, "delta": DELTA}, "states no noise"),
-        ({"noise_multiplier": math.inf, "delta": DELTA}, "states no noise"),
-        ({"noise_multiplier": 1e-9, "delta": DELTA}, "no finite"),
-        ({"noise_multiplier": 1.0, "sampling_rate": math.nan, "delta": DELTA}, "states no noise"),
-        ({"noise_multiplier": 1.0, "sampling_rate": 0.0, "delta": DELTA}, "a rate above 0"),
-        ({"noise_multiplier": 1.0, "rounds": 0, "delta": DELTA}, "claimed are 0 rounds"),
-        ({"noise_multiplier": 1.0, "rounds": -3, "delta": DELTA}, "claimed are -3 rounds"),
-        ({"claimed_epsilon": math.nan, "delta": DELTA}, "expected an ε"),
-        ({"claimed_epsilon": math.inf, "delta": DELTA}, "expected an ε"),
+        ({"claimed_epsilon": -1.0, "delta": DELTA}, "expected a finite epsilon"),
+        ({"claimed_epsilon": math.nan, "delta": DELTA}, "expected a finite epsilon"),
+        ({"claimed_epsilon": math.inf, "delta": DELTA}, "expected a finite epsilon"),
+        ({"claimed_epsilon": 1.0, "delta": math.nan}, "a delta of 0 or more and below 1"),
+        ({"claimed_epsilon": 1.0, "delta": 1.0}, "a delta of 0 or more and below 1"),
+        ({"noise_multiplier": 1e-9, "delta": DELTA}, "infinite at every delta"),
+        ({"noise_multiplier": -1.0, "delta": DELTA}, "noise multiplier is -1.0"),
+        ({"noise_multiplier": 1.0, "delta": DELTA, "sampling_rate": 0.0}, "sampling rate is 0"),
+        ({"noise_multiplier": 1.0, "delta": DELTA, "sampling_rate": 1.5}, "sampling rate is 1.5"),
+        ({"noise_multiplier": 1.0, "delta": DELTA, "rounds": 0}, "rounds is 0"),
+        ({"noise_multiplier": 1.0, "delta": DELTA, "rounds": 2.5}, "expected a whole number"),
     ],
     ids=str,
 )
@@ -267,6 +297,24 @@ def test_the_command_refuses_what_does_not_go_together(words, reason):
     assert reason in told.output
 
 
+def test_what_a_function_prints_is_no_part_of_the_answer(tmp_path, monkeypatch):
+    (tmp_path / "talkative.py").write_text(
+        "print('hello')\ndef release(member, rng):\n    print('again')\n    return [1.0]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("--claimed-epsilon", 1, "--delta", DELTA, "--releases", 20, "--json")
+    told = run("audit", "--function", "talkative:release", *words)
+    assert not json.loads(told.stdout)["refuted"]
+    assert "hello" in told.stderr
+    assert "again" in told.stderr
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0, math.nan], ids=str)
+def test_a_confidence_that_is_none_is_refused(confidence):
+    with pytest.raises(Refused, match="confidence is"):
+        audit_function(ReleasedFunction.of(noised(1.0)), GAUSSIAN, 20, confidence)
+
+
 def test_from_python_it_is_the_command():
     answer = privfed.audit_function(
         wrong_mechanisms.clips_the_mean, delta=DELTA, noise_multiplier=1.0, releases=400
@@ -275,5 +323,3 @@ def test_from_python_it_is_the_command():
     assert "REFUTED" in str(answer)
     with pytest.raises(Refused, match="at least 20"):
         privfed.audit_function(noised(1.0), delta=DELTA, epsilon=1.0, releases=10)
-    with pytest.raises(Refused, match="confidence is 2"):
-        privfed.audit_function(noised(1.0), delta=DELTA, epsilon=1.0, confidence=2)

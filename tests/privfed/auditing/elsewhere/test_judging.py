@@ -168,10 +168,13 @@ WRONG = {
     "a rate alone": (("--sampling-rate", 0.1, "--delta", 1e-5), "go with --noise-multiplier"),
     "no claim": (("--delta", 1e-5), "expected pairs"),
     "no noise to speak of": (("--noise-multiplier", 1e-9, "--delta", 1e-5), "nothing to test"),
-    "noise that is no number": (("--noise-multiplier", "nan", "--delta", 1e-5), "states no noise"),
+    "noise that is no number": (
+        ("--noise-multiplier", "nan", "--delta", 1e-5),
+        "the claim of Gaussian noise",
+    ),
     "a rate that is no number": (
         ("--noise-multiplier", 1, "--sampling-rate", "nan", "--delta", 1e-5),
-        "states no noise",
+        "the claim of Gaussian noise",
     ),
     "two curves": ((*GAUSSIAN, "--claimed-epsilon", 1, "--delta", 1e-6), "give one"),
     "no folder": (GAUSSIAN, "is no directory"),
