@@ -13,8 +13,8 @@ from privfed.privacy.clipping import clip_rows
 from privfed.run.canaries.crafting import crafted, training_executor
 from privfed.run.setup import Setup
 
-_MEASURED = 32
-"""How many canaries are made up to measure."""
+_MEASURED, _ONE_BY_ONE = 32, 8
+"""How many canaries are made up to measure, and how many of models that are no one batch."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ def canary_updates(setup: Setup) -> CanaryUpdates | None:
     config = setup.plan.config
     if not config.audit.by_inputs:
         return None
-    count = min(_MEASURED, config.audit.canaries)
+    stacked = setup.executor.trainer.way == "stacked"
+    count = min(_MEASURED if stacked else _ONE_BY_ONE, config.audit.canaries)
     numbers = np.arange(count)
     began = time.perf_counter()
     examples = crafted(setup, setup.streams.at("measure/examples", clients=numbers))
