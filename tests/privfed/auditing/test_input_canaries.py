@@ -9,10 +9,12 @@ import torch
 from click.testing import CliRunner
 from small import same_run, small, trained
 
+from privfed.auditing.canaries.coins import number_of_nothing
 from privfed.auditing.canaries.examples import CanaryExamples
 from privfed.auditing.canaries.input_space import space_of
 from privfed.auditing.canaries.learned import Learning
 from privfed.auditing.canaries.log import CanaryLog
+from privfed.auditing.canaries.training import WithTraining
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.config.reading import load
@@ -20,6 +22,9 @@ from privfed.data.federation import Examples, Federation
 from privfed.data.preprocessing import Category, Numbers, Preprocessing
 from privfed.errors import Broken, Refused
 from privfed.local.exchange import Exchange
+from privfed.parts import find
+from privfed.plan.rule import rules_by_sums
+from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms import central_gaussian as gaussian
 from privfed.run.canaries.crafting import crafted, self_influence, training_executor
@@ -81,6 +86,31 @@ def test_a_canarys_row_is_that_of_local_training():
         assert torch.allclose(rows[place], step, atol=1e-6)
     assert not rows[1].any()  # whose coin is tails holds nothing, and sends zero
     assert torch.equal(chunk.weights, torch.ones(3, dtype=chunk.weights.dtype))
+
+
+@pytest.mark.parametrize("name", rules_by_sums())
+def test_tails_add_zero_by_every_rule_of_sums(name):
+    """Also where a row of zeros adds its way from the center, or is counted."""
+    setup = prepare(small(*SEEDED))
+    heads = np.array([True, False, True, False])
+    training = training_executor(setup, crafted(setup, keys(20)), np.arange(4), heads)
+    start = setup.network.initial_params
+    layout = setup.algorithm.objective.layout(len(start))
+    rule = find("rule", name, "rule")().within(0.4)
+    played = WithTraining(Nobody(), training, 24, ~heads, number_of_nothing(rule))
+    cohort = Cohort(1, np.arange(24, 28), 4.0, setup.plan.cost.witness)
+    (chunk,) = played.chunks(Exchange("train", {"params": start}, layout), cohort)
+    center = torch.full_like(start, 0.1 * rule.remembers)
+    sent = clip_rows(rule.terms(chunk.rows, center), 0.4).rows
+    assert torch.equal(sent.any(1), torch.from_numpy(heads[chunk.ids - 24]))
+
+
+class Nobody:
+    """An executor without clients."""
+
+    def chunks(self, exchange, cohort):
+        assert not len(cohort.clients)
+        return iter(())
 
 
 def test_crafting_stays_within_the_box_and_raises_what_canaries_are_worth():
