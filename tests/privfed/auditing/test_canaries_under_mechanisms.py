@@ -21,6 +21,7 @@ from privfed.auditing.canaries.scores import Scale, likelihood_ratios, without_c
 from privfed.auditing.run_audit import audit
 from privfed.auditing.scenarios import plan_of_mechanism
 from privfed.data.federation import client_number
+from privfed.errors import Refused
 from privfed.local.exchange import Exchange
 from privfed.parts import find
 from privfed.plan.rule import rules_by_sums
@@ -31,6 +32,7 @@ from privfed.privacy.mechanisms import central_gaussian, distributed_noise, loca
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.noise.shares import DiscreteGaussianShare, SkellamShare
 from privfed.report.plan_rows.canaries import canaries_row
+from privfed.run.assemble import assemble
 from privfed.run.forecast import forecast
 from privfed.run.prepare import plan_with_length, prepare
 from privfed.sampling.cohort import Cohort, People, Witness
@@ -257,6 +259,27 @@ def test_aborts_are_charged_for_whoever_may_have_entered(entered):
     true = sum(summation.stops(n, 0.0) * drawn.pmf(n) for n in range(12 + entered))
     assert true <= charged
     assert probability(summation, Poisson(size=4), 12, 1, 0.0) < charged
+
+
+def test_a_plan_charges_aborts_of_sums_that_canaries_fill():
+    """Of 160, cohorts exceed 90 now and then, and of 100 clients alone next to never."""
+    tight = (*MASKS, "secure.capacity=90")
+    with_them, without = (
+        plan_with_length(small(*FEW, *more, *tight)).event.slack
+        for more in (CANARIES, ("audit.canaries=0",))
+    )
+    assert with_them >= stats.binom.sf(90, 160, 0.4) > 1e-6
+    assert without < 1e-6
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_room_for_canaries_at_sites_is_no_room_for_more_clients(parts):
+    """Sums of sites never abort, so that nobody else may be there."""
+    keys = (*FEW, *CANARIES, *SITES, *MASKS, f"data.sites_per_client={parts}")
+    declared, more = (prepare(small(*keys, f"data.clients={n}")) for n in (100, 101))
+    assert declared.federation.clients == 100 * parts
+    with pytest.raises(Refused, match=f"at most {100 * parts} rows"):
+        assemble(declared.plan, more.federation, declared.network, declared.streams)
 
 
 def test_sums_hold_everybody_who_may_be_there():
