@@ -11,13 +11,14 @@ from scipy import stats
 from scipy.signal import lfilter
 from small import same_run, small, trained
 
-from accounting.events import ZERO_OUT
+from accounting.events import ZERO_OUT, Event
 from accounting.noises import Gaussian
 from accounting.over_rounds import RandomAllocation
 from privfed.auditing.canaries.clients import Canaries
 from privfed.auditing.canaries.log import CanaryLog, CanaryRecord
 from privfed.auditing.canaries.power import power_of
 from privfed.auditing.canaries.scores import Scale, likelihood_ratios
+from privfed.auditing.canaries.weighing import weigh
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.errors import Refused
@@ -138,6 +139,18 @@ def test_an_honest_run_is_not_refuted_and_its_estimate_is_near_the_claim(tmp_pat
     assert audited.epsilon_lower_bound <= claim
     assert audited.epsilon_lower_bound_split <= claim
     assert audited.epsilon_lower_bound_most > audited.epsilon_lower_bound
+
+
+@pytest.mark.parametrize("slack", [0.0, 1e-3, 0.4, 1.0])
+def test_what_a_run_may_deviate_by_is_added_to_its_p_value(slack):
+    """All of 60 coins are guessed right: impossible under the claim, and not beside it."""
+    coins = np.arange(60) < 30
+    final = np.where(coins, 1.0, -1.0)
+    record = CanaryRecord(coins, 0, np.empty(0), np.empty(0), np.empty((0, 60)), final, ended=True)
+    event = Event(Gaussian(1.0), "full", ZERO_OUT)
+    weighed = weigh(record, event, None, [(0.1, 1e-9)], 0.95, slack)
+    assert weighed.p_value == pytest.approx(slack, abs=1e-8)
+    assert weighed.refuted == (slack == 0.0)
 
 
 def test_a_run_without_its_noise_is_refuted_loudly(tmp_path, monkeypatch):

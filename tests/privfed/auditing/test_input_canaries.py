@@ -14,6 +14,7 @@ from privfed.auditing.canaries.examples import CanaryExamples
 from privfed.auditing.canaries.input_space import space_of
 from privfed.auditing.canaries.learned import Learning
 from privfed.auditing.canaries.log import CanaryLog
+from privfed.auditing.canaries.public_models import public_examples
 from privfed.auditing.canaries.training import WithTraining
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
@@ -313,6 +314,16 @@ TOKENS = torch.arange(20).reshape(4, 5)
 def test_nothing_is_made_up_of_what_nothing_public_is_known(people, why):
     with pytest.raises(Refused, match=why):
         space_of(people)
+
+
+def test_examples_that_clients_hold_back_are_not_public():
+    """They are of clients who train: nothing is crafted on them, and no bound is theirs."""
+    people = population(torch.randn(4, 2), CLASSES, 2)
+    assert public_examples(people) is people.test
+    shared = replace(people, shared=True)
+    assert public_examples(shared) is None
+    with pytest.raises(Refused, match="bounds an input lies"):
+        space_of(shared)
 
 
 def test_what_an_input_may_be_is_declared_or_public():
