@@ -8,12 +8,9 @@ from dataclasses import dataclass
 
 from accounting.empirical.claimed_releases import claimed_points, points_for_releases
 from accounting.empirical.two_sample import Claim
-from accounting.errors import Unaccountable
-from accounting.events import Event
-from accounting.noises import Gaussian, natural_number
-from accounting.releases import PoissonSampled
+from privfed.auditing.gaussian_rounds import gaussian_rounds
 from privfed.auditing.released_function import ReleasedFunction
-from privfed.errors import Refused, public_text
+from privfed.errors import Refused
 
 
 @dataclass(frozen=True)
@@ -51,14 +48,7 @@ class FunctionClaim:
         the project's own accountants (`accounting.guarantee`). Raises `Refused` for other numbers.
         """
         _refuse_pure(delta)
-        if rate == 0:
-            raise Refused("sampling rate is 0, so that nobody takes part; expected one above 0")
-        try:
-            count, noise = natural_number(rounds, "rounds"), Gaussian(float(noise_multiplier))
-            full = Event(noise, "full")
-            event = full if rate == 1 else Event(PoissonSampled(rate, noise), "poisson")
-        except Unaccountable as error:
-            raise Refused(f"the claim of Gaussian noise: {public_text(error)}") from error
+        event, count = gaussian_rounds(noise_multiplier, rate, rounds)
         return cls._of_points(claimed_points(event, count, delta), delta)
 
     @classmethod

@@ -29,6 +29,8 @@ class CanaryClient:
 
     def __post_init__(self) -> None:
         declared = self._folder.manifest()
+        if not isinstance(self.number, int | np.integer) or isinstance(self.number, bool):
+            raise Refused(f"the canary is {self.number!r}; expected its number, a whole one")
         if not 0 <= self.number < declared.count:
             raise Refused(
                 f"there is no canary {self.number}; expected one from 0 to {declared.count - 1}"

@@ -7,7 +7,7 @@ integers, as counters of batches, are no part of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from copy import copy
 from typing import Any
 
@@ -32,6 +32,8 @@ def shifted(parameters: Any, shift: NDArray[np.floating[Any]]) -> Any:
     where a number is beyond what its precision holds.
     """
     count = len(flatten(parameters))
+    if not count and len(shift):
+        raise Refused("the model has no floating-point numbers; expected its parameters")
     if count != len(shift):
         raise Refused(
             f"the model has {count:,} floating-point numbers, the canaries {len(shift):,}: make "
@@ -62,8 +64,10 @@ def _rebuilt(parameters: Any, change: Callable[[Any], Any]) -> Any:
     """`parameters` with every array as `change` has it, asked in the order of the vector."""
     changed = {place: change(leaf) for place, leaf in _leaves(parameters)}
     if isinstance(parameters, Mapping):
+        if not isinstance(parameters, MutableMapping):  # as what numpy.load has of an archive
+            return changed
         answer = copy(parameters)
-        answer.update(changed)  # type: ignore[attr-defined]  # a state_dict and its like
+        answer.update(changed)
         return answer
     if isinstance(parameters, list | tuple):
         return type(parameters)(changed.values())

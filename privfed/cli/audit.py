@@ -69,7 +69,9 @@ def audit_command(
     if overrides or releases:
         raise Refused("--set and --releases go with --mechanism, and --releases with --function")
     if not directories:
-        raise Refused("expected a run directory to audit, or --mechanism RUN.toml")
+        raise Refused(
+            "expected a run directory to audit, --mechanism RUN.toml or --function module:name"
+        )
     if len(directories) > 1:
         if plot or head:
             raise Refused("--plot and --head are about one run; audit them one by one")

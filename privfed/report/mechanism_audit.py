@@ -29,16 +29,13 @@ def mechanism_table(audit: MechanismAudit) -> Group:
             lower, p_value = f"{bound.epsilon_lower:.3g}", f"{bound.p_value:.2g}"
             table.add_row(kind + tested.scenario, ceiling(tested.epsilon), lower, p_value)
     event = audit.event
-    verdict = "the releases are what the claim allows"
-    if audit.refuted:
-        verdict = "REFUTED: the mechanism does not deliver what the ledger claims"
     facts = rows(
         {
             "noise": _noise(audit),
             **({"noise of evaluation": _noise(evaluation)} if evaluation else {}),
             "releases": f"{audit.releases} of each neighbour and scene",
             "relation": f"{event.relation}, {event.sampler} sampling",
-            "verdict": f"{verdict} {_corrected(audit.p_value)}",
+            "verdict": _verdict(audit, "mechanism", "the ledger claims"),
         }
     )
     return Group(table, "", facts)
@@ -54,15 +51,12 @@ def function_table(audit: FunctionAudit) -> Group:
         table.add_row(tested.score, lower, p_value, f"ε {ceiling(epsilon)} at δ {delta:g}")
     claim, points = audit.claim, len(audit.claim.points)
     profile = f", and at {points - 1} further points of its profile" if points > 1 else ""
-    verdict = "the releases are what the claim allows"
-    if audit.refuted:
-        verdict = "REFUTED: the function does not deliver what is claimed"
     facts = {
         "function": audit.name,
         "claim": f"ε {ceiling(claim.epsilon)} at δ {claim.delta:g}{profile}",
         "releases": f"{audit.releases} of each neighbour, {audit.numbers} numbers each",
         **({"aborted": _aborted(audit)} if any(audit.aborted) else {}),
-        "verdict": f"{verdict} {_corrected(audit.p_value)}",
+        "verdict": _verdict(audit, "function", "is claimed"),
     }
     return Group(table, "", rows(facts))
 
@@ -80,9 +74,17 @@ def _bound(confidence: float) -> str:
     return f"lower bound ({confidence:.0%} each)"
 
 
-def _corrected(p_value: float) -> str:
-    """The p-value behind a verdict, and where the bar is."""
-    return f"(p = {p_value:.2g}, corrected over all tests; refuted below {REFUTED_BELOW:g})"
+def _verdict(audit: MechanismAudit | FunctionAudit, what: str, claim: str) -> str:
+    """Whether the claim is refuted, doubtful, or not contradicted, and the p-value behind that."""
+    verdict = "the releases do not contradict the claim"
+    if audit.p_value < 1 - audit.confidence:
+        verdict = "DOUBTFUL: try again with more releases"
+    if audit.refuted:
+        verdict = f"REFUTED: the {what} does not deliver what {claim}"
+    return (
+        f"{verdict} (p = {audit.p_value:.2g}, corrected over all tests; refuted below "
+        f"{REFUTED_BELOW:g})"
+    )
 
 
 def _aborted(audit: FunctionAudit) -> str:

@@ -123,6 +123,8 @@ def forecast(setup: Setup) -> Forecast:
     )
     evaluations = -(-config.run.rounds // config.run.evaluate_every) + 1
     training = config.run.rounds * cohort * float(work[0]) * setup.speed.seconds
+    canaries = canary_updates(setup)
+    crafting = config.audit.canaries * canaries.seconds if canaries else 0.0
     return Forecast(
         parameters=d,
         cohort=cohort,
@@ -133,7 +135,7 @@ def forecast(setup: Setup) -> Forecast:
         signal=exchange.signal,
         noise=exchange.noise,
         parties=exchange.parties,
-        seconds=training + sums + evaluations * setup.scoring_seconds,
+        seconds=training + sums + evaluations * setup.scoring_seconds + crafting,
         examples=examples,
         guessed=typical is None,
         encoded=exchange.encoded,
@@ -141,5 +143,5 @@ def forecast(setup: Setup) -> Forecast:
         step=algorithm.grid_step(d),
         unstacked=setup.speed.unstacked,
         half_widths=expected_widths(setup),
-        canaries=canary_updates(setup),
+        canaries=canaries,
     )

@@ -24,6 +24,8 @@ _HEADS: Mapping[str, str] = {
     REPLACE_ONE: "sent their row, and the others the opposite",
 }
 """What canaries did whose coin was heads (`privfed.auditing.canaries.coins`)."""
+_ENOUGH = 200
+"""Canaries below which two deviations that are fitted apart differ so much that estimates do."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,11 @@ class Evidence:
     def doubted(self) -> bool:
         """Whether the claim is refuted at the bounds' confidence, as some honest runs are."""
         return self.p_value < 1 - self.confidence
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether there are so few canaries that estimates are mostly chance."""
+        return self.canaries < _ENOUGH
 
     def to_json(self) -> dict[str, Any]:
         """The object under "canaries" in `privfed audit --json`."""
@@ -118,11 +125,12 @@ def _heads(evidence: Evidence) -> str:
 def _estimates(evidence: Evidence) -> str:
     """The estimates, of which one is for who saw every release, where canaries were held to it."""
     final = f"{_shown(evidence.epsilon_estimate_final)} for who sees the final model"
+    few = ", and of so few canaries mostly chance" if evidence.by_chance else ""
     if evidence.epsilon_estimate_all_iterates is None:
-        return f"ε ≈ {final} (not a bound)"
+        return f"ε ≈ {final} (not a bound{few})"
     return (
         f"ε ≈ {_shown(evidence.epsilon_estimate_all_iterates)} for who saw every release, {final} "
-        "(not bounds; by likelihoods, which are no Gaussians: "
+        f"(not bounds{few}; by likelihoods, which are no Gaussians: "
         f"{_shown(evidence.epsilon_estimate_likelihood)})"
     )
 

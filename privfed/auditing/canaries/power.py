@@ -46,12 +46,15 @@ class Power:
     """What `canaries` would notice of less noise, from more of it to less.
 
     `fewest` of them can refute the claim of `epsilon`, were all guesses right; None: hardly any.
+    `slack` is the total variation that the claim is charged beside it; from 1e-6 on nothing is
+    ever refuted.
     """
 
     canaries: int
     confidence: float
     epsilon: float
     fewest: int | None
+    slack: float
     noticed: tuple[Noticed, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -82,7 +85,7 @@ def power_of(plan: Plan, parameters: int) -> Power | None:
         rates = [power(audit.canaries, each, true, np.random.default_rng(0)) for each in levels]
         noticed.append(Noticed(share, epsilon, *rates))
     fewest = fewest_refuting(curve, max(REFUTED_BELOW - slack, 0.0), statistics)
-    return Power(audit.canaries, audit.confidence, claims[0][0], fewest, tuple(noticed))
+    return Power(audit.canaries, audit.confidence, claims[0][0], fewest, slack, tuple(noticed))
 
 
 def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, ClaimedCurve]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,9 +13,7 @@ from accounting.bounds.closed import gaussian_epsilon
 from accounting.empirical.claimed_profile import claimed_profile
 from accounting.empirical.tradeoff import GaussianCurve
 from accounting.empirical.two_sample import Claim
-from accounting.events import Event
-from accounting.noises import Gaussian
-from accounting.releases import PoissonSampled
+from privfed.auditing.gaussian_rounds import gaussian_rounds
 from privfed.errors import Refused
 
 _DELTAS = (*np.geomspace(1e-15, 0.1, 29).tolist(), *np.arange(0.15, 1.0, 0.05).tolist())
@@ -52,11 +51,8 @@ class PipelineClaim:
         `sampling_rate` the probability with which a client takes part. Raises `Refused` where
         nothing finite is claimed.
         """
-        noise = Gaussian(float(noise_multiplier))
-        event = Event(noise, "full")
-        if sampling_rate < 1:
-            event = Event(PoissonSampled(float(sampling_rate), noise), "poisson")
-        points = list(claimed_profile({event: rounds}, delta))
+        event, count = gaussian_rounds(noise_multiplier, sampling_rate, rounds)
+        points = list(claimed_profile({event: count}, delta))
         if not points or points[0][1] != delta:
             raise Refused(
                 f"noise of multiplier {noise_multiplier:g} has no finite ε at δ = {delta:g} over "
@@ -69,6 +65,8 @@ class PipelineClaim:
 
 def gaussian_points(claim: Claim) -> list[Claim]:
     """The `claim`, and further points of the Gaussian mechanism of which it is one."""
-    at_epsilon_0 = 2 * float(ndtri((1 + claim[1]) / 2))  # where it is from 0 on, and not one root
+    delta = claim[1]
+    # A root that is 0 from there on, and not one point; of a small delta as far as a double shows.
+    at_epsilon_0 = max(2 * float(ndtri((1 + delta) / 2)), math.sqrt(2 * math.pi) * delta)
     mu = max(GaussianCurve.of(claim).mu, at_epsilon_0)
     return [claim, *((gaussian_epsilon(1 / mu, delta), delta) for delta in _DELTAS)]

@@ -49,19 +49,19 @@ class Judgement:
         """Whether the canaries refute the claim."""
         return self.p_value < REFUTED_BELOW
 
+    @property
+    def doubted(self) -> bool:
+        """Whether the claim is refuted at the bounds' confidence, as some honest runs are."""
+        return self.p_value < 1 - self.confidence
+
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed canary judge --json` prints."""
-        return {**asdict(self), "refuted": self.refuted}
+        return {**asdict(self), "doubted": self.doubted, "refuted": self.refuted}
 
 
 def judgement_rows(judgement: Judgement) -> Mapping[str, str]:
     """The rows of the table, which tell estimates, bounds and what nobody could see apart."""
     j, sure = judgement, f"{judgement.confidence:.0%}"
-    verdict = (
-        "REFUTED: the pipeline does not deliver what is claimed"
-        if j.refuted
-        else "the canaries do not contradict the claim, which proves nothing"
-    )
     pairs = {
         "canaries": f"{j.canaries}, of which {j.heads} had heads ({j.relation})",
         "releases": f"{j.releases} after the initial model",
@@ -74,12 +74,24 @@ def judgement_rows(judgement: Judgement) -> Mapping[str, str]:
         f"{_two(j.epsilon_lower_bound_gaussian, j.epsilon_lower_bound_gaussian_final)} (at most "
         f"{_shown(j.epsilon_lower_bound_gaussian_most)})",
         "power": _power(j),
-        "verdict": f"{verdict} (p = {j.p_value:.2g}, corrected over all tests; refuted below "
+        "verdict": f"{_verdict(j)} (p = {j.p_value:.2g}, corrected over all tests; refuted below "
         f"{REFUTED_BELOW:g})",
     }
     if j.simulated:
         pairs["note"] = "coins follow from a seed: whoever knows it could answer to them"
     return pairs
+
+
+def _verdict(judgement: Judgement) -> str:
+    """Whether the canaries refute the claim, make it doubtful, or do not contradict it."""
+    if judgement.refuted:
+        return "REFUTED: the pipeline does not deliver what is claimed"
+    if judgement.doubted:
+        return (
+            "DOUBTFUL, as an honest run seldom is: the canaries speak against the claim; try again "
+            "with more of them"
+        )
+    return "the canaries do not contradict the claim, which proves nothing"
 
 
 def _power(judgement: Judgement) -> str:

@@ -16,6 +16,8 @@ from privfed.canary.layouts import Numbers, flatten
 from privfed.errors import Refused, public_text
 
 _UNREADABLE = (OSError, ValueError, KeyError, EOFError, RuntimeError)
+_LARGEST = 1e100
+"""A model's number whose square is finite still, as is the sum of many."""
 _DAMAGED = (BadZipFile, UnpicklingError, SafetensorError)
 
 
@@ -54,7 +56,7 @@ def model_files(folder: Path) -> list[Path]:
 def models(paths: list[Path], dimension: int) -> Iterator[Numbers]:
     """The models in the files at `paths`, each as one vector `[d]`.
 
-    Raises `Refused` for a file that holds no model of `dimension` numbers, or one not finite.
+    Raises `Refused` for a file that holds no model of `dimension` numbers, or one that diverged.
     """
     for path in paths:
         model = _read(path)
@@ -65,10 +67,14 @@ def models(paths: list[Path], dimension: int) -> Iterator[Numbers]:
             )
         if not np.isfinite(model).all():
             raise Refused(f"{path} has numbers that are not finite; nothing can be said of it")
+        if np.abs(model).max() > _LARGEST:
+            raise Refused(f"{path} has numbers above {_LARGEST:g}; nothing can be said of it")
         yield model
 
 
 def _read(path: Path) -> Numbers:
+    if path.exists() and not path.is_file():
+        raise Refused(f"{path} is no file; expected one with a model, or another name")
     try:
         return flatten(_READERS[path.suffix.lower()](path))
     except Refused as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _LARGEST = 50
 """A claim above which no number of canaries would say anything."""
+_SMALLEST_DELTA = 1e-300
 
 
 @click.group("canary")
@@ -67,7 +69,8 @@ def new_canaries_command(
     click.echo(
         "privfed: start a client for each of privfed.canary.participants(DIR), which answers by "
         "privfed.canary.Client(DIR, number); save the initial model and all that are released. "
-        f"Then: privfed canary judge {directory} --releases MODELS --claimed-epsilon ε --delta δ",
+        f"Then: privfed canary judge {shlex.quote(str(directory))} --releases MODELS "
+        "--claimed-epsilon ε --delta δ",
         err=True,
     )
     return 0
@@ -176,5 +179,7 @@ def _claim_of_rounds(
 
 
 def _refuse_delta(delta: float) -> None:
-    if not 0 < delta < 1:
-        raise Refused(f"--delta is {delta:g}; expected one between 0 and 1")
+    if not _SMALLEST_DELTA <= delta < 1:
+        raise Refused(
+            f"--delta is {delta:g}; expected one between 0 and 1, of {_SMALLEST_DELTA:g} or more"
+        )

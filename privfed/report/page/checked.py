@@ -105,7 +105,7 @@ class _Mark:
 
 
 def canary_blocks(audit: RunAudit, evidence: Evidence) -> Sequence[Block]:
-    """Analytic ε, estimates and lower bounds in one picture, and in words."""
+    """All in words; analytic ε, lower bounds, and estimates but those by chance, in a picture."""
     return [_picture(_marks(audit, evidence)), Facts(evidence_rows(evidence))]
 
 
@@ -125,16 +125,17 @@ def _marks(audit: RunAudit, evidence: Evidence) -> list[_Mark]:
         ("… if Gaussian, every release", evidence.epsilon_lower_bound_if_gaussian),
         ("… if Gaussian, final model", evidence.epsilon_lower_bound_final_if_gaussian),
     ]
+    drawn = [] if evidence.by_chance else estimates
     return [
         *claims,
-        *(_Mark(label, e, "o", f"about {e:.3g}") for label, e in estimates if e is not None),
+        *(_Mark(label, e, "o", f"about {e:.3g}") for label, e in drawn if e is not None),
         *(_Mark(label, e, ">", f"at least {e:.3g}") for label, e in bounds if e is not None),
     ]
 
 
 def _picture(marks: Sequence[_Mark]) -> Picture:
     """A line for each mark, with ε along the axis."""
-    title = "Analytic ε, estimates and lower bounds by canaries"
+    title = "Analytic ε, and what canaries show of it"
     shown = [mark for mark in marks if math.isfinite(mark.epsilon)]
     with without_warnings(), canvas(1, 1, (5.2, 0.7 + 0.32 * len(shown))) as (figure, ((panel,),)):
         for place, mark in enumerate(shown):

@@ -45,7 +45,8 @@ class Line:
 class Axes:
     """What the axes are about; `level` is a value to hold the lines against, with its label.
 
-    `words` says how a value along y is written: an ε is never rounded down.
+    `words` says how a value along y is written: an ε is never rounded down. `top` is where y ends,
+    as a probability does at 1.
     """
 
     x: str
@@ -54,6 +55,7 @@ class Axes:
     log: bool = False
     level: tuple[str, float] | None = None
     from_zero: bool = False
+    top: float | None = None
 
 
 def lines_picture(name: str, title: str, axes: Axes, lines: Sequence[Line]) -> Picture | None:
@@ -82,6 +84,8 @@ def lines_picture(name: str, title: str, axes: Axes, lines: Sequence[Line]) -> P
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         if len(places := {x for line in drawable for x, _ in line.drawable}) == 1:
             panel.set_xticks([*places])
+        if axes.top is not None:
+            panel.set_ylim(top=1.02 * axes.top)
         if axes.from_zero:
             panel.set_ylim(bottom=0)
         panel.legend()

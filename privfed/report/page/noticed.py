@@ -17,7 +17,7 @@ def power_picture(power: Power) -> Picture | None:
         Line("refuted at p < 1e-6", [(fault.epsilon, fault.refuted) for fault in power.noticed]),
     ]
     title = f"How likely {power.canaries} canaries, at best, notice that ε is not what is claimed"
-    axes = Axes("true ε", "probability", _percent, log=True, from_zero=True)
+    axes = Axes("true ε", "probability", _percent, log=True, from_zero=True, top=1.0)
     return lines_picture("power", title, axes, lines)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from accounting.empirical.two_sample import REFUTED_BELOW
 from accounting.events import ADD_REMOVE, REPLACE_ONE
 from privfed.auditing.canaries.in_cohorts import canaries_drawn, canaries_sending, takes_places
 from privfed.auditing.canaries.power import Power
@@ -67,6 +68,12 @@ def power_in_words(power: Power) -> str:
 
 def fewest_in_words(power: Power) -> str:
     """How many canaries it takes to refute the claim, whatever is wrong."""
+    if power.slack >= REFUTED_BELOW:
+        return (
+            f"No number of canaries refutes ε = {ceiling(power.epsilon)} at p < 1e-6: that a sum "
+            "aborts for all to see, or that noise is drawn nearly exactly, is charged with a "
+            f"probability of {power.slack:.1g}, and with that anything may be shown"
+        )
     if power.fewest is None:
         return f"No number of canaries that fits refutes ε = {ceiling(power.epsilon)}"
     warning = "WARNING: these are too few. " if power.canaries < power.fewest else ""

@@ -25,6 +25,7 @@ from privfed.errors import Refused
 from privfed.plan.plan import plan
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanisms import central_gaussian as gaussian
+from privfed.report.plan_rows.canaries import fewest_in_words
 from privfed.run.resume import resume
 from privfed.sampling.cohort import Witness
 from privfed.store.run_directory import RunDirectory
@@ -32,6 +33,7 @@ from privfed.streams import Streams
 
 MORE = ("data.clients=24", "audit.canaries=20")
 SEEDED = ("run.randomness=seeded", *MORE)
+MASKS = ("secure.protocol=masks", "cohort.size=20")
 WIDE = (
     "data.features=60",
     "data.classes=10",
@@ -241,7 +243,6 @@ def test_canaries_go_with(overrides, tmp_path):
     ("overrides", "why"),
     [
         (("privacy.mechanism=none",), "nothing is claimed"),
-        (("audit.canaries=30",), "more than the 24 clients"),
         (("audit.canaries=19",), "too few to say anything"),
         (("attack.name=sign_flip", "attack.fraction=0.2"), "there are attackers"),
         (("cohort.sampler=spelt:Crowded",), "places of real clients"),
@@ -276,6 +277,15 @@ def test_what_they_would_notice_is_told_before_the_run():
     assert all(fault.epsilon > power.epsilon for fault in power.noticed)
     assert crowded.noticed[-1].doubted < 0.5
     assert power_of(plan(small()), 10_000) is None
+
+
+def test_slack_as_large_as_the_gate_is_told_as_what_hides_everything():
+    planned = plan(small("data.clients=60", "audit.canaries=40", *MASKS))
+    power = power_of(planned, 10_000)
+    assert power.slack > 1e-6
+    assert power.fewest is None
+    assert "is charged with a probability" in fewest_in_words(power)
+    assert "is charged" not in fewest_in_words(replace(power, slack=0.0))
 
 
 def test_a_published_run_without_private_says_so(tmp_path):

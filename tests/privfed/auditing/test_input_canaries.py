@@ -28,6 +28,7 @@ from privfed.plan.rule import rules_by_sums
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms import central_gaussian as gaussian
+from privfed.run.canaries.canary_updates import CanaryUpdates
 from privfed.run.canaries.crafting import crafted, self_influence, training_executor
 from privfed.run.check import check
 from privfed.run.prepare import prepare
@@ -269,6 +270,12 @@ def test_check_measures_what_canaries_send_before_the_run():
     assert 0 < sent.common < sent.norm
     assert sent.total(4.0) == pytest.approx(np.hypot(2 * sent.norm, 4 * sent.common))
     assert check(small("audit.canaries=20", "data.clients=24")).forecast.canaries is None
+
+
+def test_the_time_that_a_run_takes_includes_crafting(monkeypatch):
+    updates = CanaryUpdates(norm=1.0, common=0.0, seconds=1e6)
+    monkeypatch.setattr("privfed.run.forecast.canary_updates", lambda setup: updates)
+    assert check(small(*SEEDED)).forecast.seconds > 20 * 1e6
     asked = [word for override in (*SEEDED, "cohort.size=8") for word in ("--set", override)]
     shown = CliRunner().invoke(main, ["check", *asked])
     assert "of the clip at the start" in " ".join(shown.output.split())

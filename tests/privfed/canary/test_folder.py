@@ -210,3 +210,9 @@ def test_a_client_needs_numpy_alone(folder):
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ran.stdout.strip() == "[]", ran.stderr
+
+
+@pytest.mark.parametrize("number", ["1", 1.0, True], ids=repr)
+def test_a_number_that_is_none_is_refused(folder, number):
+    with pytest.raises(Refused, match="expected its number"):
+        Client(folder.path, number)

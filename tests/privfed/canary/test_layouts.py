@@ -70,7 +70,7 @@ def test_tensors_of_low_precision_on_their_device_keep_it(precision):
         ({"state_dict": {"a": np.zeros(3)}}, "'state_dict' is of type dict"),
         (np.zeros(3, dtype=complex), "complex128"),
         (np.zeros(4), "the model has 4 floating-point numbers, the canaries 3"),
-        ([np.zeros(3, dtype=int)], "the model has 0 floating-point numbers"),
+        ([np.zeros(3, dtype=int)], "the model has no floating-point numbers"),
         (np.zeros(3, dtype=np.float16), "does not fit"),
         (np.full(3, np.nan), "not finite"),
     ],
@@ -79,3 +79,9 @@ def test_tensors_of_low_precision_on_their_device_keep_it(precision):
 def test_what_is_no_model_is_refused(parameters, problem):
     with pytest.raises(Refused, match=problem):
         shifted(parameters, np.full(3, 1e6))
+
+
+def test_an_archive_of_arrays_is_answered_as_a_mapping(tmp_path):
+    np.savez(tmp_path / "model.npz", bias=np.zeros(1), weight=np.zeros(2))
+    moved = shifted(np.load(tmp_path / "model.npz"), np.array([1.0, 2.0, 3.0]))
+    assert {name: each.tolist() for name, each in moved.items()} == {"bias": [1], "weight": [2, 3]}

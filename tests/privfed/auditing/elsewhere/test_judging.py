@@ -13,7 +13,8 @@ from accounting.guarantee import guarantee
 from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
 from experiments.audits_elsewhere.bare_loop import Pipeline, train
-from privfed.auditing.elsewhere.claim import PipelineClaim
+from privfed.auditing.elsewhere.claim import PipelineClaim, gaussian_points
+from privfed.auditing.elsewhere.judgement import judgement_rows
 from privfed.auditing.elsewhere.judging import judge_releases, refutable
 from privfed.auditing.elsewhere.products import cosines
 from privfed.canary.drawing import Drawing
@@ -82,6 +83,8 @@ def test_without_a_family_no_run_refutes_a_claim_at_so_large_a_delta(tmp_path):
     assert judged.epsilon_lower_bound_final > 0.5
     assert not judged.refuted
     assert judged.epsilon_refutable is None
+    assert judged.doubted
+    assert judgement_rows(judged)["verdict"].startswith("DOUBTFUL")
     further = judge_releases(
         folder, tmp_path / "models", PipelineClaim.at([*CLAIM, (1.0, 1e-9)]), 0.95
     )
@@ -165,6 +168,14 @@ WRONG = {
     "a rate alone": (("--sampling-rate", 0.1, "--delta", 1e-5), "go with --noise-multiplier"),
     "no claim": (("--delta", 1e-5), "expected pairs"),
     "no noise to speak of": (("--noise-multiplier", 1e-9, "--delta", 1e-5), "nothing to test"),
+    "noise that is no number": (
+        ("--noise-multiplier", "nan", "--delta", 1e-5),
+        "the claim of Gaussian noise",
+    ),
+    "a rate that is no number": (
+        ("--noise-multiplier", 1, "--sampling-rate", "nan", "--delta", 1e-5),
+        "the claim of Gaussian noise",
+    ),
     "two curves": ((*GAUSSIAN, "--claimed-epsilon", 1, "--delta", 1e-6), "give one"),
     "no folder": (GAUSSIAN, "is no directory"),
 }
@@ -206,3 +217,13 @@ def test_a_claim_on_sampled_cohorts_is_what_accountants_know_of_it():
     assert dict(map(reversed, everybody.points))[1e-5] > 2 * claim.points[0][0]
     assert min(delta for _, delta in claim.points) < 1e-12
     assert "cohorts of rate 0.1" in claim.by
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-17, 1e-300])
+@pytest.mark.parametrize("epsilon", [0.0, 1.0])
+def test_a_gaussian_claim_has_further_points_at_however_small_a_delta(epsilon, delta):
+    first, *further = gaussian_points((epsilon, delta))
+    assert first == (epsilon, delta)
+    beyond = [other for other, at in further if at >= delta]
+    assert beyond == sorted(beyond, reverse=True)
+    assert beyond[0] <= epsilon + 1e-6

@@ -1,5 +1,7 @@
 """Released models, in all forms in which pipelines save them."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -108,10 +110,17 @@ def test_code_in_a_file_is_not_run(tmp_path, capsys):
         (np.zeros(4), "has 4 floating-point numbers"),
         (np.array([0, np.inf, 0]), "not finite"),
         (np.array(["a"]), "of type"),
+        (np.array([0, 1e300, 0]), "above 1e\\+100"),
     ],
-    ids=["dimension", "infinite", "text"],
+    ids=["dimension", "infinite", "text", "diverged"],
 )
 def test_a_model_that_does_not_fit_is_refused(tmp_path, model, problem):
     np.save(tmp_path / "1.npy", model)
     with pytest.raises(Refused, match=problem):
         list(models([tmp_path / "1.npy"], 3))
+
+
+def test_what_is_no_file_is_refused_and_never_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "1.npz")
+    with pytest.raises(Refused, match="is no file"):
+        list(models([tmp_path / "1.npz"], 3))
