@@ -59,6 +59,12 @@ def test_directions_have_length_one_and_coins_are_fair():
     assert not np.array_equal(canaries.coins, Canaries.drawn(2000, 1, Streams(4, True)).coins)
 
 
+def test_coins_and_directions_follow_from_the_secret_key():
+    ours, theirs = (Canaries.drawn(100, 8, Streams(3, key=key * 32)) for key in (b"a", b"b"))
+    assert not (ours.directions == theirs.directions).all(1).any()
+    assert not np.array_equal(ours.coins, theirs.coins)
+
+
 def test_real_clients_are_drawn_counted_and_charged_as_without(tmp_path):
     counted = ("run.simulation_metrics=true", "run.checkpoint_every=2")
     with_them = trained(tmp_path / "a", *SEEDED, *counted)
