@@ -161,6 +161,15 @@ def test_what_a_run_may_deviate_by_is_added_to_its_p_value(slack):
     assert weighed.refuted == (slack == 0.0)
 
 
+def test_canaries_are_held_against_their_own_run_alone(tmp_path):
+    """They were in no earlier one, whose epsilon would only make the claim easier to keep."""
+    trained(tmp_path / "before", MORE[0], "run.randomness=seeded")
+    trained(tmp_path / "run", *SEEDED, f'privacy.prior=["{tmp_path / "before"}"]')
+    audited = audit(tmp_path / "run")
+    assert audited.canaries.epsilon_claimed == audited.alone.epsilon
+    assert audited.alone.epsilon < audited.guarantee.epsilon
+
+
 def test_a_run_without_its_noise_is_refuted_loudly(tmp_path, monkeypatch):
     monkeypatch.setattr(gaussian, "gaussian_on_grid", lambda keys, deviation, n: np.zeros(n))
     trained(tmp_path / "run", *WIDE, "run.randomness=seeded", "privacy.noise_multiplier=60.0")
