@@ -27,7 +27,6 @@ from privfed.round.algorithm import Algorithm
 from privfed.run.canaries.crafting import refuse_uncraftable
 from privfed.run.setup import Setup
 from privfed.secure.aborts import refuse_population
-from privfed.secure.limits import Limits
 from privfed.streams import Streams
 
 
@@ -73,16 +72,21 @@ def _refuse_other_people(plan: Plan, federation: Federation) -> None:
     if plan.mechanism.private:
         plan.cost.witness.refuse_population(everybody, clients)
     if plan.cost.limits.sites:
-        _refuse_full_sums(plan.cost.limits, federation)
+        _refuse_full_sums(plan, federation)
     elif plan.event.slack:
         refuse_population(everybody, clients)
 
 
-def _refuse_full_sums(limits: Limits, federation: Federation) -> None:
-    """Raises `Refused` where sums over sites, none of which may abort, have too little room."""
-    if limits.rows and federation.clients > limits.rows:
+def _refuse_full_sums(plan: Plan, federation: Federation) -> None:
+    """Raises `Refused` where sums over sites, none of which may abort, have too little room.
+
+    They have room for the rows of clients declared, and for those of all canaries.
+    """
+    data = plan.config.data
+    declared = data.clients * data.sites_per_client
+    if plan.cost.limits.rows and federation.clients > declared:
         raise Refused(
-            f"data.clients and data.sites_per_client declare at most {limits.rows} rows of clients "
+            f"data.clients and data.sites_per_client declare at most {declared} rows of clients "
             "at sites, and there are more, so that sums over sites might not hold them; raise "
             "data.clients"
         )

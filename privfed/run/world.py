@@ -176,8 +176,8 @@ def with_run_canaries(
     log = CanaryLog(directory.canaries, config.audit.canaries)
     log.begin(canaries.coins, length)
     clients = setup.federation.clients
-    drawn = setup.plan.cost.witness
-    world = with_canaries(world, clients, config.mechanism, drawn, canaries, log)
+    cost = setup.plan.cost
+    world = with_canaries(world, clients, config.mechanism, cost.rule, cost.witness, canaries, log)
     return world, UpdateCanaries(canaries, _start_of(setup, directory), log)
 
 

@@ -16,7 +16,7 @@ within the clip of the round, and the others send rows far beyond it; which of t
 their numbers, and on no coin. The share is a half, whose part of that sum is 0 in expectation; and
 the quantile itself where canaries take the places of clients, whose part of the sum they stand for.
 So in expectation the clip follows the quantile of real clients that it followed without canaries.
-To contribute nothing is then to be left out of the sum, as a row of zeros would be counted.
+To contribute nothing is then to be left out of the sum, as any row would be counted.
 """
 
 from __future__ import annotations
@@ -31,10 +31,16 @@ from torch import Tensor
 
 from accounting.events import ADD_REMOVE
 from accounting.ledger import Charge
-from privfed.auditing.canaries.coins import canary_coins, coin_signs, in_population
+from defenses.types import RowRule, SumRule
+from privfed.auditing.canaries.coins import (
+    canary_coins,
+    coin_signs,
+    in_population,
+    number_of_nothing,
+)
+from privfed.auditing.canaries.identities import canary_identities
 from privfed.auditing.canaries.in_cohorts import takes_places
 from privfed.auditing.canaries.log import CanaryLog
-from privfed.data.federation import client_number
 from privfed.errors import Refused
 from privfed.local.exchange import Chunk, Exchange, Executor
 from privfed.privacy.adaptive_clipping import FollowsQuantile
@@ -109,8 +115,7 @@ class Canaries:
         """The population with canaries behind the real clients."""
         canaries = self.entered
         part = np.arange(len(canaries)) % self.parts
-        names = zip(canaries.tolist(), part.tolist(), strict=True)
-        identities = np.array([client_number(_name(*name)) for name in names], dtype=np.int64)
+        identities = canary_identities(canaries, part.tolist())
         sizes = np.concatenate([people.sizes, np.zeros(len(identities), dtype=np.int64)])
         everybody = People(sizes, np.concatenate([people.identities, identities]))
         if people.sites is None:
@@ -129,16 +134,13 @@ class Canaries:
         return torch.cat([total.norm()[None], self.directions @ total]).double().numpy()
 
 
-def _name(canary: int, part: int) -> str:
-    return f"canary {canary}, part {part}" if part else f"canary {canary}"
-
-
 @dataclass(frozen=True)
 class WithCanaries:
     """An executor in whose cohorts canaries answer, too.
 
     The real clients have the numbers below `clients`, and canaries send rows far beyond `clip`. But
-    where that moves, the share `within` of them sends rows that are just within it.
+    where that moves, the share `within` of them sends rows that are just within it. Rows of the
+    number `nothing` add zero.
     """
 
     inner: Executor
@@ -146,11 +148,12 @@ class WithCanaries:
     clients: int
     clip: float
     within: float | None = None
+    nothing: float = 0.0
 
     def answering(self, cohort: Cohort) -> Cohort:
         real, made_up = self._parted(cohort)
         answering = self.inner.answering(replace(cohort, clients=real))
-        if self.within is not None:  # a row of zeros would be counted as one within the clip
+        if self.within is not None:  # whatever it sends would be counted as within the clip or not
             made_up = made_up[self.canaries.signs[self._numbers(made_up)] != 0]
         return replace(cohort, clients=np.concatenate([answering.clients, made_up]))
 
@@ -179,10 +182,12 @@ class WithCanaries:
     def _rows(self, exchange: Exchange, made_up: Indices) -> Tensor:
         """The rows `[c, m]` of canaries at the places `made_up` `[c]` in the population."""
         numbers = self._numbers(made_up)
-        lengths = torch.from_numpy(self.canaries.signs[numbers] * self._norms(exchange, numbers))
+        signs = self.canaries.signs[numbers]
+        lengths = torch.from_numpy(signs * self._norms(exchange, numbers))
         directions = self.canaries.directions[torch.from_numpy(numbers)]
         rows = exchange.broadcast["params"].new_zeros(len(numbers), exchange.layout.length)
         rows[:, : directions.shape[1]] = (directions * lengths.to(directions)[:, None]).to(rows)
+        rows[torch.from_numpy(signs == 0)] = self.nothing
         return rows
 
     def _norms(self, exchange: Exchange, numbers: Indices) -> NDArray[np.float64]:
@@ -237,18 +242,20 @@ def with_canaries(
     world: World,
     clients: int,
     mechanism: Mechanism,
+    rule: SumRule | RowRule,
     drawn: Witness,
     canaries: Canaries,
     log: CanaryLog,
 ) -> World:
     """The world with `canaries` behind its `clients`, whose releases are noted in `log`.
 
-    When one is `drawn`, it sends a row that the `mechanism` clips.
+    When one is `drawn`, it sends a row that the `mechanism` clips, or one that adds zero by `rule`.
     """
     clip, within = float(mechanism.clip), part_within(mechanism, drawn)
+    nothing = number_of_nothing(rule)
     return replace(
         world,
-        executor=WithCanaries(world.executor, canaries, clients, clip, within),
+        executor=WithCanaries(world.executor, canaries, clients, clip, within, nothing),
         people=canaries.among(world.people),
         store=ListeningStore(world.store, canaries, log),
         watch=WithoutCanaries(world.watch, clients) if world.watch else None,

@@ -6,8 +6,11 @@ K canaries has a secret, fair coin of its own, and heads and tails are two such 
 | relation    | heads                                        | tails                      |
 |-------------|----------------------------------------------|----------------------------|
 | add/remove  | the canary is in the population              | it is not                  |
-| zero-out    | it is in it, and sends its row when asked    | it sends zero when asked   |
+| zero-out    | it is in it, and sends its row when asked    | it adds zero when asked    |
 | replace-one | it is in it, and sends its row when asked    | it sends the opposite row  |
+
+To *add zero* is to send a row that the aggregation rule takes for nothing. One of zeros is not that
+where a rule sums ways from a center, or counts rows (`number_of_nothing`).
 
 Turning one coin replaces the run by its neighbour about that canary, and nothing else: no other
 canary's row, coin or site depends on it. So were the run (epsilon, delta)-private about each
@@ -44,18 +47,30 @@ machines of their own, who made the canaries up would know a part of the noise, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
+from defenses.types import RowRule, SumRule
 from privfed.streams import Streams
 from privfed.vector import Indices
 
 TAILS: Mapping[str, int] = {ADD_REMOVE: 0, ZERO_OUT: 0, REPLACE_ONE: -1}
 """How often a canary whose coin is tails sends its row, by relation; one with heads sends it once.
 """
+
+
+def number_of_nothing(rule: SumRule | RowRule) -> float:
+    """What each number is of a row that adds zero by `rule`, of a client that takes part.
+
+    Zero, but where the rule's center moves or its terms count rows: there it is not a number, as a
+    row that is not finite adds nothing (`SumRule`), and one of zeros adds its way from the center.
+    """
+    counts = isinstance(rule, SumRule) and (rule.remembers or rule.uploads > 1 or rule.extra > 0)
+    return math.nan if counts else 0.0
 
 
 def canary_coins(count: int, streams: Streams) -> NDArray[np.bool_]:

@@ -14,9 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from privfed.auditing.canaries.identities import canary_identities
 from privfed.auditing.canaries.input_space import InputSpace
 from privfed.auditing.canaries.self_influence import SelfInfluence
-from privfed.data.federation import Examples, Federation, client_number
+from privfed.data.federation import Examples, Federation
 from privfed.streams import Keys
 from privfed.vector import Indices
 
@@ -45,11 +46,6 @@ class CanaryExamples:
         examples = Examples(x.to(device), y.to(device), like.examples.classes)
         offsets = np.concatenate([[0], np.cumsum(heads * self.y.shape[1])]).astype(np.int64)
         return Federation(examples, offsets, like.test, canary_identities(numbers))
-
-
-def canary_identities(numbers: Indices) -> Indices:
-    """The canaries' own numbers `[c]`, to key their randomness by."""
-    return np.array([client_number(f"canary {number}") for number in numbers], dtype=np.int64)
 
 
 def made_up(

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from privfed.auditing.canaries.clients import WithoutCanaries
-from privfed.auditing.canaries.coins import canary_coins, in_population
+from privfed.auditing.canaries.coins import canary_coins, in_population, number_of_nothing
 from privfed.auditing.canaries.examples import CanaryExamples
 from privfed.auditing.canaries.learned import Learning
 from privfed.auditing.canaries.log import FINAL, CanaryLog
@@ -51,9 +51,10 @@ def with_input_canaries(
     log.begin(coins, 0)  # its scores are no cosines of d dimensions
     there, clients = in_population(coins, setup.plan.event.relation), setup.federation.clients
     training = training_executor(setup, learning.examples, there, coins[there])
+    nothing = number_of_nothing(setup.plan.cost.rule)
     joined = replace(
         world,
-        executor=WithTraining(world.executor, training, clients),
+        executor=WithTraining(world.executor, training, clients, ~coins[there], nothing),
         people=with_trainees(world.people, there, setup.plan.config.data.sites),
         watch=WithoutCanaries(world.watch, clients) if world.watch else None,
     )

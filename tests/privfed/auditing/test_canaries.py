@@ -11,13 +11,14 @@ from scipy import stats
 from scipy.signal import lfilter
 from small import same_run, small, trained
 
-from accounting.events import ZERO_OUT
+from accounting.events import ZERO_OUT, Event
 from accounting.noises import Gaussian
 from accounting.over_rounds import RandomAllocation
 from privfed.auditing.canaries.clients import Canaries
 from privfed.auditing.canaries.log import CanaryLog, CanaryRecord
 from privfed.auditing.canaries.power import power_of
 from privfed.auditing.canaries.scores import Scale, likelihood_ratios
+from privfed.auditing.canaries.weighing import weigh
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.errors import Refused
@@ -56,6 +57,12 @@ def test_directions_have_length_one_and_coins_are_fair():
     again = Canaries.drawn(2000, 50, Streams(3, simulated=True))
     assert torch.equal(canaries.directions, again.directions)
     assert not np.array_equal(canaries.coins, Canaries.drawn(2000, 1, Streams(4, True)).coins)
+
+
+def test_coins_and_directions_follow_from_the_secret_key():
+    ours, theirs = (Canaries.drawn(100, 8, Streams(3, key=key * 32)) for key in (b"a", b"b"))
+    assert not (ours.directions == theirs.directions).all(1).any()
+    assert not np.array_equal(ours.coins, theirs.coins)
 
 
 def test_real_clients_are_drawn_counted_and_charged_as_without(tmp_path):
@@ -140,6 +147,27 @@ def test_an_honest_run_is_not_refuted_and_its_estimate_is_near_the_claim(tmp_pat
     assert audited.epsilon_lower_bound <= claim
     assert audited.epsilon_lower_bound_split <= claim
     assert audited.epsilon_lower_bound_most > audited.epsilon_lower_bound
+
+
+@pytest.mark.parametrize("slack", [0.0, 1e-3, 0.4, 1.0])
+def test_what_a_run_may_deviate_by_is_added_to_its_p_value(slack):
+    """All of 60 coins are guessed right: impossible under the claim, and not beside it."""
+    coins = np.arange(60) < 30
+    final = np.where(coins, 1.0, -1.0)
+    record = CanaryRecord(coins, 0, np.empty(0), np.empty(0), np.empty((0, 60)), final, ended=True)
+    event = Event(Gaussian(1.0), "full", ZERO_OUT)
+    weighed = weigh(record, event, None, [(0.1, 1e-9)], 0.95, slack)
+    assert weighed.p_value == pytest.approx(slack, abs=1e-8)
+    assert weighed.refuted == (slack == 0.0)
+
+
+def test_canaries_are_held_against_their_own_run_alone(tmp_path):
+    """They were in no earlier one, whose epsilon would only make the claim easier to keep."""
+    trained(tmp_path / "before", MORE[0], "run.randomness=seeded")
+    trained(tmp_path / "run", *SEEDED, f'privacy.prior=["{tmp_path / "before"}"]')
+    audited = audit(tmp_path / "run")
+    assert audited.canaries.epsilon_claimed == audited.alone.epsilon
+    assert audited.alone.epsilon < audited.guarantee.epsilon
 
 
 def test_a_run_without_its_noise_is_refuted_loudly(tmp_path, monkeypatch):

@@ -9,10 +9,14 @@ import torch
 from click.testing import CliRunner
 from small import same_run, small, trained
 
+from privfed.auditing.canaries.coins import number_of_nothing
 from privfed.auditing.canaries.examples import CanaryExamples
+from privfed.auditing.canaries.identities import canary_identities
 from privfed.auditing.canaries.input_space import space_of
 from privfed.auditing.canaries.learned import Learning
 from privfed.auditing.canaries.log import CanaryLog
+from privfed.auditing.canaries.public_models import public_examples
+from privfed.auditing.canaries.training import WithTraining, with_trainees
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.config.reading import load
@@ -20,15 +24,19 @@ from privfed.data.federation import Examples, Federation
 from privfed.data.preprocessing import Category, Numbers, Preprocessing
 from privfed.errors import Broken, Refused
 from privfed.local.exchange import Exchange
+from privfed.parts import find
+from privfed.plan.rule import rules_by_sums
+from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms import central_gaussian as gaussian
+from privfed.run.canaries import input_canaries
 from privfed.run.canaries.canary_updates import CanaryUpdates
 from privfed.run.canaries.crafting import crafted, self_influence, training_executor
 from privfed.run.check import check
 from privfed.run.prepare import prepare
 from privfed.run.resume import resume
 from privfed.run.train import train
-from privfed.sampling.cohort import Cohort
+from privfed.sampling.cohort import Cohort, People
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import unpack
 from privfed.streams import Streams
@@ -82,6 +90,31 @@ def test_a_canarys_row_is_that_of_local_training():
         assert torch.allclose(rows[place], step, atol=1e-6)
     assert not rows[1].any()  # whose coin is tails holds nothing, and sends zero
     assert torch.equal(chunk.weights, torch.ones(3, dtype=chunk.weights.dtype))
+
+
+@pytest.mark.parametrize("name", rules_by_sums())
+def test_tails_add_zero_by_every_rule_of_sums(name):
+    """Also where a row of zeros adds its way from the center, or is counted."""
+    setup = prepare(small(*SEEDED))
+    heads = np.array([True, False, True, False])
+    training = training_executor(setup, crafted(setup, keys(20)), np.arange(4), heads)
+    start = setup.network.initial_params
+    layout = setup.algorithm.objective.layout(len(start))
+    rule = find("rule", name, "rule")().within(0.4)
+    played = WithTraining(Nobody(), training, 24, ~heads, number_of_nothing(rule))
+    cohort = Cohort(1, np.arange(24, 28), 4.0, setup.plan.cost.witness)
+    (chunk,) = played.chunks(Exchange("train", {"params": start}, layout), cohort)
+    center = torch.full_like(start, 0.1 * rule.remembers)
+    sent = clip_rows(rule.terms(chunk.rows, center), 0.4).rows
+    assert torch.equal(sent.any(1), torch.from_numpy(heads[chunk.ids - 24]))
+
+
+class Nobody:
+    """An executor without clients."""
+
+    def chunks(self, exchange, cohort):
+        assert not len(cohort.clients)
+        return iter(())
 
 
 def test_crafting_stays_within_the_box_and_raises_what_canaries_are_worth():
@@ -144,6 +177,34 @@ def test_a_run_that_was_interrupted_keeps_its_canaries(tmp_path):
     whole, parts = log_of(tmp_path / "whole"), log_of(tmp_path / "parts")
     assert np.array_equal(whole.coins, parts.coins)
     np.testing.assert_array_equal(whole.final, parts.final)
+
+
+def test_in_secret_mode_coins_and_examples_follow_from_no_seed(tmp_path):
+    for name in "ab":
+        trained(tmp_path / name, *INPUTS, "run.rounds=1", "run.seed=3")
+    ours, theirs = (unpack(tmp_path / name / "private/canaries.safetensors")[0] for name in "ab")
+    assert not (ours["x"] == theirs["x"]).all(dim=(1, 2)).any()
+    assert not np.array_equal(log_of(tmp_path / "a").coins, log_of(tmp_path / "b").coins)
+
+
+def test_canaries_are_who_their_number_says_whoever_else_entered(tmp_path, monkeypatch):
+    """Examples, number and site: turning one coin leaves another canary's as they are."""
+    executors = []
+
+    def training(*asked):
+        executors.append(training_executor(*asked))
+        return executors[-1]
+
+    monkeypatch.setattr(input_canaries, "training_executor", training)
+    trained(tmp_path / "run", *SEEDED, "run.rounds=1")
+    held, _ = unpack(tmp_path / "run/private/canaries.safetensors")
+    there = np.flatnonzero(log_of(tmp_path / "run").coins)
+    population = executors[0].trainer.federation
+    assert population.identities.tolist() == canary_identities(there).tolist()
+    assert torch.equal(population.examples.x, held["x"][there].flatten(0, 1))
+    people = with_trainees(People(np.ones(2), np.arange(2), np.zeros(2, int)), there, 3)
+    assert people.identities[2:].tolist() == population.identities.tolist()
+    assert people.sites[2:].tolist() == (there % 3).tolist()
 
 
 def test_in_secret_mode_a_resume_keeps_coins_and_examples_under_private(tmp_path):
@@ -290,6 +351,16 @@ TOKENS = torch.arange(20).reshape(4, 5)
 def test_nothing_is_made_up_of_what_nothing_public_is_known(people, why):
     with pytest.raises(Refused, match=why):
         space_of(people)
+
+
+def test_examples_that_clients_hold_back_are_not_public():
+    """They are of clients who train: nothing is crafted on them, and no bound is theirs."""
+    people = population(torch.randn(4, 2), CLASSES, 2)
+    assert public_examples(people) is people.test
+    shared = replace(people, shared=True)
+    assert public_examples(shared) is None
+    with pytest.raises(Refused, match="bounds an input lies"):
+        space_of(shared)
 
 
 def test_what_an_input_may_be_is_declared_or_public():
