@@ -26,8 +26,6 @@ from accounting.errors import Unaccountable
 Numbers = NDArray[np.float64]
 Claim = tuple[float, float]
 """A claimed (epsilon, delta)."""
-REFUTED_BELOW = 1e-6
-"""The p-value, corrected over all tests, below which a claim is refuted."""
 _TAILS, _BINS, _STEPS = 50, 40, 80
 
 

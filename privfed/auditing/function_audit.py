@@ -23,7 +23,8 @@ from accounting.empirical.release_scores import (
     quadratic_scores,
     repetition_scores,
 )
-from accounting.empirical.two_sample import REFUTED_BELOW, Verdict, judge
+from accounting.empirical.two_sample import Verdict, judge
+from accounting.empirical.verdicts import Verdicts
 from privfed.auditing.function_claim import FunctionClaim
 from privfed.auditing.released_function import MOST_NUMBERS, ReleasedFunction
 from privfed.errors import Refused
@@ -57,7 +58,7 @@ class ScoreVerdict:
 
 
 @dataclass(frozen=True)
-class FunctionAudit:
+class FunctionAudit(Verdicts):
     """What releases of the function `name` say of its `claim`, by each of several scores.
 
     `releases` of `numbers` each were made for either neighbour, and `aborted` is which share of
@@ -77,15 +78,11 @@ class FunctionAudit:
         """The smallest of the scores' p-values, times their number."""
         return min(1.0, len(self.tested) * min(test.verdict.p_value for test in self.tested))
 
-    @property
-    def refuted(self) -> bool:
-        """Whether the function does not keep its claim."""
-        return self.p_value < REFUTED_BELOW
-
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed audit --function --json` prints."""
         return {
             "refuted": self.refuted,
+            "doubted": self.doubted,
             "p_value": self.p_value,
             "function": self.name,
             "epsilon": self.claim.epsilon,

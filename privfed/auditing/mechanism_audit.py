@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from accounting.empirical.claimed_releases import claimed_points
 from accounting.empirical.release_scores import linear_scores
-from accounting.empirical.two_sample import REFUTED_BELOW, Verdict, judge
+from accounting.empirical.two_sample import Verdict, judge
+from accounting.empirical.verdicts import Verdicts
 from accounting.events import Event
 from accounting.guarantee import guarantee
 from accounting.over_rounds import RandomAllocation
@@ -75,7 +76,7 @@ class ScenarioVerdict:
 
 
 @dataclass(frozen=True)
-class MechanismAudit:
+class MechanismAudit(Verdicts):
     """What testing a mechanism in several scenarios says about its claim.
 
     `noise` is the deviation that was measured, over the one that was charged; `noise_p_value` that
@@ -99,15 +100,11 @@ class MechanismAudit:
         alone = min(1.0, smallest * (len(self.tested) + 1))
         return min(1.0, 2 * min(alone, self.evaluation.p_value)) if self.evaluation else alone
 
-    @property
-    def refuted(self) -> bool:
-        """Whether the mechanism does not keep its claim."""
-        return self.p_value < REFUTED_BELOW
-
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed audit --mechanism --json` prints."""
         return {
             "refuted": self.refuted,
+            "doubted": self.doubted,
             "p_value": self.p_value,
             "confidence": self.confidence,
             "releases": self.releases,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.table import Table
 
-from accounting.empirical.two_sample import REFUTED_BELOW
+from accounting.empirical.verdicts import REFUTED_BELOW
 from privfed.report.tables import rows
 from privfed.words import ceiling
 
@@ -77,7 +77,7 @@ def _bound(confidence: float) -> str:
 def _verdict(audit: MechanismAudit | FunctionAudit, what: str, claim: str) -> str:
     """Whether the claim is refuted, doubtful, or not contradicted, and the p-value behind that."""
     verdict = "the releases do not contradict the claim"
-    if audit.p_value < 1 - audit.confidence:
+    if audit.doubted:
         verdict = "DOUBTFUL: try again with more releases"
     if audit.refuted:
         verdict = f"REFUTED: the {what} does not deliver what {claim}"

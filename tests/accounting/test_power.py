@@ -8,7 +8,7 @@ from accounting.empirical.one_run_by_tradeoff import curve_p_value
 from accounting.empirical.one_run_tests import PARTS, one_run_tests
 from accounting.empirical.power import fewest_refuting, power, refuting_guesses
 from accounting.empirical.tradeoff import ClaimedCurve, GaussianCurve
-from accounting.empirical.two_sample import REFUTED_BELOW
+from accounting.empirical.verdicts import REFUTED_BELOW
 
 CURVE = GaussianCurve(0.4)
 

@@ -9,7 +9,8 @@ from accounting.empirical.release_scores import (
     quadratic_scores,
     repetition_scores,
 )
-from accounting.empirical.two_sample import REFUTED_BELOW, judge
+from accounting.empirical.two_sample import judge
+from accounting.empirical.verdicts import REFUTED_BELOW
 from accounting.errors import Unaccountable
 
 SCORES = {

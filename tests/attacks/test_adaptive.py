@@ -39,8 +39,8 @@ def honest_rows(shift, seed=1):
 def aggregates(rule, attack, shift=0.3):
     """What `rule` makes of the rows that `attack` sends, and the honest mean."""
     honest = honest_rows(shift)
-    own = honest_rows(shift, seed=2)[:HOSTILE]
-    view = View(1, own, honest, lambda rows: rule(rows, HOSTILE))
+    byzantine = honest_rows(shift, seed=2)[:HOSTILE]
+    view = View(1, byzantine, honest, lambda rows: rule(rows, HOSTILE))
     sent, _ = attack.corrupt(view, {}, rng())
     return rule(torch.cat([sent, honest]), HOSTILE), honest.mean(0)
 

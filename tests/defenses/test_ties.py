@@ -148,8 +148,8 @@ def test_of_tied_values_the_nearest_to_the_median_are_averaged(case):
     ],
 )
 def test_copies_of_a_value_crowd_out_no_nearer_one(values, count, expected):
-    found = mean_nearest(torch.tensor([values], dtype=torch.float64), count)
-    assert found.tolist() == pytest.approx([expected])
+    mean = mean_nearest(torch.tensor([values], dtype=torch.float64), count)
+    assert mean.tolist() == pytest.approx([expected])
 
 
 @pytest.mark.parametrize(

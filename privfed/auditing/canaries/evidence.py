@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from accounting.empirical.two_sample import REFUTED_BELOW
+from accounting.empirical.verdicts import REFUTED_BELOW, Verdicts
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 
 _HEADS: Mapping[str, str] = {
@@ -29,7 +29,7 @@ _ENOUGH = 200
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Evidence(Verdicts):
     """What `canaries` made-up clients show, of whom `entered` were in the population.
 
     Under a `relation` whose membership is public all were, and those `entered` sent their own row.
@@ -57,16 +57,6 @@ class Evidence:
     epsilon_lower_bound_most_if_gaussian: float
     epsilon_lower_bound_split: float | None
     p_value: float
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the canaries refute the claim."""
-        return self.p_value < REFUTED_BELOW
-
-    @property
-    def doubted(self) -> bool:
-        """Whether the claim is refuted at the bounds' confidence, as some honest runs are."""
-        return self.p_value < 1 - self.confidence
 
     @property
     def by_chance(self) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from accounting.empirical.claimed_profile import claimed_profile, refutable_claims
 from accounting.empirical.power import fewest_refuting, power, refuting_guesses
 from accounting.empirical.tradeoff import ClaimedCurve
-from accounting.empirical.two_sample import REFUTED_BELOW
+from accounting.empirical.verdicts import REFUTED_BELOW
 from accounting.events import Spending
 from accounting.guarantee import guarantee
 from privfed.auditing.canaries.in_cohorts import canaries_sending
@@ -99,11 +99,11 @@ def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, Claimed
         try:
             true = _spending(plan, share * charged)
             noise = math.hypot(share * charged * rows, math.sqrt(others / parameters))
-            seen = _spending(plan, noise)
+            beside_others = _spending(plan, noise)
         except Refused:
             continue
         delta = config.privacy.delta
-        claims = list(claimed_profile(seen, delta, points=_POINTS)) or [_NOTHING]
+        claims = list(claimed_profile(beside_others, delta, points=_POINTS)) or [_NOTHING]
         yield share, guarantee(true, delta).epsilon, ClaimedCurve(claims)
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from accounting.empirical.two_sample import REFUTED_BELOW
+from accounting.empirical.verdicts import REFUTED_BELOW, Verdicts
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgement(Verdicts):
     """What `canaries` show of a claim, of which `heads` had coins that show heads.
 
     Figures `_final` are by the whole way from the initial model to the last, and others by single
@@ -43,16 +43,6 @@ class Judgement:
     epsilon_refutable: float | None
     canaries_needed: int | None
     p_value: float
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the canaries refute the claim."""
-        return self.p_value < REFUTED_BELOW
-
-    @property
-    def doubted(self) -> bool:
-        """Whether the claim is refuted at the bounds' confidence, as some honest runs are."""
-        return self.p_value < 1 - self.confidence
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed canary judge --json` prints."""

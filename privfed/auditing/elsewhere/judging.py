@@ -19,7 +19,7 @@ from accounting.empirical.one_run_tests import one_run_tests
 from accounting.empirical.one_shot import Bell, epsilon_between
 from accounting.empirical.power import fewest_refuting, refuting_guesses
 from accounting.empirical.tradeoff import ClaimedCurve
-from accounting.empirical.two_sample import REFUTED_BELOW
+from accounting.empirical.verdicts import REFUTED_BELOW
 from privfed.auditing.elsewhere.claim import PipelineClaim, gaussian_points
 from privfed.auditing.elsewhere.judgement import Judgement
 from privfed.auditing.elsewhere.models import model_files, models
@@ -43,8 +43,8 @@ def judge_releases(
     declared = folder.manifest()
     folder.check_commitments()
     coins, paths = folder.coins(), model_files(releases)
-    seen = cosines(folder.directions(), models(paths, declared.dimension))
-    statistics = seen.statistics()
+    measured = cosines(folder.directions(), models(paths, declared.dimension))
+    statistics = measured.statistics()
     (epsilon, delta), *_ = claim.points
     tests = one_run_tests(statistics, coins, claim.points, confidence)
     estimates = {name: _estimate(scores, coins, delta) for name, scores in statistics.items()}
@@ -53,7 +53,7 @@ def judge_releases(
         canaries=len(coins),
         heads=int(coins.sum()),
         relation=declared.relation,
-        releases=len(seen.by_release),
+        releases=len(measured.by_release),
         simulated=declared.simulated,
         confidence=confidence,
         epsilon_claimed=epsilon,

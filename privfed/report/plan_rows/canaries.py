@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from accounting.empirical.two_sample import REFUTED_BELOW
+from accounting.empirical.verdicts import REFUTED_BELOW
 from accounting.events import ADD_REMOVE, REPLACE_ONE
 from privfed.auditing.canaries.in_cohorts import canaries_drawn, canaries_sending, takes_places
 from privfed.auditing.canaries.power import Power

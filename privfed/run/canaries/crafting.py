@@ -19,7 +19,7 @@ from privfed.auditing.canaries.public_models import (
 from privfed.auditing.canaries.self_influence import SelfInfluence
 from privfed.config.sections import Audit
 from privfed.data.federation import Federation
-from privfed.errors import Refused
+from privfed.errors import Refused, ran_out_of_memory
 from privfed.local.batches import steps
 from privfed.local.executor import LocalExecutor
 from privfed.models.network import Network
@@ -57,7 +57,9 @@ def crafted(setup: Setup, keys: Keys) -> CanaryExamples:
     )
     try:
         return made_up(keys, audit.examples, audit.craft_steps, space, influence)
-    except (RuntimeError, NotImplementedError) as error:
+    except RuntimeError as error:  # a NotImplementedError, too
+        if ran_out_of_memory(error):
+            raise
         reason = " ".join(str(error).split())
         raise Refused(
             f"audit.craft_steps is {audit.craft_steps}, but examples cannot be improved by this "

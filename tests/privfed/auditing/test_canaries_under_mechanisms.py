@@ -452,11 +452,11 @@ def test_masks_between_clients_and_canaries_come_off(tmp_path):
     for name in ("messages", "arithmetic"):
         summed = ("secure.protocol=masks", f"secure.simulate={name}", "secure.threshold=0.5")
         trained(tmp_path / name, *FEW, *keys, *summed, "privacy.mechanism=skellam")
-    seen = [
+    observed = [
         CanaryLog(RunDirectory.open(tmp_path / name).canaries, 20).read()
         for name in ("messages", "arithmetic")
     ]
-    np.testing.assert_array_equal(seen[0].products, seen[1].products)
+    np.testing.assert_array_equal(observed[0].products, observed[1].products)
 
 
 @pytest.mark.parametrize(

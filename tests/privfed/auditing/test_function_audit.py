@@ -269,9 +269,9 @@ def asked(name, *words):
 
 @pytest.mark.parametrize(("name", "code"), [("clips_each_row", 0), ("clips_the_mean", 4)])
 def test_the_command_ends_as_the_verdict_is(name, code):
-    told = asked(name, "--noise-multiplier", 1)
-    assert told.exit_code == code
-    assert ("REFUTED" in told.output) is (code == 4)
+    answer = asked(name, "--noise-multiplier", 1)
+    assert answer.exit_code == code
+    assert ("REFUTED" in answer.output) is (code == 4)
     answer = json.loads(asked(name, "--noise-multiplier", 1, "--json").stdout)
     assert answer["refuted"] is (code == 4)
     assert answer["releases"] == 400
@@ -292,9 +292,9 @@ def test_the_command_ends_as_the_verdict_is(name, code):
     ids=["nothing", "module", "number", "set", "mechanism", "alone", "other"],
 )
 def test_the_command_refuses_what_does_not_go_together(words, reason):
-    told = run("audit", *words)
-    assert told.exit_code == 2
-    assert reason in told.output
+    answer = run("audit", *words)
+    assert answer.exit_code == 2
+    assert reason in answer.output
 
 
 def test_what_a_function_prints_is_no_part_of_the_answer(tmp_path, monkeypatch):
@@ -303,10 +303,10 @@ def test_what_a_function_prints_is_no_part_of_the_answer(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     words = ("--claimed-epsilon", 1, "--delta", DELTA, "--releases", 20, "--json")
-    told = run("audit", "--function", "talkative:release", *words)
-    assert not json.loads(told.stdout)["refuted"]
-    assert "hello" in told.stderr
-    assert "again" in told.stderr
+    answer = run("audit", "--function", "talkative:release", *words)
+    assert not json.loads(answer.stdout)["refuted"]
+    assert "hello" in answer.stderr
+    assert "again" in answer.stderr
 
 
 @pytest.mark.parametrize("confidence", [0.0, 1.0, math.nan], ids=str)

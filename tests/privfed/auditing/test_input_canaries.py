@@ -174,9 +174,9 @@ def test_a_run_that_was_interrupted_keeps_its_canaries(tmp_path):
     trained(tmp_path / "parts", *SEEDED, "run.rounds=4")
     resume(tmp_path / "parts", lambda _: small(*SEEDED))
     same_run(tmp_path / "whole", tmp_path / "parts")
-    whole, parts = log_of(tmp_path / "whole"), log_of(tmp_path / "parts")
-    assert np.array_equal(whole.coins, parts.coins)
-    np.testing.assert_array_equal(whole.final, parts.final)
+    at_once, parts = log_of(tmp_path / "whole"), log_of(tmp_path / "parts")
+    assert np.array_equal(at_once.coins, parts.coins)
+    np.testing.assert_array_equal(at_once.final, parts.final)
 
 
 def test_in_secret_mode_coins_and_examples_follow_from_no_seed(tmp_path):
@@ -260,13 +260,13 @@ def test_an_honest_run_is_not_refuted(noise, tmp_path):
 def test_a_run_without_its_noise_or_its_clip_is_refuted(breaks, clip, tmp_path, monkeypatch):
     breaks(monkeypatch)
     trained(tmp_path / "run", *WIDE, "privacy.noise_multiplier=20.0", f"privacy.clip={clip}")
-    found = audit(tmp_path / "run")
-    assert found.canaries.p_value < 1e-6
-    assert found.canaries.epsilon_lower_bound_final > found.canaries.epsilon_claimed
-    told = CliRunner().invoke(main, ["audit", str(tmp_path / "run")])
-    assert told.exit_code == 4
-    assert "for who sees the final model (so many" in " ".join(told.output.split())
-    assert "saw every release" not in " ".join(told.output.split())
+    audited = audit(tmp_path / "run")
+    assert audited.canaries.p_value < 1e-6
+    assert audited.canaries.epsilon_lower_bound_final > audited.canaries.epsilon_claimed
+    answer = CliRunner().invoke(main, ["audit", str(tmp_path / "run")])
+    assert answer.exit_code == 4
+    assert "for who sees the final model (so many" in " ".join(answer.output.split())
+    assert "saw every release" not in " ".join(answer.output.split())
 
 
 @pytest.mark.parametrize(

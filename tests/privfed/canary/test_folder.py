@@ -44,10 +44,10 @@ def test_coins_are_fair_and_directions_random_of_length_one(tmp_path):
 
 
 def test_a_seed_draws_the_same_and_is_declared(tmp_path):
-    one, other = drawn(tmp_path / "a"), drawn(tmp_path / "b")
-    assert one.manifest() == other.manifest()
-    assert one.manifest().simulated
-    assert drawn(tmp_path / "c", seed=2).manifest() != one.manifest()
+    first, other = drawn(tmp_path / "a"), drawn(tmp_path / "b")
+    assert first.manifest() == other.manifest()
+    assert first.manifest().simulated
+    assert drawn(tmp_path / "c", seed=2).manifest() != first.manifest()
 
 
 @pytest.mark.parametrize(
@@ -133,15 +133,15 @@ def test_whoever_changes_a_secret_breaks_a_commitment(folder, change):
 
 def test_commitments_hide_coins_without_the_key(tmp_path):
     """The same coins under another key have another commitment."""
-    one = drawn(tmp_path / "a")
+    folder = drawn(tmp_path / "a")
     (tmp_path / "b").mkdir()
     other = Folder(tmp_path / "b")
-    for path in one.path.iterdir():
+    for path in folder.path.iterdir():
         shutil.copy(path, other.path)
     change_the_key(other)
     from privfed.canary.folder import commitments
 
-    assert commitments(one).coins != commitments(other).coins
+    assert commitments(folder).coins != commitments(other).coins
 
 
 MANIFESTS = {

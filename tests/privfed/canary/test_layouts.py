@@ -45,14 +45,14 @@ def test_a_shift_adds_to_the_vector_and_keeps_the_layout(layout, shapes, kinds):
     for new, old in zip(leaves(moved), leaves(parameters), strict=True):
         assert new.dtype == old.dtype
         assert new.shape == old.shape
-    whole = sum(each.size for each in arrays if each.dtype.kind == "f")
-    assert len(before) == whole
+    dimension = sum(each.size for each in arrays if each.dtype.kind == "f")
+    assert len(before) == dimension
 
 
 def test_a_mapping_is_read_in_the_order_of_its_names_as_files_keep_no_other():
-    one = {"b": np.array([1.0]), "a": np.array([2.0])}
+    model = {"b": np.array([1.0]), "a": np.array([2.0])}
     other = {"a": np.array([2.0]), "b": np.array([1.0])}
-    assert flatten(one).tolist() == flatten(other).tolist() == [2.0, 1.0]
+    assert flatten(model).tolist() == flatten(other).tolist() == [2.0, 1.0]
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16], ids=str)

@@ -114,12 +114,13 @@ def test_cosines_are_those_of_single_releases_and_of_the_whole_way():
     rng = np.random.default_rng(0)
     directions = rng.normal(size=(30, 200)).astype(np.float32)
     models = [rng.normal(size=200) * 1e3 for _ in range(5)]
-    seen = cosines(directions, iter([*models[:3], models[2], *models[3:]]))  # one changed nothing
+    with_a_repeat = [*models[:3], models[2], *models[3:]]  # of which one changed nothing
+    measured = cosines(directions, iter(with_a_repeat))
     expected = [directions @ (b - a) / np.linalg.norm(b - a) for a, b in pairwise(models)]
-    np.testing.assert_allclose(seen.by_release, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(measured.by_release, expected, rtol=1e-4, atol=1e-5)
     way = models[-1] - models[0]
-    np.testing.assert_allclose(seen.final, directions @ way / np.linalg.norm(way), atol=1e-5)
-    assert seen.statistics().keys() == {"iterates", "final"}
+    np.testing.assert_allclose(measured.final, directions @ way / np.linalg.norm(way), atol=1e-5)
+    assert measured.statistics().keys() == {"iterates", "final"}
 
 
 @pytest.mark.parametrize("models", [[0, 0], [0, 1, 0]], ids=["still", "back where it was"])
