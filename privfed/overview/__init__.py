@@ -1,1 +1,1 @@
-"""What lies in a folder of runs, and how do two of them differ?"""
+"""How do the runs in a folder differ?"""

@@ -14,13 +14,16 @@ from pages.markdown import ROOT
 
 BESIDE = ("accounting", "attacks", "defenses")
 LEFT, WIDTH, STEP, HEIGHT = 50, 490, 62, 50
+ABREAST = 3
+"""How many rooms of a layer stand beside each other: what they say has to fit into their boxes."""
 COLUMNS = dict(zip(BESIDE, (605, 725, 845), strict=True))
 """Where the lines to the packages on the right run."""
 
 
 def picture() -> str:
     """The picture, to be put into a page as it is."""
-    rows = [("experiments",), *layers()]
+    lines = (layer[at : at + ABREAST] for layer in layers() for at in range(0, len(layer), ABREAST))
+    rows = [("experiments",), *lines]
     shapes = [*_frame(len(rows)), *_columns(rows)]
     for place, row in enumerate(rows):
         shapes += _row(place, row)
