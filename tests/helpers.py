@@ -15,7 +15,7 @@ import torch
 from scipy import stats
 
 from accounting.ledger import Ledger
-from defenses.mean import Mean
+from defenses.by_sums.mean import Mean
 from privfed.data.federation import Examples, Federation
 from privfed.local.client_states import ClientStates
 from privfed.local.exchange import Exchange

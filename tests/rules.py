@@ -1,17 +1,17 @@
 """Every rule over rows, by name, and how its tests are parametrised."""
 
-from defenses.bucketing import Bucketing
-from defenses.bulyan import Bulyan
-from defenses.dnc import DivideAndConquer
-from defenses.foolsgold import FoolsGold
-from defenses.geometric_median import GeometricMedian
-from defenses.krum import Krum, MultiKrum
-from defenses.mda import MinimumDiameter
-from defenses.mean_around_median import MeanAroundMedian
-from defenses.median import Median
-from defenses.nnm import NearestNeighbourMixing
-from defenses.norm_bound import NormBound
-from defenses.trimmed_mean import TrimmedMean
+from defenses.before.bucketing import Bucketing
+from defenses.before.nnm import NearestNeighbourMixing
+from defenses.by_sums.geometric_median import GeometricMedian
+from defenses.by_sums.norm_bound import NormBound
+from defenses.on_rows.bulyan import Bulyan
+from defenses.on_rows.dnc import DivideAndConquer
+from defenses.on_rows.foolsgold import FoolsGold
+from defenses.on_rows.krum import Krum, MultiKrum
+from defenses.on_rows.mda import MinimumDiameter
+from defenses.on_rows.mean_around_median import MeanAroundMedian
+from defenses.on_rows.median import Median
+from defenses.on_rows.trimmed_mean import TrimmedMean
 from defenses.weighing import Composed
 
 MEDIAN = GeometricMedian(smoothing=1e-3)

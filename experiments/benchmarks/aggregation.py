@@ -26,14 +26,14 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from defenses.centered_clipping import CenteredClipping
-from defenses.geometric_median import GeometricMedian
-from defenses.krum import Krum, MultiKrum
-from defenses.mda import MinimumDiameter
-from defenses.mean_around_median import MeanAroundMedian
-from defenses.median import Median
-from defenses.nnm import NearestNeighbourMixing
-from defenses.trimmed_mean import TrimmedMean
+from defenses.before.nnm import NearestNeighbourMixing
+from defenses.by_sums.centered_clipping import CenteredClipping
+from defenses.by_sums.geometric_median import GeometricMedian
+from defenses.on_rows.krum import Krum, MultiKrum
+from defenses.on_rows.mda import MinimumDiameter
+from defenses.on_rows.mean_around_median import MeanAroundMedian
+from defenses.on_rows.median import Median
+from defenses.on_rows.trimmed_mean import TrimmedMean
 from defenses.weighing import mixtures
 from experiments.peers import byzfl
 

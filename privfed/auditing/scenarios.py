@@ -24,7 +24,7 @@ from accounting.releases import (
     TruncatedPoisson,
     WithoutReplacement,
 )
-from defenses.mean import Mean
+from defenses.by_sums.mean import Mean
 from privfed.auditing.site_view import SeenWithColluders
 from privfed.config.config import Config
 from privfed.config.reading import overridden

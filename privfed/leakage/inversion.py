@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.image_quality import best_matches
+from attacks.privacy.image_quality import best_matches
 from privfed.errors import Refused
 from privfed.leakage.quality import ViewQuality, view_quality
 from privfed.leakage.reconstruct import Adversary, Method, adversary

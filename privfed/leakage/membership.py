@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from accounting.guarantee import Guarantee
-from attacks.membership import RULES, Shadows, leave_one_out, lira_offline
-from attacks.roc import Roc, roc
+from attacks.privacy.membership import RULES, Shadows, leave_one_out, lira_offline
+from attacks.privacy.roc import Roc, roc
 from privfed.auditing.prior_runs import priors
 from privfed.auditing.run_audit import audit
 from privfed.config.config import Config

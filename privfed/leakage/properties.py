@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.label_recovery import label_shares
+from attacks.privacy.label_recovery import label_shares
 from privfed.errors import Refused
 from privfed.leakage.layers import last_bias
 from privfed.leakage.reconstruct import mean_predictions

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from attacks.image_quality import mse, psnr, ssim
+from attacks.privacy.image_quality import mse, psnr, ssim
 from privfed.leakage.reconstruct import Adversary
 from privfed.leakage.views import View
 

@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from attacks.analytic_inversion import recover_candidates, recover_one
-from attacks.gradient_inversion import Search, match_direction, match_gradients
-from attacks.label_recovery import label_shares, labels_in_proportion, recover_label
+from attacks.privacy.analytic_inversion import recover_candidates, recover_one
+from attacks.privacy.gradient_inversion import Search, match_direction, match_gradients
+from attacks.privacy.label_recovery import label_shares, labels_in_proportion, recover_label
 from privfed.errors import Refused
 from privfed.leakage.client_message import update_function
 from privfed.leakage.layers import first_layer, last_bias

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attacks.membership import confidence, means_of
+from attacks.privacy.membership import confidence, means_of
 from privfed.data.federation import Examples
 from privfed.errors import Refused
 from privfed.models.network import Network

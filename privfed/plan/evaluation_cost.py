@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from accounting.events import Event, Spending
 from accounting.over_rounds import RandomAllocation
 from attacks.types import NoAttack
-from defenses.mean import Mean
+from defenses.by_sums.mean import Mean
 from privfed.config.config import Config
 from privfed.local.measurement import Measurement
 from privfed.measures.groups import ExampleGroups

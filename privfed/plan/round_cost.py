@@ -13,7 +13,7 @@ from accounting.calibration import noise_multiplier
 from accounting.errors import AccountingError
 from accounting.events import Event, Spending
 from accounting.guarantee import guarantee
-from defenses.mean import Mean
+from defenses.by_sums.mean import Mean
 from defenses.types import RowRule, SumRule
 from privfed.config.config import Config
 from privfed.errors import Refused

@@ -5,13 +5,13 @@ import pytest
 import torch
 from rules import ROWS
 
-from attacks.adaptive import Adaptive
-from attacks.candidates import FIXED, directions, first_principal
 from attacks.types import View
-from defenses.centered_clipping import CenteredClipping
-from defenses.geometric_median import GeometricMedian
-from defenses.mean import Mean
-from defenses.sign_majority import SignMajority
+from attacks.updates.adaptive import Adaptive
+from attacks.updates.candidates import FIXED, directions, first_principal
+from defenses.by_sums.centered_clipping import CenteredClipping
+from defenses.by_sums.geometric_median import GeometricMedian
+from defenses.by_sums.mean import Mean
+from defenses.by_sums.sign_majority import SignMajority
 from defenses.weighing import Composed
 
 N, HOSTILE, D = 15, 3, 12

@@ -6,17 +6,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attacks.adaptive import Adaptive
-from attacks.backdoor import Backdoor, EdgeCase
-from attacks.fang import Fang
-from attacks.feature_noise import FeatureNoise
-from attacks.label_flip import LabelFlip
-from attacks.mimic import Mimic
-from attacks.min_max import MinMax, MinSum
-from attacks.simple import FreeRider, GaussianNoise, Scaling, SignFlip
-from attacks.statistics import Alie, InnerProduct, z_max
+from attacks.poisoning.backdoor import Backdoor, EdgeCase
+from attacks.poisoning.feature_noise import FeatureNoise
+from attacks.poisoning.label_flip import LabelFlip
 from attacks.types import Knowledge, NoAttack, View
-from defenses.krum import Krum
+from attacks.updates.adaptive import Adaptive
+from attacks.updates.fang import Fang
+from attacks.updates.mimic import Mimic
+from attacks.updates.min_max import MinMax, MinSum
+from attacks.updates.simple import FreeRider, GaussianNoise, Scaling, SignFlip
+from attacks.updates.statistics import Alie, InnerProduct, z_max
+from defenses.on_rows.krum import Krum
 
 FULL = [
     Alie(),

@@ -8,10 +8,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attacks.analytic_inversion import recover_candidates, recover_one
-from attacks.gradient_inversion import Search, match_direction, match_gradients, total_variation
-from attacks.image_quality import best_matches, mse, psnr, ssim
-from attacks.label_recovery import label_shares, labels_in_proportion, recover_label
+from attacks.privacy.analytic_inversion import recover_candidates, recover_one
+from attacks.privacy.gradient_inversion import (
+    Search,
+    match_direction,
+    match_gradients,
+    total_variation,
+)
+from attacks.privacy.image_quality import best_matches, mse, psnr, ssim
+from attacks.privacy.label_recovery import label_shares, labels_in_proportion, recover_label
 
 
 def gradient(model, x, y):

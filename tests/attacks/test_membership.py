@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attacks.membership import OWN_VARIANCE, Shadows, confidence, leave_one_out, lira, lira_offline
-from attacks.roc import roc
+from attacks.privacy.membership import (
+    OWN_VARIANCE,
+    Shadows,
+    confidence,
+    leave_one_out,
+    lira,
+    lira_offline,
+)
+from attacks.privacy.roc import roc
 
 APART = 2.0
 

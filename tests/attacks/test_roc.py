@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from attacks.roc import clopper_pearson, roc
-from attacks.tradeoff import advantage_bound, tpr_bound, two_steps_apart
+from attacks.privacy.roc import clopper_pearson, roc
+from attacks.privacy.tradeoff import advantage_bound, tpr_bound, two_steps_apart
 
 
 def tied(seed, count=300):

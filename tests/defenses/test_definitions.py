@@ -8,17 +8,17 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from defenses.bulyan import Bulyan
-from defenses.dnc import DivideAndConquer
-from defenses.fltrust import FlTrust
-from defenses.foolsgold import FoolsGold
-from defenses.geometric_median import GeometricMedian
+from defenses.by_sums.geometric_median import GeometricMedian
 from defenses.geometry import Geometry
-from defenses.krum import Krum, MultiKrum
-from defenses.mda import MinimumDiameter, closest_together
-from defenses.mean_around_median import MeanAroundMedian
-from defenses.median import Median
-from defenses.trimmed_mean import TrimmedMean
+from defenses.on_rows.bulyan import Bulyan
+from defenses.on_rows.dnc import DivideAndConquer
+from defenses.on_rows.fltrust import FlTrust
+from defenses.on_rows.foolsgold import FoolsGold
+from defenses.on_rows.krum import Krum, MultiKrum
+from defenses.on_rows.mda import MinimumDiameter, closest_together
+from defenses.on_rows.mean_around_median import MeanAroundMedian
+from defenses.on_rows.median import Median
+from defenses.on_rows.trimmed_mean import TrimmedMean
 
 sizes = pytest.mark.parametrize("n, f", [(5, 0), (7, 1), (8, 1), (11, 2), (12, 2), (13, 2)])
 

@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules import NNM, ROBUST
 
-from defenses.centered_clipping import CenteredClipping
-from defenses.dnc import DivideAndConquer
-from defenses.geometric_median import GeometricMedian
-from defenses.krum import Krum
-from defenses.mean import Mean
-from defenses.median import Median
-from defenses.norm_bound import NormBound
-from defenses.sign_majority import SignMajority
-from defenses.trimmed_mean import TrimmedMean
+from defenses.by_sums.centered_clipping import CenteredClipping
+from defenses.by_sums.geometric_median import GeometricMedian
+from defenses.by_sums.mean import Mean
+from defenses.by_sums.norm_bound import NormBound
+from defenses.by_sums.sign_majority import SignMajority
+from defenses.on_rows.dnc import DivideAndConquer
+from defenses.on_rows.krum import Krum
+from defenses.on_rows.median import Median
+from defenses.on_rows.trimmed_mean import TrimmedMean
 from defenses.weighing import Composed
 
 PUBLISHED = {

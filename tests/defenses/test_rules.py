@@ -6,17 +6,17 @@ import pytest
 import torch
 from rules import MOVES_WITH_ROWS, NNM, ROBUST, ROWS
 
-from defenses.bucketing import Bucketing
-from defenses.centered_clipping import CenteredClipping
-from defenses.fltrust import FlTrust
-from defenses.foolsgold import FoolsGold
-from defenses.geometric_median import GeometricMedian
-from defenses.krum import Krum
-from defenses.mean import Mean
-from defenses.median import Median
-from defenses.norm_bound import NormBound
-from defenses.sign_majority import SignMajority
-from defenses.trimmed_mean import TrimmedMean
+from defenses.before.bucketing import Bucketing
+from defenses.by_sums.centered_clipping import CenteredClipping
+from defenses.by_sums.geometric_median import GeometricMedian
+from defenses.by_sums.mean import Mean
+from defenses.by_sums.norm_bound import NormBound
+from defenses.by_sums.sign_majority import SignMajority
+from defenses.on_rows.fltrust import FlTrust
+from defenses.on_rows.foolsgold import FoolsGold
+from defenses.on_rows.krum import Krum
+from defenses.on_rows.median import Median
+from defenses.on_rows.trimmed_mean import TrimmedMean
 from defenses.types import RowRule, SumRule
 from defenses.weighing import Composed
 

@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defenses.centered_clipping import CenteredClipping
-from defenses.geometric_median import GeometricMedian
-from defenses.mean import Mean
-from defenses.norm_bound import NormBound
-from defenses.pull import pull
-from defenses.sign_majority import SignMajority
+from defenses.by_sums.centered_clipping import CenteredClipping
+from defenses.by_sums.geometric_median import GeometricMedian
+from defenses.by_sums.mean import Mean
+from defenses.by_sums.norm_bound import NormBound
+from defenses.by_sums.pull import pull
+from defenses.by_sums.sign_majority import SignMajority
 
 BOUNDED = {
     "norm_bound": NormBound(),

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules import NNM, ROWS
 
-from defenses.bulyan import Bulyan
-from defenses.krum import Krum, MultiKrum
-from defenses.mda import MinimumDiameter
-from defenses.mean_around_median import MeanAroundMedian, mean_nearest
-from defenses.median import Median
-from defenses.trimmed_mean import TrimmedMean
+from defenses.on_rows.bulyan import Bulyan
+from defenses.on_rows.krum import Krum, MultiKrum
+from defenses.on_rows.mda import MinimumDiameter
+from defenses.on_rows.mean_around_median import MeanAroundMedian, mean_nearest
+from defenses.on_rows.median import Median
+from defenses.on_rows.trimmed_mean import TrimmedMean
 from defenses.weighing import mixtures
 
 ANY_ORDER = [

@@ -15,10 +15,10 @@ from words import SAMPLE, assert_rate, dealt
 from accounting.ledger import Ledger
 from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
-from defenses.centered_clipping import CenteredClipping
-from defenses.geometric_median import GeometricMedian
-from defenses.norm_bound import NormBound
-from defenses.sign_majority import SignMajority
+from defenses.by_sums.centered_clipping import CenteredClipping
+from defenses.by_sums.geometric_median import GeometricMedian
+from defenses.by_sums.norm_bound import NormBound
+from defenses.by_sums.sign_majority import SignMajority
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.local_gaussian import LocalGaussian
 from privfed.sampling.cohort import People

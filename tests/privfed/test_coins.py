@@ -12,7 +12,7 @@ import torch
 from helpers import Rounds
 from words import SAMPLE, assert_rate, dealt
 
-from attacks.simple import SignFlip
+from attacks.updates.simple import SignFlip
 from privfed import streams
 from privfed.auditing.canaries import clients as canaries
 from privfed.auditing.canaries.clients import Canaries

@@ -24,7 +24,7 @@ CLASSES = {target.partition(":")[2] for parts in BUILT_IN.values() for target in
 PRINTED = {"name", *BUILT_IN}
 """What a name may be called that is on its way to a message."""
 NO_PARTS = {  # a key of the part's own has words that some part is named by, too
-    ("attacks/fang.py", "krum"),
+    ("attacks/updates/fang.py", "krum"),
     ("privfed/leakage/reconstruct.py", "cosine"),
     ("privfed/report/console.py", "Text"),
     # data.holdout, where nothing is public

@@ -12,8 +12,8 @@ from rich.console import Group
 from rich.table import Table
 
 from accounting.events import REPLACE_ONE
-from attacks.roc import Roc, clopper_pearson
-from attacks.tradeoff import advantage_bound, tpr_bound, two_steps_apart
+from attacks.privacy.roc import Roc, clopper_pearson
+from attacks.privacy.tradeoff import advantage_bound, tpr_bound, two_steps_apart
 from privfed.leakage.membership import Exposure
 from privfed.report.tables import rows
 from privfed.words import ceiling, measure, number

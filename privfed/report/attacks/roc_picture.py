@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.axes import Axes
 
-from attacks.tradeoff import tpr_bound
+from attacks.privacy.tradeoff import tpr_bound
 from privfed.grid.pictures.style import COLOURS, DASHES
 from privfed.json_text import dump
 from privfed.leakage.membership import Exposure

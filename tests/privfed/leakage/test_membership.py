@@ -10,8 +10,8 @@ from small import small, trained
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from accounting.guarantee import Guarantee
-from attacks.roc import clopper_pearson
-from attacks.tradeoff import tpr_bound, two_steps_apart
+from attacks.privacy.roc import clopper_pearson
+from attacks.privacy.tradeoff import tpr_bound, two_steps_apart
 from privfed.cli.main import main
 from privfed.config.reading import load
 from privfed.errors import Refused

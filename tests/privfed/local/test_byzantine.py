@@ -10,17 +10,17 @@ from helpers import Rounds, population
 from small import model, same_run, small, trained
 
 from accounting.ledger import Ledger
-from attacks.backdoor import Backdoor
-from attacks.label_flip import LabelFlip
-from attacks.mimic import Mimic
-from attacks.simple import FreeRider, Scaling, SignFlip
-from attacks.statistics import InnerProduct
+from attacks.poisoning.backdoor import Backdoor
+from attacks.poisoning.label_flip import LabelFlip
 from attacks.types import Knowledge, UpdateAttack
-from defenses.centered_clipping import CenteredClipping
-from defenses.geometric_median import GeometricMedian
-from defenses.mean import Mean
-from defenses.median import Median
-from defenses.norm_bound import NormBound
+from attacks.updates.mimic import Mimic
+from attacks.updates.simple import FreeRider, Scaling, SignFlip
+from attacks.updates.statistics import InnerProduct
+from defenses.by_sums.centered_clipping import CenteredClipping
+from defenses.by_sums.geometric_median import GeometricMedian
+from defenses.by_sums.mean import Mean
+from defenses.by_sums.norm_bound import NormBound
+from defenses.on_rows.median import Median
 from privfed.cli.main import main
 from privfed.errors import Refused
 from privfed.local.byzantine import Attackers

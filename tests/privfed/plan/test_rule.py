@@ -13,11 +13,11 @@ from accounting.accountants import epsilon
 from accounting.events import ADD_REMOVE, CHANGE, Event
 from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
-from defenses.centered_clipping import CenteredClipping
-from defenses.geometric_median import GeometricMedian
-from defenses.mean import Mean
-from defenses.median import Median
-from defenses.norm_bound import NormBound
+from defenses.by_sums.centered_clipping import CenteredClipping
+from defenses.by_sums.geometric_median import GeometricMedian
+from defenses.by_sums.mean import Mean
+from defenses.by_sums.norm_bound import NormBound
+from defenses.on_rows.median import Median
 from defenses.weighing import Composed
 from privfed.config.reading import load
 from privfed.errors import Refused

@@ -9,7 +9,7 @@ from small import small, trained
 from accounting.accountants import epsilon
 from accounting.events import REPLACE_ONE, Event
 from accounting.noises import Gaussian
-from defenses.median import Median
+from defenses.on_rows.median import Median
 from privfed.auditing.run_audit import audit
 from privfed.plan.plan import plan
 from privfed.privacy.mechanism import BoundedRows

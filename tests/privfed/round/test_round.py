@@ -8,7 +8,7 @@ import torch
 from helpers import MoreThanDeclared, Rounds, population, trainer
 
 from accounting.guarantee import guarantee
-from defenses.median import Median
+from defenses.on_rows.median import Median
 from privfed.errors import Refused
 from privfed.local.exchange import Exchange
 from privfed.privacy.mechanisms.none import NoPrivacy

@@ -17,7 +17,7 @@ from small import model, same_run, small, trained
 from accounting.accountants import epsilon
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
-from defenses.median import Median
+from defenses.on_rows.median import Median
 from privfed.auditing.opacus_check import opacus_epsilon
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main

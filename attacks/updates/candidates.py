@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.fang import Fang
-from attacks.mimic import Mimic
-from attacks.min_max import MinMax, MinSum
-from attacks.simple import FreeRider, GaussianNoise, Scaling, SignFlip
-from attacks.statistics import Alie, InnerProduct
 from attacks.types import UpdateAttack, View
+from attacks.updates.fang import Fang
+from attacks.updates.mimic import Mimic
+from attacks.updates.min_max import MinMax, MinSum
+from attacks.updates.simple import FreeRider, GaussianNoise, Scaling, SignFlip
+from attacks.updates.statistics import Alie, InnerProduct
 
 FIXED: tuple[UpdateAttack, ...] = (
     Alie(),

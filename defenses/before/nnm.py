@@ -21,7 +21,7 @@ class NearestNeighbourMixing(PreAggregator):
     algorithm 2.
 
     >>> import torch
-    >>> from defenses.median import Median
+    >>> from defenses.on_rows.median import Median
     >>> from defenses.weighing import Composed
     >>> rule = Composed(before=(NearestNeighbourMixing(),), rule=Median())
     >>> rule(torch.tensor([[0.0], [1.0], [5.0], [90.0]]), byzantine=1)

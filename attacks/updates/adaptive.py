@@ -10,8 +10,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.candidates import directions, fixed_rows
 from attacks.types import FullKnowledge, Knowledge, View
+from attacks.updates.candidates import directions, fixed_rows
 
 
 class Adaptive(FullKnowledge):
@@ -20,8 +20,8 @@ class Adaptive(FullKnowledge):
     mu + gamma p, with p along -mu, -sign(mu), -sigma or the first principal direction of honest
     updates (both ways), of the length of their deviation, and gamma from a geometric grid of
     `steps` values between 2^-4 and 2^8; and the rows that each other attack would send, those made
-    for one kind of rule among them (`attacks.candidates`). The worst is then refined: `steps` times
-    it is moved along its way from mu, by a ratio that is halved each time.
+    for one kind of rule among them (`attacks.updates.candidates`). The worst is then refined:
+    `steps` times it is moved along its way from mu, by a ratio that is halved each time.
 
     `aim` is what harm means, F being the aggregate on these rows: "backwards", how far F falls
     short of mu along it, <mu - F, mu> / |mu|, which is what the step of honest clients is worth, to

@@ -2,7 +2,7 @@
 
 `update(x, y)` simulates what a client with x `[B, *shape]` and labels y `[B]` sends, `[d]`, by one
 gradient or by several local steps, and is differentiable in x: the attacker knows the model and how
-clients train. Labels are known here: see `attacks.label_recovery`.
+clients train. Labels are known here: see `attacks.privacy.label_recovery`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Bucketing(PreAggregator):
     bucketing", algorithm 1.
 
     >>> import torch
-    >>> from defenses.median import Median
+    >>> from defenses.on_rows.median import Median
     >>> from defenses.weighing import Composed
     >>> rule = Composed(before=(Bucketing(bucket_size=2),), rule=Median())
     >>> rule(torch.full((4, 1), 3.0), byzantine=0, generator=torch.Generator().manual_seed(0))

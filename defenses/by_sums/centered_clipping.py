@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from defenses.norm_bound import WithinRadius
+from defenses.by_sums.norm_bound import WithinRadius
 
 
 class CenteredClipping(WithinRadius):

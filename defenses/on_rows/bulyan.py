@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from defenses.geometry import Geometry
-from defenses.krum import krum_scores
-from defenses.mean_around_median import mean_nearest
+from defenses.on_rows.krum import krum_scores
+from defenses.on_rows.mean_around_median import mean_nearest
 from defenses.weighing import WeightRule
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 from pydantic import Field
 from torch import Tensor
 
-from defenses.pull import pull
+from defenses.by_sums.pull import pull
 from defenses.types import SumRule
 
 

@@ -10,8 +10,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from defenses.by_sums.pull import pull
 from defenses.geometry import Geometry
-from defenses.pull import pull
 from defenses.types import SumRule
 from defenses.weighing import WeightRule
 

@@ -1,0 +1,1 @@
+"""Attacks that alter the examples that attackers train on."""

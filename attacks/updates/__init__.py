@@ -1,0 +1,1 @@
+"""Attacks that replace what attackers send."""

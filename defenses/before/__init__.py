@@ -1,0 +1,1 @@
+"""What may go before a rule: mixtures of rows, which the rule aggregates in their stead."""

@@ -1,0 +1,1 @@
+"""Rules that need to see every client's row."""
