@@ -95,6 +95,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "skellam": "privfed.privacy.mechanisms.distributed:SkellamNoise",
         "discrete_gaussian": "privfed.privacy.mechanisms.distributed:DiscreteGaussianNoise",
         "local_gaussian": "privfed.privacy.mechanisms.local_gaussian:LocalGaussian",
+        "pairwise_gaussian": "privfed.privacy.mechanisms.pairwise_gaussian:PairwiseGaussian",
     },
     "rule": {
         "mean": "defenses.by_sums.mean:Mean",

@@ -25,11 +25,13 @@ from accounting.releases import (
     WithoutReplacement,
 )
 from defenses.by_sums.mean import Mean
+from privfed.auditing.joint_view import SeenBesideOthers
 from privfed.auditing.site_view import SeenWithColluders
 from privfed.config.config import Config
 from privfed.config.reading import overridden
 from privfed.plan.plan import Plan, plan
 from privfed.plan.rule import message_length
+from privfed.privacy.joint_noise import JointNoise, noised_jointly
 from privfed.round.algorithm import Algorithm
 from privfed.sampling.cohort import Cohort, People, Sampler, Witness
 from privfed.secure.encoded_sum import EncodedSummation
@@ -131,6 +133,8 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
     """
     config, event = planned.config, planned.event
     algorithm = planned.algorithm()
+    if noised_jointly(planned.mechanism):
+        return _seen_jointly(algorithm, planned, planned.mechanism)
     if planned.mechanism.trust == "client":  # messages are seen; what is made of them is not more
         algorithm = replace(algorithm, rule=Mean(), byzantine=0)
     separation = algorithm.sampler.witness(0, config.data.clients).separation
@@ -161,6 +165,33 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
     return algorithm, [
         scenario("as configured", 1, _ONE, others, weak=False),
         scenario(several, separation + 1, _SPREAD, others),
+    ]
+
+
+def _seen_jointly(
+    algorithm: Algorithm, planned: Plan, mechanism: JointNoise
+) -> tuple[Algorithm, list[Scenario]]:
+    """The algorithm as the server and colluders see it, who took off what they know, and scenarios.
+
+    Left are the honest clients, among whom there are no colluders, with the noise that they share.
+    Of their rows the one average is looked at that says most of the target's.
+    """
+    honest = mechanism.honest
+    view = SeenBesideOthers.of(mechanism.among_honest().noise(), algorithm.sampler.size)
+    everybody = TakesEverybody(algorithm.sampler, algorithm.sampler.size)
+    algorithm = replace(
+        algorithm,
+        mechanism=mechanism.among_honest(),
+        rule=view,
+        sampler=everybody,
+        byzantine=0,
+        dropout=0.0,
+    )
+    scenario = partial(Scenario, configured=planned.noise_multiplier or 0.0, others=honest - 1)
+    return algorithm, [
+        scenario("as configured", 1, _ONE, weak=False),
+        scenario("2 rounds, several numbers", 2, _SPREAD),
+        scenario("one round, against all others", 1, _ONE, against=True),
     ]
 
 

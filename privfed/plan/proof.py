@@ -8,6 +8,7 @@ from accounting.events import CHANGE
 from defenses.types import SumRule
 from privfed.plan.plan import Plan
 from privfed.plan.rule import rule_of
+from privfed.privacy.joint_noise import noised_jointly
 from privfed.round.algorithm import releases_per_round
 
 
@@ -20,6 +21,13 @@ def proof_in_words(plan: Plan) -> str:
             f"each site's own noise covers the sum of its drawn clients' rows, clipped to "
             f"{mechanism.clip:g}, and its draw is secret, so that {name} and all else that "
             "is done with these sums is post-processing"
+        )
+    if noised_jointly(mechanism):
+        return (
+            f"each client's own noise, and that which it shares with {mechanism.honest - 1} more "
+            f"honest clients, cover its clipped row against the server and "
+            f"{mechanism.noise().clients - mechanism.honest} clients that work with it, so that "
+            f"{name} and all else that is done with rows is post-processing"
         )
     if mechanism.trust == "client":
         return (

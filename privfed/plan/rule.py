@@ -14,7 +14,8 @@ def rule_of(config: Config) -> SumRule | RowRule:
     """The rule that `config` runs, tied to the mechanism's clip where noise follows its terms.
 
     What goes before a rule mixes rows. A robust rule that has both forms is carried out on rows
-    where the server may see them, which takes one upload. Raises `Refused`.
+    where the server may see them, which takes one upload, and so is each rule where clients share
+    the noise of their rows. Raises `Refused`.
     """
     rule = config.rule
     mechanism, before = config.mechanism, config.before
@@ -26,7 +27,8 @@ def rule_of(config: Config) -> SumRule | RowRule:
     _refuse_answers_for_sums(rule, config.names["rule"])
     has_both_forms = isinstance(rule, SumRule) and isinstance(rule, WeightRule) and rule.robust
     try:
-        if before or (has_both_forms and not _sums_only(config)):
+        on_rows = has_both_forms and not _sums_only(config)
+        if before or on_rows or (mechanism.joint and isinstance(rule, SumRule)):
             return Composed(before=before, rule=_bounded(rule, None))
         return _bounded(rule, mechanism.clip if mechanism.private else None)
     except ValueError as error:

@@ -89,10 +89,11 @@ def _messages_beside_updates(choice: _Choice) -> Iterator[str]:
         return
     objective, name = choice.config.objective, choice.config.names["objective"]
     if not objective.sends_updates_alone or objective.keeps:
+        summed = "" if choice.config.mechanism.joint else 'aggregation.rule = "mean", or '
         yield (
             f"client.objective = {name!r} has the server sum more than an update, and "
-            f'{choice.name} is for rows of updates; use aggregation.rule = "mean", or an objective '
-            'that sends an update alone, as "sgd"'
+            f"{choice.name} is for rows of updates; use {summed}an objective that sends an update "
+            'alone, as "sgd"'
         )
     elif objective.exchanges > 1 and (choice.by_sums or choice.needs & {"root", "center"}):
         yield (
