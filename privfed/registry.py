@@ -134,6 +134,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "before": {
         "nnm": "defenses.before.nnm:NearestNeighbourMixing",
         "bucketing": "defenses.before.bucketing:Bucketing",
+        "clipping": "defenses.before.clipping:Clipping",
+        "arc": "defenses.before.arc:AdaptiveClipping",
     },
     "protocol": {
         "none": "privfed.secure.plain_sum:PlainSum",
