@@ -24,7 +24,7 @@ class SeenBesideOthers(RowRule):
         They are the first line of S^-1, S being the covariance over rows, over its first number: of
         all linear functions that the first row moves as much, this one has the least variance.
         """
-        n, ratio = noise.clients, noise.pair / noise.own if noise.own else 0.0
+        n, ratio = noise.clients, noise.shared / noise.alone if noise.alone else 0.0
         covariance = np.eye(n) + ratio**2 * (n * np.eye(n) - np.ones((n, n)))
         line = np.linalg.inv(covariance)[0]
         return cls(weights=tuple((line / line[0] / divisor).tolist()))

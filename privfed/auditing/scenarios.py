@@ -131,12 +131,10 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
     Of claims that rest on a secret draw the sampler is tested as well; else everybody takes part
     who is there, as few as noise is guaranteed for.
     """
-    config, event = planned.config, planned.event
-    algorithm = planned.algorithm()
     if noised_jointly(planned.mechanism):
-        return _seen_jointly(algorithm, planned, planned.mechanism)
-    if planned.mechanism.trust == "client":  # messages are seen; what is made of them is not more
-        algorithm = replace(algorithm, rule=Mean(), byzantine=0)
+        return _seen_jointly(planned, planned.mechanism)
+    config, event = planned.config, planned.event
+    algorithm = _of_messages(planned)
     separation = algorithm.sampler.witness(0, config.data.clients).separation
     everybody = config.data.clients - 1
     scenario = partial(Scenario, configured=planned.noise_multiplier or 0.0)
@@ -168,26 +166,32 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
     ]
 
 
-def _seen_jointly(
-    algorithm: Algorithm, planned: Plan, mechanism: JointNoise
-) -> tuple[Algorithm, list[Scenario]]:
+def _of_messages(planned: Plan) -> Algorithm:
+    """The algorithm, by a plain mean where messages are seen: no rule tells more than these."""
+    algorithm = planned.algorithm()
+    if planned.mechanism.trust == "client":
+        return replace(algorithm, rule=Mean(), byzantine=0)
+    return algorithm
+
+
+def _seen_jointly(planned: Plan, mechanism: JointNoise) -> tuple[Algorithm, list[Scenario]]:
     """The algorithm as the server and colluders see it, who took off what they know, and scenarios.
 
     Left are the honest clients, among whom there are no colluders, with the noise that they share.
     Of their rows the one average is looked at that says most of the target's.
     """
-    honest = mechanism.honest
-    view = SeenBesideOthers.of(mechanism.among_honest().noise(), algorithm.sampler.size)
-    everybody = TakesEverybody(algorithm.sampler, algorithm.sampler.size)
+    algorithm, honest = planned.algorithm(), mechanism.among_honest()
+    sampler = algorithm.sampler
     algorithm = replace(
         algorithm,
-        mechanism=mechanism.among_honest(),
-        rule=view,
-        sampler=everybody,
+        mechanism=honest,
+        rule=SeenBesideOthers.of(honest.noise(), sampler.size),
+        sampler=TakesEverybody(sampler, sampler.size),
         byzantine=0,
         dropout=0.0,
     )
-    scenario = partial(Scenario, configured=planned.noise_multiplier or 0.0, others=honest - 1)
+    others = mechanism.honest - 1
+    scenario = partial(Scenario, configured=planned.noise_multiplier or 0.0, others=others)
     return algorithm, [
         scenario("as configured", 1, _ONE, weak=False),
         scenario("2 rounds, several numbers", 2, _SPREAD),

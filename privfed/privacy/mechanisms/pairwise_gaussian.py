@@ -13,7 +13,7 @@ from privfed.errors import Refused
 from privfed.privacy.clipping import clip_rows, on_grid
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding, PublicState, Setting
 from privfed.privacy.mechanisms.noised import NoisedMechanism
-from privfed.privacy.noise.pairwise import PairwiseNoise, own_part
+from privfed.privacy.noise.pairwise import PairwiseNoise, part_alone
 from privfed.sampling.cohort import Witness
 from privfed.streams import Keys
 from privfed.vector import Layout
@@ -31,9 +31,9 @@ class PairwiseGaussian(NoisedMechanism):
     """Noise that pairs of clients share: rows as private as under local noise, in whose mean almost
     only central noise is left, and no server is trusted.
 
-    Of n clients, client k sends clip(x_k) + own u_k + pair (sum over j != k of s_kj v_kj), all u_k
-    and v_kj = v_jk fresh standard normal vectors, s_kj = -s_jk a sign. Clients k and j alone know
-    v_kj, from a secret that they share.
+    Of n clients, client k sends clip(x_k) + a u_k + b (sum over j != k of s_kj v_kj), all u_k and
+    v_kj = v_jk fresh standard normal vectors, s_kj = -s_jk a sign, and b = `pair_noise` a. Clients k
+    and j alone know v_kj, from a secret that they share.
 
     *What is released*: all n rows, in every round; any rule on them is post-processing.
 
@@ -43,15 +43,15 @@ class PairwiseGaussian(NoisedMechanism):
     and what is left against all others together is local noise of multiplier `alone`.
 
     *Theorem.* Let h = n - t. What they see of the others' rows, v_kj of theirs taken off, is
-    x + N(0, S) for each number, S = own^2 I + pair^2 (h I - J). One honest client's change by D is
-    as well hidden as by noise of variance s^2 on its own row alone:
-    1 / s^2 = (1 / h) / own^2 + (1 - 1 / h) / (own^2 + h pair^2). *Proof.* Colluders' pairs are
-    constants to be taken off, and their own rows functions of what they know; of independent
-    vectors left there are u_k, and v_kj of honest pairs, whose Laplacian is h I - J. It is 0 along
-    (1, ..., 1) and h across. Whitened, a Gaussian release is one of variance 1, which D moves by
-    |D| sqrt((S^-1)_kk); the square of k's part along (1, ..., 1) is 1 / h. The trade-off of two
-    Gaussians follows from that distance alone, so that it is exactly a Gaussian mechanism. x may
-    depend on all that was released before, so rounds compose adaptively.
+    x + N(0, S) for each number, S = a^2 I + b^2 (h I - J), J being all ones. One honest client's
+    change by D is exactly as well hidden as by noise of variance s^2 on its row alone:
+    1 / s^2 = (1 / h) / a^2 + (1 - 1 / h) / (a^2 + h b^2). *Proof.* Colluders' pairs are constants to
+    be taken off, and what hostile clients send is a function of what they know. Left, and
+    independent of that, are u_k, and v_kj of honest pairs, whose covariance h I - J is 0 along
+    (1, ..., 1) and h across. Whitened, D moves a standard normal vector by |D| sqrt((S^-1)_kk), the
+    square of k's part along (1, ..., 1) being 1 / h; how well two normal vectors are told apart
+    follows from their distance alone. x may depend on all that was released before, so rounds
+    compose adaptively.
 
     *Unit and relation*: one client with all its examples, replaced by any other (replace-one);
     sensitivity 2 C by `clip_rows`, so the event is Gaussian(z / 2), z = s / C the multiplier
@@ -111,13 +111,13 @@ class PairwiseGaussian(NoisedMechanism):
 
     @property
     def alone(self) -> float:
-        return self._noise() * own_part(self.pair_noise, self._honest)
+        return self._noise() * part_alone(self.pair_noise, self._honest)
 
     def noise(self) -> PairwiseNoise:
         if not self._clients:
             raise ValueError("noise that pairs share depends on who takes part; plan the run first")
-        own = self.alone * self.clip * _UPWARD
-        return PairwiseNoise(self._clients, own, self.pair_noise * own)
+        alone = self.alone * self.clip * _UPWARD
+        return PairwiseNoise(self._clients, alone, self.pair_noise * alone)
 
     def among_honest(self) -> Self:
         mechanism = self.model_copy()

@@ -19,37 +19,37 @@ _MOST_CLIENTS = 1_000_000
 
 @dataclass(frozen=True)
 class PairwiseNoise:
-    """The noise of `clients`: each adds a deviation `own`, and with each other one `pair`.
+    """The noise of `clients`: each adds a deviation `alone`, and with each other one `shared`.
 
-    Client k adds N_k = own u_k + pair (sum over j != k of s_kj v_kj) to each number of its row, all
-    u_k and v_kj = v_jk being independent standard normal, and s_kj = -s_jk a sign. Over all clients
-    the covariance of N is own^2 I + pair^2 (n I - J), J being all ones: that of independent noise,
-    and of the Laplacian of the complete graph.
+    With a = alone and b = shared, client k adds N_k = a u_k + b (sum over j != k of s_kj v_kj) to
+    each number of its row, all u_k and v_kj = v_jk being independent standard normal, and
+    s_kj = -s_jk a sign. Over all n clients the covariance of N is a^2 I + b^2 (n I - J), J being
+    all ones: that of independent noise, and of the Laplacian of the complete graph.
     """
 
     clients: int
-    own: float
-    pair: float
+    alone: float
+    shared: float
 
     @property
     def of_row(self) -> float:
         """The deviation of one client's noise."""
-        return math.hypot(self.own, self.pair * math.sqrt(self.clients - 1))
+        return math.hypot(self.alone, self.shared * math.sqrt(self.clients - 1))
 
     def of_sum(self, rows: int) -> float:
         """The deviation of the noise of so many clients' sum: of all, nothing shared is left."""
         apart = rows * max(self.clients - rows, 0)
-        return math.hypot(self.own * math.sqrt(rows), self.pair * math.sqrt(apart))
+        return math.hypot(self.alone * math.sqrt(rows), self.shared * math.sqrt(apart))
 
     @property
     def centred(self) -> float:
         """The deviation of independent noise that, less its mean, is distributed as that shared."""
-        return self.pair * math.sqrt(self.clients)
+        return self.shared * math.sqrt(self.clients)
 
     @property
     def grid(self) -> float | None:
         """The public grid of rows and noise: a power of two; None where there is no noise."""
-        return grid_of(max(self.own, self.centred))
+        return grid_of(max(self.alone, self.centred))
 
     @property
     def exact(self) -> bool:
@@ -57,7 +57,7 @@ class PairwiseNoise:
         grid = self.grid
         if grid is None:
             return True
-        smallest = min(self.own, self.centred) if self.pair else self.own
+        smallest = min(self.alone, self.centred) if self.shared else self.alone
         return self.clients <= _MOST_CLIENTS and smallest >= _FINEST * grid
 
     def draw(self, keys: Keys, length: int) -> NDArray[np.float64]:
@@ -66,22 +66,20 @@ class PairwiseNoise:
         Those of the n clients who are not named share noise with these as well: they are in the
         cohort, and sent nothing, so that what they share stays.
 
-        No pair is drawn by itself, which would take n^2 numbers: with independent w_k of deviation
-        pair sqrt(n), w - mean(w) has the covariance pair^2 (n I - J). Drawn are a_k = own u_k and
-        w_k, rounded to the grid, and N_k = a_k + w_k - c, c being their sum's mean rounded to the
-        grid.
+        No pair is drawn by itself, which would take n^2 numbers: with independent W_k of deviation
+        b sqrt(n), W - mean(W) has the covariance b^2 (n I - J). Drawn are a u_k and W_k, each
+        rounded to the grid (w_k), and N_k is their sum, less the mean of w rounded to the grid.
 
-        *That is post-processing of N* but for a total variation below e^-(10^6). Let W be w before
-        rounding, and e uniform on a cell of the grid, independent of all. (1) Given the sum s of
-        the rounded w, these are on a lattice of rank n - 1, with the weights that the density of
-        W + e has there. Adding the continuous own u smooths it: by Poisson summation the result is
-        that of W + e, given that its sum is s, but for a sum of exp(-2 pi^2 t^2 |y|^2) over the
-        lattice's dual, whose shortest vector is 1 / (grid sqrt 2) or longer, with
-        1 / t^2 = 1 / own^2 + 1 / w's variance, so that grid / t is at most 2^-11. (2) Given s and
-        e, W = (s - sum of e) / n + (W - mean of W), the last part being independent of both, as a
-        Gaussian's deviations are of its mean. So x + N as drawn is x + own u + (W - mean of W) plus
-        a vector that is independent of x, u and W - mean of W; and own u is rounded only together
-        with x and the rest, which lie on the grid.
+        *That is post-processing of N* but for a total variation below e^-(10^6). Let e be uniform
+        on a cell of the grid, independent of all. (1) Given the sum s of w, these are on a lattice
+        of rank n - 1, with weights as the density of W + e is there. To them the continuous a u is
+        added, which smooths: by Poisson summation the result is as of W + e, given that its sum is
+        s, but for the sum of exp(-2 pi^2 r^2 |y|^2) over the lattice's dual. Its shortest vector
+        is at least 1 / (grid sqrt 2) long, and r, of 1 / r^2 = 1 / a^2 + 1 / (b^2 n), at least 2^11
+        steps of the grid. (2) Given s and e, W = (s - sum of e) / n + (W - mean of W), and the last
+        part is independent of both, as a Gaussian's deviations are of its mean. So x + N as drawn
+        is x + a u + (W - mean of W) plus a vector that is independent of these, all rounded: x, w
+        and its rounded mean lie on the grid, so that to round a u is to round the sum.
 
         Raises `ValueError` for more clients than there are.
         """
@@ -91,15 +89,15 @@ class PairwiseNoise:
         grid = self.grid
         if grid is None:
             return np.zeros((named, length))
-        steps = np.stack([_steps(each, self.own / grid, length) for each in keys.each()])
-        if not self.pair:
+        steps = np.stack([_steps(each, self.alone / grid, length) for each in keys.each()])
+        if not self.shared:
             return grid * steps
         total = np.zeros(length, dtype=np.int64)
         for place, each in enumerate(self._everybody(keys)):
-            shared = _steps(each.derived(b"shared"), self.centred / grid, length)
-            total += shared.astype(np.int64)
+            common = _steps(each.derived(b"shared"), self.centred / grid, length)
+            total += common.astype(np.int64)
             if place < named:
-                steps[place] += shared
+                steps[place] += common
         mean = (2 * total + self.clients) // (2 * self.clients)
         return np.asarray(grid * (steps - mean))
 
@@ -116,17 +114,17 @@ def _steps(keys: Keys, scale: float, length: int) -> NDArray[np.float64]:
     return rounded_normal(keys.bits(length), math.nextafter(scale, math.inf), keys.further)
 
 
-def own_part(ratio: float, honest: int) -> float:
-    """The `own` deviation with `pair` = ratio own that protects one of so many honest clients as
-    independent noise of deviation 1 on its row alone would.
+def part_alone(ratio: float, honest: int) -> float:
+    """The deviation `alone`, with `shared` = ratio `alone`, that protects one of so many `honest`
+    clients as independent noise of deviation 1 on its row would.
 
-    Whoever knows all pairs but those of `honest` clients sees their rows under the covariance
-    own^2 I + pair^2 (h I - J), whose eigenvalue along (1, ..., 1) is own^2, and across it
-    own^2 + h pair^2. One row's change by D has the squared Mahalanobis norm
-    |D|^2 (1 / h / own^2 + (1 - 1 / h) / (own^2 + h pair^2)), which is |D|^2 here.
+    Whoever knows all pairs but those of h honest clients sees their rows under the covariance
+    a^2 I + b^2 (h I - J), a = alone and b = shared, whose eigenvalue along (1, ..., 1) is a^2, and
+    across it a^2 + h b^2. One row's change by D has the squared Mahalanobis norm
+    |D|^2 (1 / h / a^2 + (1 - 1 / h) / (a^2 + h b^2)), which is |D|^2 here.
 
-    >>> own_part(0.0, 100), round(own_part(1.0, 100), 3), round(own_part(100.0, 100), 3)
-    (1.0, 0.141, 0.1)
+    >>> round(part_alone(0.0, 100), 3), round(part_alone(1.0, 100), 3)
+    (1.0, 0.141)
     """
     h = honest
     return math.sqrt(1 / h + (1 - 1 / h) / (1 + h * ratio**2))

@@ -23,9 +23,9 @@ def pairs_row(plan: Plan) -> dict[str, str]:
     left = guarantee({replace(plan.event, release=alone): rounds}, privacy.delta)
     return {
         "pairs": (
-            f"each client adds a deviation of {noise.own:.3g} of its own, and {noise.pair:.3g} "
+            f"each client adds a deviation of {noise.alone:.3g} of its own, and {noise.shared:.3g} "
             f"with each of {noise.clients - 1} others, which cancels; ε holds against the server "
-            f"with {colluding} clients, and were all others to work with it, ε = "
+            f"with up to {colluding} of them, and were all others to work with it, ε = "
             f"{ceiling(left.epsilon)} would"
         )
     }

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from helpers import Rounds, assert_normal
-from small import small, trained
+from small import SMALL, small, trained
 
 from accounting.accountants import epsilon
 from accounting.events import REPLACE_ONE, Event
@@ -15,6 +16,7 @@ from defenses.weighing import Composed
 from privfed.auditing.mechanism_audit import examine
 from privfed.auditing.run_audit import audit
 from privfed.auditing.scenarios import plan_of_mechanism, scenarios_of
+from privfed.cli.main import main
 from privfed.config.reading import load
 from privfed.errors import Refused
 from privfed.plan.plan import plan
@@ -23,7 +25,8 @@ from privfed.privacy.mechanism import BoundedRows, Setting
 from privfed.privacy.mechanisms import pairwise_gaussian as pairwise
 from privfed.privacy.mechanisms.pairwise_gaussian import PairwiseGaussian
 from privfed.privacy.noise import pairwise as noises
-from privfed.privacy.noise.pairwise import PairwiseNoise, own_part
+from privfed.privacy.noise.pairwise import PairwiseNoise, part_alone
+from privfed.run.train import train
 from privfed.sampling.samplers import Full, Poisson
 from privfed.streams import Keys, Streams
 
@@ -33,9 +36,7 @@ HONEST = CLIENTS - HOSTILE - COLLUDERS
 
 
 def mechanism(ratio=1.0, clients=CLIENTS, colluders=COLLUDERS, hostile=HOSTILE):
-    part = PairwiseGaussian(
-        clip=CLIP, noise_multiplier=Z, pair_noise=ratio, colluders=colluders
-    )
+    part = PairwiseGaussian(clip=CLIP, noise_multiplier=Z, pair_noise=ratio, colluders=colluders)
     return part.resolved(Setting(size=clients, capacity=clients, minimum=1, hostile=hostile))
 
 
@@ -51,15 +52,15 @@ def drawn_by_pairs(noise, length, seed=0):
     shared = np.zeros((n, n, length))
     for k in range(n):
         for j in range(k + 1, n):
-            shared[k, j] = noise.pair * generator.standard_normal(length)
+            shared[k, j] = noise.shared * generator.standard_normal(length)
             shared[j, k] = -shared[k, j]
-    return noise.own * generator.standard_normal((n, length)) + shared.sum(1), shared
+    return noise.alone * generator.standard_normal((n, length)) + shared.sum(1), shared
 
 
 def best_view(seen, noise):
     """The linear function of the rows `seen` `[h, d]` that says most of the first: `[d]`."""
     h = len(seen)
-    covariance = noise.own**2 * np.eye(h) + noise.pair**2 * (h * np.eye(h) - 1)
+    covariance = noise.alone**2 * np.eye(h) + noise.shared**2 * (h * np.eye(h) - 1)
     line = np.linalg.inv(covariance)[0]
     return line @ seen / line[0]
 
@@ -125,7 +126,7 @@ def nothing_shared(monkeypatch):
     monkeypatch.setattr(
         PairwiseNoise,
         "draw",
-        lambda self, *args: real(PairwiseNoise(self.clients, self.own, 0.0), *args),
+        lambda self, *args: real(PairwiseNoise(self.clients, self.alone, 0.0), *args),
     )
 
 
@@ -146,8 +147,8 @@ def nothing_cancels(monkeypatch):
 
 
 def colluders_counted(monkeypatch):
-    real = pairwise.own_part
-    monkeypatch.setattr(pairwise, "own_part", lambda ratio, honest: real(ratio, 2 * honest))
+    real = pairwise.part_alone
+    monkeypatch.setattr(pairwise, "part_alone", lambda ratio, honest: real(ratio, 2 * honest))
 
 
 def charged_for_one_clip(monkeypatch):
@@ -192,7 +193,7 @@ def assert_covariance(rows, expected):
 @pytest.mark.parametrize("ratio", [0.01, 1.0, 10.0])
 def test_the_joint_law_is_that_of_pairs(ratio):
     noise = PairwiseNoise(6, 0.7, 0.7 * ratio)
-    expected = noise.own**2 * np.eye(6) + noise.pair**2 * (6 * np.eye(6) - 1)
+    expected = noise.alone**2 * np.eye(6) + noise.shared**2 * (6 * np.eye(6) - 1)
     keys = STREAMS.at("noise/client/0", 1, np.arange(6))
     assert_covariance(noise.draw(keys, 20_000), expected)
     assert_covariance(drawn_by_pairs(noise, 20_000)[0], expected)
@@ -212,7 +213,7 @@ def test_with_what_colluders_know_taken_off_a_row_is_as_hidden_as_claimed(ratio)
 
 @pytest.mark.parametrize(("ratio", "honest"), [(0.0, 9), (1.0, 1), (1.0, 94), (7.0, 40)])
 def test_the_closed_form_is_the_inverse_covariance(ratio, honest):
-    own = own_part(ratio, honest)
+    own = part_alone(ratio, honest)
     pair = ratio * own
     covariance = own**2 * np.eye(honest) + pair**2 * (honest * np.eye(honest) - 1)
     assert np.linalg.inv(covariance)[0, 0] == pytest.approx(1.0)
@@ -316,7 +317,7 @@ def test_an_event_of_another_draw_is_refused():
 
 def test_more_colluders_cost_more_of_each_clients_own_noise():
     own = [
-        plan(small(*FULL, "data.clients=20", f"privacy.colluders={t}")).mechanism.noise().own
+        plan(small(*FULL, "data.clients=20", f"privacy.colluders={t}")).mechanism.noise().alone
         for t in (0, 5, 19)
     ]
     assert own == sorted(own)
@@ -340,3 +341,34 @@ def test_an_audit_refutes_too_little_noise(fault, monkeypatch):
     found = examine(algorithm, scenarios[:1], 60, delta=1e-4, confidence=0.95, seed=1)
     assert found.refuted
     assert found.noise < 0.8
+
+
+@pytest.mark.parametrize(
+    "earlier, why",
+    [
+        (("privacy.colluders=1",), "at most 1 of its clients collude"),
+        (("privacy.colluders=2",), None),
+        (("privacy.mechanism=local_gaussian",), "against whom no ledger states"),
+    ],
+)
+def test_an_earlier_run_counts_where_it_withstood_as_many_colluders(tmp_path, earlier, why):
+    keys = ("data.population=people", "run.rounds=2")
+    trained(tmp_path / "earlier", *FULL, *keys, *earlier)
+    config = small(*FULL, *keys, "privacy.colluders=2", f'privacy.prior=["{tmp_path / "earlier"}"]')
+    if why is None:
+        assert train(config, tmp_path / "later").updates == 2
+        return
+    with pytest.raises(Refused, match=why):
+        train(config, tmp_path / "later")
+
+
+def test_check_says_whom_it_counts_on():
+    result = CliRunner().invoke(
+        main,
+        ["check", *(word for key in (*SMALL, *FULL) for word in ("--set", key))],
+        terminal_width=2000,
+    )
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.output.split())
+    assert "with each of 11 others, which cancels" in said
+    assert "against the server with up to 1 of them" in said
