@@ -32,8 +32,8 @@ class PairwiseGaussian(NoisedMechanism):
     only central noise is left, and no server is trusted.
 
     Of n clients, client k sends clip(x_k) + a u_k + b (sum over j != k of s_kj v_kj), all u_k and
-    v_kj = v_jk fresh standard normal vectors, s_kj = -s_jk a sign, and b = `pair_noise` a. Clients k
-    and j alone know v_kj, from a secret that they share.
+    v_kj = v_jk fresh standard normal vectors, s_kj = -s_jk a sign, and b = `pair_noise` a. Clients
+    k and j alone know v_kj, from a secret that they share.
 
     *What is released*: all n rows, in every round; any rule on them is post-processing.
 
@@ -45,8 +45,8 @@ class PairwiseGaussian(NoisedMechanism):
     *Theorem.* Let h = n - t. What they see of the others' rows, v_kj of theirs taken off, is
     x + N(0, S) for each number, S = a^2 I + b^2 (h I - J), J being all ones. One honest client's
     change by D is exactly as well hidden as by noise of variance s^2 on its row alone:
-    1 / s^2 = (1 / h) / a^2 + (1 - 1 / h) / (a^2 + h b^2). *Proof.* Colluders' pairs are constants to
-    be taken off, and what hostile clients send is a function of what they know. Left, and
+    1 / s^2 = (1 / h) / a^2 + (1 - 1 / h) / (a^2 + h b^2). *Proof.* Colluders' pairs are constants
+    to be taken off, and what hostile clients send is a function of what they know. Left, and
     independent of that, are u_k, and v_kj of honest pairs, whose covariance h I - J is 0 along
     (1, ..., 1) and h across. Whitened, D moves a standard normal vector by |D| sqrt((S^-1)_kk), the
     square of k's part along (1, ..., 1) being 1 / h; how well two normal vectors are told apart
