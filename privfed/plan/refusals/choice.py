@@ -40,8 +40,8 @@ def _other_guarantees(config: Config) -> Iterator[str]:
         )
     if config.mechanism.private and config.mechanism.trust == "client":
         yield (
-            f"{_PRIVATE}: under privacy.mechanism = {config.names['mechanism']!r} whoever reads "
-            "what clients send is whom epsilon is against, and sees that of losing candidates, too; "
+            f"{_PRIVATE}: under privacy.mechanism = {config.names['mechanism']!r} epsilon is "
+            "against whoever reads what clients send, who sees that of losing candidates, too; "
             'use privacy.mechanism = "gaussian", or tune on public data'
         )
     if config.example_privacy is not None:
