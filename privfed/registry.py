@@ -112,6 +112,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "dnc": "defenses.on_rows.dnc:DivideAndConquer",
         "fltrust": "defenses.on_rows.fltrust:FlTrust",
         "foolsgold": "defenses.on_rows.foolsgold:FoolsGold",
+        "flame": "defenses.on_rows.flame:Flame",
+        "rflbat": "defenses.on_rows.rflbat:Rflbat",
     },
     "attack": {
         "none": "attacks.types:NoAttack",
