@@ -75,9 +75,8 @@ class Rflbat(DrawnWeights):
 
 def _components(geometry: Geometry) -> Tensor:
     """The first two principal components `[n, 2]` of n rows, or the one of a single row."""
-    about = geometry.inner()
-    about = about - about.mean(0) - about.mean(1, keepdim=True) + about.mean()
-    values, vectors = torch.linalg.eigh(about)
+    alike = torch.full((geometry.rows,), 1 / geometry.rows, dtype=torch.float64)
+    values, vectors = torch.linalg.eigh(geometry.about_mean(alike.to(geometry.device)))
     components: Tensor = vectors[:, -2:] * values[-2:].clamp(min=0.0).sqrt()
     return components
 
