@@ -87,7 +87,7 @@ def test_monna_of_a_server_that_is_one_of_the_nodes(seed):
 def test_smea_where_one_power_iteration_gives_the_eigenvalue(seed, f):
     """Theirs takes one from a random vector, which ranks subsets at random but in one dimension."""
     rows = cloud(9, 1, seed=seed).double()
-    theirs = aggregators.SMEA(f)(rows)
+    theirs = aggregators.SMEA(f)(rows).double()
     torch.testing.assert_close(SmallestEigenvalue()(rows, f), theirs, atol=1e-6, rtol=0)
 
 
@@ -97,5 +97,5 @@ def test_caf_where_nothing_removed_stays_in_the_bound(seed):
     vector. With more, theirs compares with rows that it removed already; far out, one stalls it.
     """
     rows = cloud(9, 1, seed=seed).double()
-    theirs = aggregators.CAF(1)(rows)
+    theirs = aggregators.CAF(1)(rows).double()
     torch.testing.assert_close(CovarianceFilter()(rows, 1), theirs, atol=1e-6, rtol=0)
