@@ -172,5 +172,9 @@ def test_lasa_leaves_out_of_each_layer_who_stands_out_there():
     rows = torch.tensor([[0.6, 0.8], [0.6, 0.8], [0.6, 0.8], [0.6, 0.8], [-0.6, 0.8], [0.28, 0.96]])
     found = LayerAdaptive(sparsity=0.0)(rows, 2, layers=torch.tensor([1, 1]))
     torch.testing.assert_close(found, torch.tensor([0.6, 0.8]))
+    angles = torch.linspace(0.1, 1.4, 7)[:, None]
+    long = 3 * torch.cat([angles.cos(), angles.sin()], dim=1)
+    alike = LayerAdaptive(sparsity=0.0)(long, 1, layers=torch.tensor([2]))
+    torch.testing.assert_close(alike, long.mean(0), msg="norms that differ by rounding are equal")
     with pytest.raises(ValueError, match="layers have 3 numbers, and rows 2"):
         LayerAdaptive()(rows, 2, layers=torch.tensor([3]))
