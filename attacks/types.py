@@ -34,9 +34,11 @@ class Knowledge(Enum):
 class View:
     """The written threat model: what an attack is shown in a `round`, None for what it is not.
 
-    `byzantine` `[b, m]` are the attackers' rows as honest training left them, `honest` `[h, m]`
-    the others', `rule` the aggregation as a callable on rows `[n, m]` with the byzantine first.
-    `identities` `[h]` say whose the honest rows are: one client has the same number in every round.
+    Where a round asks for several messages, it is asked for each by itself; a row has all m numbers
+    of a message, which may be more than an update. `byzantine` `[b, m]` are the attackers' rows as
+    honest training left them, `honest` `[h, m]` the others', `rule` the aggregation as a callable
+    on rows `[n, m]` with the byzantine first. `identities` `[h]` say whose the honest rows are: one
+    client has the same number in every round.
     """
 
     round: int

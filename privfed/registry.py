@@ -117,6 +117,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "lasa": "defenses.on_rows.lasa:LayerAdaptive",
         "fltrust": "defenses.on_rows.fltrust:FlTrust",
         "foolsgold": "defenses.on_rows.foolsgold:FoolsGold",
+        "flame": "defenses.on_rows.flame:Flame",
+        "rflbat": "defenses.on_rows.rflbat:Rflbat",
     },
     "attack": {
         "none": "attacks.types:NoAttack",
