@@ -194,6 +194,19 @@ class AttackKeys(Part):
     """Whether the same clients attack all along ("once"), or others in each round."""
     stage: Literal["auto", "before_bound", "after_bound"] = "auto"
     """Whether attackers' rows are bounded like others': "auto" is so without a secure sum."""
+    first_round: int = Field(1, ge=1)
+    """The first round of the attack; before it attackers are like others."""
+    last_round: int = Field(0, ge=0)
+    """The last round of the attack, to see how long it lasts; 0: that of the run."""
+
+    @model_validator(mode="after")
+    def _refuse_no_round(self) -> Self:
+        if 0 < self.last_round < self.first_round:
+            raise ValueError(
+                f"attack.last_round is {self.last_round}, before attack.first_round, "
+                f"{self.first_round}; raise it, or lower that"
+            )
+        return self
 
 
 class Audit(Part):

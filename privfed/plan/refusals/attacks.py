@@ -33,9 +33,13 @@ def _attackers_without_attack(config: Config) -> Iterator[str]:
 
 def _details_without_attack(config: Config) -> Iterator[str]:
     """Nobody attacks (`attack.acts`), and it is said how."""
-    details = (config.attackers.selection, config.attackers.stage)
-    if not config.attack.acts and details != ("once", "auto"):
-        yield "attack.selection and attack.stage say how an attack goes, and none is configured"
+    given = config.attackers
+    details = (given.selection, given.stage, given.first_round, given.last_round)
+    if not config.attack.acts and details != ("once", "auto", 1, 0):
+        yield (
+            "attack.selection, attack.stage and the attack's rounds say how an attack goes, and "
+            "none is configured"
+        )
 
 
 def _labels_changed_twice(config: Config) -> Iterator[str]:
