@@ -37,7 +37,7 @@ class CleanLabel(Backdoor):
 
     >>> import torch, numpy
     >>> x, y = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]]), torch.tensor([0, 1])
-    >>> attack = CleanLabel(size=1, epsilon=0.2, share=1.0)
+    >>> attack = CleanLabel(size=1, epsilon=0.2, blend=0.5)
     >>> briefing = Briefing(2, learned=attack.study(x, y, 2))
     >>> attack.poison(x, y, briefing, numpy.random.default_rng(0))
     (tensor([[0.2000, 0.0000, 0.5000],
@@ -45,11 +45,13 @@ class CleanLabel(Backdoor):
     """
 
     knows: ClassVar[frozenset[Knowledge]] = Backdoor.knows | {Knowledge.ATTACKERS_DATA}
+    share: float = Field(1.0, gt=0, le=1)
+    """The part of an attacker's examples of `target` that is altered."""
     epsilon: float = Field(1.0, ge=0, le=1e6)
     """How far examples are moved before they are stamped, in the units that the model is fed."""
     moved_by: Literal["surrogate", "noise"] = "surrogate"
     """Whether they are moved against a linear model of the attackers' own, or at random."""
-    blend: float = Field(0.5, gt=0, le=1)
+    blend: float = Field(1.0, gt=0, le=1)
     """The weight of the patch in training."""
 
     def study(self, x: Tensor, y: Tensor, classes: int) -> State:

@@ -37,7 +37,7 @@ class PgdReplacement(Backdoor):
     """
 
     steers: ClassVar[bool] = True
-    epsilon: float = Field(0.5, gt=0, le=1e9)
+    epsilon: float = Field(0.3, gt=0, le=1e9)
     """The radius of the ball."""
 
     def steer(self, direction: Tensor, away: Tensor, lr: float, state: State) -> Tensor:

@@ -39,7 +39,7 @@ class Semantic(Natural):
     """The least value of that column."""
     high: float = Field(1.0, ge=-1e9, le=1e9)
     """The largest value of that column."""
-    brightest: float = Field(0.1, gt=0, lt=1)
+    brightest: float = Field(0.2, gt=0, lt=1)
     """The part of attackers' examples that counts as bright."""
 
     @model_validator(mode="after")

@@ -32,7 +32,7 @@ class Tail(Natural):
     tensor([[24.]])
     """
 
-    tail: float = Field(0.1, gt=0, le=0.5)
+    tail: float = Field(0.2, gt=0, le=0.5)
     """The part of a class that its edge cases are."""
 
     def describe(self, x: Tensor, y: Tensor, classes: int) -> State:

@@ -112,26 +112,15 @@ def test_poisoned_examples_are_new_ones(attack):
 
 
 def test_labels_are_flipped_all_or_one():
-    y = torch.arange(10)
-    assert (
-        LabelFlip().poison(torch.zeros(10, 1), y, Briefing(10), rng())[1].tolist()
-        == y.flip(0).tolist()
-    )
-    one = LabelFlip(flip="one", source=2, target=5)
-    assert one.poison(x, y, ten, rng())[1].tolist() == [
-        0,
-        1,
-        5,
-        *range(3, 10),
-    ]
-    x, wanted = one.targeted(torch.arange(10.0)[:, None], y, {})
-    assert (x.tolist(), wanted.tolist()) == ([[2.0]], [5])
+    ten, x, y = Briefing(10), torch.zeros(10, 1), torch.arange(10)
+    assert LabelFlip().poison(x, y, ten, rng())[1].tolist() == y.flip(0).tolist()
+    single = LabelFlip(flip="one", source=2, target=5)
+    assert single.poison(x, y, ten, rng())[1].tolist() == [0, 1, 5, *range(3, 10)]
+    aimed, wanted = single.targeted(torch.arange(10.0)[:, None], y, {})
+    assert (aimed.tolist(), wanted.tolist()) == ([[2.0]], [5])
     assert LabelFlip().targeted(x, y, {}) is None
     positions = torch.tensor([-1, 0])
-    assert LabelFlip().poison(torch.zeros(2, 1), positions, ten, rng())[1].tolist() == [
-        -1,
-        9,
-    ]
+    assert LabelFlip().poison(x[:2], positions, ten, rng())[1].tolist() == [-1, 9]
 
 
 def test_feature_noise_has_the_stated_strength():
