@@ -153,8 +153,11 @@ class Attackers:
         theirs = theirs.to(examples.y.device)
         try:
             learned = self.attack.study(examples.x[theirs], examples.y[theirs], examples.classes)
-        except Unarmed as why:
-            raise Refused(f"attack: {why}; raise attack.fraction, or aim at others") from None
+        except Unarmed:
+            raise Refused(
+                "attack: the attackers hold no example of those that the attack is about; raise "
+                "attack.fraction, or aim at more examples (its keys say at which)"
+            ) from None
         return replace(self, learned=learned)
 
     def _ever(self, federation: Federation) -> list[int]:

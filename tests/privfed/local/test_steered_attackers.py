@@ -108,7 +108,7 @@ def test_neurotoxin_moves_nothing_of_what_the_last_round_moved_most(tmp_path):
 
 
 def test_attackers_in_silos_with_privacy_are_steered_too(tmp_path):
-    silos = ("client.privacy.mechanism=dp_sgd", "client.privacy.delta=1e-3", "run.rounds=1")
+    silos = ("data.setting=cross_silo", "client.privacy.mechanism=dp_sgd", "run.rounds=1")
     models = []
     for epsilon in (1e-6, 1e6):
         path = tmp_path / str(epsilon)
@@ -226,7 +226,7 @@ def test_attackers_pool_their_examples_and_nobody_elses():
 
 
 def test_attackers_without_an_edge_case_are_refused():
-    with pytest.raises(Refused, match=r"none of the attackers' .* raise attack\.fraction"):
+    with pytest.raises(Refused, match=r"the attackers hold no example .* raise attack\.fraction"):
         prepare(small("attack.name=tail", "attack.fraction=0.1", "attack.tail=0.01"))
     with pytest.raises(Refused, match=r"attack\.column is 400"):
         prepare(small("attack.name=semantic", "attack.fraction=0.25", "attack.column=400"))
