@@ -48,7 +48,7 @@ class Neurotoxin(Backdoor):
         if "params" in state:
             moved = (params - state["params"].to(params)).abs()
             free[moved.topk(int(self.top * len(params))).indices] = 0.0
-        return {"params": params.clone(), "free": free}
+        return {**state, "params": params.clone(), "free": free}
 
     def steer(self, direction: Tensor, away: Tensor, lr: float, state: State) -> Tensor:
         return direction * state["free"].to(direction)

@@ -20,12 +20,12 @@ import tomli_w
 from accounting.documents import from_toml
 from attacks.types import Attack, Knowledge
 from defenses.types import Rule
+from privfed.config.attack_keys import AttackKeys
 from privfed.config.chosen import Chosen
 from privfed.config.sections import (
     FORMAT,
     SECTIONS,
     Aggregation,
-    AttackKeys,
     Audit,
     Budget,
     Client,
@@ -145,7 +145,7 @@ class Config:
     @property
     def attacked(self) -> bool:
         """Whether anybody attacks."""
-        return bool(self.attack.acts) and self.attackers.fraction > 0.0
+        return self.attackers.fraction > 0.0 and bool(self.attack.acts or self.attackers.lies)
 
     @property
     def unbounded(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from accounting.noises import LARGEST_NOISE
+from privfed.config.attack_keys import AttackKeys
 from privfed.models.start import Start
 from privfed.parts import Part
 from privfed.sampling.devices import Devices
@@ -161,11 +162,15 @@ class Aggregation(Part):
     """Pre-aggregators, in order, whose mixtures of rows the rule is given."""
     bucket_size: int = Field(2, ge=1, le=10_000)
     """How many rows a bucket of `before = ["bucketing"]` averages."""
+    clipping_radius: float | None = Field(None, gt=0)
+    """The norm that `before = ["clipping"]` cuts rows to."""
     root: int = Field(0, ge=0)
     """So many of the public test examples are the server's own, to train on; none is scored."""
     weights: Literal["auto", "uniform", "examples"] = "auto"
     """Of clients in a sum. "auto": alike under privacy and for robust rules, else by their
     examples."""
+    most_examples: int = Field(0, ge=0)
+    """Where clients weigh by their examples, none counts for more than so many; 0: no bound."""
     silo_weights: list[Annotated[float, Field(ge=0)]] = []
     """One declared weight for each silo, instead of `weights`."""
     byzantine: int = Field(0, ge=0)
@@ -185,28 +190,6 @@ class Secure(Part):
     deadline: float = Field(0.0, ge=0, le=86_400)
     """Seconds that a site on a machine of its own has to train, whoever it drew: its row leaves
     when they are over. 0: as soon as it can, which is a simulation."""
-
-
-class AttackKeys(Part):
-    fraction: float = Field(0.0, ge=0, lt=1)
-    """The part of all clients that is byzantine, to the nearest whole client."""
-    selection: Literal["once", "round"] = "once"
-    """Whether the same clients attack all along ("once"), or others in each round."""
-    stage: Literal["auto", "before_bound", "after_bound"] = "auto"
-    """Whether attackers' rows are bounded like others': "auto" is so without a secure sum."""
-    first_round: int = Field(1, ge=1)
-    """The first round of the attack; before it attackers are like others."""
-    last_round: int = Field(0, ge=0)
-    """The last round of the attack, to see how long it lasts; 0: that of the run."""
-
-    @model_validator(mode="after")
-    def _refuse_no_round(self) -> Self:
-        if 0 < self.last_round < self.first_round:
-            raise ValueError(
-                f"attack.last_round is {self.last_round}, before attack.first_round, "
-                f"{self.first_round}; raise it, or lower that"
-            )
-        return self
 
 
 class Audit(Part):
