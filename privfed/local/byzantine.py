@@ -159,10 +159,12 @@ class Attackers:
             return self
         examples = federation.examples
         refuse_unfit(self.attack, examples)
-        bounds = [federation.offsets[client : client + 2] for client in self._ever(federation)]
-        theirs = torch.from_numpy(np.concatenate([np.arange(*pair) for pair in bounds]))
-        theirs = theirs.to(examples.y.device)
+        owners = np.repeat(np.arange(federation.clients), np.diff(federation.offsets))
+        places = np.flatnonzero(np.isin(owners, self._ever(federation)))
+        theirs = torch.from_numpy(places).to(examples.y.device)
         try:
+            if not len(places):
+                raise Unarmed("the attackers hold nothing")
             learned = self.attack.study(examples.x[theirs], examples.y[theirs], examples.classes)
         except Unarmed:
             raise Refused(

@@ -232,3 +232,5 @@ def test_attackers_without_an_edge_case_are_refused():
         prepare(small("attack.name=semantic", "attack.fraction=0.25", "attack.column=400"))
     with pytest.raises(Refused, match="aims at class 7, but there are"):
         attackers(Tail(source=7)).instructed(population(SIZES))
+    with pytest.raises(Refused, match="the attackers hold no example"):
+        attackers(Tail(), fraction=0.0).instructed(population(SIZES))
