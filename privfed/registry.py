@@ -112,6 +112,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "dnc": "defenses.on_rows.dnc:DivideAndConquer",
         "fltrust": "defenses.on_rows.fltrust:FlTrust",
         "foolsgold": "defenses.on_rows.foolsgold:FoolsGold",
+        "fldetector": "defenses.on_rows.fldetector:FlDetector",
     },
     "attack": {
         "none": "attacks.types:NoAttack",

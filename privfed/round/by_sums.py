@@ -101,7 +101,7 @@ class BySums:
         algorithm = self._updates.algorithm
         return algorithm.sites_per_client if algorithm.fixed_divisor else 1
 
-    def _foreseen(self, exchange: Exchange, rows: Tensor, hostile: int) -> Tensor:
+    def _foreseen(self, exchange: Exchange, rows: Tensor, hostile: int, ids: Indices) -> Tensor:
         """The aggregate without noise, as an attacker works it out who takes all to weigh alike."""
         center, rule = exchange.broadcast["center"], self._rule
         for _ in range(rule.passes):

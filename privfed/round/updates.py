@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from defenses.finite import usable
+from privfed.errors import Refused
 from privfed.local.byzantine import Mask
 from privfed.local.exchange import Chunk, Exchange
 from privfed.privacy.clipping import clip_rows
@@ -21,8 +23,9 @@ from privfed.secure.dropout import SENDS, leaving
 from privfed.secure.summation import Session
 from privfed.vector import Indices, Layout
 
-Foreseen = Callable[[Tensor, int], Tensor]
-"""The aggregate of rows `[n, m]`, the first so many of them hostile, as attackers work it out."""
+Foreseen = Callable[[Tensor, int, Indices], Tensor]
+"""The aggregate of rows `[n, m]` of clients `[n]`, the first so many of them hostile, as attackers
+work it out."""
 
 
 @dataclass
@@ -158,15 +161,32 @@ class ClientUpdates:
         if not answers:
             return
         answer = _joined(answers)
-        hostile = int(self.hostile(answer.ids).sum())
+        bad = self.hostile(answer.ids)
         rows, self.attack_memory = attackers.corrupt(
             self.cohort.round,
             answer.ids,
             answer.rows,
             self.attack_memory,
-            lambda rows: foreseen(rows, hostile),
+            lambda rows: foreseen(rows, int(bad.sum()), _whose(len(rows), answer, bad)),
         )
         yield replace(answer, rows=rows)
+
+
+def _whose(count: int, answer: Chunk, hostile: Mask) -> Indices:
+    """The clients `[count]` of rows of which an attacker tries the aggregate.
+
+    They are the hostile ones of all who answer, and the honest ones, or those whose rows can be
+    computed with: attackers leave others out, as rules do. Raises `Refused` for other rows.
+    """
+    honest = ~hostile
+    if count < len(hostile):
+        honest = honest & usable(answer.rows).cpu().numpy()
+    if count == int(hostile.sum() + honest.sum()):
+        return np.concatenate([answer.ids[hostile], answer.ids[honest]])
+    raise Refused(
+        f"attack.name tries the rule on {count} rows, of {len(answer.ids)} that clients send; "
+        "expected one for each hostile client, and then the honest ones"
+    )
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:

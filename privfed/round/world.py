@@ -79,12 +79,20 @@ class World:
     streams: Streams
     watch: Watch | None = None
     states: ClientState | None = None
+    """What clients remember for their objective."""
+    histories: ClientState | None = None
+    """What the rule remembers of clients."""
     correlated: Correlated | None = None
     attackers: Attackers | None = None
     sites: RemoteSites | None = None
     """Sites elsewhere, whose clients nobody else draws or trains; None where all are here."""
     ranks: Ranks = field(default_factory=Alone)
     """Who plays this run together: the first charges, draws, adds noise and writes."""
+
+    @property
+    def remembered(self) -> tuple[ClientState, ...]:
+        """All that is kept of clients between rounds."""
+        return tuple(kept for kept in (self.states, self.histories) if kept is not None)
 
     def noise(self, algorithm: Algorithm, round: int, number: int) -> Keys:
         """The randomness of the release of exchange `number`."""

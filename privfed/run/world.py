@@ -11,6 +11,7 @@ from torch import Tensor
 from accounting.events import Event
 from accounting.guarantee import TIGHTEST
 from accounting.ledger import Charge, Ledger
+from defenses.types import RowRule
 from privfed.auditing.canaries.clients import Canaries, with_canaries
 from privfed.auditing.canaries.log import FINAL, CanaryLog
 from privfed.local.client_states import ClientStates
@@ -36,10 +37,29 @@ def client_states(
     if not keeps_states(setup):
         return None
     width = setup.algorithm.objective.keeps * setup.network.shapes.length
-    clients = setup.federation.clients
-    order = hashlib.sha256(setup.federation.people().identities.tobytes()).hexdigest()
-    run = f"{ledger.terms['id']} {order}"  # states are kept by place, so the order has to stay
+    clients, run = setup.federation.clients, _run_of(setup, ledger)
     return ClientStates(directory.private, run, clients, width, checkpoint.round)
+
+
+def rule_histories(
+    setup: Setup, directory: RunDirectory, ledger: Ledger, checkpoint: Checkpoint
+) -> ClientStates | None:
+    """What the rule remembers of clients as of `checkpoint`; None where it remembers nothing.
+
+    It does so of canaries, too, whose numbers follow those of clients.
+    """
+    width = numbers_per_history(setup)
+    if not width:
+        return None
+    folder, run = directory.histories.parent, _run_of(setup, ledger)
+    everybody = setup.federation.clients + setup.plan.config.audit.canaries
+    return ClientStates(folder, run, everybody, width, checkpoint.round)
+
+
+def _run_of(setup: Setup, ledger: Ledger) -> str:
+    """Whose memories these are. They are kept by place, so the order of clients has to stay."""
+    order = hashlib.sha256(setup.federation.people().identities.tobytes()).hexdigest()
+    return f"{ledger.terms['id']} {order}"
 
 
 def private_silos(setup: Setup, directory: RunDirectory, ledger: Ledger) -> PrivateSilos | None:
@@ -85,6 +105,13 @@ def keeps_states(setup: Setup) -> bool:
     return setup.algorithm.objective.keeps * setup.network.shapes.length > 0
 
 
+def numbers_per_history(setup: Setup) -> int:
+    """How many numbers the rule keeps of each client between rounds; 0: nothing."""
+    rule = setup.algorithm.rule
+    length = setup.algorithm.objective.layout(setup.network.shapes.length).length
+    return rule.keeps(length) if isinstance(rule, RowRule) else 0
+
+
 def correlated(setup: Setup, streams: Streams) -> Correlated | None:
     """Noise that is correlated over rounds; None where it is not."""
     algorithm = setup.algorithm
@@ -114,6 +141,7 @@ def build_world(
         watch=watch,
         attackers=setup.attackers,
         states=states,
+        histories=rule_histories(setup, directory, ledger, begin),
     )
 
 

@@ -3,8 +3,9 @@
 `config.toml`, `ledger.jsonl`, `releases/NNNNNN.safetensors`, `checkpoint.safetensors`,
 `metrics.jsonl`, `aborts.jsonl`, `report/summary.json`; `constants.safetensors` where the model has
 frozen parts and `report/public_clients.json` where clients were declared public; `private/` where
-clients remember something between rounds: mode 0700, never to be published. Files are replaced
-atomically (temporary file, fsync, rename); the ledger and the metrics are appended to.
+clients, or a rule of them, remember something between rounds: mode 0700, never to be published.
+Files are replaced atomically (temporary file, fsync, rename); the ledger and the metrics are
+appended to.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class RunDirectory:
         self.private = path / "private"
         self.key = PrivateKey(self.private / "key")
         self.states = self.private / SETTLED
+        self.histories = self.private / "histories" / SETTLED
         self.canaries = self.private / "canaries.f64"
         self.canary_examples = self.private / "canaries.safetensors"
         self.silos = self.private / "silos"
