@@ -11,11 +11,11 @@ from torch import Tensor
 from accounting.events import Event
 from accounting.guarantee import TIGHTEST
 from accounting.ledger import Charge, Ledger
-from defenses.types import RowRule
 from privfed.auditing.canaries.clients import Canaries, with_canaries
 from privfed.auditing.canaries.log import FINAL, CanaryLog
 from privfed.local.client_states import ClientStates
 from privfed.local.silos import PrivateSilos, SiloLedgers
+from privfed.plan.rule import numbers_per_history
 from privfed.privacy.noise.correlated import Correlated
 from privfed.ranks import ALONE, Ranks
 from privfed.round.world import Charges, ReleaseStore, RemoteSites, Watch, World
@@ -48,7 +48,7 @@ def rule_histories(
 
     It does so of canaries, too, whose numbers follow those of clients.
     """
-    width = numbers_per_history(setup)
+    width = numbers_per_history(setup.plan.config, setup.network.shapes.length)
     if not width:
         return None
     folder, run = directory.histories.parent, _run_of(setup, ledger)
@@ -103,13 +103,6 @@ def keeps_key(setup: Setup) -> bool:
 def keeps_states(setup: Setup) -> bool:
     """Whether clients remember anything between rounds."""
     return setup.algorithm.objective.keeps * setup.network.shapes.length > 0
-
-
-def numbers_per_history(setup: Setup) -> int:
-    """How many numbers the rule keeps of each client between rounds; 0: nothing."""
-    rule = setup.algorithm.rule
-    length = setup.algorithm.objective.layout(setup.network.shapes.length).length
-    return rule.keeps(length) if isinstance(rule, RowRule) else 0
 
 
 def correlated(setup: Setup, streams: Streams) -> Correlated | None:
