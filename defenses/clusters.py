@@ -32,11 +32,11 @@ def upper_group(values: Tensor, references: int, generator: torch.Generator) -> 
     return values.double() > ordered[int(cut[0])]
 
 
-def _are_two(found: tuple[Tensor, ...], drawn: tuple[Tensor, ...]) -> bool:
+def _are_two(within: tuple[Tensor, ...], drawn: tuple[Tensor, ...]) -> bool:
     """Whether Gap(1) < Gap(2) - s_2, of dispersions in one group and two: the least k is not 1."""
-    one, two = (torch.log(drawn[k]).mean() - torch.log(found[k][0]) for k in (0, 1))
+    gaps = [torch.log(drawn[k]).mean() - torch.log(within[k][0]) for k in (0, 1)]
     spread = torch.log(drawn[1]).std(correction=0) * math.sqrt(1 + 1 / len(drawn[1]))
-    return bool(one < two - spread)
+    return bool(gaps[0] < gaps[1] - spread)
 
 
 def _dispersions(ordered: Tensor) -> tuple[Tensor, Tensor, Tensor]:

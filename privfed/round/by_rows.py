@@ -51,9 +51,9 @@ class ByRows:
         """The aggregate `[m]`; what the rule remembers of clients is put beside the release."""
         ids, layout, histories = present.clients, exchange.layout, self._updates.world.histories
         sent = self._updates.bounded(ids, rows, layout, number, self.state)
-        aggregate, kept = self._by_rule(sent.rows, exchange, ids)
-        if kept is not None and histories is not None:
-            histories.scatter(ids, kept)
+        aggregate, remembered = self._by_rule(sent.rows, exchange, ids)
+        if remembered is not None and histories is not None:
+            histories.scatter(ids, remembered)
         return aggregate.cpu()
 
     def _by_rule(

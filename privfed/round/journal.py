@@ -25,6 +25,6 @@ class Journal:
         What is remembered of clients is durable before it.
         """
         self.releases.append(released)
-        for kept in self.world.remembered:
-            kept.keep()
+        for memory in self.world.remembered:
+            memory.keep()
         self.world.ranks.first(lambda: self.world.store.write(self.charge, self.releases, state))

@@ -92,7 +92,7 @@ class World:
     @property
     def remembered(self) -> tuple[ClientState, ...]:
         """All that is kept of clients between rounds."""
-        return tuple(kept for kept in (self.states, self.histories) if kept is not None)
+        return tuple(each for each in (self.states, self.histories) if each is not None)
 
     def noise(self, algorithm: Algorithm, round: int, number: int) -> Keys:
         """The randomness of the release of exchange `number`."""

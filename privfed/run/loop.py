@@ -105,8 +105,8 @@ class Loop:
     def save(self, now: Checkpoint) -> None:
         """The checkpoint first: what is kept of clients can be folded in again after a crash."""
         now.save(self.directory, self.setup.network)
-        for kept in self.world.remembered:
-            kept.settle(now.round)
+        for memory in self.world.remembered:
+            memory.settle(now.round)
 
     def _state_after(self, round: int, state: TrainingState) -> TrainingState | None:
         """The state after `round`, or None where the round was consumed without an update.
@@ -119,8 +119,8 @@ class Loop:
             after = state_from_releases(charge, self.setup, state, self.directory)
             if self.canaries and (stored := self.directory.releases.read(round)):
                 self.canaries.hear(round, stored.released)
-            for kept in self.world.remembered:
-                kept.replay(round, released=after is not None)
+            for memory in self.world.remembered:
+                memory.replay(round, released=after is not None)
             return after
         self.rank_zero.announce(round, state)
         try:
@@ -134,8 +134,8 @@ class Loop:
 
     def _note(self, round: int, reason: str) -> None:
         """Write down that the round was aborted, and tell of it."""
-        for kept in self.world.remembered:
-            kept.discard()
+        for memory in self.world.remembered:
+            memory.discard()
         self.directory.aborts.note(round, reason)
         for observer in self.observers:
             observer.aborted(round, reason)
