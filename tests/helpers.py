@@ -97,6 +97,9 @@ class Seen:
     def rows(self, round, ids, rows, hostile) -> None:
         self.by_client |= dict(zip(ids.tolist(), rows, strict=True))
 
+    def judged(self, round, ids, rows, aggregate) -> None:
+        pass
+
     def aggregate(self, round, aggregate) -> None:
         pass
 

@@ -54,6 +54,9 @@ class ByRows:
         aggregate, remembered = self._by_rule(sent.rows, exchange, ids)
         if remembered is not None and histories is not None:
             histories.scatter(ids, remembered)
+        watch = self._updates.world.watch
+        if watch and exchange.task == "train":
+            watch.judged(self._updates.cohort.round, ids, sent.rows, aggregate)
         return aggregate.cpu()
 
     def _by_rule(

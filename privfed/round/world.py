@@ -31,6 +31,10 @@ class Watch(Protocol):
         """Clients `[c]`, the raw rows `[c, m]` that they bound next, and which are hostile."""
         ...
 
+    def judged(self, round: int, ids: NDArray[np.int64], rows: Tensor, aggregate: Tensor) -> None:
+        """What a rule that sees rows `[n, m]`, as clients `[n]` sent them, made of these: `[m]`."""
+        ...
+
     def aggregate(self, round: int, aggregate: Tensor) -> None:
         """What the rule made of the rows, `[m]`; of several passes, of each so far."""
         ...
