@@ -1,4 +1,13 @@
-"""Aggregation by a rule that sees every client's row."""
+"""Aggregation by a rule that sees every client's row.
+
+*What a rule remembers of clients* (`defenses.history`) lies under private/, as secret as rows are.
+Why it costs no privacy under noise on each client (unit: one client; replace-one): what is released
+and charged are all messages and who took part, round by round, adaptively, and no draw amplifies
+anything. Histories are made of bounded messages, as they were sent, and of nothing else, so that
+aggregates, and what clients are sent next, are functions of what was released. That the messages of
+one client are linked is part of what is released. Under central noise and secure sums rules on rows
+are refused.
+"""
 
 from __future__ import annotations
 
