@@ -21,6 +21,7 @@ from torch import Tensor
 
 from defenses.history import Histories, HistoryRule
 from defenses.types import RowRule
+from privfed.errors import Refused
 from privfed.local.exchange import Exchange
 from privfed.privacy.mechanism import PublicState
 from privfed.round.updates import ClientUpdates
@@ -69,7 +70,7 @@ class ByRows:
         return aggregate.cpu()
 
     def _by_rule(
-        self, rows: Tensor, exchange: Exchange, ids: Indices
+        self, rows: Tensor, exchange: Exchange, ids: Indices | None
     ) -> tuple[Tensor, Tensor | None]:
         """What the rule makes of `rows` `[n, m]` of clients `ids`, and what it is to keep of these.
 
@@ -79,6 +80,7 @@ class ByRows:
             "generator": self._generator,
             "root": lambda: self._root_update(exchange),
             "center": lambda: self._updates.state.rule["center"],
+            "layers": lambda: torch.tensor(self._updates.world.layers),
             "histories": lambda: self._histories(exchange, ids),
         }
         rule = self._rule
@@ -88,18 +90,26 @@ class ByRows:
             return rule.with_histories(rows, byzantine, **given)
         return rule(rows, byzantine, **given), None
 
-    def _foreseen(self, exchange: Exchange, rows: Tensor, hostile: int, ids: Indices) -> Tensor:
+    def _foreseen(
+        self, exchange: Exchange, rows: Tensor, hostile: int, ids: Indices | None
+    ) -> Tensor:
         """The aggregate without noise, as an attacker works it out that knows the rule.
 
         What the rule remembers is as it was before the round, however often it is tried.
         """
         return self._by_rule(self._updates.clipped(rows, hostile), exchange, ids)[0]
 
-    def _histories(self, exchange: Exchange, ids: Indices) -> Histories:
+    def _histories(self, exchange: Exchange, ids: Indices | None) -> Histories:
         """What the rule remembers before this round of clients `ids` `[n]`, some of the cohort.
 
-        Read once, however often attackers try the rule. Raises `ValueError` where nothing keeps it.
+        Read once, however often attackers try the rule. Raises `ValueError` where nothing keeps it,
+        and `Refused` where an attacker tries rows that are nobody's.
         """
+        if ids is None:
+            raise Refused(
+                "attack.name tries the rule on other rows than one for each hostile client and "
+                "then the honest ones', and this rule judges rows by whose they are; use another"
+            )
         updates, cohort = self._updates, np.sort(self._updates.cohort.clients)
         if updates.world.histories is None:
             raise ValueError("the rule remembers clients, and no world.histories keep that")

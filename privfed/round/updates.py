@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from defenses.finite import usable
-from privfed.errors import Refused
 from privfed.local.byzantine import Mask
 from privfed.local.exchange import Chunk, Exchange
-from privfed.privacy.clipping import clip_rows
+from privfed.privacy.clipping import clip_rows, count_turned
 from privfed.privacy.mechanism import BoundedRows, PublicState
 from privfed.round.algorithm import Algorithm, TrainingState
 from privfed.round.world import World
@@ -23,9 +22,9 @@ from privfed.secure.dropout import SENDS, leaving
 from privfed.secure.summation import Session
 from privfed.vector import Indices, Layout
 
-Foreseen = Callable[[Tensor, int, Indices], Tensor]
-"""The aggregate of rows `[n, m]` of clients `[n]`, the first so many of them hostile, as attackers
-work it out."""
+Foreseen = Callable[[Tensor, int, Indices | None], Tensor]
+"""The aggregate of rows `[n, m]`, the first so many of them hostile, as attackers work it out; of
+clients `[n]`, where it is clear whose they are."""
 
 
 @dataclass
@@ -119,6 +118,9 @@ class ClientUpdates:
         attackers = self.world.attackers
         if attackers is None:
             return bounded
+        if self.algorithm.mechanism.adaptive and attackers.lies.within is not None:
+            liars = self._are_hostile(ids, rows)
+            bounded = count_turned(bounded, liars, attackers.lies.within)
         if not attackers.unbounded:  # a sum without a bound cuts hostile rows to what it can hold
             free = bounded.bound == math.inf
             return replace(bounded, hostile=self.hostile(ids)) if free else bounded
@@ -131,6 +133,10 @@ class ClientUpdates:
         if attackers is None:
             return np.zeros(len(ids), dtype=bool)
         return attackers.hostile(self.cohort.round)[ids]
+
+    def _are_hostile(self, ids: Indices, rows: Tensor) -> Tensor:
+        """`hostile`, where `rows` are: `[c]` bool."""
+        return torch.from_numpy(self.hostile(ids)).to(rows.device)
 
     @property
     def unbounded(self) -> bool:
@@ -149,44 +155,90 @@ class ClientUpdates:
         free = hostile if self.unbounded else 0
         return torch.cat([rows[:free], clip_rows(rows[free:], clip).rows])
 
+    def averaged(self, terms: Tensor, hostile: int) -> Tensor:
+        """The mean of `terms` `[n, m]`, the first `hostile` of them weighing what they claim."""
+        attackers = self.world.attackers
+        claimed = attackers.lies.weight if attackers else 1.0
+        if claimed == 1.0 or self.algorithm.fixed_divisor:
+            return terms.mean(0)
+        weights = terms.new_ones(len(terms))
+        weights[:hostile] = claimed
+        return weights @ terms / weights.sum().clamp(min=1e-30)
+
     def _corrupted(
         self, exchange: Exchange, present: Cohort, foreseen: Foreseen
     ) -> Iterator[Chunk]:
         """Answers with those of attackers in their places, who wait for all others' first."""
         chunks, attackers = self.world.executor.chunks(exchange, present), self.world.attackers
-        if attackers is None or not attackers.attack.corrupts or exchange.task != "train":
+        if attackers is None or exchange.task == "measure":
             yield from chunks
             return
-        answers = list(chunks)
+        claimed = map(self._claimed, chunks)
+        if not attackers.replace_rows(exchange.task):
+            yield from claimed
+            return
+        answers = list(claimed)
         if not answers:
             return
         answer = _joined(answers)
         bad = self.hostile(answer.ids)
-        rows, self.attack_memory = attackers.corrupt(
-            self.cohort.round,
-            answer.ids,
-            answer.rows,
-            self.attack_memory,
-            lambda rows: foreseen(rows, int(bad.sum()), _whose(len(rows), answer, bad)),
+        part = _Part(exchange.layout, "" if attackers.lies.everything else "delta")
+        shown, ids = part.of(answer.rows), answer.ids
+
+        def tried(rows: Tensor) -> Tensor:
+            whose = _whose(len(rows), shown, ids, bad)
+            return part.of(foreseen(part.alone(rows), int(bad.sum()), whose))
+
+        sent, self.attack_memory = attackers.corrupt(
+            self.cohort.round, ids, shown, self.attack_memory, tried, exchange.task
         )
-        yield replace(answer, rows=rows)
+        yield replace(answer, rows=part.put(sent, answer.rows))
+
+    def _claimed(self, chunk: Chunk) -> Chunk:
+        """A chunk with the weights that attackers claim."""
+        attackers = self.world.attackers
+        if attackers is None or attackers.lies.weight == 1.0:
+            return chunk
+        liars = self._are_hostile(chunk.ids, chunk.weights)
+        return replace(chunk, weights=attackers.lies.claimed(chunk.weights, liars))
 
 
-def _whose(count: int, answer: Chunk, hostile: Mask) -> Indices:
-    """The clients `[count]` of rows of which an attacker tries the aggregate.
+@dataclass(frozen=True)
+class _Part:
+    """The part `name` of rows with this `layout`; without a name all of it."""
 
-    They are the hostile ones of all who answer, and the honest ones, or those whose rows can be
-    computed with: attackers leave others out, as rules do. Raises `Refused` for other rows.
+    layout: Layout
+    name: str
+
+    def of(self, rows: Tensor) -> Tensor:
+        """The part `[..., p]` of `rows` `[..., m]`."""
+        return self.layout.view(rows, self.name) if self.name else rows
+
+    def put(self, part: Tensor, rows: Tensor) -> Tensor:
+        """Rows `[n, m]` with this `part` `[n, p]`; not in place."""
+        if not self.name:
+            return part
+        rows = rows.clone()
+        self.of(rows).copy_(part)
+        return rows
+
+    def alone(self, part: Tensor) -> Tensor:
+        """Rows `[n, m]` of which all but the `part` `[n, p]` is zero."""
+        return self.put(part, part.new_zeros(len(part), self.layout.length))
+
+
+def _whose(count: int, rows: Tensor, ids: Indices, hostile: Mask) -> Indices | None:
+    """The clients `[count]` of rows that an attacker tries the rule on; None if it is unclear.
+
+    They are the hostile ones of clients `ids` `[n]`, and then the honest ones, or those whose
+    `rows` `[n, m]` can be computed with: attackers leave others out, as rules do.
     """
     honest = ~hostile
     if count < len(hostile):
-        honest = honest & usable(answer.rows).cpu().numpy()
-    if count == int(hostile.sum() + honest.sum()):
-        return np.concatenate([answer.ids[hostile], answer.ids[honest]])
-    raise Refused(
-        f"attack.name tries the rule on {count} rows, of {len(answer.ids)} that clients send; "
-        "expected one for each hostile client, and then the honest ones"
-    )
+        honest = honest & usable(rows).cpu().numpy()
+    if count != int(hostile.sum() + honest.sum()):
+        return None
+    return np.concatenate([ids[hostile], ids[honest]])
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:
