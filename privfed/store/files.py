@@ -15,7 +15,7 @@ FILES = {
     "report/summary.json": "how the run ended",
     "report/public_clients.json": "which clients were declared public, where some were",
     "report/attackers.json": "in a simulation of attacks, who attacked",
-    "report/simulation_only_ranks.jsonl": "how clients' rows stood out, where a simulation opted in",
+    "report/simulation_only_ranks.jsonl": "how rows stood out, where a simulation opted in",
     "report/simulation_only_clients.csv": "what follows from that for each client",
     "report/metrics.csv": 'the same as metrics.jsonl, as columns, where `run.watch` has "csv"',
     "report/simulation.csv": "beside it, what no epsilon covers, where a simulation opted in",

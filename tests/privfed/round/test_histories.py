@@ -162,7 +162,7 @@ def test_histories_of_others_are_another_rule(tmp_path, monkeypatch):
     """The test before sees it: histories in the order of clients, and not of the rows tried."""
     tried.clear()
     plain = ClientStates.gather
-    monkeypatch.setattr("privfed.round.updates._whose", lambda count, answer, hostile: answer.ids)
+    monkeypatch.setattr("privfed.round.updates._whose", lambda count, rows, ids, hostile: ids)
     rounds = attacked(tmp_path, RULES["foolsgold"])
     rounds.run(6)
     assert ClientStates.gather is plain
