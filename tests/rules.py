@@ -11,6 +11,7 @@ from defenses.by_sums.norm_bound import NormBound
 from defenses.on_rows.bulyan import Bulyan
 from defenses.on_rows.caf import CovarianceFilter
 from defenses.on_rows.dnc import DivideAndConquer
+from defenses.on_rows.fldetector import FlDetector
 from defenses.on_rows.foolsgold import FoolsGold
 from defenses.on_rows.krum import Krum, MultiKrum
 from defenses.on_rows.lasa import LayerAdaptive
@@ -62,6 +63,7 @@ ROWS = {
     **ROBUST,
     "dnc": DivideAndConquer(),
     "foolsgold": FoolsGold(),
+    "fldetector": FlDetector(),
     "lasa": OneLayer(),
     "norm_bound": Composed(before=(), rule=NormBound(radius=2.0)),
     "nnm, norm_bound": Composed(before=(NNM,), rule=NormBound(radius=2.0)),

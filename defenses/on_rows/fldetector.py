@@ -149,7 +149,7 @@ class _Clients:
         """Add a round's score of those whom `who` `[n]` marks, from their `distances` `[m]`."""
         window = self.numbers[who, self._d + 3 :]
         mean = distances.mean().clamp(min=torch.finfo(distances.dtype).tiny)
-        newest = (distances / mean).to(window)[:, None]
+        newest = (distances / mean).nan_to_num(nan=1.0).to(window)[:, None]  # of infinite ones
         self.numbers[who, self._d + 3 :] = torch.cat([newest, window[:, :-1]], dim=1)
         self.numbers[who, self._d + 2] = (self.scored[who] + 1).clamp(max=window.shape[1])
 

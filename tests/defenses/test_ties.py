@@ -30,6 +30,7 @@ ANY_ORDER = [
     "geometric_median",
     "norm_bound",
     "foolsgold",
+    "fldetector",
     "lasa",
 ]
 """Rules that never choose among different rows."""
