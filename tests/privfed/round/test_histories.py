@@ -99,12 +99,20 @@ def test_a_secret_run_takes_up_the_history_of_the_round_it_died_in(tmp_path, mon
     with monkeypatch.context() as patch:
         stop_after(2, patch)
         with pytest.raises(KeyboardInterrupt):
-            trained(path, *FOOLSGOLD, "cohort.sampler=full", "cohort.size=0", "run.rounds=2")
+            trained(path, *FOOLSGOLD, "cohort.sampler=full", "cohort.size=0", "run.rounds=3")
     journals = sorted(file.name for file in (path / "private/histories").glob("0*.f32"))
     assert journals == ["000001.f32", "000002.f32"]
-    after_two = histories_of(path, 2)
-    assert resume(path, lambda stored: stored).updates == 2
-    np.testing.assert_array_equal(settled(path)[:, 1:], after_two)
+    after_two, given = histories_of(path, 2), []
+    plain = FoolsGold.with_histories
+
+    def noted(self, rows, byzantine, histories, generator=None):
+        given.append(histories.clients.numpy().copy())
+        return plain(self, rows, byzantine, histories, generator)
+
+    monkeypatch.setattr(FoolsGold, "with_histories", noted)
+    assert resume(path, lambda stored: stored).updates == 3
+    assert len(given) == 1, "only the third round is played"
+    np.testing.assert_array_equal(given[0], after_two)
 
 
 def settled(path: Path):

@@ -94,6 +94,14 @@ def test_clients_who_are_alike_are_called_different_no_more_often_than_stated(co
     assert smallest_of(tried, 0.5) > 0.3, "and not for want of power"
 
 
+def test_rows_that_are_all_the_same_speak_against_nobody():
+    """Ties count in full against cohorts, and by half in scores."""
+    alike = np.zeros((5, 8))
+    tied = misbehaviour_in(played(alike, [np.arange(8)] * 5), 8, None).measures["far"]
+    assert tied.p_differs.tolist() == [1.0] * 8
+    np.testing.assert_allclose(tied.score, -np.log((8 + 1) / 16))
+
+
 def test_an_honest_client_unlike_others_is_called_different_far_too_often():
     """What the test against cohorts does not mean: the null is not that a client is honest."""
     rng, trials = np.random.default_rng(2), 200
