@@ -52,8 +52,8 @@ class Geometry:
     def gram(self) -> Tensor:
         """Inner products `[n + 1, n + 1]` float64 about a point near the rows.
 
-        The last is the origin. As only differences of rows are used, which point it is does not matter, but for precision:
-        about a distant one, squared norms drown the distances.
+        The last is the origin. As only differences of rows are used, which point it is does not
+        matter, but for precision: about a distant one, squared norms drown the distances.
         """
         return self.products()
 

@@ -29,7 +29,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from experiments.benchmarks.contenders import RULES, Contenders, Rule
+from experiments.benchmarks.contenders import RULES, Contenders
+from experiments.benchmarks.lean_rules import Rule
 from experiments.benchmarks.noise import machine
 from experiments.peers import byzfl
 

@@ -36,7 +36,8 @@ def trimmed_mean(f: int) -> Rule:
 
 def norm_bound(f: int) -> Rule:
     def bounded(rows: Tensor) -> Tensor:
-        return (RADIUS / rows.norm(dim=1)).clamp(max=1.0) @ rows / len(rows)
+        weights: Tensor = (RADIUS / rows.norm(dim=1)).clamp(max=1.0) / len(rows)
+        return weights @ rows
 
     return bounded
 
