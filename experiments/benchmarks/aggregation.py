@@ -147,8 +147,11 @@ def table_of(n: int, d: int, asked: argparse.Namespace) -> Table:
     for heading in heads:
         table.add_column(heading, justify="left" if heading == "rule" else "right", no_wrap=True)
     for name, contenders in RULES.items():
-        if n <= contenders.most_rows and (not asked.rules or name in asked.rules):
-            add(table, Case(name, n, d, asked.threads, asked.clock), asked.turns, asked.memory)
+        if n > max(contenders.most_rows, min(asked.clients)):
+            continue
+        if not asked.rules or name in asked.rules:
+            rows = min(n, contenders.most_rows)
+            add(table, Case(name, rows, d, asked.threads, asked.clock), asked.turns, asked.memory)
     return table
 
 

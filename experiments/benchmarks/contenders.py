@@ -12,18 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from defenses.before.arc import AdaptiveClipping
 from defenses.before.bucketing import Bucketing
+from defenses.before.clipping import Clipping
 from defenses.before.nnm import NearestNeighbourMixing
 from defenses.by_sums.centered_clipping import CenteredClipping
 from defenses.by_sums.geometric_median import GeometricMedian
 from defenses.by_sums.mean import Mean
 from defenses.by_sums.norm_bound import NormBound
+from defenses.on_rows.caf import CovarianceFilter
 from defenses.on_rows.krum import Krum, MultiKrum
 from defenses.on_rows.mda import MinimumDiameter
 from defenses.on_rows.mean_around_median import MeanAroundMedian
 from defenses.on_rows.median import Median
+from defenses.on_rows.monna import TrustedNeighbours
+from defenses.on_rows.smea import SmallestEigenvalue
 from defenses.on_rows.trimmed_mean import TrimmedMean
-from defenses.weighing import PreAggregator, mixtures
+from defenses.weighing import Composed, PreAggregator, mixtures
 from experiments.benchmarks import lean_rules
 from experiments.benchmarks.lean_rules import RADIUS, Rule
 from experiments.peers import byzfl
@@ -60,6 +65,11 @@ def _preaggregators() -> Any:
 
 def _clipped_mean(f: int) -> Rule:
     clip, average = _preaggregators().Clipping(RADIUS), _aggregators().Average()
+    return lambda rows: average(clip(rows))
+
+
+def _adaptively_clipped_mean(f: int) -> Rule:
+    clip, average = _preaggregators().ARC(f), _aggregators().Average()
     return lambda rows: average(clip(rows))
 
 
@@ -122,6 +132,29 @@ RULES: dict[str, Contenders] = {
     ),
     "nearest-neighbour mixing": Contenders(
         _before(NearestNeighbourMixing()), lambda f: _preaggregators().NNM(f), lean_rules.mixing
+    ),
+    "clipping, then mean": Contenders(
+        lambda f: lambda x: Composed(before=(Clipping(clipping_radius=RADIUS),), rule=Mean())(x, f),
+        _clipped_mean,
+        lean_rules.norm_bound,
+        writes=True,
+    ),
+    "adaptive clipping, then mean": Contenders(
+        lambda f: lambda x: Composed(before=(AdaptiveClipping(),), rule=Mean())(x, f),
+        _adaptively_clipped_mean,
+        writes=True,
+    ),
+    "CAF": Contenders(
+        lambda f: lambda x: CovarianceFilter()(x, f), lambda f: _aggregators().CAF(f)
+    ),
+    "MoNNA": Contenders(
+        lambda f: lambda x: TrustedNeighbours()(x, f, root=x[0]),
+        lambda f: _aggregators().MoNNA(f),
+    ),
+    "SMEA": Contenders(
+        lambda f: lambda x: SmallestEigenvalue()(x, f),
+        lambda f: _aggregators().SMEA(f),
+        most_rows=10,
     ),
     "bucketing by twos": Contenders(
         _before(Bucketing(bucket_size=2)), lambda f: _preaggregators().Bucketing(2)
