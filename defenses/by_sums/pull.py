@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from defenses.columns import product
+
 
 def pull(rows: Tensor, center: Tensor, radius: float) -> tuple[Tensor, Tensor]:
     """Each row's way from `center`, clipped to `radius`, and what part of it that is.
@@ -31,15 +33,21 @@ def pull(rows: Tensor, center: Tensor, radius: float) -> tuple[Tensor, Tensor]:
 def mean_pull(rows: Tensor, center: Tensor, radius: float) -> Tensor:
     """The average `[d]` of the ways that `pull` gives for all `rows` `[n, d]`, which lie together.
 
-    Row by row, each subtracted, measured and added up while it is at hand, so that rows are read
-    once and nothing of their size is written. Weights on the rows themselves, and the center
-    subtracted afterwards, would lose as many digits as the center is longer than the differences.
+    Nothing of their size is written. About zero they are measured, and multiplied once by weights;
+    about another center each is subtracted, measured and added up while it is at hand. Weights on
+    the rows themselves, with the center subtracted afterwards, would lose as many digits as the
+    center is longer than the differences.
     """
-    rows, moved = rows.detach(), bool(center.any())
+    rows = rows.detach()
+    if not bool(center.any()):
+        norms = torch.linalg.vector_norm(rows, dim=1)
+        weights = radius / norms.clamp(min=radius) / len(rows)
+        keep = None if bool(norms.isfinite().all()) else norms.isfinite().nonzero().squeeze(1)
+        return product(weights[None] if keep is None else weights[None, keep], rows, keep)[0]
     ways, away = torch.zeros_like(center), torch.empty_like(center)
     for row in rows:
-        way = torch.sub(row, center, out=away) if moved else row
-        norm = float(torch.linalg.vector_norm(way))
+        torch.sub(row, center, out=away)
+        norm = float(torch.linalg.vector_norm(away))
         if math.isfinite(norm):
-            ways.add_(way, alpha=radius / max(norm, radius))
+            ways.add_(away, alpha=radius / max(norm, radius))
     return ways / len(rows)
