@@ -5,6 +5,7 @@
 
 The worst attack of a case is the one of least mean accuracy over seeds; beside that mean stands the
 standard deviation of that attack's accuracy over seeds (of the sample, n - 1), both in per cent.
+Attacks within a twentieth of a point are tied: the adaptive one may send what another would.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
+_TIE = 0.05
 Case = tuple[str, ...]
 Accuracies = Mapping[str, Mapping[str, float]]
 """Per cent by attack, and by seed."""
@@ -25,14 +27,14 @@ Accuracies = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Worst:
-    """The worst attack on a case: its name, and its accuracy in per cent over seeds."""
+    """The worst attack on a case: its name (or tied ones'), and accuracy in per cent over seeds."""
 
     attack: str
     mean: float
     deviation: float
     seeds: int
     ahead: float
-    """By how many points the second worst is less harmful; infinite where there is but one."""
+    """By how many points the next is less harmful; infinite where there is none."""
 
     @classmethod
     def of(cls, attacks: Accuracies) -> Worst:
@@ -45,8 +47,9 @@ class Worst:
         mean, name = means[0]
         seeds = list(attacks[name].values())
         deviation = statistics.stdev(seeds) if len(seeds) > 1 else 0.0
-        ahead = means[1][0] - mean if len(means) > 1 else float("inf")
-        return cls(name, mean, deviation, len(seeds), ahead)
+        tied = [other for found, other in means if found - mean < _TIE]
+        ahead = means[len(tied)][0] - mean if len(means) > len(tied) else float("inf")
+        return cls(" = ".join(sorted(tied)), mean, deviation, len(seeds), ahead)
 
     def cell(self) -> str:
         return f"{self.mean:.1f} ± {self.deviation:.1f}" if self.seeds > 1 else f"{self.mean:.1f}"
