@@ -88,8 +88,13 @@ def _in_order(names: Iterable[Case]) -> list[Case]:
 
 
 def tally(found: Mapping[Case, Accuracies]) -> str:
-    """In how many cases each attack is the worst, and by more than its deviation over seeds."""
+    """In how many cases each attack is the worst, and by more than its deviation over seeds.
+
+    Empty where no case has several attacks.
+    """
     worst = [Worst.of(attacks) for attacks in found.values() if len(attacks) > 1]
+    if not worst:
+        return ""
     most, clear = Counter(each.attack for each in worst), Counter[str]()
     clear.update(each.attack for each in worst if each.ahead > each.deviation)
     lines = [
@@ -122,7 +127,8 @@ def main() -> None:
     where = dict(each.split("=", 1) for each in asked.where)
     found = cases(asked.table, [*asked.rows, *asked.columns], asked.over, where)
     attacked = {case: attacks for case, attacks in found.items() if "0" not in case}
-    print(table(found, len(asked.rows)), tally(attacked), spread(found), sep="\n\n")
+    parts = [table(found, len(asked.rows)), tally(attacked), spread(found)]
+    print("\n\n".join(part for part in parts if part))
 
 
 if __name__ == "__main__":
