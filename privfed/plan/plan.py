@@ -278,7 +278,7 @@ def _weighs_by_examples(config: Config, rule: SumRule | RowRule) -> bool:
     alike = (
         config.mechanism.private
         or config.client_mechanism.private
-        or config.objective.keeps > 0
+        or config.objective.sums_states
         or rule.robust
         or not isinstance(rule, SumRule)
     )

@@ -383,6 +383,19 @@ def test_work_counts_epochs_and_every_gradient(tmp_path, objective, passes):
     assert steps.tolist() == [passes, 3 * passes, passes]
 
 
+def test_work_counts_the_steps_that_are_taken(tmp_path):
+    """At most three of 2 + 2, 5 + 5 and 2 + 2, of at most two examples each; Mime's twice."""
+    for objective, twice, beside in ((Sgd(), 1, 0), (Mime(), 2, 1)):
+        rounds = Rounds(tmp_path / str(twice), (3, 9, 4), objective=objective, size=3)
+        for name, value in (("batch_size", 2), ("most_steps", 3)):
+            object.__setattr__(rounds.local, name, value)
+        steps, examples = rounds.world.executor.work(1, np.arange(3))
+        assert steps.tolist() == [3 * twice + beside * each for each in (2, 5, 2)]
+        assert examples.tolist() == [
+            taken * twice + beside * size for taken, size in ((5, 3), (6, 9), (6, 4))
+        ]
+
+
 @pytest.mark.parametrize("rule", ["mean", "median"])
 def test_what_a_round_took_is_counted_under_every_rule_and_its_bytes_per_client(tmp_path, rule):
     outcome = trained(
