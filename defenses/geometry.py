@@ -87,6 +87,12 @@ class Geometry:
         scale = torch.where(directed, norms.rsqrt(), 0.0)
         return (self.inner() * scale[:, None] * scale[None, :]).clamp(-1.0, 1.0)
 
+    def about_mean(self, weights: Tensor) -> Tensor:
+        """Inner products of rows about their mean by `weights` `[n]`, which sum to one `[n, n]`."""
+        products = self.gram[:-1, :-1]
+        onto = products @ weights
+        return products - onto[:, None] - onto[None, :] + weights @ onto
+
     def mixed(self, weights: Tensor) -> Geometry:
         """The geometry of the rows `weights @ rows`; weights `[m, n]` float64."""
         last = torch.zeros(1, self.rows, dtype=weights.dtype, device=weights.device)

@@ -77,7 +77,8 @@ class RowRule(Rule):
         """Which keyword arguments it is called with besides.
 
         "generator" (fresh, secret randomness), "root" (the server's own update `[d]`), "center"
-        (the aggregate of the round before `[d]`).
+        (the aggregate of the round before `[d]`), "layers" (how many numbers each of a model's
+        parameters has, in their order in a row: int64 `[l]`, which sum to d).
         """
         return frozenset()
 

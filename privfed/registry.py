@@ -111,6 +111,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "bulyan": "defenses.on_rows.bulyan:Bulyan",
         "mda": "defenses.on_rows.mda:MinimumDiameter",
         "dnc": "defenses.on_rows.dnc:DivideAndConquer",
+        "caf": "defenses.on_rows.caf:CovarianceFilter",
+        "smea": "defenses.on_rows.smea:SmallestEigenvalue",
+        "monna": "defenses.on_rows.monna:TrustedNeighbours",
+        "lasa": "defenses.on_rows.lasa:LayerAdaptive",
         "fltrust": "defenses.on_rows.fltrust:FlTrust",
         "foolsgold": "defenses.on_rows.foolsgold:FoolsGold",
     },
@@ -135,6 +139,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "before": {
         "nnm": "defenses.before.nnm:NearestNeighbourMixing",
         "bucketing": "defenses.before.bucketing:Bucketing",
+        "clipping": "defenses.before.clipping:Clipping",
+        "arc": "defenses.before.arc:AdaptiveClipping",
     },
     "protocol": {
         "none": "privfed.secure.plain_sum:PlainSum",

@@ -61,7 +61,12 @@ class Shapes:
     @property
     def length(self) -> int:
         """d, the number of trainable parameters."""
-        return sum(math.prod(shape) for shape in self.shapes)
+        return sum(self.sizes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many numbers each parameter has, in order."""
+        return tuple(math.prod(shape) for shape in self.shapes)
 
     def flatten(self, parameters: Mapping[str, Tensor]) -> Tensor:
         """The parameters, by name, as one new vector `[d]`."""

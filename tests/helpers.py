@@ -155,6 +155,7 @@ class Rounds:
             ledger=Ledger.create(self.path, {}),
             store=self.store,
             streams=streams,
+            layers=self.local.network.shapes.sizes,
         )
         self.state = self.algorithm.initial_state(self.local.network.initial_params)
 

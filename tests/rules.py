@@ -1,6 +1,8 @@
 """Every rule over rows, by name, and how its tests are parametrised."""
 
+from defenses.before.arc import AdaptiveClipping
 from defenses.before.bucketing import Bucketing
+from defenses.before.clipping import Clipping
 from defenses.before.nnm import NearestNeighbourMixing
 from defenses.by_sums.geometric_median import GeometricMedian
 from defenses.by_sums.norm_bound import NormBound
@@ -16,6 +18,7 @@ from defenses.weighing import Composed
 
 MEDIAN = GeometricMedian(smoothing=1e-3)
 NNM, PAIRS = NearestNeighbourMixing(), Bucketing(bucket_size=2)
+ARC = AdaptiveClipping()
 ROBUST = {
     "geometric_median": MEDIAN,
     "trimmed_mean": TrimmedMean(),
@@ -27,6 +30,8 @@ ROBUST = {
     "mda": MinimumDiameter(),
     "nnm": Composed(before=(NNM,), rule=TrimmedMean()),
     "nnm, geometric_median": Composed(before=(NNM,), rule=MEDIAN),
+    "arc": Composed(before=(ARC,), rule=TrimmedMean()),
+    "arc, nnm": Composed(before=(ARC, NNM), rule=TrimmedMean()),
 }
 """Rules whose aggregate stays with the honest rows, whatever up to `most` others are."""
 ROWS = {
@@ -35,6 +40,10 @@ ROWS = {
     "foolsgold": FoolsGold(),
     "norm_bound": Composed(before=(), rule=NormBound(radius=2.0)),
     "nnm, norm_bound": Composed(before=(NNM,), rule=NormBound(radius=2.0)),
+    "clipping": Composed(before=(Clipping(clipping_radius=2.0),), rule=TrimmedMean()),
 }
-MOVES_WITH_ROWS = {**ROBUST, "dnc": ROWS["dnc"]}
+ABOUT_ZERO = {"arc", "arc, nnm"}
+"""Robust rules that cut rows, so that it matters where the origin is."""
+MOVES_WITH_ROWS = {name: rule for name, rule in ROBUST.items() if name not in ABOUT_ZERO}
+MOVES_WITH_ROWS |= {"dnc": ROWS["dnc"]}
 """Rules that look at differences of rows alone."""

@@ -37,6 +37,7 @@ class Running:
             ledger=self._ledger,
             store=self._directory.releases,
             streams=setup.streams,
+            layers=setup.network.shapes.sizes,
         )
 
     def __enter__(self) -> Self:

@@ -119,6 +119,7 @@ class Neighbours:
             ledger=last,
             store=last,
             streams=streams,
+            layers=(LENGTH,),
             correlated=algorithm.mechanism.memory(streams, LENGTH),
         )
         state = algorithm.initial_state(torch.zeros(LENGTH))

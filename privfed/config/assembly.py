@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -37,11 +37,11 @@ def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
             parts[kind] = _validate(model, name, keys, problems)
         given |= {kind: keys[key] for key, kind in _passed(name, keys).items()}
     problems += _undeclared_clients(raw, parts["source"], names["source"])
+    if sections["aggregation"] is not None:
+        _check_before(sections["aggregation"].before, raw, problems)
     if problems:
         reasons = "\n".join(dict.fromkeys(problem.text for problem in problems))
         raise Refused(reasons, key=problems[0].key)
-    for name in sections["aggregation"].before:
-        find("before", name, "aggregation.before")
     parts["sampler"] = parts["sampler"].of(sections["data"].clients)
     sections["privacy"] = _one_budget(sections["privacy"])
     del sections[""]
@@ -172,6 +172,16 @@ def _validate(
     except ValidationError as error:
         problems += mistakes(error, name, values, model)
         return None
+
+
+def _check_before(names: Sequence[str], raw: Raw, problems: list[Mistake]) -> None:
+    """Appends what is wrong with the keys of the pre-aggregators called `names`, as a missing one.
+
+    Raises `Refused` for a name nobody knows.
+    """
+    for name in names:
+        part = find("before", name, "aggregation.before")
+        _validate(part, "aggregation", raw.get("aggregation", {}), problems)
 
 
 def _one_budget(privacy: Privacy) -> Privacy:

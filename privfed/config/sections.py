@@ -163,6 +163,8 @@ class Aggregation(Part):
     """Pre-aggregators, in order, whose mixtures of rows the rule is given."""
     bucket_size: int = Field(2, ge=1, le=10_000)
     """How many rows a bucket of `before = ["bucketing"]` averages."""
+    clipping_radius: float | None = Field(None, gt=0)
+    """The norm that `before = ["clipping"]` cuts rows to."""
     root: int = Field(0, ge=0)
     """So many of the public test examples are the server's own, to train on; none is scored."""
     weights: Literal["auto", "uniform", "examples"] = "auto"

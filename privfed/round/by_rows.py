@@ -55,6 +55,7 @@ class ByRows:
             "generator": self._generator,
             "root": lambda: self._root_update(exchange),
             "center": lambda: self._updates.state.rule["center"],
+            "layers": lambda: torch.tensor(self._updates.world.layers),
         }
         given = {name: sources[name]() for name in self._rule.needs()}
         byzantine = min(self._updates.algorithm.byzantine, self._rule.most(len(rows)))

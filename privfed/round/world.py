@@ -83,6 +83,8 @@ class World:
     attackers: Attackers | None = None
     sites: RemoteSites | None = None
     """Sites elsewhere, whose clients nobody else draws or trains; None where all are here."""
+    layers: tuple[int, ...] = ()
+    """How many numbers each parameter of the model has, in their order in its flat vector."""
     ranks: Ranks = field(default_factory=Alone)
     """Who plays this run together: the first charges, draws, adds noise and writes."""
 

@@ -125,6 +125,7 @@ def shared_world(setup: Setup, ledger: Charges, store: ReleaseStore, ranks: Rank
         ledger=ledger,
         store=store,
         streams=setup.streams,
+        layers=setup.network.shapes.sizes,
         ranks=ranks,
     )
 

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from defenses.before.arc import AdaptiveClipping
+from defenses.before.clipping import Clipping
 from defenses.before.nnm import NearestNeighbourMixing
 from defenses.by_sums.centered_clipping import CenteredClipping
 from defenses.by_sums.geometric_median import GeometricMedian
@@ -11,7 +13,7 @@ from defenses.on_rows.mda import MinimumDiameter
 from defenses.on_rows.mean_around_median import MeanAroundMedian
 from defenses.on_rows.median import Median
 from defenses.on_rows.trimmed_mean import TrimmedMean
-from defenses.weighing import Composed
+from defenses.weighing import Composed, mixtures
 from experiments.peers import byzfl
 
 aggregators, preaggregators = byzfl("aggregators"), byzfl("preaggregators")
@@ -43,6 +45,11 @@ def test_the_same_aggregates(seed, f):
         (
             Composed(before=(NearestNeighbourMixing(),), rule=TrimmedMean())(rows, f),
             aggregators.TrMean(f)(preaggregators.NNM(f)(rows)),
+        ),
+        (mixtures(rows, f, (AdaptiveClipping(),)), preaggregators.ARC(f)(rows.clone())),
+        (
+            mixtures(rows, f, (Clipping(clipping_radius=1.5),)),
+            preaggregators.Clipping(1.5)(rows.clone()),
         ),
     ]
     for ours, theirs in pairs:

@@ -184,7 +184,9 @@ COLUMNS: Mapping[str, Columns] = {
         "needs": _sees,
         f"hostile clients it is defined for, of {ROWS} or in words": _tolerates,
     },
-    "before": {f"mixtures it makes of {ROWS} rows": lambda part: str(part().left(ROWS))},
+    "before": {
+        f"mixtures it makes of {ROWS} rows": lambda part: str(part.model_construct().left(ROWS))
+    },
     "attack": {"does": _does, "reads": _reads, "a run's ε": _guarantee},
     "measure": {
         "better": lambda part: "lower" if part.lower_is_better else "higher",

@@ -10,7 +10,9 @@ from accounting.events import CHANGE, ZERO_OUT
 from defenses.types import RowRule, SumRule
 from privfed.config.config import Config
 from privfed.errors import Refused
+from privfed.parts import find
 from privfed.plan.rule import rule_of, rules_by_sums, tolerates
+from privfed.registry import BUILT_IN
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def rule_refusals(config: Config) -> Iterator[str]:
     yield from _messages_beside_updates(choice)
     yield from _weights_that_may_be_lies(choice)
     yield from _terms_under_an_adaptive_clip(choice)
-    yield from _buckets_of_nothing(choice)
+    yield from _keys_of_what_is_not_before(choice)
     yield from _root_set_of_clients(choice)
     yield from _terms_beyond_the_range(choice)
     yield from _too_many_hostile(choice)
@@ -120,15 +122,17 @@ def _terms_under_an_adaptive_clip(choice: _Choice) -> Iterator[str]:
         )
 
 
-def _buckets_of_nothing(choice: _Choice) -> Iterator[str]:
-    """The size of buckets is set, and no pre-aggregator has that key."""
-    size = choice.config.aggregation.bucket_size
-    buckets = any("bucket_size" in type(part).model_fields for part in choice.config.before)
-    if size != 2 and not buckets:
-        yield (
-            f"aggregation.bucket_size is {size}, but nothing is put into buckets; add "
-            '"bucketing" to aggregation.before, or remove the key'
-        )
+def _keys_of_what_is_not_before(choice: _Choice) -> Iterator[str]:
+    """A key of pre-aggregators (`model_fields`) is set, and none of those listed has it."""
+    keys, listed = choice.config.aggregation, choice.config.before
+    has = {key for part in listed for key in type(part).model_fields}
+    for key, names in _keys_before().items():
+        value = getattr(keys, key)
+        if value != type(keys).model_fields[key].default and key not in has:
+            yield (
+                f"aggregation.{key} is {value}, and nothing in aggregation.before = "
+                f"{keys.before!r} has that key; add {' or '.join(names)} to it, or remove the key"
+            )
 
 
 def _root_set_of_clients(choice: _Choice) -> Iterator[str]:
@@ -182,3 +186,12 @@ def _root_set(choice: _Choice) -> Iterator[str]:
 def _sum_rules() -> str:
     """The built-in rules that sums suffice for, as they are written in a file."""
     return ", ".join(f'"{rule}"' for rule in rules_by_sums())
+
+
+def _keys_before() -> dict[str, list[str]]:
+    """The keys of built-in pre-aggregators, and which of these has each, as written in a file."""
+    keys: dict[str, list[str]] = {}
+    for name in BUILT_IN["before"]:
+        for key in find("before", name, "aggregation.before").model_fields:
+            keys.setdefault(key, []).append(f'"{name}"')
+    return keys

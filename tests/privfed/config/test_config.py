@@ -130,6 +130,7 @@ def test_every_section_and_key_has_a_default():
 
 
 REQUIRED = {
+    "clipping": {"clipping_radius": 1.0},
     "cosine": {"over": 10},
     "idx": {"path": "."},
     "leaf": {"path": ".", "classes": 2},

@@ -316,7 +316,16 @@ def test_a_client_that_diverges_does_not_reach_a_robust_rule(tmp_path):
             ("aggregation.rule=fltrust", "aggregation.root=2", "data.holdout=examples", *OPEN),
             "of clients that train",
         ),
-        (("aggregation.bucket_size=3",), "nothing is put into buckets"),
+        (("aggregation.bucket_size=3",), r'bucket_size is 3, .*before = \[\] .*add "bucketing" to'),
+        (
+            (*OPEN, 'aggregation.before=["nnm"]', "aggregation.clipping_radius=1.5"),
+            r"clipping_radius is 1\.5, .*before = \['nnm'\] has that key; add \"clipping\" to",
+        ),
+        ((*OPEN, 'aggregation.before=["clipping"]'), "aggregation.clipping_radius is missing"),
+        (
+            (*OPEN, 'aggregation.before=["clipping"]', "aggregation.clipping_radius=0.0"),
+            "clipping_radius is 0.0; expected a number above 0",
+        ),
         (
             (*MASKED, *CLIPPING, "aggregation.radius=2000.0"),
             r"secure\.range is 1000, but the terms .* as long as 2000",
