@@ -53,7 +53,7 @@ class Dealt(Idx):
     def load(self, clients: int, streams: Streams) -> Examples:
         images = self._tailed(self._part(test=False))
         rng = streams.at("partition").generator()
-        bad = self._hostile(clients, streams)
+        bad = self.hostile(clients, streams)
         pieces: list[Indices] = [np.empty(0, np.int64)] * clients
         honest = np.flatnonzero(~bad)
         for client, piece in zip(honest, self._dealt(images, len(honest), rng), strict=True):
@@ -80,7 +80,7 @@ class Dealt(Idx):
         left = [piece[: int(len(piece) * self.tail**i)] for i, piece in enumerate(pieces)]
         return images.take(np.sort(np.concatenate(left)))
 
-    def _hostile(self, clients: int, streams: Streams) -> np.ndarray:
+    def hostile(self, clients: int, streams: Streams) -> np.ndarray:
         """Which clients the run will have attack `[clients]`, whatever they will send."""
         if not self.byzantine:
             return np.zeros(clients, dtype=bool)

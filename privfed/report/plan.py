@@ -79,13 +79,19 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         "data": f"{names['source']}, {config.data.clients} clients declared ({names['partition']})",
         "training": (
             f"{_model(config)} ({forecast.parameters:,} parameters), {names['objective']} x "
-            f"{config.client.epochs} epochs at rate {config.client.lr:g}, "
+            f"{_local_work(config)} at rate {config.client.lr:g}, "
             f"{names['optimizer']}{_server_rate(config)}, {config.run.rounds} rounds"
         ),
         **sites_row(config),
         "cohort": _cohort(plan, forecast),
         **_rule_row(config),
     }
+
+
+def _local_work(config: Config) -> str:
+    """How far a client trains in a round."""
+    epochs, steps = config.client.epochs, config.client.steps
+    return f"{epochs} epochs" + (f" (at most {steps} steps)" if steps else "")
 
 
 def _model(config: Config) -> str:
