@@ -142,7 +142,7 @@ class LocalExecutor:
         if after is None:
             raise ValueError("an objective that keeps a state has to return it")
         # Who diverged keeps what they had.
-        finite = torch.cat([rows, after], dim=1).isfinite().all(1).cpu()
+        finite = (rows.isfinite().all(1) & after.isfinite().all(1)).cpu()
         self.states.scatter(chunk[finite.numpy()], after[finite])
         return rows
 

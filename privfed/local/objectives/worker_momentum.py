@@ -55,7 +55,8 @@ class WorkerMomentum(Sgd):
         update = w - broadcast["params"]
         if state is None:  # the server's own root set
             return update, None
-        averaged = self.momentum * state + (1 - self.momentum) * update
+        past = torch.full_like(update[:, :1], self.momentum)
         if self.start == "update" and work.returning is not None:
-            averaged = torch.where(work.returning[:, None], averaged, update)
+            past = past * work.returning[:, None]
+        averaged = torch.lerp(update, state, past)
         return averaged, averaged
