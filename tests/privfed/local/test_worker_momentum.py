@@ -120,6 +120,7 @@ RULES = {
     "centered_clipping": ("aggregation.radius=1.0",),
     "sign_majority": ("aggregation.move=0.01",),
     "fltrust": ("aggregation.root=3",),
+    "monna": ("aggregation.root=3",),
 }
 
 
