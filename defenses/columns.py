@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 
 _CHUNK = 8192
+_SPARSE = 8
+"""Mixtures of fewer than one in so many rows are added up row by row."""
 
 
 def by_column(
@@ -56,7 +58,8 @@ def product(weights: Tensor, rows: Tensor, keep: Tensor | None) -> Tensor:
     """`weights @ rows[keep]`, `[m, d]` in the rows' dtype; no copy of the rows is made."""
     weights = weights.to(rows.dtype)
     if keep is None:
-        return weights @ rows
+        few = int(weights.count_nonzero()) * _SPARSE < weights.numel()
+        return torch.sparse.mm(weights.to_sparse(), rows) if few else weights @ rows
     out = torch.empty(len(weights), rows.shape[1], dtype=rows.dtype, device=rows.device)
     for start in range(0, rows.shape[1], _CHUNK):
         chunk = rows[:, start : start + _CHUNK]

@@ -7,7 +7,10 @@ is, and the rows are read twice: for the inner products, and for one final produ
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from defenses.deferred import torch
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-_CHUNK = 8192
+_CHUNK, _BLOCK = 8192, 40
 _ROUNDING = 1e-5
 """The rounding of squared norms, in multiples of those about the center; float32 sums err less."""
 _FAR = 100.0
@@ -25,54 +28,46 @@ _FAR = 100.0
 
 @dataclass(frozen=True)
 class Geometry:
-    """Inner products `[n + 1, n + 1]` float64 about a point amid n rows; the last is the origin.
+    """How n rows lie to one another and to the origin; computed when it is first asked for.
 
-    As only differences of rows are used, which point it is does not matter, but for precision:
-    about a distant one, squared norms drown the distances.
+    What needs to know no more than how many rows there are, as a mean does, costs no products.
     """
 
-    gram: Tensor
+    rows: int
+    """How many rows there are: n."""
+    device: torch.device
+    """Where weights on them belong."""
+    products: Callable[[], Tensor]
+    """The inner products `[n + 1, n + 1]` that `gram` is."""
+    lengths: Callable[[], Tensor] | None = None
+    """The squared norms `[n]`, where they take no products."""
 
     @classmethod
     def of(cls, rows: Tensor, keep: Tensor | None = None) -> Geometry:
-        """The geometry of `rows[keep]`, `[n, d]`, about one of them that most others are near to.
+        """The geometry of `rows[keep]`, `[n, d]`."""
+        count = len(rows) if keep is None else len(keep)
+        return cls(count, rows.device, partial(_amid, rows, keep), partial(_lengths, rows, keep))
 
-        It starts with the first. Where most rows are much nearer to another than to it, it was an
-        outlier, and the other is taken instead, until it is none. Hostile rows can hide behind one
-        another, each a thousandth as far out as the one before: so often it may take.
+    @cached_property
+    def gram(self) -> Tensor:
+        """Inner products `[n + 1, n + 1]` float64 about a point amid n rows; the last is the origin.
+
+        As only differences of rows are used, which point it is does not matter, but for precision:
+        about a distant one, squared norms drown the distances.
         """
-        places = torch.arange(len(rows), device=rows.device) if keep is None else keep
-        center = 0
-        for _ in range(max(1, len(places))):
-            gram = _about(rows, keep, rows[places[center]])
-            geometry = cls(gram)
-            if len(places) < 3:
-                return geometry
-            half = len(places) // 2
-            near = geometry.distances().sort(dim=1).values[:, half]
-            best = int(near.argmin())
-            typical = gram.diagonal()[:-1].sort().values[half]
-            if best == center or typical <= _FAR * near[best]:
-                return geometry
-            center = best
-        return geometry
-
-    @property
-    def rows(self) -> int:
-        """How many rows there are: n."""
-        return len(self.gram) - 1
+        return self.products()
 
     def distances(self) -> Tensor:
         """Squared distances between rows `[n, n]`."""
-        return self._between()[:-1, :-1]
+        return _between(self.gram)[:-1, :-1]
 
     def norms(self) -> Tensor:
         """Squared distances of rows from the origin `[n]`."""
-        return self._between()[:-1, -1]
+        return _between(self.gram)[:-1, -1] if self.lengths is None else self.lengths()
 
     def inner(self) -> Tensor:
         """Inner products of rows about the origin `[n, n]`."""
-        squared = self._between()
+        squared = _between(self.gram)
         norms = squared[:-1, -1]
         return (norms[:, None] + norms[None, :] - squared[:-1, :-1]) / 2
 
@@ -95,30 +90,68 @@ class Geometry:
 
     def mixed(self, weights: Tensor) -> Geometry:
         """The geometry of the rows `weights @ rows`; weights `[m, n]` float64."""
-        last = torch.zeros(1, self.rows, dtype=weights.dtype, device=weights.device)
-        onto = torch.cat([weights, last])  # the origin stays the last
-        onto = torch.cat([onto, 1 - onto.sum(1, keepdim=True)], dim=1)
-        return Geometry(onto @ self.gram @ onto.T)
+        return Geometry(len(weights), self.device, lambda: _mixed(self.gram, weights))
 
-    def _between(self) -> Tensor:
-        """Squared distances between rows, and of the origin, the last `[n + 1, n + 1]`."""
-        norms = self.gram.diagonal()
-        squared = (norms[:, None] + norms[None, :] - 2 * self.gram).clamp(min=0.0)
-        return squared.fill_diagonal_(0.0)
+
+def _lengths(rows: Tensor, keep: Tensor | None) -> Tensor:
+    """Squared norms `[n]` float64 of `rows[keep]`."""
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return (norms if keep is None else norms[keep]).double().square()
+
+
+def _mixed(gram: Tensor, weights: Tensor) -> Tensor:
+    """The inner products `[m + 1, m + 1]` of m mixtures of rows that have the products `gram`."""
+    last = torch.zeros(1, weights.shape[1], dtype=weights.dtype, device=weights.device)
+    onto = torch.cat([weights, last])  # the origin stays the last
+    onto = torch.cat([onto, 1 - onto.sum(1, keepdim=True)], dim=1)
+    return onto @ gram @ onto.T
+
+
+def _between(gram: Tensor) -> Tensor:
+    """Squared distances between rows, and of the origin, the last `[n + 1, n + 1]`."""
+    norms = gram.diagonal()
+    squared = (norms[:, None] + norms[None, :] - 2 * gram).clamp(min=0.0)
+    return squared.fill_diagonal_(0.0)
+
+
+def _amid(rows: Tensor, keep: Tensor | None) -> Tensor:
+    """Inner products of `rows[keep]` about one of them that most others are near to.
+
+    It starts with the first. Where most rows are much nearer to another than to it, it was an
+    outlier, and the other is taken instead, until it is none. Hostile rows can hide behind one
+    another, each a thousandth as far out as the one before: so often it may take.
+    """
+    places = torch.arange(len(rows), device=rows.device) if keep is None else keep
+    center = 0
+    for _ in range(max(1, len(places))):
+        gram = _about(rows, keep, rows[places[center]])
+        if len(places) < 3:
+            return gram
+        half = len(places) // 2
+        near = _between(gram)[:-1, :-1].sort(dim=1).values[:, half]
+        best = int(near.argmin())
+        typical = gram.diagonal()[:-1].sort().values[half]
+        if best == center or typical <= _FAR * near[best]:
+            return gram
+        center = best
+    return gram
 
 
 def _about(rows: Tensor, keep: Tensor | None, center: Tensor) -> Tensor:
     """Inner products `[n + 1, n + 1]` float64 of `rows[keep]` and the origin, about `center`.
 
     Column by column, so that no second copy of the rows is made; each chunk's products are summed
-    in float64.
+    in float64. They are symmetric: blocks below the diagonal are left out.
     """
     n = len(rows) if keep is None else len(keep)
     gram = torch.zeros(n + 1, n + 1, dtype=torch.float64, device=rows.device)
+    block = math.ceil((n + 1) / math.ceil((n + 1) / _BLOCK))
     for start in range(0, rows.shape[1], _CHUNK):
         chunk, middle = rows[:, start : start + _CHUNK], center[start : start + _CHUNK]
         centered = torch.empty(n + 1, chunk.shape[1], dtype=rows.dtype, device=rows.device)
         torch.sub(chunk if keep is None else chunk[keep], middle, out=centered[:n])
         torch.neg(middle, out=centered[n])
-        gram += (centered @ centered.T).double()
-    return gram
+        for first in range(0, n + 1, block):
+            last = first + block
+            gram[first:last, first:] += centered[first:last] @ centered[first:].T
+    return gram.triu() + gram.triu(1).T

@@ -19,7 +19,7 @@ class AdaptiveClipping(PreAggregator):
 
     Needs rows. Tolerates fewer than half hostile, and makes any rule of robustness kappa one of at
     most kappa + 2 f / (n - 2 f), which is at most 3 kappa. Unlike with a radius that is set
-    beforehand, C lies within the honest norms whoever attacks. One Gram matrix, O(n^2 d).
+    beforehand, C lies within the honest norms whoever attacks. O(nd).
 
     Source: Allouah, Guerraoui, Gupta, Jellouli, Rizk & Stephan 2025, "Adaptive gradient clipping
     for robust federated learning", algorithm 2.

@@ -53,4 +53,4 @@ class Bucketing(PreAggregator):
         weights = torch.zeros(self.left(n), n, dtype=torch.float64)
         weights[torch.arange(n) // self.bucket_size, dealt] = 1.0
         weights /= weights.sum(dim=1, keepdim=True)
-        return weights.to(geometry.gram.device)
+        return weights.to(geometry.device)

@@ -17,7 +17,7 @@ class Clipping(PreAggregator):
 
     Needs rows. It bounds how far each hostile update reaches and removes none, so that the rule
     that follows decides how many are tolerated; no kappa of its own, since a radius below the
-    honest updates' norms moves their mean. One Gram matrix, O(n^2 d).
+    honest updates' norms moves their mean. O(nd).
 
     Source: Allouah, Guerraoui, Gupta, Jellouli, Rizk & Stephan 2025, "Adaptive gradient clipping
     for robust federated learning", section 3 ("static clipping", by which `AdaptiveClipping` is

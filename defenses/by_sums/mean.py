@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar
 
+from defenses.deferred import torch
 from defenses.geometry import Geometry
 from defenses.types import SumRule
 from defenses.weighing import WeightRule
@@ -42,4 +43,5 @@ class Mean(SumRule, WeightRule):
         return released
 
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
-        return geometry.gram.new_full((geometry.rows,), 1 / geometry.rows)
+        n = geometry.rows
+        return torch.full((n,), 1 / n, dtype=torch.float64, device=geometry.device)

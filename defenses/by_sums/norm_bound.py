@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 from pydantic import Field
 from torch import Tensor
 
-from defenses.by_sums.pull import pull
+from defenses.by_sums.pull import mean_pull, pull
 from defenses.types import SumRule
 
 
@@ -34,6 +34,12 @@ class WithinRadius(SumRule):
 
     def unbounded(self, rows: Tensor, center: Tensor) -> Tensor:
         return rows - center
+
+    def on_rows(self, rows: Tensor, center: Tensor | None = None) -> Tensor:
+        center = rows.new_zeros(rows.shape[1]) if center is None else center
+        for _ in range(self.passes if len(rows) else 0):
+            center = self.step(center, mean_pull(rows, center, required_radius(self.radius)))
+        return center
 
 
 class NormBound(WithinRadius):

@@ -75,9 +75,9 @@ def filtered(geometry: Geometry, byzantine: int) -> Tensor:
 
 
 def _along_leading(geometry: Geometry, weights: Tensor) -> tuple[float, Tensor]:
-    """The covariance's largest eigenvalue under `weights` `[n]`, and squares along its vector `[n]`.
+    """The covariance's leading eigenvalue under `weights` `[n]`, and squares along its vector.
 
-    The squares are up to a common factor.
+    These are `[n]`, the t of all rows up to a common factor.
     """
     about, root = geometry.about_mean(weights), weights.sqrt()
     values, vectors = torch.linalg.eigh(root[:, None] * about * root[None, :])

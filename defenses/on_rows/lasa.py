@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -11,6 +12,9 @@ from torch import Tensor
 from defenses.finite import usable_places
 from defenses.types import RowRule, require_floats
 from defenses.weighing import refuse_too_many
+
+_ROUNDING = 1e-6
+"""Norms that differ by less, relatively, are equal: of rows that are cut to one length."""
 
 
 class LayerAdaptive(RowRule):
@@ -23,8 +27,8 @@ class LayerAdaptive(RowRule):
 
     the part of its nonzero numbers that are positive (1/2 of a row without any). F(x)^l is the mean
     of the y_k^l with |a_k - median(a)| < `magnitude_radius` deviation(a) and |b_k - median(b)| <
-    `direction_radius` deviation(b), or of all where there is none. Where all agree, the deviation
-    is zero and nobody is left out.
+    `direction_radius` deviation(b), or of all where there is none. Where all agree, nobody
+    is left out.
 
     Needs rows, and where layers (a model's parameters, one tensor each) begin and end. Tolerates
     fewer than half hostile, none of which counts as longer than the median; its authors prove a
@@ -69,17 +73,17 @@ class LayerAdaptive(RowRule):
     def _unremarkable(self, part: Tensor) -> Tensor:
         """Which of the rows of a layer `[n, c]` are near the medians of all: `[n]` bool."""
         magnitudes = torch.linalg.vector_norm(part, dim=1, dtype=torch.float64)
-        signs = part.sign().to(torch.float64)
-        directed = signs.abs().sum(1).clamp(min=1.0)
+        balances = part.sign().sum(1).double() / part.count_nonzero(dim=1).clamp(min=1)
         near = _near_median(magnitudes, self.magnitude_radius)
-        near &= _near_median(signs.sum(1) / directed / 2, self.direction_radius)
+        near &= _near_median((1 + balances) / 2, self.direction_radius)
         return near if bool(near.any()) else torch.ones_like(near)
 
 
 def _near_median(values: Tensor, radius: float) -> Tensor:
     """Which of `values` `[n]` are within `radius` deviations of their median: `[n]` bool."""
-    deviation = values.std(correction=0)
-    return ((values - values.quantile(0.5)).abs() < radius * deviation) | (deviation == 0)
+    median, deviation = values.quantile(0.5), values.std(correction=0)
+    away = (values - median).abs()
+    return (away < radius * deviation) | (away <= _ROUNDING * median.abs())
 
 
 def _to_median_norm(rows: Tensor) -> Tensor:
@@ -92,7 +96,8 @@ def _to_median_norm(rows: Tensor) -> Tensor:
 def _least_magnitudes(rows: Tensor, sparsity: float) -> Tensor:
     """The least magnitude that each of `rows` `[n, d]` keeps: `[n, 1]`."""
     dropped = int(sparsity * rows.shape[1])
-    return torch.stack([row.abs().kthvalue(dropped + 1).values for row in rows])[:, None]
+    least = [np.partition(row.abs().cpu().numpy(), dropped)[dropped] for row in rows]
+    return torch.tensor(np.array(least), device=rows.device)[:, None]
 
 
 def _spans(layers: Tensor) -> Iterator[slice]:

@@ -27,7 +27,7 @@ class TrustedNeighbours(RowRule):
     for the clients' data: no kappa, since g is none of the rows. O(nd), without a Gram matrix.
 
     Source: Farhadkhani, Guerraoui, Gupta, Hoang, Pinot & Stephan 2023, "Robust collaborative
-    learning with linear gradient overhead", section 3 (NNA, its aggregation).
+    learning with linear gradient overhead" (NNA, its aggregation).
 
     >>> import torch
     >>> rows = torch.tensor([[1.0, 1.0], [3.0, 1.0], [-1e9, 0.0]])

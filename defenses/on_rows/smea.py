@@ -40,6 +40,11 @@ class SmallestEigenvalue(WeightRule):
     subsets: ClassVar[int] = 50_000
 
     def robustness(self, n: int, byzantine: int) -> float:
+        """The published constant; of `CovarianceFilter` where there are too many subsets.
+
+        Less than it is needed: two sets of n - f share n - 2 f rows, whose mean is no farther from
+        that of either than sqrt(f / (n - 2 f)) of its deviations, which makes 4 f / (n - 2 f).
+        """
         if not 0 <= byzantine <= self.most(n):
             return math.inf
         if math.comb(n, byzantine) > self.subsets:

@@ -1,12 +1,13 @@
-"""How fast rules aggregate, and in how much memory, beside ByzFL's implementations of the same.
+"""How fast rules aggregate, and in how much memory, beside ByzFL's and beside lean plain PyTorch.
 
     pip install --no-deps byzfl==0.0.11
-    python -m experiments.benchmarks.aggregation                # n = 100, d = 1,000,000
+    python -m experiments.benchmarks.aggregation        # n = 20 and 100, d = 100,000 and 1,000,000
 
-The same float32 rows for both, each measurement in a process of its own with the same threads: the
-median of several runs after one to warm up, and the largest memory that a run needs beyond the rows
-themselves, as multiples of these. ByzFL's nearest-neighbour mixing copies every row's neighbours
-(32 GB at this size): where memory is not enough, it is compared at a tenth of the dimension.
+The same float32 rows for all, who take turns in one process: a time is the median of several turns
+after one to warm up, a ratio the median of those of one turn. Memory is the largest that a call
+needs beyond the rows, in multiples of these, in a process of its own. ByzFL's nearest-neighbour
+mixing copies every row's neighbours (32 GB for 100 rows of a million numbers), so that it runs out
+of memory here; its minimum-diameter averaging tries all subsets, so that it has 20 rows.
 """
 
 from __future__ import annotations
@@ -20,130 +21,150 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from defenses.before.nnm import NearestNeighbourMixing
-from defenses.by_sums.centered_clipping import CenteredClipping
-from defenses.by_sums.geometric_median import GeometricMedian
-from defenses.on_rows.krum import Krum, MultiKrum
-from defenses.on_rows.mda import MinimumDiameter
-from defenses.on_rows.mean_around_median import MeanAroundMedian
-from defenses.on_rows.median import Median
-from defenses.on_rows.trimmed_mean import TrimmedMean
-from defenses.weighing import mixtures
+from experiments.benchmarks.contenders import RULES, Contenders, Rule
+from experiments.benchmarks.noise import machine
 from experiments.peers import byzfl
 
-REPEATS, LIMIT = 5, 16 * 2**30
-Rule = Callable[[Tensor], Tensor]
+LIMIT, PATIENCE = 16 * 2**30, 60.0
+WHO = ("ours", "theirs", "lean")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Took:
-    """Median seconds, and memory beyond the rows in multiples of them; infinite where it failed."""
+class Case:
+    """One rule on so many rows, so many of them hostile, of so many numbers."""
 
-    seconds: float
-    memory: float
+    name: str
+    n: int
+    d: int
+    threads: int
 
+    @property
+    def f(self) -> int:
+        return self.n // 5
 
-def rules(f: int) -> dict[str, tuple[Rule, Callable[[], Rule]]]:
-    """Ours, and how to make theirs, by name."""
-    return {
-        "geometric median": (
-            lambda x: GeometricMedian()(x, f),
-            lambda: byzfl("aggregators").GeometricMedian(nu=0.1, T=3),
-        ),
-        "trimmed mean": (
-            lambda x: TrimmedMean()(x, f),
-            lambda: byzfl("aggregators").TrMean(f),
-        ),
-        "median": (lambda x: Median()(x, f), lambda: byzfl("aggregators").Median()),
-        "mean around median": (
-            lambda x: MeanAroundMedian()(x, f),
-            lambda: byzfl("aggregators").Meamed(f),
-        ),
-        "Krum": (lambda x: Krum()(x, f), lambda: byzfl("aggregators").Krum(f)),
-        "Multi-Krum": (lambda x: MultiKrum()(x, f), lambda: byzfl("aggregators").MultiKrum(f)),
-        "centered clipping": (
-            lambda x: CenteredClipping(radius=100.0).on_rows(x),
-            lambda: byzfl("aggregators").CenteredClipping(tau=100.0),
-        ),
-        "nearest-neighbour mixing": (
-            lambda x: mixtures(x, f, (NearestNeighbourMixing(),)),
-            lambda: byzfl("preaggregators").NNM(f),
-        ),
-        "MDA": (lambda x: MinimumDiameter()(x, f), lambda: byzfl("aggregators").MDA(f)),
-    }
+    @property
+    def contenders(self) -> Contenders:
+        return RULES[self.name]
+
+    def rows(self) -> Tensor:
+        """Random rows, the hostile ones last; this process is set up for them."""
+        torch.set_num_threads(self.threads)
+        resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
+        rows = torch.randn(self.n, self.d, generator=torch.Generator().manual_seed(0))
+        rows[-self.f :] += 3.0
+        return rows
+
+    def rule(self, who: str) -> Rule | None:
+        made: Callable[[int], Rule] | None = getattr(self.contenders, who)
+        return made(self.f) if made else None
+
+    def fresh(self, rows: Tensor, who: str) -> Tensor:
+        """The rows that `who` may have: a copy where they are written into."""
+        return rows.clone() if self.contenders.writes and who == "theirs" else rows
 
 
-def measure(name: str, ours: bool, n: int, d: int, f: int, threads: int) -> Took:
-    """One rule in this process."""
-    torch.set_num_threads(threads)
-    resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
-    rows = torch.randn(n, d, generator=torch.Generator().manual_seed(0))
-    rows[-f:] += 3.0
-    rule = rules(f)[name][0] if ours else rules(f)[name][1]()
+def times(case: Case, turns: int) -> dict[str, list[float]]:
+    """Seconds of each turn, by who; of those whose memory did not suffice, none."""
+    rows = case.rows()
+    rules = {who: rule for who in WHO if (rule := case.rule(who))}
+    taken: dict[str, list[float]] = {who: [] for who in rules}
+    began = time.perf_counter()
+    for turn in range(turns + 1):
+        for who, rule in list(rules.items()):
+            mine = case.fresh(rows, who)
+            start = time.perf_counter()
+            try:
+                rule(mine)
+            except (RuntimeError, MemoryError):
+                del rules[who], taken[who]
+                continue
+            taken[who] += [time.perf_counter() - start] if turn else []
+        if turn and time.perf_counter() - began > PATIENCE:
+            break
+    return taken
+
+
+def memory(case: Case, who: str) -> float:
+    """The largest memory that one call needs, in multiples of the rows; infinite where too much."""
+    rows, rule = case.rows(), case.rule(who)
+    assert rule is not None
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    taken = []
     try:
-        for _ in range(REPEATS + 1):
-            began = time.perf_counter()
-            rule(rows)
-            taken.append(time.perf_counter() - began)
+        rule(rows)
     except (RuntimeError, MemoryError):
-        return Took(float("inf"), float("inf"))
+        return float("inf")
     scale = 1024 if sys.platform == "linux" else 1
-    more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * scale
-    return Took(statistics.median(taken[1:]), more / rows.nbytes)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * scale / rows.nbytes
 
 
-def apart(name: str, ours: bool, n: int, d: int, f: int, threads: int) -> Took:
-    """`measure` in a fresh process."""
+def apart(work: Callable[[], Result]) -> Result:
+    """The result of `work` in a fresh process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(measure, name, ours, n, d, f, threads).result()
+        return pool.submit(work).result()
+
+
+def ratio(taken: dict[str, list[float]], who: str) -> str:
+    """How many times as long as ours another's turns took: the median, and from least to most."""
+    if not taken.get(who):
+        return ""
+    each = [theirs / ours for ours, theirs in zip(taken["ours"], taken[who], strict=True)]
+    return f"{statistics.median(each):.1f} ({min(each):.1f} to {max(each):.1f})"
+
+
+def milliseconds(taken: dict[str, list[float]], who: str) -> str:
+    return f"{1e3 * statistics.median(taken[who]):.1f}" if taken.get(who) else "-"
+
+
+def add(table: Table, case: Case, turns: int, measure_memory: bool) -> None:
+    taken = apart(partial(times, case, turns))
+    row = [case.name, *(milliseconds(taken, who) for who in WHO)]
+    row += [ratio(taken, who) for who in WHO[1:]]
+    if measure_memory:
+        row += [f"{apart(partial(memory, case, who)):.2f}" for who in WHO[:2]]
+    table.add_row(*row)
+
+
+def table_of(n: int, d: int, asked: argparse.Namespace) -> Table:
+    """All rules on n rows of d numbers."""
+    table = Table(title=f"{n} rows of {d:,} numbers, {n // 5} hostile; float32, milliseconds")
+    heads = ["rule", "ours", "ByzFL", "lean", "ByzFL / ours", "lean / ours"]
+    heads += ["our memory", "ByzFL's"] if asked.memory else []
+    for heading in heads:
+        table.add_column(heading, justify="left" if heading == "rule" else "right", no_wrap=True)
+    for name, contenders in RULES.items():
+        if n <= contenders.most_rows and (not asked.rules or name in asked.rules):
+            add(table, Case(name, n, d, asked.threads), asked.turns, asked.memory)
+    return table
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--clients", type=int, default=100)
-    parser.add_argument("--dimension", type=int, default=1_000_000)
+    parser.add_argument("--clients", type=int, nargs="+", default=[20, 100])
+    parser.add_argument("--dimension", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--rules", nargs="*", help="some of them, by name")
+    parser.add_argument("--memory", action="store_true", help="measure it, too")
     asked = parser.parse_args()
     console = Console(width=110)
     if byzfl("aggregators") is None:
         raise SystemExit("ByzFL is not installed: pip install --no-deps byzfl==0.0.11")
-    table = Table(title=f"{asked.threads} threads, float32")
-    for heading in ("rule", "n, f, d", "ours", "ByzFL", "ratio", "our memory", "ByzFL's"):
-        table.add_column(heading, justify="left" if heading == "rule" else "right", no_wrap=True)
-    for name in rules(1):
-        if asked.rules and name not in asked.rules:
-            continue
-        n, d = (20, asked.dimension // 10) if name == "MDA" else (asked.clients, asked.dimension)
-        f = 4 if name == "MDA" else n // 5
-        add(table, name, n, d, f, asked.threads)
-    console.print(table)
-    console.print("memory: at its largest, beyond the rows, in multiples of the rows")
-
-
-def add(table: Table, name: str, n: int, d: int, f: int, threads: int) -> None:
-    ours, theirs = (apart(name, ours_first, n, d, f, threads) for ours_first in (True, False))
-    failed = theirs.seconds == float("inf")
-    table.add_row(
-        name,
-        f"{n}, {f}, {d:,}",
-        f"{ours.seconds:.3f} s",
-        "out of memory" if failed else f"{theirs.seconds:.3f} s",
-        "" if failed else f"{theirs.seconds / ours.seconds:.1f}",
-        f"{ours.memory:.2f}",
-        "" if failed else f"{theirs.memory:.2f}",
-    )
-    if failed and d > 100_000:
-        add(table, name, n, d // 10, f, threads)
+    console.print(f"{machine()}; {asked.threads} threads, medians of {asked.turns} turns")
+    for n in asked.clients:
+        for d in asked.dimension:
+            console.print(table_of(n, d, asked))
+    console.print("ratios: median (least to most) over turns", end="")
+    console.print("; memory: the most beyond the rows, in multiples" if asked.memory else "")
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ class Config:
     @property
     def attacked(self) -> bool:
         """Whether anybody attacks."""
-        return bool(self.attack.acts) and self.attackers.fraction > 0.0
+        return self.attackers.fraction > 0.0 and bool(self.attack.acts or self.attackers.lies)
 
     @property
     def unbounded(self) -> bool:

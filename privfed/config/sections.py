@@ -170,6 +170,8 @@ class Aggregation(Part):
     weights: Literal["auto", "uniform", "examples"] = "auto"
     """Of clients in a sum. "auto": alike under privacy and for robust rules, else by their
     examples."""
+    most_examples: int = Field(0, ge=0)
+    """Where clients weigh by their examples, none counts for more than so many; 0: no bound."""
     silo_weights: list[Annotated[float, Field(ge=0)]] = []
     """One declared weight for each silo, instead of `weights`."""
     byzantine: int = Field(0, ge=0)
@@ -198,6 +200,19 @@ class AttackKeys(Part):
     """Whether the same clients attack all along ("once"), or others in each round."""
     stage: Literal["auto", "before_bound", "after_bound"] = "auto"
     """Whether attackers' rows are bounded like others': "auto" is so without a secure sum."""
+    replaces: Literal["messages", "updates"] = "messages"
+    """What an attack on updates replaces: all that attackers send in training, every exchange and
+    every part of a row ("messages"), or model updates alone."""
+    weight: float = Field(1.0, ge=0, le=1e9)
+    """How many times their examples attackers claim to hold."""
+    clip_count: Literal["true", "within", "beyond"] = "true"
+    """What attackers tell adaptive clipping of their norms, true or not: "within" the clip drives
+    it down, "beyond" drives it up."""
+
+    @property
+    def lies(self) -> bool:
+        """Whether attackers claim what is not so, whatever their rows are."""
+        return self.weight != 1.0 or self.clip_count != "true"
 
 
 class Audit(Part):

@@ -19,6 +19,7 @@ from attacks.types import Attack, Knowledge, State, View
 from privfed.data.federation import Examples, Federation
 from privfed.deferred import torch
 from privfed.errors import Refused
+from privfed.local.lies import Lies
 from privfed.privacy.mechanism import BoundedRows
 from privfed.streams import Streams, coins
 from privfed.vector import Indices
@@ -35,7 +36,7 @@ class Attackers:
 
     `afresh`: others each round. `unbounded`: they ignore the bound that honest clients keep, and
     send their rows at full length. `declared` is how many there are to be, where a client is but a
-    place among these.
+    place among these. `lies` are what they claim beside their rows.
     """
 
     attack: Attack
@@ -45,6 +46,7 @@ class Attackers:
     identities: Indices
     streams: Streams
     declared: int | None = None
+    lies: Lies = field(default_factory=Lies)
     _chosen: dict[int, Mask] = field(default_factory=dict, repr=False, compare=False)
 
     def hostile(self, round: int) -> Mask:
@@ -80,6 +82,12 @@ class Attackers:
             "clients": clients,
         }
 
+    def replace_rows(self, task: str) -> bool:
+        """Whether the attack replaces rows of an exchange that asks for `task`."""
+        if not self.attack.corrupts:
+            return False
+        return task == "train" or (task == "gradient" and self.lies.everything)
+
     def corrupt(
         self,
         round: int,
@@ -87,13 +95,15 @@ class Attackers:
         rows: Tensor,
         state: State,
         rule: Callable[[Tensor], Tensor],
+        task: str = "train",
     ) -> tuple[Tensor, State]:
         """Rows `[n, m]` of clients `ids` `[n]` with hostile ones replaced, and what attackers keep.
 
-        `rule` aggregates rows of which the hostile ones are the first.
+        `rule` aggregates rows of which the hostile ones are the first. What attackers remember of
+        an exchange is of that `task`'s rows: updates and gradients are different vectors.
         """
         hostile = self.hostile(round)[ids]
-        if not hostile.any() or not self.attack.corrupts:
+        if not hostile.any() or not self.replace_rows(task):
             return rows, state
         bad = torch.from_numpy(hostile).to(rows.device)
         knows = self.attack.knows
@@ -104,10 +114,11 @@ class Attackers:
             rule if Knowledge.RULE in knows else None,
             self.identities[ids[~hostile]] if Knowledge.ALL_HONEST in knows else None,
         )
-        sent, state = self.attack.corrupt(view, state, self._generator(round))
+        others, remembered = _parted(state, task)
+        sent, remembered = self.attack.corrupt(view, remembered, self._generator(round, task))
         rows = rows.clone()
         rows[bad] = sent
-        return rows, state
+        return rows, {**others, **{_memory_of(task) + k: v for k, v in remembered.items()}}
 
     def lengthened(
         self, hostile: Mask, bounded: BoundedRows, free: Tensor, bare: bool
@@ -150,8 +161,22 @@ class Attackers:
             x[place], y[place] = self.attack.poison(x[place], y[place], examples.classes, generator)
         return replace(federation, examples=replace(examples, x=x, y=y), _stages={})
 
-    def _generator(self, round: int) -> np.random.Generator:
-        return self.streams.at("attack/update", round).generator()
+    def _generator(self, round: int, task: str) -> np.random.Generator:
+        stream = "attack/update" if task == "train" else f"attack/{task}"
+        return self.streams.at(stream, round).generator()
+
+
+def _memory_of(task: str) -> str:
+    """What names of the memory of exchanges that ask for `task` begin with."""
+    return "" if task == "train" else f"{task}/"
+
+
+def _parted(state: State, task: str) -> tuple[State, State]:
+    """What attackers remember of other exchanges, and of those that ask for `task`."""
+    start = _memory_of(task)
+    mine = {name: name.startswith(start) if start else "/" not in name for name in state}
+    others = {name: value for name, value in state.items() if not mine[name]}
+    return others, {name.removeprefix(start): state[name] for name in state if mine[name]}
 
 
 def refuse_unfit(attack: Attack, examples: Examples) -> None:

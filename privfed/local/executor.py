@@ -39,6 +39,8 @@ class LocalExecutor:
     states: ClientState | None = None
     silos: PrivateSilos | None = None
     weights: tuple[float, ...] = ()
+    most_examples: int = 0
+    """The most that a client weighs by its examples; 0: no bound."""
     availability: Availability = field(default_factory=Always)
     attackers: Attackers | None = None
     poisoned: Federation | None = None
@@ -197,4 +199,6 @@ class LocalExecutor:
         if self.weights:
             return torch.tensor(self.weights, dtype=torch.float64)[ids]
         sizes = self.trainer.federation.sizes(ids)
-        return torch.from_numpy(sizes if self.by_examples else np.ones_like(sizes))
+        if not self.by_examples:
+            return torch.from_numpy(np.ones_like(sizes))
+        return torch.from_numpy(np.minimum(sizes, self.most_examples or sizes.max(initial=0)))

@@ -157,6 +157,13 @@ class Objective(Protocol):
         """Rows `[c, m]` after local training, and the clients' new state."""
         ...
 
+    def admitted(self, rows: Tensor) -> Tensor:
+        """Rows `[c, m]` with what no honest client could send cut off, for all to see that it is.
+
+        Honest rows stay as they are. It is applied wherever rows are bounded.
+        """
+        ...
+
     def conclude(
         self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
     ) -> tuple[Tensor, Memory]:

@@ -10,6 +10,7 @@ from accounting.over_rounds import RandomAllocation
 from attacks.types import NoAttack
 from defenses.by_sums.mean import Mean
 from privfed.config.config import Config
+from privfed.config.sections import AttackKeys
 from privfed.local.measurement import Measurement
 from privfed.measures.groups import ExampleGroups
 from privfed.measures.measure_row import MeasureRow
@@ -94,7 +95,7 @@ def as_evaluation(config: Config, length: int = 0) -> Config:
         evaluation=evaluation.model_copy(update={"by": "test"}),
         stop=config.stop.model_copy(update={"patience": 0}),
         attack=NoAttack(),
-        attackers=config.attackers.model_copy(update={"fraction": 0.0}),
+        attackers=AttackKeys(),
         admitted=config.evaluation_admitted,
     )
 

@@ -17,13 +17,13 @@ from accounting.events import Event, Spending
 from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable, unbounded
 from accounting.ledger import BudgetChange
 from accounting.releases import Unprotected
-from defenses.types import RowRule, SumRule
 from privfed.config.config import Config
 from privfed.errors import Refused
 from privfed.plan.evaluation_cost import EvaluationCost, as_evaluation, evaluation_cost
 from privfed.plan.prior_spending import NOTHING, Priors, examples_guarantee, other_guarantee
 from privfed.plan.refusals import refusals
 from privfed.plan.round_cost import RoundCost, round_cost
+from privfed.plan.rule import weighs_by_examples
 from privfed.plan.run_spending import solved_noise, spending_of
 from privfed.plan.solved_parts import training_rounds, with_solved_parts
 from privfed.privacy.mechanism import Mechanism
@@ -163,7 +163,8 @@ class Plan:
         if not self.config.attacked:
             return self._simulated
         also = (self._simulated or "").removeprefix("simulation: ")
-        attacked = f"simulation: {attack.fraction:.0%} of the clients attack ({name})"
+        how = name if self.config.attack.acts else "by what they claim"
+        attacked = f"simulation: {attack.fraction:.0%} of the clients attack ({how})"
         return f"{attacked}; {also}" if also else attacked
 
     @property
@@ -243,7 +244,7 @@ def _of_cost(config: Config, cost: RoundCost, noise: float | None, before: Prior
         event=event,
         guarantee=unbounded({event: 1}, config.privacy.delta, "these rounds are part of a run"),
         noise_multiplier=noise,
-        by_examples=_weighs_by_examples(config, cost.rule),
+        by_examples=weighs_by_examples(config, cost.rule),
         other=cost.other(noise),
         before=before,
     )
@@ -271,19 +272,6 @@ def _noise(
     if config.noise_multiplier is not None or privacy.epsilon is None:
         return config.noise_multiplier
     return solved_noise(config, cost, beside, earlier)
-
-
-def _weighs_by_examples(config: Config, rule: SumRule | RowRule) -> bool:
-    """Whether rows weigh as many as their client's examples, which no proof and no rule allows."""
-    alike = (
-        config.mechanism.private
-        or config.client_mechanism.private
-        or config.objective.sums_states
-        or rule.robust
-        or not isinstance(rule, SumRule)
-    )
-    weights = config.aggregation
-    return not alike and weights.weights != "uniform" and not weights.silo_weights
 
 
 @contextlib.contextmanager

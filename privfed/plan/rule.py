@@ -70,6 +70,26 @@ def tolerates(rule: Rule, n: int) -> int:
     return max(0, min(n, rule.most(n)))
 
 
+def weighs_by_examples(config: Config, rule: SumRule | RowRule) -> bool:
+    """Whether rows weigh as many as their client's examples, which no proof and no rule allows."""
+    alike = (
+        config.mechanism.private
+        or config.client_mechanism.private
+        or config.objective.sums_states
+        or rule.robust
+        or not isinstance(rule, SumRule)
+    )
+    weights = config.aggregation
+    return not alike and weights.weights != "uniform" and not weights.silo_weights
+
+
+def sends_weights(config: Config, rule: SumRule | RowRule) -> bool:
+    """Whether clients say what they weigh: as many as their examples, or inside a secure sum."""
+    if config.mechanism.private or config.objective.sums_states or not isinstance(rule, SumRule):
+        return False
+    return weighs_by_examples(config, rule) or (config.secured and not config.by_sites)
+
+
 def rules_by_sums() -> tuple[str, ...]:
     """The built-in rules that sums suffice for."""
     names = BUILT_IN["rule"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -112,3 +113,15 @@ def clip_rows_and_tell(rows: Tensor, clip: float, weight: float) -> BoundedRows:
     within = torch.where(norms <= clip, 0.5, -0.5).to(rows.dtype) * (weight * _SLACK)
     joint = math.hypot(clipped.bound, weight / 2)
     return BoundedRows(torch.cat([clipped.rows, within], dim=1), joint)
+
+
+def count_turned(bounded: BoundedRows, who: Tensor, within: bool) -> BoundedRows:
+    """Rows `[c, m + 1]` of `clip_rows_and_tell`, those of `who` `[c]` all telling the same.
+
+    So simulated attackers answer, whatever their norms are. Guarantee: the column of the count
+    keeps its length, so no norm changes, and the bound stays.
+    """
+    rows = bounded.rows.clone()
+    count = rows[:, -1].abs()
+    rows[:, -1] = torch.where(who, count if within else -count, rows[:, -1])
+    return replace(bounded, rows=rows)

@@ -86,7 +86,8 @@ class BySums:
         """
         center = exchange.broadcast.get("center", chunk.rows.new_zeros(()))
         parts = self._parts
-        rows = self._rule.terms(chunk.rows / parts if parts > 1 else chunk.rows, center)
+        sent = self._updates.algorithm.objective.admitted(chunk.rows)
+        rows = self._rule.terms(sent / parts if parts > 1 else sent, center)
         if self._updates.unbounded:
             hostile = torch.from_numpy(self._updates.hostile(chunk.ids)).to(rows.device)
             rows = torch.where(hostile[:, None], self._rule.unbounded(chunk.rows, center), rows)
@@ -102,13 +103,17 @@ class BySums:
         return algorithm.sites_per_client if algorithm.fixed_divisor else 1
 
     def _foreseen(self, exchange: Exchange, rows: Tensor, hostile: int) -> Tensor:
-        """The aggregate without noise, as an attacker works it out who takes all to weigh alike."""
-        center, rule = exchange.broadcast["center"], self._rule
+        """The aggregate without noise, as attackers work it out: all weigh alike, but for what they
+        claim.
+        """
+        center, rule = exchange.broadcast.get("center", rows.new_zeros(rows.shape[1])), self._rule
+        admitted = self._updates.algorithm.objective.admitted(rows)
         for _ in range(rule.passes):
-            terms = rule.terms(rows, center)
+            terms = rule.terms(admitted, center)
             if self._updates.unbounded:
                 terms = torch.cat([rule.unbounded(rows[:hostile], center), terms[hostile:]])
-            center = rule.step(center, self._updates.clipped(terms, hostile).mean(0))
+            average = self._updates.averaged(self._updates.clipped(terms, hostile), hostile)
+            center = rule.step(center, average)
         return center
 
 

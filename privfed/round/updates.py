@@ -12,7 +12,7 @@ from torch import Tensor
 
 from privfed.local.byzantine import Mask
 from privfed.local.exchange import Chunk, Exchange
-from privfed.privacy.clipping import clip_rows
+from privfed.privacy.clipping import clip_rows, count_turned
 from privfed.privacy.mechanism import BoundedRows, PublicState
 from privfed.round.algorithm import Algorithm, TrainingState
 from privfed.round.world import World
@@ -116,6 +116,9 @@ class ClientUpdates:
         attackers = self.world.attackers
         if attackers is None:
             return bounded
+        if self.algorithm.mechanism.adaptive and attackers.lies.within is not None:
+            liars = self._are_hostile(ids, rows)
+            bounded = count_turned(bounded, liars, attackers.lies.within)
         if not attackers.unbounded:  # a sum without a bound cuts hostile rows to what it can hold
             free = bounded.bound == math.inf
             return replace(bounded, hostile=self.hostile(ids)) if free else bounded
@@ -128,6 +131,10 @@ class ClientUpdates:
         if attackers is None:
             return np.zeros(len(ids), dtype=bool)
         return attackers.hostile(self.cohort.round)[ids]
+
+    def _are_hostile(self, ids: Indices, rows: Tensor) -> Tensor:
+        """`hostile`, where `rows` are: `[c]` bool."""
+        return torch.from_numpy(self.hostile(ids)).to(rows.device)
 
     @property
     def unbounded(self) -> bool:
@@ -146,27 +153,75 @@ class ClientUpdates:
         free = hostile if self.unbounded else 0
         return torch.cat([rows[:free], clip_rows(rows[free:], clip).rows])
 
+    def averaged(self, terms: Tensor, hostile: int) -> Tensor:
+        """The mean of `terms` `[n, m]`, the first `hostile` of them weighing what they claim."""
+        attackers = self.world.attackers
+        claimed = attackers.lies.weight if attackers else 1.0
+        if claimed == 1.0 or self.algorithm.fixed_divisor:
+            return terms.mean(0)
+        weights = terms.new_ones(len(terms))
+        weights[:hostile] = claimed
+        return weights @ terms / weights.sum().clamp(min=1e-30)
+
     def _corrupted(
         self, exchange: Exchange, present: Cohort, foreseen: Foreseen
     ) -> Iterator[Chunk]:
         """Answers with those of attackers in their places, who wait for all others' first."""
         chunks, attackers = self.world.executor.chunks(exchange, present), self.world.attackers
-        if attackers is None or not attackers.attack.corrupts or exchange.task != "train":
+        if attackers is None or exchange.task == "measure":
             yield from chunks
             return
-        answers = list(chunks)
+        claimed = map(self._claimed, chunks)
+        if not attackers.replace_rows(exchange.task):
+            yield from claimed
+            return
+        answers = list(claimed)
         if not answers:
             return
         answer = _joined(answers)
         hostile = int(self.hostile(answer.ids).sum())
-        rows, self.attack_memory = attackers.corrupt(
+        part = _Part(exchange.layout, "" if attackers.lies.everything else "delta")
+        sent, self.attack_memory = attackers.corrupt(
             self.cohort.round,
             answer.ids,
-            answer.rows,
+            part.of(answer.rows),
             self.attack_memory,
-            lambda rows: foreseen(rows, hostile),
+            lambda rows: part.of(foreseen(part.alone(rows), hostile)),
+            exchange.task,
         )
-        yield replace(answer, rows=rows)
+        yield replace(answer, rows=part.put(sent, answer.rows))
+
+    def _claimed(self, chunk: Chunk) -> Chunk:
+        """A chunk with the weights that attackers claim."""
+        attackers = self.world.attackers
+        if attackers is None or attackers.lies.weight == 1.0:
+            return chunk
+        liars = self._are_hostile(chunk.ids, chunk.weights)
+        return replace(chunk, weights=attackers.lies.claimed(chunk.weights, liars))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The part `name` of rows with this `layout`; without a name all of it."""
+
+    layout: Layout
+    name: str
+
+    def of(self, rows: Tensor) -> Tensor:
+        """The part `[..., p]` of `rows` `[..., m]`."""
+        return self.layout.view(rows, self.name) if self.name else rows
+
+    def put(self, part: Tensor, rows: Tensor) -> Tensor:
+        """Rows `[n, m]` with this `part` `[n, p]`; not in place."""
+        if not self.name:
+            return part
+        rows = rows.clone()
+        self.of(rows).copy_(part)
+        return rows
+
+    def alone(self, part: Tensor) -> Tensor:
+        """Rows `[n, m]` of which all but the `part` `[n, p]` is zero."""
+        return self.put(part, part.new_zeros(len(part), self.layout.length))
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:

@@ -14,6 +14,7 @@ from privfed.local.autotune import Speed, fastest
 from privfed.local.byzantine import Attackers, targeted
 from privfed.local.client_measures import ClientMeasures
 from privfed.local.executor import LocalExecutor
+from privfed.local.lies import Lies
 from privfed.local.measurement import Measurement
 from privfed.local.per_example import PerExample
 from privfed.local.trainer import LocalTrainer
@@ -145,6 +146,7 @@ def _executor(
         config.client.drop_stragglers,
         availability=config.availability,
         weights=tuple(config.aggregation.silo_weights),
+        most_examples=config.aggregation.most_examples,
         attackers=attackers,
         poisoned=attackers.poisoned(trainer.federation) if attackers and poisons else None,
         unordered=speed.way == "loop" and _exact(plan.mechanism),
@@ -163,6 +165,18 @@ def _attackers(config: Config, federation: Federation, streams: Streams) -> Atta
         federation.people().identities,
         streams,
         federation.clients if federation.identities is None else None,
+        _lies(config),
+    )
+
+
+def _lies(config: Config) -> Lies:
+    """What attackers claim: who sees rows, or sums them where clients live, admits no more."""
+    attackers, most = config.attackers, config.aggregation.most_examples
+    return Lies(
+        everything=attackers.replaces == "messages",
+        weight=attackers.weight,
+        most=most if most and not config.unbounded else math.inf,
+        within=None if attackers.clip_count == "true" else attackers.clip_count == "within",
     )
 
 

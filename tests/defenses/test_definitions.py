@@ -2,15 +2,12 @@
 
 import itertools
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
 
-from defenses.before.arc import AdaptiveClipping
-from defenses.before.clipping import Clipping
 from defenses.by_sums.geometric_median import GeometricMedian
 from defenses.geometry import Geometry
 from defenses.on_rows.bulyan import Bulyan
@@ -22,7 +19,6 @@ from defenses.on_rows.mda import MinimumDiameter, closest_together
 from defenses.on_rows.mean_around_median import MeanAroundMedian
 from defenses.on_rows.median import Median
 from defenses.on_rows.trimmed_mean import TrimmedMean
-from defenses.weighing import mixtures
 
 sizes = pytest.mark.parametrize("n, f", [(5, 0), (7, 1), (8, 1), (11, 2), (12, 2), (13, 2)])
 
@@ -210,30 +206,3 @@ def test_rows_far_from_the_origin_lose_no_precision():
         exact = scores(rows.astype(np.float32).astype(float), 4).argmin()
         found = Krum()(torch.from_numpy(rows).float(), 4).numpy()
         np.testing.assert_array_equal(found, rows[exact].astype(np.float32))
-
-
-def cut(rows, radius):
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows * np.minimum(1, radius / norms)
-
-
-@sizes
-def test_clipping_cuts_to_its_radius_and_arc_to_the_longest_of_those_left(n, f):
-    for seed in range(5):
-        rows = 5 * cloud(n, seed=seed)
-        clipped = mixtures(torch.from_numpy(rows), f, (Clipping(clipping_radius=4.0),))
-        np.testing.assert_allclose(clipped.numpy(), cut(rows, 4.0), atol=1e-9)
-        k = math.floor(Fraction(2 * f, n) * (n - f))
-        radius = sorted(np.linalg.norm(rows, axis=1), reverse=True)[k]
-        adapted = mixtures(torch.from_numpy(rows), f, (AdaptiveClipping(),))
-        np.testing.assert_allclose(adapted.numpy(), cut(rows, radius), atol=1e-9)
-
-
-def test_arc_by_hand():
-    """Of norms 1 to 6 and f = 2, floor(2 (2 / 6) 4) = 2 rows are cut, to the third: 4."""
-    norms = torch.arange(1.0, 7.0)
-    adapted = mixtures(norms[:, None], 2, (AdaptiveClipping(),))
-    assert adapted[:, 0].tolist() == [1.0, 2.0, 3.0, 4.0, 4.0, 4.0]
-    assert mixtures(norms[:, None], 0, (AdaptiveClipping(),))[:, 0].tolist() == norms.tolist()
-    zeros = torch.zeros(3, 2)
-    assert torch.equal(mixtures(zeros, 1, (AdaptiveClipping(),)), zeros)

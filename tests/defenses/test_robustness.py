@@ -12,9 +12,11 @@ from defenses.by_sums.geometric_median import GeometricMedian
 from defenses.by_sums.mean import Mean
 from defenses.by_sums.norm_bound import NormBound
 from defenses.by_sums.sign_majority import SignMajority
+from defenses.on_rows.caf import CovarianceFilter
 from defenses.on_rows.dnc import DivideAndConquer
 from defenses.on_rows.krum import Krum
 from defenses.on_rows.median import Median
+from defenses.on_rows.smea import SmallestEigenvalue
 from defenses.on_rows.trimmed_mean import TrimmedMean
 from defenses.weighing import Composed
 
@@ -23,6 +25,8 @@ PUBLISHED = {
     "trimmed_mean": TrimmedMean(),
     "median": Median(),
     "krum": Krum(),
+    "caf": CovarianceFilter(),
+    "smea": SmallestEigenvalue(),
 }
 
 
@@ -107,6 +111,19 @@ def test_no_case_exceeds_the_published_robustness(name, before, data):
     away, variance = excess(rule, honest, hostile, f)
     kappa = made(base.robustness(n, f), n, f)
     assert away <= kappa * variance * (1 + 1e-9) + 1e-4 * (1 + variance**0.5)
+
+
+@pytest.mark.parametrize("name", ["caf", "smea"])
+@pytest.mark.parametrize("place", [0.5, 2.0, 6.0, 40.0])
+@pytest.mark.parametrize("n, f", [(9, 1), (9, 4), (20, 3), (12, 5)])
+def test_filters_are_robust_by_the_variance_in_one_direction(name, place, n, f):
+    """In 30 dimensions, the trace of the honest covariance is many times its largest eigenvalue."""
+    rng = np.random.default_rng((n, f))
+    honest, away = rng.normal(size=(n - f, 30)), rng.normal(size=30)
+    hostile = place * away / np.linalg.norm(away) + 0.1 * rng.normal(size=(f, 30))
+    away, _ = excess(PUBLISHED[name], honest, hostile, f)
+    largest = np.linalg.eigvalsh(np.cov(honest.T, bias=True))[-1]
+    assert away <= PUBLISHED[name].robustness(n, f) * largest
 
 
 def test_the_search_would_notice_a_rule_that_is_not_robust():

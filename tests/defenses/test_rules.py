@@ -150,7 +150,9 @@ def test_long_hostile_rows_stay_finite_wherever_they_stand(name, size):
             assert float(out.norm()) < 8, f"row {place} of {size:g} moved it"
 
 
-@pytest.mark.parametrize("name", ["krum", "multi_krum", "mda", "nnm", "geometric_median"])
+@pytest.mark.parametrize(
+    "name", ["krum", "multi_krum", "mda", "nnm", "geometric_median", "caf", "smea", "monna"]
+)
 def test_hostile_rows_cannot_hide_behind_one_another(name):
     """Each so far out that beside it the next ones, and all honest rows, look like one point."""
     for seed in range(6):

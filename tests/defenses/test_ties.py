@@ -19,6 +19,7 @@ from defenses.on_rows.krum import Krum, MultiKrum
 from defenses.on_rows.mda import MinimumDiameter
 from defenses.on_rows.mean_around_median import MeanAroundMedian, mean_nearest
 from defenses.on_rows.median import Median
+from defenses.on_rows.smea import SmallestEigenvalue
 from defenses.on_rows.trimmed_mean import TrimmedMean
 from defenses.weighing import mixtures
 
@@ -29,6 +30,7 @@ ANY_ORDER = [
     "geometric_median",
     "norm_bound",
     "foolsgold",
+    "lasa",
 ]
 """Rules that never choose among different rows."""
 WITHIN = {"trimmed_mean": TrimmedMean(), "median": Median()}
@@ -100,10 +102,18 @@ def answers(rule, rows, f):
             [nearest_to_median(values, n - 4 * f) for values in zip(*picked, strict=True)]
             for picked in picked_by_bulyan(rows, f)
         ]
-    apart = squared(rows)
     subsets = [list(s) for s in itertools.combinations(range(n), n - f)]
+    if isinstance(rule, SmallestEigenvalue):
+        leading = [np.linalg.eigvalsh(scatter(rows[s]))[-1].round(9) for s in subsets]
+        return [rows[subsets[place]].mean(0) for (place,) in least(leading, 1)]
+    apart = squared(rows)
     widths = [apart[np.ix_(s, s)].max() for s in subsets]
     return [rows[subsets[place]].mean(0) for (place,) in least(widths, 1)]
+
+
+def scatter(rows):
+    about = rows - rows.mean(0)
+    return about.T @ about
 
 
 def fits(value, choices):
@@ -153,7 +163,9 @@ def test_copies_of_a_value_crowd_out_no_nearer_one(values, count, expected):
 
 
 @pytest.mark.parametrize(
-    "rule", [Krum(), MultiKrum(), MinimumDiameter()], ids=lambda rule: type(rule).__name__
+    "rule",
+    [Krum(), MultiKrum(), MinimumDiameter(), SmallestEigenvalue()],
+    ids=lambda rule: type(rule).__name__,
 )
 @given_ties(quorum=lambda n: (n - 3) // 2)
 def test_rules_that_choose_rows_break_ties_within_their_definition(rule, case):

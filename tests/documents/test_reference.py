@@ -3,7 +3,10 @@
 import json
 import re
 import tomllib
+from importlib import import_module
+from inspect import isclass, isfunction
 from pathlib import Path
+from pkgutil import walk_packages
 
 import click
 import pytest
@@ -204,12 +207,22 @@ def test_every_package_that_is_depended_on_is_said_to_be_for_something():
 @pytest.mark.parametrize("package", ["accounting", "attacks", "defenses"])
 def test_every_public_module_is_documented(package):
     page = api.modules(package)
+    folder = import_module(package)
     public = [
-        path.stem
-        for path in (ROOT / package).glob("*.py")
-        if re.search(r"^(def|class) [A-Za-z]", path.read_text("utf-8"), re.MULTILINE)
+        module.name
+        for module in walk_packages(folder.__path__, f"{package}.")
+        if not module.ispkg and _defines_something(import_module(module.name))
     ]
-    assert set(re.findall(rf"automodule:: {package}\.(\w+)", page)) == set(public)
+    assert sorted(re.findall(r"automodule:: ([\w.]+)", page)) == sorted(public)
+    assert {name.count(".") for name in public} == {1, 2}, "rooms are gone through"
+
+
+def _defines_something(module):
+    return any(
+        getattr(value, "__module__", None) == module.__name__ and not name.startswith("_")
+        for name, value in vars(module).items()
+        if isclass(value) or isfunction(value)
+    )
 
 
 def test_the_python_interface_is_documented_by_what_it_is_for():

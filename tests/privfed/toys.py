@@ -159,6 +159,9 @@ class Halved(Part):
     def message(self, w, broadcast, own, work):
         return (w - broadcast["params"]) / 2, own
 
+    def admitted(self, rows):
+        return rows
+
     def conclude(self, broadcast, released, memory, cohorts):
         return released, memory
 

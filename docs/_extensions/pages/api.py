@@ -39,12 +39,12 @@ def _title(thing: object) -> str:
 
 
 def modules(package: str) -> str:
-    """Every module of `package` with a public name, and all of these."""
+    """Every module of `package` and its rooms with a public name, and all of these."""
     blocks = []
-    for path in sorted((ROOT / package).glob("*.py")):
+    for path in sorted((ROOT / package).rglob("*.py"), key=lambda path: (path.parent, path.stem)):
         if not path.stem.startswith("_") and any(_public(path)):
-            blocks += [f"## {package}.{path.stem}"]
-            blocks += [_directive("automodule", f"{package}.{path.stem}", ":members:")]
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            blocks += [f"## {module}", _directive("automodule", module, ":members:")]
     return join(blocks)
 
 

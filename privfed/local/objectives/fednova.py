@@ -43,6 +43,10 @@ class FedNova(Sgd):
         mean = (w - broadcast["params"]) / taken.clamp(min=1)
         return torch.cat([mean, taken, (taken > 0).to(w)], dim=1), state
 
+    def admitted(self, rows: Tensor) -> Tensor:
+        steps, holds = rows[:, -2:-1].clamp(min=0.0), rows[:, -1:].clamp(0.0, 1.0)
+        return torch.cat([rows[:, :-2], steps, holds], dim=1)
+
     def conclude(
         self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
     ) -> tuple[Tensor, Memory]:

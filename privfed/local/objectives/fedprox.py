@@ -84,6 +84,9 @@ class AdaptiveFedProx(FedProx):
         holds = (work.steps > 0).to(w)[:, None]
         return torch.cat([w - broadcast["params"], holds * work.measured, holds], dim=1), state
 
+    def admitted(self, rows: Tensor) -> Tensor:
+        return torch.cat([rows[:, :-1], rows[:, -1:].clamp(0.0, 1.0)], dim=1)
+
     def conclude(
         self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
     ) -> tuple[Tensor, Memory]:

@@ -68,6 +68,9 @@ class Sgd(Part):
     ) -> tuple[Tensor, Tensor | None]:
         return w - broadcast["params"], state
 
+    def admitted(self, rows: Tensor) -> Tensor:
+        return rows
+
     def conclude(
         self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
     ) -> tuple[Tensor, Memory]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from privfed.config.config import Config
+from privfed.errors import Refused
+from privfed.plan.rule import rule_of, sends_weights
 
 
 def attack_refusals(config: Config) -> Iterator[str]:
@@ -12,14 +14,16 @@ def attack_refusals(config: Config) -> Iterator[str]:
     yield from _attackers_without_attack(config)
     yield from _details_without_attack(config)
     yield from _labels_changed_twice(config)
-    yield from _updates_replaced_in_part(config)
+    yield from _weights_that_nobody_asks(config)
+    yield from _counts_that_nobody_asks(config)
 
 
 def _attackers_without_attack(config: Config) -> Iterator[str]:
-    """An attack and the part of clients that carry it out go together (`attack.acts`)."""
+    """An attack and the part of clients that carry it out go together (`attack.acts`, `lies`)."""
     attack, name, attackers = config.attack, config.names["attack"], config.attackers
     fraction, given = attackers.fraction, "fraction" in attackers.model_fields_set
-    if attack.acts != (fraction > 0.0) and not (attack.acts and given):
+    acts = attack.acts or attackers.lies
+    if acts != (fraction > 0.0) and not (acts and given):
         yield (
             f"attack.name is {name!r} and attack.fraction {fraction:g}; expected an attack and the "
             "part of clients that carry it out (0.0 for nobody), or neither"
@@ -32,10 +36,14 @@ def _attackers_without_attack(config: Config) -> Iterator[str]:
 
 
 def _details_without_attack(config: Config) -> Iterator[str]:
-    """Nobody attacks (`attack.acts`), and it is said how."""
-    details = (config.attackers.selection, config.attackers.stage)
-    if not config.attack.acts and details != ("once", "auto"):
-        yield "attack.selection and attack.stage say how an attack goes, and none is configured"
+    """Nobody attacks (`attack.acts`, `lies`), and it is said how."""
+    attackers = config.attackers
+    details = (attackers.selection, attackers.stage, attackers.replaces)
+    if not (config.attack.acts or attackers.lies) and details != ("once", "auto", "messages"):
+        yield (
+            "attack.selection, attack.stage and attack.replaces say how an attack goes, and none "
+            "is configured"
+        )
 
 
 def _labels_changed_twice(config: Config) -> Iterator[str]:
@@ -47,11 +55,25 @@ def _labels_changed_twice(config: Config) -> Iterator[str]:
         )
 
 
-def _updates_replaced_in_part(config: Config) -> Iterator[str]:
-    """The attack replaces updates (`attack.corrupts`), and clients send more than these."""
-    if config.attack.corrupts and not config.objective.sends_updates_alone:
+def _weights_that_nobody_asks(config: Config) -> Iterator[str]:
+    """Attackers claim a weight, and clients say none (`sends_weights`)."""
+    try:
+        asked = sends_weights(config, rule_of(config))
+    except Refused:  # the rule is refused by itself
+        return
+    if config.attackers.weight != 1.0 and not asked:
         yield (
-            f"attack.name = {config.names['attack']!r} replaces updates, and client.objective = "
-            f"{config.names['objective']!r} sends more than these; use an attack on data, or an "
-            'objective as "sgd"'
+            f"attack.weight is {config.attackers.weight:g}, but no client says what it weighs: all "
+            "weigh alike, or as declared; use clients that weigh by their examples, or remove the "
+            "key"
+        )
+
+
+def _counts_that_nobody_asks(config: Config) -> Iterator[str]:
+    """Attackers lie to adaptive clipping, and the clip is fixed (`adaptive`)."""
+    count = config.attackers.clip_count
+    if count != "true" and not config.mechanism.adaptive:
+        yield (
+            f"attack.clip_count is {count!r}, but nobody counts who is within the clip; set "
+            "privacy.adaptive_clip = true, or remove the key"
         )

@@ -11,7 +11,7 @@ from defenses.types import RowRule, SumRule
 from privfed.config.config import Config
 from privfed.errors import Refused
 from privfed.parts import find
-from privfed.plan.rule import rule_of, rules_by_sums, tolerates
+from privfed.plan.rule import rule_of, rules_by_sums, tolerates, weighs_by_examples
 from privfed.registry import BUILT_IN
 
 
@@ -56,6 +56,7 @@ def rule_refusals(config: Config) -> Iterator[str]:
     yield from _rows_under_secure_sums(choice)
     yield from _messages_beside_updates(choice)
     yield from _weights_that_may_be_lies(choice)
+    yield from _weights_bounded_for_nothing(choice)
     yield from _terms_under_an_adaptive_clip(choice)
     yield from _keys_of_what_is_not_before(choice)
     yield from _root_set_of_clients(choice)
@@ -110,6 +111,16 @@ def _weights_that_may_be_lies(choice: _Choice) -> Iterator[str]:
         yield (
             f"{choice.name} weighs all rows alike, as a hostile client may lie about its size; use "
             'aggregation.weights = "uniform" or "auto", and no aggregation.silo_weights'
+        )
+
+
+def _weights_bounded_for_nothing(choice: _Choice) -> Iterator[str]:
+    """A bound on weights by examples, and nobody weighs by these."""
+    most = choice.config.aggregation.most_examples
+    if most and not weighs_by_examples(choice.config, choice.rule):
+        yield (
+            f"aggregation.most_examples is {most}, but no client weighs by its examples: "
+            "aggregation.weights, privacy, silo_weights or the rule say otherwise; remove the key"
         )
 
 

@@ -432,10 +432,6 @@ def test_a_robust_rule_withstands_what_breaks_a_mean(tmp_path):
         ),
         (("attack.name=sgin_flip", "attack.fraction=0.2"), "did you mean 'sign_flip'"),
         (
-            ("attack.name=alie", "attack.fraction=0.2", "client.objective=fednova", *OPEN),
-            "replaces updates, and client.objective = 'fednova' sends more",
-        ),
-        (
             ("attack.name=label_flip", "attack.fraction=0.2", "data.shift=concept"),
             "both change labels",
         ),

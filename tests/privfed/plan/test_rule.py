@@ -13,11 +13,13 @@ from accounting.accountants import epsilon
 from accounting.events import ADD_REMOVE, CHANGE, Event
 from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
+from defenses.before.nnm import NearestNeighbourMixing
 from defenses.by_sums.centered_clipping import CenteredClipping
 from defenses.by_sums.geometric_median import GeometricMedian
 from defenses.by_sums.mean import Mean
 from defenses.by_sums.norm_bound import NormBound
 from defenses.on_rows.median import Median
+from defenses.types import RowRule
 from defenses.weighing import Composed
 from privfed.config.reading import load
 from privfed.errors import Refused
@@ -43,6 +45,7 @@ KEYS = {
     "norm_bound": ("aggregation.radius=0.5",),
     "centered_clipping": ("aggregation.radius=0.5",),
     "fltrust": ("aggregation.root=2",),
+    "monna": ("aggregation.root=2",),
 }
 
 
@@ -92,10 +95,49 @@ def train_small(path, rule, *overrides):
     return trained(path, f"aggregation.rule={rule}", "run.rounds=2", *keys, *overrides)
 
 
-@pytest.mark.parametrize("rule", ["krum", "geometric_median", "centered_clipping", "sign_majority"])
+@pytest.mark.parametrize(
+    "rule",
+    ["krum", "geometric_median", "centered_clipping", "sign_majority", "caf", "monna", "lasa"],
+)
 def test_every_rule_trains_on_mixtures(rule, tmp_path):
     before = 'aggregation.before=["bucketing", "nnm"]'
     assert train_small(tmp_path / "run", rule, *OPEN, before, "cohort.size=12").updates == 2
+
+
+@pytest.mark.parametrize(
+    "before, radius",
+    [('["clipping", "nnm"]', ("aggregation.clipping_radius=0.3",)), ('["arc", "nnm"]', ())],
+)
+def test_rows_are_cut_before_they_are_mixed(before, radius, tmp_path):
+    keys = (*OPEN, f"aggregation.before={before}", *radius, "aggregation.byzantine=2")
+    rule = rule_of(small(*keys, "aggregation.rule=trimmed_mean"))
+    assert [type(part) for part in rule.before[1:]] == [NearestNeighbourMixing]
+    assert not radius or rule.before[0].clipping_radius == 0.3
+    assert train_small(tmp_path / "run", "trimmed_mean", *keys, "cohort.size=8").updates == 2
+
+
+class ByLayer(RowRule):
+    """The first row; it tells where layers are."""
+
+    def needs(self):
+        return frozenset({"layers"})
+
+    def __call__(self, rows, byzantine, *, layers):
+        asked.append(layers.tolist())
+        assert layers.sum() == rows.shape[1]
+        return rows[0] if len(rows) else rows.new_zeros(rows.shape[1])
+
+
+asked: list[list[int]] = []
+
+
+def test_a_rule_is_told_where_the_parameters_of_the_model_begin_and_end(tmp_path):
+    asked.clear()
+    rounds = Rounds(tmp_path, SIZES, mechanism=NoPrivacy(), sampler=EVERYBODY, rule=ByLayer())
+    rounds.run(1)
+    shapes = rounds.local.network.shapes.shapes
+    assert asked == [[math.prod(shape) for shape in shapes]]
+    assert len(shapes) > 1
 
 
 # robust, secure and private at once
