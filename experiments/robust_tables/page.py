@@ -58,17 +58,25 @@ def attacked() -> str:
 
 def example() -> str:
     """Accuracy over the steps of ByzFL's example."""
-    rows, theirs = _read("byzfl.rounds.csv"), published("byzfl")
-    steps = sorted({int(row["round"]) for row in rows})
-    by_step = {
-        step: [100 * float(row["accuracy"]) for row in rows if int(row["round"]) == step]
-        for step in steps
-    }
+    ours, itself = (by_step(_read(f"{name}.csv")) for name in ("byzfl.rounds", "byzfl_itself"))
+    theirs, steps = published("byzfl"), sorted(ours)
     lines = [
-        ["three seeds", *(_spread(by_step[step]) for step in steps)],
-        ["published", *(f"{theirs[f'step {step}', '', ''][0]:.1f}" for step in steps)],
+        ["privfed", *(_spread(ours[step]) for step in steps)],
+        ["ByzFL, the same images", *(_spread(itself[step]) for step in steps)],
+        [
+            "published, all of MNIST",
+            *(f"{theirs[f'step {step}', '', ''][0]:.1f}" for step in steps),
+        ],
     ]
     return _markdown(["step", *map(str, steps)], lines)
+
+
+def by_step(rows: Sequence[Row]) -> dict[int, list[float]]:
+    """Each seed's accuracy in per cent, by the round after which it was scored."""
+    found: dict[int, list[float]] = {}
+    for row in rows:
+        found.setdefault(int(row["round"]), []).append(100 * float(row["accuracy"]))
+    return found
 
 
 def measured(rows: Sequence[Row], last: int = LAST) -> dict[Place, list[float]]:
