@@ -50,7 +50,7 @@ class Geometry:
 
     @cached_property
     def gram(self) -> Tensor:
-        """Inner products `[n + 1, n + 1]` float64 about a point amid n rows; the last is the origin.
+        """Inner products `[n + 1, n + 1]` float64 about a point amid rows; the last is the origin.
 
         As only differences of rows are used, which point it is does not matter, but for precision:
         about a distant one, squared norms drown the distances.

@@ -63,6 +63,36 @@ class WeightRule(RowRule):
         return aggregate(rows, byzantine, (), self)
 
 
+class DrawnWeights(RowRule):
+    """A rule that weighs rows by their geometry and by randomness of its own."""
+
+    @abstractmethod
+    def weigh(
+        self, geometry: Geometry, byzantine: int, generator: torch.Generator | None
+    ) -> Tensor:
+        """Weights `[n]` float64 on rows with this geometry."""
+
+    def noised(
+        self, aggregate: Tensor, geometry: Geometry, generator: torch.Generator | None
+    ) -> Tensor:
+        """The `aggregate` `[d]` of rows with this geometry, with what the rule adds to it."""
+        return aggregate
+
+    def __call__(
+        self, rows: Tensor, byzantine: int, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        refuse_too_many(len(rows), byzantine, (), self)
+        require_floats(rows)
+        rows = rows.detach()
+        keep = usable_places(rows)
+        n = len(rows) if keep is None else len(keep)
+        if n == 0:
+            return rows.new_zeros(rows.shape[1])
+        geometry = Geometry.of(rows, keep)
+        weights = self.weigh(geometry, min(byzantine, tolerated(n, (), self)), generator)
+        return self.noised(product(weights[None], rows, keep)[0], geometry, generator)
+
+
 class Composed(RowRule):
     """`rule` over what the parts `before` make of the rows, one after the other.
 
@@ -126,7 +156,8 @@ def aggregate(
         if isinstance(rule, SumRule):
             return rule.on_rows(mixed, **given)
         assert isinstance(rule, RowRule)
-        return rule(mixed, hostile, **given)
+        drawn = {"generator": generator} if "generator" in rule.needs() else {}
+        return rule(mixed, hostile, **given, **drawn)
     weights: Tensor | None = None
     if before or rule.geometric:
         geometry, weights = _mix(Geometry.of(rows, keep), hostile, before, generator)

@@ -11,6 +11,7 @@ from defenses.by_sums.norm_bound import NormBound
 from defenses.on_rows.bulyan import Bulyan
 from defenses.on_rows.caf import CovarianceFilter
 from defenses.on_rows.dnc import DivideAndConquer
+from defenses.on_rows.flame import Flame
 from defenses.on_rows.foolsgold import FoolsGold
 from defenses.on_rows.krum import Krum, MultiKrum
 from defenses.on_rows.lasa import LayerAdaptive
@@ -18,6 +19,7 @@ from defenses.on_rows.mda import MinimumDiameter
 from defenses.on_rows.mean_around_median import MeanAroundMedian
 from defenses.on_rows.median import Median
 from defenses.on_rows.monna import TrustedNeighbours
+from defenses.on_rows.rflbat import Rflbat
 from defenses.on_rows.smea import SmallestEigenvalue
 from defenses.on_rows.trimmed_mean import TrimmedMean
 from defenses.weighing import Composed
@@ -62,6 +64,8 @@ ROWS = {
     **ROBUST,
     "dnc": DivideAndConquer(),
     "foolsgold": FoolsGold(),
+    "flame": Flame(noise=0.0),
+    "rflbat": Rflbat(),
     "lasa": OneLayer(),
     "norm_bound": Composed(before=(), rule=NormBound(radius=2.0)),
     "nnm, norm_bound": Composed(before=(NNM,), rule=NormBound(radius=2.0)),

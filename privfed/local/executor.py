@@ -79,7 +79,8 @@ class LocalExecutor:
         honest, hostile = self._parted(cohort)
         yield from self._chunks(exchange, cohort, trainer, honest)
         if self.poisoned and len(hostile):
-            poisoned = replace(trainer, federation=self.poisoned)
+            steering = self.attackers.steering(exchange.remembered) if self.attackers else None
+            poisoned = replace(trainer, federation=self.poisoned, steering=steering)
             yield from self._chunks(exchange, cohort, poisoned, hostile)
 
     def _measured(

@@ -28,6 +28,9 @@ from privfed.vector import Indices
 Way = Literal["stacked", "loop"]
 Statistic = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Rows `[c, *]` of models w `[c, d]` on batches x, y of which `real` `[c, B]` counts."""
+Steering = Callable[[Tensor, Tensor, float], Tensor]
+"""From a direction `[c, d]`, how far models lie from the broadcast one `[c, d]`, and a rate: the
+direction `[c, d]` that a simulated attacker takes instead."""
 DROPOUT, _MEASURING = 2**62, 2**62 + 1
 """Salts that no epoch has."""
 
@@ -47,6 +50,22 @@ class LocalTrainer:
     batch_size: int
     way: Way
     most_steps: int = 0
+    steering: Steering | None = None
+    """Where clients are attackers who go their own way."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether steps go along the gradient."""
+        return self.objective.plain and self.steering is None
+
+    def direction(
+        self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
+    ) -> Tensor:
+        """What models w `[c, d]` descend along `[c, d]`: the objective's, and what attackers do."""
+        direction = self.objective.direction(grad, w, broadcast, state)
+        if self.steering is None:
+            return direction
+        return self.steering(direction, w - broadcast["params"], self.lr)
 
     def train(
         self,
@@ -149,7 +168,7 @@ class LocalTrainer:
         for step, (count, all_train) in enumerate(batches.training()):
             real, now = mask[step, :count], w[:count]
             x, y = self.federation.gather(rows[step, :count])
-            if self.objective.plain and all_train:
+            if self.plain and all_train:
                 if count != held:
                     leaves, held = self.network.leaves(now), count
                 parts = self.network.stacked_gradient_parts(leaves, x, y, shares[step, :count])
@@ -159,7 +178,7 @@ class LocalTrainer:
             state = None if states is None else states[:count]
             if self.objective.anchored == "batch":
                 state = self._stacked_gradient(broadcast["params"].expand(count, -1), x, y, real)
-            move = self.lr * self.objective.direction(grad, now, broadcast, state)
+            move = self.lr * self.direction(grad, now, broadcast, state)
             now -= torch.where(real.any(1, keepdim=True), move, 0.0)
         return w
 
@@ -187,7 +206,7 @@ class LocalTrainer:
                 for step in range(steps):
                     real = batches.rows[client, step][batches.mask[client, step]]
                     x, y = self.federation.gather(torch.from_numpy(real).to(device))
-                    if self.objective.plain:
+                    if self.plain:
                         self._descend(leaves, self.network.gradient_parts(leaves, x, y))
                         continue
                     twice = self.objective.anchored == "batch"
@@ -196,7 +215,7 @@ class LocalTrainer:
                     if same is not None:
                         _draw_again(same, device)  # the same batch, dropout included
                         state = self.network.gradient(broadcast["params"], x, y)[None]
-                    direction = self.objective.direction(grad[None], now, broadcast, state)
+                    direction = self.direction(grad[None], now, broadcast, state)
                     now.sub_(direction, alpha=self.lr)
         return w
 

@@ -167,7 +167,12 @@ class ClientUpdates:
         self, exchange: Exchange, present: Cohort, foreseen: Foreseen
     ) -> Iterator[Chunk]:
         """Answers with those of attackers in their places, who wait for all others' first."""
-        chunks, attackers = self.world.executor.chunks(exchange, present), self.world.attackers
+        attackers = self.world.attackers
+        if attackers and exchange.task == "train":
+            params = exchange.broadcast["params"]
+            self.attack_memory = attackers.watching(params, self.attack_memory)
+            exchange = replace(exchange, remembered=self.attack_memory)
+        chunks = self.world.executor.chunks(exchange, present)
         if attackers is None or exchange.task == "measure":
             yield from chunks
             return

@@ -114,13 +114,15 @@ def test_smea_has_the_least_leading_eigenvalue_of_all_subsets(n, f):
         check(SmallestEigenvalue(), rows, f, rows[subsets[np.argmin(leading)]].mean(0))
 
 
-def test_beyond_its_subsets_smea_is_caf_and_claims_no_more():
-    rows, smea, filter_ = torch.from_numpy(cloud(40)), SmallestEigenvalue(), CovarianceFilter()
-    assert math.comb(40, 8) > smea.subsets > math.comb(40, 3)
-    torch.testing.assert_close(smea(rows, 8), filter_(rows, 8))
-    assert smea.robustness(40, 8) == filter_.robustness(40, 8)
-    assert smea.robustness(40, 3) < filter_.robustness(40, 3)
-    assert not torch.allclose(smea(rows, 3), filter_(rows, 3))
+@pytest.mark.parametrize(("n", "most"), [(7, 3), (18, 8), (20, 6), (40, 3), (100, 2)])
+def test_smea_tolerates_as_many_as_it_can_search(n, most):
+    rule = SmallestEigenvalue()
+    assert rule.most(n) == most
+    assert math.comb(n, most) <= rule.subsets
+    assert 2 * most + 2 >= n or math.comb(n, most + 1) > rule.subsets
+    assert rule.robustness(n, most + 1) == math.inf
+    with pytest.raises(ValueError, match=f"at most {most} hostile"):
+        rule(torch.from_numpy(cloud(n)), most + 1)
 
 
 def test_monna_averages_who_is_nearest_to_the_root():

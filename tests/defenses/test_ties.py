@@ -30,9 +30,10 @@ ANY_ORDER = [
     "geometric_median",
     "norm_bound",
     "foolsgold",
+    "flame",
     "lasa",
 ]
-"""Rules that never choose among different rows."""
+"""Rules that never choose among rows that fit alike."""
 WITHIN = {"trimmed_mean": TrimmedMean(), "median": Median()}
 """Rules whose every coordinate lies within the honest ones."""
 

@@ -454,6 +454,14 @@ def test_keys_that_say_nothing_are_refused(keys, said):
         plan(small(*keys))
 
 
+def test_attackers_of_training_leave_rounds_that_evaluate_alone(tmp_path):
+    keys = ("evaluation.by=clients", "evaluation.every=3", "evaluation.holdout=0.5")
+    keys += ("attack.fraction=0.25", "attack.selection=round", "run.rounds=6")
+    found = small(*keys, "attack.name=sign_flip", "attack.replaces=updates")
+    assert plan(found).evaluation.config.attackers.fraction == 0.0
+    assert train(found, tmp_path).updates == 4
+
+
 def test_a_weight_can_be_claimed_inside_a_secure_sum():
     keys = (*OPEN, "attack.fraction=0.25", "attack.weight=3", "secure.protocol=masks")
     assert plan(small(*keys, "aggregation.weights=uniform")).config.attackers.lies

@@ -1,0 +1,87 @@
+"""k-means of points in a few dimensions, the number of clusters chosen by the gap statistic.
+
+Sources: Arthur & Vassilvitskii 2007, "k-means++: the advantages of careful seeding", section 2.2;
+Tibshirani, Walther & Hastie 2001, "Estimating the number of clusters in a data set via the gap
+statistic", section 3, with its reference (a).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from defenses.deferred import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_STARTS, _STEPS = 8, 100
+_NOTHING = 1e-30
+"""Stands for a dispersion of zero in logarithms."""
+
+
+def clusters(points: Tensor, most: int, references: int, generator: torch.Generator) -> Tensor:
+    """The cluster `[n]` of each of `points` `[n, p]`, of at most `most` clusters.
+
+    With W_k the sum of squares within k clusters, and W*_k that of n uniform points in the box of
+    `points`, of which `references` sets are drawn, Gap(k) = mean log W*_k - log W_k. k is the
+    smallest with Gap(k) >= Gap(k + 1) - s_(k+1), s being the deviation of log W* times
+    sqrt(1 + 1 / references).
+    """
+    low, high = points.min(0).values, points.max(0).values
+    longest = (high - low).max().clamp(min=_NOTHING)  # the gap is the same at any scale
+    scaled, sides = (points - low) / longest, (high - low) / longest
+    shape = (references, *points.shape)
+    drawn = torch.rand(shape, generator=generator, dtype=points.dtype).to(points.device) * sides
+    labels, gap = torch.zeros(len(points), dtype=torch.int64, device=points.device), -math.inf
+    for k in range(1, min(most, len(points)) + 1):
+        split, within = k_means(scaled[None], k, generator)
+        _, expected = k_means(drawn, k, generator)
+        logs = expected.clamp(min=_NOTHING).log()
+        spread = float(logs.std(correction=0)) * math.sqrt(1 + 1 / references)
+        after = float(logs.mean() - within[0].clamp(min=_NOTHING).log())
+        if gap >= after - spread:
+            return labels
+        labels, gap = split[0], after
+    return labels
+
+
+def k_means(sets: Tensor, k: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Clusters `[b, n]` of b sets of points `[b, n, p]`, and the sum of squares within them `[b]`.
+
+    Lloyd's steps from several random starts (k-means++), of which the best is taken.
+    """
+    points = sets.repeat_interleave(_STARTS, dim=0)
+    centers = _starts(points, k, generator)
+    for _ in range(_STEPS):
+        nearest = _squared(points, centers).argmin(dim=2)
+        member = torch.nn.functional.one_hot(nearest, k).to(points)
+        count = member.sum(1)[..., None]
+        means = member.transpose(1, 2) @ points / count.clamp(min=1.0)
+        moved = torch.where(count > 0, means, centers)
+        if torch.equal(moved, centers):
+            break
+        centers = moved
+    distances, nearest = _squared(points, centers).min(dim=2)
+    within = distances.sum(1).reshape(len(sets), _STARTS)
+    best = within.argmin(dim=1)
+    each = torch.arange(len(sets), device=sets.device)
+    return nearest.reshape(len(sets), _STARTS, -1)[each, best], within[each, best]
+
+
+def _starts(points: Tensor, k: int, generator: torch.Generator) -> Tensor:
+    """First centers `[b, k, p]`: points drawn in proportion to their squared distance to others."""
+    each = torch.arange(len(points), device=points.device)
+    weights = torch.ones(points.shape[:2], dtype=points.dtype)
+    centers: list[Tensor] = []
+    for _ in range(k):
+        place = torch.multinomial(weights, 1, generator=generator)[:, 0].to(points.device)
+        centers.append(points[each, place])
+        weights = _squared(points, torch.stack(centers, dim=1)).min(dim=2).values.cpu()
+        weights = weights + (weights.sum(1, keepdim=True) <= _NOTHING)
+    return torch.stack(centers, dim=1)
+
+
+def _squared(points: Tensor, centers: Tensor) -> Tensor:
+    """Squared distances `[b, n, k]` of points `[b, n, p]` to centers `[b, k, p]`."""
+    return (points[:, :, None] - centers[:, None]).square().sum(3)

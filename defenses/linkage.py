@@ -1,0 +1,58 @@
+"""Single linkage: the first cluster of a given size that forms as rows within reach are joined."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from defenses.deferred import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_LEVEL = 1e-6
+"""Distances that differ by less are equal: cosines of float32 rows are no more exact."""
+
+
+def first_cluster(distances: Tensor, least: int) -> Tensor:
+    """The first cluster of at least `least` points that single linkage forms: `[n]` bool.
+
+    `distances` `[n, n]` join points within reach, the nearest first. Those joined at the same
+    reach, to rounding, are joined together. More than half of the points make at most one such
+    cluster, whatever their order; of several, one is taken. O(n^2).
+    """
+    tree = sorted(_spanning_tree(distances))
+    cluster = list(range(len(distances)))
+    members = {point: [point] for point in cluster}
+    reach = 0.0 if least <= 1 else float("inf")
+    largest = 0
+    for length, start, end in tree:
+        if length > reach + _LEVEL:
+            break
+        into, out = cluster[start], cluster[end]
+        for point in members[out]:
+            cluster[point] = into
+        members[into] += members.pop(out)
+        if len(members[into]) >= least:
+            reach = min(reach, length)
+            largest = into
+    chosen = torch.zeros(len(distances), dtype=torch.bool, device=distances.device)
+    chosen[members[largest]] = True
+    return chosen
+
+
+def _spanning_tree(distances: Tensor) -> list[tuple[float, int, int]]:
+    """The n - 1 edges (length, start, end) of a minimum spanning tree (Prim)."""
+    n, edges = len(distances), []
+    outside = torch.ones(n, dtype=torch.bool, device=distances.device)
+    near = torch.full((n,), torch.inf, dtype=distances.dtype, device=distances.device)
+    nearest = torch.zeros(n, dtype=torch.int64, device=distances.device)
+    point = 0
+    for _ in range(n - 1):
+        outside[point] = False
+        closer = outside & (distances[point] < near)
+        near = torch.where(closer, distances[point], near)
+        nearest[closer] = point
+        after = int(torch.where(outside, near, torch.inf).argmin())
+        edges.append((float(near[after]), int(nearest[after]), after))
+        point = after
+    return edges
