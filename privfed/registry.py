@@ -59,6 +59,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "scaffold": "privfed.local.objectives.scaffold:Scaffold",
         "feddyn": "privfed.local.objectives.feddyn:FedDyn",
         "fedcurv": "privfed.local.objectives.fedcurv:FedCurv",
+        "worker_momentum": "privfed.local.objectives.worker_momentum:WorkerMomentum",
     },
     "client_mechanism": {
         "none": "privfed.local.dp_sgd:NoClientPrivacy",

@@ -75,7 +75,7 @@ def weighs_by_examples(config: Config, rule: SumRule | RowRule) -> bool:
     alike = (
         config.mechanism.private
         or config.client_mechanism.private
-        or config.objective.keeps > 0
+        or config.objective.sums_states
         or rule.robust
         or not isinstance(rule, SumRule)
     )
@@ -85,7 +85,7 @@ def weighs_by_examples(config: Config, rule: SumRule | RowRule) -> bool:
 
 def sends_weights(config: Config, rule: SumRule | RowRule) -> bool:
     """Whether clients say what they weigh: as many as their examples, or inside a secure sum."""
-    if config.mechanism.private or config.objective.keeps or not isinstance(rule, SumRule):
+    if config.mechanism.private or config.objective.sums_states or not isinstance(rule, SumRule):
         return False
     return weighs_by_examples(config, rule) or (config.secured and not config.by_sites)
 

@@ -79,7 +79,7 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         "data": f"{names['source']}, {config.data.clients} clients declared ({names['partition']})",
         "training": (
             f"{_model(config)} ({forecast.parameters:,} parameters), {names['objective']} x "
-            f"{config.client.epochs} epochs at rate {config.client.lr:g}, "
+            f"{_local_work(config)} at rate {config.client.lr:g}, "
             f"{names['optimizer']}{_server_rate(config)}, {config.run.rounds} rounds"
         ),
         **sites_row(config),
@@ -87,6 +87,12 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         **_rule_row(config),
         **_history_row(plan, forecast),
     }
+
+
+def _local_work(config: Config) -> str:
+    """How far a client trains in a round."""
+    epochs, steps = config.client.epochs, config.client.steps
+    return f"{epochs} epochs" + (f" (at most {steps} steps)" if steps else "")
 
 
 def _model(config: Config) -> str:

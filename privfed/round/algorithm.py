@@ -89,7 +89,7 @@ class Algorithm:
     @property
     def fixed_divisor(self) -> bool:
         """Whether rows weigh one and their sum is divided by the configuration's constant."""
-        return self.mechanism.private or self.objective.keeps > 0
+        return self.mechanism.private or self.objective.sums_states
 
     def initial_state(self, params: Tensor) -> TrainingState:
         """The state before round 1; a rule that keeps a center starts from no movement."""

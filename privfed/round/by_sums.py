@@ -37,9 +37,9 @@ class BySums:
     def sum(self, exchange: Exchange, number: int) -> tuple[BoundedSum, float]:
         """The cohort's bounded sum `[m]` for exchange `number` of its round, and the divisor.
 
-        Under privacy, and where clients keep a state, every row weighs one and the divisor is the
-        configuration's constant. Else a row is sent as (weight * row, weight), and the divisor is
-        the summed weight.
+        Under privacy, and where the server sums what clients keep, every row weighs one and the
+        divisor is the configuration's constant. Else a row is sent as (weight * row, weight), and
+        the divisor is the summed weight.
         """
         updates, algorithm = self._updates, self._updates.algorithm
         wire, world = algorithm.wire(exchange.layout), updates.world

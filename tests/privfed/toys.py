@@ -139,6 +139,7 @@ class Halved(Part):
     measures: ClassVar[str] = ""
     plain: ClassVar[bool] = True
     sends_updates_alone: ClassVar[bool] = True
+    sums_states: ClassVar[bool] = False
 
     def layout(self, d):
         return Layout((("delta", d),))

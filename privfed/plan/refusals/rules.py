@@ -102,11 +102,11 @@ def _histories_of_mixtures(choice: _Choice) -> Iterator[str]:
 
 
 def _messages_beside_updates(choice: _Choice) -> Iterator[str]:
-    """The objective sends more than one update (`sends_updates_alone`, `keeps`, `exchanges`)."""
+    """The server sums more than updates (`sends_updates_alone`, `sums_states`, `exchanges`)."""
     if choice.plain:
         return
     objective, name = choice.config.objective, choice.config.names["objective"]
-    if not objective.sends_updates_alone or objective.keeps:
+    if not objective.sends_updates_alone or objective.sums_states:
         yield (
             f"client.objective = {name!r} has the server sum more than an update, and "
             f'{choice.name} is for rows of updates; use aggregation.rule = "mean", or an objective '
