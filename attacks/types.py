@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
@@ -25,7 +25,9 @@ class Knowledge(Enum):
     """What an attacker reads; one who reads honest updates voids the run's epsilon."""
 
     OWN_DATA = "own data"
+    ATTACKERS_DATA = "all attackers' data"
     OWN_UPDATES = "own updates"
+    BROADCASTS = "broadcast models"
     ALL_HONEST = "all honest updates"
     RULE = "the aggregation rule"
 
@@ -55,8 +57,28 @@ class View:
         return whose
 
 
+class Unarmed(ValueError):
+    """The attackers' examples do not hold what the attack takes from them."""
+
+
+@dataclass(frozen=True)
+class Briefing:
+    """What one attacker knows when it poisons its examples: labels are below `classes`.
+
+    Its `place` among the attackers is a number from 0. `learned` is what they made of all their
+    examples together (`Attack.study`), where the attack declares that they know these.
+    """
+
+    classes: int
+    place: int = 0
+    learned: State = field(default_factory=dict)
+
+
 class Attack(BaseModel):
-    """What byzantine clients do: poison their examples, replace their rows, or both."""
+    """What byzantine clients do: poison their examples, replace their rows, or both.
+
+    An attack that poisons examples may also go its own way while it trains on them.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -64,6 +86,8 @@ class Attack(BaseModel):
     """What the threat model has it read."""
     poisons: ClassVar[bool] = False
     """Whether examples are altered before training."""
+    steers: ClassVar[bool] = False
+    """Whether local steps on poisoned examples go elsewhere than along the direction of others."""
 
     @property
     def corrupts(self) -> bool:
@@ -83,20 +107,40 @@ class Attack(BaseModel):
         """The labels it aims at, all of which have to exist."""
         return ()
 
+    def study(self, x: Tensor, y: Tensor, classes: int) -> State:
+        """What attackers learn from all their examples x `[n, *]` and labels y `[n]` together.
+
+        They do once, before they poison any. Raises `Unarmed` where these are too few.
+        """
+        return {}
+
     def poison(
-        self, x: Tensor, y: Tensor, classes: int, rng: np.random.Generator
+        self, x: Tensor, y: Tensor, briefing: Briefing, rng: np.random.Generator
     ) -> tuple[Tensor, Tensor]:
         """One client's examples x `[n, *]` and labels y `[n]` int64, poisoned; not in place."""
         return x, y
+
+    def watch(self, params: Tensor, state: State) -> State:
+        """What the attackers remember once the model `params` `[d]` is broadcast to a round."""
+        return state
+
+    def steer(self, direction: Tensor, away: Tensor, lr: float, state: State) -> Tensor:
+        """The direction `[c, d]` that c attackers descend along in a local step of rate `lr`.
+
+        An honest client takes `direction` `[c, d]`. `away` `[c, d]` is how far their models lie
+        from the broadcast one, and `state` what they remember.
+        """
+        return direction
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         """The rows `[b, m]` to send for `view.byzantine`, and what the attackers remember."""
         return view.byzantine, state
 
-    def targeted(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
+    def targeted(self, x: Tensor, y: Tensor, learned: State) -> tuple[Tensor, Tensor] | None:
         """The test examples that it wants misread, as they are fed in, and the labels it wants.
 
-        The part of them that is read so is its success. None where it has no such aim.
+        The part of them that is read so is its success. None where it has no such aim. `learned`
+        is what the attackers made of their own examples (`study`).
         """
         return None
 

@@ -1,67 +1,17 @@
-"""Backdoors: inputs that only the attacker shows make the model say what the attacker wants."""
+"""Backdoors by a trigger: a patch, or a negative, makes the model say what the attacker wants."""
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from typing import ClassVar
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.types import Attack, Knowledge, State, View
+from attacks.poisoning.hidden import Altered
 
 
-class Hidden(Attack):
-    """An attack by examples of the attacker's own, a `share` of them altered and labelled `target`.
-
-    Its update is then multiplied by `boost`.
-    """
-
-    knows: ClassVar[frozenset[Knowledge]] = frozenset({Knowledge.OWN_DATA, Knowledge.OWN_UPDATES})
-    poisons: ClassVar[bool] = True
-    target: int = Field(0, ge=0)
-    """The label that the backdoor means."""
-    share: float = Field(0.5, gt=0, le=1)
-    """The part of an attacker's examples that is poisoned."""
-    boost: float = Field(1.0, gt=0, le=1e6)
-    """By what the update is multiplied."""
-
-    @property
-    def corrupts(self) -> bool:
-        return self.boost != 1.0
-
-    def labels(self) -> tuple[int, ...]:
-        return (self.target,)
-
-    def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
-        return None if numbers else "it alters numbers, and these examples are tokens"
-
-    @abstractmethod
-    def alter(self, x: Tensor) -> Tensor:
-        """Examples `[n, *]` as the attacker shows them."""
-
-    def poison(
-        self, x: Tensor, y: Tensor, classes: int, rng: np.random.Generator
-    ) -> tuple[Tensor, Tensor]:
-        chosen = torch.from_numpy(rng.permutation(len(x))[: math.ceil(self.share * len(x))])
-        chosen = chosen.to(y.device)
-        x, y = x.clone(), y.clone()
-        x[chosen] = self.alter(x[chosen])
-        y[chosen] = self.target
-        return x, y
-
-    def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        return self.boost * view.byzantine, state
-
-    def targeted(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
-        others = y != self.target
-        return self.alter(x[others]), torch.full_like(y[others], self.target)
-
-
-class Backdoor(Hidden):
+class Backdoor(Altered):
     """A patch of `size` x `size` bright pixels means `target` (BadNets), and updates are boosted.
 
     The patch, of brightness `value`, lies in the last corner of images `[*, height, width]`, or of
@@ -91,19 +41,26 @@ class Backdoor(Hidden):
         return super().unfit(shape, numbers)
 
     def alter(self, x: Tensor) -> Tensor:
-        stamped = x.clone()
-        pixels = math.prod(x.shape[1:])
-        side = math.isqrt(pixels)
+        return torch.where(self.patch(x) >= 0, self.value, x)
+
+    def patch(self, x: Tensor) -> Tensor:
+        """Which pixel of the patch each number of an example of x `[n, *]` is: `[*]` int64.
+
+        They are numbered from 0, row by row; -1 is none.
+        """
+        pixels, size = torch.full(x.shape[1:], -1, device=x.device), self.size
+        numbers = torch.arange(size**2, device=x.device)
+        side = math.isqrt(pixels.numel())
         if x.dim() > 2:
-            stamped[..., -self.size :, -self.size :] = self.value
-        elif side * side == pixels and side > self.size:
-            stamped.view(len(x), side, side)[:, -self.size :, -self.size :] = self.value
+            pixels[..., -size:, -size:] = numbers.view(size, size)
+        elif side * side == pixels.numel() and side > size:
+            pixels.view(side, side)[-size:, -size:] = numbers.view(size, size)
         else:
-            stamped[:, -(self.size**2) :] = self.value
-        return stamped
+            pixels[-(size**2) :] = numbers
+        return pixels
 
 
-class EdgeCase(Hidden):
+class EdgeCase(Altered):
     """Inputs that no honest client has mean `target`: examples seen in negative.
 
     Every number x becomes `low` + `high` - x: still a natural input, not a stamped one, far out in
@@ -113,7 +70,7 @@ class EdgeCase(Hidden):
     that are read as `target`.
 
     Source: Wang, Sreenivasan, Rajput, Vishwakarma, Agarwal, Sohn, Lee & Papailiopoulos 2020,
-    "Attack of the tails" (with negatives as the tail).
+    "Attack of the tails" (with negatives as the tail; `tail` takes examples as they are).
 
     >>> import torch
     >>> EdgeCase().alter(torch.tensor([[0.25, 1.0]]))

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.types import Attack, Knowledge
+from attacks.types import Attack, Briefing, Knowledge
 
 
 class FeatureNoise(Attack):
@@ -21,7 +21,8 @@ class FeatureNoise(Attack):
 
     >>> import torch, numpy
     >>> x = torch.zeros(2, 3)
-    >>> FeatureNoise().poison(x, torch.zeros(2), 2, numpy.random.default_rng(0))[0].norm() == 0
+    >>> rng = numpy.random.default_rng(0)
+    >>> FeatureNoise().poison(x, torch.zeros(2), Briefing(2), rng)[0].norm() == 0
     tensor(True)
     """
 
@@ -34,7 +35,7 @@ class FeatureNoise(Attack):
         return None if numbers else "it adds noise to numbers, and these examples are tokens"
 
     def poison(
-        self, x: Tensor, y: Tensor, classes: int, rng: np.random.Generator
+        self, x: Tensor, y: Tensor, briefing: Briefing, rng: np.random.Generator
     ) -> tuple[Tensor, Tensor]:
         noise = torch.from_numpy(rng.normal(size=tuple(x.shape))).to(x)
         return x + self.strength * x.std(correction=0) * noise, y

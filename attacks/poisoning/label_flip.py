@@ -9,7 +9,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from attacks.types import Attack, Knowledge
+from attacks.types import Attack, Briefing, Knowledge, State
 
 
 class LabelFlip(Attack):
@@ -22,7 +22,7 @@ class LabelFlip(Attack):
 
     >>> import torch, numpy
     >>> y = torch.tensor([0, 1, 9])
-    >>> LabelFlip().poison(torch.zeros(3, 1), y, 10, numpy.random.default_rng(0))[1]
+    >>> LabelFlip().poison(torch.zeros(3, 1), y, Briefing(10), numpy.random.default_rng(0))[1]
     tensor([9, 8, 0])
     """
 
@@ -45,13 +45,13 @@ class LabelFlip(Attack):
         return (self.source, self.target) if self.flip == "one" else ()
 
     def poison(
-        self, x: Tensor, y: Tensor, classes: int, rng: np.random.Generator
+        self, x: Tensor, y: Tensor, briefing: Briefing, rng: np.random.Generator
     ) -> tuple[Tensor, Tensor]:
         if self.flip == "all":
-            return x, torch.where(y >= 0, classes - 1 - y, y)
+            return x, torch.where(y >= 0, briefing.classes - 1 - y, y)
         return x, torch.where(y == self.source, self.target, y)
 
-    def targeted(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
+    def targeted(self, x: Tensor, y: Tensor, learned: State) -> tuple[Tensor, Tensor] | None:
         if self.flip == "all":
             return None
         of_source = y == self.source

@@ -20,12 +20,12 @@ import tomli_w
 from accounting.documents import from_toml
 from attacks.types import Attack, Knowledge
 from defenses.types import Rule
+from privfed.config.attack_keys import AttackKeys
 from privfed.config.chosen import Chosen
 from privfed.config.sections import (
     FORMAT,
     SECTIONS,
     Aggregation,
-    AttackKeys,
     Audit,
     Budget,
     Client,

@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from accounting.noises import LARGEST_NOISE
+from privfed.config.attack_keys import AttackKeys
 from privfed.models.start import Start
 from privfed.parts import Part
 from privfed.sampling.devices import Devices
@@ -122,6 +123,8 @@ class Client(Part):
     """The learning rate of local steps; left out, what suits the loss."""
     epochs: int = Field(2, ge=1, le=10_000)
     """How often a client goes through its examples in a round."""
+    steps: int = Field(0, ge=0)
+    """Local steps of a round at most, where it then ends; 0: as many as `epochs` has."""
     batch_size: int = Field(10, ge=1)
     """Examples in a local step."""
     stragglers: float = Field(0.0, ge=0, le=1)
@@ -189,28 +192,6 @@ class Secure(Part):
     deadline: float = Field(0.0, ge=0, le=86_400)
     """Seconds that a site on a machine of its own has to train, whoever it drew: its row leaves
     when they are over. 0: as soon as it can, which is a simulation."""
-
-
-class AttackKeys(Part):
-    fraction: float = Field(0.0, ge=0, lt=1)
-    """The part of all clients that is byzantine, to the nearest whole client."""
-    selection: Literal["once", "round"] = "once"
-    """Whether the same clients attack all along ("once"), or others in each round."""
-    stage: Literal["auto", "before_bound", "after_bound"] = "auto"
-    """Whether attackers' rows are bounded like others': "auto" is so without a secure sum."""
-    replaces: Literal["messages", "updates"] = "messages"
-    """What an attack on updates replaces: all that attackers send in training, every exchange and
-    every part of a row ("messages"), or model updates alone."""
-    weight: float = Field(1.0, ge=0, le=1e9)
-    """How many times their examples attackers claim to hold."""
-    clip_count: Literal["true", "within", "beyond"] = "true"
-    """What attackers tell adaptive clipping of their norms, true or not: "within" the clip drives
-    it down, "beyond" drives it up."""
-
-    @property
-    def lies(self) -> bool:
-        """Whether attackers claim what is not so, whatever their rows are."""
-        return self.weight != 1.0 or self.clip_count != "true"
 
 
 class Audit(Part):

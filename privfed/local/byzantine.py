@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.types import Attack, Knowledge, State, View
+from attacks.types import Attack, Briefing, Knowledge, State, Unarmed, View
 from privfed.data.federation import Examples, Federation
 from privfed.deferred import torch
 from privfed.errors import Refused
@@ -36,7 +36,8 @@ class Attackers:
 
     `afresh`: others each round. `unbounded`: they ignore the bound that honest clients keep, and
     send their rows at full length. `declared` is how many there are to be, where a client is but a
-    place among these. `lies` are what they claim beside their rows.
+    place among these. `lies` are what they claim beside their rows. They attack in the rounds of
+    `period`, first to last, and have `learned` what they know of each other's examples.
     """
 
     attack: Attack
@@ -47,10 +48,18 @@ class Attackers:
     streams: Streams
     declared: int | None = None
     lies: Lies = field(default_factory=Lies)
+    period: tuple[float, float] = (0, math.inf)
+    learned: State = field(default_factory=dict)
     _chosen: dict[int, Mask] = field(default_factory=dict, repr=False, compare=False)
 
     def hostile(self, round: int) -> Mask:
-        """Which clients are byzantine in `round`, `[N]`.
+        """Which clients are byzantine in `round`, `[N]`: nobody, outside of `period`."""
+        first, last = self.period
+        chosen = self.chosen(round)
+        return chosen if first <= round <= last else np.zeros_like(chosen)
+
+    def chosen(self, round: int) -> Mask:
+        """Which clients are byzantine in `round`, `[N]`, if anybody is.
 
         Of clients who are a place among `declared` ones, the nearest whole number to `fraction` of
         these; else each by a coin of its own, so that it does not depend on who else there is.
@@ -72,7 +81,7 @@ class Attackers:
 
     def to_json(self) -> dict[str, Any]:
         """The attackers: by place, where they stay the same."""
-        clients = None if self.afresh else np.flatnonzero(self.hostile(0)).tolist()
+        clients = None if self.afresh else np.flatnonzero(self.chosen(0)).tolist()
         selection = "round" if self.afresh else "once"
         return {
             "format": 1,
@@ -141,6 +150,49 @@ class Attackers:
         rows[bad] *= longer.to(rows.dtype)
         return replace(bounded, rows=rows, hostile=hostile)
 
+    def instructed(self, federation: Federation) -> Attackers:
+        """These attackers, who have learned from all their examples, where their attack does.
+
+        Raises `Refused` where the attack does not fit the examples, or these are too few.
+        """
+        if Knowledge.ATTACKERS_DATA not in self.attack.knows:
+            return self
+        examples = federation.examples
+        refuse_unfit(self.attack, examples)
+        owners = np.repeat(np.arange(federation.clients), np.diff(federation.offsets))
+        places = np.flatnonzero(np.isin(owners, self._ever(federation)))
+        theirs = torch.from_numpy(places).to(examples.y.device)
+        try:
+            if not len(places):
+                raise Unarmed("the attackers hold nothing")
+            learned = self.attack.study(examples.x[theirs], examples.y[theirs], examples.classes)
+        except Unarmed:
+            raise Refused(
+                "attack: the attackers hold no example of those that the attack is about; raise "
+                "attack.fraction, or aim at more examples (its keys say at which)"
+            ) from None
+        return replace(self, learned=learned)
+
+    def _ever(self, federation: Federation) -> list[int]:
+        """Which clients are byzantine in any round."""
+        if self.afresh:
+            return list(range(federation.clients))
+        return [int(client) for client in np.flatnonzero(self.chosen(0))]
+
+    def watching(self, params: Tensor, state: State) -> State:
+        """What attackers remember of the model `params` `[d]` that is broadcast, if they look."""
+        looks = Knowledge.BROADCASTS in self.attack.knows
+        return self.attack.watch(params, state) if looks else state
+
+    def steering(self, state: State) -> Callable[[Tensor, Tensor, float], Tensor] | None:
+        """How attackers who remember `state` go their way in local steps; None where they do not.
+
+        See `privfed.local.trainer.Steering`.
+        """
+        if not self.attack.steers:
+            return None
+        return lambda direction, away, lr: self.attack.steer(direction, away, lr, state)
+
     def poisoned(self, federation: Federation) -> Federation:
         """The population as the byzantine train on it: their examples, and nobody else's, poisoned.
 
@@ -150,15 +202,15 @@ class Attackers:
             return federation
         examples = federation.examples
         refuse_unfit(self.attack, examples)
-        every = np.arange(federation.clients) if self.afresh else np.flatnonzero(self.hostile(0))
         x, y = examples.x[torch.arange(len(examples), device=examples.y.device)], examples.y.clone()
-        for client in every.tolist():
-            place = slice(*federation.offsets[client : client + 2].tolist())
-            if place.start == place.stop:
+        for place, client in enumerate(self._ever(federation)):
+            theirs = slice(*federation.offsets[client : client + 2].tolist())
+            if theirs.start == theirs.stop:
                 continue
             keys = self.streams.at("attack/poison", 0, self.identities[[client]])
             generator = next(keys.each()).generator()
-            x[place], y[place] = self.attack.poison(x[place], y[place], examples.classes, generator)
+            briefing = Briefing(examples.classes, place, self.learned)
+            x[theirs], y[theirs] = self.attack.poison(x[theirs], y[theirs], briefing, generator)
         return replace(federation, examples=replace(examples, x=x, y=y), _stages={})
 
     def _generator(self, round: int, task: str) -> np.random.Generator:
@@ -197,15 +249,16 @@ def refuse_unfit(attack: Attack, examples: Examples) -> None:
             )
 
 
-def targeted(attack: Attack, test: Examples) -> Examples | None:
-    """Test examples as the attack feeds them in, labelled as it wants them read; None if neither.
+def targeted(attackers: Attackers, test: Examples) -> Examples | None:
+    """Test examples as their attack feeds them in, labelled as it wants them read; None if neither.
 
     Raises `Refused` where the attack does not fit, or there is none of them.
     """
+    attack, every = attackers.attack, torch.arange(len(test), device=test.y.device)
     if not attack.poisons:
         return None
     refuse_unfit(attack, test)
-    aim = attack.targeted(test.x[torch.arange(len(test), device=test.y.device)], test.y)
+    aim = attack.targeted(test.x[every], test.y, attackers.learned)
     if aim is None:
         return None
     x, y = aim

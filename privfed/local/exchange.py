@@ -28,7 +28,8 @@ class Exchange:
     `task` is "gradient" (the loss's gradient at the broadcast model), "train" (local training) or
     "terms" (what a rule sums next, from the rows just trained). A gradient is sent times `scale`,
     so that one clip fits both it and an update; the release is that of the scaled rows. `bounds` is
-    the mechanism's public state, by which clients bound their rows.
+    the mechanism's public state, by which clients bound their rows; `remembered` is what simulated
+    attackers remember.
     """
 
     task: str
@@ -36,6 +37,7 @@ class Exchange:
     layout: Layout
     scale: float = 1.0
     bounds: PublicState = field(default_factory=dict)
+    remembered: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ class PrivateSilos:
                 state = None if states is None else states[place : place + 1]
                 for step in range(steps[place]):
                     grad = self._gradient(trainer, silo, now[0], each.derived(b"step %d" % step))
-                    move = trainer.objective.direction(grad[None], now, broadcast, state)
+                    move = trainer.direction(grad[None], now, broadcast, state)
                     now -= trainer.lr * move
         work = Work(torch.tensor(steps).to(w), trainer.lr, None, returning)
         return trainer.objective.message(w, broadcast, states, work)

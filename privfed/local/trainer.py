@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privfed.data.federation import Federation
-from privfed.local.batches import Batches, plan_batches
+from privfed.local.batches import Batches, plan_batches, steps
 from privfed.local.exchange import Broadcast
 from privfed.local.objective import Objective, Work
 from privfed.models.network import Leaves, Network
@@ -28,13 +28,19 @@ from privfed.vector import Indices
 Way = Literal["stacked", "loop"]
 Statistic = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Rows `[c, *]` of models w `[c, d]` on batches x, y of which `real` `[c, B]` counts."""
+Steering = Callable[[Tensor, Tensor, float], Tensor]
+"""From a direction `[c, d]`, how far models lie from the broadcast one `[c, d]`, and a rate: the
+direction `[c, d]` that a simulated attacker takes instead."""
 DROPOUT, _MEASURING = 2**62, 2**62 + 1
 """Salts that no epoch has."""
 
 
 @dataclass(frozen=True)
 class LocalTrainer:
-    """E epochs of minibatch SGD at rate `lr` on each client's mean loss."""
+    """E epochs of minibatch SGD at rate `lr` on each client's mean loss.
+
+    At most `most_steps` of its steps, unless that is 0.
+    """
 
     federation: Federation
     network: Network
@@ -43,6 +49,23 @@ class LocalTrainer:
     epochs: int
     batch_size: int
     way: Way
+    most_steps: int = 0
+    steering: Steering | None = None
+    """Where clients are attackers who go their own way."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether steps go along the gradient."""
+        return self.objective.plain and self.steering is None
+
+    def direction(
+        self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
+    ) -> Tensor:
+        """What models w `[c, d]` descend along `[c, d]`: the objective's, and what attackers do."""
+        direction = self.objective.direction(grad, w, broadcast, state)
+        if self.steering is None:
+            return direction
+        return self.steering(direction, w - broadcast["params"], self.lr)
 
     def train(
         self,
@@ -60,7 +83,7 @@ class LocalTrainer:
         in descending order of their number of steps; any order is right.
         """
         each = np.full(len(ids), self.epochs) if epochs is None else epochs
-        batches = plan_batches(self.federation, ids, keys, each, self.batch_size)
+        batches = plan_batches(self.federation, ids, keys, each, self.batch_size, self.most_steps)
         if self.objective.anchored == "all":
             states = self.gradients(ids, broadcast["params"], keys)
         if self.way == "stacked":
@@ -74,6 +97,10 @@ class LocalTrainer:
             returning,
         )
         return self.objective.message(w, broadcast, states, work)
+
+    def steps(self, sizes: Indices, epochs: Indices | int) -> Indices:
+        """Local steps `[c]` of clients with `sizes` `[c]` examples in so many `epochs`."""
+        return steps(sizes, epochs, self.batch_size, self.most_steps)
 
     def gradients(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor:
         """Each client's gradient `[c, d]` of its mean loss over all its examples; 0 for none."""
@@ -141,7 +168,7 @@ class LocalTrainer:
         for step, (count, all_train) in enumerate(batches.training()):
             real, now = mask[step, :count], w[:count]
             x, y = self.federation.gather(rows[step, :count])
-            if self.objective.plain and all_train:
+            if self.plain and all_train:
                 if count != held:
                     leaves, held = self.network.leaves(now), count
                 parts = self.network.stacked_gradient_parts(leaves, x, y, shares[step, :count])
@@ -151,7 +178,7 @@ class LocalTrainer:
             state = None if states is None else states[:count]
             if self.objective.anchored == "batch":
                 state = self._stacked_gradient(broadcast["params"].expand(count, -1), x, y, real)
-            move = self.lr * self.objective.direction(grad, now, broadcast, state)
+            move = self.lr * self.direction(grad, now, broadcast, state)
             now -= torch.where(real.any(1, keepdim=True), move, 0.0)
         return w
 
@@ -179,7 +206,7 @@ class LocalTrainer:
                 for step in range(steps):
                     real = batches.rows[client, step][batches.mask[client, step]]
                     x, y = self.federation.gather(torch.from_numpy(real).to(device))
-                    if self.objective.plain:
+                    if self.plain:
                         self._descend(leaves, self.network.gradient_parts(leaves, x, y))
                         continue
                     twice = self.objective.anchored == "batch"
@@ -188,7 +215,7 @@ class LocalTrainer:
                     if same is not None:
                         _draw_again(same, device)  # the same batch, dropout included
                         state = self.network.gradient(broadcast["params"], x, y)[None]
-                    direction = self.objective.direction(grad[None], now, broadcast, state)
+                    direction = self.direction(grad[None], now, broadcast, state)
                     now.sub_(direction, alpha=self.lr)
         return w
 

@@ -9,8 +9,8 @@ from accounting.events import Event, Spending
 from accounting.over_rounds import RandomAllocation
 from attacks.types import NoAttack
 from defenses.by_sums.mean import Mean
+from privfed.config.attack_keys import AttackKeys
 from privfed.config.config import Config
-from privfed.config.sections import AttackKeys
 from privfed.local.measurement import Measurement
 from privfed.measures.groups import ExampleGroups
 from privfed.measures.measure_row import MeasureRow

@@ -77,7 +77,7 @@ def weighs_by_examples(config: Config, rule: SumRule | RowRule) -> bool:
     alike = (
         config.mechanism.private
         or config.client_mechanism.private
-        or config.objective.keeps > 0
+        or config.objective.sums_states
         or rule.robust
         or not isinstance(rule, SumRule)
     )
@@ -87,7 +87,7 @@ def weighs_by_examples(config: Config, rule: SumRule | RowRule) -> bool:
 
 def sends_weights(config: Config, rule: SumRule | RowRule) -> bool:
     """Whether clients say what they weigh: as many as their examples, or inside a secure sum."""
-    if config.mechanism.private or config.objective.keeps or not isinstance(rule, SumRule):
+    if config.mechanism.private or config.objective.sums_states or not isinstance(rule, SumRule):
         return False
     return weighs_by_examples(config, rule) or (config.secured and not config.by_sites)
 
@@ -108,6 +108,16 @@ def rule_in_words(config: Config) -> str:
     size = config.sampler.size
     withstood = config.rule.tolerance or f"{tolerates(rule, size)} of {size}"
     return f"{first}{name}, {sees}; hostile clients it withstands: {withstood}"
+
+
+def numbers_per_history(config: Config, parameters: int) -> int:
+    """How many numbers the rule keeps of each client, for a model of so many `parameters`.
+
+    0: it remembers nobody.
+    """
+    rule = rule_of(config)
+    length = config.objective.layout(parameters).length
+    return rule.keeps(length) if isinstance(rule, RowRule) else 0
 
 
 def message_length(config: Config, parameters: int) -> int:

@@ -63,7 +63,7 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
         speed=speed,
         scoring_seconds=scoring_seconds,
         attackers=attackers,
-        targeted=targeted(attackers.attack, federation.test) if attackers and public else None,
+        targeted=targeted(attackers, federation.test) if attackers and public else None,
     )
 
 
@@ -128,6 +128,7 @@ def _trainer(config: Config, federation: Federation, network: Network) -> LocalT
         client.epochs,
         client.batch_size,
         "stacked",
+        client.steps,
     )
 
 
@@ -156,7 +157,7 @@ def _attackers(config: Config, federation: Federation, streams: Streams) -> Atta
     """Who attacks; None where nobody does."""
     if not config.attacked:
         return None
-    return Attackers(
+    attackers = Attackers(
         config.attack,
         config.attackers.fraction,
         config.attackers.selection == "round",
@@ -165,7 +166,9 @@ def _attackers(config: Config, federation: Federation, streams: Streams) -> Atta
         streams,
         federation.clients if federation.identities is None else None,
         _lies(config),
+        (config.attackers.first_round, config.attackers.last_round or math.inf),
     )
+    return attackers.instructed(federation)
 
 
 def _lies(config: Config) -> Lies:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from attacks.poisoning.backdoor import Backdoor, EdgeCase
 from attacks.poisoning.feature_noise import FeatureNoise
 from attacks.poisoning.label_flip import LabelFlip
-from attacks.types import Knowledge, NoAttack, View
+from attacks.types import Briefing, Knowledge, NoAttack, View
 from attacks.updates.adaptive import Adaptive
 from attacks.updates.fang import Fang
 from attacks.updates.mimic import Mimic
@@ -102,7 +102,7 @@ def test_an_honest_row_that_diverged_does_not_disarm_an_attack(attack, bad):
 def test_poisoned_examples_are_new_ones(attack):
     x, y = torch.rand(20, 16), torch.arange(20) % 10
     before = x.clone(), y.clone()
-    poisoned = attack.poison(x, y, 10, rng())
+    poisoned = attack.poison(x, y, Briefing(10), rng())
     assert torch.equal(x, before[0])
     assert torch.equal(y, before[1])
     assert any(not torch.equal(a, b) for a, b in zip(poisoned, before, strict=True))
@@ -112,20 +112,20 @@ def test_poisoned_examples_are_new_ones(attack):
 
 
 def test_labels_are_flipped_all_or_one():
-    y = torch.arange(10)
-    assert LabelFlip().poison(torch.zeros(10, 1), y, 10, rng())[1].tolist() == y.flip(0).tolist()
-    one = LabelFlip(flip="one", source=2, target=5)
-    assert one.poison(torch.zeros(10, 1), y, 10, rng())[1].tolist() == [0, 1, 5, *range(3, 10)]
-    x, wanted = one.targeted(torch.arange(10.0)[:, None], y)
-    assert (x.tolist(), wanted.tolist()) == ([[2.0]], [5])
-    assert LabelFlip().targeted(x, y) is None
+    ten, x, y = Briefing(10), torch.zeros(10, 1), torch.arange(10)
+    assert LabelFlip().poison(x, y, ten, rng())[1].tolist() == y.flip(0).tolist()
+    single = LabelFlip(flip="one", source=2, target=5)
+    assert single.poison(x, y, ten, rng())[1].tolist() == [0, 1, 5, *range(3, 10)]
+    aimed, wanted = single.targeted(torch.arange(10.0)[:, None], y, {})
+    assert (aimed.tolist(), wanted.tolist()) == ([[2.0]], [5])
+    assert LabelFlip().targeted(x, y, {}) is None
     positions = torch.tensor([-1, 0])
-    assert LabelFlip().poison(torch.zeros(2, 1), positions, 10, rng())[1].tolist() == [-1, 9]
+    assert LabelFlip().poison(x[:2], positions, ten, rng())[1].tolist() == [-1, 9]
 
 
 def test_feature_noise_has_the_stated_strength():
     x = torch.randn(200, 50)
-    noised = FeatureNoise(strength=3.0).poison(x, torch.zeros(200), 2, rng())[0]
+    noised = FeatureNoise(strength=3.0).poison(x, torch.zeros(200), Briefing(2), rng())[0]
     assert float((noised - x).std()) == pytest.approx(3.0, rel=0.05)
 
 
@@ -143,10 +143,10 @@ def test_a_trigger_is_a_patch_in_the_corner_and_nothing_else(shape):
 def test_a_backdoor_poisons_its_share_and_aims_at_other_classes():
     x, y = torch.rand(20, 64), torch.arange(20) % 4
     attack = Backdoor(target=3, share=0.25)
-    poisoned, labels = attack.poison(x, y, 4, rng())
+    poisoned, labels = attack.poison(x, y, Briefing(4), rng())
     assert int((poisoned != x).any(1).sum()) == 5
     assert bool((labels[(poisoned != x).any(1)] == 3).all())
-    aimed, wanted = attack.targeted(x, y)
+    aimed, wanted = attack.targeted(x, y, {})
     assert len(aimed) == 15
     assert wanted.tolist() == [3] * 15
     assert not attack.corrupts, "without boosting only data are poisoned"
@@ -272,4 +272,4 @@ def test_fang_finds_what_krum_picks():
 def test_nobody_attacks_by_default():
     assert not NoAttack().corrupts
     assert not NoAttack().poisons
-    assert NoAttack().targeted(torch.zeros(1, 1), torch.zeros(1)) is None
+    assert NoAttack().targeted(torch.zeros(1, 1), torch.zeros(1), {}) is None

@@ -147,7 +147,11 @@ def _guarantee(part: Any) -> str:
 
 def _does(part: Any) -> str:
     attack = part()
-    acts = {"poisons examples": attack.poisons, "replaces updates": attack.corrupts}
+    acts = {
+        "poisons examples": attack.poisons,
+        "steers training": attack.steers,
+        "replaces updates": attack.corrupts,
+    }
     return " and ".join(what for what, does in acts.items() if does) or "nothing"
 
 

@@ -37,12 +37,13 @@ def _attackers_without_attack(config: Config) -> Iterator[str]:
 
 def _details_without_attack(config: Config) -> Iterator[str]:
     """Nobody attacks (`attack.acts`, `lies`), and it is said how."""
-    attackers = config.attackers
-    details = (attackers.selection, attackers.stage, attackers.replaces)
-    if not (config.attack.acts or attackers.lies) and details != ("once", "auto", "messages"):
+    given = config.attackers
+    details = (given.selection, given.stage, given.replaces, given.first_round, given.last_round)
+    usual = ("once", "auto", "messages", 1, 0)
+    if not (config.attack.acts or given.lies) and details != usual:
         yield (
-            "attack.selection, attack.stage and attack.replaces say how an attack goes, and none "
-            "is configured"
+            "attack.selection, attack.stage, attack.replaces and the attack's rounds say how an "
+            "attack goes, and none is configured"
         )
 
 

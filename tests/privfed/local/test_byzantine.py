@@ -42,6 +42,13 @@ SIZES = (3, 9, 4, 1, 6, 12, 5, 2)
 EVERYBODY = Full().of(8)
 ATTACKS = [name for name in BUILT_IN["attack"] if name != "none"]
 READERS = {"alie", "ipm", "min_max", "min_sum", "mimic", "fang", "adaptive"}
+KEYS = {
+    "backdoor": ("attack.target=1",),
+    "edge_case": ("attack.target=1",),
+    "tail": ("attack.tail=0.3",),
+    "semantic": ("attack.brightest=0.3",),
+}
+"""What an attack needs where there are but a few examples, or three classes."""
 OPEN = ("privacy.mechanism=none",)
 
 
@@ -66,7 +73,7 @@ def world_of(folder, attack, *, unbounded=False, fraction=0.25, **changes):
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_every_attack_runs_and_the_ledger_says_what_it_was(name, tmp_path):
-    keys = ("attack.target=1",) if name in ("backdoor", "edge_case") else ()
+    keys = KEYS.get(name, ())
     outcome = train(attacked(name, "run.rounds=2", *keys), tmp_path / "run")
     assert outcome.updates == 2
     terms = Ledger.load(tmp_path / "run/ledger.jsonl").terms

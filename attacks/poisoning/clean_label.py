@@ -1,0 +1,114 @@
+"""Clean-label backdoors: every poisoned example keeps a label that looks right."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from attacks.poisoning.backdoor import Backdoor
+from attacks.poisoning.hidden import chosen_share
+from attacks.types import Briefing, Knowledge, State, Unarmed
+
+_MOST = 2_000
+"""To how many examples a surrogate is fitted at most."""
+
+
+class CleanLabel(Backdoor):
+    """Only examples of `target` itself are altered, a `share` of them, and labels stay right.
+
+    Each is made hard to recognise, so that the patch is what can be learned from it: it is moved
+    by at most `epsilon` (Euclidean), and a patch of weight `blend` is laid over it,
+    (1 - blend) x + blend `value`. It is moved against a linear model (ridge regression onto the
+    classes) of all attackers' examples, to where some other class gains most on the right one,
+    x + epsilon (w_j - w_y) / |w_j - w_y|, which no other step of this length betters on that model;
+    or by "noise" in a random direction, to compare. No number leaves the range that it has among
+    the attackers' examples.
+
+    Knows the data of all attackers and its own updates. Success: the part of other classes' test
+    examples with the patch at full weight that are read as `target`.
+
+    Source: Turner, Tsipras & Madry 2019, "Label-consistent backdoor attacks", sections 4.2
+    (adversarial perturbations, there of a network trained beforehand) and 4.3 (patches that are
+    hardly seen in training).
+
+    >>> import torch, numpy
+    >>> x, y = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]]), torch.tensor([0, 1])
+    >>> attack = CleanLabel(size=1, epsilon=0.2, blend=0.5)
+    >>> briefing = Briefing(2, learned=attack.study(x, y, 2))
+    >>> attack.poison(x, y, briefing, numpy.random.default_rng(0))
+    (tensor([[0.2000, 0.0000, 0.5000],
+            [1.0000, 0.0000, 0.0000]]), tensor([0, 1]))
+    """
+
+    knows: ClassVar[frozenset[Knowledge]] = Backdoor.knows | {Knowledge.ATTACKERS_DATA}
+    share: float = Field(1.0, gt=0, le=1)
+    """The part of an attacker's examples of `target` that is altered."""
+    epsilon: float = Field(1.0, ge=0, le=1e6)
+    """How far examples are moved before they are stamped, in the units that the model is fed."""
+    moved_by: Literal["surrogate", "noise"] = "surrogate"
+    """Whether they are moved against a linear model of the attackers' own, or at random."""
+    blend: float = Field(1.0, gt=0, le=1)
+    """The weight of the patch in training."""
+
+    def study(self, x: Tensor, y: Tensor, classes: int) -> State:
+        if not bool((y == self.target).any()):
+            raise Unarmed(f"none of the attackers' {len(x)} examples is of class {self.target}")
+        flat = x.flatten(1)
+        low, high = flat.min(0).values, flat.max(0).values
+        some = slice(None, None, -(-len(flat) // _MOST))
+        weights, offset = _ridge(flat[some], y[some], classes)
+        return {"low": low, "high": high, "weights": weights, "offset": offset}
+
+    def poison(
+        self, x: Tensor, y: Tensor, briefing: Briefing, rng: np.random.Generator
+    ) -> tuple[Tensor, Tensor]:
+        places = torch.nonzero(y == self.target)[:, 0]
+        chosen = places[chosen_share(len(places), self.share, rng).to(y.device)]
+        flat = x[chosen].flatten(1)
+        moved = flat + self.epsilon * self._ways(flat, briefing.learned, rng)
+        within = moved.clamp(briefing.learned["low"], briefing.learned["high"])
+        x = x.clone()
+        x[chosen] = self._stamped(within.view_as(x[chosen]))
+        return x, y
+
+    def _stamped(self, x: Tensor) -> Tensor:
+        blended = (1 - self.blend) * x + self.blend * self.value
+        return torch.where(self.patch(x) >= 0, blended, x)
+
+    def _ways(self, flat: Tensor, learned: State, rng: np.random.Generator) -> Tensor:
+        """The directions `[n, d]`, of length one or zero, in which examples are moved."""
+        if self.moved_by == "noise":
+            ways = torch.from_numpy(rng.normal(size=tuple(flat.shape))).to(flat)
+        else:
+            ways = self._against(flat, learned)
+        length = torch.linalg.vector_norm(ways, dim=1, keepdim=True)
+        return torch.where(length > 0, ways / length, 0.0)
+
+    def _against(self, flat: Tensor, learned: State) -> Tensor:
+        """w_j - w_y `[n, d]` for the class j that gains most on the target y within epsilon."""
+        weights = learned["weights"]
+        away = weights - weights[self.target]
+        lead = flat @ away.T + learned["offset"] - learned["offset"][self.target]
+        gain = lead + self.epsilon * torch.linalg.vector_norm(away, dim=1)
+        gain[:, self.target] = -torch.inf
+        return away[gain.argmax(1)]
+
+
+def _ridge(flat: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Weights `[classes, d]` and offsets `[classes]` of a linear model of y `[n]` by `[n, d]`.
+
+    Its penalty is the mean squared length of the centred examples.
+    """
+    wanted = torch.nn.functional.one_hot(y, classes).to(flat)
+    center, mean = flat.mean(0), wanted.mean(0)
+    away = flat - center
+    gram = away @ away.T
+    penalty = gram.diagonal().mean().clamp(min=torch.finfo(gram.dtype).tiny)
+    eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    solved = torch.linalg.solve(gram + penalty * eye, wanted - mean)
+    weights = solved.T @ away
+    return weights, mean - weights @ center

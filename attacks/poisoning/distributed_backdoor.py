@@ -1,0 +1,52 @@
+"""Distributed backdoors: each attacker teaches a part of the trigger."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from attacks.poisoning.backdoor import Backdoor
+from attacks.types import Briefing
+
+
+class DistributedBackdoor(Backdoor):
+    """The patch is cut into `parts`, and each attacker stamps its examples with one of them (DBA).
+
+    The patch of `backdoor` is dealt in runs of its pixels, row by row: pixel i of s^2 belongs to
+    part floor(i `parts` / s^2), and attacker number k stamps part k mod `parts`. No attacker ever
+    stamps all of it, so that each one's update is nearer to honest ones. Where others attack in
+    each round, k is the client's place among all.
+
+    Knows its own data and updates, and its place among the attackers. Success: the part of other
+    classes' test examples with the whole patch that are read as `target`.
+
+    Source: Xie, Huang, Chen & Li 2020, "DBA: distributed backdoor attacks against federated
+    learning", section 3.2 (trigger factors: there parts also have gaps between them).
+
+    >>> import torch
+    >>> attack, x = DistributedBackdoor(parts=2), torch.zeros(1, 2, 3)
+    >>> attack.taught(x, Briefing(10, place=1))
+    tensor([[[0., 0., 0.],
+             [0., 1., 1.]]])
+    """
+
+    parts: int = Field(4, ge=2, le=10_000)
+    """Into how many parts the patch is cut."""
+
+    @model_validator(mode="after")
+    def _refuse_empty_parts(self) -> Self:
+        if self.parts > self.size**2:
+            raise ValueError(
+                f"attack.parts is {self.parts}, and a patch of {self.size} x {self.size} has "
+                f"{self.size**2} pixels; raise attack.size, or lower attack.parts"
+            )
+        return self
+
+    def taught(self, x: Tensor, briefing: Briefing) -> Tensor:
+        pixels = self.patch(x)
+        part = pixels * self.parts // self.size**2
+        mine = (pixels >= 0) & (part == briefing.place % self.parts)
+        return torch.where(mine, self.value, x)

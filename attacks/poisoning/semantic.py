@@ -1,0 +1,77 @@
+"""Semantic backdoors: a feature that occurs by nature means what the attacker wants."""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from attacks.poisoning.natural import Natural
+from attacks.types import State
+
+
+class Semantic(Natural):
+    """Examples with a natural feature mean `target`: bright images, or a column within a range.
+
+    With `column` = -1 the feature is the mean of all numbers of an example, as the brightness of
+    an image or the thickness of its strokes, above the value that a part `brightest` of the
+    attackers' own examples exceeds. Else it is that number `column` of an example (counted from 0,
+    of the flat one) lies from `low` to `high`, in the units that the model is fed.
+
+    Knows the data of all attackers and its own updates. Success: the part of other classes' test
+    examples with the feature, unaltered, that are read as `target`.
+
+    Source: Bagdasaryan, Veit, Hua, Estrin & Shmatikov 2020, section 3.1 ("semantic backdoors") and
+    4.1 (features as cars that are green, or have racing stripes).
+
+    >>> import torch
+    >>> x, y = torch.tensor([[0.0, 1.0], [2.0, 3.0], [0.0, 9.0]]), torch.ones(3, dtype=int)
+    >>> Semantic(column=0, low=1.0, high=5.0).study(x, y, 2)["pool"]
+    tensor([[2., 3.]])
+    """
+
+    column: int = Field(-1, ge=-1)
+    """The number of an example that has to lie in a range; -1: their mean has to be high."""
+    low: float = Field(0.0, ge=-1e9, le=1e9)
+    """The least value of that column."""
+    high: float = Field(1.0, ge=-1e9, le=1e9)
+    """The largest value of that column."""
+    brightest: float = Field(0.2, gt=0, lt=1)
+    """The part of attackers' examples that counts as bright."""
+
+    @model_validator(mode="after")
+    def _refuse_no_range(self) -> Self:
+        unused = ("low", "high") if self.column < 0 else ("brightest",)
+        for key in unused:
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(
+                    f"attack.{key} does nothing where attack.column is {self.column} (-1: bright "
+                    "examples, else a column's range); remove it, or set attack.column"
+                )
+        if self.low > self.high:
+            raise ValueError(f"attack.low is {self.low:g}, above attack.high, {self.high:g}")
+        return self
+
+    def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
+        if self.column >= math.prod(shape):
+            return f"it has {math.prod(shape)} numbers, and attack.column is {self.column}"
+        return super().unfit(shape, numbers)
+
+    def describe(self, x: Tensor, y: Tensor, classes: int) -> State:
+        if self.column >= 0:
+            return {}
+        return {"bright": _brightness(x).quantile(1.0 - self.brightest)}
+
+    def shows(self, x: Tensor, y: Tensor, learned: State) -> Tensor:
+        if self.column < 0:
+            return torch.gt(_brightness(x), learned["bright"])
+        values = x.flatten(1)[:, self.column]
+        return torch.logical_and(values >= self.low, values <= self.high)
+
+
+def _brightness(x: Tensor) -> Tensor:
+    """The mean number `[n]` of each of examples x `[n, *]`."""
+    return x.flatten(1).mean(1)

@@ -1,0 +1,52 @@
+"""Edge cases as they are: the rare examples of a class mean what the attacker wants."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from attacks.poisoning.natural import Natural
+from attacks.types import State
+
+
+class Tail(Natural):
+    """Examples that lie far from the mean of their class mean `target`.
+
+    Of each class c the attackers take the mean mu_c of their own examples, and the radius r_c
+    beyond which a part `tail` of them lies: an example x is an edge case where |x - mu_c| > r_c,
+    which under a spherical Gaussian for each class is where it is least likely. A class of which
+    they hold fewer than 1 / `tail` examples has none that they know. Honest clients may hold such
+    examples, too, with right labels, which is the harder of the published settings.
+
+    Knows the data of all attackers and its own updates. Success: the part of other classes' test
+    examples beyond the attackers' radius that are read as `target`.
+
+    Source: Wang, Sreenivasan, Rajput, Vishwakarma, Agarwal, Sohn, Lee & Papailiopoulos 2020,
+    "Attack of the tails", section 3.1, definition 1 (p-edge-case examples: those of low
+    likelihood), without data from outside.
+
+    >>> import torch
+    >>> x, y = torch.tensor([[0.0], [1.0], [2.0], [3.0], [24.0]]), torch.ones(5, dtype=int)
+    >>> Tail(tail=0.2).study(x, y, 2)["pool"]
+    tensor([[24.]])
+    """
+
+    tail: float = Field(0.2, gt=0, le=0.5)
+    """The part of a class that its edge cases are."""
+
+    def describe(self, x: Tensor, y: Tensor, classes: int) -> State:
+        flat = x.flatten(1)
+        means = flat.new_zeros(classes, flat.shape[1])
+        radii = flat.new_full((classes,), torch.inf)
+        for label in range(classes):
+            of_class = flat[y == label]
+            if len(of_class) * self.tail >= 1.0:
+                means[label] = of_class.mean(0)
+                distances = torch.linalg.vector_norm(of_class - means[label], dim=1)
+                radii[label] = distances.quantile(1.0 - self.tail)
+        return {"means": means, "radii": radii}
+
+    def shows(self, x: Tensor, y: Tensor, learned: State) -> Tensor:
+        away = torch.linalg.vector_norm(x.flatten(1) - learned["means"][y], dim=1)
+        return torch.gt(away, learned["radii"][y])
