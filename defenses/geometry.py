@@ -50,10 +50,10 @@ class Geometry:
 
     @cached_property
     def gram(self) -> Tensor:
-        """Inner products `[n + 1, n + 1]` float64 about a point amid rows; the last is the origin.
+        """Inner products `[n + 1, n + 1]` float64 about a point near the rows.
 
-        As only differences of rows are used, which point it is does not matter, but for precision:
-        about a distant one, squared norms drown the distances.
+        The last is the origin. As only differences of rows are used, which point it is does not
+        matter, but for precision: about a distant one, squared norms drown the distances.
         """
         return self.products()
 
@@ -115,43 +115,53 @@ def _between(gram: Tensor) -> Tensor:
 
 
 def _amid(rows: Tensor, keep: Tensor | None) -> Tensor:
-    """Inner products of `rows[keep]` about one of them that most others are near to.
+    """Inner products of `rows[keep]` about a point that most of them are near to.
 
-    It starts with the first. Where most rows are much nearer to another than to it, it was an
-    outlier, and the other is taken instead, until it is none. Hostile rows can hide behind one
-    another, each a thousandth as far out as the one before: so often it may take.
+    It starts with the origin. Where most rows are much nearer to one of them than to it, they lie
+    far out, and that one is taken instead; where that was an outlier, another, until it is none.
+    Hostile rows can hide behind one another, each a thousandth as far out as the one before: so
+    often it may take.
     """
     places = torch.arange(len(rows), device=rows.device) if keep is None else keep
-    center = 0
-    for _ in range(max(1, len(places))):
-        gram = _about(rows, keep, rows[places[center]])
-        if len(places) < 3:
-            return gram
+    center = None
+    gram = _about(rows, keep, None)
+    for _ in range(len(places)):
         half = len(places) // 2
         near = _between(gram)[:-1, :-1].sort(dim=1).values[:, half]
         best = int(near.argmin())
         typical = gram.diagonal()[:-1].sort().values[half]
         if best == center or typical <= _FAR * near[best]:
-            return gram
+            break
         center = best
+        gram = _about(rows, keep, rows[places[center]])
     return gram
 
 
-def _about(rows: Tensor, keep: Tensor | None, center: Tensor) -> Tensor:
-    """Inner products `[n + 1, n + 1]` float64 of `rows[keep]` and the origin, about `center`.
+def _about(rows: Tensor, keep: Tensor | None, center: Tensor | None) -> Tensor:
+    """Inner products `[n + 1, n + 1]` float64 of `rows[keep]` and the origin, about `center` `[d]`.
 
-    Column by column, so that no second copy of the rows is made; each chunk's products are summed
-    in float64. They are symmetric: blocks below the diagonal are left out.
+    None is the origin. Column by column, so that no second copy of the rows is made; each chunk's
+    products are summed in float64.
     """
     n = len(rows) if keep is None else len(keep)
     gram = torch.zeros(n + 1, n + 1, dtype=torch.float64, device=rows.device)
-    block = math.ceil((n + 1) / math.ceil((n + 1) / _BLOCK))
+    room = torch.empty(n + 1, _CHUNK, dtype=rows.dtype, device=rows.device)
     for start in range(0, rows.shape[1], _CHUNK):
-        chunk, middle = rows[:, start : start + _CHUNK], center[start : start + _CHUNK]
-        centered = torch.empty(n + 1, chunk.shape[1], dtype=rows.dtype, device=rows.device)
-        torch.sub(chunk if keep is None else chunk[keep], middle, out=centered[:n])
-        torch.neg(middle, out=centered[n])
-        for first in range(0, n + 1, block):
-            last = first + block
-            gram[first:last, first:] += centered[first:last] @ centered[first:].T
+        chunk = rows[:, start : start + _CHUNK]
+        chunk = chunk if keep is None else chunk[keep]
+        if center is None:
+            _add_products(gram[:n, :n], chunk)
+        else:
+            middle, centered = center[start : start + _CHUNK], room[:, : chunk.shape[1]]
+            torch.sub(chunk, middle, out=centered[:n])
+            torch.neg(middle, out=centered[n])
+            _add_products(gram, centered)
     return gram.triu() + gram.triu(1).T
+
+
+def _add_products(gram: Tensor, chunk: Tensor) -> None:
+    """Add the inner products of `chunk` `[m, c]` to `gram` `[m, m]`, on and above its diagonal."""
+    m = len(gram)
+    block = math.ceil(m / math.ceil(m / _BLOCK)) if m else 1
+    for first in range(0, m, block):
+        gram[first : first + block, first:] += chunk[first : first + block] @ chunk[first:].T

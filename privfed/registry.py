@@ -119,6 +119,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "foolsgold": "defenses.on_rows.foolsgold:FoolsGold",
         "flame": "defenses.on_rows.flame:Flame",
         "rflbat": "defenses.on_rows.rflbat:Rflbat",
+        "fldetector": "defenses.on_rows.fldetector:FlDetector",
     },
     "attack": {
         "none": "attacks.types:NoAttack",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 
 import torch
 from torch import Tensor
 
-_CHUNK = 8192
+from defenses.columns import product
 
 
 def pull(rows: Tensor, center: Tensor, radius: float) -> tuple[Tensor, Tensor]:
@@ -33,27 +33,21 @@ def pull(rows: Tensor, center: Tensor, radius: float) -> tuple[Tensor, Tensor]:
 def mean_pull(rows: Tensor, center: Tensor, radius: float) -> Tensor:
     """The average `[d]` of the ways that `pull` gives for all `rows` `[n, d]`, which lie together.
 
-    They are weights b_k / n on the differences x_k - v, formed twice, chunk by chunk: for their
-    norms, and for one product. To multiply the rows instead and subtract v afterwards would lose as
-    many digits as |v| has more than the differences. About v = 0 the rows are read as they are.
+    Nothing of their size is written. About zero they are measured, and multiplied once by weights;
+    about another center each is subtracted, measured and added up while it is at hand. Weights on
+    the rows themselves, with the center subtracted afterwards, would lose as many digits as the
+    center is longer than the differences.
     """
-    squares = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-    for away in _differences(rows, center):
-        squares += torch.linalg.vector_norm(away, dim=1).double().square()
-    finite = squares.to(rows.dtype).isfinite()  # as where a whole row is summed
-    part = torch.where(finite, (radius / squares.sqrt()).clamp(max=1.0), 0.0)
-    weights = (part / len(rows)).to(rows.dtype)
-    keep = None if bool(finite.all()) else finite.nonzero().squeeze(1)
-    weights = weights if keep is None else weights[keep]
-    return torch.cat([weights @ away for away in _differences(rows, center, keep)])
-
-
-def _differences(rows: Tensor, center: Tensor, keep: Tensor | None = None) -> Iterator[Tensor]:
-    """`rows[keep] - center`, some columns at a time."""
-    if keep is None and not bool(center.any()):
-        yield rows
-        return
-    for start in range(0, rows.shape[1], _CHUNK):
-        chunk = rows[:, start : start + _CHUNK]
-        chunk = chunk if keep is None else chunk[keep]
-        yield chunk - center[start : start + _CHUNK]
+    rows = rows.detach()
+    if not bool(center.any()):
+        norms = torch.linalg.vector_norm(rows, dim=1)
+        weights = radius / norms.clamp(min=radius) / len(rows)
+        keep = None if bool(norms.isfinite().all()) else norms.isfinite().nonzero().squeeze(1)
+        return product(weights[None] if keep is None else weights[None, keep], rows, keep)[0]
+    ways, away = torch.zeros_like(center), torch.empty_like(center)
+    for row in rows:
+        torch.sub(row, center, out=away)
+        norm = float(torch.linalg.vector_norm(away))
+        if math.isfinite(norm):
+            ways.add_(away, alpha=radius / max(norm, radius))
+    return ways / len(rows)

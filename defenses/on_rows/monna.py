@@ -10,8 +10,6 @@ from defenses.finite import usable, usable_places
 from defenses.types import RowRule, require_floats
 from defenses.weighing import refuse_too_many
 
-_CHUNK = 8192
-
 
 class TrustedNeighbours(RowRule):
     """The mean of the n - f updates nearest to one that the server made itself (MoNNA).
@@ -54,9 +52,7 @@ class TrustedNeighbours(RowRule):
 
 
 def _from(point: Tensor, rows: Tensor) -> Tensor:
-    """Squared distances `[n]` float64 of `rows` `[n, d]` from `point` `[d]`, without a copy."""
-    squared = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-    for start in range(0, rows.shape[1], _CHUNK):
-        part = slice(start, start + _CHUNK)
-        squared += (rows[:, part] - point[part]).square().sum(1, dtype=torch.float64)
-    return squared
+    """Squared distances `[n]` float64 of `rows` `[n, d]` from `point` `[d]`, row by row."""
+    away = torch.empty_like(point)
+    norms = [torch.linalg.vector_norm(torch.sub(row, point, out=away)) for row in rows]
+    return torch.stack(norms).double().square()

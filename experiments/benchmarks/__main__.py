@@ -29,7 +29,7 @@ SHORT: dict[str, list[str]] = {
     "secure_sums": [],
     "sites": ["--rounds", "5"],
     "distributed_noise": ["--count", "500000", "--clients", "20"],
-    "aggregation": ["--clients", "50", "--dimension", "100000"],
+    "aggregation": ["--turns", "3"],
 }
 
 

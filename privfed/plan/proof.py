@@ -7,7 +7,7 @@ import math
 from accounting.events import CHANGE
 from defenses.types import SumRule
 from privfed.plan.plan import Plan
-from privfed.plan.rule import rule_of
+from privfed.plan.rule import numbers_per_history, rule_of
 from privfed.round.algorithm import releases_per_round
 
 
@@ -22,9 +22,10 @@ def proof_in_words(plan: Plan) -> str:
             "is done with these sums is post-processing"
         )
     if mechanism.trust == "client":
+        memory = ", its memory of clients" if numbers_per_history(config, 1) else ""
         return (
-            f"each client's own noise covers its clipped row, so that {name} and all else that is "
-            "done with rows or sums is post-processing"
+            f"each client's own noise covers its clipped row, so that {name}{memory} and all else "
+            "that is done with rows or sums is post-processing"
         )
     assert isinstance(rule, SumRule)
     bounded = rule.sensitivity(CHANGE[plan.event.relation]) < math.inf

@@ -108,6 +108,16 @@ def rule_in_words(config: Config) -> str:
     return f"{first}{name}, {sees}; hostile clients it withstands: {withstood}"
 
 
+def numbers_per_history(config: Config, parameters: int) -> int:
+    """How many numbers the rule keeps of each client, for a model of so many `parameters`.
+
+    0: it remembers nobody.
+    """
+    rule = rule_of(config)
+    length = config.objective.layout(parameters).length
+    return rule.keeps(length) if isinstance(rule, RowRule) else 0
+
+
 def message_length(config: Config, parameters: int) -> int:
     """How many numbers a client sends about a model of so many `parameters`."""
     return config.objective.layout(parameters).length + rule_of(config).extra

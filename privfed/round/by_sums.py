@@ -102,7 +102,9 @@ class BySums:
         algorithm = self._updates.algorithm
         return algorithm.sites_per_client if algorithm.fixed_divisor else 1
 
-    def _foreseen(self, exchange: Exchange, rows: Tensor, hostile: int) -> Tensor:
+    def _foreseen(
+        self, exchange: Exchange, rows: Tensor, hostile: int, ids: Indices | None
+    ) -> Tensor:
         """The aggregate without noise, as attackers work it out: all weigh alike, but for what they
         claim.
         """

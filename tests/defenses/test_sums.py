@@ -13,6 +13,7 @@ from defenses.by_sums.mean import Mean
 from defenses.by_sums.norm_bound import NormBound
 from defenses.by_sums.pull import pull
 from defenses.by_sums.sign_majority import SignMajority
+from defenses.types import SumRule
 
 BOUNDED = {
     "norm_bound": NormBound(),
@@ -109,6 +110,42 @@ def test_a_row_that_is_not_finite_pulls_nothing(bad):
     ways, parts = pull(rows, torch.zeros(2), 1.0)
     assert ways[0].tolist() == [0.0, 0.0]
     assert parts.tolist() == [[0.0], [pytest.approx(0.2)]]
+
+
+ROW_BY_ROW = {
+    "norm_bound": NormBound(radius=0.5),
+    "centered_clipping": CenteredClipping(radius=0.5),
+    "centered_clipping, three passes": CenteredClipping(radius=0.5, passes=3),
+}
+
+
+@pytest.mark.parametrize("name", ROW_BY_ROW)
+@pytest.mark.parametrize("bad", [None, torch.nan, -torch.inf, 1e30, 1e15])
+@pytest.mark.parametrize("away", [None, 0.0, 3.0])
+def test_rows_in_one_place_give_what_their_terms_give(name, bad, away):
+    rule, rows = ROW_BY_ROW[name], cloud(21, 40).float()
+    rows[3], rows[4] = 0.0, rows[4] / 100
+    if bad is not None:
+        rows[5, 7] = bad
+    center = None if away is None else away * cloud(1, 40, seed=3).float()[0]
+    before = rows.clone()
+    found = rule.on_rows(rows, center)
+    torch.testing.assert_close(found, SumRule.on_rows(rule, rows, center))
+    torch.testing.assert_close(rows, before, equal_nan=True, rtol=0, atol=0)
+    assert not rule.on_rows(rows.clone().requires_grad_(), center).requires_grad
+
+
+@pytest.mark.parametrize("length", [1e3, 1e5])
+def test_centered_clipping_is_exact_about_a_distant_center(length):
+    """To within the rounding of the center itself, where inner products would lose the distances"""
+    center = (length * torch.nn.functional.normalize(cloud(1, 500, seed=2), dim=1)[0]).float()
+    rows = (center + 0.1 * cloud(15, 500)).float()
+    rows[4:6] += 1e6
+    wide = CenteredClipping(radius=2.0)
+    expected = SumRule.on_rows(wide, rows.double(), center.double())
+    rounding = 2 * torch.finfo(torch.float32).eps * float(center.abs().max())
+    assert float((expected - center).norm()) > 100 * rounding, "it moves by much more than that"
+    torch.testing.assert_close(wide.on_rows(rows, center), expected.float(), atol=rounding, rtol=0)
 
 
 def test_keys_are_given_once():

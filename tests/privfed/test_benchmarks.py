@@ -6,6 +6,7 @@ import torch
 
 from experiments.benchmarks import device, sites
 from experiments.benchmarks.bare import BareLoop
+from experiments.benchmarks.contenders import RULES
 from experiments.benchmarks.growth import Growth, draw
 from experiments.benchmarks.rounds import WHOLE
 from experiments.benchmarks.running import Running
@@ -75,3 +76,16 @@ def test_rounds_by_sites_are_timed_beside_those_without_a_protocol():
     setups = [sites.workload(20, *way).setup() for way in (sites.TOGETHER, sites.CENTRAL)]
     assert [setup.algorithm.sites for setup in setups] == [sites.SITES, 0]
     assert [len(setup.network.initial_params) for setup in setups] == [100_004] * 2
+
+
+LEAN = sorted(name for name, each in RULES.items() if each.lean)
+
+
+@pytest.mark.parametrize("name", LEAN)
+def test_lean_references_compute_what_rules_do(name):
+    rows = 50 * torch.randn(11, 40, generator=torch.Generator().manual_seed(0))
+    rows[-2:] += 300.0
+    contenders = RULES[name]
+    found = contenders.lean(2)(rows.clone())
+    tolerance = 1.0 if name == "geometric median" else 1e-3  # three passes, and until it stands
+    torch.testing.assert_close(found, contenders.ours(2)(rows), atol=tolerance, rtol=1e-4)

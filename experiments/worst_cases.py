@@ -1,0 +1,135 @@
+"""The worst of several attacks, with its spread over seeds, as a table and counted, from a grid.
+
+    python -m experiments.worst_cases experiments/attack_defense/grid.csv --over method \\
+        --rows aggregation.before aggregation.rule --columns data.partition attack.fraction
+
+The worst attack of a case is the one of least mean accuracy over seeds; beside that mean stands the
+standard deviation of that attack's accuracy over seeds (of the sample, n - 1), both in per cent.
+Attacks within a twentieth of a point are tied: the adaptive one may send what another would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+_TIE = 0.05
+Case = tuple[str, ...]
+Accuracies = Mapping[str, Mapping[str, float]]
+"""Per cent by attack, and by seed."""
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The worst attack on a case: its name (or tied ones'), and accuracy in per cent over seeds."""
+
+    attack: str
+    mean: float
+    deviation: float
+    seeds: int
+    ahead: float
+    """By how many points the next is less harmful; infinite where there is none."""
+
+    @classmethod
+    def of(cls, attacks: Accuracies) -> Worst:
+        """The worst of `attacks`.
+
+        >>> Worst.of({"a": {"1": 90.0, "2": 80.0}, "b": {"1": 50.0, "2": 56.0}}).cell()
+        '53.0 ± 4.2'
+        """
+        means = sorted((statistics.fmean(seeds.values()), name) for name, seeds in attacks.items())
+        mean, name = means[0]
+        seeds = list(attacks[name].values())
+        deviation = statistics.stdev(seeds) if len(seeds) > 1 else 0.0
+        tied = [other for found, other in means if found - mean < _TIE]
+        ahead = means[len(tied)][0] - mean if len(means) > len(tied) else float("inf")
+        return cls(" = ".join(sorted(tied)), mean, deviation, len(seeds), ahead)
+
+    def cell(self) -> str:
+        return f"{self.mean:.1f} ± {self.deviation:.1f}" if self.seeds > 1 else f"{self.mean:.1f}"
+
+
+def cases(
+    path: Path, by: Sequence[str], over: str, where: Mapping[str, str]
+) -> dict[Case, dict[str, dict[str, float]]]:
+    """Accuracies of the cells of a grid's table that are done, by the values of the keys `by`."""
+    found: dict[Case, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["status"] == "done" and all(row[key] == value for key, value in where.items()):
+                case = tuple(row[key] for key in by)
+                found[case][row[over]][row["seed"]] = 100 * float(row["accuracy"])
+    return found
+
+
+def table(found: Mapping[Case, Accuracies], rows: int) -> str:
+    """The worst of each case in Markdown; the first `rows` keys of a case name its row."""
+    heads = _in_order(case[rows:] for case in found)
+    lines = [["", *(" ".join(head) for head in heads)], ["---"] * (1 + len(heads))]
+    for name in _in_order(case[:rows] for case in found):
+        cells = [found.get((*name, *head)) for head in heads]
+        lines.append([" ".join(name), *(Worst.of(cell).cell() if cell else "" for cell in cells)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _in_order(names: Iterable[Case]) -> list[Case]:
+    """The names, sorted by each key in turn, whose values are in the order of first appearance."""
+    each = list(dict.fromkeys(names))
+    ranks = [list(dict.fromkeys(values)) for values in zip(*each, strict=True)]
+    return sorted(
+        each, key=lambda name: [rank.index(key) for rank, key in zip(ranks, name, strict=True)]
+    )
+
+
+def tally(found: Mapping[Case, Accuracies]) -> str:
+    """In how many cases each attack is the worst, and by more than its deviation over seeds.
+
+    Empty where no case has several attacks.
+    """
+    worst = [Worst.of(attacks) for attacks in found.values() if len(attacks) > 1]
+    if not worst:
+        return ""
+    most, clear = Counter(each.attack for each in worst), Counter[str]()
+    clear.update(each.attack for each in worst if each.ahead > each.deviation)
+    lines = [
+        f"{len(worst)} cases; the worst attack, and where it is so by more than its deviation:"
+    ]
+    lines += [f"  {name}: {count} ({clear[name]})" for name, count in most.most_common()]
+    return "\n".join(lines)
+
+
+def spread(found: Mapping[Case, Accuracies]) -> str:
+    """How far seeds lie apart."""
+    each = [list(seeds.values()) for attacks in found.values() for seeds in attacks.values()]
+    pairs = [abs(a - b) for seeds in each for a, b in combinations(seeds, 2)]
+    several = [statistics.stdev(seeds) for seeds in each if len(seeds) > 1]
+    return (
+        f"{sum(pair > 10 for pair in pairs)} of {len(pairs)} pairs of seeds differ by over ten "
+        f"points; the deviation over seeds is {statistics.median(several):.1f} points in the "
+        f"median and {max(several):.1f} at most ({len(several)} cells)"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("table", type=Path, help="a grid's CSV")
+    parser.add_argument("--over", required=True, help="the key whose worst value is looked for")
+    parser.add_argument("--rows", nargs="+", required=True)
+    parser.add_argument("--columns", nargs="+", required=True)
+    parser.add_argument("--where", nargs="*", default=[], metavar="KEY=VALUE")
+    asked = parser.parse_args()
+    where = dict(each.split("=", 1) for each in asked.where)
+    found = cases(asked.table, [*asked.rows, *asked.columns], asked.over, where)
+    attacked = {case: attacks for case, attacks in found.items() if "0" not in case}
+    parts = [table(found, len(asked.rows)), tally(attacked), spread(found)]
+    print("\n\n".join(part for part in parts if part))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Worst cases of a grid: found, averaged over seeds, and counted."""
+
+import csv
+
+import pytest
+
+from experiments.worst_cases import cases, spread, table, tally
+
+MILD = {"flip": (0.90, 0.92), "shift": (0.91, 0.95)}
+HARSH = {"flip": (0.60, 0.80), "shift": (0.10, 0.10)}
+TIED = {"flip": (0.50, 0.70), "shift": (0.58, 0.64)}
+
+
+@pytest.fixture
+def found(tmp_path):
+    """Three cases, two attacks, two seeds; a cell that failed, and one of other data."""
+    path = tmp_path / "grid.csv"
+    with path.open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(["rule", "part", "attack", "seed", "status", "accuracy", "data"])
+        for (rule, part), attacks in {
+            ("a", "0.1"): MILD,
+            ("a", "0.4"): HARSH,
+            ("b", "0.1"): TIED,
+        }.items():
+            for attack, accuracies in attacks.items():
+                for seed, accuracy in enumerate(accuracies):
+                    out.writerow([rule, part, attack, seed, "done", accuracy, "x"])
+        out.writerow(["a", "0.1", "flip", 9, "failed", "", "x"])
+        out.writerow(["a", "0.1", "flip", 9, "done", 0.0, "y"])
+    return cases(path, ["rule", "part"], "attack", {"data": "x"})
+
+
+def test_the_worst_attack_is_that_of_the_least_mean(found):
+    assert table(found, rows=1).splitlines()[2:] == [
+        "| a | 91.0 ± 1.4 | 10.0 ± 0.0 |",
+        "| b | 60.0 ± 14.1 |  |",
+    ]
+
+
+def test_attacks_are_counted_and_what_is_within_the_spread_is_not_clear(found):
+    lines = tally(found).splitlines()
+    assert lines[0].startswith("3 cases")
+    assert sorted(lines[1:]) == ["  flip: 2 (1)", "  shift: 1 (1)"]
+
+
+def test_the_spread_counts_pairs_of_seeds(found):
+    assert spread(found).startswith("2 of 6 pairs of seeds differ by over ten points")
