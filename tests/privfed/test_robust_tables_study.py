@@ -112,7 +112,7 @@ def test_those_who_attack_hold_images_of_all_labels_and_honest_ones_the_whole(
 def test_every_cell_is_allowed(name):
     path = HERE / f"{name}.toml"
     found = cells(path, load_grid(path))
-    assert len(found) == {"imbalance": 18, "mimic": 36, "attacks": 80, "byzfl": 3}[name]
+    assert len(found) == {"imbalance": 36, "mimic": 36, "attacks": 80, "byzfl": 3}[name]
     for cell in found[::4]:
         assert cell.config is not None, cell.refusal
         plan(cell.config)
