@@ -51,6 +51,19 @@ class Rule(BaseModel):
         """The next center `[d]`, at last the aggregate, from what was released for an upload."""
         return released
 
+    def memory(self, model: Tensor) -> dict[str, Tensor]:
+        """What it keeps of the run before round 1, which starts from `model` `[d]`: public."""
+        return {"center": torch.zeros_like(model)} if self.remembers else {}
+
+    def memory_after(
+        self, memory: Mapping[str, Tensor], model: Tensor, aggregate: Tensor
+    ) -> dict[str, Tensor]:
+        """What it keeps after a round from `model` `[d]` that made `aggregate` `[d]`.
+
+        A function of these alone: whoever has the releases of a run works it out again.
+        """
+        return {"center": aggregate} if self.remembers else {}
+
     def most(self, n: int) -> int:
         """How many hostile rows among n it is defined for."""
         return max(0, (n - 1) // 2)
@@ -78,9 +91,14 @@ class RowRule(Rule):
 
         "generator" (fresh, secret randomness), "root" (the server's own update `[d]`), "center"
         (the aggregate of the round before `[d]`), "layers" (how many numbers each of a model's
-        parameters has, in their order in a row: int64 `[l]`, which sum to d).
+        parameters has, in their order in a row: int64 `[l]`, which sum to d), "histories" (what it
+        remembers: `defenses.history`).
         """
         return frozenset()
+
+    def keeps(self, d: int) -> int:
+        """How many numbers it keeps of each client between rounds, whose rows have d numbers."""
+        return 0
 
     @abstractmethod
     def __call__(self, rows: Tensor, byzantine: int) -> Tensor:

@@ -59,6 +59,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "scaffold": "privfed.local.objectives.scaffold:Scaffold",
         "feddyn": "privfed.local.objectives.feddyn:FedDyn",
         "fedcurv": "privfed.local.objectives.fedcurv:FedCurv",
+        "worker_momentum": "privfed.local.objectives.worker_momentum:WorkerMomentum",
     },
     "client_mechanism": {
         "none": "privfed.local.dp_sgd:NoClientPrivacy",
@@ -95,6 +96,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "skellam": "privfed.privacy.mechanisms.distributed:SkellamNoise",
         "discrete_gaussian": "privfed.privacy.mechanisms.distributed:DiscreteGaussianNoise",
         "local_gaussian": "privfed.privacy.mechanisms.local_gaussian:LocalGaussian",
+        "pairwise_gaussian": "privfed.privacy.mechanisms.pairwise_gaussian:PairwiseGaussian",
     },
     "rule": {
         "mean": "defenses.by_sums.mean:Mean",
@@ -118,6 +120,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "foolsgold": "defenses.on_rows.foolsgold:FoolsGold",
         "flame": "defenses.on_rows.flame:Flame",
         "rflbat": "defenses.on_rows.rflbat:Rflbat",
+        "fldetector": "defenses.on_rows.fldetector:FlDetector",
     },
     "attack": {
         "none": "attacks.types:NoAttack",

@@ -16,6 +16,7 @@ from scipy import stats
 
 from accounting.ledger import Ledger
 from defenses.by_sums.mean import Mean
+from defenses.types import RowRule
 from privfed.data.federation import Examples, Federation
 from privfed.local.client_states import ClientStates
 from privfed.local.exchange import Exchange
@@ -96,6 +97,9 @@ class Seen:
     def rows(self, round, ids, rows, hostile) -> None:
         self.by_client |= dict(zip(ids.tolist(), rows, strict=True))
 
+    def judged(self, round, ids, rows, aggregate) -> None:
+        pass
+
     def aggregate(self, round, aggregate) -> None:
         pass
 
@@ -141,6 +145,11 @@ class Rounds:
         states = (
             ClientStates(folder / "private", "", federation.clients, width, 0) if width else None
         )
+        rule, d = self.algorithm.rule, self.local.network.shapes.length
+        kept = rule.keeps(d) if isinstance(rule, RowRule) else 0
+        histories = (
+            ClientStates(folder / "histories", "", federation.clients, kept, 0) if kept else None
+        )
         object.__setattr__(self.local, "objective", self.algorithm.objective)
         self.world = World(
             executor=LocalExecutor(
@@ -151,6 +160,7 @@ class Rounds:
                 states=states,
             ),
             states=states,
+            histories=histories,
             people=federation.people(),
             ledger=Ledger.create(self.path, {}),
             store=self.store,

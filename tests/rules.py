@@ -12,6 +12,7 @@ from defenses.on_rows.bulyan import Bulyan
 from defenses.on_rows.caf import CovarianceFilter
 from defenses.on_rows.dnc import DivideAndConquer
 from defenses.on_rows.flame import Flame
+from defenses.on_rows.fldetector import FlDetector
 from defenses.on_rows.foolsgold import FoolsGold
 from defenses.on_rows.krum import Krum, MultiKrum
 from defenses.on_rows.lasa import LayerAdaptive
@@ -66,6 +67,7 @@ ROWS = {
     "foolsgold": FoolsGold(),
     "flame": Flame(noise=0.0),
     "rflbat": Rflbat(),
+    "fldetector": FlDetector(),
     "lasa": OneLayer(),
     "norm_bound": Composed(before=(), rule=NormBound(radius=2.0)),
     "nnm, norm_bound": Composed(before=(NNM,), rule=NormBound(radius=2.0)),

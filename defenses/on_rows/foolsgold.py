@@ -7,24 +7,29 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from defenses.columns import product
+from defenses.finite import LONGEST, usable_places
 from defenses.geometry import Geometry
-from defenses.weighing import WeightRule
+from defenses.history import Histories, HistoryRule
+from defenses.types import require_floats
+from defenses.weighing import WeightRule, aggregate, refuse_too_many
 
 
-class FoolsGold(WeightRule):
-    """Updates weighed down by how much they resemble another's.
+class FoolsGold(WeightRule, HistoryRule):
+    """Updates weighed down by how much their clients' histories resemble another's.
 
-    F(x) = (1 / sum a_k) sum of a_k x_k. With s_ij the cosine of x_i and x_j, s_ii = 0, and v_i the
-    largest of i's, s_ij is multiplied by v_i / v_j where v_j > v_i (pardoning), a_i = 1 - max_j
-    s_ij, divided by the largest a, and a_i <- ln(a_i / (1 - a_i)) + 1/2 within [0, 1]. Where all a
-    are 0, so is the aggregate.
+    F(x) = (1 / sum a_k) sum of a_k x_k. With h_i the sum of all of client i's updates until now,
+    s_ij the cosine of h_i and h_j, s_ii = 0, and v_i the largest of i's, s_ij is multiplied by
+    v_i / v_j where v_j > v_i (pardoning), a_i = 1 - max_j s_ij, divided by the largest a, and
+    a_i <- ln(a_i / (1 - a_i)) + 1/2 within [0, 1]. Where all a are 0, so is the aggregate. All
+    coordinates count alike (published: optionally weighed by their importance).
 
-    Needs rows. Against sybils that push the same way, any number but all; honest clients have to
-    differ (IID data makes them look like sybils), and one hostile client alone is not seen: no
-    kappa. One Gram matrix, O(n^2 d).
+    Needs rows, whose they are, and h: d numbers of each client. Against sybils that push the same
+    way over rounds, any number but all; honest clients have to differ (IID data makes them look
+    like sybils), and one hostile client alone is not seen: no kappa. One Gram matrix, O(n^2 d).
 
-    This is the rule on one round's updates. Published with each client's sum of updates over rounds
-    in place of x in s, which needs the same clients in every round.
+    Of clients who do not return, and with `history` off, h is this round's update: sybils then
+    differ in every round by as much noise as they please.
 
     Source: Fung, Yoon & Beschastnikh 2020, "The limitations of federated learning in sybil
     settings", algorithm 1.
@@ -35,10 +40,48 @@ class FoolsGold(WeightRule):
     tensor([0.5000, 0.5000])
     """
 
+    history: bool = True
+    """Whether sums of updates over rounds are compared, as published, or one round's updates."""
+
     tolerance: ClassVar[str] = "sybils that push the same way"
 
     def most(self, n: int) -> int:
         return n
+
+    def keeps(self, d: int) -> int:
+        return d if self.history else 0
+
+    def __call__(
+        self,
+        rows: Tensor,
+        byzantine: int,
+        *,
+        histories: Histories | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        if histories is None:
+            return aggregate(rows, byzantine, (), self)
+        return self.with_histories(rows, byzantine, histories)[0]
+
+    def with_histories(
+        self,
+        rows: Tensor,
+        byzantine: int,
+        histories: Histories,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        refuse_too_many(len(rows), byzantine, (), self)
+        require_floats(rows)
+        rows, keep = rows.detach(), usable_places(rows)
+        sums = histories.clients.to(rows)
+        if keep is None:
+            sums = _within(sums + rows)
+        elif len(keep):
+            sums = sums.index_copy(0, keep, _within(sums[keep] + rows[keep]))
+        if not (len(rows) if keep is None else len(keep)):
+            return rows.new_zeros(rows.shape[1]), sums.float()
+        weights = self.mix(Geometry.of(sums, keep), byzantine)
+        return product(weights[None], rows, keep)[0], sums.float()
 
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
         if geometry.rows == 1:
@@ -51,3 +94,9 @@ class FoolsGold(WeightRule):
             return weight.clamp(min=0.0)
         weight = (torch.logit(weight.clamp(min=0.0) / weight.max()) + 0.5).clamp(0.0, 1.0)
         return weight / weight.sum()
+
+
+def _within(sums: Tensor) -> Tensor:
+    """`sums` `[n, d]`, those that cannot be computed with much longer shortened: same direction."""
+    norms: Tensor = torch.linalg.vector_norm(sums, dim=1, keepdim=True)
+    return sums * (LONGEST / norms).clamp(max=1.0)

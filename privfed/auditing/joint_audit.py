@@ -94,7 +94,7 @@ def audit_together(paths: Sequence[Path], accountant: str | None = None) -> Join
     examples, other = None, None
     if deltas := [run.examples.delta for run in audits if run.examples]:
         examples = examples_guarantee({}, together.runs, max(deltas), together.uncovered)
-    if party is not None:
+    if party in OTHER_PARTY:
         other = other_guarantee({}, OTHER_PARTY[party], together.runs, delta, together.uncovered)
     return JointAudit(audits, earlier, bound, (), examples, other)
 

@@ -135,18 +135,20 @@ def _refuse_incomposable(name: str, terms: Mapping[str, Any], config: Config) ->
 
 
 def _refuse_fewer_colluders(name: str, terms: Mapping[str, Any], config: Config) -> None:
-    """Raises `Refused` for a run by sites whose noise counts with fewer colluders than this run's.
+    """Raises `Refused` for a run whose noise counts with fewer colluders than this run's.
 
     Against all that this run claims to withstand nobody knows what that one spent.
     """
-    if not (terms.get("against") == config.against == "sites"):
+    if terms.get("against") != config.against or config.against not in ("sites", "clients"):
         return
-    counted, colluders = terms["colluders"], configured_limits(config).colluders
+    parties, by_sites = config.against, config.colluding is None
+    colluders = configured_limits(config).colluders if by_sites else config.colluding
+    counted = terms["colluders"]
     if counted < colluders:
         raise Refused(
-            f"privacy.prior: the epsilon of {name} holds while at most {counted} of its sites "
+            f"privacy.prior: the epsilon of {name} holds while at most {counted} of its {parties} "
             f"collude, and this run's while {colluders} do: no ledger bounds what so many see of "
-            "both; lower secure.colluders"
+            f"both; lower {'secure' if by_sites else 'privacy'}.colluders"
         )
 
 

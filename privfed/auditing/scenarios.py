@@ -25,11 +25,13 @@ from accounting.releases import (
     WithoutReplacement,
 )
 from defenses.by_sums.mean import Mean
+from privfed.auditing.joint_view import SeenBesideOthers
 from privfed.auditing.site_view import SeenWithColluders
 from privfed.config.config import Config
 from privfed.config.reading import overridden
 from privfed.plan.plan import Plan, plan
 from privfed.plan.rule import message_length
+from privfed.privacy.joint_noise import JointNoise, noised_jointly
 from privfed.round.algorithm import Algorithm
 from privfed.sampling.cohort import Cohort, People, Sampler, Witness
 from privfed.secure.encoded_sum import EncodedSummation
@@ -129,10 +131,10 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
     Of claims that rest on a secret draw the sampler is tested as well; else everybody takes part
     who is there, as few as noise is guaranteed for.
     """
+    if noised_jointly(planned.mechanism):
+        return _seen_jointly(planned, planned.mechanism)
     config, event = planned.config, planned.event
-    algorithm = planned.algorithm()
-    if planned.mechanism.trust == "client":  # messages are seen; what is made of them is not more
-        algorithm = replace(algorithm, rule=Mean(), byzantine=0)
+    algorithm = _of_messages(planned)
     separation = algorithm.sampler.witness(0, config.data.clients).separation
     everybody = config.data.clients - 1
     scenario = partial(Scenario, configured=planned.noise_multiplier or 0.0)
@@ -161,6 +163,39 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
     return algorithm, [
         scenario("as configured", 1, _ONE, others, weak=False),
         scenario(several, separation + 1, _SPREAD, others),
+    ]
+
+
+def _of_messages(planned: Plan) -> Algorithm:
+    """The algorithm, by a plain mean where messages are seen: no rule tells more than these."""
+    algorithm = planned.algorithm()
+    if planned.mechanism.trust == "client":
+        return replace(algorithm, rule=Mean(), byzantine=0)
+    return algorithm
+
+
+def _seen_jointly(planned: Plan, mechanism: JointNoise) -> tuple[Algorithm, list[Scenario]]:
+    """The algorithm as the server and colluders see it, who took off what they know, and scenarios.
+
+    Left are the honest clients, among whom there are no colluders, with the noise that they share.
+    Of their rows the one average is looked at that says most of the target's.
+    """
+    algorithm, honest = planned.algorithm(), mechanism.among_honest()
+    sampler = algorithm.sampler
+    algorithm = replace(
+        algorithm,
+        mechanism=honest,
+        rule=SeenBesideOthers.of(honest.noise(), sampler.size),
+        sampler=TakesEverybody(sampler, sampler.size),
+        byzantine=0,
+        dropout=0.0,
+    )
+    others = mechanism.honest - 1
+    scenario = partial(Scenario, configured=planned.noise_multiplier or 0.0, others=others)
+    return algorithm, [
+        scenario("as configured", 1, _ONE, weak=False),
+        scenario("2 rounds, several numbers", 2, _SPREAD),
+        scenario("one round, against all others", 1, _ONE, against=True),
     ]
 
 

@@ -48,6 +48,7 @@ from privfed.models.loss import Loss
 from privfed.models.recipes import Model, Weighted
 from privfed.models.start import Start
 from privfed.parts import Part, catalogued, find
+from privfed.privacy.joint_noise import JointNoise, noised_jointly
 from privfed.privacy.mechanism import Mechanism
 from privfed.privacy.shared_noise import SharedNoise, shares_noise
 from privfed.sampling.availability import Availability
@@ -207,8 +208,20 @@ class Config:
         return self.mechanism if shares_noise(self.mechanism) else None
 
     @property
+    def joint_noise(self) -> JointNoise | None:
+        """The mechanism where clients share noise of rows that are seen; None for all others."""
+        return self.mechanism if noised_jointly(self.mechanism) else None
+
+    @property
+    def colluding(self) -> int | None:
+        """How many clients may see more than others do; None where noise counts on none of them."""
+        return self.hostile + self.joint_noise.colluders if self.joint_noise else None
+
+    @property
     def against(self) -> str:
-        """The party whose guarantee the budget gates, of noise that is shared; else empty."""
+        """The party whose guarantee the budget gates, of noise that clients share; else empty."""
+        if self.joint_noise:
+            return "clients"
         if self.shared_noise is None:
             return ""
         return "sites" if self.by_sites else self.privacy.against

@@ -123,6 +123,8 @@ class Client(Part):
     """The learning rate of local steps; left out, what suits the loss."""
     epochs: int = Field(2, ge=1, le=10_000)
     """How often a client goes through its examples in a round."""
+    steps: int = Field(0, ge=0)
+    """Local steps of a round at most, where it then ends; 0: as many as `epochs` has."""
     batch_size: int = Field(10, ge=1)
     """Examples in a local step."""
     stragglers: float = Field(0.0, ge=0, le=1)

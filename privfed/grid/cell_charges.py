@@ -136,8 +136,9 @@ def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
         "accountant": config.privacy.accountant,
         "guarantee": plan.void,
         "note": plan.simulation,
-        **({"against": config.against} if plan.other is not None else {}),
+        **({"against": config.against} if config.against else {}),
         **({"colluders": plan.cost.limits.colluders} if plan.cost.limits.sites else {}),
+        **({"colluders": config.colluding} if config.colluding is not None else {}),
         **({"examples": {"delta": dp.delta}} if dp else {}),
     }
     spending = apart(plan.spending(rounds))

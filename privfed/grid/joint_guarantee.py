@@ -29,7 +29,7 @@ _MEANING = {
     "unit": "unit",
     "relation": "relation",
     "against": "party",
-    "colluders": "colluding sites",
+    "colluders": "colluders",
     "delta": "δ",
 }
 """What an epsilon says, by its term in a ledger: no composition is over several values of one."""

@@ -19,7 +19,6 @@ from privfed.leakage.layers import last_bias
 from privfed.leakage.reconstruct import mean_predictions
 from privfed.leakage.subject import Subject, examples_of
 from privfed.leakage.views import View, views
-from privfed.local.batches import steps
 from privfed.vector import Indices
 
 GUESS = View("no update", "anybody: the public examples' labels")
@@ -104,7 +103,7 @@ def _updates(target: Subject, ids: Indices) -> tuple[Tensor, Tensor]:
     rows, _ = trainer.train(ids, {"params": target.params}, None, keys)
     if not rows.isfinite().all():
         raise Refused("a client's training diverges at this client.lr; lower it")
-    return rows, torch.from_numpy(steps(people.sizes(ids), trainer.epochs, trainer.batch_size))
+    return rows, torch.from_numpy(trainer.steps(people.sizes(ids), trainer.epochs))
 
 
 def _estimate(target: Subject, view: View, rows: Tensor, counts: Tensor, place: int) -> Tensor:

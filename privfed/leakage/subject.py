@@ -104,7 +104,8 @@ def _refuse_unknown(setup: Setup) -> None:
             "one label each: there is no gradient by a token"
         )
     objective = config.objective
-    if not (objective.plain and objective.sends_updates_alone and objective.exchanges == 1):
+    simulated = objective.plain and objective.sends_updates_alone and objective.exchanges == 1
+    if not simulated or objective.keeps:
         reasons.append(
             f"client.objective is {config.names['objective']!r}; only plain local SGD is "
             "simulated: set client.objective = 'sgd'"

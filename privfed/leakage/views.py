@@ -99,7 +99,7 @@ def noise_for(plan: Plan, epsilon: float) -> float:
     except AccountingError as error:
         raise Refused(f"--epsilon {epsilon:g}: {error}") from error
     local = plan.mechanism.trust == "client"
-    if local and config.by_sites:  # that of one site's sum
+    if (local and config.by_sites) or plan.mechanism.joint:  # of a site's sum; of a row, beside all
         return multiplier
     return plan.mechanism.at(multiplier).noise_on_update(1 if local else sampler.size)
 

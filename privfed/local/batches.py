@@ -40,21 +40,31 @@ class Batches:
         return list(zip(counts.tolist(), (going.sum(0) == counts).tolist(), strict=True))
 
 
-def steps(sizes: Indices, epochs: Indices | int, batch_size: int) -> Indices:
-    """Local steps of clients with `sizes` `[c]` examples, over `epochs` of all or `[c]` of each."""
-    return epochs * -(-sizes // batch_size)
+def steps(sizes: Indices, epochs: Indices | int, batch_size: int, most: int = 0) -> Indices:
+    """Local steps of clients with `sizes` `[c]` examples, over `epochs` of all or `[c]` of each.
+
+    At most `most` of them, unless that is 0.
+    """
+    total = epochs * -(-sizes // batch_size)
+    return np.minimum(total, most) if most else total
 
 
 def plan_batches(
-    federation: Federation, ids: Indices, keys: Keys, epochs: Indices | int, batch_size: int
+    federation: Federation,
+    ids: Indices,
+    keys: Keys,
+    epochs: Indices | int,
+    batch_size: int,
+    most_steps: int = 0,
 ) -> Batches:
     """The batches of clients `ids` `[c]`, whose keys `keys` holds in the same order.
 
-    A client's batches depend on its own key and size only, not on who else is in the chunk.
+    Each takes at most `most_steps`, unless that is 0. A client's batches depend on its own key and
+    size only, not on who else is in the chunk.
     """
     sizes = federation.sizes(ids)
     batch_size = min(batch_size, max(int(sizes.max(initial=0)), 1))
-    total = steps(sizes, epochs, batch_size)
+    total = steps(sizes, epochs, batch_size, most_steps)
     most = int(np.max(epochs, initial=1))
     orders = _permutations(sizes, keys, most)
     step = np.arange(total.max(initial=0))

@@ -4,13 +4,13 @@ A simulation keeps every client's memory; in a deployment each client keeps its 
 it lies under private/ (mode 0700) and is never published.
 
 Why it costs no privacy beyond the clipped message (unit: one client; add/remove; Poisson): a
-client's state follows from its own data, its own coins and what was released, so leaving a client
-out changes nobody else's. Fix the other clients' coins; given what was released before, a round's
-output is then (1 - q) P0 + q E_h P1(h) against P0, over the client's own history h, whose posterior
-is independent of this round's coin, and every P1(h) is P0 shifted by at most the clip. Hockey-stick
-and Renyi divergences are jointly (quasi-)convex (van Erven & Harremoes 2014, theorems 11 and 13),
-so the mixture is no further from P0 than its worst member: the round's event is that of a stateless
-objective, and rounds compose adaptively.
+client's state follows from its own data, its own coins, public ones (who is at hand, who drops out)
+and what was released, so leaving a client out changes nobody else's. Fix the other clients' coins;
+given what was released before, a round's output is then (1 - q) P0 + q E_h P1(h) against P0, over
+the client's own history h, whose posterior is independent of this round's coin, and every P1(h) is
+P0 shifted by at most the clip. Hockey-stick and Renyi divergences are jointly (quasi-)convex (van
+Erven & Harremoes 2014, theorems 11 and 13), so the mixture is no further from P0 than its worst
+member: the round's event is that of a stateless objective, and rounds compose adaptively.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class LocalExecutor:
         if after is None:
             raise ValueError("an objective that keeps a state has to return it")
         # Who diverged keeps what they had.
-        finite = torch.cat([rows, after], dim=1).isfinite().all(1).cpu()
+        finite = (rows.isfinite().all(1) & after.isfinite().all(1)).cpu()
         self.states.scatter(chunk[finite.numpy()], after[finite])
         return rows
 
@@ -164,12 +164,15 @@ class LocalExecutor:
 
         A gradient over all examples counts as an epoch, each step's second one as a second step.
         """
-        federation, objective = self.trainer.federation, self.trainer.objective
-        epochs, sizes = self._epochs(federation.identify(ids), round), federation.sizes(ids)
-        passes = epochs * (2 if objective.anchored == "batch" else 1)
-        passes = passes + (objective.anchored == "all") + (objective.exchanges - 1)
+        trainer, objective = self.trainer, self.trainer.objective
+        sizes = trainer.federation.sizes(ids)
+        taken = trainer.steps(sizes, self._epochs(trainer.federation.identify(ids), round))
+        epochs, rest = np.divmod(taken, np.maximum(steps(sizes, 1, trainer.batch_size), 1))
+        twice = 2 if objective.anchored == "batch" else 1
+        passes = (objective.anchored == "all") + (objective.exchanges - 1)
         passes = passes + (objective.measures != "")
-        return steps(sizes, passes, self.trainer.batch_size), sizes * passes
+        examples = twice * (epochs * sizes + rest * trainer.batch_size) + passes * sizes
+        return twice * taken + steps(sizes, passes, trainer.batch_size), examples
 
     def _epochs(self, who: Indices, round: int) -> Indices:
         """Each client's epochs this round `[c]`: of stragglers, uniformly fewer, at least one.
@@ -189,7 +192,7 @@ class LocalExecutor:
         """Clients `ids`, those with the most local steps first."""
         if self.silos:  # all take the same number of steps, and their sizes are no business of ours
             return ids
-        work = steps(self.trainer.federation.sizes(ids), 1, self.trainer.batch_size)
+        work = self.trainer.steps(self.trainer.federation.sizes(ids), 1)
         return ids[np.argsort(-work, kind="stable")]
 
     def _weights(self, ids: Indices) -> Tensor:

@@ -93,9 +93,7 @@ class Objective(Protocol):
     """
 
     keeps: ClassVar[int]
-    """Vectors `[d]` that each client keeps between rounds; above 0, clients have to return, every
-    row weighs one, and sums are divided by the expected cohort's size, a constant.
-    """
+    """Vectors `[d]` that each client keeps between rounds; above 0, clients have to return."""
     exchanges: ClassVar[int]
     """Exchanges before and with training; fixed, so that the round's event is known beforehand."""
     broadcasts: ClassVar[int]
@@ -117,6 +115,15 @@ class Objective(Protocol):
     @property
     def sends_updates_alone(self) -> bool:
         """Whether a message is the model update, and nothing more."""
+        ...
+
+    @property
+    def sums_states(self) -> bool:
+        """Whether the server works out from sums what all clients keep together.
+
+        Then every row weighs one, sums are divided by the expected cohort's size, a constant, and
+        no rule but a plain sum goes with it.
+        """
         ...
 
     def layout(self, d: int) -> Layout:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privfed.data.federation import Federation
-from privfed.local.batches import Batches, plan_batches
+from privfed.local.batches import Batches, plan_batches, steps
 from privfed.local.exchange import Broadcast
 from privfed.local.objective import Objective, Work
 from privfed.models.network import Leaves, Network
@@ -37,7 +37,10 @@ DROPOUT, _MEASURING = 2**62, 2**62 + 1
 
 @dataclass(frozen=True)
 class LocalTrainer:
-    """E epochs of minibatch SGD at rate `lr` on each client's mean loss."""
+    """E epochs of minibatch SGD at rate `lr` on each client's mean loss.
+
+    At most `most_steps` of its steps, unless that is 0.
+    """
 
     federation: Federation
     network: Network
@@ -46,6 +49,7 @@ class LocalTrainer:
     epochs: int
     batch_size: int
     way: Way
+    most_steps: int = 0
     steering: Steering | None = None
     """Where clients are attackers who go their own way."""
 
@@ -79,7 +83,7 @@ class LocalTrainer:
         in descending order of their number of steps; any order is right.
         """
         each = np.full(len(ids), self.epochs) if epochs is None else epochs
-        batches = plan_batches(self.federation, ids, keys, each, self.batch_size)
+        batches = plan_batches(self.federation, ids, keys, each, self.batch_size, self.most_steps)
         if self.objective.anchored == "all":
             states = self.gradients(ids, broadcast["params"], keys)
         if self.way == "stacked":
@@ -93,6 +97,10 @@ class LocalTrainer:
             returning,
         )
         return self.objective.message(w, broadcast, states, work)
+
+    def steps(self, sizes: Indices, epochs: Indices | int) -> Indices:
+        """Local steps `[c]` of clients with `sizes` `[c]` examples in so many `epochs`."""
+        return steps(sizes, epochs, self.batch_size, self.most_steps)
 
     def gradients(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor:
         """Each client's gradient `[c, d]` of its mean loss over all its examples; 0 for none."""

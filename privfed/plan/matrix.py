@@ -114,8 +114,8 @@ def _complete(raw: Raw) -> None:
 
 def _complete_rule(aggregation: dict[str, Any], parts: Mapping[str, type[Any]]) -> None:
     """Keys that follow from the clip are set without one only, a root set where it is needed."""
-    rule, bounded_by_clip = parts["rule"], parts["mechanism"].private
-    bounded_by_clip = bounded_by_clip and not aggregation.get("before")
+    rule, mechanism = parts["rule"], parts["mechanism"]
+    bounded_by_clip = mechanism.private and not (mechanism.joint or aggregation.get("before"))
     for key, usual in rule.follows_clip.items():
         if bounded_by_clip:
             aggregation.pop(key, None)

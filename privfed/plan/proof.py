@@ -7,7 +7,8 @@ import math
 from accounting.events import CHANGE
 from defenses.types import SumRule
 from privfed.plan.plan import Plan
-from privfed.plan.rule import rule_of
+from privfed.plan.rule import numbers_per_history, rule_of
+from privfed.privacy.joint_noise import noised_jointly
 from privfed.round.algorithm import releases_per_round
 
 
@@ -21,10 +22,18 @@ def proof_in_words(plan: Plan) -> str:
             f"{mechanism.clip:g}, and its draw is secret, so that {name} and all else that "
             "is done with these sums is post-processing"
         )
+    memory = ", its memory of clients" if numbers_per_history(config, 1) else ""
+    if noised_jointly(mechanism):
+        return (
+            f"each client's own noise, and that which it shares with {mechanism.honest - 1} more "
+            f"honest clients, cover its clipped row against the server and "
+            f"{mechanism.noise().clients - mechanism.honest} clients that work with it, so that "
+            f"{name}{memory} and all else that is done with rows is post-processing"
+        )
     if mechanism.trust == "client":
         return (
-            f"each client's own noise covers its clipped row, so that {name} and all else that is "
-            "done with rows or sums is post-processing"
+            f"each client's own noise covers its clipped row, so that {name}{memory} and all else "
+            "that is done with rows or sums is post-processing"
         )
     assert isinstance(rule, SumRule)
     bounded = rule.sensitivity(CHANGE[plan.event.relation]) < math.inf

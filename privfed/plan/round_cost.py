@@ -156,6 +156,7 @@ def _setting(config: Config, limits: Limits, length: int) -> Setting:
         length=length,
         against=config.against or config.privacy.against,
         beside=_canaries_expected(config),
+        hostile=config.hostile,
     )
     if limits.sites:
         return _setting_of_sites(setting, config, limits)

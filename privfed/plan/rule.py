@@ -14,7 +14,8 @@ def rule_of(config: Config) -> SumRule | RowRule:
     """The rule that `config` runs, tied to the mechanism's clip where noise follows its terms.
 
     What goes before a rule mixes rows. A robust rule that has both forms is carried out on rows
-    where the server may see them, which takes one upload. Raises `Refused`.
+    where the server may see them, which takes one upload, and so is each rule where clients share
+    the noise of their rows. Raises `Refused`.
     """
     rule = config.rule
     mechanism, before = config.mechanism, config.before
@@ -26,7 +27,8 @@ def rule_of(config: Config) -> SumRule | RowRule:
     _refuse_answers_for_sums(rule, config.names["rule"])
     has_both_forms = isinstance(rule, SumRule) and isinstance(rule, WeightRule) and rule.robust
     try:
-        if before or (has_both_forms and not _sums_only(config)):
+        on_rows = has_both_forms and not _sums_only(config)
+        if before or on_rows or (mechanism.joint and isinstance(rule, SumRule)):
             return Composed(before=before, rule=_bounded(rule, None))
         return _bounded(rule, mechanism.clip if mechanism.private else None)
     except ValueError as error:
@@ -75,7 +77,7 @@ def weighs_by_examples(config: Config, rule: SumRule | RowRule) -> bool:
     alike = (
         config.mechanism.private
         or config.client_mechanism.private
-        or config.objective.keeps > 0
+        or config.objective.sums_states
         or rule.robust
         or not isinstance(rule, SumRule)
     )
@@ -85,7 +87,7 @@ def weighs_by_examples(config: Config, rule: SumRule | RowRule) -> bool:
 
 def sends_weights(config: Config, rule: SumRule | RowRule) -> bool:
     """Whether clients say what they weigh: as many as their examples, or inside a secure sum."""
-    if config.mechanism.private or config.objective.keeps or not isinstance(rule, SumRule):
+    if config.mechanism.private or config.objective.sums_states or not isinstance(rule, SumRule):
         return False
     return weighs_by_examples(config, rule) or (config.secured and not config.by_sites)
 
@@ -106,6 +108,16 @@ def rule_in_words(config: Config) -> str:
     size = config.sampler.size
     withstood = config.rule.tolerance or f"{tolerates(rule, size)} of {size}"
     return f"{first}{name}, {sees}; hostile clients it withstands: {withstood}"
+
+
+def numbers_per_history(config: Config, parameters: int) -> int:
+    """How many numbers the rule keeps of each client, for a model of so many `parameters`.
+
+    0: it remembers nobody.
+    """
+    rule = rule_of(config)
+    length = config.objective.layout(parameters).length
+    return rule.keeps(length) if isinstance(rule, RowRule) else 0
 
 
 def message_length(config: Config, parameters: int) -> int:

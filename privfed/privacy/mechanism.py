@@ -85,7 +85,8 @@ class Setting:
     the part `added`; all but the part `honest` is left out by them, or known to colluders. `bits`
     is the secure sum's, 0 without one, and `length` that of a message. `against` says whose
     guarantee the budget gates. No sum has fewer than `fewest` survivors, whatever the cohort. So
-    many made-up clients at most are expected `beside` those of the cohort.
+    many made-up clients at most are expected `beside` those of the cohort. At most so many of it
+    are `hostile`.
 
     Where `sites` are the parties, these add the noise, and `minimum`, `honest`, `added` and
     `fewest` say nothing.
@@ -101,6 +102,7 @@ class Setting:
     against: str = "server"
     fewest: int = 1
     beside: int = 0
+    hostile: int = 0
     sites: SiteNoise | None = None
 
 
@@ -108,6 +110,7 @@ class MechanismPart(Part):
     """What is so of most mechanisms: nothing to resolve, no state, and fresh noise each round."""
 
     remembers: ClassVar[bool] = False
+    joint: ClassVar[bool] = False
 
     @property
     def layered(self) -> bool:
@@ -153,6 +156,9 @@ class Mechanism(Protocol):
     """Whether weights are uniform and the divisor is fixed by configuration."""
     remembers: ClassVar[bool]
     """Whether its noise is correlated over rounds (`privfed.privacy.noise.correlated`)."""
+    joint: ClassVar[bool]
+    """Whether clients share noise, so that `bound` is given all rows of a cohort at once, which a
+    rule on rows sees (`privfed.privacy.joint_noise`)."""
 
     @property
     def clip(self) -> float:

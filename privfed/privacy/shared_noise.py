@@ -42,6 +42,7 @@ PARTY_WORDS = {
     "readers": "readers of what is released",
     "sites": "the server, readers and colluding sites",
     "others": "all but a client's own site",
+    "clients": "the server and colluding clients",
 }
 """The parties that an epsilon of noise that is shared may be against, in words."""
 

@@ -19,6 +19,7 @@ from privfed.report.tables import (
     rows,
     start_row,
 )
+from privfed.run.misbehaviour.evidence import LEVEL
 from privfed.run.outcome import Outcome
 from privfed.words import ceiling, measure
 
@@ -40,6 +41,7 @@ def outcome_table(outcome: Outcome) -> Table:
             **_test_row(outcome),
             **_clients_rows(outcome),
             **_attack_row(outcome),
+            **_misbehaviour_rows(outcome),
             "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}"
             + (" (nominal)" if plan.simulation else "")
             + (", earlier runs included" if plan.before.runs else ""),
@@ -101,6 +103,31 @@ def _attack_row(outcome: Outcome) -> dict[str, str]:
     if success is None:
         return {}
     return {"attack": f"{success:.2%} of the examples that it aims at are read as it wants"}
+
+
+def _misbehaviour_rows(outcome: Outcome) -> dict[str, str]:
+    """Which clients the rows speak against; with attackers whose rows nobody saw, why not."""
+    config, misbehaviour = outcome.plan.config, outcome.misbehaviour
+    if misbehaviour is None:
+        if not (config.attacked and config.run.simulation_metrics):
+            return {}
+        return {"misbehaviour": "not measured: the rule sees sums, and nobody's row"}
+    total, hostile = len(misbehaviour.clients), misbehaviour.hostile
+    table = "simulation only: report/simulation_only_clients.csv"
+    if hostile is None:
+        facts = {name: each.to_json(None) for name, each in misbehaviour.measures.items()}
+        stand = ", ".join(f"{fact['differ']} {name}" for name, fact in facts.items())
+        return {"misbehaviour": f"of {total} clients, unlike their cohorts: {stand} ({table})"}
+    bad = int(hostile.sum())
+    counts = (
+        f"{name}: {fact['named_hostile']} of {bad} hostile and {fact['named_honest']} of "
+        f"{total - bad} honest ones, AUC {fact['auc']:.2f}"
+        for name, fact in ((n, each.to_json(hostile)) for n, each in misbehaviour.measures.items())
+    )
+    return {
+        "misbehaviour": f"clients named at {LEVEL:.0%} false discoveries, {'; '.join(counts)} "
+        f"({table})"
+    }
 
 
 def _divergence_row(outcome: Outcome) -> dict[str, str]:

@@ -10,7 +10,7 @@ from privfed.auditing.canaries.power import Power
 from privfed.config.config import Config
 from privfed.plan.advice.advice_on_run import comparable
 from privfed.plan.plan import Plan
-from privfed.plan.rule import rule_in_words
+from privfed.plan.rule import numbers_per_history, rule_in_words
 from privfed.plan.site_guarantee import SiteGuarantee
 from privfed.plan.unspent import unspent
 from privfed.privacy.noise_on_model import remembered_rows
@@ -79,13 +79,20 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         "data": f"{names['source']}, {config.data.clients} clients declared ({names['partition']})",
         "training": (
             f"{_model(config)} ({forecast.parameters:,} parameters), {names['objective']} x "
-            f"{config.client.epochs} epochs at rate {config.client.lr:g}, "
+            f"{_local_work(config)} at rate {config.client.lr:g}, "
             f"{names['optimizer']}{_server_rate(config)}, {config.run.rounds} rounds"
         ),
         **sites_row(config),
         "cohort": _cohort(plan, forecast),
         **_rule_row(config),
+        **_history_row(plan, forecast),
     }
+
+
+def _local_work(config: Config) -> str:
+    """How far a client trains in a round."""
+    epochs, steps = config.client.epochs, config.client.steps
+    return f"{epochs} epochs" + (f" (at most {steps} steps)" if steps else "")
 
 
 def _model(config: Config) -> str:
@@ -122,6 +129,24 @@ def _rule_row(config: Config) -> dict[str, str]:
     """How updates are aggregated, where that is more than a mean."""
     plain = not config.rule.robust and not config.aggregation.before
     return {} if plain else {"rule": rule_in_words(config)}
+
+
+def _history_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
+    """What the rule remembers of each client, where it lies, and how often a client returns."""
+    config = plan.config
+    size = 4 * numbers_per_history(config, forecast.parameters)
+    if not size:
+        return {}
+    rate = config.sampler.witness(0, config.data.clients).rate
+    what = "released rows" if plan.mechanism.private else "rows, as secret as these (mode 0700)"
+    often = "every round" if rate >= 1 else f"one round in {1 / rate:.3g} on average"
+    also = ""
+    if config.data.setting == "cross_device":
+        also = "; a client that does not return has none (data.setting is cross_device)"
+    return {
+        "histories": f"the rule keeps {size_of(size)} of each client under private/histories, "
+        f"made of {what}; a client takes part in {often}{also}"
+    }
 
 
 def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:

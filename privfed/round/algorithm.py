@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from accounting.events import Event
 from defenses.types import RowRule, SumRule
-from privfed.deferred import torch
 from privfed.local.objective import Cohorts, Memory, Objective
 from privfed.privacy.mechanism import Mechanism, PublicState
 from privfed.sampling.cohort import Cohort, People, Sampler, Witness
@@ -90,7 +89,7 @@ class Algorithm:
     @property
     def fixed_divisor(self) -> bool:
         """Whether rows weigh one and their sum is divided by the configuration's constant."""
-        return self.mechanism.private or self.objective.keeps > 0
+        return self.mechanism.private or self.objective.sums_states
 
     def initial_state(self, params: Tensor) -> TrainingState:
         """The state before round 1; a rule that keeps a center starts from no movement."""
@@ -99,7 +98,7 @@ class Algorithm:
             self.server.init(params),
             self.mechanism.init(),
             self.objective.init(params),
-            {"center": torch.zeros_like(params)} if self.rule.remembers else {},
+            self.rule.memory(params),
         )
 
     @property

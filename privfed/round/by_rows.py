@@ -1,4 +1,13 @@
-"""Aggregation by a rule that sees every client's row."""
+"""Aggregation by a rule that sees every client's row.
+
+*What a rule remembers of clients* (`defenses.history`) lies under private/, as secret as rows are.
+Why it costs no privacy under noise on each client (unit: one client; replace-one): what is released
+and charged are all messages and who took part, round by round, adaptively, and no draw amplifies
+anything. Histories are made of bounded messages, as they were sent, and of nothing else, so that
+aggregates, and what clients are sent next, are functions of what was released. That the messages of
+one client are linked is part of what is released. Under central noise and secure sums rules on rows
+are refused.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from defenses.history import Histories, HistoryRule
 from defenses.types import RowRule
+from privfed.errors import Refused
 from privfed.local.exchange import Exchange
 from privfed.privacy.mechanism import PublicState
 from privfed.round.updates import ClientUpdates
 from privfed.sampling.cohort import Cohort
+from privfed.vector import Indices
 
 
 class ByRows:
@@ -24,6 +36,7 @@ class ByRows:
         self.state: PublicState = updates.state.mechanism
         self._rule, self._updates = rule, updates
         self._root: Tensor | None = None
+        self._gathered: Tensor | None = None
 
     def release(self, exchange: Exchange, number: int) -> Tensor:
         """Bound the cohort's answers to exchange `number`, and aggregate them: `[m]`.
@@ -45,25 +58,68 @@ class ByRows:
         return self._updates.world.executor.reduce(rows)
 
     def _aggregate(self, rows: Tensor, present: Cohort, exchange: Exchange, number: int) -> Tensor:
-        ids, layout = present.clients, exchange.layout
+        """The aggregate `[m]`; what the rule remembers of clients is put beside the release."""
+        ids, layout, histories = present.clients, exchange.layout, self._updates.world.histories
         sent = self._updates.bounded(ids, rows, layout, number, self.state)
-        return self._by_rule(sent.rows, exchange).cpu()
+        aggregate, remembered = self._by_rule(sent.rows, exchange, ids)
+        if remembered is not None and histories is not None:
+            histories.scatter(ids, remembered)
+        watch = self._updates.world.watch
+        if watch and exchange.task == "train":
+            watch.judged(self._updates.cohort.round, ids, sent.rows, aggregate)
+        return aggregate.cpu()
 
-    def _by_rule(self, rows: Tensor, exchange: Exchange) -> Tensor:
-        """What the rule makes of `rows` `[n, m]`: of fewer, it tolerates fewer hostile ones."""
+    def _by_rule(
+        self, rows: Tensor, exchange: Exchange, ids: Indices | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """What the rule makes of `rows` `[n, m]` of clients `ids`, and what it is to keep of these.
+
+        Of fewer rows it tolerates fewer hostile ones.
+        """
         sources: dict[str, Callable[[], Any]] = {
             "generator": self._generator,
             "root": lambda: self._root_update(exchange),
             "center": lambda: self._updates.state.rule["center"],
             "layers": lambda: torch.tensor(self._updates.world.layers),
+            "histories": lambda: self._histories(exchange, ids),
         }
-        given = {name: sources[name]() for name in self._rule.needs()}
-        byzantine = min(self._updates.algorithm.byzantine, self._rule.most(len(rows)))
-        return self._rule(rows, byzantine, **given)
+        rule = self._rule
+        given = {name: sources[name]() for name in rule.needs()}
+        byzantine = min(self._updates.algorithm.byzantine, rule.most(len(rows)))
+        if isinstance(rule, HistoryRule) and "histories" in given:
+            return rule.with_histories(rows, byzantine, **given)
+        return rule(rows, byzantine, **given), None
 
-    def _foreseen(self, exchange: Exchange, rows: Tensor, hostile: int) -> Tensor:
-        """The aggregate without noise, as an attacker works it out that knows the rule."""
-        return self._by_rule(self._updates.clipped(rows, hostile), exchange)
+    def _foreseen(
+        self, exchange: Exchange, rows: Tensor, hostile: int, ids: Indices | None
+    ) -> Tensor:
+        """The aggregate without noise, as an attacker works it out that knows the rule.
+
+        What the rule remembers is as it was before the round, however often it is tried.
+        """
+        return self._by_rule(self._updates.clipped(rows, hostile), exchange, ids)[0]
+
+    def _histories(self, exchange: Exchange, ids: Indices | None) -> Histories:
+        """What the rule remembers before this round of clients `ids` `[n]`, some of the cohort.
+
+        Read once, however often attackers try the rule. Raises `ValueError` where nothing keeps it,
+        and `Refused` where an attacker tries rows that are nobody's.
+        """
+        if ids is None:
+            raise Refused(
+                "attack.name tries the rule on other rows than one for each hostile client and "
+                "then the honest ones', and this rule judges rows by whose they are; use another"
+            )
+        updates, cohort = self._updates, np.sort(self._updates.cohort.clients)
+        if updates.world.histories is None:
+            raise ValueError("the rule remembers clients, and no world.histories keep that")
+        if self._gathered is None:
+            unknown = torch.zeros(self._rule.keeps(exchange.layout.length))
+            self._gathered, _ = updates.world.histories.gather(cohort, unknown)
+        places = torch.from_numpy(np.searchsorted(cohort, ids))
+        model = exchange.broadcast["params"]
+        clients = self._gathered[places].to(model.device)
+        return Histories(clients, updates.state.rule, model)
 
     def _root_update(self, exchange: Exchange) -> Tensor:
         """The server's own update: trained once, however often attackers try the rule."""

@@ -37,9 +37,9 @@ class BySums:
     def sum(self, exchange: Exchange, number: int) -> tuple[BoundedSum, float]:
         """The cohort's bounded sum `[m]` for exchange `number` of its round, and the divisor.
 
-        Under privacy, and where clients keep a state, every row weighs one and the divisor is the
-        configuration's constant. Else a row is sent as (weight * row, weight), and the divisor is
-        the summed weight.
+        Under privacy, and where the server sums what clients keep, every row weighs one and the
+        divisor is the configuration's constant. Else a row is sent as (weight * row, weight), and
+        the divisor is the summed weight.
         """
         updates, algorithm = self._updates, self._updates.algorithm
         wire, world = algorithm.wire(exchange.layout), updates.world
@@ -102,7 +102,9 @@ class BySums:
         algorithm = self._updates.algorithm
         return algorithm.sites_per_client if algorithm.fixed_divisor else 1
 
-    def _foreseen(self, exchange: Exchange, rows: Tensor, hostile: int) -> Tensor:
+    def _foreseen(
+        self, exchange: Exchange, rows: Tensor, hostile: int, ids: Indices | None
+    ) -> Tensor:
         """The aggregate without noise, as attackers work it out: all weigh alike, but for what they
         claim.
         """

@@ -22,9 +22,9 @@ class Journal:
     def keep(self, released: Tensor, state: PublicState) -> None:
         """Make a release durable, with the mechanism's public `state` after it.
 
-        What clients remember is durable before it.
+        What is remembered of clients is durable before it.
         """
         self.releases.append(released)
-        if self.world.states:
-            self.world.states.keep()
+        for memory in self.world.remembered:
+            memory.keep()
         self.world.ranks.first(lambda: self.world.store.write(self.charge, self.releases, state))

@@ -41,8 +41,8 @@ def _training(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
         released = yield Exchange(task, asked, layout, bounds=state.mechanism)
         center = rule.center_after(center, released)
     delta, memory = objective.conclude(broadcast, center, state.objective, algorithm.cohorts)
+    remembered = rule.memory_after(state.rule, params, center)
     params, server = algorithm.server_in(round).step(params, delta, state.server)
-    remembered = {"center": center} if rule.remembers else {}
     return replace(state, params=params, server=server, objective=memory, rule=remembered)
 
 

@@ -37,8 +37,8 @@ def run_round(
     """
     charge, drawn = world.ranks.first(lambda: charge_then_draw(round, algorithm, world))
     cohort = world.executor.answering(drawn)
-    if world.states:
-        world.states.begin(round)
+    for memory in world.remembered:
+        memory.begin(round)
     updates, rule = ClientUpdates(algorithm, world, state, cohort), algorithm.rule
     aggregation = BySums(rule, updates) if isinstance(rule, SumRule) else ByRows(rule, updates)
     journal, conversation = Journal(charge, world), Conversation(play(algorithm, round, state))

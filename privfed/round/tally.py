@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from privfed.round.standing import standings
 from privfed.sampling.devices import Devices
 from privfed.vector import Indices
 
@@ -60,7 +61,8 @@ class Sides:
 class Tally:
     """Counts what rounds' clients did. Nothing here is covered by the run's epsilon.
 
-    `down` and `up` are bytes per client and round.
+    `down` and `up` are bytes per client and round. `note` is given a line of each round in which a
+    rule saw rows: its "clients" `[n]`, and how each one's stood out (`privfed.round.standing`).
     """
 
     def __init__(
@@ -71,12 +73,14 @@ class Tally:
         devices: Devices,
         down: float,
         up: float,
+        note: Callable[[Mapping[str, Any]], None] = lambda _: None,
     ) -> None:
         self._clip = clip
         self._counts = counts
         self._work = work
         self._devices = devices
         self._down, self._up = down, up
+        self._note = note
         self._norms: list[Tensor] = []
         self._seen: dict[int, tuple[int, int]] = {}
         self._totals = dict.fromkeys(TOTALS, 0.0)
@@ -89,6 +93,11 @@ class Tally:
         steps, examples = self._work(round, ids)
         done = zip(steps.tolist(), examples.tolist(), strict=True)
         self._seen |= dict(zip(ids.tolist(), done, strict=True))
+
+    def judged(self, round: int, ids: Indices, rows: Tensor, aggregate: Tensor) -> None:
+        """Takes rows `[n, m]` as clients `ids` `[n]` sent them, and the `aggregate` of these."""
+        counts = {name: each.tolist() for name, each in standings(rows, aggregate).items()}
+        self._note({"round": round, "clients": ids.tolist(), **counts})
 
     def aggregate(self, round: int, aggregate: Tensor) -> None:
         self._sides.aggregate = aggregate

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from defenses.finite import usable
 from privfed.local.byzantine import Mask
 from privfed.local.exchange import Chunk, Exchange
 from privfed.privacy.clipping import clip_rows, count_turned
@@ -21,8 +22,9 @@ from privfed.secure.dropout import SENDS, leaving
 from privfed.secure.summation import Session
 from privfed.vector import Indices, Layout
 
-Foreseen = Callable[[Tensor, int], Tensor]
-"""The aggregate of rows `[n, m]`, the first so many of them hostile, as attackers work it out."""
+Foreseen = Callable[[Tensor, int, Indices | None], Tensor]
+"""The aggregate of rows `[n, m]`, the first so many of them hostile, as attackers work it out; of
+clients `[n]`, where it is clear whose they are."""
 
 
 @dataclass
@@ -184,15 +186,16 @@ class ClientUpdates:
         if not answers:
             return
         answer = _joined(answers)
-        hostile = int(self.hostile(answer.ids).sum())
+        bad = self.hostile(answer.ids)
         part = _Part(exchange.layout, "" if attackers.lies.everything else "delta")
+        shown, ids = part.of(answer.rows), answer.ids
+
+        def tried(rows: Tensor) -> Tensor:
+            whose = _whose(len(rows), shown, ids, bad)
+            return part.of(foreseen(part.alone(rows), int(bad.sum()), whose))
+
         sent, self.attack_memory = attackers.corrupt(
-            self.cohort.round,
-            answer.ids,
-            part.of(answer.rows),
-            self.attack_memory,
-            lambda rows: part.of(foreseen(part.alone(rows), hostile)),
-            exchange.task,
+            self.cohort.round, ids, shown, self.attack_memory, tried, exchange.task
         )
         yield replace(answer, rows=part.put(sent, answer.rows))
 
@@ -227,6 +230,20 @@ class _Part:
     def alone(self, part: Tensor) -> Tensor:
         """Rows `[n, m]` of which all but the `part` `[n, p]` is zero."""
         return self.put(part, part.new_zeros(len(part), self.layout.length))
+
+
+def _whose(count: int, rows: Tensor, ids: Indices, hostile: Mask) -> Indices | None:
+    """The clients `[count]` of rows that an attacker tries the rule on; None if it is unclear.
+
+    They are the hostile ones of clients `ids` `[n]`, and then the honest ones, or those whose
+    `rows` `[n, m]` can be computed with: attackers leave others out, as rules do.
+    """
+    honest = ~hostile
+    if count < len(hostile):
+        honest = honest & usable(rows).cpu().numpy()
+    if count != int(hostile.sum() + honest.sum()):
+        return None
+    return np.concatenate([ids[hostile], ids[honest]])
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:

@@ -31,6 +31,10 @@ class Watch(Protocol):
         """Clients `[c]`, the raw rows `[c, m]` that they bound next, and which are hostile."""
         ...
 
+    def judged(self, round: int, ids: NDArray[np.int64], rows: Tensor, aggregate: Tensor) -> None:
+        """What a rule that sees rows `[n, m]`, as clients `[n]` sent them, made of these: `[m]`."""
+        ...
+
     def aggregate(self, round: int, aggregate: Tensor) -> None:
         """What the rule made of the rows, `[m]`; of several passes, of each so far."""
         ...
@@ -79,6 +83,9 @@ class World:
     streams: Streams
     watch: Watch | None = None
     states: ClientState | None = None
+    """What clients remember for their objective."""
+    histories: ClientState | None = None
+    """What the rule remembers of clients."""
     correlated: Correlated | None = None
     attackers: Attackers | None = None
     sites: RemoteSites | None = None
@@ -87,6 +94,11 @@ class World:
     """How many numbers each parameter of the model has, in their order in its flat vector."""
     ranks: Ranks = field(default_factory=Alone)
     """Who plays this run together: the first charges, draws, adds noise and writes."""
+
+    @property
+    def remembered(self) -> tuple[ClientState, ...]:
+        """All that is kept of clients between rounds."""
+        return tuple(each for each in (self.states, self.histories) if each is not None)
 
     def noise(self, algorithm: Algorithm, round: int, number: int) -> Keys:
         """The randomness of the release of exchange `number`."""

@@ -128,6 +128,7 @@ def _trainer(config: Config, federation: Federation, network: Network) -> LocalT
         client.epochs,
         client.batch_size,
         "stacked",
+        client.steps,
     )
 
 

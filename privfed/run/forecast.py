@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from defenses.types import SumRule
-from privfed.local.batches import steps
 from privfed.plan.plan import Plan
 from privfed.run.canaries.canary_updates import CanaryUpdates, canary_updates
 from privfed.run.evaluation.charged_measures import expected_widths
@@ -115,7 +114,7 @@ def forecast(setup: Setup) -> Forecast:
     width = algorithm.mechanism.width(algorithm.wire(algorithm.objective.layout(d)))
     typical = setup.federation.typical
     examples = typical if typical is not None else 2.0 * config.client.batch_size
-    work = steps(np.array([math.ceil(examples)]), config.client.epochs, config.client.batch_size)
+    work = setup.executor.trainer.steps(np.array([math.ceil(examples)]), config.client.epochs)
     if config.example_privacy:
         work = np.array([config.example_privacy.steps(config.client.epochs)])
     sums = (

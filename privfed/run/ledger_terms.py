@@ -117,11 +117,15 @@ def _chosen(setup: Setup) -> dict[str, Any]:
 
 
 def _against(setup: Setup) -> dict[str, Any]:
-    """For distributed noise: whose guarantee the charges are, and the event of the other one."""
+    """For noise that clients share: whose guarantee the charges are, and the event of the other
+    one, or with how many colluders it holds.
+    """
     plan = setup.plan
+    against, colluding = plan.config.against, plan.config.colluding
+    if colluding is not None:
+        return {"against": against, "colluders": colluding}
     if plan.other is None:
         return {}
-    against = plan.config.against
     return {
         "against": against,
         "other": {

@@ -17,6 +17,7 @@ from privfed.round.world import World
 from privfed.run.canaries.run_canaries import RunCanaries
 from privfed.run.forecast import forecast
 from privfed.run.last_state import last_checkpoint, state_from_releases
+from privfed.run.misbehaviour.evidence import Misbehaviour, misbehaviour_in
 from privfed.run.outcome import Observer, Outcome
 from privfed.run.recorder import Recorder, tally_of
 from privfed.run.setup import Setup
@@ -44,8 +45,9 @@ def play_to_end(
     begin = last_checkpoint(setup, directory, ledger)
     directory.metrics.cut(begin.round)
     directory.aborts.mend()
+    directory.ranks.mend()
     expected = forecast(setup)
-    tally = tally_of(setup, expected)
+    tally = tally_of(setup, expected, directory)
     world = build_world(setup, directory, ledger, begin, ranks=ranks, watch=tally)
     if elsewhere:
         world = replace(world, sites=elsewhere.reach(setup, ledger))
@@ -60,6 +62,8 @@ def play_to_end(
     if canaries:
         canaries.end(end.state.params)
     outcome = outcome_of(setup, directory, ledger, recorder, end, stopped)
+    if outcome.misbehaviour:
+        directory.write_clients(outcome.misbehaviour.csv())
     directory.write_summary(outcome.to_json())
     return outcome
 
@@ -103,10 +107,10 @@ class Loop:
         return now, False
 
     def save(self, now: Checkpoint) -> None:
-        """The checkpoint first: what clients remember can be folded in again after a crash."""
+        """The checkpoint first: what is kept of clients can be folded in again after a crash."""
         now.save(self.directory, self.setup.network)
-        if self.world.states:
-            self.world.states.settle(now.round)
+        for memory in self.world.remembered:
+            memory.settle(now.round)
 
     def _state_after(self, round: int, state: TrainingState) -> TrainingState | None:
         """The state after `round`, or None where the round was consumed without an update.
@@ -119,8 +123,8 @@ class Loop:
             after = state_from_releases(charge, self.setup, state, self.directory)
             if self.canaries and (stored := self.directory.releases.read(round)):
                 self.canaries.hear(round, stored.released)
-            if self.world.states:
-                self.world.states.replay(round, released=after is not None)
+            for memory in self.world.remembered:
+                memory.replay(round, released=after is not None)
             return after
         self.rank_zero.announce(round, state)
         try:
@@ -134,8 +138,8 @@ class Loop:
 
     def _note(self, round: int, reason: str) -> None:
         """Write down that the round was aborted, and tell of it."""
-        if self.world.states:
-            self.world.states.discard()
+        for memory in self.world.remembered:
+            memory.discard()
         self.directory.aborts.note(round, reason)
         for observer in self.observers:
             observer.aborted(round, reason)
@@ -186,7 +190,19 @@ def outcome_of(
         evaluations=int(end.state.evaluation.get("count", 0)),
         charged_measures=recorder.last_charged(end.state),
         stopped_early=recorder.stopping.over,
+        misbehaviour=misbehaviour_of(setup, directory, end.round),
     )
+
+
+def misbehaviour_of(setup: Setup, directory: RunDirectory, until: int) -> Misbehaviour | None:
+    """What speaks against clients after round `until`; None where no rows were watched.
+
+    That is so but in simulations that opted into their measures, with rules that see rows.
+    """
+    attackers, clients = setup.attackers, setup.federation.clients
+    fixed = attackers is not None and not attackers.afresh
+    hostile = attackers.hostile(0)[:clients] if attackers and fixed else None
+    return misbehaviour_in(directory.ranks.lines(until), clients, hostile)
 
 
 def _refuse_changed(setup: Setup, constants: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from accounting.ledger import Ledger
 from privfed.errors import Broken
+from privfed.plan.rule import numbers_per_history
 from privfed.run.setup import Setup
 from privfed.run.world import keeps_key, keeps_states
 from privfed.store.run_directory import RunDirectory
@@ -41,6 +42,8 @@ def _kept(setup: Setup, directory: RunDirectory) -> Iterator[tuple[Path, str]]:
         )
     if keeps_states(setup):
         yield directory.states, "what clients remembered, without which they train otherwise"
+    if numbers_per_history(setup.plan.config, setup.network.shapes.length):
+        yield directory.histories, "what the rule remembers of clients, which it judges them by"
     if setup.plan.config.audit.by_inputs:
         yield directory.canary_examples, "the examples that canaries trained on"
     if setup.plan.config.audit.canaries:

@@ -12,6 +12,7 @@ from privfed.measures.estimate import Estimate
 from privfed.plan.plan import ON_TRAINED, Plan
 from privfed.run.divergence import Divergence
 from privfed.run.forecast import Forecast
+from privfed.run.misbehaviour.evidence import Misbehaviour
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,8 @@ class Outcome:
     evaluations: int = 0
     charged_measures: Mapping[str, Estimate] = field(default_factory=dict)
     stopped_early: bool = False
+    misbehaviour: Misbehaviour | None = None
+    """What speaks against which client, in simulations that watched rows."""
 
     @property
     def note(self) -> str | None:
@@ -140,6 +143,7 @@ class Outcome:
             "stopped_at_budget": self.stopped_at_budget,
             "stopped_early": self.stopped_early,
             **self._evaluated(),
+            **({"misbehaviour": self.misbehaviour.to_json()} if self.misbehaviour else {}),
             "simulation": self.plan.simulation is not None,
             "note": self.note,
             "test_shared": self.test_shared,

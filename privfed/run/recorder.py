@@ -114,7 +114,7 @@ class Recorder:
         self._directory.metrics.append(line)
 
 
-def tally_of(setup: Setup, expected: Forecast) -> Tally | None:
+def tally_of(setup: Setup, expected: Forecast, directory: RunDirectory) -> Tally | None:
     """What counts raw updates, where `run.simulation_metrics` asks for it."""
     config, mechanism = setup.plan.config, setup.plan.mechanism
     if not config.run.simulation_metrics:
@@ -123,7 +123,8 @@ def tally_of(setup: Setup, expected: Forecast) -> Tally | None:
     clip = mechanism.clip if mechanism.private and not adapts else None
     down, up = expected.down / expected.cohort, expected.up / expected.cohort
     counts = setup.federation.examples.counts
-    return Tally(clip, counts, setup.executor.work, config.devices, down, up)
+    note, work = directory.ranks.append, setup.executor.work
+    return Tally(clip, counts, work, config.devices, down, up, note)
 
 
 def _released_clip(now: Checkpoint) -> dict[str, float]:

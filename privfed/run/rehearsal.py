@@ -64,8 +64,8 @@ def rehearse(
             try:
                 state = run_round(round, setup.algorithm_in(round), state, world)
             except Aborted:  # the round is consumed, and the model stays as it was
-                if world.states:
-                    world.states.discard()
+                for memory in world.remembered:
+                    memory.discard()
     return state
 
 

@@ -15,6 +15,7 @@ from privfed.auditing.canaries.clients import Canaries, with_canaries
 from privfed.auditing.canaries.log import FINAL, CanaryLog
 from privfed.local.client_states import ClientStates
 from privfed.local.silos import PrivateSilos, SiloLedgers
+from privfed.plan.rule import numbers_per_history
 from privfed.privacy.noise.correlated import Correlated
 from privfed.ranks import ALONE, Ranks
 from privfed.round.world import Charges, ReleaseStore, RemoteSites, Watch, World
@@ -36,10 +37,29 @@ def client_states(
     if not keeps_states(setup):
         return None
     width = setup.algorithm.objective.keeps * setup.network.shapes.length
-    clients = setup.federation.clients
-    order = hashlib.sha256(setup.federation.people().identities.tobytes()).hexdigest()
-    run = f"{ledger.terms['id']} {order}"  # states are kept by place, so the order has to stay
+    clients, run = setup.federation.clients, _run_of(setup, ledger)
     return ClientStates(directory.private, run, clients, width, checkpoint.round)
+
+
+def rule_histories(
+    setup: Setup, directory: RunDirectory, ledger: Ledger, checkpoint: Checkpoint
+) -> ClientStates | None:
+    """What the rule remembers of clients as of `checkpoint`; None where it remembers nothing.
+
+    It does so of canaries, too, whose numbers follow those of clients.
+    """
+    width = numbers_per_history(setup.plan.config, setup.network.shapes.length)
+    if not width:
+        return None
+    folder, run = directory.histories.parent, _run_of(setup, ledger)
+    everybody = setup.federation.clients + setup.plan.config.audit.canaries
+    return ClientStates(folder, run, everybody, width, checkpoint.round)
+
+
+def _run_of(setup: Setup, ledger: Ledger) -> str:
+    """Whose memories these are. They are kept by place, so the order of clients has to stay."""
+    order = hashlib.sha256(setup.federation.people().identities.tobytes()).hexdigest()
+    return f"{ledger.terms['id']} {order}"
 
 
 def private_silos(setup: Setup, directory: RunDirectory, ledger: Ledger) -> PrivateSilos | None:
@@ -114,6 +134,7 @@ def build_world(
         watch=watch,
         attackers=setup.attackers,
         states=states,
+        histories=rule_histories(setup, directory, ledger, begin),
     )
 
 

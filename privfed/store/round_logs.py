@@ -1,4 +1,4 @@
-"""Two logs of a run, a JSON object per line, that readers may follow while it goes on.
+"""Logs of a run, a JSON object per line, that readers may follow while it goes on.
 
 Lines are appended durably, one for each round that has something to say. A crash may tear the last
 one: readers leave it out, and a resume removes it.
@@ -80,7 +80,23 @@ class AbortLog(RoundLog):
         self.rewrite(dump({"round": round, "reason": reason}) for round, reason in reasons)
 
 
-def _is_until(text: str, last: int) -> bool:
+class RanksLog(RoundLog):
+    """The file `report/simulation_only_ranks.jsonl`: how rows stood to the aggregate of a round.
+
+    A round that is played again after a crash has two lines, of which the later counts.
+    """
+
+    def mend(self) -> None:
+        """Remove a torn last line, with which the next one would be lost."""
+        self.rewrite(text for text in self.texts() if _is_until(text, math.inf))
+
+    def lines(self, until: int) -> list[dict[str, Any]]:
+        """One line of each round up to `until`."""
+        by_round = self.by_round(lambda line: line)
+        return [line for round, line in sorted(by_round.items()) if round <= until]
+
+
+def _is_until(text: str, last: float) -> bool:
     """Whether `text` is a whole line, of a round up to `last`."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         return bool(from_json(text)["round"] <= last)

@@ -3,8 +3,9 @@
 `config.toml`, `ledger.jsonl`, `releases/NNNNNN.safetensors`, `checkpoint.safetensors`,
 `metrics.jsonl`, `aborts.jsonl`, `report/summary.json`; `constants.safetensors` where the model has
 frozen parts and `report/public_clients.json` where clients were declared public; `private/` where
-clients remember something between rounds: mode 0700, never to be published. Files are replaced
-atomically (temporary file, fsync, rename); the ledger and the metrics are appended to.
+clients, or a rule of them, remember something between rounds: mode 0700, never to be published.
+Files are replaced atomically (temporary file, fsync, rename); the ledger and the metrics are
+appended to.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from privfed.store.people_digest import PeopleDigest
 from privfed.store.private_key import PrivateKey
 from privfed.store.public_clients import PublicClientsFile
 from privfed.store.releases import Releases
-from privfed.store.round_logs import AbortLog, MetricsLog
+from privfed.store.round_logs import AbortLog, MetricsLog, RanksLog
 
 Given = Mapping[str, type[Any]]
 
@@ -52,10 +53,13 @@ class RunDirectory:
         self.metrics = MetricsLog(path / "metrics.jsonl")
         self.aborts = AbortLog(path / "aborts.jsonl")
         self.summary = path / "report" / "summary.json"
+        self.ranks = RanksLog(path / "report" / "simulation_only_ranks.jsonl")
+        self.clients = path / "report" / "simulation_only_clients.csv"
         self.public_clients = PublicClientsFile(path / "report" / "public_clients.json")
         self.private = path / "private"
         self.key = PrivateKey(self.private / "key")
         self.states = self.private / SETTLED
+        self.histories = self.private / "histories" / SETTLED
         self.canaries = self.private / "canaries.f64"
         self.canary_examples = self.private / "canaries.safetensors"
         self.silos = self.private / "silos"
@@ -150,6 +154,10 @@ class RunDirectory:
     def write_attackers(self, attackers: Mapping[str, Any]) -> None:
         """Say of a simulation who attacks."""
         durable.write_atomically(self._attackers, (dump(dict(attackers), indent=1) + "\n").encode())
+
+    def write_clients(self, table: str) -> None:
+        """Say of a simulation how much there is against each client: a table as CSV."""
+        durable.write_atomically(self.clients, table.encode())
 
     def stopped_at_budget(self) -> bool:
         """Whether the summary says that the run stopped at its budget; not where there is none."""

@@ -58,6 +58,8 @@ def unpack(
     tensors, about = _read(path, "pt", str(device))
     if finite and not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
         raise _not_finite(path)
+    # In memory that torch aligned itself: on other addresses products differ in their last bits.
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     return tensors, about
 
 

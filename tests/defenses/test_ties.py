@@ -31,6 +31,7 @@ ANY_ORDER = [
     "norm_bound",
     "foolsgold",
     "flame",
+    "fldetector",
     "lasa",
 ]
 """Rules that never choose among rows that fit alike."""

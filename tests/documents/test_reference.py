@@ -120,6 +120,8 @@ def test_every_part_is_listed_with_what_its_kind_declares():
     [
         ("objective", "scaffold", "sends", "2 d"),
         ("objective", "scaffold", "keeps", "d"),
+        ("objective", "worker_momentum", "sends", "d"),
+        ("objective", "worker_momentum", "keeps", "d"),
         ("objective", "mime", "is sent", "4 d"),
         ("sampler", "poisson", "a secret draw amplifies", "yes"),
         ("sampler", "full", "a secret draw amplifies", "no"),

@@ -46,6 +46,7 @@ def test_every_part_is_found_where_it_was(kind):
 
 UNMOVED = {
     "privfed.local.dp_sgd",
+    "privfed.local.objectives.worker_momentum",
     "privfed.privacy.mechanisms.buffered",
     "privfed.sampling.allocation",
     *(f"privfed.server.{name}" for name in ("fedavg", "fedavgm", "adaptive")),

@@ -13,6 +13,7 @@ from accounting.events import ADD_REMOVE, Event
 from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled, Repeated
 from attacks.types import Attack, Knowledge
+from defenses.history import HistoryRule
 from defenses.types import RowRule, SumRule
 from defenses.weighing import PreAggregator
 from privfed.data.federation import Examples
@@ -138,6 +139,7 @@ class Halved(Part):
     measures: ClassVar[str] = ""
     plain: ClassVar[bool] = True
     sends_updates_alone: ClassVar[bool] = True
+    sums_states: ClassVar[bool] = False
 
     def layout(self, d):
         return Layout((("delta", d),))
@@ -311,6 +313,19 @@ class FirstRow(RowRule):
 
     def __call__(self, rows, byzantine):
         return rows[0] if len(rows) else rows.new_zeros(rows.shape[1])
+
+
+class Acquainted(HistoryRule):
+    """A rule that remembers: the mean over clients who took part before, or over all at first."""
+
+    def keeps(self, d):
+        return 1
+
+    def with_histories(self, rows, byzantine, histories, generator=None):
+        known = histories.clients[:, 0] > 0
+        chosen = rows[known] if known.any() else rows
+        mean = chosen.sum(0) / max(len(chosen), 1)
+        return mean, torch.ones_like(histories.clients)
 
 
 class Doubling(Attack):

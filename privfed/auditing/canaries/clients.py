@@ -221,6 +221,10 @@ class WithoutCanaries:
         real = ids < self.clients
         self.inner.rows(round, ids[real], rows[torch.from_numpy(real)], hostile[real])
 
+    def judged(self, round: int, ids: NDArray[np.int64], rows: Tensor, aggregate: Tensor) -> None:
+        real = ids < self.clients
+        self.inner.judged(round, ids[real], rows[torch.from_numpy(real)], aggregate)
+
     def aggregate(self, round: int, aggregate: Tensor) -> None:
         self.inner.aggregate(round, aggregate)
 

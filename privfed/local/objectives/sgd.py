@@ -39,6 +39,11 @@ class Sgd(Part):
     def sends_updates_alone(self) -> bool:
         return tuple(name for name, _ in self.layout(1).parts) == ("delta",)
 
+    @property
+    def sums_states(self) -> bool:
+        """Whatever clients keep, unless a subclass makes nothing of it."""
+        return self.keeps > 0
+
     def layout(self, d: int) -> Layout:
         return Layout((("delta", d),))
 

@@ -96,6 +96,8 @@ def _refuse_flags_of_sums(question: CalibrationQuestion) -> None:
     _refuse_given(question, _OF_SHARED_NOISE, shares_noise, "")
     if shares_noise and not (question.bits and question.dimension):
         raise Refused(f"{question.mechanism} needs --bits and --dimension: they make its grid")
+    if question.mechanism_class.joint and not question.population:
+        raise Refused(f"{question.mechanism} needs --population: who shares the noise")
     if shares_noise and not (question.cohort or question.population):
         raise Refused(f"{question.mechanism} needs --cohort, or --population (full, cyclic)")
 

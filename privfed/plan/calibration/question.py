@@ -109,7 +109,7 @@ class CalibrationQuestion:
     def draw_is_irrelevant(self) -> bool:
         """Whether nothing is amplified: clients noise their own rows, whoever else is drawn."""
         own_noise = self.mechanism_class.trust == "client" and not self.by_sites
-        return own_noise and not self.spaced
+        return own_noise and not self.spaced and not self.mechanism_class.joint
 
     @property
     def draw_is_given(self) -> bool:

@@ -14,6 +14,7 @@ from privfed.plan.refusals.choice import choice_refusals
 from privfed.plan.refusals.client_states import client_state_refusals
 from privfed.plan.refusals.draws import draw_by_sizes, secret_slots, unproven_draw
 from privfed.plan.refusals.evaluation import evaluation_refusals
+from privfed.plan.refusals.joint_noise import joint_noise_refusals
 from privfed.plan.refusals.rules import rule_refusals
 from privfed.plan.refusals.run_files import ledger_heads_that_can_be_remade, measures_lost_on_resume
 from privfed.plan.refusals.schedules import rates_of_zero
@@ -43,6 +44,7 @@ _IN_ORDER: tuple[Callable[[Config], Iterator[str]], ...] = (
     draw_by_sizes,
     weights_by_private_sizes,
     secret_slots,
+    joint_noise_refusals,
     secure_sum_refusals,
     site_refusals,
     canary_refusals,

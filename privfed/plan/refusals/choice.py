@@ -38,6 +38,12 @@ def _other_guarantees(config: Config) -> Iterator[str]:
             f"{_PRIVATE}: noise that clients share has a second guarantee, of which a choice has "
             'no proof here; use privacy.mechanism = "gaussian", or tune on public data'
         )
+    if config.mechanism.private and config.mechanism.trust == "client":
+        yield (
+            f"{_PRIVATE}: under privacy.mechanism = {config.names['mechanism']!r} epsilon is "
+            "against whoever reads what clients send, who sees that of losing candidates, too; "
+            'use privacy.mechanism = "gaussian", or tune on public data'
+        )
     if config.example_privacy is not None:
         yield (
             f"{_PRIVATE}: examples of silos ([client.privacy]) have a guarantee by themselves, of "

@@ -15,8 +15,9 @@ def client_state_refusals(config: Config) -> Iterator[str]:
     if config.objective.keeps and not config.by_sites:  # which keep none
         yield from _state_that_tells_of_others(config)
         yield from _clients_that_do_not_return(config)
-        yield from _clients_that_are_absent(config)
-        yield from _states_weighed_by_examples(config)
+        if config.objective.sums_states:
+            yield from _clients_that_are_absent(config)
+            yield from _states_weighed_by_examples(config)
 
 
 def _state_that_tells_of_others(config: Config) -> Iterator[str]:

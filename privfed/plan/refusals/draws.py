@@ -28,7 +28,7 @@ def draw_by_sizes(config: Config) -> Iterator[str]:
             f"{sampler}, but how many examples a client has is private data; "
             'use "poisson", or privacy.mechanism = "none"'
         )
-    elif config.objective.keeps:
+    elif config.objective.sums_states:
         yield (
             f"{sampler}, by size, but with client.objective = "
             f"{config.names['objective']!r} each client's state counts alike, at one sampling "

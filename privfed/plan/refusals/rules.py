@@ -14,6 +14,9 @@ from privfed.parts import find
 from privfed.plan.rule import rule_of, rules_by_sums, tolerates, weighs_by_examples
 from privfed.registry import BUILT_IN
 
+_OF_UPDATES = frozenset({"root", "center", "histories"})
+"""What a rule may need that is about updates, and not about gradients."""
+
 
 @dataclass(frozen=True)
 class _Choice:
@@ -54,6 +57,7 @@ def rule_refusals(config: Config) -> Iterator[str]:
         return
     yield from _rows_under_noise(choice)
     yield from _rows_under_secure_sums(choice)
+    yield from _histories_of_mixtures(choice)
     yield from _messages_beside_updates(choice)
     yield from _weights_that_may_be_lies(choice)
     yield from _weights_bounded_for_nothing(choice)
@@ -86,18 +90,30 @@ def _rows_under_secure_sums(choice: _Choice) -> Iterator[str]:
         )
 
 
+def _histories_of_mixtures(choice: _Choice) -> Iterator[str]:
+    """A rule that remembers clients (`keeps`) is given mixtures, which are nobody's."""
+    rule = choice.config.rule
+    if choice.config.before and isinstance(rule, RowRule) and rule.keeps(1):
+        off = ", or aggregation.history = false" if "history" in type(rule).model_fields else ""
+        yield (
+            f"{choice.name} remembers what each client sent, and a mixture of rows is nobody's; "
+            f"use it with no aggregation.before{off}"
+        )
+
+
 def _messages_beside_updates(choice: _Choice) -> Iterator[str]:
-    """The objective sends more than one update (`sends_updates_alone`, `keeps`, `exchanges`)."""
+    """The server sums more than updates (`sends_updates_alone`, `sums_states`, `exchanges`)."""
     if choice.plain:
         return
     objective, name = choice.config.objective, choice.config.names["objective"]
-    if not objective.sends_updates_alone or objective.keeps:
+    if not objective.sends_updates_alone or objective.sums_states:
+        summed = "" if choice.config.mechanism.joint else 'aggregation.rule = "mean", or '
         yield (
             f"client.objective = {name!r} has the server sum more than an update, and "
-            f'{choice.name} is for rows of updates; use aggregation.rule = "mean", or an objective '
-            'that sends an update alone, as "sgd"'
+            f"{choice.name} is for rows of updates; use {summed}an objective that sends an update "
+            'alone, as "sgd"'
         )
-    elif objective.exchanges > 1 and (choice.by_sums or choice.needs & {"root", "center"}):
+    elif objective.exchanges > 1 and (choice.by_sums or choice.needs & _OF_UPDATES):
         yield (
             f"client.objective = {name!r} has the server average gradients before updates, and "
             f"{choice.name} is for updates; use another of the two"

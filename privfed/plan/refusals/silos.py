@@ -16,6 +16,7 @@ def silo_refusals(config: Config) -> Iterator[str]:
         yield from _unnoised_reads_of_examples(config)
         yield from _weights_that_tell_sizes(config)
         yield from _draws_that_tell_sizes(config)
+        yield from _steps_counted_twice(config)
 
 
 def _silo_weights(config: Config) -> Iterator[str]:
@@ -23,10 +24,10 @@ def _silo_weights(config: Config) -> Iterator[str]:
     weights = config.aggregation.silo_weights
     if not weights:
         return
-    if config.mechanism.private or config.objective.keeps:
+    if config.mechanism.private or config.objective.sums_states:
         yield (
-            "aggregation.silo_weights are set, but under user-level privacy, and where clients "
-            "keep a state, everybody weighs one; remove the key"
+            "aggregation.silo_weights are set, but under user-level privacy, and where the server "
+            "sums what clients keep, everybody weighs one; remove the key"
         )
     elif len(weights) != config.data.clients or not any(weights):
         yield (
@@ -65,7 +66,18 @@ def _unnoised_reads_of_examples(config: Config) -> Iterator[str]:
         yield (
             f"client.objective = {config.names['objective']!r} reads a silo's examples beside its "
             f"local steps, and client.privacy.mechanism = {_name(config)!r} adds noise to these "
-            'alone; use "sgd", "fedprox", "fedfor", "scaffold" or "feddyn"'
+            'alone; use "sgd", "fedprox", "fedfor", "scaffold", "feddyn" or '
+            '"worker_momentum"'
+        )
+
+
+def _steps_counted_twice(config: Config) -> Iterator[str]:
+    """A silo's steps are those that its ledger is charged for."""
+    if config.client.steps:
+        yield (
+            f"client.steps is {config.client.steps}, and client.privacy.mechanism = "
+            f"{_name(config)!r} takes the steps that its own keys say, each charged; remove the "
+            "key, and set client.privacy.sampling_rate and client.epochs"
         )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,9 @@ class PageFacts:
     """A run whose ledger is in order.
 
     `rounds` are its evaluated rounds, `summary` is empty where it has not ended, `attackers` where
-    nobody attacks. `keys` are those of its configuration as they are written; `plan`, `exchange`
-    and the `power` of its canaries follow from them, None where its parts are not at hand.
+    nobody attacks, and `clients` where nobody watched their rows. `keys` are those of its
+    configuration as they are written; `plan`, `exchange` and the `power` of its canaries follow
+    from them, None where its parts are not at hand.
     """
 
     path: Path
@@ -43,6 +45,7 @@ class PageFacts:
     summary: Mapping[str, Any]
     aborts: Mapping[int, str]
     attackers: Mapping[str, Any]
+    clients: Sequence[Mapping[str, str]]
     keys: Mapping[str, Mapping[str, Any]]
     plan: Plan | None
     exchange: RoundForecast | None
@@ -99,6 +102,7 @@ def run_facts(run: Path | RunDirectory) -> PageFacts:
         summary=_summary_of_now(_document(directory.summary), ledger),
         aborts=directory.aborts.reasons(),
         attackers=_document(directory.path / "report" / "attackers.json"),
+        clients=_table(directory.clients),
         keys=from_toml(directory.config.path.read_text(encoding="utf-8")),
         plan=plan,
         exchange=exchange,
@@ -129,6 +133,13 @@ def _planned(
         return plan, round_exchange(plan, parameters), power_of(plan, parameters)
     except (PrivfedError, AccountingError):
         return None, None, None
+
+
+def _table(path: Path) -> list[dict[str, str]]:
+    """The lines of a CSV file by the names of its columns; none where there is no file."""
+    if not path.exists():
+        return []
+    return list(csv.DictReader(path.read_text(encoding="utf-8", errors="replace").splitlines()))
 
 
 def _summary_of_now(summary: Mapping[str, Any], ledger: Ledger) -> Mapping[str, Any]:

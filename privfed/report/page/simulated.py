@@ -19,9 +19,13 @@ _BANNER = Banner(
 )
 
 
+_MOST = 100
+"""Clients that a page shows."""
+
+
 def simulation_chapter(facts: PageFacts) -> Chapter:
     """All of it, or that there is none."""
-    blocks = [*_attackers(facts), *_measures(facts)]
+    blocks = [*_attackers(facts), *_misbehaviour(facts), *_measures(facts)]
     nothing = Paragraph("The run has no measures of a simulation, and no attackers.")
     return Chapter("simulation", "Simulation only", blocks or [nothing], _BANNER)
 
@@ -33,6 +37,37 @@ def _attackers(facts: PageFacts) -> Iterator[Block]:
         success = facts.summary.get("attack_success")
         met = {"target met": f"{success:.2%}"} if isinstance(success, float) else {}
         yield Facts({**others, "attacking clients": clients or "—", **met})
+
+
+def _misbehaviour(facts: PageFacts) -> Iterator[Block]:
+    """Which clients stood out, by each measure, and who of them were hostile."""
+    stated = facts.summary.get("misbehaviour")
+    if not isinstance(stated, dict):
+        return
+    measures = {name: each for name, each in stated.items() if isinstance(each, dict)}
+    columns = list(dict.fromkeys(fact for each in measures.values() for fact in each))
+    yield Figures(
+        "How clients stood out, by measure",
+        ["measure", *(name.replace("_", " ") for name in columns)],
+        [
+            [name, *(dict(_flat(each)).get(fact, "—") for fact in columns)]
+            for name, each in measures.items()
+        ],
+        frozenset(range(1, len(columns) + 1)),
+    )
+    answers = [f"{name}_{answer}" for name in measures for answer in ("differs", "named")]
+    unlike = [line for line in facts.clients if any(line.get(each) == "yes" for each in answers)]
+    shown = ["client", "rounds", "hostile", *answers]
+    yield Paragraph(
+        f"{len(unlike)} of {len(facts.clients)} clients differ from their cohorts, or from honest "
+        f"clients, by some measure; the first {_MOST} are shown, and all in "
+        "report/simulation_only_clients.csv. An honest client whose data are unlike others' "
+        "stands out, too."
+    )
+    if unlike:
+        lines = [[line.get(name) or "—" for name in shown] for line in unlike[:_MOST]]
+        titles = [name.replace("_", " ") for name in shown]
+        yield Figures("Clients that stood out", titles, lines, frozenset({0, 1}), sortable=True)
 
 
 def _measures(facts: PageFacts) -> Iterator[Block]:

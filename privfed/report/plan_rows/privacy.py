@@ -18,6 +18,7 @@ from privfed.plan.plan import Plan
 from privfed.plan.proof import proof_in_words
 from privfed.privacy.noise_on_model import stays_on_model
 from privfed.privacy.solved_for_run import SolvedForRun
+from privfed.report.plan_rows.pairs import pairs_row
 from privfed.report.tables import LONGER_THAN_CLIPPED, accountant_epsilons
 from privfed.run.forecast import Forecast
 from privfed.words import ceiling, number
@@ -45,6 +46,7 @@ def privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         ),
         "event": _event(plan),
         **_correlation_row(plan),
+        **pairs_row(plan),
         "budget": f"{budget}; all rounds spend ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g}",
         "accountants": f"{bound.accountant} ({accountant_epsilons(bound.by_accountant)})",
         **_prior_row(plan),

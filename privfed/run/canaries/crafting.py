@@ -20,7 +20,6 @@ from privfed.auditing.canaries.self_influence import SelfInfluence
 from privfed.config.sections import Audit
 from privfed.data.federation import Federation
 from privfed.errors import Refused, ran_out_of_memory
-from privfed.local.batches import steps
 from privfed.local.executor import LocalExecutor
 from privfed.models.network import Network
 from privfed.run.setup import Setup
@@ -76,7 +75,7 @@ def self_influence(setup: Setup, start: Tensor) -> SelfInfluence:
     network, public = setup.network, public_examples(setup.federation)
     models = public_models(network, public, start, trainer.lr)
     others = public_directions(network, public, models)
-    taken = int(steps(np.array([config.audit.examples]), trainer.epochs, trainer.batch_size)[0])
+    taken = int(trainer.steps(np.array([config.audit.examples]), trainer.epochs)[0])
     reach = trainer.lr * taken
     enough = float(config.mechanism.clip) / reach if reach else math.inf
     return SelfInfluence(network, models, others, enough, trainer.way == "stacked")

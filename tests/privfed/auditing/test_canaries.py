@@ -229,6 +229,7 @@ def test_canaries_in_secret_slots_are_told_from_others(drawn, coefficients):
     "overrides",
     [
         ("client.objective=scaffold", "data.setting=cross_silo"),
+        ("client.objective=worker_momentum", "data.setting=cross_silo"),
         ("client.objective=feddane",),
         ("aggregation.rule=geometric_median", "aggregation.passes=2"),
         (

@@ -44,9 +44,14 @@ def test_what_has_no_proof_is_refused_before_it_is_charged(tmp_path, keys, over,
         ('[run]\nwatch = ["csv"]\n', "run.watch"),
         ("[audit]\ncanaries = 30\n", "canaries"),
         ('[secure]\nprotocol = "masks"\n[privacy]\nmechanism = "skellam"\n', "second guarantee"),
+        ('[privacy]\nmechanism = "local_gaussian"\n', "sees that of losing candidates"),
+        (
+            '[cohort]\nsampler = "full"\nsize = 0\n[privacy]\nmechanism = "pairwise_gaussian"\n',
+            "sees that of losing candidates",
+        ),
         ("[client.privacy]\nmechanism = 'dp_sgd'\nnoise_multiplier = 1.0\n", "examples of silos"),
     ],
-    ids=["scored on members", "heads", "watchers", "canaries", "shared noise", "silos"],
+    ids=["members", "heads", "watchers", "canaries", "shared", "local", "pairs", "silos"],
 )
 def test_what_the_charge_leaves_out_is_refused(tmp_path, section, why):
     write(tmp_path, TUNED, BUDGET)

@@ -224,6 +224,13 @@ def test_commands_on_a_run_directory(tmp_path):
         (["--client", "999"], "--client 999"),
         (["--examples", "60"], "no client holds 60"),
         (["--set", "client.objective=fedprox"], "plain local SGD"),
+        (
+            [
+                *("--set", "client.objective=worker_momentum"),
+                *("--set", "data.setting=cross_silo"),
+            ],
+            "plain local SGD",
+        ),
         (["--set", "model.loss=squared_error"], "squared_error"),
         (["--set", "privacy.mechanism=none", "--epsilon", "4"], "no noise to calibrate"),
     ],

@@ -307,7 +307,7 @@ def test_rows_do_not_depend_on_the_order_of_clients_or_on_the_others(name):
 
     def rows(ids):
         keys, state = Streams(1).at("shuffle", 1, ids), own[ids] if objective.keeps else None
-        return local.train(ids, broadcast, state, keys, returning=torch.ones(len(ids)))[0]
+        return local.train(ids, broadcast, state, keys, returning=torch.ones(len(ids)) > 0)[0]
 
     whole = rows(np.arange(4))
     order = np.array([2, 0, 3, 1])
@@ -449,7 +449,11 @@ def test_a_client_that_diverged_keeps_what_it_had(tmp_path):
 
 def test_their_traffic_and_what_clients_keep_are_said():
     free = check(small()).forecast
-    for name, up, down, keeps in (("scaffold", 2, 2, 1), ("feddyn", 1, 1, 1)):
+    for name, up, down, keeps in (
+        ("scaffold", 2, 2, 1),
+        ("feddyn", 1, 1, 1),
+        ("worker_momentum", 1, 1, 1),
+    ):
         found = check(small(f"client.objective={name}", "data.setting=cross_silo")).forecast
         assert (found.up, found.down) == (up * free.up, down * free.down)
         assert found.remembered == keeps * free.parameters * 4

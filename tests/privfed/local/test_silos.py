@@ -395,6 +395,7 @@ def test_a_seeded_resume_ends_bit_for_bit_as_if_uninterrupted(tmp_path, monkeypa
         (["client.objective=feddane"], "beside its local steps"),
         (["client.objective=fedprox_adaptive"], "beside its local steps"),
         (["client.objective=fedcurv"], "beside its local steps"),
+        (["client.steps=3"], "the steps that its own keys say"),
         (["aggregation.weights=examples"], "silo_weights"),
         (["cohort.sampler=by_size", "cohort.size=3"], "how many examples a silo has"),
         (["aggregation.silo_weights=[1.0, 2.0]"], "one for each"),
@@ -463,6 +464,7 @@ def test_no_example_whatever_it_is_moves_a_step_further(others, size, seed):
     [
         ("client.objective=scaffold",),
         ("client.objective=feddyn",),
+        ("client.objective=worker_momentum",),
         ("client.objective=fedfor",),
         ("client.epochs=3", "client.stragglers=0.5"),
         ("client.epochs=3", "client.stragglers=0.5", "client.drop_stragglers=true"),

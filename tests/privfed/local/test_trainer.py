@@ -50,6 +50,34 @@ def test_every_epoch_is_a_permutation_cut_into_batches(sizes, epochs, batch_size
             assert per_epoch == 0 or counts[-1] == size - (per_epoch - 1) * batch_size
 
 
+@pytest.mark.parametrize("most", [1, 3, 5, 100])
+def test_at_most_so_many_steps_are_the_first_of_all(most):
+    federation = population([3, 9, 0, 4])
+    ids = np.arange(4)
+    every = plan_batches(federation, ids, keys(ids), 2, 2)
+    some = plan_batches(federation, ids, keys(ids), 2, 2, most)
+    assert some.steps.tolist() == [min(most, total) for total in (4, 10, 0, 4)]
+    count = some.rows.shape[1]
+    assert count == min(most, 10)
+    for client, taken in enumerate(some.steps):
+        np.testing.assert_array_equal(some.rows[client, :taken], every.rows[client, :taken])
+        np.testing.assert_array_equal(some.mask[client, :taken], every.mask[client, :taken])
+        assert not some.mask[client, taken:].any()
+
+
+@pytest.mark.parametrize("way", ["stacked", "loop"])
+def test_one_step_a_round_is_a_gradient_of_one_batch(way):
+    federation, ids = population([3, 9, 4]), np.arange(3)
+    local = trainer(federation, way=way, epochs=2, batch_size=2, most_steps=1)
+    params = local.network.initial_params
+    rows, _ = local.train(ids, {"params": params}, None, keys(ids))
+    first = plan_batches(federation, ids, keys(ids), 1, 2)
+    for client in range(3):
+        x, y = federation.gather(torch.from_numpy(first.rows[client, 0]))
+        gradient = local.network.gradient(params, x, y)
+        torch.testing.assert_close(rows[client], -local.lr * gradient, rtol=1e-4, atol=1e-6)
+
+
 def test_epochs_are_shuffled_afresh_and_differ_between_rounds():
     federation = population([40])
     ids = np.array([0])

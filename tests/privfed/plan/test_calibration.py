@@ -285,3 +285,13 @@ def test_a_rate_is_the_same_rule_as_clients_of_that_quotient():
         assert solve(replace(asked, noise_multiplier=2.0)).to_json()["sampling_rate"] == 0.2
     bounds = [solve(replace(asked, noise_multiplier=2.0)).bound for asked in (by_rate, counted)]
     assert bounds[0].epsilon == bounds[1].epsilon
+
+
+def test_noise_that_pairs_share_needs_its_population_and_follows_from_no_draw():
+    shared = replace(LOCAL, mechanism="pairwise_gaussian")
+    with pytest.raises(Refused, match="needs --population"):
+        solve(shared)
+    answers = [solve(replace(shared, population=n)) for n in (10, 100)]
+    expected = solve(LOCAL).question.noise_multiplier
+    for answer in answers:
+        assert answer.question.noise_multiplier == pytest.approx(expected)

@@ -77,7 +77,7 @@ def pairs(*kinds):
 
 def test_every_rule_protocol_mechanism_and_sampler():
     found = list(combinations(base(), built_in("rule", "protocol", "mechanism", "sampler")))
-    assert len(found) == 21 * 4 * 7 * 7
+    assert len(found) == 22 * 4 * 8 * 7
     for one in found:
         sound(one)
     allowed = [one for one in found if one.event is not None]

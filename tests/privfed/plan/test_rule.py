@@ -40,6 +40,7 @@ OPEN = ("privacy.mechanism=none",)
 MASKED = ("secure.protocol=masks", "cohort.sampler=full", "cohort.size=0", "data.clients=8")
 BUCKETS = ('aggregation.before=["bucketing"]',)
 EVERYBODY = Full().of(8)
+EVERY_TIME = ("cohort.sampler=full", "cohort.size=0")
 CLIPPING = (*OPEN, "aggregation.rule=centered_clipping", "aggregation.radius=0.5")
 KEYS = {
     "norm_bound": ("aggregation.radius=0.5",),
@@ -271,6 +272,9 @@ def test_the_center_of_clipping_is_the_aggregate_of_the_round_before(tmp_path):
         ),
         (*OPEN, *BUCKETS, "aggregation.rule=krum"),
         (*OPEN, "aggregation.rule=fltrust", "aggregation.root=2"),
+        (*OPEN, "aggregation.rule=foolsgold"),
+        (*OPEN, *EVERY_TIME, "aggregation.rule=fldetector", "aggregation.window=1"),
+        ("privacy.mechanism=local_gaussian", "aggregation.rule=foolsgold"),
     ],
 )
 def test_a_stopped_run_goes_on_to_the_same_end(keys, tmp_path):
@@ -414,6 +418,20 @@ def test_a_client_that_diverges_does_not_reach_a_robust_rule(tmp_path):
             "no proof for rounds of 2 exchanges",
         ),
         (('aggregation.before=["nmm"]',), "did you mean 'nnm'"),
+        (("aggregation.rule=foolsgold",), "needs to see every client"),
+        (("aggregation.rule=foolsgold", *MASKED, *OPEN), "secure sum never shows"),
+        (
+            (*OPEN, "aggregation.rule=foolsgold", 'aggregation.before=["nnm"]'),
+            "a mixture of rows is nobody's; .* or aggregation.history = false",
+        ),
+        (
+            (*OPEN, "aggregation.rule=fldetector", 'aggregation.before=["nnm"]'),
+            "a mixture of rows is nobody's; use it with no aggregation.before$",
+        ),
+        (
+            (*OPEN, "aggregation.rule=foolsgold", "client.objective=mime"),
+            "average gradients before updates",
+        ),
         (("aggregation.passes=3",), "belongs to aggregation.rule = 'centered_clipping'"),
     ],
 )

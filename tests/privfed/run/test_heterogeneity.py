@@ -27,7 +27,9 @@ from privfed.local.objectives.sgd import Sgd
 from privfed.models.losses.binary_cross_entropy import BinaryCrossEntropy
 from privfed.models.losses.squared_error import SquaredError
 from privfed.plan.plan import plan
+from privfed.report.plan import plan_table
 from privfed.round.tally import Tally
+from privfed.run.check import check
 from privfed.run.heterogeneity import client_scores, distribution, gradients, measure_clients
 from privfed.run.population import load_population
 from privfed.run.resume import resume
@@ -381,6 +383,28 @@ def test_work_counts_epochs_and_every_gradient(tmp_path, objective, passes):
     steps, examples = rounds.world.executor.work(1, np.arange(3))
     assert examples.tolist() == [3 * passes, 9 * passes, 4 * passes]
     assert steps.tolist() == [passes, 3 * passes, passes]
+
+
+@pytest.mark.parametrize(
+    "keys, says", [((), "sgd x 2 epochs at"), (("client.steps=1",), "epochs (at most 1 steps) at")]
+)
+def test_a_plan_says_how_far_clients_train_and_expects_no_more(keys, says):
+    checked = check(small("data.size_mean=3.0", "client.batch_size=2", *keys))
+    table = plan_table(checked.plan, checked.forecast, None)
+    assert any(says in str(cell) for cell in table.columns[1]._cells)
+
+
+def test_work_counts_the_steps_that_are_taken(tmp_path):
+    """At most three of 2 + 2, 5 + 5 and 2 + 2, of at most two examples each; Mime's twice."""
+    for objective, twice, beside in ((Sgd(), 1, 0), (Mime(), 2, 1)):
+        rounds = Rounds(tmp_path / str(twice), (3, 9, 4), objective=objective, size=3)
+        for name, value in (("batch_size", 2), ("most_steps", 3)):
+            object.__setattr__(rounds.local, name, value)
+        steps, examples = rounds.world.executor.work(1, np.arange(3))
+        assert steps.tolist() == [3 * twice + beside * each for each in (2, 5, 2)]
+        assert examples.tolist() == [
+            taken * twice + beside * size for taken, size in ((5, 3), (6, 9), (6, 4))
+        ]
 
 
 @pytest.mark.parametrize("rule", ["mean", "median"])

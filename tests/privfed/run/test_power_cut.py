@@ -27,6 +27,8 @@ RUNS = {
         *("audit.examples=2", "audit.craft_steps=2"),
     ),
     "scaffold": ("client.objective=scaffold", *SILO),
+    "histories": ("privacy.mechanism=none", "aggregation.rule=foolsgold"),
+    "histories of noised rows": ("privacy.mechanism=local_gaussian", "aggregation.rule=fldetector"),
     "silos": (
         *(*SILO, "privacy.mechanism=none", "cohort.sampler=full", "cohort.size=0"),
         *("client.privacy.mechanism=dp_sgd", "client.privacy.noise_multiplier=3.0"),
@@ -141,6 +143,7 @@ LOST = {
     "canaries": ("private/key: which canaries", "private/canaries.f64: what canaries saw"),
     "canaries that train": ("private/canaries.safetensors: the examples that canaries",),
     "scaffold": ("private/settled.f32: what clients remembered",),
+    "histories": ("private/histories/settled.f32: what the rule remembers of clients",),
 }
 
 

@@ -318,7 +318,7 @@ def test_dropped_stragglers_do_not_answer(tmp_path):
 
 OBJECTIVES = list(BUILT_IN["objective"])
 UNPROVEN = ["fednova", "fedprox_adaptive", "fedcurv"]
-STATEFUL = ["scaffold", "feddyn", "fedcurv"]
+STATEFUL = ["scaffold", "feddyn", "fedcurv", "worker_momentum"]
 
 
 def choosing(objective):

@@ -1,0 +1,172 @@
+"""FLDetector: clients whose updates do not follow from their own earlier ones are removed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from defenses.clusters import upper_group
+from defenses.finite import usable
+from defenses.history import Histories, HistoryRule
+from defenses.on_rows.median import Median
+from defenses.quasi_newton import hessian_product
+from defenses.types import require_floats
+from defenses.weighing import refuse_too_many
+
+
+class FlDetector(HistoryRule):
+    """The median of the updates of clients that have not been detected.
+
+    An update is predicted from the client's own of the round before: x^_i = x_i' + B (w - w'),
+    where w and w' are the models of both rounds, and B v is an L-BFGS product over the last N moves
+    of the model and changes of the aggregate. A round's score is |x_i - x^_i| over its mean among
+    the clients predicted; a client's is the mean of its last N. Where gap statistics find more than
+    one group among these, those of the higher of two (2-means) are removed for good.
+
+    Needs rows, whose they are, the model, and of each client 1 d numbers and N scores; of the run
+    2 N + 2 vectors. Only who took part in the round before is predicted, so that the same clients
+    have to return; nobody is judged before round 2 N + 1. Against updates that contradict each
+    other over rounds. No kappa: until then, and of those not detected, it tolerates what
+    the median does. O(n d + N^2 d + n d log n).
+
+    Published, training begins again without those who were detected. Here it goes on, and they stay
+    out: for the other, start a new run without them. The aggregate is published for any rule;
+    here it is the median. Honest clients that differ much may be removed.
+
+    Source: Zhang, Cao, Jia & Gong 2022, "FLDetector: defending federated learning against model
+    poisoning attacks via detecting malicious clients", sections 4.1 to 4.3, algorithms 1 and 2.
+
+    >>> import torch
+    >>> rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [5.0, 5.0]])
+    >>> FlDetector()(rows, byzantine=1)
+    tensor([1., 1.])
+    """
+
+    window: int = Field(10, ge=1, le=100)
+    """N: over so many rounds moves and scores are remembered."""
+    references: int = Field(20, ge=2, le=1000)
+    """How many uniform samples gap statistics compare scores with."""
+
+    tolerance: ClassVar[str] = "fewer than half, and those who contradict themselves"
+
+    def needs(self) -> frozenset[str]:
+        return frozenset({"histories", "generator"})
+
+    def keeps(self, d: int) -> int:
+        return d + 3 + self.window
+
+    def memory(self, model: Tensor) -> dict[str, Tensor]:
+        nothing = model.new_zeros(self.window, len(model))
+        count = torch.zeros((), dtype=torch.int64, device=model.device)
+        return {
+            "model": model.clone(),
+            "aggregate": torch.zeros_like(model),
+            "moves": nothing,
+            "changes": nothing.clone(),
+            "pairs": count,
+            "rounds": count.clone(),
+        }
+
+    def memory_after(
+        self, memory: Mapping[str, Tensor], model: Tensor, aggregate: Tensor
+    ) -> dict[str, Tensor]:
+        move, change = model - memory["model"], aggregate - memory["aggregate"]
+        after = {
+            **memory,
+            "model": model.clone(),
+            "aggregate": aggregate.clone(),
+            "rounds": memory["rounds"] + 1,
+        }
+        if int(memory["rounds"]) and bool(move.any()):  # what did not move shows nothing
+            after["moves"] = torch.cat([memory["moves"][1:], move[None]])
+            after["changes"] = torch.cat([memory["changes"][1:], change[None]])
+            after["pairs"] = (memory["pairs"] + 1).clamp(max=self.window)
+        return after
+
+    def with_histories(
+        self,
+        rows: Tensor,
+        byzantine: int,
+        histories: Histories,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        refuse_too_many(len(rows), byzantine, (), self)
+        require_floats(rows)
+        rows, good = rows.detach(), usable(rows)
+        clients = _Clients(histories.clients.clone(), rows.shape[1])
+        before = histories.run["rounds"]
+        predicted = good & (clients.rounds == before) & (before > 0) & ~clients.removed
+        if int(histories.run["pairs"]) == self.window and bool(predicted.any()):
+            move = histories.model - histories.run["model"]
+            moved = hessian_product(histories.run["moves"], histories.run["changes"], move)
+            clients.score(predicted, _distances(rows, clients.updates, moved, predicted))
+            judged = predicted & (clients.scored >= self.window)
+            if generator is None:
+                raise ValueError("gap statistics draw samples at random; give a generator")
+            high = upper_group(clients.scores[judged], self.references, generator)
+            clients.remove(judged.nonzero().squeeze(1)[high])
+        clients.update(good, rows, before + 1)
+        left = rows[good & ~clients.removed]
+        return Median()(left, min(byzantine, Median().most(len(left)))), clients.numbers
+
+
+class _Clients:
+    """What is kept of n clients, `numbers` `[n, d + 3 + N]`; written to in place.
+
+    Its columns: the last update, of which round (counted from 1), whether it was removed, how many
+    rounds it was scored in (up to N), and their scores, the newest first.
+    """
+
+    def __init__(self, numbers: Tensor, d: int) -> None:
+        self.numbers, self._d = numbers, d
+
+    @property
+    def updates(self) -> Tensor:
+        return self.numbers[:, : self._d]
+
+    @property
+    def rounds(self) -> Tensor:
+        return self.numbers[:, self._d]
+
+    @property
+    def removed(self) -> Tensor:
+        return self.numbers[:, self._d + 1] > 0
+
+    @property
+    def scored(self) -> Tensor:
+        return self.numbers[:, self._d + 2]
+
+    @property
+    def scores(self) -> Tensor:
+        """The mean over the window `[n]`."""
+        return self.numbers[:, self._d + 3 :].mean(1)
+
+    def score(self, who: Tensor, distances: Tensor) -> None:
+        """Add a round's score of those whom `who` `[n]` marks, from their `distances` `[m]`."""
+        window = self.numbers[who, self._d + 3 :]
+        mean = distances.mean().clamp(min=torch.finfo(distances.dtype).tiny)
+        newest = (distances / mean).nan_to_num(nan=1.0).to(window)[:, None]  # of infinite ones
+        self.numbers[who, self._d + 3 :] = torch.cat([newest, window[:, :-1]], dim=1)
+        self.numbers[who, self._d + 2] = (self.scored[who] + 1).clamp(max=window.shape[1])
+
+    def remove(self, places: Tensor) -> None:
+        self.numbers[places, self._d + 1] = 1.0
+
+    def update(self, who: Tensor, rows: Tensor, round: Tensor) -> None:
+        """Remember the `rows` `[n, d]` of those whom `who` marks, of this round."""
+        self.numbers[who, : self._d] = rows[who].to(self.numbers)
+        self.numbers[who, self._d] = round.to(self.numbers)
+
+
+def _distances(rows: Tensor, updates: Tensor, moved: Tensor, who: Tensor) -> Tensor:
+    """How far the marked rows lie from the last updates moved by `moved` `[d]`: `[m]` float64.
+
+    One after the other, so that no copy of all rows is made.
+    """
+    places = who.nonzero().squeeze(1).tolist()
+    gaps = (rows[place] - updates[place].to(rows) - moved.to(rows) for place in places)
+    return torch.stack([torch.linalg.vector_norm(gap, dtype=torch.float64) for gap in gaps])

@@ -1,0 +1,33 @@
+"""How a gradient changes along a move, from earlier moves and the changes that they brought."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from defenses.deferred import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def hessian_product(moves: Tensor, changes: Tensor, vector: Tensor) -> Tensor:
+    """B v `[d]` of `vector` `[d]`, B the L-BFGS matrix of p moves S and changes Y, each `[p, d]`.
+
+    The oldest come first. With SY = S Y^T, L its strictly lower part, D its diagonal and sigma =
+    y.s / s.s of the newest pair: B v = sigma v - [sigma S^T, Y^T] M^-1 [sigma S v; Y v], where M =
+    [[sigma S S^T, L], [L^T, -D]]. In float64, O(p^2 d); by a pseudo-inverse, since moves of a model
+    that converges depend on one another. Changes of the other sign (updates instead of gradients)
+    give the other sign.
+
+    Source: Byrd, Nocedal & Schnabel 1994, "Representations of quasi-Newton matrices and their use
+    in limited memory methods", theorem 2.3 and equation 3.1.
+    """
+    s, y, v = moves.double(), changes.double(), vector.double()
+    crossed, squared = s @ y.T, s @ s.T
+    sigma = crossed[-1, -1] / squared[-1, -1]
+    lower = crossed.tril(-1)
+    above = torch.cat([sigma * squared, lower], dim=1)
+    below = torch.cat([lower.T, -torch.diag(crossed.diagonal())], dim=1)
+    weights = torch.linalg.pinv(torch.cat([above, below])) @ torch.cat([sigma * (s @ v), y @ v])
+    product: Tensor = sigma * v - sigma * (weights[: len(s)] @ s) - weights[len(s) :] @ y
+    return product.to(vector)

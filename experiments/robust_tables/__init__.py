@@ -1,0 +1,1 @@
+"""Published tables of robust aggregation, run again."""

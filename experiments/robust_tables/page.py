@@ -1,0 +1,147 @@
+"""The tables of the study's page, each cell beside the published figure.
+
+Printed by `python -m experiments.robust_tables.page`.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+HERE = Path(__file__).parent
+BUCKETS = "bucketing"
+RULES = ("mean", "Krum", "median", "RFA", "centered clipping")
+ATTACKS = ("bit flip", "label flip", "mimic", "IPM", "ALIE")
+LAST = 5
+"""How many of the last evaluations a published figure is the mean of."""
+Row = Mapping[str, str]
+Place = tuple[str, str, str]
+"""A method, the share of data dealt by chance, and what goes before the rule."""
+
+
+def main() -> None:
+    for table in tables():
+        print(table, end="\n\n")
+
+
+def tables() -> list[str]:
+    """All tables, as Markdown, from the files beside this."""
+    return [balanced("imbalance"), balanced("mimic"), attacked(), example()]
+
+
+def balanced(grid: str) -> str:
+    """A rule's accuracy on IID and on sorted data, without and with buckets."""
+    ours, theirs = measured(_read(f"{grid}.rounds.csv")), published(grid)
+    places = [(share, before) for share in ("1.0", "0.0") for before in ("", BUCKETS)]
+    heads = [f"{_dealt(share)}{_after(before)}" for share, before in places]
+    lines = []
+    for rule in RULES:
+        cells = [_cell(ours, theirs, (rule, *place)) for place in places]
+        lines.append([rule, *cells])
+    return _markdown(["", *heads], lines)
+
+
+def attacked() -> str:
+    """Accuracy under each attack on sorted data, without and with momentum and buckets."""
+    ours, theirs = measured(_read("attacks.rounds.csv"), last=1), published("attacks")
+    lines = []
+    for rule in RULES[1:]:
+        for momentum in ("", ", momentum"):
+            for before in ("", BUCKETS):
+                places = [(f"{rule}{momentum}: {attack}", "0.0", before) for attack in ATTACKS]
+                head = f"{rule}{momentum}{_after(before)}"
+                lines.append([head, *(_cell(ours, theirs, place) for place in places)])
+    return _markdown(["", *ATTACKS], lines)
+
+
+def example() -> str:
+    """Accuracy over the steps of ByzFL's example."""
+    ours, itself = (by_step(_read(f"{name}.csv")) for name in ("byzfl.rounds", "byzfl_itself"))
+    theirs, steps = published("byzfl"), sorted(ours)
+    lines = [
+        ["privfed", *(_spread(ours[step]) for step in steps)],
+        ["ByzFL, the same images", *(_spread(itself[step]) for step in steps)],
+        [
+            "published, all of MNIST",
+            *(f"{theirs[f'step {step}', '', ''][0]:.1f}" for step in steps),
+        ],
+    ]
+    return _markdown(["step", *map(str, steps)], lines)
+
+
+def by_step(rows: Sequence[Row]) -> dict[int, list[float]]:
+    """Each seed's accuracy in per cent, by the round after which it was scored."""
+    found: dict[int, list[float]] = {}
+    for row in rows:
+        found.setdefault(int(row["round"]), []).append(100 * float(row["accuracy"]))
+    return found
+
+
+def measured(rows: Sequence[Row], last: int = LAST) -> dict[Place, list[float]]:
+    """Each seed's accuracy in per cent, the mean of its `last` evaluations, by place."""
+    found: dict[Place, dict[str, list[tuple[int, float]]]] = {}
+    for row in rows:
+        before = BUCKETS if BUCKETS in row["aggregation.before"] else ""
+        place = (row["method"], f"{float(row['data.similarity']):.1f}", before)
+        scored = int(row["round"]), 100 * float(row["accuracy"])
+        found.setdefault(place, {}).setdefault(row["seed"], []).append(scored)
+    return {
+        place: [fmean(score for _, score in sorted(scores)[-last:]) for scores in seeds.values()]
+        for place, seeds in found.items()
+    }
+
+
+def published(grid: str) -> dict[Place, tuple[float, str]]:
+    """The published accuracy in per cent, and its deviation over seeds where one is stated."""
+    return {
+        (row["method"], row["data.similarity"], row["before"]): (
+            float(row["accuracy"]),
+            row["deviation"],
+        )
+        for row in _read("published.csv")
+        if row["grid"] == grid
+    }
+
+
+def _cell(
+    ours: Mapping[Place, list[float]], theirs: Mapping[Place, tuple[float, str]], place: Place
+) -> str:
+    """What was measured, and in brackets what is published."""
+    if place not in ours:
+        return ""
+    found = _spread(ours[place])
+    if place not in theirs:
+        return found
+    accuracy, deviation = theirs[place]
+    beside = f"{accuracy:.1f} ± {float(deviation):.1f}" if deviation else f"{accuracy:.1f}"
+    return f"{found} [{beside}]"
+
+
+def _spread(values: Sequence[float]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.1f}"
+    return f"{fmean(values):.1f} ({min(values):.1f}–{max(values):.1f})"
+
+
+def _dealt(share: str) -> str:
+    return "IID" if float(share) == 1 else "sorted"
+
+
+def _after(before: str) -> str:
+    return " after bucketing" if before else ""
+
+
+def _markdown(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [heads, ["---"] * len(heads), *lines]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _read(name: str) -> list[dict[str, str]]:
+    with (HERE / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+if __name__ == "__main__":
+    main()

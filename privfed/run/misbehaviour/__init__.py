@@ -1,0 +1,1 @@
+"""Which client misbehaved, and how sure that is: for simulations, which know the truth."""
