@@ -65,8 +65,10 @@ class PairwiseGaussian(NoisedMechanism):
     n rows, post-processing; nobody reveals a secret of an absent client, as masks do. In a round a
     client answers once, and later the same bytes: two answers under one v_kj tell their difference.
 
-    *Assumptions beside epsilon*: v_kj comes from a generator keyed with the pair's secret and the
-    round; that it is as good as random is computational.
+    *Assumptions beside epsilon*: v_kj comes from a generator keyed with the pair's secret, the
+    run's id, the round and the exchange; that it is as good as random is computational. Two runs
+    compose only where their pairs' noise is independent: reused in a second run, an epsilon of 23.9
+    for both is 529. A round that is resumed sends the same bytes, or has a new number.
 
     *Arithmetic*: as central noise; pairs are not drawn one by one, but their joint law
     (`PairwiseNoise.draw`). The process that simulates all clients knows all of them.
