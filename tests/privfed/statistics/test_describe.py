@@ -238,6 +238,14 @@ def load_text(folder, text):
     return load(path)
 
 
+@pytest.mark.parametrize("classes", ['["0", "1"]', '"two"', "true", "1", "2.5", "{ 0 = 1 }"])
+def test_classes_that_are_no_count_are_refused(tmp_path, classes):
+    answer = described(tmp_path, file=run_file(tmp_path, 'label = "ill"', f"classes = {classes}"))
+    assert answer.exit_code == 2
+    assert "data.classes is" in answer.output
+    assert "a whole number above 1" in " ".join(answer.output.split())
+
+
 def test_a_declaration_keeps_who_adds_the_noise(tmp_path):
     keys = ("secure.protocol=masks", "privacy.mechanism=skellam", "secure.threshold=0.6")
     described(tmp_path, *sets((*keys, "secure.bits=40")))
