@@ -331,11 +331,24 @@ def test_a_mean_is_taken_over_rows():
         (("privacy.colluders=8",), "nobody is left"),
         (("attack.name=sign_flip", "attack.fraction=0.9"), "nobody is left"),
         (("client.objective=scaffold", "data.setting=cross_silo"), "use an objective"),
+        (
+            ("client.objective=scaffold", "data.setting=cross_silo", "aggregation.rule=caf"),
+            "sum more than an update, and aggregation.rule = 'caf'",
+        ),
     ],
 )
 def test_what_has_no_proof_is_refused(keys, why):
     with pytest.raises(Refused, match=why):
         plan(small(*FULL, "data.clients=8", *keys), length=10)
+
+
+def test_clients_may_send_momenta_of_their_updates(tmp_path):
+    """Which are clipped as updates are, and charged alike: 7 rounds of Gaussian(z / 2)."""
+    keys = ("client.objective=worker_momentum", "data.setting=cross_silo", "aggregation.rule=caf")
+    outcome = trained(tmp_path / "run", *FULL, *keys)
+    assert outcome.updates == 7
+    charged = {Event(Gaussian(1.0), "full", REPLACE_ONE): 7}
+    assert audit(tmp_path / "run").guarantee.epsilon == epsilon(charged, 1e-3, "pld")
 
 
 def test_an_event_of_another_draw_is_refused():
