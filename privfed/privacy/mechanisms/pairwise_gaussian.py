@@ -67,8 +67,8 @@ class PairwiseGaussian(NoisedMechanism):
 
     *Assumptions beside epsilon*: v_kj comes from a generator keyed with the pair's secret, the
     run's id, the round and the exchange; that it is as good as random is computational. Two runs
-    compose only where their pairs' noise is independent: reused in a second run, an epsilon of 23.9
-    for both is 529. A round that is resumed sends the same bytes, or has a new number.
+    compose only where their pairs' noise is independent, as the difference of two rows under one
+    v_kj has own noise alone. A round that is resumed sends the same bytes, or has a new number.
 
     *Arithmetic*: as central noise; pairs are not drawn one by one, but their joint law
     (`PairwiseNoise.draw`). The process that simulates all clients knows all of them.
