@@ -9,13 +9,14 @@ import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Literal
 
 HERE = Path(__file__).parent
 BUCKETS = "bucketing"
 RULES = ("mean", "Krum", "median", "RFA", "centered clipping")
 ATTACKS = ("bit flip", "label flip", "mimic", "IPM", "ALIE")
-LAST = 5
-"""How many of the last evaluations a published figure is the mean of."""
+Column = Literal["accuracy", "accuracy_last_100"]
+"""What is read of a run: its last evaluation, or the mean of those in its last 100 rounds."""
 Row = Mapping[str, str]
 Place = tuple[str, str, str]
 """A method, the share of data dealt by chance, and what goes before the rule."""
@@ -33,7 +34,7 @@ def tables() -> list[str]:
 
 def balanced(grid: str) -> str:
     """A rule's accuracy on IID and on sorted data, without and with buckets."""
-    ours, theirs = measured(_read(f"{grid}.rounds.csv")), published(grid)
+    ours, theirs = measured(_read(f"{grid}.csv"), "accuracy_last_100"), published(grid)
     places = [(share, before) for share in ("1.0", "0.0") for before in ("", BUCKETS)]
     heads = [f"{_dealt(share)}{_after(before)}" for share, before in places]
     lines = []
@@ -45,7 +46,7 @@ def balanced(grid: str) -> str:
 
 def attacked() -> str:
     """Accuracy under each attack on sorted data, without and with momentum and buckets."""
-    ours, theirs = measured(_read("attacks.rounds.csv"), last=1), published("attacks")
+    ours, theirs = measured(_read("attacks.csv"), "accuracy"), published("attacks")
     lines = []
     for rule in RULES[1:]:
         for momentum in ("", ", momentum"):
@@ -79,18 +80,14 @@ def by_step(rows: Sequence[Row]) -> dict[int, list[float]]:
     return found
 
 
-def measured(rows: Sequence[Row], last: int = LAST) -> dict[Place, list[float]]:
-    """Each seed's accuracy in per cent, the mean of its `last` evaluations, by place."""
-    found: dict[Place, dict[str, list[tuple[int, float]]]] = {}
+def measured(rows: Sequence[Row], column: Column) -> dict[Place, list[float]]:
+    """Each seed's accuracy in per cent, as in `column`, by place."""
+    accuracies: dict[Place, list[float]] = {}
     for row in rows:
         before = BUCKETS if BUCKETS in row["aggregation.before"] else ""
         place = (row["method"], f"{float(row['data.similarity']):.1f}", before)
-        scored = int(row["round"]), 100 * float(row["accuracy"])
-        found.setdefault(place, {}).setdefault(row["seed"], []).append(scored)
-    return {
-        place: [fmean(score for _, score in sorted(scores)[-last:]) for scores in seeds.values()]
-        for place, seeds in found.items()
-    }
+        accuracies.setdefault(place, []).append(100 * float(row[column]))
+    return accuracies
 
 
 def published(grid: str) -> dict[Place, tuple[float, str]]:
