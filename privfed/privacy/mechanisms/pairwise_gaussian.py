@@ -28,8 +28,10 @@ _LEAST = 1e-5
 
 
 class PairwiseGaussian(NoisedMechanism):
-    """Noise that pairs of clients share: rows as private as under local noise, in whose mean almost
-    only central noise is left, and no server is trusted.
+    """Noise that pairs of clients share, which cancels in their sum: no server is trusted.
+
+    Rows are as private as under local noise, and in their mean hardly more than central noise is
+    left.
 
     Of n clients, client k sends clip(x_k) + a u_k + b (sum over j != k of s_kj v_kj), all u_k and
     v_kj = v_jk fresh standard normal vectors, s_kj = -s_jk a sign, and b = `pair_noise` a. Clients
